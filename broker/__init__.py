@@ -1,0 +1,1 @@
+"""The engine: topics, routing, queues and cursors, sessions. No sockets."""

@@ -1,0 +1,50 @@
+"""Who is at fault, and why: the errors that the engine raises and gateways translate.
+
+Strategy: the engine raises `Refused` with a `Reason`; each gateway has one table from `Reason` to
+its protocol's code. `StorageFailed` is terminal for the log directory. Nothing else leaves the
+engine on purpose; anything else is our bug and is allowed to crash loudly.
+"""
+
+from __future__ import annotations
+
+import enum
+
+
+class Reason(enum.Enum):
+    """Why the engine refuses an operation. Each gateway maps every member to its own code."""
+
+    NOT_FOUND = "not found"
+    DIFFERENT = "exists with other settings"
+    LOCKED = "belongs to another connection"
+    IN_USE = "in use"
+    NOT_EMPTY = "not empty"
+    FORBIDDEN = "not allowed"
+    NOT_AUTHENTICATED = "user or password is wrong"
+    BAD_NAME = "bad name"
+    BAD_ARGUMENT = "bad argument"
+    TOO_LARGE = "too large"
+    LIMIT = "a limit is reached"
+    READ_ONLY = "the broker is read-only"
+    STORAGE_FULL = "the disk is full"
+
+
+class BrokerError(Exception):
+    """Base of everything that the engine raises on purpose."""
+
+
+class Refused(BrokerError):
+    """The engine refuses; the connection may go on.
+
+    Args:
+        reason: what kind of refusal, for the gateway's table.
+        text: one sentence for the user: what is wrong and what to do. No newline.
+    """
+
+    def __init__(self, reason: Reason, text: str) -> None:
+        super().__init__(text)
+        self.reason = reason
+        self.text = text
+
+
+class StorageFailed(BrokerError):
+    """The log directory failed (write, fdatasync). Final until the process is started again."""

@@ -1,0 +1,62 @@
+"""Names between users' words and RocketMQ's character set (part 7 of ARCHITECTURE.md).
+
+A stored name has only `% | a-z A-Z 0-9 _ -` and at most 127 bytes. Another byte becomes `|hh`
+(two hex digits); the empty name is `||`; a name that would be longer becomes `|h` and a hash, and
+its full form is kept in the topic's settings. The mapping is one-to-one, so that no two topics of
+users meet in one topic of the log.
+
+`%` keeps RocketMQ's meaning (namespace, `%RETRY%`, `%DLQ%`) and stays as it is; `|` itself is
+escaped, so an escape can never come from a user.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import string
+from typing import Final
+
+NAME_BYTES_MAX: Final = 127
+"""One byte holds the topic's size in a V1 record, and RocketMQ clients refuse more."""
+
+EMPTY_NAME: Final = "||"
+HASH_PREFIX: Final = "|h"
+_PLAIN: Final = frozenset((string.ascii_letters + string.digits + "%_-").encode())
+_HASH_DIGITS: Final = 32
+
+
+def encode_name(name: str) -> str:
+    """The stored form of a user's name. Text that is not UTF-8 travels as surrogate escapes."""
+    if not name:
+        return EMPTY_NAME
+    raw = name.encode("utf-8", "surrogateescape")
+    stored = "".join(chr(byte) if byte in _PLAIN else f"|{byte:02x}" for byte in raw)
+    if len(stored) > NAME_BYTES_MAX:
+        return HASH_PREFIX + hashlib.sha256(raw).hexdigest()[:_HASH_DIGITS]
+    return stored
+
+
+def is_hashed(stored: str) -> bool:
+    """Whether the stored name is a hash, whose full form only the topic's settings know."""
+    return stored.startswith(HASH_PREFIX)
+
+
+def decode_name(stored: str) -> str:
+    """The user's name of a stored name.
+
+    Raises:
+        ValueError: for a hashed name, or for text that `encode_name` cannot have made.
+    """
+    if stored == EMPTY_NAME:
+        return ""
+    if is_hashed(stored):
+        raise ValueError("a hashed name cannot be decoded")
+    raw = bytearray()
+    parts = stored.split("|")
+    raw += parts[0].encode("ascii")
+    for part in parts[1:]:
+        raw.append(int(part[:2], 16))
+        raw += part[2:].encode("ascii")
+    name = raw.decode("utf-8", "surrogateescape")
+    if encode_name(name) != stored:
+        raise ValueError(f"not a stored name: {stored!r}")
+    return name

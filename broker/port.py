@@ -1,0 +1,538 @@
+"""The narrow waist between gateways and engine.
+
+A gateway knows sockets and one protocol; the engine knows topics, queues and the log. This file
+is all that they know of each other: the operations that gateways call (`BrokerPort`, `Session`,
+`QueueConsumer`) and the events that they get back (`SessionLink`, `Consumer`, callbacks).
+
+Rules for both sides:
+
+* Everything here runs on one thread, the loop's. Nothing blocks; what needs the disk answers
+  through a callback.
+* Operations that change state take effect in memory at once and return a `Position`. What the
+  gateway answers waits for it: `when_committed(position, callback)`. Callbacks run in order of
+  position, so answers on one connection keep their order if all go this way.
+* A publish is a run of rows of a `Batch` with one `Template`. The buffer under the batch is only
+  read during the call.
+* A delivery is a run of commit-log records in memory (`RecordRun`), never an object per message.
+  Its memory is valid during the call; who needs the bytes later copies them (encoding does).
+* Offsets within one delivery are consecutive: message `k` of it has `first_offset + k`.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, NewType, Protocol
+
+from broker.errors import BrokerError, Reason, Refused, StorageFailed
+from broker.names import decode_name, encode_name
+from broker.unacked import Unacked
+from core_log.kernels.batch import EXTRA_NONE, Batch
+
+__all__ = [
+    "ONE_WORD",
+    "REST",
+    "BrokerError",
+    "BrokerPort",
+    "Consumer",
+    "Delivery",
+    "Durability",
+    "ExchangeInfo",
+    "Message",
+    "Position",
+    "QueueConsumer",
+    "QueueInfo",
+    "Reason",
+    "RecordRun",
+    "Refused",
+    "Route",
+    "RunMeta",
+    "Session",
+    "SessionLink",
+    "StorageFailed",
+    "Template",
+    "TopicInfo",
+    "Unacked",
+    "Words",
+    "decode_name",
+    "encode_name",
+]
+
+Position = NewType("Position", int)
+"""A byte position in the commit log: the end of what has to be committed."""
+
+Words = tuple[str, ...]
+"""A subscription pattern: the topic and the words of the tag, with `ONE_WORD` and `REST`."""
+
+ONE_WORD: Final = "\x00*"
+"""Matches exactly one word (MQTT `+`, AMQP `*`)."""
+REST: Final = "\x00#"
+"""Matches any number of words, none included (MQTT `#` at the end, AMQP `#` anywhere)."""
+
+
+class Durability(enum.IntEnum):
+    """Which commit point a message waits for before it is acked and visible."""
+
+    APPENDED = 0
+    """In the page cache: MQTT QoS 0, AMQP transient without confirm, `page_cache` topics."""
+    FLUSHED = 1
+    """Covered by a successful fdatasync: the default."""
+
+
+class Route(Protocol):
+    """Where messages of one (topic, tag) go. Lives as long as its topic; patched in place."""
+
+    topic: str
+    """The user's name of the topic (decoded)."""
+    tag: str | None
+    """In dot form; None where the message has none."""
+
+    @property
+    def routed(self) -> bool:
+        """Whether a queue or a live subscriber would get a message now (AMQP `mandatory`)."""
+
+
+class Template(Protocol):
+    """How one kind of message on one route is stored. Built once, used for many runs."""
+
+    route: Route
+
+    @property
+    def valid(self) -> bool:
+        """False once its topic or exchange was deleted: build a new one."""
+
+
+@dataclass(slots=True)
+class RunMeta:
+    """What the messages of a run have in common. Shared by runs of the same kind.
+
+    Attributes:
+        topic, tag: as in `Route`.
+        properties: the constant properties by RocketMQ's names (`content-type`, `PMQ_QOS`, ...).
+        prefix_size: bytes of the constant properties at the start of a record's properties; the
+            per-message extra property, if any, follows at once.
+        cache: a gateway keeps what it derived (encoded topic, headers) under a key of its own.
+    """
+
+    topic: str
+    tag: str | None
+    properties: Mapping[str, str]
+    prefix_size: int
+    cache: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class RecordRun:
+    """Consecutive commit-log records of one kind, in memory.
+
+    Attributes:
+        memory: the buffer; records stand one after the other in [start, end).
+        count: how many records.
+        encoded: frames that do not depend on the receiver, shared by all of them; each gateway
+            uses keys of its own.
+    """
+
+    meta: RunMeta
+    memory: bytes | bytearray | memoryview
+    start: int
+    end: int
+    count: int
+    encoded: dict[str, bytes] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Delivery:
+    """Messages for one consumer: consecutive offsets of one queue."""
+
+    runs: Sequence[RecordRun]
+    first_offset: int
+    count: int
+    redelivered: bool
+
+    def messages(self) -> list[Message]:
+        """The messages as values, bodies copied. For cold paths (HTTP, tests) only."""
+        from broker.records import decode_messages  # noqa: PLC0415  (a cycle otherwise)
+
+        return decode_messages(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Message:
+    """One message as a value, for gateways whose unit of work is a message (HTTP)."""
+
+    topic: str
+    tag: str | None
+    body: bytes
+    properties: Mapping[str, str]
+    """All user-visible properties, the per-message extra property included (as stored)."""
+    born_ms: int
+    store_ms: int
+    position: int
+    """Byte position of the record in the commit log; with the broker's id, a unique name."""
+    queue_id: int
+    queue_offset: int
+    """Offset in the topic's own queue."""
+    consumer_offset: int
+    """Offset in the queue that it was delivered from: what `settle` takes."""
+    redelivered: bool
+
+
+class Consumer(Protocol):
+    """What the engine delivers a queue's messages to. Implemented by gateways."""
+
+    def credit(self) -> int:
+        """How many more messages it takes now; 0 while its transport is paused."""
+
+    def deliver(self, delivery: Delivery) -> None:
+        """Take the messages (at most `credit()` of them). Settle or requeue them later."""
+
+    def cancelled(self) -> None:
+        """The queue is gone; nothing more comes."""
+
+
+class QueueConsumer(Protocol):
+    """A consumer's hold on a queue, as `BrokerPort.consume` returns it."""
+
+    def settle(self, first_offset: int, count: int) -> None:
+        """These are done with; they never come again."""
+
+    def requeue(self, first_offset: int, count: int) -> None:
+        """Back to their old places, flagged redelivered."""
+
+    def ready(self) -> None:
+        """Credit has grown: look for messages."""
+
+    def cancel(self) -> None:
+        """No more deliveries. What is not settled stays with the caller: settle or requeue it."""
+
+
+class SessionLink(Protocol):
+    """A client's connection as its session sees it. Implemented by the MQTT gateway."""
+
+    def credit(self) -> int:
+        """How many more PUBLISH packets the transport takes now; 0 while paused."""
+
+    def send_publishes(
+        self, run: RecordRun, *, qos: int, first_packet_id: int, duplicate: bool, retain: bool
+    ) -> None:
+        """Send the run at `qos` (already the lower of publisher's and subscriber's).
+
+        Packet ids count up from `first_packet_id`; after 65,535 comes 1. With QoS 0 they are 0.
+        """
+
+    def send_pubrels(self, first_packet_id: int, count: int) -> None:
+        """Send PUBREL for `count` consecutive packet ids (wrapping as above)."""
+
+    def taken_over(self) -> None:
+        """Another connection took the session [MQTT-3.1.4-2]: close this one, send its will."""
+
+
+class Session(Protocol):
+    """An MQTT session. All packet ids here are ranges: first id and count, wrapping at 65,535."""
+
+    present: bool
+    """Whether CONNACK says Session Present."""
+    position: Position
+    """CONNACK waits for it."""
+
+    def resume(self) -> None:
+        """CONNACK is on its way: resend what is in flight, then deliver. Call exactly once."""
+
+    def subscribe(self, words: Words, qos: int) -> Position:
+        """Add or replace one subscription. SUBACK waits for the position. Raises Refused."""
+
+    def replay_retained(self, words: Words, qos: int) -> None:
+        """After SUBACK: send the retained messages that match, in slices."""
+
+    def unsubscribe(self, words: Words) -> Position:
+        """Remove one subscription; no error if there is none. UNSUBACK waits for the position."""
+
+    def acknowledged(self, first_packet_id: int, count: int) -> None:
+        """PUBACKs. Unknown ids are ignored."""
+
+    def received(self, first_packet_id: int, count: int) -> None:
+        """PUBRECs: the PUBRELs go out through the link once the state is committed."""
+
+    def completed(self, first_packet_id: int, count: int) -> None:
+        """PUBCOMPs."""
+
+    def is_duplicate(self, packet_id: int) -> bool:
+        """Whether an inbound QoS 2 PUBLISH with this id was taken already and not released."""
+
+    def released(self, packet_id: int) -> Position:
+        """Inbound PUBREL. PUBCOMP waits for the position. Unknown ids are answered too."""
+
+    def ready(self) -> None:
+        """The transport drained."""
+
+    def disconnect(self) -> None:
+        """The connection is gone (either way). A clean session ends; a persistent one waits."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueInfo:
+    name: str
+    ready_count: int
+    consumer_count: int
+    durable: bool
+    exclusive: bool
+    auto_delete: bool
+    arguments: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExchangeInfo:
+    name: str
+    type: str
+    durable: bool
+    auto_delete: bool
+    internal: bool
+    arguments: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicInfo:
+    """A topic and its queues. Index in the tuples is the queue id."""
+
+    name: str
+    """The user's name (decoded)."""
+    min_offsets: tuple[int, ...]
+    max_offsets: tuple[int, ...]
+    """One past the last offset that readers by offset may see (flushed)."""
+    incarnation: int
+    """Differs for a topic that was deleted and created again."""
+
+
+class BrokerPort(Protocol):
+    """The operations that gateways call."""
+
+    # --- publishing -----------------------------------------------------------------------
+
+    def route(self, topic: str, tag: str | None) -> Route:
+        """Where (topic, tag) goes; creates the topic on first use. Raises Refused."""
+
+    def exchange_route(self, exchange: str, routing_key: str) -> Route | None:
+        """The same by AMQP's names (part 7 of ARCHITECTURE.md).
+
+        Returns:
+            The route, or None when the message has nowhere to go at all (default exchange, no
+            such queue, no such topic): it is dropped, or returned if mandatory.
+
+        Raises:
+            Refused: NOT_FOUND for an unknown exchange; FORBIDDEN for an internal one.
+        """
+
+    def template(
+        self,
+        route: Route,
+        *,
+        properties: Mapping[str, str],
+        extra_kind: int = EXTRA_NONE,
+        extra_name: str = "",
+        durability: Durability = Durability.FLUSHED,
+        retain: bool = False,
+        sharding: str = "",
+    ) -> Template:
+        """How to store messages of one kind.
+
+        Args:
+            properties: constant properties by RocketMQ's names. `TAGS` is added by the engine.
+                Values may hold any character but 0x01 and 0x02.
+            extra_kind, extra_name: how each row's extra bytes are stored
+                (`core_log.kernels.batch`); `PMQ_AMQP` with EXTRA_BASE64 for AMQP's properties.
+            retain: the last message of each run replaces the topic's retained message; an empty
+                body removes it.
+            sharding: messages with the same value go to the same queue of the topic, in order.
+        """
+
+    def publish(self, template: Template, batch: Batch, first: int, last: int) -> Position:
+        """Append rows [first, last) of the batch: all or none.
+
+        Returns:
+            The position that their ack waits for (with the template's durability).
+
+        Raises:
+            Refused: TOO_LARGE (a body or its properties), LIMIT, READ_ONLY, STORAGE_FULL. Nothing
+                was stored and no offset was taken.
+        """
+
+    def publish_once(
+        self, template: Template, batch: Batch, row: int, session: Session, packet_id: int
+    ) -> Position:
+        """One inbound QoS 2 message: stored together with (session, packet id)."""
+
+    def publish_settling(
+        self, template: Template, batch: Batch, row: int, consumer: QueueConsumer, offset: int
+    ) -> Position:
+        """One message that replaces another (dead letter): stored together with the settlement of
+        `offset` in the consumer's queue, so that a crash keeps exactly one of the two."""
+
+    def when_committed(
+        self,
+        position: Position,
+        durability: Durability,
+        callback: Callable[..., None],
+        *args: object,
+    ) -> None:
+        """Call back once `position` is committed; at once if it is already.
+
+        After a storage failure, callbacks of uncommitted positions never run.
+        """
+
+    def committed(self, position: Position, durability: Durability) -> bool:
+        """Whether `when_committed` would call back at once."""
+
+    def when_storage_fails(self, callback: Callable[[StorageFailed], None]) -> None:
+        """Call back once if the log directory fails. The broker is read-only from then on."""
+
+    # --- MQTT -----------------------------------------------------------------------------
+
+    def connect_session(
+        self, client_id: str, *, clean: bool, link: SessionLink, principal: str
+    ) -> Session:
+        """Open, resume or take over the session of a client id. Raises Refused.
+
+        The old connection, if any, gets `taken_over()` during the call.
+        """
+
+    # --- AMQP -----------------------------------------------------------------------------
+
+    def exchange(self, name: str) -> ExchangeInfo | None:
+        """The exchange, or None. A topic that exists is a durable exchange of type `topic`."""
+
+    def declare_exchange(
+        self,
+        name: str,
+        *,
+        type: str,
+        durable: bool,
+        auto_delete: bool,
+        internal: bool,
+        arguments: Mapping[str, Any],
+    ) -> Position:
+        """Declare (direct, fanout, topic, headers). Raises Refused: DIFFERENT, FORBIDDEN
+        (`amq.` names, the default exchange), BAD_ARGUMENT (unknown type)."""
+
+    def delete_exchange(self, name: str, *, if_unused: bool) -> Position:
+        """Delete with its bindings; no error if there is none. Raises Refused: IN_USE,
+        FORBIDDEN."""
+
+    def queue(self, name: str, *, owner: object) -> QueueInfo:
+        """Look a queue up. Raises Refused: NOT_FOUND, LOCKED (exclusive to another owner)."""
+
+    def declare_queue(
+        self,
+        name: str,
+        *,
+        durable: bool,
+        exclusive: bool,
+        auto_delete: bool,
+        arguments: Mapping[str, Any],
+        owner: object,
+    ) -> tuple[QueueInfo, Position]:
+        """Declare; an empty name makes one up (`amq.gen-...`). `owner` is the connection: its
+        exclusive queues go with `release_owner`. Raises Refused: DIFFERENT, LOCKED, FORBIDDEN."""
+
+    def delete_queue(
+        self, name: str, *, if_unused: bool, if_empty: bool, owner: object
+    ) -> tuple[int, Position]:
+        """Delete; returns how many ready messages went with it. 0 if there is no such queue.
+        Consumers get `cancelled()`. Raises Refused: IN_USE, NOT_EMPTY, LOCKED."""
+
+    def purge_queue(self, name: str, *, owner: object) -> tuple[int, Position]:
+        """Drop all ready messages. Raises Refused: NOT_FOUND, LOCKED."""
+
+    def bind_queue(
+        self,
+        queue: str,
+        exchange: str,
+        routing_key: str,
+        arguments: Mapping[str, Any],
+        *,
+        owner: object,
+    ) -> Position:
+        """Bind; the same binding twice is one. Raises Refused: NOT_FOUND, LOCKED, FORBIDDEN."""
+
+    def unbind_queue(
+        self,
+        queue: str,
+        exchange: str,
+        routing_key: str,
+        arguments: Mapping[str, Any],
+        *,
+        owner: object,
+    ) -> Position:
+        """Undo a bind; no error if there was none. Raises Refused: NOT_FOUND, LOCKED."""
+
+    def consume(
+        self, queue: str, consumer: Consumer, *, exclusive: bool, owner: object
+    ) -> QueueConsumer:
+        """Start delivering to `consumer` (not during the call: call `ready()` when it can take
+        messages). Raises Refused: NOT_FOUND, LOCKED, FORBIDDEN (exclusive consumer present)."""
+
+    def get(
+        self,
+        queue: str,
+        callback: Callable[[Delivery | None, QueueConsumer, int], None],
+        *,
+        owner: object,
+    ) -> None:
+        """One message, or None: `callback(delivery, holder, ready_count_after)`. The holder is
+        what settles or requeues it. Raises Refused: NOT_FOUND, LOCKED."""
+
+    def release_owner(self, owner: object) -> None:
+        """The connection is gone: delete its exclusive queues. Cancel its consumers and requeue
+        what they hold before."""
+
+    # --- filter subscriptions by name (HTTP) ------------------------------------------------
+
+    def declare_subscription(self, name: str, words: Words) -> Position:
+        """A durable queue of what matches `words` from now on, consumed like an AMQP queue under
+        the name that `subscription_queue(name)` gives. Idempotent for equal words; DIFFERENT
+        otherwise."""
+
+    def delete_subscription(self, name: str) -> Position:
+        """Delete; no error if there is none."""
+
+    def subscription_queue(self, name: str) -> str:
+        """The queue name to give to `consume`, `get` and `queue`."""
+
+    # --- documents: a gateway's own durable settings ----------------------------------------
+
+    def put_document(self, kind: str, key: str, value: Mapping[str, Any] | None) -> Position:
+        """Store a JSON value (None deletes). Survives restarts; followed by replicas."""
+
+    def documents(self, kind: str) -> Mapping[str, Mapping[str, Any]]:
+        """All documents of a kind by key."""
+
+    # --- reading by offset (RocketMQ, Spark) ------------------------------------------------
+
+    def topics(self) -> Sequence[TopicInfo]:
+        """All user topics."""
+
+    def topic(self, name: str) -> TopicInfo | None:
+        """One topic by the user's name."""
+
+    def pull(
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        *,
+        count_max: int,
+        bytes_max: int,
+        callback: Callable[[bytes, int], None],
+    ) -> None:
+        """Records from `offset` on as they stand in the log: `callback(records, next_offset)`.
+
+        At least one record if there is any, then as many as fit. Stops at the flushed point.
+
+        Raises:
+            Refused: NOT_FOUND (topic or queue id), BAD_ARGUMENT (offset below the minimum).
+        """
+
+    # --- users ----------------------------------------------------------------------------
+
+    def authenticate(self, user: str | None, password: bytes | None) -> str:
+        """The principal of these credentials. Raises Refused: NOT_AUTHENTICATED."""

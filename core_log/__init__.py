@@ -1,0 +1,1 @@
+"""The store: one commit log, consume queues over it, recovery and flush."""

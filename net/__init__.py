@@ -1,0 +1,1 @@
+"""What the byte protocols share: listeners, the read buffer, deadlines, one write per iteration."""
