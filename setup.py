@@ -1,0 +1,113 @@
+"""Builds the compiled kernels where that is possible; everything else stands in pyproject.toml.
+
+Each `*/kernels/fast.pyx` has a twin in plain Python beside it, so a machine without a C compiler
+(or without Python's headers) still gets a whole installation: slower, otherwise equal. The build
+never looks at the processor that it runs on; special instructions are chosen at run time.
+"""
+
+from __future__ import annotations
+
+import sys
+import sysconfig
+import tempfile
+from pathlib import Path
+
+from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
+
+ROOT = Path(__file__).resolve().parent
+PACKAGES = (
+    "core_log",
+    "broker",
+    "net",
+    "remoting",
+    "namesrv",
+    "replication",
+    "gateways",
+    "spark_sink",
+    "polymq",
+)
+PROBE = "#include <Python.h>\nint main(void) { return PY_MAJOR_VERSION - 3; }\n"
+
+
+def note(text: str) -> None:
+    print(f"polymq: {text}", file=sys.stderr)
+
+
+def compiler_works() -> bool:
+    """Whether this machine can compile a C file against Python's headers."""
+    from distutils.ccompiler import new_compiler
+    from distutils.errors import CCompilerError, DistutilsError
+    from distutils.sysconfig import customize_compiler
+
+    with tempfile.TemporaryDirectory() as directory:
+        source = Path(directory, "probe.c")
+        source.write_text(PROBE)
+        compiler = new_compiler()
+        customize_compiler(compiler)
+        compiler.add_include_dir(sysconfig.get_path("include"))
+        compiler.add_include_dir(sysconfig.get_path("platinclude"))
+        try:
+            compiler.compile([str(source)], output_dir=directory)
+        except (CCompilerError, DistutilsError, OSError):
+            return False
+    return True
+
+
+def stay_in_python(sources: list[Path], reason: str) -> list[Extension]:
+    """No extensions. Kernels that an earlier build left in the tree belong to older source: an
+    editable installation would go on using them, so they go."""
+    note(f"{reason}: the kernels stay in plain Python (slower, otherwise equal).")
+    if {"editable_wheel", "build_ext", "develop"} & set(sys.argv):
+        for source in sources:
+            for stale in (ROOT / source).parent.glob(f"{source.stem}.*.so"):
+                stale.unlink()
+    return []
+
+
+def kernel_extensions() -> list[Extension]:
+    """One optional extension per `kernels/*.pyx`, or none where they cannot be built."""
+    sources = sorted(
+        path.relative_to(ROOT)
+        for package in PACKAGES
+        for path in ROOT.glob(f"{package}/**/kernels/*.pyx")
+    )
+    if not sources:
+        return []
+    try:
+        from Cython.Build import cythonize
+    except ImportError:
+        return stay_in_python(sources, "Cython is not installed")
+    if not compiler_works():
+        return stay_in_python(sources, "no working C compiler")
+    extensions = [
+        Extension(
+            ".".join(source.with_suffix("").parts),
+            [str(source)],
+            extra_compile_args=["-O3"],
+            optional=True,
+        )
+        for source in sources
+    ]
+    return cythonize(
+        extensions,
+        build_dir="build/cython",
+        include_path=[str(ROOT)],
+        language_level=3,
+        quiet=True,
+    )
+
+
+class BuildKernels(build_ext):
+    """build_ext that says clearly which kernels were left in plain Python, and goes on."""
+
+    def build_extension(self, ext: Extension) -> None:
+        from distutils.errors import CCompilerError, DistutilsError
+
+        try:
+            super().build_extension(ext)
+        except (CCompilerError, DistutilsError, OSError) as error:
+            note(f"{ext.name} could not be compiled and stays in plain Python: {error}")
+
+
+setup(ext_modules=kernel_extensions(), cmdclass={"build_ext": BuildKernels})
