@@ -1,0 +1,64 @@
+# PolyMQ's everyday commands. They need python3 (3.11 or newer) with venv, and nothing else: no
+# root, no Java, no compiler. Everything that is installed goes into .venv.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+RUN := $(BIN)/python -m
+
+PACKAGES := $(wildcard core_log broker net remoting namesrv replication gateways spark_sink polymq)
+CHECKED := $(PACKAGES) $(wildcard examples)
+BUILD_INPUTS := pyproject.toml setup.py $(shell find $(PACKAGES) -path '*/kernels/*' \( -name '*.pyx' -o -name '*.pxd' \))
+
+.DEFAULT_GOAL := install
+.PHONY: install demo test check run bench clean help
+
+help:  ## List the commands.
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+		|| { echo "PolyMQ needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) -V 2>&1). Try: make PYTHON=python3.11" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+# Each stamp is an installation with more in it than the one before.
+$(VENV)/.installed: $(BUILD_INPUTS) | $(BIN)/python
+	$(PIP) install --quiet --editable .
+	@touch $@
+
+$(VENV)/.installed-demo: $(BUILD_INPUTS) | $(BIN)/python
+	@echo "Installing PolyMQ with what the demo needs (about 400 MB to fetch, most of it Spark) ..."
+	$(PIP) install --quiet --editable '.[demo]'
+	@touch $@ $(VENV)/.installed
+
+$(VENV)/.installed-dev: $(BUILD_INPUTS) | $(BIN)/python
+	@echo "Installing PolyMQ with what tests and checks need (about 450 MB to fetch) ..."
+	$(PIP) install --quiet --editable '.[dev]'
+	@touch $@ $(VENV)/.installed $(VENV)/.installed-demo
+
+install: $(VENV)/.installed  ## Install PolyMQ into .venv (editable).
+	@$(BIN)/polymq doctor --brief
+
+demo: $(VENV)/.installed-demo  ## Send messages through every protocol into Parquet, with a crash in between.
+	@$(RUN) examples.demo
+
+test: $(VENV)/.installed-dev  ## Run all tests (under 10 minutes).
+	$(RUN) pytest $(TESTS)
+
+check: $(VENV)/.installed-dev  ## Lint, formatting, types, and the architecture's import table.
+	$(RUN) ruff check .
+	$(RUN) ruff format --check .
+	$(RUN) mypy $(CHECKED)
+	$(RUN) pytest -q -p no:randomly tests/test_architecture.py tests/test_tidy.py
+
+run: $(VENV)/.installed  ## Run a standalone server on the standard ports, with its data in ./data.
+	@exec $(BIN)/polymq serve
+
+bench: $(VENV)/.installed-dev  ## Measure against the peers that are installed here.
+	$(BIN)/python benchmarks/run.py $(BENCH)
+
+clean:  ## Remove what was built (not ./data).
+	rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find $(PACKAGES) -name '*.so' -delete
+	rm -f $(VENV)/.installed $(VENV)/.installed-demo $(VENV)/.installed-dev
