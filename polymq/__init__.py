@@ -1,0 +1,13 @@
+"""The program: configuration, the composition root, the command line, metrics and logs."""
+
+from __future__ import annotations
+
+from importlib.metadata import PackageNotFoundError, version
+
+
+def program_version() -> str:
+    """The installed version, or a plain word in a tree that was never installed."""
+    try:
+        return version("polymq")
+    except PackageNotFoundError:
+        return "uninstalled"

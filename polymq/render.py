@@ -1,0 +1,59 @@
+"""The configuration as a commented TOML file and as a table for the documentation."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from pathlib import Path
+from typing import Any
+
+from polymq.settings import Section, Settings
+
+COLUMNS = 96
+
+
+def render_toml(settings: Settings) -> str:
+    """Every key with its description. What equals the default is commented out."""
+    lines = [
+        "# PolyMQ's configuration, with every key. Commented lines show the defaults.",
+        "# A flag wins over an environment variable (POLYMQ_MQTT__PORT=1884), and that over this",
+        "# file. Sizes are in bytes, times in seconds.",
+    ]
+    for name in Settings.model_fields:
+        section: Section = getattr(settings, name)
+        lines += ["", f"# {type(section).__doc__}", f"[{name}]"]
+        for key, field in type(section).model_fields.items():
+            value = getattr(section, key)
+            lines += textwrap.wrap(field.description or "", COLUMNS - 2, initial_indent="# ",
+                                   subsequent_indent="# ")  # fmt: skip
+            comment = "#" if value == field.default else ""
+            lines.append(f"{comment}{key} = {_toml(value)}")
+    return "\n".join(lines) + "\n"
+
+
+def render_markdown() -> str:
+    """One table a section, for docs/configuration.md."""
+    defaults = Settings()
+    parts = []
+    for name in Settings.model_fields:
+        section: Section = getattr(defaults, name)
+        parts += [f"## `[{name}]`", "", type(section).__doc__ or "", ""]
+        parts += ["| key | default | meaning |", "|---|---|---|"]
+        for key, field in type(section).model_fields.items():
+            value = _toml(getattr(section, key))
+            parts.append(f"| `{key}` | `{value}` | {field.description} |")
+        parts.append("")
+    return "\n".join(parts)
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int | float):
+        return repr(value)
+    if isinstance(value, list):
+        return "[" + ", ".join(_toml(item) for item in value) + "]"
+    if isinstance(value, Path):
+        value = str(value)
+    # A JSON string without characters beyond the basic plane is a TOML basic string.
+    return json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,326 @@
+"""The configuration: one typed model, filled from flags, environment and a TOML file.
+
+Rules:
+
+* A value comes from the first of: flag, environment (`POLYMQ_MQTT__PORT=1884`), TOML file,
+  default. An unknown key is an error in every one of them: a misspelt key that is ignored is
+  found out when it is too late.
+* Every key has a description here. The commented example file and the documentation are printed
+  from this model (`render_toml`), so they cannot lag behind it.
+* Names end in their unit. Sizes are bytes, times are seconds.
+"""
+
+from __future__ import annotations
+
+import difflib
+import ipaddress
+import os
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic_settings import (
+    BaseSettings,
+    EnvSettingsSource,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    SettingsError,
+)
+
+from polymq.errors import ExitCode, Failure
+
+ENVIRONMENT_PREFIX: Final = "POLYMQ_"
+NESTED: Final = "__"
+NOT_SETTINGS: Final = frozenset({"POLYMQ_KERNELS", "POLYMQ_CONFIG"})
+"""Variables with our prefix that mean something else: the form of the kernels, the file to read."""
+DEFAULT_FILE: Final = Path("polymq.toml")
+KIB: Final = 1024
+MIB: Final = 1024 * KIB
+
+PortNumber = Annotated[int, Field(ge=0, le=65_535)]
+PositiveInt = Annotated[int, Field(gt=0)]
+Seconds = Annotated[float, Field(ge=0)]
+
+
+class Section(BaseModel):
+    """A table of the file. Frozen: what was read at the start is what runs."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class ServerSettings(Section):
+    """The server as a whole."""
+
+    host: str = Field(
+        default="127.0.0.1",
+        description="Address that every listener binds to. Only this machine can reach the "
+        "default.",
+    )
+    allow_insecure: bool = Field(
+        default=False,
+        description="Allow a host that other machines can reach. There are no passwords and no "
+        "encryption yet, so whoever reaches a port may read and write everything.",
+    )
+    data_directory: Path = Field(
+        default=Path("data"), description="Where messages and state are kept. Created if missing."
+    )
+    drain_seconds: Seconds = Field(
+        default=5.0,
+        description="How long a stopping server waits for clients to take their leave before it "
+        "closes their connections.",
+    )
+
+
+class MqttSettings(Section):
+    """MQTT 3.1.1 over TCP."""
+
+    enabled: bool = Field(default=True, description="Whether to open this door.")
+    port: PortNumber = Field(default=1883, description="0 lets the system pick a free port.")
+    connections_max: PositiveInt = Field(
+        default=10_000, description="Connections at a time; one more is closed at once."
+    )
+
+
+class AmqpSettings(Section):
+    """AMQP 0-9-1 over TCP."""
+
+    enabled: bool = Field(default=True, description="Whether to open this door.")
+    port: PortNumber = Field(default=5672, description="0 lets the system pick a free port.")
+    connections_max: PositiveInt = Field(
+        default=10_000, description="Connections at a time; one more is closed at once."
+    )
+
+
+class HttpSettings(Section):
+    """CloudEvents over HTTP."""
+
+    enabled: bool = Field(default=True, description="Whether to open this door.")
+    port: PortNumber = Field(default=8080, description="0 lets the system pick a free port.")
+    webhook_private_addresses: bool = Field(
+        default=False,
+        description="Allow webhooks to private, loopback and link-local addresses. Off, because "
+        "a subscriber could otherwise make the server call services inside your network.",
+    )
+
+
+class RocketmqSettings(Section):
+    """RocketMQ's remoting protocol, for readers by offset (the Spark source among them)."""
+
+    enabled: bool = Field(default=True, description="Whether to open this door.")
+    port: PortNumber = Field(default=10911, description="0 lets the system pick a free port.")
+    connections_max: PositiveInt = Field(
+        default=1_000, description="Connections at a time; one more is closed at once."
+    )
+
+
+class AdminSettings(Section):
+    """Metrics, health and the commands of `polymq topic`. Always on loopback."""
+
+    enabled: bool = Field(default=True, description="Whether to open this door.")
+    port: PortNumber = Field(default=9464, description="0 lets the system pick a free port.")
+
+
+class StorageSettings(Section):
+    """The commit log."""
+
+    segment_bytes: Annotated[int, Field(ge=64 * KIB, le=1024 * MIB)] = Field(
+        default=1024 * MIB, description="Size of one file of the commit log (RocketMQ's is 1 GiB)."
+    )
+    tail_bytes_max: Annotated[int, Field(ge=MIB)] = Field(
+        default=64 * MIB, description="Latest messages kept in memory for subscribers that keep up."
+    )
+    message_bytes_max: Annotated[int, Field(ge=1, le=64 * MIB)] = Field(
+        default=4 * MIB, description="Largest body that is accepted, in any protocol."
+    )
+    checkpoint_seconds: Annotated[float, Field(gt=0)] = Field(
+        default=10.0,
+        description="How often indexes are written to disk. Less means a faster start after a "
+        "crash; nothing is lost either way.",
+    )
+
+
+class LogSettings(Section):
+    """What the program says on stderr."""
+
+    level: Literal["debug", "info", "warning", "error"] = Field(
+        default="info", description="Least severity that is written."
+    )
+    format: Literal["auto", "console", "json"] = Field(
+        default="auto", description="auto: console on a terminal, else one JSON object a line."
+    )
+
+
+class SinkSettings(Section):
+    """`polymq sink`: topics to Parquet."""
+
+    output_directory: Path = Field(default=Path("lake"), description="Where the Parquet files go.")
+    checkpoint_directory: Path = Field(
+        default=Path("lake-checkpoint"), description="Where Spark keeps how far it has read."
+    )
+    topics: list[str] = Field(
+        default=[], description="Topics to write; an empty list means all of them."
+    )
+    trigger_seconds: Annotated[float, Field(gt=0)] = Field(
+        default=30.0, description="How often new messages are written while the sink keeps running."
+    )
+
+
+class Settings(BaseSettings):
+    """Everything that can be configured."""
+
+    model_config = SettingsConfigDict(
+        extra="forbid", frozen=True, env_prefix=ENVIRONMENT_PREFIX, env_nested_delimiter=NESTED
+    )
+
+    server: ServerSettings = ServerSettings()
+    mqtt: MqttSettings = MqttSettings()
+    amqp: AmqpSettings = AmqpSettings()
+    http: HttpSettings = HttpSettings()
+    rocketmq: RocketmqSettings = RocketmqSettings()
+    admin: AdminSettings = AdminSettings()
+    storage: StorageSettings = StorageSettings()
+    log: LogSettings = LogSettings()
+    sink: SinkSettings = SinkSettings()
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Only what `load_settings` has merged: it knows which source a value came from."""
+        return (init_settings,)
+
+    @model_validator(mode="after")
+    def _refuse_open_doors(self) -> Self:
+        if not self.server.allow_insecure and not is_loopback(self.server.host):
+            raise ValueError(
+                f"server.host {self.server.host} can be reached from other machines, and there "
+                "are no passwords yet: keep 127.0.0.1, or set server.allow_insecure = true"
+            )
+        return self
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches `host`. Names other than localhost count as outside."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def load_settings(*, file: Path | None = None, flags: Mapping[str, Any] | None = None) -> Settings:
+    """Merge the sources and check the result.
+
+    Args:
+        file: the TOML file; None means `POLYMQ_CONFIG`, else `polymq.toml` if it is there.
+        flags: nested values from the command line.
+
+    Raises:
+        Failure: the first wrong key or value, its source, and what would be right.
+    """
+    from_file, file_name = _read_file(file)
+    sources: list[tuple[str, Mapping[str, Any]]] = [
+        ("option", dict(flags or {})),
+        ("environment", _read_environment()),
+        (file_name, from_file),
+    ]
+    merged: dict[str, Any] = {}
+    for _, values in reversed(sources):
+        merged = _merge(merged, values)
+    try:
+        return Settings(**merged)
+    except ValidationError as error:
+        raise Failure(ExitCode.USAGE, _explain(error, sources)) from error
+
+
+def _read_file(file: Path | None) -> tuple[Mapping[str, Any], str]:
+    if file is None and (named := os.environ.get("POLYMQ_CONFIG")):
+        file = Path(named)
+    if file is None:
+        if not DEFAULT_FILE.is_file():
+            return {}, ""
+        file = DEFAULT_FILE
+    try:
+        return tomllib.loads(file.read_text(encoding="utf-8")), str(file)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise Failure(ExitCode.USAGE, f"cannot read the configuration {file}: {reason}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise Failure(ExitCode.USAGE, f"{file} is not TOML: {error}") from error
+
+
+def _read_environment() -> Mapping[str, Any]:
+    """The nested values of POLYMQ_SECTION__KEY: strings, which the model converts."""
+    for name in os.environ:
+        section, nested, _ = name.removeprefix(ENVIRONMENT_PREFIX).lower().partition(NESTED)
+        if not name.startswith(ENVIRONMENT_PREFIX) or name in NOT_SETTINGS:
+            continue
+        if not nested or section not in Settings.model_fields:
+            raise Failure(
+                ExitCode.USAGE,
+                f"environment variable {name} is not a setting: they are named "
+                f"{ENVIRONMENT_PREFIX}SECTION{NESTED}KEY, such as POLYMQ_MQTT__PORT",
+            )
+    try:
+        return EnvSettingsSource(Settings)()
+    except SettingsError as error:
+        text = f"environment: {error.__cause__ or error}"
+        raise Failure(ExitCode.USAGE, text.replace("\n", " ")) from error
+
+
+def _merge(low: Mapping[str, Any], high: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(low)
+    for key, value in high.items():
+        below = merged.get(key)
+        if isinstance(below, Mapping) and isinstance(value, Mapping):
+            value = _merge(below, value)
+        merged[key] = value
+    return merged
+
+
+def _explain(error: ValidationError, sources: list[tuple[str, Mapping[str, Any]]]) -> str:
+    first = error.errors()[0]
+    path = [str(part) for part in first["loc"]]
+    name = ".".join(path)
+    origin = next((source for source, values in sources if _holds(values, path)), "")
+    where = f"{origin}: " if origin else ""
+    if first["type"] == "extra_forbidden":
+        return f"{where}there is no setting {name}{_suggestion(name)}"
+    message = first["msg"].removeprefix("Value error, ")
+    if not path:
+        return message
+    return f"{where}{name}: {message[0].lower()}{message[1:]} (got {first['input']!r})"
+
+
+def _holds(values: Any, path: list[str]) -> bool:
+    for part in path:
+        if not isinstance(values, Mapping) or part not in values:
+            return False
+        values = values[part]
+    return True
+
+
+def _suggestion(name: str) -> str:
+    near = difflib.get_close_matches(name, [path for path, _ in setting_paths()], n=1, cutoff=0.6)
+    return f" (did you mean {near[0]}?)" if near else ""
+
+
+def setting_paths() -> list[tuple[str, str]]:
+    """(section.key, description) of every setting, in the model's order, sections included."""
+    paths = []
+    for section, field in Settings.model_fields.items():
+        model = field.annotation
+        assert isinstance(model, type)
+        assert issubclass(model, Section)
+        paths.append((section, model.__doc__ or ""))
+        for key, known in model.model_fields.items():
+            paths.append((f"{section}.{key}", known.description or ""))
+    return paths

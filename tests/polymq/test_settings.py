@@ -1,0 +1,157 @@
+"""Configuration: what wins over what, and what a user reads who got it wrong."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from polymq.errors import ExitCode, Failure
+from polymq.render import render_markdown, render_toml
+from polymq.settings import Settings, is_loopback, load_settings, setting_paths
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+
+
+@pytest.fixture(autouse=True)
+def empty_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No polymq.toml of the tree and no variable of the developer takes part."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("POLYMQ_CONFIG", "POLYMQ_KERNELS"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def refusal(**arguments: Any) -> str:
+    with pytest.raises(Failure) as caught:
+        load_settings(**arguments)
+    assert caught.value.code == ExitCode.USAGE
+    assert "\n" not in caught.value.text
+    return caught.value.text
+
+
+def test_defaults_without_any_source() -> None:
+    settings = load_settings()
+    assert settings.mqtt.port == 1883
+    assert settings.server.host == "127.0.0.1"
+
+
+def test_flag_wins_over_environment_and_that_over_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "some.toml"
+    file.write_text("[mqtt]\nport = 1\nconnections_max = 5\n[amqp]\nport = 2\n[http]\nport = 3\n")
+    monkeypatch.setenv("POLYMQ_AMQP__PORT", "20")
+    monkeypatch.setenv("POLYMQ_HTTP__PORT", "30")
+    settings = load_settings(file=file, flags={"http": {"port": 300}})
+    assert (settings.mqtt.port, settings.amqp.port, settings.http.port) == (1, 20, 300)
+    assert settings.mqtt.connections_max == 5
+
+
+def test_file_is_found_in_the_working_directory_or_by_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("polymq.toml").write_text("[mqtt]\nport = 7\n")
+    assert load_settings().mqtt.port == 7
+    Path("other.toml").write_text("[mqtt]\nport = 8\n")
+    monkeypatch.setenv("POLYMQ_CONFIG", "other.toml")
+    assert load_settings().mqtt.port == 8
+
+
+def test_list_in_the_environment_is_json(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("POLYMQ_SINK__TOPICS", '["sensors", "orders"]')
+    assert load_settings().sink.topics == ["sensors", "orders"]
+    monkeypatch.setenv("POLYMQ_SINK__TOPICS", "[")
+    assert refusal().startswith("environment: ")
+
+
+def test_misspelt_key_names_the_file_and_what_was_meant(tmp_path: Path) -> None:
+    file = tmp_path / "some.toml"
+    file.write_text("[mqtt]\nprot = 1\n")
+    assert refusal(file=file) == (
+        f"{file}: there is no setting mqtt.prot (did you mean mqtt.port?)"
+    )
+
+
+def test_misspelt_variable_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("POLYMQ_MQTT__PROT", "1")
+    assert "there is no setting mqtt.prot" in refusal()
+    monkeypatch.delenv("POLYMQ_MQTT__PROT")
+    monkeypatch.setenv("POLYMQ_PORT", "1")
+    assert refusal().startswith("environment variable POLYMQ_PORT is not a setting")
+
+
+def test_variables_that_are_not_settings_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("POLYMQ_KERNELS", "pure")
+    assert load_settings() == Settings()
+
+
+def test_wrong_value_names_source_key_and_value() -> None:
+    text = refusal(flags={"mqtt": {"port": 70000}})
+    assert text.startswith("option: mqtt.port: ")
+    assert "65535" in text
+    assert "70000" in text
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"), [("[mqtt", "is not TOML"), ("\xff", "is not TOML")]
+)
+def test_broken_file(tmp_path: Path, content: str, expected: str) -> None:
+    file = tmp_path / "some.toml"
+    file.write_bytes(content.encode("latin-1"))
+    assert expected in refusal(file=file)
+
+
+def test_missing_file_that_was_named(tmp_path: Path) -> None:
+    assert refusal(file=tmp_path / "none.toml").startswith("cannot read the configuration")
+
+
+@pytest.mark.parametrize(
+    ("host", "expected"),
+    [
+        ("127.0.0.1", True),
+        ("127.9.9.9", True),
+        ("::1", True),
+        ("localhost", True),
+        ("0.0.0.0", False),
+        ("::", False),
+        ("192.168.1.5", False),
+        ("broker.example", False),
+    ],
+)
+def test_only_loopback_needs_no_permission(host: str, expected: bool) -> None:
+    assert is_loopback(host) is expected
+    if expected:
+        load_settings(flags={"server": {"host": host}})
+    else:
+        assert "allow_insecure" in refusal(flags={"server": {"host": host}})
+    load_settings(flags={"server": {"host": host, "allow_insecure": True}})
+
+
+def test_example_file_is_the_model() -> None:
+    """`polymq serve --print-config > polymq.example.toml` after a change of the model."""
+    example = (ROOT / "polymq.example.toml").read_text(encoding="utf-8")
+    assert example == render_toml(Settings())
+
+
+def test_example_file_read_back_gives_the_defaults() -> None:
+    """Every commented key, uncommented, is legal and has the value that it shows."""
+    lines = (ROOT / "polymq.example.toml").read_text(encoding="utf-8").splitlines()
+    uncommented = [line.removeprefix("#") for line in lines if not line.startswith("# ")]
+    values = tomllib.loads("\n".join(uncommented))
+    assert Settings(**values) == Settings()
+    keys = {f"{section}.{key}" for section, table in values.items() for key in table}
+    assert keys == {path for path, _ in setting_paths() if "." in path}
+
+
+def test_changed_values_are_printed_without_comment() -> None:
+    settings = load_settings(flags={"mqtt": {"port": 9}, "sink": {"topics": ['a"b']}})
+    text = render_toml(settings)
+    assert "\nport = 9\n" in text
+    assert tomllib.loads(text)["sink"]["topics"] == ['a"b']
+
+
+def test_documentation_has_the_tables_of_the_model() -> None:
+    """docs/configuration.md ends with the tables as the model prints them."""
+    assert render_markdown() in (ROOT / "docs/configuration.md").read_text(encoding="utf-8")
