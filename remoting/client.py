@@ -1,0 +1,334 @@
+"""What a client does, without doing it.
+
+Every operation is a generator that yields *steps* and is sent their results:
+
+* `Call` (ask this address, wait this long) is answered with the peer's `Command`, or by throwing
+  `CallFailed` into the generator;
+* `Pause` (wait this long) is answered with None.
+
+The generator returns the operation's result or raises. So failover, retries and the order of
+calls are written once and tested without sockets or clocks; a driver is the forty lines that
+carry the steps out.
+
+Theory of failover:
+
+* The addresses that the user gives are asked for routes, in turn, beginning with the one that
+  answered last. RocketMQ clients do the same with name servers; PolyMQ's brokers answer route
+  questions too, so either may be given.
+* Data is asked for at the master that the route names. When it does not answer, the route is
+  asked for again before the next attempt: after a failover it names another.
+* Everything here only reads, so an attempt whose outcome is unknown is simply made again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass, field
+from typing import Final, TypeVar
+
+from remoting.bodies import BrokerData, TopicRoute, decode_route, decode_topic_list
+from remoting.codes import PERMISSION_READ, RequestCode, ResponseCode
+from remoting.errors import CallFailed, LocalProtocolError, RequestFailed, Unreachable
+from remoting.frames import Command
+from remoting.headers import (
+    Fields,
+    OffsetAnswer,
+    PullAnswer,
+    PullFields,
+    QueueFields,
+    RouteAnswer,
+    TopicFields,
+    read_fields,
+    write_fields,
+)
+
+READER_GROUP: Final = "PMQ_READER"
+"""The consumer group that our pulls name, because RocketMQ's brokers want one."""
+_MASTER_ID: Final = "0"
+_BUSY: Final = frozenset((ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE))
+_PULL_CODES: Final = frozenset(
+    (
+        ResponseCode.SUCCESS,
+        ResponseCode.PULL_NOT_FOUND,
+        ResponseCode.PULL_RETRY_IMMEDIATELY,
+        ResponseCode.PULL_OFFSET_MOVED,
+    )
+)
+ROUTES_COUNT_MAX: Final = 10_000
+"""Routes that a client remembers; beyond it forgets all and asks again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientSettings:
+    """How patient a client is.
+
+    The defaults outlast a broker's restart: eight attempts with pauses of 0.1, 0.2, ... 5 seconds
+    are about sixteen seconds of refused connections, and eight times as long as a call may take
+    if the network swallows packets.
+    """
+
+    call_seconds: float = 3.0
+    """RocketMQ's default for everything but pulls."""
+    pull_seconds: float = 30.0
+    attempts_max: int = 8
+    pause_first_seconds: float = 0.1
+    pause_seconds_max: float = 5.0
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Address:
+    """Where a server listens."""
+
+    host: str
+    port: int
+
+    @classmethod
+    def parse(cls, text: str) -> Address:
+        """`host:port`; an IPv6 host may stand in brackets. Raises LocalProtocolError."""
+        host, separator, port = text.strip().rpartition(":")
+        if not separator or not host or not port.isdecimal() or not 0 < int(port) < 65_536:
+            raise LocalProtocolError(f"{text!r} is no address: write HOST:PORT")
+        return cls(host.removeprefix("[").removesuffix("]"), int(port))
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """Ask `address` and wait for the answer."""
+
+    address: Address
+    code: int
+    fields: dict[str, str]
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pause:
+    """Wait."""
+
+    seconds: float
+
+
+Step = Call | Pause
+T = TypeVar("T")
+Steps = Generator[Step, Command | None, T]
+"""An operation: what it yields, what it is sent, what it returns."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerQueues:
+    """The readable queues of a topic on one broker group: ids 0 to `queue_count - 1`."""
+
+    broker: str
+    address: Address
+    queue_count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Route:
+    """Where a topic can be read.
+
+    Attributes:
+        incarnation: None where the server is not PolyMQ.
+    """
+
+    topic: str
+    brokers: tuple[BrokerQueues, ...]
+    incarnation: int | None
+
+    def broker(self, name: str) -> BrokerQueues:
+        """One of the brokers by name; CallFailed if the topic is not there (now)."""
+        for broker in self.brokers:
+            if broker.broker == name:
+                return broker
+        raise CallFailed(f"topic {self.topic!r} has no readable queue on broker {name!r}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueBounds:
+    """What a queue holds: offsets `first` to `end - 1`."""
+
+    first: int
+    end: int
+    incarnation: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pulled:
+    """The answer to a pull.
+
+    Attributes:
+        code: SUCCESS, PULL_NOT_FOUND, PULL_RETRY_IMMEDIATELY or PULL_OFFSET_MOVED.
+        records: commit-log records (`remoting.records`); empty unless SUCCESS.
+    """
+
+    code: int
+    records: bytes
+    next_offset: int
+    min_offset: int
+    max_offset: int
+    incarnation: int | None
+
+
+@dataclass(slots=True)
+class _Addresses:
+    """The user's addresses and which of them answered last."""
+
+    all: tuple[Address, ...]
+    current: int = 0
+
+    def fail(self) -> None:
+        self.current = (self.current + 1) % len(self.all)
+
+
+@dataclass(slots=True)
+class ClientCore:
+    """The operations of a client. Make one per driver; it is not for several threads."""
+
+    addresses: Sequence[Address]
+    settings: ClientSettings = field(default_factory=ClientSettings)
+    _list: _Addresses = field(init=False)
+    _routes: dict[str, Route] = field(init=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not self.addresses:
+            raise LocalProtocolError("a client needs at least one address")
+        self._list = _Addresses(tuple(self.addresses))
+
+    # --- operations -----------------------------------------------------------------------
+
+    def topics(self) -> Steps[list[str]]:
+        """The names of all topics, in RocketMQ's character set."""
+        answer = yield from self._ask_any(RequestCode.GET_ALL_TOPICS, {})
+        return decode_topic_list(answer.body).topic_list
+
+    def route(self, topic: str) -> Steps[Route]:
+        """Where the topic lives, asked for anew. RequestFailed with TOPIC_NOT_EXIST if nowhere."""
+        fields = write_fields(TopicFields(topic=topic, user_topic=topic))
+        answer = yield from self._ask_any(RequestCode.GET_ROUTE, fields)
+        route = _readable(topic, decode_route(answer.body), read_fields(RouteAnswer, answer.fields))
+        if len(self._routes) >= ROUTES_COUNT_MAX:
+            self._routes.clear()
+        self._routes[topic] = route
+        return route
+
+    def bounds(self, topic: str, broker: str, queue_id: int) -> Steps[QueueBounds]:
+        """The first offset of a queue and one past its last."""
+        question = QueueFields(topic=topic, user_topic=topic, queue_id=queue_id)
+        low = yield from self._ask_broker(topic, broker, RequestCode.GET_MIN_OFFSET, question)
+        high = yield from self._ask_broker(topic, broker, RequestCode.GET_MAX_OFFSET, question)
+        first, end = read_fields(OffsetAnswer, low.fields), read_fields(OffsetAnswer, high.fields)
+        return QueueBounds(first=first.offset, end=end.offset, incarnation=end.incarnation)
+
+    def pull(
+        self, topic: str, broker: str, queue_id: int, offset: int, *, count_max: int, bytes_max: int
+    ) -> Steps[Pulled]:
+        """Records from `offset` on. Does not wait for any to come."""
+        question = PullFields(
+            topic=topic,
+            user_topic=topic,
+            group=READER_GROUP,
+            queue_id=queue_id,
+            queue_offset=offset,
+            count_max=count_max,
+            bytes_max=bytes_max,
+        )
+        answer = yield from self._ask_broker(topic, broker, RequestCode.PULL_MESSAGE, question)
+        bounds = read_fields(PullAnswer, answer.fields)
+        return Pulled(
+            code=answer.code,
+            records=answer.body,
+            next_offset=bounds.next_offset,
+            min_offset=bounds.min_offset,
+            max_offset=bounds.max_offset,
+            incarnation=bounds.incarnation,
+        )
+
+    # --- attempts -------------------------------------------------------------------------
+
+    def _ask_any(self, code: RequestCode, fields: dict[str, str]) -> Steps[Command]:
+        """Ask the user's addresses in turn until one answers."""
+        attempts = self.settings.attempts_max * len(self._list.all)
+        failure: Exception | None = None
+        for attempt in range(attempts):
+            if attempt and attempt % len(self._list.all) == 0:
+                yield self._pause(attempt // len(self._list.all))
+            address = self._list.all[self._list.current]
+            call = Call(
+                address=address,
+                code=code,
+                fields=fields,
+                seconds=self.settings.call_seconds,
+            )
+            try:
+                return (yield from _ask(call))
+            except CallFailed as error:
+                failure = error
+            except RequestFailed as error:
+                if error.code not in _BUSY:
+                    raise
+                failure = error
+            self._list.fail()
+        listed = ", ".join(map(str, self._list.all))
+        raise Unreachable(f"no answer from {listed}: {failure}") from failure
+
+    def _ask_broker(
+        self, topic: str, broker: str, code: RequestCode, question: Fields
+    ) -> Steps[Command]:
+        """Ask the master of a broker group; look for it again after each failure."""
+        pulling = code == RequestCode.PULL_MESSAGE
+        failure: Exception | None = None
+        for attempt in range(self.settings.attempts_max):
+            if attempt:
+                yield self._pause(attempt)
+            route = self._routes.get(topic) or (yield from self.route(topic))
+            try:
+                call = Call(
+                    address=route.broker(broker).address,
+                    code=code,
+                    fields=write_fields(question),
+                    seconds=self.settings.pull_seconds if pulling else self.settings.call_seconds,
+                )
+                return (yield from _ask(call))
+            except CallFailed as error:
+                failure = error
+            except RequestFailed as error:
+                if error.code not in _BUSY:
+                    raise
+                failure = error
+            self._routes.pop(topic, None)
+        raise Unreachable(f"no answer from broker {broker!r}: {failure}") from failure
+
+    def _pause(self, attempt: int) -> Pause:
+        seconds = self.settings.pause_first_seconds * 2 ** min(attempt - 1, 30)
+        return Pause(seconds=min(seconds, self.settings.pause_seconds_max))
+
+
+def _ask(call: Call) -> Steps[Command]:
+    answer = yield call
+    assert answer is not None, "a driver answers a Call with a Command"
+    good = _PULL_CODES if call.code == RequestCode.PULL_MESSAGE else (ResponseCode.SUCCESS,)
+    if answer.code not in good:
+        raise RequestFailed(answer.code, answer.remark or "", address=str(call.address))
+    return answer
+
+
+def _readable(topic: str, route: TopicRoute, answer: RouteAnswer) -> Route:
+    masters = {data.broker_name: _master(data) for data in route.broker_datas}
+    brokers = [
+        BrokerQueues(broker=queues.broker_name, address=master, queue_count=queues.read_queue_nums)
+        for queues in route.queue_datas
+        if queues.perm & PERMISSION_READ and (master := masters.get(queues.broker_name)) is not None
+    ]
+    return Route(
+        topic=topic,
+        brokers=tuple(sorted(brokers, key=lambda queues: queues.broker)),
+        incarnation=answer.incarnation,
+    )
+
+
+def _master(data: BrokerData) -> Address | None:
+    text = data.broker_addrs.get(_MASTER_ID)
+    return None if text is None else Address.parse(text)

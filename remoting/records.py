@@ -1,0 +1,146 @@
+"""Commit-log records, as a client reads them out of a pull answer.
+
+A pull answer is a slice of the log: records one after the other. This decoder is for whoever
+receives one; the store has its own, which also judges what recovery found.
+
+Rules:
+
+* V1 and V2 (topics longer than 127 bytes), IPv4 and IPv6 hosts are read.
+* Every size is checked against the record's own size, and that against the bytes that are there.
+* The body's checksum is verified where the caller asks for it. Bodies that a producer compressed
+  stay compressed.
+* Properties stay raw until `parse_properties`, because many records have equal ones.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Iterator
+from typing import Final
+
+import msgspec
+
+from remoting.errors import RemoteProtocolError
+
+MAGIC_V1: Final = 0xDAA320A7
+MAGIC_V2: Final = 0xDAA320AB
+BORN_HOST_IS_V6: Final = 0x10
+STORE_HOST_IS_V6: Final = 0x20
+
+_HEAD: Final = struct.Struct(">IIIiiqqiq")
+_STORE: Final = struct.Struct(">q")
+_TAIL: Final = struct.Struct(">iqI")
+_HOST_SIZE_V4: Final = 8
+_HOST_SIZE_V6: Final = 20
+_CRC_MASK: Final = 0x7FFF_FFFF
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """One message as it lies in the log.
+
+    Attributes:
+        born_host, store_host: address and port, 8 bytes (IPv4) or 20 (IPv6), as stored.
+        properties: raw; see `parse_properties`.
+    """
+
+    topic: str
+    queue_id: int
+    queue_offset: int
+    position: int
+    flag: int
+    system_flag: int
+    born_ms: int
+    born_host: bytes
+    store_ms: int
+    store_host: bytes
+    reconsume_count: int
+    prepared_offset: int
+    body: bytes
+    properties: bytes
+
+    @property
+    def offset_message_id(self) -> str:
+        """RocketMQ's message id of what has no `UNIQ_KEY`: store host and position, in hex."""
+        return (self.store_host + self.position.to_bytes(8)).hex().upper()
+
+
+def iterate_records(records: bytes, *, verify: bool = True) -> Iterator[Record]:
+    """The records of a pull answer.
+
+    Args:
+        verify: compare each body with its checksum.
+
+    Raises:
+        RemoteProtocolError: the bytes are no records, or a body is damaged.
+    """
+    at = 0
+    while at < len(records):
+        try:
+            record, at = _take_record(records, at, verify)
+        except (struct.error, IndexError) as error:
+            raise RemoteProtocolError(f"record at byte {at} is cut short") from error
+        yield record
+
+
+def _take_record(records: bytes, start: int, verify: bool) -> tuple[Record, int]:
+    size, magic, crc, queue_id, flag, queue_offset, position, system_flag, born_ms = (
+        _HEAD.unpack_from(records, start)
+    )
+    end = start + size
+    if magic not in (MAGIC_V1, MAGIC_V2):
+        raise RemoteProtocolError(f"record at byte {start} has the magic {magic:#010x}")
+    if end > len(records):
+        raise RemoteProtocolError(f"record of {size} bytes, {len(records) - start} are there")
+    at = start + _HEAD.size
+    host_end = at + (_HOST_SIZE_V6 if system_flag & BORN_HOST_IS_V6 else _HOST_SIZE_V4)
+    born_host = records[at:host_end]
+    (store_ms,) = _STORE.unpack_from(records, host_end)
+    at = host_end + _STORE.size
+    host_end = at + (_HOST_SIZE_V6 if system_flag & STORE_HOST_IS_V6 else _HOST_SIZE_V4)
+    store_host = records[at:host_end]
+    reconsume_count, prepared_offset, body_size = _TAIL.unpack_from(records, host_end)
+    body_start = host_end + _TAIL.size
+    topic_at = body_start + body_size
+    if topic_at >= end:
+        raise RemoteProtocolError(f"record at byte {start} has a body of {body_size} bytes")
+    width = 1 if magic == MAGIC_V1 else 2
+    topic_start = topic_at + width
+    topic_end = topic_start + int.from_bytes(records[topic_at:topic_start])
+    properties_start = topic_end + 2
+    if properties_start > end:
+        raise RemoteProtocolError(f"record at byte {start} has a topic beyond its end")
+    properties_size = int.from_bytes(records[topic_end:properties_start])
+    if properties_start + properties_size != end:
+        raise RemoteProtocolError(f"record at byte {start} does not end where its parts do")
+    body = records[body_start:topic_at]
+    if verify and zlib.crc32(body) & _CRC_MASK != crc:
+        raise RemoteProtocolError(f"body of the record at position {position} is damaged")
+    record = Record(
+        topic=records[topic_start:topic_end].decode("utf-8", "surrogateescape"),
+        queue_id=queue_id,
+        queue_offset=queue_offset,
+        position=position,
+        flag=flag,
+        system_flag=system_flag,
+        born_ms=born_ms,
+        born_host=born_host,
+        store_ms=store_ms,
+        store_host=store_host,
+        reconsume_count=reconsume_count,
+        prepared_offset=prepared_offset,
+        body=body,
+        properties=records[properties_start:end],
+    )
+    return record, end
+
+
+def parse_properties(raw: bytes) -> dict[str, str]:
+    """`name 0x01 value 0x02`, repeated; the last 0x02 may be missing, a pair without 0x01 is
+    dropped as RocketMQ's own clients do. Bytes that are no UTF-8 become surrogate escapes."""
+    pairs: dict[str, str] = {}
+    for pair in raw.decode("utf-8", "surrogateescape").split("\x02"):
+        name, separator, value = pair.partition("\x01")
+        if separator:
+            pairs[name] = value
+    return pairs
