@@ -83,10 +83,13 @@ class Durability(enum.IntEnum):
 class Route(Protocol):
     """Where messages of one (topic, tag) go. Lives as long as its topic; patched in place."""
 
-    topic: str
-    """The user's name of the topic (decoded)."""
-    tag: str | None
-    """In dot form; None where the message has none."""
+    @property
+    def topic(self) -> str:
+        """The user's name of the topic (decoded)."""
+
+    @property
+    def tag(self) -> str | None:
+        """In dot form; None where the message has none."""
 
     @property
     def routed(self) -> bool:
@@ -96,7 +99,9 @@ class Route(Protocol):
 class Template(Protocol):
     """How one kind of message on one route is stored. Built once, used for many runs."""
 
-    route: Route
+    @property
+    def route(self) -> Route:
+        """The route that it was built for."""
 
     @property
     def valid(self) -> bool:
@@ -513,6 +518,13 @@ class BrokerPort(Protocol):
 
     def topic(self, name: str) -> TopicInfo | None:
         """One topic by the user's name."""
+
+    def create_topic(self, name: str, queue_count: int) -> Position:
+        """Make a topic with a chosen number of queues. Raises Refused: DIFFERENT (it exists),
+        BAD_NAME, FORBIDDEN, LIMIT."""
+
+    def delete_topic(self, name: str) -> Position:
+        """Delete a topic with its messages' offsets. Raises Refused: NOT_FOUND."""
 
     def pull(
         self,

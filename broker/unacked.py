@@ -48,6 +48,11 @@ class Unacked(Generic[Holder]):
         self._runs.append((count, holder, first_offset))
         return first_tag
 
+    @property
+    def first_tag(self) -> int:
+        """The oldest unacknowledged tag; `next_tag` if there is none."""
+        return self._first[0] if self._first else self.next_tag
+
     def __contains__(self, tag: int) -> bool:
         at = bisect_right(self._first, tag) - 1
         return at >= 0 and tag < self._first[at] + self._runs[at][0]

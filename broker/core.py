@@ -1,0 +1,248 @@
+"""What the engine's parts share: the store, the commit points, the journal, numbers and groups.
+
+The parts (topics, AMQP entities, sessions, retained) are separate classes that each own their
+state and its ops. They get a `Core` and never reach for one another's insides.
+
+This file also paces the engine: what was appended during a loop iteration is written at its end,
+and a flush is asked for when somebody waits for one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, Protocol
+
+from core_log.queue_index import MemoryIndex
+from core_log.store import Store
+
+from broker.commits import CommitPoints
+from broker.cursor import Cursor
+from broker.errors import Reason, Refused, StorageFailed
+from broker.journal import Journal, Op, Touched
+from broker.limits import Limits
+from broker.port import Durability
+from broker.queues import (
+    PRIVATE_ENTRY_SIZE,
+    TOPIC_ENTRY_SIZE,
+    Group,
+    Index,
+    Queue,
+    Readers,
+    Reading,
+)
+from broker.records import Metas
+from core_log.errors import StorageFull
+
+SYSTEM_FLAG_STATE: Final = 0x0001_0000
+"""Bit of the record's system flag, beyond RocketMQ's: a data record that also changes state
+(retained, QoS 2, settling). A restart folds these and the system topic, and skips the rest."""
+
+
+class Scheduler(Protocol):
+    """The loop, as far as the engine needs it."""
+
+    def call_soon(self, callback: Callable[[], None]) -> Any: ...
+    def call_later(self, delay: float, callback: Callable[[], None]) -> Any: ...
+
+
+class Core:
+    """Shared by all parts of one engine."""
+
+    def __init__(
+        self,
+        *,
+        store: Store,
+        clock_ms: Callable[[], int],
+        scheduler: Scheduler,
+        readers: Readers,
+        limits: Limits,
+    ) -> None:
+        self.store = store
+        self.log = store.log
+        self.clock_ms = clock_ms
+        self.scheduler = scheduler
+        self.limits = limits
+        self.commits = CommitPoints(store.log.appended)
+        self.journal = Journal(log=store.log, clock_ms=clock_ms, appended=self.appended)
+        self.topic_names: dict[str, str] = {}
+        """Full names of topics whose stored name is a hash."""
+        self.metas = Metas(self.topic_names)
+        self.reading = Reading(
+            log=store.log,
+            metas=self.metas,
+            readers=readers,
+            limits=limits,
+            schedule=self._call_soon,
+            failed=self.read_failed,
+        )
+        self.groups: dict[int, Group] = {}
+        """Groups that survive a restart, by number."""
+        self.next_number = 1
+        """The next number for a queue, a group or a session. Never reused."""
+        self.failure: StorageFailed | None = None
+        self.on_failure: list[Callable[[StorageFailed], None]] = []
+        self.full = False
+        """The disk is full: publishers are refused until a write succeeds again."""
+        self.read_errors_count = 0
+        self._flush_requested = store.log.flushed
+        self._end_scheduled = False
+        self._lazy_scheduled = False
+        self._acks_scheduled = False
+        self._moved: set[Group] = set()
+        self.journal.handle("acks", self._apply_acks)
+
+    # --- numbers and queues ---------------------------------------------------------------
+
+    def take_number(self) -> int:
+        """A number that no queue, group or session ever had. Say it in an op to keep it."""
+        number = self.next_number
+        self.next_number += 1
+        return number
+
+    def saw_number(self, number: int) -> None:
+        """An op used the number."""
+        self.next_number = max(self.next_number, number + 1)
+
+    def durable_queue(self, number: int, *, own: bool) -> Queue:
+        """A queue whose index is on disk. `own`: a topic's own queue (RocketMQ's entries)."""
+        size = TOPIC_ENTRY_SIZE if own else PRIVATE_ENTRY_SIZE
+        index: Index = self.store.index(number, size)
+        return Queue(number, index, entry_size=size, durable=True)
+
+    def volatile_queue(self) -> Queue:
+        """A queue in memory, which loses its oldest entries beyond its limit."""
+        index: Index = MemoryIndex(TOPIC_ENTRY_SIZE, self.limits.volatile_count_max)
+        return Queue(0, index, entry_size=TOPIC_ENTRY_SIZE, durable=False)
+
+    def group(self, queue: Queue, cursor: Cursor, *, number: int = 0) -> Group:
+        """A group on the queue; with a number it survives restarts."""
+        moved = self._group_moved if number else _trim_memory
+        group = Group(queue, cursor, number=number, reading=self.reading, moved=moved)
+        if number:
+            self.groups[number] = group
+        return group
+
+    def drop_group(self, group: Group) -> None:
+        """The group is gone."""
+        group.leave()
+        self.groups.pop(group.number, None)
+        self._moved.discard(group)
+
+    # --- pace -----------------------------------------------------------------------------
+
+    def appended(self) -> None:
+        """Something was appended: write it at the end of this loop iteration."""
+        if not self._end_scheduled:
+            self._end_scheduled = True
+            self.scheduler.call_soon(self.end_iteration)
+
+    def end_iteration(self) -> None:
+        """Write what was appended, let go what waits for that, ask for a flush if one is needed."""
+        self._end_scheduled = False
+        if self.failure is not None:
+            return
+        try:
+            self.log.write()
+        except StorageFull:
+            self.full = True
+            self.scheduler.call_later(self.limits.lazy_flush_seconds, self.end_iteration)
+            return
+        except StorageFailed as error:
+            self.fail(error)
+            return
+        self.full = False
+        self.commits.advance(Durability.APPENDED, self.log.written)
+        self._ask_for_flush()
+
+    def _ask_for_flush(self) -> None:
+        if self.commits.urgent > self._flush_requested:
+            self._flush_requested = self.log.written
+            self.store.flusher.request()
+        elif self.log.written > self._flush_requested and not self._lazy_scheduled:
+            self._lazy_scheduled = True
+            self.scheduler.call_later(self.limits.lazy_flush_seconds, self._flush_lazily)
+
+    def _flush_lazily(self) -> None:
+        self._lazy_scheduled = False
+        if self.failure is None and self.log.written > self._flush_requested:
+            self._flush_requested = self.log.written
+            self.store.flusher.request()
+
+    def flush_finished(self) -> None:
+        """The flusher reported: call when its descriptor is readable."""
+        try:
+            flushed = self.store.flusher.collect()
+        except StorageFailed as error:
+            self.fail(error)
+            return
+        self.commits.advance(Durability.FLUSHED, flushed)
+
+    def fail(self, error: StorageFailed) -> None:
+        """The log directory failed: read-only from now on, and nothing that waits is let go."""
+        if self.failure is not None:
+            return
+        self.failure = error
+        self.commits.fail()
+        for callback in self.on_failure:
+            callback(error)
+
+    def check_writable(self) -> None:
+        """Raises Refused when nothing can be stored."""
+        if self.failure is not None:
+            raise Refused(
+                Reason.READ_ONLY,
+                f"the broker is read-only since its log failed ({self.failure}): "
+                "repair the disk and restart it",
+            )
+        if self.full:
+            raise Refused(Reason.STORAGE_FULL, "the disk is full: free some space")
+
+    def read_failed(self, error: Exception) -> None:
+        """A record could not be read. Counted and told; the queue stands still."""
+        self.read_errors_count += 1
+        self.last_read_error = error
+
+    last_read_error: Exception | None = None
+
+    def _call_soon(self, callback: Callable[[], None]) -> None:
+        self.scheduler.call_soon(callback)
+
+    # --- acks gather ----------------------------------------------------------------------
+
+    def _group_moved(self, group: Group) -> None:
+        self._moved.add(group)
+        if not self._acks_scheduled:
+            self._acks_scheduled = True
+            self.scheduler.call_later(self.limits.ack_delay_seconds, self.write_acks)
+
+    def write_acks(self) -> None:
+        """One record for all that was delivered and settled since the last. Nobody waits for it."""
+        self._acks_scheduled = False
+        moved, self._moved = self._moved, set()
+        if not moved or self.failure is not None:
+            return
+        groups = [
+            [group.number, group.cursor.next, group.cursor.take_settled()]
+            for group in moved
+            if group.number in self.groups
+        ]
+        if groups:
+            self.journal.write({"op": "acks", "g": groups})
+
+    def _apply_acks(self, op: Op) -> Touched:
+        touched: list[tuple[str, str]] = []
+        for number, next_offset, settled in op["g"]:
+            group = self.groups.get(number)
+            if group is None:
+                continue
+            touched.append(("group", str(number)))
+            if group.cursor.next < next_offset:
+                group.cursor.delivered_to(next_offset)
+            for first, count in settled:
+                group.cursor.settle(first, count)
+            group.cursor.settled.clear()
+        return touched
+
+
+def _trim_memory(group: Group) -> None:
+    group.queue.trim()

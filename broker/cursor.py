@@ -1,0 +1,239 @@
+"""How far one consumer (or one group of equal consumers) is in a queue.
+
+A cursor is `floor` (everything below is settled), `next` (nothing at or above was delivered), and
+one byte for each offset between: outstanding (delivered, not settled), settled, or requeued. The
+bytes cost one per message of the window between the oldest unsettled and the newest delivered
+message; what is ready and what is settled below costs nothing.
+
+Requeued messages come first, in their original order, flagged redelivered. That is what RabbitMQ's
+classic queues do: after nack of c and then a, the next two deliveries are a and c.
+
+All operations take stretches of offsets; searching is done by `bytearray.find`, in C.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+OUTSTANDING: Final = 0
+SETTLED: Final = 1
+REQUEUED: Final = 2
+
+_SETTLED_BYTE: Final = b"\x01"
+_REQUEUED_BYTE: Final = b"\x02"
+_OUTSTANDING_TO_REQUEUED: Final = bytes.maketrans(b"\x00", b"\x02")
+
+
+class Cursor:
+    """Floor, next, and the states between. Offsets are those of one queue."""
+
+    __slots__ = ("_states", "floor", "next", "redelivered_below", "requeued_count", "settled")
+
+    def __init__(self, offset: int) -> None:
+        self.floor = offset
+        """All offsets below are settled."""
+        self.next = offset
+        """The first offset that was never delivered."""
+        self.redelivered_below = offset
+        """Offsets below were handed out before a restart: deliver them flagged redelivered."""
+        self.requeued_count = 0
+        self.settled: list[list[int]] = []
+        """(first, count) stretches settled since the last `take_settled`: what a record of acks
+        has to say."""
+        self._states = bytearray()
+
+    def ready_count(self, end: int) -> int:
+        """How many messages wait, in a queue that ends before offset `end`."""
+        return self.requeued_count + max(0, end - self.next)
+
+    @property
+    def outstanding_count(self) -> int:
+        """Delivered and neither settled nor requeued."""
+        return self._states.count(OUTSTANDING)
+
+    def take(self, limit: int, end: int) -> tuple[int, int, bool] | None:
+        """Hand out up to `limit` consecutive offsets below `end`: (first, count, redelivered)."""
+        assert limit > 0
+        if self.requeued_count:
+            at = self._states.find(REQUEUED)
+            window = self._states[at : at + limit]
+            count = len(window) - len(window.lstrip(_REQUEUED_BYTE))
+            self._states[at : at + count] = bytes(count)
+            self.requeued_count -= count
+            return self.floor + at, count, True
+        first = self.next
+        if first >= end:
+            return None
+        count = min(limit, end - first)
+        redelivered = first < self.redelivered_below
+        if redelivered:
+            count = min(count, self.redelivered_below - first)
+        self._states.extend(bytes(count))
+        self.next += count
+        return first, count, redelivered
+
+    def untake(self, first: int, count: int, redelivered: bool) -> None:
+        """Give back the end of what was just taken, as if it had not been handed out."""
+        if first + count == self.next and not redelivered:
+            del self._states[first - self.floor :]
+            self.next = first
+        else:
+            self.requeue(first, count)
+
+    def settle(self, first: int, count: int) -> None:
+        """These are done with. Offsets below the floor are passed over (settling is idempotent)."""
+        if first < self.floor:
+            count -= self.floor - first
+            first = self.floor
+        if count <= 0:
+            return
+        if first + count > self.next:  # a replayed record of acks may run ahead of deliveries
+            self._states.extend(bytes(first + count - self.next))
+            self.next = first + count
+        self._note(first, count)
+        start = first - self.floor
+        if self.requeued_count:
+            self.requeued_count -= self._states.count(REQUEUED, start, start + count)
+        if start:
+            self._states[start : start + count] = _SETTLED_BYTE * count
+            return
+        del self._states[:count]
+        self.floor += count
+        if self._states and self._states[0] == SETTLED:
+            self._advance()
+
+    def requeue(self, first: int, count: int) -> None:
+        """Back to their places, to be delivered again before anything newer."""
+        start = first - self.floor
+        assert start >= 0
+        assert first + count <= self.next
+        outstanding = self._states.count(OUTSTANDING, start, start + count)
+        if outstanding == count:
+            self._states[start : start + count] = _REQUEUED_BYTE * count
+        else:  # some were settled in between (purge): they stay settled
+            window = self._states[start : start + count]
+            self._states[start : start + count] = window.translate(_OUTSTANDING_TO_REQUEUED)
+        self.requeued_count += outstanding
+
+    def settle_ready(self, end: int) -> int:
+        """Settle everything that waits (purge); what is outstanding stays. Returns the count."""
+        count = self.ready_count(end)
+        at = self._states.find(REQUEUED)
+        while at >= 0:
+            window = self._states[at:]
+            length = len(window) - len(window.lstrip(_REQUEUED_BYTE))
+            floor = self.floor
+            self.settle(floor + at, length)
+            at = self._states.find(REQUEUED)
+        if end > self.next:
+            self.settle(self.next, end - self.next)
+        return count
+
+    def skip_to(self, offset: int) -> int:
+        """Settle everything below `offset` without a note (dropped by overflow or retention).
+
+        Returns:
+            How many offsets were neither settled nor delivered: what a consumer will miss.
+        """
+        if offset <= self.floor:
+            return 0
+        missed = max(0, offset - max(self.next, self.floor))
+        window = self._states[: offset - self.floor]
+        missed += window.count(REQUEUED)
+        self.requeued_count -= window.count(REQUEUED)
+        del self._states[: offset - self.floor]
+        self.floor = offset
+        self.next = max(self.next, offset)
+        if self._states and self._states[0] == SETTLED:
+            self._advance()
+        return missed
+
+    def is_settled(self, offset: int) -> bool:
+        """Whether the offset is done with."""
+        if offset < self.floor:
+            return True
+        return offset < self.next and self._states[offset - self.floor] == SETTLED
+
+    def take_settled(self) -> list[list[int]]:
+        """The (first, count) stretches settled since the last call, for a record of acks."""
+        settled, self.settled = self.settled, []
+        return settled
+
+    # --- keeping and restoring ------------------------------------------------------------
+
+    def snapshot(self) -> dict[str, object]:
+        """Floor, next, and settled stretches above the floor, as a JSON value."""
+        return {"floor": self.floor, "next": self.next, "settled": self._settled_above_floor()}
+
+    @classmethod
+    def restore(cls, floor: int, next_offset: int, settled: Iterable[Iterable[int]]) -> Cursor:
+        """The cursor of a snapshot. What was outstanding is outstanding still: see `reopen`."""
+        cursor = cls(floor)
+        cursor._states.extend(bytes(next_offset - floor))
+        cursor.next = next_offset
+        for first, count in settled:
+            cursor.settle(first, count)
+        cursor.settled.clear()
+        return cursor
+
+    def delivered_to(self, next_offset: int) -> None:
+        """Replay: deliveries had reached `next_offset`."""
+        if next_offset > self.next:
+            self._states.extend(bytes(next_offset - self.next))
+            self.next = next_offset
+
+    def reopen(self, keep: Iterable[tuple[int, int]] = ()) -> None:
+        """After a restart no connection holds anything: requeue what is outstanding.
+
+        Args:
+            keep: (first, count) stretches that stay outstanding: in flight in an MQTT session.
+        """
+        states = bytearray(self._states.translate(_OUTSTANDING_TO_REQUEUED))
+        for first, count in keep:
+            low = max(first, self.floor)
+            for offset in range(low, min(first + count, self.next)):
+                if states[offset - self.floor] == REQUEUED:
+                    states[offset - self.floor] = OUTSTANDING
+        self._states = states
+        self.requeued_count = states.count(REQUEUED)
+        self.redelivered_below = self.next
+
+    def clamp(self, first: int, end: int) -> None:
+        """Forget what the queue does not have: offsets at or above `end`, or below `first`."""
+        if self.next > end:
+            del self._states[max(0, end - self.floor) :]
+            self.next = max(end, self.floor)
+            self.requeued_count = self._states.count(REQUEUED)
+        if self.floor > end:
+            self.floor = self.next = end
+        self.skip_to(first)
+
+    def _note(self, first: int, count: int) -> None:
+        settled = self.settled
+        if settled and settled[-1][0] + settled[-1][1] == first:
+            settled[-1][1] += count
+        else:
+            settled.append([first, count])
+
+    def _advance(self) -> None:
+        states = self._states
+        end = states.find(OUTSTANDING)
+        if end < 0:
+            end = len(states)
+        if self.requeued_count:
+            requeued = states.find(REQUEUED)
+            if 0 <= requeued < end:
+                end = requeued
+        del states[:end]
+        self.floor += end
+
+    def _settled_above_floor(self) -> list[list[int]]:
+        stretches: list[list[int]] = []
+        at = self._states.find(SETTLED)
+        while at >= 0:
+            window = self._states[at:]
+            count = len(window) - len(window.lstrip(_SETTLED_BYTE))
+            stretches.append([self.floor + at, count])
+            at = self._states.find(SETTLED, at + count)
+        return stretches

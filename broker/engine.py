@@ -1,0 +1,602 @@
+"""The engine: `BrokerPort` in one process, over one store.
+
+It only puts the parts together; each part has a file: `topics.py` (the publish path), `queues.py`
+(delivery), `exchanges.py` (AMQP's entities), `sessions.py` (MQTT), `retained.py`, `journal.py`
+(state as records), `state_db.py` (the cache of the fold), `core.py` (pace and commit points).
+
+A start: the store has recovered the log; the engine loads `state.db` if the log has its position
+and epoch, folds what the log has beyond it, and gives back to the queues what no connection holds
+any more.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from core_log.store import Store
+
+from broker.core import SYSTEM_FLAG_STATE, Core, Scheduler
+from broker.cursor import Cursor
+from broker.errors import Reason, Refused, StorageFailed
+from broker.exchanges import Exchanges
+from broker.journal import OP_TAG, STATE_TOPIC, Op, Touched
+from broker.limits import Limits
+from broker.port import (
+    Consumer,
+    Delivery,
+    Durability,
+    ExchangeInfo,
+    Position,
+    QueueConsumer,
+    QueueInfo,
+    Route,
+    Session,
+    SessionLink,
+    Template,
+    TopicInfo,
+    Words,
+)
+from broker.queues import Queue, Readers
+from broker.records import PREFIX_HEAD_SIZE, TAGS, parse_properties
+from broker.retained import ENTRY, Retained
+from broker.sessions import MqttSession, Sessions
+from broker.state_db import Row, StateDb
+from broker.topics import RETAIN_PROPERTY, TopicRoute, Topics, TopicTemplate
+from core_log.kernels import fit
+from core_log.kernels.batch import EXTRA_NONE, Batch
+from core_log.record import Record
+
+QOS2_PROPERTY = "PMQ_QOS2"
+"""(session number, packet id) of an inbound QoS 2 message, in hex: stored with the message."""
+SETTLES_PROPERTY = "PMQ_S"
+"""(group number, offset) in hex: the entry that this message replaces."""
+
+
+class Engine:
+    """`broker.port.BrokerPort` over a store.
+
+    Args:
+        store: open, recovered.
+        clock_ms: wall clock in milliseconds since the epoch.
+        scheduler: the loop (`call_soon`, `call_later`).
+        readers: threads for reading history.
+        new_name: makes random names (server-named queues).
+        state_db: where the folded state is cached; None to fold the log at each start.
+    """
+
+    def __init__(
+        self,
+        *,
+        store: Store,
+        clock_ms: Callable[[], int],
+        scheduler: Scheduler,
+        readers: Readers,
+        new_name: Callable[[], str],
+        limits: Limits | None = None,
+        state_db: StateDb | None = None,
+    ) -> None:
+        self.core = Core(
+            store=store,
+            clock_ms=clock_ms,
+            scheduler=scheduler,
+            readers=readers,
+            limits=limits or Limits(),
+        )
+        self.retained = Retained(self.core.limits.retained_max)
+        self.topics_ = Topics(self.core, self.retained)
+        self.exchanges = Exchanges(self.core, self.topics_, new_name)
+        self.sessions = Sessions(self.core, self.topics_, self.retained)
+        self._documents: dict[str, dict[str, Mapping[str, Any]]] = {}
+        self._state_db = state_db
+        self.core.journal.handle("doc", self._apply_document)
+        self._saved = -1  # log position of the last snapshot
+        self._closed = False
+        self.folded_count = 0
+        """Records that the start folded: what `state.db` did not have."""
+        self._restore()
+
+    # --- publishing -----------------------------------------------------------------------
+
+    def route(self, topic: str, tag: str | None) -> Route:
+        """See `BrokerPort.route`."""
+        return self.topics_.route(topic, tag)
+
+    def exchange_route(self, exchange: str, routing_key: str) -> Route | None:
+        """See `BrokerPort.exchange_route`."""
+        return self.exchanges.route(exchange, routing_key)
+
+    def template(
+        self,
+        route: Route,
+        *,
+        properties: Mapping[str, str],
+        extra_kind: int = EXTRA_NONE,
+        extra_name: str = "",
+        durability: Durability = Durability.FLUSHED,
+        retain: bool = False,
+        sharding: str = "",
+    ) -> Template:
+        """See `BrokerPort.template`."""
+        assert isinstance(route, TopicRoute)
+        return self.topics_.template(
+            route,
+            properties=properties,
+            extra_kind=extra_kind,
+            extra_name=extra_name,
+            durability=durability,
+            retain=retain,
+            sharding=sharding,
+        )
+
+    def publish(self, template: Template, batch: Batch, first: int, last: int) -> Position:
+        """See `BrokerPort.publish`."""
+        assert isinstance(template, TopicTemplate)
+        return self.topics_.publish(template, batch, first, last)
+
+    def publish_once(
+        self, template: Template, batch: Batch, row: int, session: Session, packet_id: int
+    ) -> Position:
+        """See `BrokerPort.publish_once`."""
+        assert isinstance(template, TopicTemplate)
+        assert isinstance(session, MqttSession)
+        if session.clean:
+            position = self.topics_.publish(template, batch, row, row + 1)
+            session.inbound.add(packet_id)
+            return position
+        # The property stands behind the constant part, which all messages of the kind share.
+        mark = f"{QOS2_PROPERTY}\x01{session.number:x}.{packet_id:x}\x02".encode()
+        record = dataclasses.replace(
+            template.record,
+            properties=template.record.properties + mark,
+            system_flag=SYSTEM_FLAG_STATE,
+        )
+        position = self.topics_.publish(template, batch, row, row + 1, record=record)
+        self.sessions.took_inbound(session.number, packet_id)
+        return position
+
+    def publish_settling(
+        self, template: Template, batch: Batch, row: int, consumer: QueueConsumer, offset: int
+    ) -> Position:
+        """See `BrokerPort.publish_settling`."""
+        assert isinstance(template, TopicTemplate)
+        group = consumer.group  # type: ignore[attr-defined]
+        if not group.number:
+            position = self.topics_.publish(template, batch, row, row + 1)
+            consumer.settle(offset, 1)
+            return position
+        properties = {
+            **template.meta.properties,
+            SETTLES_PROPERTY: f"{group.number:x}.{offset:x}",
+        }
+        marked = self.topics_.template(
+            template.route,
+            properties=properties,
+            extra_kind=template.record.extra_kind,
+            extra_name=template.record.extra_name.decode(),
+            durability=template.durability,
+            retain=template.retain,
+        )
+        record = dataclasses.replace(marked.record, system_flag=SYSTEM_FLAG_STATE)
+        position = self.topics_.publish(marked, batch, row, row + 1, record=record)
+        consumer.settle(offset, 1)
+        return position
+
+    def when_committed(
+        self,
+        position: Position,
+        durability: Durability,
+        callback: Callable[..., None],
+        *args: object,
+    ) -> None:
+        """See `BrokerPort.when_committed`."""
+        self.core.commits.when(position, durability, callback, *args)
+        if durability is Durability.FLUSHED and position > self.core.commits.points[durability]:
+            self.core.appended()
+
+    def committed(self, position: Position, durability: Durability) -> bool:
+        """See `BrokerPort.committed`."""
+        return self.core.commits.committed(position, durability)
+
+    def when_storage_fails(self, callback: Callable[[StorageFailed], None]) -> None:
+        """See `BrokerPort.when_storage_fails`."""
+        self.core.on_failure.append(callback)
+
+    # --- MQTT -----------------------------------------------------------------------------
+
+    def connect_session(
+        self, client_id: str, *, clean: bool, link: SessionLink, principal: str
+    ) -> Session:
+        """See `BrokerPort.connect_session`."""
+        return self.sessions.connect(client_id, clean=clean, link=link, principal=principal)
+
+    # --- AMQP -----------------------------------------------------------------------------
+
+    def exchange(self, name: str) -> ExchangeInfo | None:
+        """See `BrokerPort.exchange`."""
+        found = self.exchanges.exchange(name)
+        return None if found is None else found.info()
+
+    def declare_exchange(self, name: str, **settings: Any) -> Position:
+        """See `BrokerPort.declare_exchange`."""
+        return self.exchanges.declare_exchange(name, **settings)
+
+    def delete_exchange(self, name: str, *, if_unused: bool) -> Position:
+        """See `BrokerPort.delete_exchange`."""
+        return self.exchanges.delete_exchange(name, if_unused=if_unused)
+
+    def queue(self, name: str, *, owner: object) -> QueueInfo:
+        """See `BrokerPort.queue`."""
+        return self.exchanges.need_queue(name, owner).info()
+
+    def declare_queue(self, name: str, **settings: Any) -> tuple[QueueInfo, Position]:
+        """See `BrokerPort.declare_queue`."""
+        return self.exchanges.declare_queue(name, **settings)
+
+    def delete_queue(
+        self, name: str, *, if_unused: bool, if_empty: bool, owner: object
+    ) -> tuple[int, Position]:
+        """See `BrokerPort.delete_queue`."""
+        return self.exchanges.delete_queue(
+            name, if_unused=if_unused, if_empty=if_empty, owner=owner
+        )
+
+    def purge_queue(self, name: str, *, owner: object) -> tuple[int, Position]:
+        """See `BrokerPort.purge_queue`."""
+        return self.exchanges.purge_queue(name, owner=owner)
+
+    def bind_queue(
+        self,
+        queue: str,
+        exchange: str,
+        routing_key: str,
+        arguments: Mapping[str, Any],
+        *,
+        owner: object,
+    ) -> Position:
+        """See `BrokerPort.bind_queue`."""
+        return self.exchanges.bind_queue(queue, exchange, routing_key, arguments, owner=owner)
+
+    def unbind_queue(
+        self,
+        queue: str,
+        exchange: str,
+        routing_key: str,
+        arguments: Mapping[str, Any],
+        *,
+        owner: object,
+    ) -> Position:
+        """See `BrokerPort.unbind_queue`."""
+        return self.exchanges.unbind_queue(queue, exchange, routing_key, arguments, owner=owner)
+
+    def consume(
+        self, queue: str, consumer: Consumer, *, exclusive: bool, owner: object
+    ) -> QueueConsumer:
+        """See `BrokerPort.consume`."""
+        return self.exchanges.consume(queue, consumer, exclusive=exclusive, owner=owner)
+
+    def get(
+        self,
+        queue: str,
+        callback: Callable[[Delivery | None, QueueConsumer, int], None],
+        *,
+        owner: object,
+    ) -> None:
+        """See `BrokerPort.get`."""
+        self.exchanges.get(queue, callback, owner=owner)
+
+    def release_owner(self, owner: object) -> None:
+        """See `BrokerPort.release_owner`."""
+        self.exchanges.release_owner(owner)
+
+    # --- named subscriptions, documents -----------------------------------------------------
+
+    def declare_subscription(self, name: str, words: Words) -> Position:
+        """See `BrokerPort.declare_subscription`."""
+        return self.exchanges.declare_subscription(name, words)
+
+    def delete_subscription(self, name: str) -> Position:
+        """See `BrokerPort.delete_subscription`."""
+        return self.exchanges.delete_subscription(name)
+
+    def subscription_queue(self, name: str) -> str:
+        """See `BrokerPort.subscription_queue`."""
+        return f"%SUB%{name}"
+
+    def put_document(self, kind: str, key: str, value: Mapping[str, Any] | None) -> Position:
+        """See `BrokerPort.put_document`."""
+        self.core.check_writable()
+        if len(json.dumps(value)) > self.core.limits.document_bytes_max:
+            raise Refused(
+                Reason.TOO_LARGE,
+                f"the setting {key!r} is larger than {self.core.limits.document_bytes_max} bytes",
+            )
+        return self.core.journal.write({"op": "doc", "kind": kind, "key": key, "value": value})
+
+    def documents(self, kind: str) -> Mapping[str, Mapping[str, Any]]:
+        """See `BrokerPort.documents`."""
+        return self._documents.get(kind, {})
+
+    def _apply_document(self, op: Op) -> Touched:
+        self._load_document(f"{op['kind']}\x00{op['key']}", op["value"])
+        return [("document", f"{op['kind']}\x00{op['key']}")]
+
+    def _load_document(self, key: str, value: Mapping[str, Any] | None) -> None:
+        kind, _, name = key.partition("\x00")
+        documents = self._documents.setdefault(kind, {})
+        if value is None:
+            documents.pop(name, None)
+        else:
+            documents[name] = value
+
+    # --- reading by offset ------------------------------------------------------------------
+
+    def topics(self) -> Sequence[TopicInfo]:
+        """See `BrokerPort.topics`."""
+        return [topic.info() for topic in self.topics_.topics.values()]
+
+    def topic(self, name: str) -> TopicInfo | None:
+        """See `BrokerPort.topic`."""
+        topic = self.topics_.topics.get(name)
+        return None if topic is None else topic.info()
+
+    def create_topic(self, name: str, queue_count: int) -> Position:
+        """See `BrokerPort.create_topic`."""
+        return self.topics_.create(name, queue_count)
+
+    def delete_topic(self, name: str) -> Position:
+        """See `BrokerPort.delete_topic`."""
+        return self.topics_.delete(name)
+
+    def pull(
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        *,
+        count_max: int,
+        bytes_max: int,
+        callback: Callable[[bytes, int], None],
+    ) -> None:
+        """See `BrokerPort.pull`."""
+        found = self.topics_.topics.get(topic)
+        if found is None or not 0 <= queue_id < len(found.queues):
+            raise Refused(Reason.NOT_FOUND, f"there is no queue {queue_id} of topic {topic!r}")
+        queue = found.queues[queue_id]
+        if offset < queue.index.first_offset:
+            raise Refused(
+                Reason.BAD_ARGUMENT, f"offsets begin at {queue.index.first_offset} in this queue"
+            )
+        count = min(count_max, queue.flushed - offset)
+        if count <= 0:
+            callback(b"", offset)
+            return
+        entries = queue.index.read_hot(offset, count)
+        if entries is not None:
+            fitting = fit(entries, queue.entry_size, count, bytes_max)
+            records = self.core.log.read_hot(
+                entries[: fitting * queue.entry_size], queue.entry_size
+            )
+            if records is not None:
+                callback(records, offset + fitting)
+                return
+        self._pull_cold(queue, offset, count, bytes_max, callback)
+
+    def _pull_cold(
+        self,
+        queue: Queue,
+        offset: int,
+        count: int,
+        bytes_max: int,
+        callback: Callable[[bytes, int], None],
+    ) -> None:
+        taken = 0
+
+        def read() -> bytes:
+            nonlocal taken
+            entries = queue.index.read_cold(offset, count)
+            taken = fit(entries, queue.entry_size, count, bytes_max)
+            return self.core.log.read_cold(entries[: taken * queue.entry_size], queue.entry_size)
+
+        def done(records: bytes | None, error: Exception | None) -> None:
+            if records is None:
+                self.core.read_failed(error or RuntimeError("a reader gave no answer"))
+                callback(b"", offset)
+            else:
+                callback(records, offset + taken)
+
+        self.core.reading.readers.submit(read, done)
+
+    # --- users ----------------------------------------------------------------------------
+
+    def authenticate(self, user: str | None, password: bytes | None) -> str:
+        """See `BrokerPort.authenticate`. Without configured users everybody is who they say."""
+        return user or "anonymous"
+
+    # --- housekeeping -----------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begin to save snapshots and checkpoints every `snapshot_seconds`."""
+        self.core.scheduler.call_later(self.core.limits.snapshot_seconds, self._housekeep)
+
+    def flush_finished(self) -> None:
+        """The flusher reported: call on the loop when `store.flusher.fileno()` is readable."""
+        self.core.flush_finished()
+
+    def close(self) -> None:
+        """Write what gathers, flush, save the state. The store is closed by its owner, after."""
+        self._closed = True
+        if self.core.failure is not None:
+            return
+        self.core.write_acks()
+        self.core.end_iteration()
+        self.core.store.flusher.stop()
+        self.core.flush_finished()
+        if self.core.failure is None and self._state_db is not None:
+            position, rows = self._snapshot()
+            self._state_db.save(position, self.core.store.epoch, rows)
+
+    def _housekeep(self) -> None:
+        if self._closed or self.core.failure is not None:
+            return
+        self.start()
+        self.core.write_acks()
+        if self.core.log.appended == self._saved:
+            return
+        self._saved = self.core.log.appended
+        if self._state_db is not None:
+            dirty = set(self.core.journal.dirty)
+            position, rows = self._snapshot()
+            self.core.commits.when(
+                position, Durability.FLUSHED, self._save, position, rows, dirty, urgent=False
+            )
+        checkpoint = self.core.store.prepare_checkpoint()
+        self.core.reading.readers.submit(_without_result(checkpoint), self._checkpoint_done)
+
+    def _save(self, position: int, rows: Sequence[Row], dirty: set[tuple[str, str]]) -> None:
+        state_db, epoch = self._state_db, self.core.store.epoch
+        assert state_db is not None
+
+        def done(_: bytes | None, error: Exception | None) -> None:
+            if error is not None:  # the next snapshot says these again
+                self.core.journal.dirty |= dirty
+
+        self.core.reading.readers.submit(
+            _without_result(lambda: state_db.save(position, epoch, rows)), done
+        )
+
+    def _checkpoint_done(self, _: bytes | None, error: Exception | None) -> None:
+        if isinstance(error, StorageFailed):
+            self.core.fail(error)
+
+    def _snapshot(self) -> tuple[int, Sequence[Row]]:
+        """What has changed in the folded state since the last, and the position that it is at."""
+        dirty, self.core.journal.dirty = self.core.journal.dirty, set()
+        rows: list[Row] = [(kind, key, self._row(kind, key)) for kind, key in sorted(dirty)]
+        rows.append(("number", "next", json.dumps(self.core.next_number)))
+        return self.core.log.appended, rows
+
+    def _row(self, kind: str, key: str) -> str | None:
+        value: object
+        if kind == "topic":
+            value = self.topics_.row(key)
+        elif kind == "exchange":
+            value = self.exchanges.row_exchange(key)
+        elif kind == "queue":
+            value = self.exchanges.row_queue(key)
+        elif kind == "filter":
+            value = self.sessions.row_filter(key)
+        elif kind == "group":
+            group = self.core.groups.get(int(key))
+            value = None if group is None else {"q": group.queue.number, **group.cursor.snapshot()}
+        elif kind == "session":
+            value = self.sessions.row(key)
+        elif kind == "retained":
+            entry = self.retained.get(tuple(key.split("\x00")))
+            value = None if entry is None else list(ENTRY.unpack(entry)[:2])
+        else:
+            assert kind == "document", kind
+            name, _, document = key.partition("\x00")
+            value = self._documents.get(name, {}).get(document)
+        return None if value is None else json.dumps(value)
+
+    def _restore(self) -> None:
+        """Load the cached state if the log has its place, then fold the rest of the log."""
+        position = 0
+        folded = self._state_db.load() if self._state_db is not None else None
+        if folded is not None and self.core.store.is_record_boundary(folded.position, folded.epoch):
+            position = folded.position
+            by_kind: dict[str, dict[str, Any]] = {}
+            for kind, key, value in folded.rows:
+                by_kind.setdefault(kind, {})[key] = json.loads(value)
+            self._load(by_kind)
+        elif self._state_db is not None:
+            self._state_db.discard()
+        for record in self.core.store.replay(position):
+            self._fold(record)
+            self.folded_count += 1
+        self._reopen()
+
+    def _load(self, rows: Mapping[str, Mapping[str, Any]]) -> None:
+        """Take the snapshot's rows, each kind after those it refers to."""
+        self.core.next_number = rows.get("number", {}).get("next", 1)
+        for key, value in rows.get("topic", {}).items():
+            self.topics_.load(key, value)
+        for key, value in rows.get("exchange", {}).items():
+            self.exchanges.load_exchange(key, value)
+        for key, value in rows.get("queue", {}).items():
+            self.exchanges.load_queue(key, value)
+        for key, value in rows.get("filter", {}).items():
+            self.sessions.load_filter(key, value)
+        queues = {found.queue.number: found.queue for found in self.sessions.filters.values()}
+        for key, value in rows.get("group", {}).items():
+            cursor = Cursor.restore(value["floor"], value["next"], value["settled"])
+            group = self.core.groups.get(int(key))
+            if group is not None:
+                group.cursor = cursor
+            elif value["q"] in queues:
+                self.core.group(queues[value["q"]], cursor, number=int(key))
+        for key, value in rows.get("session", {}).items():
+            self.sessions.load(key, value)
+        for key, (position, size) in rows.get("retained", {}).items():
+            self.retained.set(tuple(key.split("\x00")), position, size)
+        for key, value in rows.get("document", {}).items():
+            self._load_document(key, value)
+
+    def _fold(self, record: Record) -> None:
+        """Apply one record of the log: an op, or a message that changes state."""
+        if record.topic == STATE_TOPIC.encode():
+            if record.properties.get(TAGS) == OP_TAG:
+                self.core.journal.replay(record.body)
+            return
+        if not record.system_flag & SYSTEM_FLAG_STATE:
+            return
+        if RETAIN_PROPERTY in record.properties:
+            self._fold_retained(record)
+        if QOS2_PROPERTY in record.properties:
+            number, _, packet = record.properties[QOS2_PROPERTY].partition(".")
+            self.sessions.took_inbound(int(number, 16), int(packet, 16))
+        if SETTLES_PROPERTY in record.properties:
+            number, _, offset = record.properties[SETTLES_PROPERTY].partition(".")
+            group = self.core.groups.get(int(number, 16))
+            if group is not None:
+                group.cursor.settle(int(offset, 16), 1)
+
+    def _fold_retained(self, record: Record) -> None:
+        first = record.raw_properties
+        size = int(first[6 : PREFIX_HEAD_SIZE - 1], 16)
+        tag = parse_properties(first[:size]).get(TAGS)
+        meta = self.core.metas.meta(record.topic, first[:size])
+        words = (meta.topic,) if tag is None else (meta.topic, *tag.split("."))
+        if record.body:
+            self.retained.set(words, record.position, record.size)
+        else:
+            self.retained.clear(words)
+        self.core.journal.dirty.add(("retained", "\x00".join(words)))
+
+    def _reopen(self) -> None:
+        """No connection survived: cursors give back what is held, and fit their queues' ends."""
+        for group in self.core.groups.values():
+            group.queue.flushed = group.queue.visible = group.queue.index.end_offset
+            group.cursor.clamp(group.queue.index.first_offset, group.queue.index.end_offset)
+        self.exchanges.reopen()
+        self.sessions.reopen()
+        for group in self.core.groups.values():
+            group.cursor.settled.clear()
+        known = set(self.core.groups)
+        known |= {queue.number for topic in self.topics_.topics.values() for queue in topic.queues}
+        known |= {found.queue.number for found in self.sessions.filters.values()}
+        for number in set(self.core.store.index_numbers()) - known:
+            self.core.store.drop_index(number)
+
+
+def _without_result(task: Callable[[], None]) -> Callable[[], bytes]:
+    """A task for the reader threads that reads nothing."""
+
+    def run() -> bytes:
+        task()
+        return b""
+
+    return run

@@ -1,0 +1,43 @@
+"""Every bound of the engine, with its reason."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Bounds of one broker. Units are in the names."""
+
+    auto_topics_max: int = 100_000
+    """Topics made by publishing to them. A client that publishes to random names stops here."""
+    queues_max: int = 200_000
+    """Durable queues, filter queues included: an idle one costs under 1 KiB."""
+    sessions_max: int = 100_000
+    """Persistent MQTT sessions, connected or not."""
+    subscriptions_per_session_max: int = 1_000
+    """EMQX and HiveMQ leave this open; mosquitto too. A device has a handful."""
+    inflight_count_max: int = 16_384
+    """Unacknowledged QoS 1 and 2 messages of one session. mosquitto has 20, which costs a round
+    trip per 20 messages; packet ids end at 65,535, and the window has to stay well below."""
+    volatile_count_max: int = 1_000_000
+    """Positions that a queue which is not durable, or a slow live subscriber, may hold: 20 bytes
+    each. Beyond it the oldest are dropped and counted."""
+    words_max: int = 128
+    """Words of a topic and tag, or of a pattern. EMQX allows 128 levels, mosquitto 200."""
+    pump_count_max: int = 4_096
+    """Messages that one queue hands out before others get their turn."""
+    pump_bytes_max: int = 1024 * 1024
+    """Bytes likewise: about what a transport takes before it pauses."""
+    retained_max: int = 1_000_000
+    """Retained messages; each is a place in the log and about 300 bytes of memory."""
+    retained_slice_count: int = 256
+    """Retained messages sent to a new subscriber per loop iteration."""
+    document_bytes_max: int = 64 * 1024
+    """One stored setting of a gateway, as JSON."""
+    ack_delay_seconds: float = 0.02
+    """How long acks gather before they become one record (architecture, part 5)."""
+    lazy_flush_seconds: float = 0.2
+    """How long what nobody waits for may stay unflushed."""
+    snapshot_seconds: float = 5.0
+    """How often the folded state and the indexes are saved, so that a restart replays little."""

@@ -1,0 +1,440 @@
+"""Queues, the groups that read them, and how messages reach consumers.
+
+A queue is an index over the log: fixed-size entries, no bodies. A group reads it with one cursor
+and hands messages to its consumers in turn. An AMQP queue has one group with any number of
+consumers; an MQTT filter queue has a group per session; a webhook subscription has its own.
+
+Two ways lead to a consumer:
+
+* *Live.* The run that was just committed is still in memory; a group that stands at the tail, with
+  credit, gets it as it is.
+* *Catch-up.* The group reads its entries and the records behind them: from the log's tail in
+  memory, or, where that is gone, in a reader thread. Meanwhile nothing overtakes: the group waits.
+
+Rule: a consumer never gets more than its credit, and one call hands out at most `pump_count_max`
+messages and `pump_bytes_max` bytes; then other work gets its turn.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol
+
+from broker.cursor import Cursor
+from broker.limits import Limits
+from broker.port import Consumer, Delivery, RecordRun, RunMeta
+from broker.records import Metas
+from core_log.commit_log import CommitLog, Span
+from core_log.kernels import fit, widen
+
+TOPIC_ENTRY_SIZE: Final = 20
+"""RocketMQ's consume queue entry: a topic's own queue, and queues in memory."""
+PRIVATE_ENTRY_SIZE: Final = 32
+"""The same, then expiry, priority and flags."""
+
+_U64: Final = struct.Struct(">Q")
+
+
+class Index(Protocol):
+    """What a queue needs of `core_log.queue_index`."""
+
+    @property
+    def first_offset(self) -> int: ...
+    @property
+    def end_offset(self) -> int: ...
+    def append(self, entries: bytes) -> None: ...
+    def read_hot(self, first: int, count: int) -> bytes | None: ...
+    def read_cold(self, first: int, count: int) -> bytes: ...
+    def trim(self, offset: int) -> None: ...
+
+
+class Readers(Protocol):
+    """Threads that read history. Implemented where the program is composed."""
+
+    def submit(
+        self, read: Callable[[], bytes], done: Callable[[bytes | None, Exception | None], None]
+    ) -> None:
+        """Run `read` in a thread; then `done` with its result or its error, on the loop."""
+
+
+class Reading:
+    """What groups need to turn offsets into records: passed on, not reached for."""
+
+    def __init__(
+        self,
+        *,
+        log: CommitLog,
+        metas: Metas,
+        readers: Readers,
+        limits: Limits,
+        schedule: Callable[[Callable[[], None]], None],
+        failed: Callable[[Exception], None],
+    ) -> None:
+        self.log = log
+        self.metas = metas
+        self.readers = readers
+        self.limits = limits
+        self.schedule = schedule
+        """Call something in the next loop iteration."""
+        self.failed = failed
+        """Told of a read that failed (corrupt record, disk error)."""
+
+
+class Committed:
+    """A run of messages that was appended in one call: one or more stretches of records."""
+
+    __slots__ = ("count", "meta", "runs", "spans")
+
+    def __init__(self, meta: RunMeta, spans: Sequence[Span]) -> None:
+        self.meta = meta
+        self.spans = spans
+        self.count = sum(span.count for span in spans)
+        self.runs = [
+            RecordRun(meta, span.memory, span.start, span.end, span.count) for span in spans
+        ]
+
+    def slice(self, first: int, count: int) -> list[RecordRun]:
+        """Messages [first, first + count) of the run."""
+        if first == 0 and count == self.count:
+            return self.runs
+        runs: list[RecordRun] = []
+        for span in self.spans:
+            low, high = max(first, 0), min(first + count, span.count)
+            if low < high:
+                runs.append(self._part(span, low, high))
+            first -= span.count
+        return runs
+
+    def _part(self, span: Span, low: int, high: int) -> RecordRun:
+        start = span.start + _place(span, low)
+        end = span.start + _place(span, high) if high < span.count else span.end
+        return RecordRun(self.meta, span.memory, start, end, high - low)
+
+
+def _place(span: Span, index: int) -> int:
+    """Bytes from the span's first record to its record `index`."""
+    position: int = _U64.unpack_from(span.entries, index * TOPIC_ENTRY_SIZE)[0]
+    return position - span.position
+
+
+class Queue:
+    """An index and its readers.
+
+    Attributes:
+        number: the queue's number, never reused.
+        visible: one past the last offset that consumers may see.
+        flushed: one past the last offset that readers by offset may see.
+        blocked_until: log position of the last message that waits for a flush; a later message
+            of a weaker class waits with it, so that nothing overtakes within the queue.
+    """
+
+    __slots__ = (
+        "blocked_until",
+        "durable",
+        "entry_size",
+        "flushed",
+        "groups",
+        "index",
+        "number",
+        "visible",
+    )
+
+    def __init__(self, number: int, index: Index, *, entry_size: int, durable: bool) -> None:
+        self.number = number
+        self.index = index
+        self.entry_size = entry_size
+        self.durable = durable
+        self.groups: list[Group] = []
+        self.visible = index.end_offset
+        self.flushed = index.end_offset
+        self.blocked_until = 0
+
+    def append(self, spans: Sequence[Span]) -> None:
+        """Take the entries of records that were just appended. They are not visible yet."""
+        for span in spans:
+            if self.entry_size == TOPIC_ENTRY_SIZE:
+                self.index.append(span.entries)
+            else:
+                self.index.append(widen(span.entries, 0, 0, 0))
+
+    def commit(self, run: Committed) -> None:
+        """The next `run.count` messages became visible."""
+        first = self.visible
+        self.visible += run.count
+        for group in self.groups:
+            group.arrived(run, first)
+
+    def trim(self) -> None:
+        """Let go of entries that every group has settled (queues in memory)."""
+        if self.groups:
+            self.index.trim(min(group.cursor.floor for group in self.groups))
+
+
+class Hold:
+    """A consumer's place in a group: the `QueueConsumer` of the port."""
+
+    __slots__ = ("active", "consumer", "group")
+
+    def __init__(self, group: Group, consumer: Consumer) -> None:
+        self.group = group
+        self.consumer = consumer
+        self.active = True
+
+    def settle(self, first_offset: int, count: int) -> None:
+        """These are done with."""
+        self.group.settle(first_offset, count)
+
+    def requeue(self, first_offset: int, count: int) -> None:
+        """Back to their places; others may get them at once."""
+        self.group.requeue(first_offset, count)
+
+    def ready(self) -> None:
+        """Credit has grown."""
+        self.group.pump()
+
+    def cancel(self) -> None:
+        """No more deliveries to this consumer."""
+        if self.active:
+            self.active = False
+            self.group.remove(self)
+
+
+class Group:
+    """One cursor on one queue, and the consumers that share it.
+
+    Args:
+        number: the group's number in the state, or 0 if it does not survive a restart.
+        moved: told when something was delivered or settled, to note it in the next record of acks.
+    """
+
+    __slots__ = (
+        "_pumping",
+        "_reading",
+        "_scheduled",
+        "_turn",
+        "cursor",
+        "holds",
+        "moved",
+        "number",
+        "queue",
+        "reading",
+    )
+
+    def __init__(
+        self,
+        queue: Queue,
+        cursor: Cursor,
+        *,
+        number: int,
+        reading: Reading,
+        moved: Callable[[Group], None],
+    ) -> None:
+        self.queue = queue
+        self.cursor = cursor
+        self.number = number
+        self.reading = reading
+        self.moved = moved
+        self.holds: list[Hold] = []
+        self._turn = 0  # whose turn it is among `holds`
+        self._reading = False  # a reader thread is at work: nothing may overtake
+        self._pumping = False
+        self._scheduled = False
+        queue.groups.append(self)
+
+    # --- consumers ------------------------------------------------------------------------
+
+    def add(self, consumer: Consumer) -> Hold:
+        """A consumer joins; it gets nothing before its `ready()` or the next message."""
+        hold = Hold(self, consumer)
+        self.holds.append(hold)
+        return hold
+
+    def remove(self, hold: Hold) -> None:
+        """A consumer leaves."""
+        self.holds.remove(hold)
+
+    def leave(self) -> None:
+        """The group itself goes."""
+        self.queue.groups.remove(self)
+        for hold in self.holds:
+            hold.active = False
+        self.holds.clear()
+
+    @property
+    def ready_count(self) -> int:
+        """Messages that wait for a consumer."""
+        return self.cursor.ready_count(self.queue.visible)
+
+    @property
+    def waiting(self) -> bool:
+        """Whether a reader thread is at work for it: what is live would overtake."""
+        return self._reading
+
+    # --- settling -------------------------------------------------------------------------
+
+    def settle(self, first_offset: int, count: int) -> None:
+        """See `QueueConsumer.settle`."""
+        self.cursor.settle(first_offset, count)
+        self.moved(self)
+
+    def requeue(self, first_offset: int, count: int) -> None:
+        """See `QueueConsumer.requeue`."""
+        self.cursor.requeue(first_offset, count)
+        self.pump_later()
+
+    def purge(self) -> int:
+        """Settle everything that waits."""
+        count = self.cursor.settle_ready(self.queue.visible)
+        self.moved(self)
+        return count
+
+    # --- delivering -----------------------------------------------------------------------
+
+    def arrived(self, run: Committed, first: int) -> None:
+        """A run became visible at offset `first`."""
+        cursor = self.cursor
+        if not self.holds or self._reading:
+            return
+        if cursor.next != first or cursor.requeued_count or self._pumping:
+            self.pump()
+            return
+        done = 0
+        while done < run.count:
+            turn = self._next_hold(run.count - done)
+            if turn is None:
+                return
+            hold, limit = turn
+            taken = cursor.take(limit, first + run.count)
+            assert taken is not None
+            offset, count, redelivered = taken
+            self.moved(self)
+            hold.consumer.deliver(
+                Delivery(run.slice(offset - first, count), offset, count, redelivered)
+            )
+            done = cursor.next - first
+            if cursor.requeued_count:  # given back during the call: old order first
+                self.pump_later()
+                return
+
+    def pump(self) -> None:
+        """Deliver what waits, as far as credit and this call's share go."""
+        if self._pumping or self._reading:
+            return
+        self._pumping = True
+        try:
+            budget = self.reading.limits.pump_count_max
+            while budget > 0:
+                ready = self.cursor.ready_count(self.queue.visible)
+                turn = self._next_hold(min(ready, budget)) if ready else None
+                if turn is None:
+                    return
+                hold, limit = turn
+                count = self._take_and_deliver(hold, limit)
+                if count == 0:
+                    return
+                budget -= count
+            self.pump_later()
+        finally:
+            self._pumping = False
+
+    def give_one(self, hold: Hold) -> None:
+        """One message to a consumer outside of the turn (AMQP get), or None if there is none."""
+        if self._reading:  # what is being read comes first
+            self.reading.schedule(lambda: self.give_one(hold))
+        elif not self.ready_count:
+            hold.consumer.deliver(None)  # type: ignore[arg-type]
+        else:
+            self._take_and_deliver(hold, 1)
+
+    def pump_later(self) -> None:
+        """Pump in the next loop iteration."""
+        if not self._scheduled and self.holds:
+            self._scheduled = True
+            self.reading.schedule(self._pump_scheduled)
+
+    def _pump_scheduled(self) -> None:
+        self._scheduled = False
+        self.pump()
+
+    def _next_hold(self, ready: int) -> tuple[Hold, int] | None:
+        """Whose turn it is, and how many it gets: an equal share of what is ready."""
+        holds = self.holds
+        count = len(holds)
+        if count == 1:
+            credit = holds[0].consumer.credit()
+            return (holds[0], min(credit, ready)) if credit > 0 else None
+        share = max(1, ready // count) if count else 0
+        for step in range(count):
+            at = (self._turn + step) % count
+            credit = holds[at].consumer.credit()
+            if credit > 0:
+                self._turn = at + 1
+                return holds[at], min(credit, share)
+        return None
+
+    def _take_and_deliver(self, hold: Hold, limit: int) -> int:
+        """Returns how many were handed out now; 0 when the rest has to wait (reader thread)."""
+        queue = self.queue
+        if self.cursor.floor < queue.index.first_offset:
+            self.cursor.skip_to(queue.index.first_offset)
+        taken = self.cursor.take(limit, queue.visible)
+        if taken is None:
+            return 0
+        first, count, redelivered = taken
+        entries = queue.index.read_hot(first, count)
+        if entries is None:
+            self._read(hold, first, count, redelivered)
+            return 0
+        fitting = fit(entries, queue.entry_size, count, self.reading.limits.pump_bytes_max)
+        cut = fitting < count
+        if cut:
+            self.cursor.untake(first + fitting, count - fitting, redelivered)
+            entries = entries[: fitting * queue.entry_size]
+            count = fitting
+        records = self.reading.log.read_hot(entries, queue.entry_size)
+        if records is None:
+            self._read(hold, first, count, redelivered)
+            return 0
+        self._deliver(hold, records, first, count, redelivered)
+        if cut:
+            self.pump_later()  # this call's share of bytes is used up
+            return 0
+        return count
+
+    def _deliver(
+        self, hold: Hold, records: bytes, first: int, count: int, redelivered: bool
+    ) -> None:
+        runs = self.reading.metas.runs(records, 0, len(records))
+        self.moved(self)
+        hold.consumer.deliver(Delivery(runs, first, count, redelivered))
+
+    def _read(self, hold: Hold, first: int, count: int, redelivered: bool) -> None:
+        """Read in a thread. The group stands still until the records are there."""
+        self._reading = True
+        queue, log = self.queue, self.reading.log
+        limit = self.reading.limits.pump_bytes_max
+
+        def read() -> bytes:
+            entries = queue.index.read_cold(first, count)
+            fitting = fit(entries, queue.entry_size, count, limit)
+            return log.read_cold(entries[: fitting * queue.entry_size], queue.entry_size)
+
+        def done(records: bytes | None, error: Exception | None) -> None:
+            self._reading = False
+            if records is None:
+                self.cursor.untake(first, count, redelivered)
+                self.reading.failed(error or RuntimeError("a reader gave no answer"))
+                return
+            runs = self.reading.metas.runs(records, 0, len(records))
+            found = sum(run.count for run in runs)
+            if found < count:
+                self.cursor.untake(first + found, count - found, redelivered)
+            if not hold.active:
+                self.cursor.requeue(first, found)
+            else:
+                self.moved(self)
+                hold.consumer.deliver(Delivery(runs, first, found, redelivered))
+            self.pump()
+
+        self.reading.readers.submit(read, done)

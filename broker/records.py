@@ -1,0 +1,188 @@
+"""From commit-log records back to what gateways deliver: runs of one kind, and messages as values.
+
+A data record's properties begin with `PMQ_P`, the size of the constant part (four hex digits), so
+that a reader finds where the per-message part begins. Records whose topic and constant part are
+equal are of one kind, and share one `RunMeta`.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from typing import Final
+
+from broker.names import decode_name, is_hashed
+from broker.port import Delivery, Message, RecordRun, RunMeta
+from core_log.kernels.batch import (
+    PROPERTY_CRC,
+    PROPERTY_DISPATCH,
+    RECORD_BODY_AT,
+    RECORD_BODY_SIZE_AT,
+    RECORD_BORN_MS_AT,
+    RECORD_POSITION_AT,
+    RECORD_QUEUE_ID_AT,
+    RECORD_QUEUE_OFFSET_AT,
+    RECORD_STORE_MS_AT,
+)
+
+PREFIX_PROPERTY: Final = "PMQ_P"
+PREFIX_HEAD_SIZE: Final = len("PMQ_P\x01hhhh\x02")
+TAGS: Final = "TAGS"
+METAS_MAX: Final = 100_000
+"""Kinds of messages kept parsed; as many as cached routes."""
+
+_INTERNAL: Final = frozenset(
+    {PREFIX_PROPERTY, PROPERTY_DISPATCH.decode(), "PMQ_B", PROPERTY_CRC.decode()}
+)
+_U32: Final = struct.Struct(">I")
+_U64: Final = struct.Struct(">Q")
+_U16: Final = struct.Struct(">H")
+
+Memory = bytes | bytearray | memoryview
+
+
+def constant_properties(tag: str | None, properties: Mapping[str, str]) -> bytes:
+    """The constant part of the properties of one kind of message, `PMQ_P` included."""
+    pairs = [] if tag is None else [(TAGS, tag)]
+    pairs += properties.items()
+    text = "".join(f"{name}\x01{value}\x02" for name, value in pairs)
+    encoded = text.encode("utf-8", "surrogateescape")
+    if encoded.count(b"\x01") != len(pairs) or encoded.count(b"\x02") != len(pairs):
+        raise ValueError("a property holds 0x01 or 0x02")
+    size = PREFIX_HEAD_SIZE + len(encoded)
+    return b"PMQ_P\x01%04x\x02" % size + encoded
+
+
+def parse_properties(raw: bytes) -> dict[str, str]:
+    """All properties of a record by name; the first of equal names counts, as in Java."""
+    properties: dict[str, str] = {}
+    for pair in raw.decode("utf-8", "surrogateescape").split("\x02"):
+        name, separator, value = pair.partition("\x01")
+        if separator:
+            properties.setdefault(name, value)
+    return properties
+
+
+def properties_span(memory: Memory, start: int) -> tuple[int, int, int, int]:
+    """Of the record at `start`: topic start, topic end, properties start, properties end."""
+    at = start + RECORD_BODY_AT + _U32.unpack_from(memory, start + RECORD_BODY_SIZE_AT)[0]
+    topic_start = at + 1
+    topic_end = topic_start + memory[at]
+    properties_start = topic_end + 2
+    return (
+        topic_start,
+        topic_end,
+        properties_start,
+        properties_start + _U16.unpack_from(memory, topic_end)[0],
+    )
+
+
+class Metas:
+    """The kinds of messages met so far, by topic and constant part.
+
+    Args:
+        topic_names: full names of topics whose stored name is a hash.
+    """
+
+    def __init__(self, topic_names: Mapping[str, str]) -> None:
+        self._topic_names = topic_names
+        self._metas: dict[tuple[bytes, bytes], RunMeta] = {}
+
+    def meta(self, topic: bytes, prefix: bytes) -> RunMeta:
+        """The meta of a kind, made on first use. The oldest are forgotten beyond `METAS_MAX`."""
+        meta = self._metas.get((topic, prefix))
+        if meta is None:
+            if len(self._metas) >= METAS_MAX:
+                del self._metas[next(iter(self._metas))]
+            properties = parse_properties(prefix)
+            properties.pop(PREFIX_PROPERTY, None)
+            tag = properties.pop(TAGS, None)
+            meta = RunMeta(self._user_name(topic), tag, properties, len(prefix))
+            self._metas[topic, prefix] = meta
+        return meta
+
+    def runs(self, memory: Memory, start: int, end: int) -> list[RecordRun]:
+        """Cut concatenated records into runs of one kind."""
+        runs: list[RecordRun] = []
+        while start < end:
+            topic_start, topic_end, first, last = properties_span(memory, start)
+            size = constant_size(memory, first, last)
+            meta = self.meta(
+                bytes(memory[topic_start:topic_end]), bytes(memory[first : first + size])
+            )
+            stop, count = next_record_run(memory, start, end, size)
+            runs.append(RecordRun(meta, memory, start, stop, count))
+            start = stop
+        return runs
+
+    def _user_name(self, topic: bytes) -> str:
+        stored = topic.decode("ascii", "surrogateescape")
+        if is_hashed(stored):
+            return self._topic_names.get(stored, stored)
+        try:
+            return decode_name(stored)
+        except ValueError:  # a name that a RocketMQ client chose
+            return stored
+
+
+def next_record_run(memory: Memory, start: int, end: int, size: int) -> tuple[int, int]:
+    """Where the run of equal topic and constant part (of `size` bytes) ends; its count."""
+    topic_start, topic_end, first, _ = properties_span(memory, start)
+    topic = bytes(memory[topic_start:topic_end])
+    constant = bytes(memory[first : first + size])
+    at = start
+    count = 0
+    while at < end:
+        topic_start, topic_end, first, last = properties_span(memory, at)
+        if (
+            bytes(memory[topic_start:topic_end]) != topic
+            or bytes(memory[first : first + size]) != constant
+            or (size == 0 and count)
+        ):
+            break
+        at = last
+        count += 1
+    return at, count
+
+
+def constant_size(memory: Memory, first: int, last: int) -> int:
+    """Size of the constant part of properties [first, last); 0 for a foreign record."""
+    head = bytes(memory[first : min(last, first + PREFIX_HEAD_SIZE)])
+    if len(head) < PREFIX_HEAD_SIZE or not head.startswith(b"PMQ_P\x01"):
+        return 0
+    return int(head[6:10], 16)
+
+
+def decode_messages(delivery: Delivery) -> list[Message]:
+    """The messages of a delivery as values."""
+    messages: list[Message] = []
+    for run in delivery.runs:
+        at = run.start
+        while at < run.end:
+            offset = delivery.first_offset + len(messages)
+            messages.append(_decode_message(run, at, offset, delivery.redelivered))
+            at += _U32.unpack_from(run.memory, at)[0]
+    return messages
+
+
+def _decode_message(run: RecordRun, at: int, consumer_offset: int, redelivered: bool) -> Message:
+    memory = run.memory
+    body_size = _U32.unpack_from(memory, at + RECORD_BODY_SIZE_AT)[0]
+    _, _, first, last = properties_span(memory, at)
+    properties = parse_properties(bytes(memory[first:last]))
+    for name in _INTERNAL:
+        properties.pop(name, None)
+    properties.pop(TAGS, None)
+    return Message(
+        topic=run.meta.topic,
+        tag=run.meta.tag,
+        body=bytes(memory[at + RECORD_BODY_AT : at + RECORD_BODY_AT + body_size]),
+        properties=properties,
+        born_ms=_U64.unpack_from(memory, at + RECORD_BORN_MS_AT)[0],
+        store_ms=_U64.unpack_from(memory, at + RECORD_STORE_MS_AT)[0],
+        position=_U64.unpack_from(memory, at + RECORD_POSITION_AT)[0],
+        queue_id=_U32.unpack_from(memory, at + RECORD_QUEUE_ID_AT)[0],
+        queue_offset=_U64.unpack_from(memory, at + RECORD_QUEUE_OFFSET_AT)[0],
+        consumer_offset=consumer_offset,
+        redelivered=redelivered,
+    )

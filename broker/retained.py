@@ -1,0 +1,67 @@
+"""Retained messages: for each topic the log position of the last message published with RETAIN.
+
+The body stays in the log. A new subscriber gets the retained messages that match its filter, in
+slices, so that a subscription to everything does not stop the loop.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import Final
+
+from broker.port import ONE_WORD, REST, Words
+from broker.routing import is_exact, matches
+
+ENTRY: Final = struct.Struct(">QIq")
+"""An index entry of 20 bytes: position, size, tag hash (unused here)."""
+
+
+class Retained:
+    """(words -> index entry) of all retained messages, by topic."""
+
+    def __init__(self, count_max: int) -> None:
+        self._by_topic: dict[str, dict[Words, bytes]] = {}
+        self._count_max = count_max
+        self.count = 0
+
+    def set(self, words: Words, position: int, size: int) -> None:
+        """The message at this place is the retained one of its topic from now on."""
+        topic = self._by_topic.setdefault(words[0], {})
+        if words not in topic:
+            if self.count >= self._count_max:
+                return
+            self.count += 1
+        topic[words] = ENTRY.pack(position, size, 0)
+
+    def clear(self, words: Words) -> None:
+        """An empty retained message came [MQTT-3.3.1-10]."""
+        topic = self._by_topic.get(words[0])
+        if topic is not None and topic.pop(words, None) is not None:
+            self.count -= 1
+            if not topic:
+                del self._by_topic[words[0]]
+
+    def is_full(self, words: Words) -> bool:
+        """Whether a new topic would be over the limit."""
+        return self.count >= self._count_max and words not in self._by_topic.get(words[0], {})
+
+    def get(self, words: Words) -> bytes | None:
+        """The entry of one topic."""
+        return self._by_topic.get(words[0], {}).get(words)
+
+    def match(self, pattern: Words) -> Iterator[bytes | None]:
+        """Entries that match, over a copy of the names at the time; None where one did not.
+
+        The Nones let a caller that works in slices count the work, not only the finds.
+        """
+        if is_exact(pattern):
+            yield self.get(pattern)
+            return
+        if pattern[0] in (ONE_WORD, REST):
+            topics = list(self._by_topic)
+        else:
+            topics = [pattern[0]] if pattern[0] in self._by_topic else []
+        for name in topics:
+            for words in list(self._by_topic.get(name, {})):
+                yield self.get(words) if matches(pattern, words) else None

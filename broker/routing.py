@@ -1,0 +1,288 @@
+"""Which queues and live subscribers a message goes to: one trie for all protocols.
+
+Theory. A message has words: its topic, then the words of its tag (`a.b` is `a`, `b`; an absent
+tag has none). A subscription is a pattern of words with `ONE_WORD` and `REST`. The trie over
+patterns answers "who matches these words" in time that grows with the depth, not with the number
+of subscriptions.
+
+The answer for each distinct (topic, tag) is kept as a `Route` and patched:
+
+* A pattern without wildcards concerns exactly one Route, which is patched at once.
+* A wildcard change is written to a short journal; each Route replays what it has not seen when it
+  is next used. So ten thousand subscribing clients do not rebuild each other's routes.
+* A Route that fell behind the journal (`JOURNAL_MAX`) is matched anew.
+
+A target may be reached by several patterns (an AMQP queue with two bindings); it gets the message
+once, so Routes count how many patterns reach each target.
+
+Leading wildcards don't match topics that begin with `$` [MQTT-4.7.2-1].
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, Final, Generic, TypeVar
+
+from broker.port import ONE_WORD, REST, Words
+
+ROUTES_MAX: Final = 100_000
+"""Cached routes; about 0.5 KiB each. Beyond that the least recently used is matched anew."""
+JOURNAL_MAX: Final = 4096
+"""Wildcard changes that a Route can replay before matching anew is cheaper."""
+
+Target = TypeVar("Target")
+
+
+def words_of(topic: str, tag: str | None) -> Words:
+    """The words of a message."""
+    return (topic,) if tag is None else (topic, *tag.split("."))
+
+
+def is_exact(pattern: Words) -> bool:
+    """Whether the pattern has no wildcard."""
+    return ONE_WORD not in pattern and REST not in pattern
+
+
+def matches(pattern: Words, words: Words) -> bool:
+    """Whether a message with these words matches: the definition the trie is tested against."""
+    if words[0].startswith("$") and pattern and pattern[0] in (ONE_WORD, REST):
+        return False
+    return _matches(pattern, words)
+
+
+def _matches(pattern: Words, words: Words) -> bool:
+    states = {0}
+    for word in words:
+        reached = set()
+        for at in _closure(pattern, states):
+            if at < len(pattern):
+                if pattern[at] == REST:
+                    reached.add(at)
+                elif pattern[at] in (ONE_WORD, word):
+                    reached.add(at + 1)
+        states = reached
+    return len(pattern) in _closure(pattern, states)
+
+
+def _closure(pattern: Words, states: set[int]) -> set[int]:
+    """The states reachable without a word: REST may match nothing."""
+    closed = set(states)
+    for state in states:
+        at = state
+        while at < len(pattern) and pattern[at] == REST:
+            at += 1
+            closed.add(at)
+    return closed
+
+
+class Node(Generic[Target]):
+    """A place in the trie: what ends here, and what goes on by the next word of the pattern."""
+
+    __slots__ = ("children", "targets")
+
+    def __init__(self) -> None:
+        self.children: dict[str, Node[Target]] = {}
+        self.targets: dict[Target, None] = {}  # a set that keeps its order
+
+
+class Trie(Generic[Target]):
+    """Patterns and their targets. The same target under the same pattern counts once."""
+
+    def __init__(self) -> None:
+        self._root: Node[Target] = Node()
+
+    def add(self, pattern: Words, target: Target) -> bool:
+        """Returns False if it was there already."""
+        node = self._root
+        for word in pattern:
+            child = node.children.get(word)
+            if child is None:
+                child = node.children[word] = Node()
+            node = child
+        if target in node.targets:
+            return False
+        node.targets[target] = None
+        return True
+
+    def remove(self, pattern: Words, target: Target) -> bool:
+        """Returns False if it was not there. Empty nodes go with it."""
+        path: list[Node[Target]] = [self._root]
+        for word in pattern:
+            child = path[-1].children.get(word)
+            if child is None:
+                return False
+            path.append(child)
+        if target not in path[-1].targets:
+            return False
+        del path[-1].targets[target]
+        for word, parent, node in zip(
+            reversed(pattern), reversed(path[:-1]), reversed(path[1:]), strict=True
+        ):
+            if node.children or node.targets:
+                break
+            del parent.children[word]
+        return True
+
+    def match(self, words: Words) -> Iterator[Target]:
+        """Targets of every pattern that matches; a target once for each such pattern."""
+        nodes: dict[int, tuple[Node[Target], bool]] = {}
+        self._reach(self._root, nodes, words[0].startswith("$"), first=True)
+        for word in words:
+            reached: dict[int, tuple[Node[Target], bool]] = {}
+            for node, rest in nodes.values():
+                if rest:  # this node is a REST: it may take the word and stay
+                    reached[id(node)] = (node, True)
+                child = node.children.get(word)
+                if child is not None:
+                    self._reach(child, reached)
+                dollar = node is self._root and word.startswith("$")
+                child = node.children.get(ONE_WORD)
+                if child is not None and not dollar:
+                    self._reach(child, reached)
+            nodes = reached
+        for node, _ in nodes.values():
+            yield from node.targets
+
+    def _reach(
+        self,
+        node: Node[Target],
+        reached: dict[int, tuple[Node[Target], bool]],
+        dollar: bool = False,
+        *,
+        first: bool = False,
+        rest: bool = False,
+    ) -> None:
+        """Note the node, and the REST nodes below it, which match no word."""
+        if id(node) not in reached or rest:
+            reached[id(node)] = (node, rest)
+        child = node.children.get(REST)
+        if child is not None and not (first and dollar):
+            self._reach(child, reached, rest=True)
+
+
+class CachedRoute(Generic[Target]):
+    """Who gets the messages of one (topic, tag): a count of matching patterns per target.
+
+    The engine subclasses it and forgets in `targets_changed` what it derived from `counts`.
+    """
+
+    __slots__ = ("counts", "evicted", "generation", "seen", "words")
+
+    def __init__(self, words: Words) -> None:
+        self.words = words
+        self.counts: dict[Target, int] = {}
+        self.generation = -1
+        self.seen = 0
+        self.evicted = False
+        """The cache let it go: it is no longer patched, and nobody may use it."""
+
+    def targets_changed(self) -> None:
+        """`counts` has changed."""
+
+
+R = TypeVar("R", bound=CachedRoute[Any])
+
+
+class Router(Generic[Target, R]):
+    """The trie with its cache of routes.
+
+    Args:
+        new_route: makes the (subclass of) `CachedRoute` for a message's words.
+    """
+
+    def __init__(self, new_route: Callable[[Words], R], *, routes_max: int = ROUTES_MAX) -> None:
+        self._trie: Trie[Target] = Trie()
+        self._routes: dict[Words, R] = {}
+        self._journal: list[tuple[bool, Words, Target]] = []
+        self._generation = 0
+        self._new_route = new_route
+        self._routes_max = routes_max
+
+    def subscribe(self, pattern: Words, target: Target) -> None:
+        """From now on, messages that match go to the target too."""
+        if self._trie.add(pattern, target):
+            self._note(True, pattern, target)
+
+    def unsubscribe(self, pattern: Words, target: Target) -> None:
+        """Undo a subscribe; nothing if there was none."""
+        if self._trie.remove(pattern, target):
+            self._note(False, pattern, target)
+
+    def match(self, words: Words) -> set[Target]:
+        """The targets, without the cache."""
+        return set(self._trie.match(words))
+
+    def route(self, words: Words) -> R:
+        """The route of these words, up to date."""
+        route = self._routes.get(words)
+        if route is None:
+            route = self._new_route(words)
+            self._build(route)
+            if len(self._routes) >= self._routes_max:
+                oldest = next(iter(self._routes))
+                self._routes.pop(oldest).evicted = True
+            self._routes[words] = route
+        else:
+            self.refresh(route)
+        return route
+
+    def forget(self, words: Words) -> None:
+        """Drop a route from the cache (its topic was deleted)."""
+        route = self._routes.pop(words, None)
+        if route is not None:
+            route.evicted = True
+
+    def forget_topic(self, topic: str) -> None:
+        """Drop all routes of a topic. Walks the cache: for deletions only."""
+        for words in [words for words in self._routes if words[0] == topic]:
+            self.forget(words)
+
+    def refresh(self, route: R) -> None:
+        """Replay what the route has not seen. What the publish path calls per run."""
+        if route.seen == len(self._journal) and route.generation == self._generation:
+            return
+        if route.generation != self._generation:
+            self._build(route)
+            return
+        changed = False
+        for added, pattern, target in self._journal[route.seen :]:
+            if matches(pattern, route.words):
+                _count(route.counts, target, added)
+                changed = True
+        route.seen = len(self._journal)
+        if changed:
+            route.targets_changed()
+
+    def _build(self, route: R) -> None:
+        route.counts = {}
+        for target in self._trie.match(route.words):
+            _count(route.counts, target, True)
+        route.generation = self._generation
+        route.seen = len(self._journal)
+        route.targets_changed()
+
+    def _note(self, added: bool, pattern: Words, target: Target) -> None:
+        if is_exact(pattern):
+            route = self._routes.get(pattern)
+            if route is None:
+                return
+            if route.seen == len(self._journal) and route.generation == self._generation:
+                _count(route.counts, target, added)
+                route.targets_changed()
+            else:
+                self._build(route)
+            return
+        if len(self._journal) >= JOURNAL_MAX:
+            self._journal.clear()
+            self._generation += 1
+            return
+        self._journal.append((added, pattern, target))
+
+
+def _count(counts: dict[Target, int], target: Target, added: bool) -> None:
+    count = counts.get(target, 0) + (1 if added else -1)
+    assert count >= 0
+    if count:
+        counts[target] = count
+    else:
+        del counts[target]

@@ -1,0 +1,362 @@
+"""Topics, and how messages get into them: routes, templates, the publish path.
+
+A topic is a name, and queues of its own with dense offsets (one, if it was made by publishing to
+it). A `TopicRoute` is one (topic, tag) with everything that its messages reach; a `TopicTemplate`
+is one kind of message on it. Python runs here once per run of equal messages.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Protocol
+
+from broker.core import SYSTEM_FLAG_STATE, Core
+from broker.errors import Reason, Refused
+from broker.journal import STATE_TOPIC, Op, Touched
+from broker.names import encode_name, is_hashed
+from broker.port import Durability, Position, RunMeta, TopicInfo, Words
+from broker.queues import Committed, Queue
+from broker.records import constant_properties
+from broker.retained import Retained
+from broker.routing import CachedRoute, Router
+from core_log.commit_log import Span
+from core_log.errors import TooLarge
+from core_log.kernels.batch import (
+    BODY_SIZE,
+    COLUMNS,
+    EXTRA_NONE,
+    PROPERTIES_SIZE_MAX,
+    Batch,
+)
+from core_log.record import RecordTemplate, java_hash
+
+SYSTEM_PREFIXES: Final = ("RMQ_SYS_", "rmq_sys_", "SCHEDULE_TOPIC_XXXX", "TRANS_CHECK_MAX_TIME")
+"""Topics that clients may not publish to."""
+RETAIN_PROPERTY: Final = "PMQ_RETAIN"
+
+
+class LiveTarget(Protocol):
+    """A live subscription (`broker.sessions`)."""
+
+    def offer(self, run: Committed) -> None:
+        """A run that it matches became visible."""
+
+
+Target = Queue | LiveTarget
+
+
+class Topic:
+    """A topic and its own queues."""
+
+    __slots__ = ("incarnation", "name", "queues", "stored")
+
+    def __init__(self, name: str, stored: str, queues: list[Queue], incarnation: int) -> None:
+        self.name = name
+        self.stored = stored
+        self.queues = queues
+        self.incarnation = incarnation
+
+    def info(self) -> TopicInfo:
+        """As the port tells it."""
+        return TopicInfo(
+            name=self.name,
+            min_offsets=tuple(queue.index.first_offset for queue in self.queues),
+            max_offsets=tuple(queue.flushed for queue in self.queues),
+            incarnation=self.incarnation,
+        )
+
+
+class TopicRoute(CachedRoute[Target]):
+    """One (topic, tag): who gets its messages."""
+
+    __slots__ = ("_router", "durable", "live", "tag", "topic", "volatile")
+
+    def __init__(self, words: Words, router: Router[Target, TopicRoute]) -> None:
+        super().__init__(words)
+        self._router = router
+        self.topic = words[0]
+        self.tag = ".".join(words[1:]) if len(words) > 1 else None
+        self.durable: tuple[Queue, ...] = ()
+        self.volatile: tuple[Queue, ...] = ()
+        self.live: tuple[LiveTarget, ...] = ()
+
+    def targets_changed(self) -> None:
+        """Sort the targets into what the publish path needs."""
+        queues = [target for target in self.counts if isinstance(target, Queue)]
+        self.durable = tuple(sorted((q for q in queues if q.durable), key=lambda q: q.number))
+        self.volatile = tuple(queue for queue in queues if not queue.durable)
+        self.live = tuple(target for target in self.counts if not isinstance(target, Queue))
+
+    @property
+    def routed(self) -> bool:
+        """See `port.Route`."""
+        self._router.refresh(self)
+        return bool(self.counts)
+
+
+class TopicTemplate:
+    """One kind of message on one route."""
+
+    __slots__ = ("durability", "meta", "queue", "record", "retain", "route", "topic")
+
+    def __init__(
+        self,
+        *,
+        route: TopicRoute,
+        topic: Topic,
+        queue: Queue,
+        record: RecordTemplate,
+        meta: RunMeta,
+        durability: Durability,
+        retain: bool,
+    ) -> None:
+        self.route = route
+        self.topic: Topic | None = topic
+        self.queue = queue
+        self.record = record
+        self.meta = meta
+        self.durability = durability
+        self.retain = retain
+
+    @property
+    def valid(self) -> bool:
+        """See `port.Template`."""
+        return not self.route.evicted
+
+
+class Topics:
+    """All topics, the router, and the publish path."""
+
+    def __init__(self, core: Core, retained: Retained) -> None:
+        self.core = core
+        self.retained = retained
+        self.topics: dict[str, Topic] = {}
+        self.router: Router[Target, TopicRoute] = Router(self._new_route)
+        core.journal.handle("topic+", self._apply_created)
+        core.journal.handle("topic-", self._apply_deleted)
+
+    def _new_route(self, words: Words) -> TopicRoute:
+        return TopicRoute(words, self.router)
+
+    # --- topics ---------------------------------------------------------------------------
+
+    def topic(self, name: str) -> Topic:
+        """The topic of this name; made if there is none. Raises Refused."""
+        topic = self.topics.get(name)
+        if topic is None:
+            self.create(name, 1)
+            topic = self.topics[name]
+        return topic
+
+    def create(self, name: str, queue_count: int) -> Position:
+        """Make a topic. Raises Refused: BAD_NAME, LIMIT, DIFFERENT (it exists)."""
+        core = self.core
+        core.check_writable()
+        stored = encode_name(name)
+        if stored.startswith(SYSTEM_PREFIXES):
+            raise Refused(Reason.FORBIDDEN, f"topic {name!r} is the broker's own")
+        if name in self.topics:
+            raise Refused(Reason.DIFFERENT, f"topic {name!r} exists")
+        if len(self.topics) >= core.limits.auto_topics_max:
+            raise Refused(
+                Reason.LIMIT, f"there are {core.limits.auto_topics_max} topics: delete some"
+            )
+        numbers = [core.take_number() for _ in range(queue_count)]
+        incarnation = core.take_number()
+        return core.journal.write(
+            {"op": "topic+", "name": name, "stored": stored, "q": numbers, "inc": incarnation}
+        )
+
+    def delete(self, name: str) -> Position:
+        """Delete a topic with its own queues. Raises Refused: NOT_FOUND."""
+        if name not in self.topics:
+            raise Refused(Reason.NOT_FOUND, f"there is no topic {name!r}")
+        return self.core.journal.write({"op": "topic-", "name": name})
+
+    def _apply_created(self, op: Op) -> Touched:
+        self.load(op["name"], op)
+        return [("topic", op["name"])]
+
+    def _apply_deleted(self, op: Op) -> Touched:
+        topic = self.topics.pop(op["name"], None)
+        if topic is not None:
+            for queue in topic.queues:
+                self.core.store.drop_index(queue.number)
+            self.router.forget_topic(topic.name)
+        return [("topic", op["name"])]
+
+    def load(self, name: str, value: Mapping[str, Any]) -> None:
+        """Take a topic from its op or its snapshot."""
+        for number in (*value["q"], value["inc"]):
+            self.core.saw_number(number)
+        queues = [self.core.durable_queue(number, own=True) for number in value["q"]]
+        if is_hashed(value["stored"]):
+            self.core.topic_names[value["stored"]] = name
+        self.topics[name] = Topic(name, value["stored"], queues, value["inc"])
+
+    def row(self, name: str) -> Mapping[str, Any] | None:
+        """The topic as a JSON value for the snapshot."""
+        topic = self.topics.get(name)
+        if topic is None:
+            return None
+        numbers = [queue.number for queue in topic.queues]
+        return {"stored": topic.stored, "q": numbers, "inc": topic.incarnation}
+
+    # --- routes and templates -------------------------------------------------------------
+
+    def route(self, topic: str, tag: str | None) -> TopicRoute:
+        """See `BrokerPort.route`."""
+        words = (topic,) if tag is None else (topic, *tag.split("."))
+        if len(words) > self.core.limits.words_max:
+            raise Refused(
+                Reason.BAD_NAME,
+                f"a topic has at most {self.core.limits.words_max} words, this one {len(words)}",
+            )
+        if tag is not None and ("\x01" in tag or "\x02" in tag):
+            raise Refused(Reason.BAD_NAME, "a topic or key may not contain U+0001 or U+0002")
+        route = self.router.route(words)
+        self.topic(topic)
+        return route
+
+    def template(
+        self,
+        route: TopicRoute,
+        *,
+        properties: Mapping[str, str],
+        extra_kind: int = EXTRA_NONE,
+        extra_name: str = "",
+        durability: Durability = Durability.FLUSHED,
+        retain: bool = False,
+        sharding: str = "",
+    ) -> TopicTemplate:
+        """See `BrokerPort.template`."""
+        topic = self.topic(route.topic)
+        if retain:
+            properties = {**properties, RETAIN_PROPERTY: "1"}
+        try:
+            prefix = constant_properties(route.tag, properties)
+        except ValueError as error:
+            raise Refused(Reason.BAD_ARGUMENT, str(error)) from error
+        if len(prefix) > PROPERTIES_SIZE_MAX:
+            raise Refused(Reason.TOO_LARGE, "the properties are larger than 32,767 bytes")
+        queue_id = zlib.crc32(sharding.encode()) % len(topic.queues)
+        record = RecordTemplate(
+            topic=topic.stored.encode(),
+            queue_id=queue_id,
+            properties=prefix,
+            tag_hash=0 if route.tag is None else java_hash(route.tag),
+            system_flag=SYSTEM_FLAG_STATE if retain else 0,
+            extra_kind=extra_kind,
+            extra_name=extra_name.encode(),
+        )
+        return TopicTemplate(
+            route=route,
+            topic=topic,
+            queue=topic.queues[queue_id],
+            record=record,
+            meta=self.core.metas.meta(record.topic, prefix),
+            durability=durability,
+            retain=retain,
+        )
+
+    # --- the publish path -----------------------------------------------------------------
+
+    def publish(
+        self,
+        template: TopicTemplate,
+        batch: Batch,
+        first: int,
+        last: int,
+        *,
+        record: RecordTemplate | None = None,
+    ) -> Position:
+        """See `BrokerPort.publish`. `record` replaces the template's for this call."""
+        core = self.core
+        if core.failure is not None or core.full:
+            core.check_writable()
+        route = template.route
+        self.router.refresh(route)
+        durable = route.durable
+        own = template.queue
+        now = core.clock_ms()
+        try:
+            targets = [(own.number, own.index.end_offset)]
+            targets += [(queue.number, queue.index.end_offset) for queue in durable]
+            spans = core.log.append_run(
+                record or template.record,
+                batch,
+                first,
+                last,
+                targets=targets,
+                born_ms=now,
+                store_ms=now,
+            )
+        except TooLarge as error:
+            raise Refused(Reason.TOO_LARGE, str(error)) from error
+        own.append(spans)
+        for queue in durable:
+            queue.append(spans)
+        for queue in route.volatile:
+            queue.append(spans)
+        position = Position(core.log.appended)
+        self._wait(template, spans, position)
+        if template.retain:
+            self._retain(template, spans[-1], batch, last)
+        core.appended()
+        return position
+
+    def _wait(self, template: TopicTemplate, spans: Sequence[Span], position: Position) -> None:
+        """Make the run visible when its commit point passes it."""
+        core = self.core
+        route, own = template.route, template.queue
+        run = Committed(template.meta, spans)
+        queues = (own, *route.durable, *route.volatile)
+        durability = template.durability
+        flushed = core.commits.points[Durability.FLUSHED]
+        if durability is Durability.APPENDED and any(q.blocked_until > flushed for q in queues):
+            durability = Durability.FLUSHED
+        if durability is Durability.FLUSHED:
+            for queue in queues:
+                queue.blocked_until = position
+            core.commits.when(position, durability, _release, run, own, queues, route.live, True)
+            return
+        core.commits.when(position, durability, _release, run, own, queues, route.live, False)
+        core.commits.when(position, Durability.FLUSHED, _flushed, own, run.count, urgent=False)
+
+    def _retain(self, template: TopicTemplate, span: Span, batch: Batch, last: int) -> None:
+        words = template.route.words
+        if batch.rows[(last - 1) * COLUMNS + BODY_SIZE] == 0:
+            self.retained.clear(words)
+        else:
+            position = int.from_bytes(span.entries[-20:-12], "big")
+            size = int.from_bytes(span.entries[-12:-8], "big")
+            self.retained.set(words, position, size)
+        self.core.journal.dirty.add(("retained", "\x00".join(words)))
+
+    # --- system topic -----------------------------------------------------------------------
+
+    @staticmethod
+    def is_system(stored: str) -> bool:
+        """Whether the stored topic is the broker's own."""
+        return stored == STATE_TOPIC or stored.startswith(SYSTEM_PREFIXES)
+
+
+def _release(
+    run: Committed,
+    own: Queue,
+    queues: Sequence[Queue],
+    live: Sequence[LiveTarget],
+    flushed: bool,
+) -> None:
+    """A run passed its commit point: everybody may see it."""
+    if flushed:
+        own.flushed += run.count
+    for queue in queues:
+        queue.commit(run)
+    for target in live:
+        target.offer(run)
+
+
+def _flushed(own: Queue, count: int) -> None:
+    own.flushed += count

@@ -1,0 +1,112 @@
+"""A cursor hands out, takes back and settles stretches of offsets."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker.cursor import Cursor
+
+
+def test_messages_are_handed_out_once_in_order() -> None:
+    """Nothing is requeued: two takes give consecutive stretches, then nothing is left."""
+    cursor = Cursor(10)
+    assert cursor.take(3, 15) == (10, 3, False)
+    assert cursor.take(9, 15) == (13, 2, False)
+    assert cursor.take(1, 15) is None
+
+
+def test_requeued_messages_come_first_in_their_old_order_and_flagged() -> None:
+    """RabbitMQ's order: of a b c d unacked, nack c then a gives a, c, then what is new."""
+    cursor = Cursor(0)
+    cursor.take(4, 6)
+    cursor.requeue(2, 1)
+    cursor.requeue(0, 1)
+    assert cursor.take(10, 6) == (0, 1, True)
+    assert cursor.take(10, 6) == (2, 1, True)
+    assert cursor.take(10, 6) == (4, 2, False)
+
+
+def test_the_floor_follows_the_oldest_unsettled_message() -> None:
+    """Settling out of order moves the floor only when the hole below is filled."""
+    cursor = Cursor(0)
+    cursor.take(5, 5)
+    cursor.settle(1, 2)
+    assert cursor.floor == 0
+    cursor.settle(0, 1)
+    assert cursor.floor == 3
+    cursor.requeue(3, 1)
+    cursor.settle(4, 1)
+    assert cursor.floor == 3
+    assert cursor.ready_count(5) == 1
+
+
+def test_purging_leaves_what_is_outstanding() -> None:
+    """A purge settles what waits (requeued and new) and not what a consumer holds."""
+    cursor = Cursor(0)
+    cursor.take(3, 10)
+    cursor.requeue(1, 1)
+    assert cursor.settle_ready(10) == 8
+    assert cursor.ready_count(10) == 0
+    assert cursor.outstanding_count == 2
+    cursor.requeue(0, 3)
+    assert cursor.ready_count(10) == 2
+
+
+def test_after_a_restart_what_was_out_comes_again_flagged() -> None:
+    """A snapshot restored: outstanding messages are requeued, settled ones stay settled."""
+    cursor = Cursor(0)
+    cursor.take(4, 8)
+    cursor.settle(1, 1)
+    state = cursor.snapshot()
+    restored = Cursor.restore(state["floor"], state["next"], state["settled"])  # type: ignore[arg-type]
+    restored.reopen()
+    assert restored.take(10, 8) == (0, 1, True)
+    assert restored.take(10, 8) == (2, 2, True)
+    assert restored.take(10, 8) == (4, 4, False)
+
+
+def test_untaken_messages_were_never_handed_out() -> None:
+    """A read that was cut gives the rest back without the redelivered flag."""
+    cursor = Cursor(0)
+    cursor.take(6, 6)
+    cursor.untake(4, 2, False)
+    assert cursor.next == 4
+    assert cursor.take(9, 6) == (4, 2, False)
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 30), st.integers(1, 8)), max_size=60))
+def test_a_cursor_agrees_with_a_dict_of_states(steps: list[tuple[int, int, int]]) -> None:
+    """Any mix of take, settle and requeue gives the same as one state per offset."""
+    end = 40
+    cursor = Cursor(0)
+    states: dict[int, str] = {}
+    for action, first, count in steps:
+        if action <= 1:
+            taken = cursor.take(count, end)
+            waiting = sorted(o for o, s in states.items() if s == "requeued")
+            if waiting:
+                assert taken is not None
+                assert taken[0] == waiting[0]
+                assert taken[2]
+            else:
+                new = len(states)
+                assert (taken is None) == (new >= end)
+            if taken is not None:
+                for offset in range(taken[0], taken[0] + taken[1]):
+                    assert states.get(offset, "requeued") == "requeued"
+                    states[offset] = "out"
+            continue
+        for offset in range(first, min(first + count, len(states))):
+            if states[offset] != "out":
+                continue
+            if action == 2:
+                cursor.settle(offset, 1)
+                states[offset] = "settled"
+            else:
+                cursor.requeue(offset, 1)
+                states[offset] = "requeued"
+    unsettled = [o for o, s in states.items() if s != "settled"]
+    assert cursor.floor == (min(unsettled) if unsettled else len(states))
+    requeued = sum(state == "requeued" for state in states.values())
+    assert cursor.ready_count(end) == requeued + end - len(states)
