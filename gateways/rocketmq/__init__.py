@@ -1,0 +1,1 @@
+"""The door for RocketMQ clients: reading by offset over the remoting protocol."""

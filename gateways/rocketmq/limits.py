@@ -1,0 +1,28 @@
+"""What a RocketMQ client may ask for at most."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RocketmqLimits:
+    """Bounds of the door, each with its reason."""
+
+    connections_max: int = 10_000
+    """File descriptors; RocketMQ's clients keep one connection per process."""
+    idle_seconds_max: float = 120.0
+    """RocketMQ's `serverChannelMaxIdleTimeSeconds`. Its clients speak at least every 30 seconds."""
+    pull_count_max: int = 4096
+    """Records of one answer. RocketMQ stops at 32 by default, which makes a sink slow."""
+    pull_bytes_max: int = 4 * 1024 * 1024
+    """Of one answer, first record excepted, which always comes whole (4 MiB and properties)."""
+    pull_bytes_default: int = 256 * 1024
+    """For clients that name no size: what RocketMQ gives for data in memory."""
+    pulls_reading_max: int = 4
+    """Pulls of one connection that read at the same time; the others wait their turn, so that a
+    connection never has more than four answers in memory."""
+    holds_max: int = 65_536
+    """Held pulls of all connections; one more is answered at once."""
+    hold_seconds_max: float = 60.0
+    """RocketMQ clients ask for 15 to 20, and give up after 30."""

@@ -1,0 +1,194 @@
+"""RocketMQ's words for what the engine says. The only file that knows both vocabularies.
+
+Theory of a pull. The engine's offsets of a queue reach from `min` (retention moves it) to `max`
+(one past what is flushed). Where the asked offset lies decides the answer:
+
+    offset < min         21 OFFSET_MOVED, next = min        what was there is gone
+    min <= offset < max   0 SUCCESS with records
+    offset == max        19 NOT_FOUND, next = max           nothing new; may be held
+    offset > max         21 OFFSET_MOVED, next = max        the reader knows what we do not have
+
+All four carry min, max, next and a broker id, because Java clients need them on every one. A
+filter never skips records here, so 20 RETRY_IMMEDIATELY only covers the moment in which retention
+overtook a read that had begun.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from broker.port import BrokerPort, Reason, Refused, TopicInfo, decode_name, encode_name
+from remoting.bodies import BrokerData, QueueData, TopicList, TopicRoute, encode_body
+from remoting.codes import PERMISSION_READ, PULL_SUSPEND, RequestCode, ResponseCode
+from remoting.headers import (
+    OffsetAnswer,
+    PullAnswer,
+    PullFields,
+    QueueFields,
+    RouteAnswer,
+    TopicFields,
+    write_fields,
+)
+
+MASTER_ID: Final = 0
+
+CODES: Final = {
+    Reason.NOT_FOUND: ResponseCode.TOPIC_NOT_EXIST,
+    Reason.DIFFERENT: ResponseCode.INVALID_PARAMETER,
+    Reason.LOCKED: ResponseCode.NO_PERMISSION,
+    Reason.IN_USE: ResponseCode.SYSTEM_ERROR,
+    Reason.NOT_EMPTY: ResponseCode.SYSTEM_ERROR,
+    Reason.FORBIDDEN: ResponseCode.NO_PERMISSION,
+    Reason.NOT_AUTHENTICATED: ResponseCode.NO_PERMISSION,
+    Reason.BAD_NAME: ResponseCode.INVALID_PARAMETER,
+    Reason.BAD_ARGUMENT: ResponseCode.INVALID_PARAMETER,
+    Reason.TOO_LARGE: ResponseCode.INVALID_PARAMETER,
+    Reason.LIMIT: ResponseCode.SYSTEM_BUSY,
+    Reason.READ_ONLY: ResponseCode.SERVICE_NOT_AVAILABLE,
+    Reason.STORAGE_FULL: ResponseCode.SERVICE_NOT_AVAILABLE,
+}
+"""Why the engine refuses, as RocketMQ says it. Its clients try another broker on 2, 14, 16, 17."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    """What this broker is called in routes."""
+
+    cluster: str
+    broker_name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What goes back: a code, `extFields`, a body."""
+
+    code: int
+    fields: dict[str, str]
+    body: bytes = b""
+    remark: str | None = None
+
+
+def find_topic(port: BrokerPort, topic: str, user_topic: str | None) -> TopicInfo | None:
+    """The topic of a request: its user's name if the client sent that, else its stored name."""
+    if user_topic is not None:
+        return port.topic(user_topic)
+    try:
+        return port.topic(decode_name(topic))
+    except ValueError:
+        pass  # a hashed name, or one that was not encoded: compare with those that there are
+    return next((info for info in port.topics() if encode_name(info.name) == topic), None)
+
+
+def refused(error: Refused) -> Answer:
+    """The engine's refusal."""
+    return failed(CODES[error.reason], error.text)
+
+
+def failed(code: ResponseCode, remark: str) -> Answer:
+    """An error answer."""
+    return Answer(code=code, fields={}, remark=remark)
+
+
+def unsupported(code: int) -> Answer:
+    """What RocketMQ's brokers answer to a code that they do not know, word for word."""
+    return failed(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, f" request type {code} not supported")
+
+
+def no_such_topic(topic: str) -> Answer:
+    """The topic does not exist (any more)."""
+    return failed(ResponseCode.TOPIC_NOT_EXIST, f"No topic route info for the topic: {topic}")
+
+
+def no_such_queue(info: TopicInfo, queue_id: int) -> Answer:
+    """The topic has fewer queues."""
+    count = len(info.max_offsets)
+    return failed(
+        ResponseCode.INVALID_PARAMETER,
+        f"queueId[{queue_id}] is illegal, topic {encode_name(info.name)} has {count}",
+    )
+
+
+def topic_list(port: BrokerPort) -> Answer:
+    """Answer to GET_ALL_TOPICS."""
+    body = encode_body(TopicList(topic_list=[encode_name(info.name) for info in port.topics()]))
+    return Answer(code=ResponseCode.SUCCESS, fields={}, body=body)
+
+
+def route(port: BrokerPort, fields: TopicFields, identity: Identity, address: str) -> Answer:
+    """Answer to GET_ROUTE: this broker, at the address that it is known by."""
+    info = find_topic(port, fields.topic, fields.user_topic)
+    if info is None:
+        return no_such_topic(fields.topic)
+    count = len(info.max_offsets)
+    body = TopicRoute(
+        broker_datas=[
+            BrokerData(
+                cluster=identity.cluster,
+                broker_name=identity.broker_name,
+                broker_addrs={str(MASTER_ID): address},
+            )
+        ],
+        queue_datas=[
+            QueueData(
+                broker_name=identity.broker_name,
+                read_queue_nums=count,
+                write_queue_nums=count,
+                # This door only reads: without the write bit producers say so at once.
+                perm=PERMISSION_READ,
+            )
+        ],
+    )
+    return Answer(
+        code=ResponseCode.SUCCESS,
+        fields=write_fields(RouteAnswer(incarnation=info.incarnation)),
+        body=encode_body(body),
+    )
+
+
+def offset(port: BrokerPort, code: int, fields: QueueFields) -> Answer:
+    """Answer to GET_MIN_OFFSET and GET_MAX_OFFSET."""
+    info = find_topic(port, fields.topic, fields.user_topic)
+    if info is None:
+        return no_such_topic(fields.topic)
+    if not 0 <= fields.queue_id < len(info.max_offsets):
+        return no_such_queue(info, fields.queue_id)
+    offsets = info.max_offsets if code == RequestCode.GET_MAX_OFFSET else info.min_offsets
+    answer = OffsetAnswer(offset=offsets[fields.queue_id], incarnation=info.incarnation)
+    return Answer(code=ResponseCode.SUCCESS, fields=write_fields(answer))
+
+
+def pull_code(info: TopicInfo, queue_id: int, offset: int) -> ResponseCode:
+    """What the place of an offset says about a pull (the table at the head of this file)."""
+    if offset == info.max_offsets[queue_id]:
+        return ResponseCode.PULL_NOT_FOUND
+    if info.min_offsets[queue_id] <= offset < info.max_offsets[queue_id]:
+        return ResponseCode.SUCCESS
+    return ResponseCode.PULL_OFFSET_MOVED
+
+
+def pull_answer(
+    info: TopicInfo,
+    fields: PullFields,
+    code: ResponseCode,
+    *,
+    records: bytes = b"",
+    next_offset: int | None = None,
+) -> Answer:
+    """An answer to a pull with its four numbers; `next_offset` defaults to the nearest legal."""
+    low, high = info.min_offsets[fields.queue_id], info.max_offsets[fields.queue_id]
+    if next_offset is None:
+        next_offset = min(max(fields.queue_offset, low), high)
+    answer = PullAnswer(
+        broker_id=MASTER_ID,
+        next_offset=next_offset,
+        min_offset=low,
+        max_offset=high,
+        incarnation=info.incarnation,
+    )
+    return Answer(code=code, fields=write_fields(answer), body=records)
+
+
+def may_hold(fields: PullFields) -> bool:
+    """Whether the client lets us wait for records."""
+    return bool(fields.system_flag & PULL_SUSPEND) and fields.suspend_ms > 0

@@ -1,0 +1,96 @@
+"""A small engine for the RocketMQ door: topics in memory, pulls answered at once or on demand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import cast
+
+from broker.port import BrokerPort, Reason, Refused, TopicInfo
+from tests.remoting.record_builder import build_record
+
+
+@dataclass(slots=True)
+class SpyQueue:
+    first: int = 0
+    records: list[bytes] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class SpyTopic:
+    incarnation: int
+    queues: list[SpyQueue]
+
+
+@dataclass(slots=True)
+class SpyPort:
+    """Only what the door calls."""
+
+    answers_at_once: bool = True
+    topic_by_name: dict[str, SpyTopic] = field(default_factory=dict)
+    waiting: list[Callable[[], None]] = field(default_factory=list)
+    """Pulls that were not answered yet, if `answers_at_once` is False."""
+    asked: list[tuple[str, int, int, int, int]] = field(default_factory=list)
+    """(topic, queue id, offset, count_max, bytes_max) of every pull."""
+
+    def as_port(self) -> BrokerPort:
+        return cast(BrokerPort, self)
+
+    def create(self, name: str, *, queues: int = 1, incarnation: int = 1) -> None:
+        self.topic_by_name[name] = SpyTopic(incarnation, [SpyQueue() for _ in range(queues)])
+
+    def append(self, name: str, *bodies: bytes, queue_id: int = 0) -> None:
+        queue = self.topic_by_name[name].queues[queue_id]
+        for body in bodies:
+            offset = queue.first + len(queue.records)
+            record = build_record(topic=name, queue_id=queue_id, queue_offset=offset, body=body)
+            queue.records.append(record)
+
+    def expire(self, name: str, count: int, *, queue_id: int = 0) -> None:
+        """Retention takes the first `count` records."""
+        queue = self.topic_by_name[name].queues[queue_id]
+        queue.first += count
+        del queue.records[:count]
+
+    # --- BrokerPort -----------------------------------------------------------------------
+
+    def topics(self) -> Sequence[TopicInfo]:
+        return [info for name in self.topic_by_name if (info := self.topic(name)) is not None]
+
+    def topic(self, name: str) -> TopicInfo | None:
+        topic = self.topic_by_name.get(name)
+        if topic is None:
+            return None
+        return TopicInfo(
+            name=name,
+            min_offsets=tuple(queue.first for queue in topic.queues),
+            max_offsets=tuple(queue.first + len(queue.records) for queue in topic.queues),
+            incarnation=topic.incarnation,
+        )
+
+    def pull(
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        *,
+        count_max: int,
+        bytes_max: int,
+        callback: Callable[[bytes, int], None],
+    ) -> None:
+        self.asked.append((topic, queue_id, offset, count_max, bytes_max))
+        queue = self.topic_by_name[topic].queues[queue_id]
+        if offset < queue.first:
+            raise Refused(Reason.BAD_ARGUMENT, "the offset is below the minimum")
+        index = offset - queue.first
+        taken = queue.records[index : index + count_max]
+        while len(taken) > 1 and sum(map(len, taken)) > bytes_max:
+            taken.pop()
+
+        def finish() -> None:
+            callback(b"".join(taken), offset + len(taken))
+
+        if self.answers_at_once:
+            finish()
+        else:
+            self.waiting.append(finish)

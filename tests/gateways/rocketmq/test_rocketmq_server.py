@@ -1,0 +1,405 @@
+"""The RocketMQ door over sockets: what a client sees, and what a bad one can do."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import struct
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from gateways.rocketmq.limits import RocketmqLimits
+from gateways.rocketmq.server import RocketmqServer
+from net.connection import Context
+from remoting.codes import SerializeType
+from remoting.driver_blocking import BlockingClient
+from remoting.frames import Command, encode_frame, take_frame
+from remoting.records import iterate_records
+from tests.gateways.rocketmq.rocketmq_spy_port import SpyPort
+
+
+class Peer:
+    """A client that says exactly what it is told to."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = reader
+        self.writer = writer
+
+    def send(self, code: int, opaque: int = 1, **fields: object) -> None:
+        self.send_command(
+            Command(code=code, opaque=opaque, fields={k: str(v) for k, v in fields.items()})
+        )
+
+    def send_command(self, command: Command) -> None:
+        self.writer.write(encode_frame(command))
+
+    def pull(self, opaque: int = 1, **fields: object) -> None:
+        wanted = {"topic": "t", "queueId": 0, "queueOffset": 0, "maxMsgNums": 32, **fields}
+        self.send(11, opaque, **wanted)
+
+    async def answer(self) -> Command:
+        size = await self.reader.readexactly(4)
+        frame = size + await self.reader.readexactly(struct.unpack(">i", size)[0])
+        taken = take_frame(frame, 0, len(frame))
+        assert taken is not None
+        return taken[0]
+
+    async def closed(self) -> bool:
+        return await self.reader.read(1) == b""
+
+
+class Scene:
+    """A started door in front of a spy."""
+
+    def __init__(self, spy: SpyPort, server: RocketmqServer, port: int) -> None:
+        self.spy = spy
+        self.server = server
+        self.port = port
+        self._writers: list[asyncio.StreamWriter] = []
+
+    async def connect(self) -> Peer:
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+        self._writers.append(writer)
+        return Peer(reader, writer)
+
+    async def until(self, condition: Callable[[], object]) -> None:
+        """Let the loop run until the condition holds."""
+        async with asyncio.timeout(5):
+            while not condition():  # noqa: ASYNC110  (the spy has no event to wait for)
+                await asyncio.sleep(0)
+
+    async def close(self) -> None:
+        for writer in self._writers:
+            writer.close()
+        await self.server.stop(1)
+
+
+@asynccontextmanager
+async def scene(limits: RocketmqLimits | None = None, **options: Any) -> AsyncIterator[Scene]:
+    spy = SpyPort()
+    spy.create("t", queues=2, incarnation=7)
+    context = Context(asyncio.get_running_loop())
+    server = RocketmqServer(port=spy.as_port(), context=context, limits=limits, **options)
+    port = await server.start("127.0.0.1", 0)
+    stage = Scene(spy, server, port)
+    try:
+        yield stage
+    finally:
+        await stage.close()
+        context.close()
+
+
+def play(story: Callable[[], Awaitable[None]]) -> None:
+    async def timed() -> None:
+        async with asyncio.timeout(20):
+            await story()
+
+    asyncio.run(timed())
+
+
+def test_our_own_client_reads_a_topic_through_the_door() -> None:
+    """Route, bounds, pulls in slices, until the end."""
+
+    def read(address: str) -> list[bytes]:
+        with BlockingClient([address]) as client:
+            assert client.topics() == ["t"]
+            (queues,) = client.route("t").brokers
+            assert (queues.broker, queues.queue_count) == ("broker-a", 2)
+            assert str(queues.address) == address  # where this client reached it
+            bounds = client.bounds("t", "broker-a", 1)
+            assert (bounds.first, bounds.end, bounds.incarnation) == (2, 10, 7)
+            bodies: list[bytes] = []
+            offset = bounds.first
+            while True:
+                pulled = client.pull("t", "broker-a", 1, offset, count_max=3, bytes_max=10**6)
+                assert pulled.incarnation == 7
+                if pulled.code == 19:
+                    return bodies
+                bodies += [record.body for record in iterate_records(pulled.records)]
+                offset = pulled.next_offset
+
+    async def story() -> None:
+        async with scene() as stage:
+            stage.spy.append("t", *(b"%d" % n for n in range(10)), queue_id=1)
+            stage.spy.expire("t", 2, queue_id=1)
+            bodies = await asyncio.to_thread(read, f"127.0.0.1:{stage.port}")
+            assert bodies == [b"%d" % n for n in range(2, 10)]
+            assert [asked[2] for asked in stage.spy.asked] == [2, 5, 8]
+
+    play(story)
+
+
+def test_codes_that_this_door_does_not_serve_are_answered_so() -> None:
+    """In the question's own serialize type; oneway ones are not answered at all."""
+
+    async def story() -> None:
+        async with scene() as stage:
+            peer = await stage.connect()
+            peer.send_command(Command(code=34, opaque=8, flag=2))
+            peer.send_command(Command(code=310, opaque=9, serialize_type=SerializeType.ROCKETMQ))
+            answer = await peer.answer()
+            assert (answer.code, answer.opaque) == (3, 9)
+            assert answer.remark == " request type 310 not supported"
+            assert answer.serialize_type == SerializeType.ROCKETMQ
+            assert answer.is_response
+
+    play(story)
+
+
+def test_a_wrong_header_costs_an_answer_not_the_connection() -> None:
+    async def story() -> None:
+        async with scene() as stage:
+            peer = await stage.connect()
+            peer.send(11, 1, topic="t")
+            answer = await peer.answer()
+            assert answer.code == 29
+            assert answer.remark is not None
+            assert "queueId" in answer.remark
+            peer.pull(2, maxMsgNums=0)
+            assert (await peer.answer()).code == 29
+            peer.pull(3, queueId=2)
+            assert (await peer.answer()).code == 29
+            peer.pull(4, topic="other")
+            assert (await peer.answer()).code == 17
+            peer.pull(5)
+            assert (await peer.answer()).code == 19
+
+    play(story)
+
+
+def test_what_is_no_frame_closes_the_connection_only() -> None:
+    async def story() -> None:
+        async with scene() as stage:
+            bad, good = await stage.connect(), await stage.connect()
+            bad.writer.write(b"GET / HTTP/1.1\r\n\r\n")
+            assert await bad.closed()
+            good.pull()
+            assert (await good.answer()).code == 19
+            assert stage.server.protocol_error_count == 1
+
+    play(story)
+
+
+def test_the_limits_of_an_answer() -> None:
+    """The client's wishes count up to the door's limits; the first record always comes."""
+
+    async def story() -> None:
+        limits = RocketmqLimits(pull_count_max=5, pull_bytes_max=1000, pull_bytes_default=500)
+        async with scene(limits) as stage:
+            stage.spy.append("t", b"x" * 2000, b"y", b"z")
+            peer = await stage.connect()
+            peer.pull(maxMsgNums=100, maxMsgBytes=10**9)
+            answer = await peer.answer()
+            assert (answer.code, answer.fields["nextBeginOffset"]) == (0, "1")
+            peer.pull(maxMsgNums=2, maxMsgBytes=-1)
+            await peer.answer()
+            peer.pull(maxMsgNums=2)
+            await peer.answer()
+            wishes = [asked[3:] for asked in stage.spy.asked]
+            assert wishes == [(5, 1000), (2, 1), (2, 500)]
+
+    play(story)
+
+
+def test_a_thousand_pulls_in_one_write_are_answered_in_order_few_at_a_time() -> None:
+    """An engine that answers at once must not make the stack grow with them."""
+
+    async def story() -> None:
+        async with scene() as stage:
+            stage.spy.append("t", b"x")
+            peer = await stage.connect()
+            for opaque in range(1500):
+                peer.pull(opaque)
+            for opaque in range(1500):
+                assert (await peer.answer()).opaque == opaque
+
+    play(story)
+
+
+def test_a_connection_never_has_more_than_a_few_answers_in_memory() -> None:
+    async def story() -> None:
+        async with scene(RocketmqLimits(pulls_reading_max=2)) as stage:
+            stage.spy.answers_at_once = False
+            stage.spy.append("t", b"x")
+            peer = await stage.connect()
+            for opaque in range(5):
+                peer.pull(opaque)
+            peer.send(206, 99)
+            assert (await peer.answer()).opaque == 99  # what is no pull does not wait
+            assert len(stage.spy.waiting) == 2
+            stage.spy.waiting.pop(0)()
+            assert (await peer.answer()).opaque == 0
+            assert len(stage.spy.waiting) == 2
+            while stage.spy.waiting:
+                stage.spy.waiting.pop(0)()
+            assert [(await peer.answer()).opaque for _ in range(4)] == [1, 2, 3, 4]
+
+    play(story)
+
+
+def test_a_client_that_does_not_read_stops_being_read() -> None:
+    """Its pulls wait; when it reads again, all are answered."""
+
+    async def story() -> None:
+        async with scene() as stage:
+            stage.spy.append("t", bytes(1_000_000))
+            peer = await stage.connect()
+            for opaque in range(60):
+                peer.pull(opaque)
+            before = -1
+            while len(stage.spy.asked) != before:  # until the door asks for nothing more
+                before = len(stage.spy.asked)
+                for _ in range(1000):
+                    await asyncio.sleep(0)
+            assert len(stage.spy.asked) < 30
+            for opaque in range(60):
+                assert (await peer.answer()).opaque == opaque
+
+    play(story)
+
+
+def test_a_topic_that_was_recreated_while_it_was_read() -> None:
+    """The records belong to the topic that is gone: the answer says that it does not exist."""
+
+    async def story() -> None:
+        async with scene() as stage:
+            stage.spy.answers_at_once = False
+            stage.spy.append("t", b"x")
+            peer = await stage.connect()
+            peer.pull()
+            await stage.until(lambda: stage.spy.waiting)
+            stage.spy.create("t", incarnation=8)
+            stage.spy.waiting.pop()()
+            assert (await peer.answer()).code == 17
+
+    play(story)
+
+
+def test_a_client_that_vanishes_while_its_pull_is_read() -> None:
+    async def story() -> None:
+        async with scene() as stage:
+            stage.spy.answers_at_once = False
+            stage.spy.append("t", b"x")
+            peer = await stage.connect()
+            peer.pull()
+            await stage.until(lambda: stage.spy.waiting)
+            peer.writer.close()
+            await stage.until(lambda: stage.server.connection_count == 0)
+            stage.spy.waiting.pop()()
+
+    play(story)
+
+
+# --- long polling -----------------------------------------------------------------------------
+
+SUSPEND = {"sysFlag": 2, "suspendTimeoutMillis": 15_000}
+
+
+def test_a_held_pull_is_answered_when_its_queue_grows() -> None:
+    async def story() -> None:
+        async with scene() as stage:
+            peer = await stage.connect()
+            peer.pull(1, queueId=1, **SUSPEND)
+            peer.pull(2, queueId=0, **SUSPEND)
+            peer.send(206, 3)
+            assert (await peer.answer()).opaque == 3
+            assert len(stage.server.holds) == 2
+            stage.spy.append("t", b"new", queue_id=1)
+            answer = await peer.answer()
+            assert (answer.opaque, answer.code) == (1, 0)
+            assert [record.body for record in iterate_records(answer.body)] == [b"new"]
+            assert len(stage.server.holds) == 1
+
+    play(story)
+
+
+def test_a_held_pull_is_answered_when_its_time_is_up() -> None:
+    async def story() -> None:
+        async with scene() as stage:
+            peer = await stage.connect()
+            peer.pull(1, sysFlag=2, suspendTimeoutMillis=20)
+            answer = await peer.answer()
+            assert (answer.code, answer.fields["nextBeginOffset"]) == (19, "0")
+
+    play(story)
+
+
+def test_a_pull_that_may_not_be_held_or_finds_no_place_is_answered_at_once() -> None:
+    async def story() -> None:
+        async with scene(RocketmqLimits(holds_max=0)) as stage:
+            peer = await stage.connect()
+            for fields in ({}, {"sysFlag": 2}, SUSPEND):
+                peer.pull(**fields)
+                assert (await peer.answer()).code == 19
+
+    play(story)
+
+
+def test_a_held_pull_of_a_deleted_topic() -> None:
+    async def story() -> None:
+        async with scene() as stage:
+            peer = await stage.connect()
+            peer.pull(**SUSPEND)
+            await stage.until(lambda: len(stage.server.holds) == 1)
+            del stage.spy.topic_by_name["t"]
+            assert (await peer.answer()).code == 17
+
+    play(story)
+
+
+def test_held_pulls_go_with_their_connection() -> None:
+    async def story() -> None:
+        async with scene() as stage:
+            peer = await stage.connect()
+            peer.pull(**SUSPEND)
+            await stage.until(lambda: len(stage.server.holds) == 1)
+            peer.writer.close()
+            await stage.until(lambda: len(stage.server.holds) == 0)
+
+    play(story)
+
+
+# --- stopping ---------------------------------------------------------------------------------
+
+
+def test_stopping_answers_what_was_asked_then_closes() -> None:
+    """A held pull gets "nothing new", a pull that reads gets its records."""
+
+    async def story() -> None:
+        async with scene() as stage:
+            holder, reader = await stage.connect(), await stage.connect()
+            holder.pull(1, **SUSPEND)
+            await stage.until(lambda: len(stage.server.holds) == 1)
+            stage.spy.answers_at_once = False
+            stage.spy.append("t", b"x", queue_id=1)
+            reader.pull(2, queueId=1)
+            await stage.until(lambda: stage.spy.waiting)
+            stopping = asyncio.create_task(stage.server.stop(5))
+            answer = await holder.answer()
+            assert (answer.opaque, answer.code) == (1, 19)
+            assert await holder.closed()
+            stage.spy.waiting.pop()()
+            answer = await reader.answer()
+            assert (answer.opaque, answer.code) == (2, 0)
+            assert await reader.closed()
+            await stopping
+            with pytest.raises(ConnectionRefusedError):
+                await stage.connect()
+
+    play(story)
+
+
+def test_routes_name_the_advertised_address() -> None:
+    async def story() -> None:
+        async with scene(advertise="mq.example.org:10911", broker_name="b7") as stage:
+            peer = await stage.connect()
+            peer.send(105, topic="t")
+            route = json.loads((await peer.answer()).body)
+            (broker,) = route["brokerDatas"]
+            assert broker["brokerAddrs"] == {"0": "mq.example.org:10911"}
+            assert broker["brokerName"] == "b7"
+
+    play(story)
