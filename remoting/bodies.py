@@ -43,10 +43,15 @@ class TopicRoute(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class TopicList(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Answer to GET_ALL_TOPICS."""
+    """Answer to GET_ALL_TOPICS.
+
+    `pmq_topic_list` is PolyMQ's own: for each of `topic_list` the name as its user writes it, or
+    None where that is no Unicode text.
+    """
 
     topic_list: list[str]
     broker_addr: str | None = None
+    pmq_topic_list: list[str | None] | None = None
 
 
 _BARE_KEY: Final = re.compile(rb'"(?:[^"\\]|\\.)*"|([{,]\s*)(-?\d+)(\s*:)')
@@ -79,6 +84,9 @@ def decode_route(body: bytes) -> TopicRoute:
 def decode_topic_list(body: bytes) -> TopicList:
     """A list of topics. Raises BadFields."""
     try:
-        return msgspec.json.decode(body, type=TopicList)
+        topics = msgspec.json.decode(body, type=TopicList)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise BadFields(f"topic list: {error}") from error
+    if topics.pmq_topic_list is not None and len(topics.pmq_topic_list) != len(topics.topic_list):
+        raise BadFields("topic list: the two lists of names differ in length")
+    return topics

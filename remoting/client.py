@@ -118,6 +118,20 @@ Steps = Generator[Step, Command | None, T]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TopicName:
+    """A topic's two names.
+
+    Attributes:
+        stored: in RocketMQ's character set.
+        user: what the other operations take; None where it is no Unicode text. Servers that are
+            not PolyMQ have one name only.
+    """
+
+    stored: str
+    user: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerQueues:
     """The readable queues of a topic on one broker group: ids 0 to `queue_count - 1`."""
 
@@ -199,10 +213,15 @@ class ClientCore:
 
     # --- operations -----------------------------------------------------------------------
 
-    def topics(self) -> Steps[list[str]]:
-        """The names of all topics, in RocketMQ's character set."""
+    def topics(self) -> Steps[list[TopicName]]:
+        """The names of all topics."""
         answer = yield from self._ask_any(RequestCode.GET_ALL_TOPICS, {})
-        return decode_topic_list(answer.body).topic_list
+        listed = decode_topic_list(answer.body)
+        users = listed.topic_list if listed.pmq_topic_list is None else listed.pmq_topic_list
+        return [
+            TopicName(stored=stored, user=user)
+            for stored, user in zip(listed.topic_list, users, strict=True)
+        ]
 
     def route(self, topic: str) -> Steps[Route]:
         """Where the topic lives, asked for anew. RequestFailed with TOPIC_NOT_EXIST if nowhere."""

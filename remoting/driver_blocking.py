@@ -22,6 +22,7 @@ from remoting.client import (
     QueueBounds,
     Route,
     Steps,
+    TopicName,
 )
 from remoting.connection import AnswerReceived, Connection
 from remoting.errors import CallFailed, RemoteProtocolError
@@ -97,8 +98,8 @@ class BlockingClient:
         self._sleep = sleep
         self._links: dict[Address, _Link] = {}
 
-    def topics(self) -> list[str]:
-        """The names of all topics, in RocketMQ's character set."""
+    def topics(self) -> list[TopicName]:
+        """The names of all topics."""
         return self._run(self._core.topics())
 
     def route(self, topic: str) -> Route:

@@ -111,8 +111,17 @@ def no_such_queue(info: TopicInfo, queue_id: int) -> Answer:
 
 def topic_list(port: BrokerPort) -> Answer:
     """Answer to GET_ALL_TOPICS."""
-    body = encode_body(TopicList(topic_list=[encode_name(info.name) for info in port.topics()]))
-    return Answer(code=ResponseCode.SUCCESS, fields={}, body=body)
+    names = [info.name for info in port.topics()]
+    body = TopicList(
+        topic_list=[encode_name(name) for name in names],
+        pmq_topic_list=[name if _is_unicode(name) else None for name in names],
+    )
+    return Answer(code=ResponseCode.SUCCESS, fields={}, body=encode_body(body))
+
+
+def _is_unicode(name: str) -> bool:
+    """Whether it can travel in JSON: AMQP names may be any bytes."""
+    return not any("\ud800" <= character <= "\udfff" for character in name)
 
 
 def route(port: BrokerPort, fields: TopicFields, identity: Identity, address: str) -> Answer:

@@ -148,5 +148,6 @@ def test_what_is_no_route_is_refused(document: bytes) -> None:
 def test_a_topic_list_is_read_back() -> None:
     topics = TopicList(topic_list=["a", "%RETRY%g"])
     assert decode_topic_list(encode_body(topics)) == topics
-    with pytest.raises(BadFields):
-        decode_topic_list(b"7")
+    for body in (b"7", b'{"topicList":["a"],"pmqTopicList":[]}'):
+        with pytest.raises(BadFields):
+            decode_topic_list(body)

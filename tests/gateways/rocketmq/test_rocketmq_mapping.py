@@ -111,9 +111,12 @@ def test_the_offsets_of_a_queue() -> None:
     assert mapping.offset(spy.as_port(), 30, QueueFields(topic="x", queue_id=0)).code == 17
 
 
-def test_the_topic_list_has_stored_names() -> None:
-    answer = mapping.topic_list(some_port().as_port())
-    assert json.loads(answer.body)["topicList"] == ["sensors", "a|2fb", encode_name(LONG)]
+def test_the_topic_list_has_stored_names_and_the_users() -> None:
+    spy = some_port()
+    spy.create("\udcff")  # bytes that are no text, as AMQP allows
+    listed = json.loads(mapping.topic_list(spy.as_port()).body)
+    assert listed["topicList"] == ["sensors", "a|2fb", encode_name(LONG), "|ff"]
+    assert listed["pmqTopicList"] == ["sensors", "a/b", LONG, None]
 
 
 def test_every_reason_has_a_code() -> None:
