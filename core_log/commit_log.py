@@ -1,0 +1,440 @@
+"""The commit log: one writer appends, the end moves in three steps.
+
+    appended   in memory, visible to `read_hot`
+    written    handed to the operating system (`write`, once per loop iteration)
+    flushed    on the disk (`Flusher.collect`)
+
+Rules:
+
+* All methods but `read_cold` belong to the loop's thread.
+* An append takes all of its rows or none. Whatever refuses it (size, full disk, a disk that does
+  not keep up) is known before a record is visible, and what was begun is taken back.
+* A record never crosses a segment's end: what does not fit leaves a blank record there (RocketMQ's
+  filler) and goes to the next segment. An atomic batch lies in one segment wholly.
+* `write` never waits for the disk itself, only for the page cache. If the disk is full, records
+  that were appended stay in memory and the next `write` tries again.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import Final
+
+from core_log import kernels
+from core_log.atomic import Piece, batch_property, continuation, expand, part_of, row_of
+from core_log.errors import (
+    FailureLatch,
+    StorageBusy,
+    StorageFull,
+    TooLarge,
+)
+from core_log.files import Files
+from core_log.kernels.batch import (
+    BLANK_SIZE,
+    BODY_START,
+    DISPATCH_TARGETS_MAX,
+    EXTRA_START,
+    MAGIC_BLANK,
+    PROPERTIES_SIZE_MAX,
+    Batch,
+)
+from core_log.kernels.layout import ENTRY_SIZE, PROPERTY_BATCH_SIZE
+from core_log.reader import LogReader
+from core_log.record import RecordParts, RecordTemplate, encode_host
+from core_log.segments import Segment, Segments
+from core_log.settings import StoreSettings
+from core_log.tail import Tail
+
+BLANK: Final = struct.Struct(">II")
+BATCH_COUNT_MAX: Final = 0xFFFF
+"""Four hex digits count the records of an atomic batch."""
+
+
+class Span:
+    """Records that stand one after the other in memory, as they were appended.
+
+    Attributes:
+        memory, start, end: the records are memory[start:end].
+        position: the log position of the first record.
+        count: how many records.
+        entries: their 20-byte index entries.
+    """
+
+    __slots__ = ("count", "end", "entries", "memory", "position", "start")
+
+    def __init__(
+        self, memory: bytearray, start: int, end: int, position: int, entries: bytes
+    ) -> None:
+        self.memory = memory
+        self.start = start
+        self.end = end
+        self.position = position
+        self.entries = entries
+        self.count = len(entries) // ENTRY_SIZE
+
+    def __repr__(self) -> str:
+        return f"Span({self.count} records at {self.position})"
+
+
+class CommitLog:
+    """The log of one store.
+
+    Args:
+        position: where the log goes on: all before it is on the disk.
+    """
+
+    def __init__(
+        self,
+        *,
+        files: Files,
+        segments: Segments,
+        reader: LogReader,
+        settings: StoreSettings,
+        failure: FailureLatch,
+        position: int,
+    ) -> None:
+        self._files = files
+        self._segments = segments
+        self._segment = segments.last
+        self._settings = settings
+        self._failure = failure
+        self._tail = Tail(position, settings.chunk_bytes)
+        self._reader = reader
+        self._hosts = encode_host(settings.host, settings.port)
+        self._full: StorageFull | None = None  # why the last write left something in memory
+        self.appended = position
+        """End of what is in memory and visible to `read_hot`."""
+        self.written = position
+        """End of what the operating system has."""
+        self._flushed = position
+
+    @property
+    def flushed(self) -> int:
+        """End of what is on the disk."""
+        return self._flushed
+
+    @flushed.setter
+    def flushed(self, position: int) -> None:
+        assert self._flushed <= position <= self.written
+        self._flushed = position
+        self._tail.trim(self._settings.tail_bytes_max, position)
+
+    @property
+    def start(self) -> int:
+        """The first position that the log still has."""
+        return self._segments.start
+
+    @property
+    def tail_start(self) -> int:
+        """The oldest position that is in memory."""
+        return self._tail.start
+
+    @property
+    def unflushed_bytes(self) -> int:
+        """How much waits for the disk."""
+        return self.appended - self._flushed
+
+    # --- appending ----------------------------------------------------------------------------
+
+    def append_run(
+        self,
+        template: RecordTemplate,
+        batch: Batch,
+        first: int,
+        last: int,
+        *,
+        targets: Sequence[tuple[int, int]],
+        born_ms: int,
+        store_ms: int,
+    ) -> list[Span]:
+        """Append rows [first, last) of the batch: all or none.
+
+        Args:
+            targets: (queue number, offset) of each queue, the topic's own first. Row k of the run
+                takes the offset plus k there. More than 256 continue in system records of the
+                same atomic batch.
+
+        Returns:
+            The records in order; normally one span, more where a chunk or a segment ended.
+
+        Raises:
+            TooLarge, StorageFull, StorageBusy, StorageFailed: nothing was appended.
+        """
+        if len(targets) > DISPATCH_TARGETS_MAX:
+            return self._append_wide_run(
+                template, batch, first, last, targets=targets, born_ms=born_ms, store_ms=store_ms
+            )
+        total = self._measure(template, batch, first, last, len(targets), 0)
+        self._check_ready(total)
+        mark = self._mark()
+        try:
+            spans = self._write_rows(template, b"", targets, batch, first, last, born_ms, store_ms)
+        except BaseException:
+            self._rewind(mark)
+            raise
+        self.appended = self._tail.last.end
+        return spans
+
+    def append_record(
+        self,
+        template: RecordTemplate,
+        body: bytes,
+        *,
+        extra: bytes = b"",
+        targets: Sequence[tuple[int, int]] = (),
+        born_ms: int,
+        store_ms: int,
+    ) -> Span:
+        """Append one record. The cold path: `append_run` is for all that comes in numbers.
+
+        Raises:
+            As `append_run`.
+        """
+        return self.append_run(
+            template, row_of(body, extra), 0, 1, targets=targets, born_ms=born_ms, store_ms=store_ms
+        )[0]
+
+    def append_atomic(self, records: Sequence[RecordParts], *, store_ms: int) -> list[Span]:
+        """Append records that belong together: after a crash all of them are there, or none.
+
+        Returns:
+            One span per record, in their order.
+
+        Raises:
+            TooLarge: also if the batch is larger than a segment or has more than 65,535 records.
+            StorageFull, StorageBusy, StorageFailed: nothing was appended.
+        """
+        mark = self._mark()
+        try:
+            spans = self._write_atomic(expand(records), store_ms)
+        except BaseException:
+            self._rewind(mark)
+            raise
+        self.appended = self._tail.last.end
+        return spans
+
+    def _append_wide_run(
+        self,
+        template: RecordTemplate,
+        batch: Batch,
+        first: int,
+        last: int,
+        targets: Sequence[tuple[int, int]],
+        born_ms: int,
+        store_ms: int,
+    ) -> list[Span]:
+        """`append_run` for more targets than one record names: each row is an atomic batch."""
+        mark = self._mark()
+        spans = []
+        try:
+            for row in range(first, last):
+                record = RecordParts(
+                    template=template,
+                    body=part_of(batch, row, BODY_START),
+                    extra=part_of(batch, row, EXTRA_START),
+                    targets=[(number, offset + row - first) for number, offset in targets],
+                    born_ms=born_ms,
+                )
+                spans += self._write_atomic(expand((record,)), store_ms)
+        except BaseException:
+            self._rewind(mark)
+            raise
+        self.appended = self._tail.last.end
+        return spans
+
+    def _write_atomic(self, pieces: Sequence[Piece], store_ms: int) -> list[Span]:
+        """Write an atomic batch into memory: consecutive, in one segment."""
+        if len(pieces) > BATCH_COUNT_MAX:
+            raise TooLarge(f"an atomic batch of {len(pieces)} records")
+        suffix_size = PROPERTY_BATCH_SIZE if len(pieces) > 1 else 0
+        rows = [row_of(piece.body, piece.extra) for piece in pieces]
+        total = sum(
+            self._measure(piece.template, row, 0, 1, len(piece.targets), suffix_size)
+            for piece, row in zip(pieces, rows, strict=True)
+        )
+        if total > self._settings.segment_bytes - BLANK_SIZE:
+            raise TooLarge(f"an atomic batch of {total} bytes, more than a segment holds")
+        self._check_ready(total)
+        if self._tail.last.end + total + BLANK_SIZE > self._segment.end:
+            self._roll(total)
+        identifier = self._tail.last.end
+        spans: list[Span] = []
+        for index, (piece, row) in enumerate(zip(pieces, rows, strict=True)):
+            template = piece.template
+            if piece.continues is not None:
+                template = continuation(spans[piece.continues].entries)
+            suffix = batch_property(identifier, index, len(pieces)) if suffix_size else b""
+            spans += self._write_rows(
+                template, suffix, piece.targets, row, 0, 1, piece.born_ms, store_ms
+            )
+        return [span for span, piece in zip(spans, pieces, strict=True) if piece.continues is None]
+
+    # --- room ---------------------------------------------------------------------------------
+
+    def _measure(
+        self,
+        template: RecordTemplate,
+        batch: Batch,
+        first: int,
+        last: int,
+        target_count: int,
+        suffix_size: int,
+    ) -> int:
+        """The bytes that the rows need in all. Raises TooLarge."""
+        total, record_max, body_max, properties_max = kernels.run_size(
+            batch, first, last, template.form, target_count, suffix_size
+        )
+        if body_max > self._settings.message_bytes_max:
+            limit = self._settings.message_bytes_max
+            raise TooLarge(f"a body of {body_max} bytes; the limit is {limit}")
+        if properties_max > PROPERTIES_SIZE_MAX:
+            raise TooLarge(
+                f"properties of {properties_max} bytes; the limit is {PROPERTIES_SIZE_MAX}"
+            )
+        if record_max > self._settings.segment_bytes - BLANK_SIZE:
+            raise TooLarge(f"a record of {record_max} bytes, more than a segment holds")
+        return total
+
+    def _check_ready(self, size: int) -> None:
+        """Raise unless the disk has kept up and has not failed."""
+        self._failure.check()
+        if self._full is not None:
+            raise StorageFull(str(self._full))
+        waiting = self._tail.last.end - self._flushed
+        if waiting and waiting + size > self._settings.unflushed_bytes_max:
+            raise StorageBusy(f"{waiting} bytes wait for the disk")
+
+    def _mark(self) -> tuple[tuple[int, int], Segment]:
+        return self._tail.mark(), self._segment
+
+    def _rewind(self, mark: tuple[tuple[int, int], Segment]) -> None:
+        """Take back what was begun since `mark`: nobody has seen it."""
+        tail_mark, self._segment = mark
+        self._tail.rewind(tail_mark)
+
+    def _write_rows(
+        self,
+        template: RecordTemplate,
+        suffix: bytes,
+        targets: Sequence[tuple[int, int]],
+        batch: Batch,
+        first: int,
+        last: int,
+        born_ms: int,
+        store_ms: int,
+    ) -> list[Span]:
+        """Write the rows into memory, beginning chunks and segments where they are needed."""
+        spans = []
+        row = first
+        while row < last:
+            chunk = self._tail.last
+            start = chunk.used
+            room = max(self._segment.end - BLANK_SIZE - chunk.end, 0)
+            count, end, entries = kernels.append_run(
+                chunk.memory,
+                start,
+                min(len(chunk.memory), start + room),
+                chunk.end,
+                template.form,
+                self._hosts,
+                suffix,
+                targets,
+                row - first,
+                batch,
+                row,
+                last,
+                born_ms,
+                store_ms,
+            )
+            if count:
+                spans.append(Span(chunk.memory, start, end, chunk.end, entries))
+                chunk.used = end
+                row += count
+                continue
+            size = kernels.run_size(batch, row, row + 1, template.form, len(targets), len(suffix))[
+                0
+            ]
+            if size > room:
+                self._roll(size)
+            else:
+                self._tail.add(chunk.end, size, room)
+        return spans
+
+    def _roll(self, size: int) -> None:
+        """Close the segment with a blank record and go on in the next, with room for `size`."""
+        chunk = self._tail.last
+        remaining = self._segment.end - chunk.end
+        assert remaining >= BLANK_SIZE
+        following = self._segments.roll(self._segment.end)
+        if len(chunk.memory) - chunk.used < BLANK_SIZE:
+            chunk = self._tail.add(chunk.end, BLANK_SIZE, BLANK_SIZE)
+        BLANK.pack_into(chunk.memory, chunk.used, remaining, MAGIC_BLANK)
+        chunk.used += BLANK_SIZE
+        self._segment = following
+        self._tail.add(following.start, size, following.end - BLANK_SIZE - following.start)
+
+    # --- writing ------------------------------------------------------------------------------
+
+    def write(self) -> None:
+        """Hand everything appended to the operating system.
+
+        Raises:
+            StorageFull: it stays in memory, appends are refused; call again later.
+            StorageFailed: final.
+        """
+        if self.written == self.appended:
+            return
+        self._failure.check()
+        try:
+            for chunk in self._tail.since(self.written):
+                segment = self._segments.at(chunk.position)
+                assert segment is not None
+                start = max(self.written - chunk.position, 0)
+                piece = memoryview(chunk.memory)[start : chunk.used]
+                at = chunk.position + start - segment.start
+                self._files.pwritev(segment.handle, (piece,), at)
+                self.written = chunk.end
+        except OSError as error:
+            failed = self._failure.translate("writing the log", error)
+            if isinstance(failed, StorageFull):
+                self._full = failed
+            raise failed from error
+        assert self.written == self.appended
+        self._full = None
+
+    # --- reading ------------------------------------------------------------------------------
+
+    def read_hot(self, entries: bytes, stride: int) -> bytes | None:
+        """The records of these index entries, one after the other, from memory.
+
+        Returns:
+            None unless all of them are in memory: then `read_cold` has them.
+        """
+        parts = []
+        index = 0
+        count = len(entries) // stride
+        while index < count:  # once per chunk
+            position = int.from_bytes(entries[index * stride : index * stride + 8], "big")
+            chunk = self._tail.find(position)
+            if chunk is None:
+                return None
+            records, taken, _ = kernels.gather(
+                entries, stride, index, chunk.memory, chunk.position, chunk.used, False
+            )
+            if taken == 0:
+                return None
+            parts.append(records)
+            index += taken
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def read_cold(self, entries: bytes, stride: int) -> bytes:
+        """The records of these index entries, one after the other, from the disk. Any thread.
+
+        The caller asks only for what is written. Every record is checked: size, position and
+        checksum.
+
+        Raises:
+            CorruptRecord: one can not be read, or is not what the entry says.
+        """
+        return self._reader.read(entries, stride)

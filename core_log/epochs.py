@@ -1,0 +1,75 @@
+"""Epochs: every opening of a log for writing, and where it began.
+
+Two logs that agree on an epoch's start hold the same bytes up to its end. So a place in a log is
+named by (position, epoch), and whoever kept such a name (`state.db`, a follower) can ask whether
+this log still has that place.
+
+An epoch begins with a system record in the log (`PMQ_E`), which is the truth. The file
+`epochFileCheckpoint` lists all of them, so that opening need not read the whole log; if it is
+missing or damaged, recovery reads the log for them.
+
+    <CRC-32 of the rest, 8 hex digits>\\n
+    <epoch>-<start position>\\n ...
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from typing import Final
+
+from core_log.checkpoint import read_whole_file, write_whole_file
+from core_log.files import Files
+from core_log.record import PROPERTY_EPOCH, SYSTEM_TOPIC, Record, RecordTemplate
+
+EPOCHS_NAME: Final = "epochFileCheckpoint"
+EPOCHS_BYTES_MAX: Final = 64 * 1024 * 1024
+"""More than a million openings: a file that is larger is not ours."""
+
+
+def epoch_template(epoch: int) -> RecordTemplate:
+    """The template of the record (with an empty body) that begins an epoch."""
+    return RecordTemplate(SYSTEM_TOPIC, 0, b"%b\x01%016x\x02" % (PROPERTY_EPOCH, epoch))
+
+
+def epoch_of(record: Record) -> int:
+    """The epoch that a record found by `PROPERTY_EPOCH` begins."""
+    return int(record.properties[PROPERTY_EPOCH.decode()], 16)
+
+
+def encode_epochs(epochs: Sequence[tuple[int, int]]) -> bytes:
+    """(epoch, start position) pairs as the file's bytes."""
+    lines = "".join(f"{epoch}-{start}\n" for epoch, start in epochs).encode()
+    return b"%08x\n%b" % (zlib.crc32(lines), lines)
+
+
+def decode_epochs(data: bytes) -> list[tuple[int, int]] | None:
+    """What the bytes say, or None if they are not a whole list that ascends."""
+    digits, _, lines = data.partition(b"\n")
+    if digits != b"%08x" % zlib.crc32(lines):
+        return None
+    epochs = []
+    for line in lines.decode("ascii").splitlines():
+        epoch, _, start = line.partition("-")
+        epochs.append((int(epoch), int(start)))
+    return epochs
+
+
+def read_epochs(files: Files, directory: str) -> list[tuple[int, int]] | None:
+    """The directory's list; None if it is missing or not sound. Raises OSError."""
+    data = read_whole_file(files, f"{directory}/{EPOCHS_NAME}", EPOCHS_BYTES_MAX)
+    return None if data is None else decode_epochs(data)
+
+
+def write_epochs(files: Files, directory: str, epochs: Sequence[tuple[int, int]]) -> None:
+    """Replace the directory's list. Raises OSError."""
+    write_whole_file(files, directory, EPOCHS_NAME, encode_epochs(epochs))
+
+
+def epoch_holds(epochs: Sequence[tuple[int, int]], epoch: int, position: int, end: int) -> bool:
+    """Whether `position` lies within `epoch` (its end included) in a log that ends at `end`."""
+    for index, (known, start) in enumerate(epochs):
+        if known == epoch:
+            following = epochs[index + 1][1] if index + 1 < len(epochs) else end
+            return start <= position <= following
+    return False

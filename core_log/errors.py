@@ -1,0 +1,103 @@
+"""What can go wrong in the store, and who has to act.
+
+* `TooLarge`: the caller's message. Nothing was stored and no offset was taken.
+* `StorageFull`, `StorageBusy`: the disk has no room, or does not keep up. Nothing that append
+  refuses was stored; reading goes on; the same call works again once there is room.
+* `StorageFailed`: the disk failed a write or a sync. Final for this log directory until the
+  process is started again, because after a failed sync nobody knows which pages are on the disk.
+* `CorruptRecord`: bytes that are not the record that should stand there. Never served.
+* `StoreRefused`, `StoreCorrupt`: the directory can not be opened. One sentence says why and what
+  the operator can do; nothing was changed.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+
+
+class StoreError(Exception):
+    """Base of everything that the store raises on purpose."""
+
+
+class TooLarge(StoreError):
+    """The body or the properties exceed a limit. Nothing was stored."""
+
+
+class StorageFull(StoreError):
+    """No room on the disk. What was refused was not stored; try again when there is room."""
+
+
+class StorageBusy(StorageFull):
+    """More is waiting for the disk than memory may hold. Try again after the next flush."""
+
+
+class StorageFailed(StoreError):
+    """The disk failed. Final for the log directory until the process is started again."""
+
+
+class CorruptRecord(StoreError):
+    """The bytes at a position are not the record that should stand there.
+
+    Args:
+        position: where in the commit log (or in the given memory, when nothing better is known).
+        text: what is wrong with it.
+    """
+
+    def __init__(self, position: int, text: str) -> None:
+        super().__init__(f"record at {position}: {text}")
+        self.position = position
+        self.text = text
+
+
+class StoreRefused(StoreError):
+    """The directory can not be opened as a store; the sentence says why."""
+
+
+class StoreCorrupt(StoreRefused):
+    """The directory holds a store that lost data which had been synced. Nothing was changed."""
+
+
+class FailureLatch:
+    """Remembers the first disk failure of a log directory, for ever.
+
+    Shared by everything that writes to the directory, so that a failed sync in one thread stops
+    the writes in all others. Never reset: a new process has to look at the disk anew.
+    """
+
+    __slots__ = ("_text",)
+
+    def __init__(self) -> None:
+        self._text: str | None = None
+
+    @property
+    def failed(self) -> bool:
+        """Whether the directory has failed."""
+        return self._text is not None
+
+    def check(self) -> None:
+        """Raise `StorageFailed` if the directory has failed."""
+        if self._text is not None:
+            raise StorageFailed(self._text)
+
+    def fail(self, what: str, cause: OSError) -> StorageFailed:
+        """Take note of a failure (the first one stays) and return the error to raise."""
+        if self._text is None:
+            self._text = f"{what}: {describe(cause)}"
+        return StorageFailed(self._text)
+
+    def translate(self, what: str, cause: OSError) -> StoreError:
+        """The store's error for a failed write: a full disk is no failure, all else is."""
+        if is_full(cause):
+            return StorageFull(f"{what}: {describe(cause)}")
+        return self.fail(what, cause)
+
+
+def is_full(error: OSError) -> bool:
+    """Whether the operating system says that there is no room."""
+    return error.errno in (errno.ENOSPC, errno.EDQUOT)
+
+
+def describe(error: OSError) -> str:
+    """The operating system's words for an error, without Python's decoration."""
+    return os.strerror(error.errno) if error.errno else str(error)

@@ -1,0 +1,174 @@
+"""The only door to the disk.
+
+`Files` is everything that the store asks of a file system; `RealFiles` is the operating system.
+Tests put other implementations here: one that drops what was not synced, one whose sync is held
+back, one that fails.
+
+Rules:
+
+* Every method raises `OSError` and nothing else. The caller translates.
+* A handle is an int that `open` gave out. All methods may be called from any thread.
+* `pwritev` writes all of it or raises. After it raised, any part may have been written.
+* What must survive a power cut: `fdatasync` for a file's bytes and size, `sync_directory` for
+  names that were made, renamed or removed in it.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+from collections.abc import Sequence
+from typing import Protocol
+
+Buffer = bytes | bytearray | memoryview
+
+FILE_MODE = 0o600
+"""Messages are nobody else's business (a broker that left them readable got a CVE for it)."""
+DIRECTORY_MODE = 0o700
+
+
+class Files(Protocol):
+    """A file system, as far as the store needs one."""
+
+    def open(self, path: str, *, create: bool = False) -> int:
+        """Open for reading and writing; with `create`, make an empty file if there is none."""
+
+    def close(self, handle: int) -> None:
+        """Give the handle back. Releases its lock."""
+
+    def size(self, handle: int) -> int:
+        """The file's size in bytes."""
+
+    def pread(self, handle: int, size: int, position: int) -> bytes:
+        """Read up to `size` bytes; fewer only at the end of the file."""
+
+    def pwritev(self, handle: int, buffers: Sequence[Buffer], position: int) -> None:
+        """Write all buffers, one after the other, from `position` on."""
+
+    def truncate(self, handle: int, size: int) -> None:
+        """Set the size; new bytes are zero."""
+
+    def preallocate(self, handle: int, size: int) -> None:
+        """Give the file room for `size` bytes, so that writing there can not meet a full disk.
+        New bytes are zero; what is there stays."""
+
+    def fdatasync(self, handle: int) -> None:
+        """Return once the file's bytes and its size are on the disk."""
+
+    def lock(self, handle: int) -> bool:
+        """Take the file's one exclusive lock, without waiting. False if somebody has it."""
+
+    def list(self, path: str) -> list[str]:
+        """The names in a directory, sorted; empty if there is no such directory."""
+
+    def make_directory(self, path: str) -> None:
+        """Make a directory and its parents; no error if it is there."""
+
+    def remove_directory(self, path: str) -> None:
+        """Remove an empty directory; no error if there is none."""
+
+    def sync_directory(self, path: str) -> None:
+        """Return once the names in the directory are on the disk."""
+
+    def rename(self, path: str, new_path: str) -> None:
+        """Give a file another name, replacing the file that has it."""
+
+    def unlink(self, path: str) -> None:
+        """Remove a file; no error if there is none."""
+
+
+class RealFiles:
+    """The operating system's files: owner only (0600, 0700), closed on exec."""
+
+    def open(self, path: str, *, create: bool = False) -> int:
+        flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
+        return os.open(path, flags, FILE_MODE)
+
+    def close(self, handle: int) -> None:
+        os.close(handle)
+
+    def size(self, handle: int) -> int:
+        return os.fstat(handle).st_size
+
+    def pread(self, handle: int, size: int, position: int) -> bytes:
+        first = os.pread(handle, size, position)
+        if len(first) == size or not first:
+            return first
+        parts = [first]
+        missing = size - len(first)
+        while missing:  # bounded: every turn reads at least a byte or ends
+            part = os.pread(handle, missing, position + size - missing)
+            if not part:
+                break
+            parts.append(part)
+            missing -= len(part)
+        return b"".join(parts)
+
+    def pwritev(self, handle: int, buffers: Sequence[Buffer], position: int) -> None:
+        written = os.pwritev(handle, buffers, position)
+        total = sum(len(buffer) for buffer in buffers)
+        if written == total:
+            return
+        rest = memoryview(b"".join(buffers))
+        while written < total:  # bounded: every turn writes at least a byte or raises
+            step = os.pwrite(handle, rest[written:], position + written)
+            if step == 0:
+                raise OSError(errno.EIO, "a write made no progress")
+            written += step
+
+    def truncate(self, handle: int, size: int) -> None:
+        os.ftruncate(handle, size)
+
+    def preallocate(self, handle: int, size: int) -> None:
+        if size == 0:
+            return
+        try:
+            os.posix_fallocate(handle, 0, size)
+        except OSError as error:
+            # A file system without reservation still works: a full disk then shows at the write.
+            if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):
+                raise
+            if os.fstat(handle).st_size < size:
+                os.ftruncate(handle, size)
+
+    def fdatasync(self, handle: int) -> None:
+        os.fdatasync(handle)
+
+    def lock(self, handle: int) -> bool:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+    def list(self, path: str) -> list[str]:
+        try:
+            return sorted(os.listdir(path))
+        except FileNotFoundError:
+            return []
+
+    def make_directory(self, path: str) -> None:
+        os.makedirs(path, DIRECTORY_MODE, exist_ok=True)
+
+    def remove_directory(self, path: str) -> None:
+        try:
+            os.rmdir(path)
+        except FileNotFoundError:
+            return
+
+    def sync_directory(self, path: str) -> None:
+        handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+    def rename(self, path: str, new_path: str) -> None:
+        os.rename(path, new_path)
+
+    def unlink(self, path: str) -> None:
+        try:
+            os.unlink(path)
+        except FileNotFoundError:
+            return

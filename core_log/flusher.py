@@ -1,0 +1,121 @@
+"""One thread that syncs the log, so that the loop never waits for a disk.
+
+Theory of operation (group commit). At the end of a loop iteration the loop writes and calls
+`request`. The thread syncs up to what was written then. What is requested while it is busy is
+covered by its next turn, all of it at once. When a turn ends, the eventfd of `fileno` becomes
+readable, and the loop calls `collect`, the only place where the flushed position moves.
+
+Rules:
+
+* The thread touches nothing of the log but the list of segments and their handles. It is told a
+  position and reports a position: two ints that are each written by one thread only.
+* A turn syncs the files in order, then the names of new segments, then reports. If anything
+  fails, it reports nothing, ever again: after a failed sync the kernel may have dropped the pages,
+  and a second sync that succeeds would say nothing about them.
+* Making the next segment ahead of use is this thread's spare-time work. A full disk there is not
+  a failure of the flush: the append that needs the segment meets it.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+
+from core_log.commit_log import CommitLog
+from core_log.errors import FailureLatch, StorageFull, StoreError
+from core_log.segments import Segments
+
+
+class Flusher:
+    """Syncs one log. Started by the constructor, ended by `stop`."""
+
+    def __init__(self, *, log: CommitLog, segments: Segments, failure: FailureLatch) -> None:
+        self._log = log
+        self._segments = segments
+        self._failure = failure
+        self._requested = log.flushed  # written by the loop's thread
+        self._done = log.flushed  # written by the flusher's thread
+        self._stopping = False  # written by the loop's thread, once
+        self._wake = os.eventfd(0, os.EFD_CLOEXEC)
+        self._report = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._thread = threading.Thread(target=self._run, name="flusher", daemon=True)
+        self._thread.start()
+
+    # --- the loop's side ------------------------------------------------------------------------
+
+    def request(self) -> None:
+        """Ask for a sync of everything written so far. Returns at once."""
+        written = self._log.written
+        if written > self._requested:
+            self._requested = written
+            os.eventfd_write(self._wake, 1)
+
+    def fileno(self) -> int:
+        """Readable when a turn has ended, well or not: call `collect`."""
+        return self._report
+
+    def collect(self) -> int:
+        """Move `log.flushed` to what the thread has synced, and return it.
+
+        Raises:
+            StorageFailed: a sync failed. Raised by every call from then on.
+        """
+        try:
+            os.eventfd_read(self._report)
+        except BlockingIOError:
+            pass  # nothing new; the caller only wants to know where it stands
+        self._failure.check()
+        if self._done > self._log.flushed:
+            self._log.flushed = self._done
+        return self._log.flushed
+
+    def stop(self) -> None:
+        """Sync once more what is written, end the thread and collect.
+
+        Raises:
+            StorageFailed: the last sync failed, or an earlier one.
+        """
+        if self._stopping:
+            return
+        self._requested = self._log.written
+        self._stopping = True
+        os.eventfd_write(self._wake, 1)
+        self._thread.join()
+        try:
+            self.collect()
+        finally:
+            os.close(self._wake)
+            os.close(self._report)
+
+    # --- the thread's side ----------------------------------------------------------------------
+
+    def _run(self) -> None:
+        stopping = False
+        while not stopping:
+            os.eventfd_read(self._wake)  # blocks; takes all requests that came together
+            stopping = self._stopping
+            target = self._requested
+            if self._failure.failed:
+                os.eventfd_write(self._report, 1)
+                continue
+            if target > self._done:
+                self._sync(target)
+                os.eventfd_write(self._report, 1)
+            if not stopping:
+                self._prepare(target)
+
+    def _sync(self, target: int) -> None:
+        try:
+            self._segments.sync(self._done, target)
+        except OSError as error:
+            self._failure.fail("syncing the log", error)
+            return
+        self._done = target
+
+    def _prepare(self, position: int) -> None:
+        try:
+            self._segments.prepare(position)
+        except StorageFull:
+            return  # the append that needs the room will say so
+        except StoreError:
+            os.eventfd_write(self._report, 1)  # the latch has it: collect raises it

@@ -1,0 +1,58 @@
+"""What both kernel twins, and those who read their answers, agree on beyond `batch.py`."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from core_log.kernels.batch import PROPERTY_CRC_SIZE, RECORD_BODY_AT
+
+PROPERTY_BATCH: Final = b"PMQ_B"
+"""An atomic batch: 16 hex digits of id (the position of its first record), 4 of the record's
+index, 4 of the count. Stands between `PMQ_Q` and the checksum."""
+PROPERTY_BATCH_SIZE: Final = len(PROPERTY_BATCH) + 1 + 24 + 1
+NO_BATCH: Final = (-1, 0, 0)
+"""No atomic batch is open; else its (id, index of the next record, count)."""
+
+PROPERTY_OF: Final = b"PMQ_OF"
+"""First property of a dispatch continuation: 16 hex digits of position, 8 of size, 16 of tag hash
+of the record that the targets belong to."""
+
+PROPERTY_TAGS: Final = b"TAGS"
+"""RocketMQ's name for the tag, whose hash stands in the index entry."""
+
+RECORD_SIZE_MIN: Final = RECORD_BODY_AT + 1 + 1 + 2 + PROPERTY_CRC_SIZE
+"""An empty body, a topic of one byte and the checksum."""
+
+ENTRY_SIZE: Final = 20
+"""An entry of a topic's own queue: position 8, size 4, tag hash 8 (RocketMQ's ConsumeQueue)."""
+PRIVATE_ENTRY_SIZE: Final = 32
+"""An entry of any other queue: the same, then expiry in ms 6, priority 1, flags 1, zeros 4."""
+
+NUMBER_MAX: Final = 0xFFFF_FFFF
+OFFSET_MAX: Final = 0xFFFF_FFFF_FFFF
+"""What the digits of the dispatch property can say."""
+
+# Why a walk over records stopped.
+STOP_END: Final = 0
+"""At the end of what was given: all of it is sound."""
+STOP_SHORT: Final = 1
+"""The record at the stop goes on behind what was given."""
+STOP_BLANK: Final = 2
+STOP_ZERO: Final = 3
+STOP_MAGIC: Final = 4
+STOP_SIZE: Final = 5
+STOP_POSITION: Final = 6
+STOP_CRC: Final = 7
+STOP_BATCH: Final = 8
+
+REASONS: Final = {
+    STOP_END: "sound",
+    STOP_SHORT: "incomplete",
+    STOP_BLANK: "the filler of a segment's end",
+    STOP_ZERO: "zeros, nothing was written there",
+    STOP_MAGIC: "no record starts there",
+    STOP_SIZE: "its sizes contradict each other",
+    STOP_POSITION: "it belongs to another position",
+    STOP_CRC: "its checksum is wrong",
+    STOP_BATCH: "it breaks an atomic batch",
+}

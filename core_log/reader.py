@@ -1,0 +1,191 @@
+"""Reading the log from the disk: records by their entries, and all records from a place on.
+
+Rule: nothing leaves this file unchecked. Size, position and checksum of every record are compared
+before a byte of it is given out. All of it may run in any thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from core_log import kernels
+from core_log.errors import CorruptRecord, describe
+from core_log.files import Files
+from core_log.kernels.layout import (
+    NO_BATCH,
+    REASONS,
+    STOP_BLANK,
+    STOP_END,
+    STOP_SHORT,
+    STOP_SIZE,
+    STOP_ZERO,
+)
+from core_log.record import Record, decode_record
+from core_log.segments import Segment, Segments
+
+READ_GAP_MAX: Final = 16 * 1024
+"""Between two records: reading this much too much costs less than another call."""
+READ_BYTES_MAX: Final = 1 << 20
+"""One read of the disk, so that a lagging reader's memory stays small."""
+
+
+class LogReader:
+    """Reads the files of one log."""
+
+    def __init__(self, *, files: Files, segments: Segments) -> None:
+        self._files = files
+        self._segments = segments
+
+    def read(self, entries: bytes, stride: int) -> bytes:
+        """The records of these index entries, one after the other.
+
+        Raises:
+            CorruptRecord: one can not be read, or is not what the entry says.
+        """
+        parts = []
+        index = 0
+        count = len(entries) // stride
+        while index < count:  # once per read of the disk
+            records, taken = self._read_some(entries, stride, index)
+            parts.append(records)
+            index += taken
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def _read_some(self, entries: bytes, stride: int, index: int) -> tuple[bytes, int]:
+        """The records of the first entries from `index` on that one read of the disk gets."""
+        at = index * stride
+        position = int.from_bytes(entries[at : at + 8], "big")
+        segment = self._segments.at(position)
+        if segment is None:
+            raise CorruptRecord(position, "the log has no such place")
+        if position + int.from_bytes(entries[at + 8 : at + 12], "big") > segment.end:
+            raise CorruptRecord(position, "it would pass the end of its segment")
+        position, size, count = kernels.plan_read(
+            entries, stride, index, READ_GAP_MAX, READ_BYTES_MAX, segment.end
+        )
+        memory = self.pread(segment, position, size)
+        records, taken, reason = kernels.gather(
+            entries, stride, index, memory, position, len(memory), True
+        )
+        if taken < count:
+            at += taken * stride
+            bad = int.from_bytes(entries[at : at + 8], "big")
+            raise CorruptRecord(bad, REASONS[STOP_SHORT if reason == STOP_END else reason])
+        return records, taken
+
+    def pread(self, segment: Segment, position: int, size: int) -> bytes:
+        """Bytes of a segment; fewer if its file is shorter.
+
+        Raises:
+            CorruptRecord: the disk can not read them.
+        """
+        try:
+            return self._files.pread(segment.handle, size, position - segment.start)
+        except OSError as error:
+            raise CorruptRecord(position, f"it can not be read: {describe(error)}") from error
+
+    def walk(self, position: int) -> Walk:
+        """A walk over all records from `position` (a record's place, or where none is yet) on."""
+        return Walk(self, self._segments, position)
+
+    def record_at(self, position: int) -> Record | None:
+        """The sound record that stands at `position`, or None. Raises CorruptRecord if the disk
+        can not read it."""
+        segment = self._segments.at(position)
+        if segment is None:
+            return None
+        memory = self.pread(segment, position, 4)
+        size = int.from_bytes(memory, "big")
+        if position + size > segment.end:
+            return None
+        memory = self.pread(segment, position, size)
+        if kernels.check_record(memory, 0, len(memory), position) != STOP_END:
+            return None
+        return Record(memory, 0)
+
+
+class Walk:
+    """A walk over the log's records, in their order, as far as they are sound.
+
+    Attributes:
+        position: behind the last sound record.
+        reason: why the walk ended there (a STOP code); meaningful once `stretches` has ended.
+        batch: the atomic batch that is open at `position`, or `NO_BATCH`; its first member is
+            the position where the batch begins.
+    """
+
+    def __init__(self, reader: LogReader, segments: Segments, position: int) -> None:
+        self._reader = reader
+        self._segments = segments
+        self._segment = segments.at(position)
+        self.position = position
+        self.reason = STOP_END
+        self.batch = NO_BATCH
+
+    def stretches(self) -> Iterator[tuple[bytes, int, int]]:
+        """(memory, size, position): memory[:size] are whole, sound records from `position` on."""
+        size_wanted = READ_BYTES_MAX
+        while self._segment is not None:  # every turn goes on in the log, or asks for more, once
+            segment = self._segment
+            size_wanted = min(size_wanted, segment.end - self.position)
+            memory = self._reader.pread(segment, self.position, size_wanted)
+            size, _, reason, self.batch = kernels.scan(
+                memory, 0, len(memory), self.position, self.batch
+            )
+            if size:
+                start = self.position
+                self.position += size
+                yield memory, size, start
+            if reason == STOP_END:
+                reason = STOP_ZERO if len(memory) < size_wanted or not memory else STOP_END
+            elif reason == STOP_SHORT:
+                record_size = int.from_bytes(memory[size : size + 4], "big")
+                reason = self._short(size, len(memory), size_wanted, record_size)
+                if reason == STOP_END and size == 0:
+                    size_wanted = record_size
+                    continue
+            elif reason == STOP_BLANK:
+                reason = self._pass_blank(int.from_bytes(memory[size : size + 4], "big"))
+            if reason != STOP_END:
+                self.reason = reason
+                return
+            size_wanted = READ_BYTES_MAX
+
+    def _short(self, size: int, read: int, size_wanted: int, record_size: int) -> int:
+        """STOP_END if a record that was read in part may be whole when more is read."""
+        assert self._segment is not None
+        ends_early = read < size_wanted  # the file is shorter than its segment
+        at_end = self.position - size + read == self._segment.end
+        if ends_early or (at_end and size == 0):
+            return STOP_SHORT
+        return STOP_SIZE if record_size > self._segment.end - self.position else STOP_END
+
+    def _pass_blank(self, remaining: int) -> int:
+        """Go on in the next segment, if the blank record is right and there is one."""
+        assert self._segment is not None
+        if remaining != self._segment.end - self.position or self.batch != NO_BATCH:
+            return STOP_SIZE
+        following = self._segments.at(self._segment.end)
+        if following is None:
+            return STOP_BLANK
+        self._segment = following
+        self.position = following.start
+        return STOP_END
+
+    def records(self, end: int) -> Iterator[Record]:
+        """The records up to the position `end`.
+
+        Raises:
+            CorruptRecord: one on the way is not sound.
+        """
+        for memory, size, position in self.stretches():
+            at = 0
+            while at < size and position + at < end:
+                record = decode_record(memory, at, verify=False)
+                yield record
+                at += record.size
+            if position + at >= end:
+                return
+        if self.position < end:
+            raise CorruptRecord(self.position, REASONS[self.reason])

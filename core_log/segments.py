@@ -1,0 +1,180 @@
+"""The files of the log: equal sizes, named by the position of their first byte, one after another.
+
+Rules:
+
+* Only the last segment is written to. It has its full size from the start, so that writing can
+  not meet a full disk; what is not written yet is zero.
+* The next segment is made ahead of use by the flusher's thread (`prepare`), under a name of its
+  own. It becomes part of the log by `roll`, on the loop's thread, which makes it itself only if
+  it is not there yet.
+* A segment's name is synced by the flusher before any flush that covers the segment is reported.
+* Segments are only added at the end; the list may be read from any thread.
+"""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_right
+from operator import attrgetter
+
+from core_log.errors import FailureLatch
+from core_log.files import Files
+
+NAME_DIGITS = 20
+"""RocketMQ's file names: the first position, padded to the width of the largest long."""
+PREPARED_NAME = "next"
+
+
+def segment_name(position: int) -> str:
+    """The file name of the segment that starts at `position`."""
+    return f"{position:0{NAME_DIGITS}d}"
+
+
+class Segment:
+    """One file of the log: the positions [start, end).
+
+    Attributes:
+        start, end: the positions that it holds.
+        handle: the open file.
+    """
+
+    __slots__ = ("end", "handle", "start")
+
+    def __init__(self, start: int, end: int, handle: int) -> None:
+        self.start = start
+        self.end = end
+        self.handle = handle
+
+
+class Segments:
+    """The segments of a log, oldest first.
+
+    Args:
+        directory: the log's directory (`commitlog`).
+        segment_bytes: the size of new segments.
+        segments: those that recovery found; may be empty, then the first starts at `position`.
+    """
+
+    def __init__(
+        self,
+        *,
+        directory: str,
+        files: Files,
+        segment_bytes: int,
+        failure: FailureLatch,
+        segments: list[Segment],
+    ) -> None:
+        self._directory = directory
+        self._files = files
+        self._segment_bytes = segment_bytes
+        self._failure = failure
+        self._segments = segments
+        self._prepared: int | None = None  # handle of the file that becomes the next segment
+        self._preparing = threading.Lock()  # held while `_prepared` changes
+        self._names_synced = len(segments)  # how many segments' names are on the disk
+        if not segments:
+            self.roll(0)
+
+    @property
+    def last(self) -> Segment:
+        """The segment that is written to."""
+        return self._segments[-1]
+
+    @property
+    def start(self) -> int:
+        """The first position that the log still has."""
+        return self._segments[0].start
+
+    def at(self, position: int) -> Segment | None:
+        """The segment that holds `position`, or None."""
+        place = bisect_right(self._segments, position, key=attrgetter("start")) - 1
+        if place < 0 or position >= self._segments[place].end:
+            return None
+        return self._segments[place]
+
+    def between(self, start: int, end: int) -> list[Segment]:
+        """The segments that hold positions of [start, end), oldest first."""
+        return [
+            segment for segment in self._segments if segment.start < end and segment.end > start
+        ]
+
+    # --- growing (loop's thread) --------------------------------------------------------------
+
+    def roll(self, position: int) -> Segment:
+        """Begin the segment at `position`, the end of the last one (or find it begun: an append
+        that was taken back leaves its segment behind, empty).
+
+        Raises:
+            StorageFull, StorageFailed: there is no next segment; nothing changed.
+        """
+        if self._segments and self.last.start == position:
+            return self.last
+        with self._preparing:
+            if self._prepared is None:
+                self._prepared = self._make()
+            handle = self._prepared
+            path = f"{self._directory}/{segment_name(position)}"
+            try:
+                self._files.rename(f"{self._directory}/{PREPARED_NAME}", path)
+            except OSError as error:
+                raise self._failure.translate(f"naming {path}", error) from error
+            self._prepared = None
+        segment = Segment(position, position + self._segment_bytes, handle)
+        self._segments.append(segment)
+        return segment
+
+    # --- ahead of use (flusher's thread) --------------------------------------------------------
+
+    def prepare(self, position: int) -> None:
+        """Make the next segment's file if the log has passed the middle of its last segment."""
+        last = self.last
+        if self._prepared is None and position - last.start > (last.end - last.start) // 2:
+            with self._preparing:
+                if self._prepared is None:
+                    self._prepared = self._make()
+
+    def sync(self, start: int, end: int) -> None:
+        """Sync the positions [start, end), then the names of segments that were added.
+
+        Raises OSError. After that nobody knows what is on the disk.
+        """
+        for segment in self.between(start, end):
+            self._files.fdatasync(segment.handle)
+        count = len(self._segments)
+        if count > self._names_synced:
+            self._files.sync_directory(self._directory)
+            self._names_synced = count
+
+    def _make(self) -> int:
+        """A new file of full size, under the name of the next one."""
+        path = f"{self._directory}/{PREPARED_NAME}"
+        handle = None
+        try:
+            self._files.unlink(path)  # one that an earlier attempt could not finish
+            handle = self._files.open(path, create=True)
+            self._files.preallocate(handle, self._segment_bytes)
+            self._files.fdatasync(handle)
+        except OSError as error:
+            if handle is not None:
+                self._discard(handle, path)
+            raise self._failure.translate(f"making {path}", error) from error
+        return handle
+
+    def _discard(self, handle: int, path: str) -> None:
+        """Remove a file that could not be finished, so that it does not hold room."""
+        try:
+            self._files.close(handle)
+            self._files.unlink(path)
+        except OSError:
+            return  # it is removed by the next attempt or by recovery
+
+    # --- closing ------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Remove the prepared file and close all others. Raises OSError."""
+        if self._prepared is not None:
+            self._files.close(self._prepared)
+            self._files.unlink(f"{self._directory}/{PREPARED_NAME}")
+            self._prepared = None
+        for segment in self._segments:
+            self._files.close(segment.handle)

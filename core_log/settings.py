@@ -1,0 +1,45 @@
+"""The store's sizes and limits, each with its reason."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from core_log.kernels.batch import BLANK_SIZE
+
+MEBIBYTE = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreSettings:
+    """How large things may become. The defaults serve one broker on one disk; tests use tiny ones.
+
+    Attributes:
+        segment_bytes: one file of the log. 1 GiB as in RocketMQ: few files, and a directory entry
+            is synced once per gigabyte. Reserved on the disk ahead of use.
+        chunk_bytes: one piece of the memory tail: large enough that a run seldom ends at its
+            border, small enough to give memory back in small steps.
+        tail_bytes_max: how much of the newest log stays in memory for readers at the tail.
+        unflushed_bytes_max: how much may wait for the disk before appends are refused
+            (`StorageBusy`): about a second of a fast disk.
+        message_bytes_max: a body's size. RocketMQ's default.
+        index_file_entries: entries of one queue index file, as in RocketMQ. A file grows with its
+            entries; only a full one has this size.
+        host, port: what records say where they were born and stored (IPv4).
+    """
+
+    segment_bytes: int = 1024 * MEBIBYTE
+    chunk_bytes: int = 4 * MEBIBYTE
+    tail_bytes_max: int = 64 * MEBIBYTE
+    unflushed_bytes_max: int = 256 * MEBIBYTE
+    message_bytes_max: int = 4 * MEBIBYTE
+    index_file_entries: int = 300_000
+    host: str = "127.0.0.1"
+    port: int = 10911
+
+    def __post_init__(self) -> None:
+        if self.segment_bytes <= 4 * BLANK_SIZE or self.segment_bytes >= 1 << 31:
+            raise ValueError("segment_bytes has to be a size below 2 GiB")  # RocketMQ: an int
+        if min(self.chunk_bytes, self.index_file_entries, self.message_bytes_max) <= 0:
+            raise ValueError("chunk_bytes, message_bytes_max and index_file_entries are positive")
+        if self.tail_bytes_max < 0 or self.unflushed_bytes_max <= 0:
+            raise ValueError("tail_bytes_max and unflushed_bytes_max can not be negative")

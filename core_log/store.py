@@ -1,0 +1,278 @@
+"""The store: one directory with a log, the indexes of its queues and what recovery needs.
+
+    commitlog/<position of the first byte>     segments of the log
+    consumequeue/<number>/<byte offset>        queue indexes
+    epochFileCheckpoint                        every opening for writing, and where it began
+    checkpoint                                 up to where everything is synced
+    abort                                      exists while a process has the store open
+    lock                                       held by that process
+
+This file only ties the parts together; each part's own file says how it works.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from typing import Final
+
+from core_log import kernels
+from core_log.checkpoint import make_abort, remove_abort
+from core_log.commit_log import CommitLog
+from core_log.epochs import epoch_holds, epoch_template, write_epochs
+from core_log.errors import CorruptRecord, FailureLatch, StoreError, StoreRefused, describe
+from core_log.files import Files
+from core_log.flusher import Flusher
+from core_log.indexes import INDEXES_NAME, Indexes
+from core_log.kernels.batch import MAGIC_BLANK
+from core_log.queue_index import Index, QueueIndex
+from core_log.reader import LogReader
+from core_log.record import Record
+from core_log.recovery import LOG_NAME, RecoveryReport, recover
+from core_log.segments import Segments
+from core_log.settings import StoreSettings
+
+LOCK_NAME: Final = "lock"
+
+
+class Store:
+    """An open store. Made by `open` only.
+
+    Attributes:
+        log: where records are appended and read.
+        flusher: syncs the log.
+        epoch: of this opening.
+        epochs: (epoch, start position) of every opening, oldest first, this one included.
+        recovery: what recovery found, cut and made again.
+    """
+
+    def __init__(
+        self,
+        *,
+        directory: str,
+        files: Files,
+        lock: int,
+        clock_ms: Callable[[], int],
+        settings: StoreSettings,
+    ) -> None:
+        """Recover the directory and begin an epoch. Raises StoreError, OSError."""
+        self._directory = directory
+        self._files = files
+        self._lock = lock
+        self._clock_ms = clock_ms
+        self._closed = False
+        self._failure = FailureLatch()
+        recovered = recover(
+            directory=directory, files=files, settings=settings, failure=self._failure
+        )
+        self.recovery: RecoveryReport = recovered.report
+        self._indexes: Indexes = recovered.indexes
+        make_abort(files, directory)
+        self._segments = Segments(
+            directory=f"{directory}/{LOG_NAME}",
+            files=files,
+            segment_bytes=settings.segment_bytes,
+            failure=self._failure,
+            segments=recovered.segments,
+        )
+        self._reader = LogReader(files=files, segments=self._segments)
+        self.log = CommitLog(
+            files=files,
+            segments=self._segments,
+            reader=self._reader,
+            settings=settings,
+            failure=self._failure,
+            position=recovered.report.end,
+        )
+        self.epochs = recovered.epochs
+        self.epoch = self._begin_epoch()
+        self.flusher = Flusher(log=self.log, segments=self._segments, failure=self._failure)
+
+    @classmethod
+    def open(
+        cls,
+        directory: str,
+        *,
+        files: Files,
+        clock_ms: Callable[[], int],
+        settings: StoreSettings | None = None,
+    ) -> Store:
+        """Open a directory for writing; make it if it is not there.
+
+        Waits for the disk: everything that recovery keeps is synced before this returns.
+
+        Raises:
+            StoreRefused: another process has it, it can not be written, or it lost data that had
+                been synced. The sentence says which; nothing was changed.
+        """
+        lock = take_lock(files, directory)
+        try:
+            return cls(
+                directory=directory,
+                files=files,
+                lock=lock,
+                clock_ms=clock_ms,
+                settings=settings or StoreSettings(),
+            )
+        except OSError as error:
+            files.close(lock)
+            raise StoreRefused(f"{directory} can not be opened: {describe(error)}") from error
+        except StoreRefused:
+            files.close(lock)
+            raise
+        except StoreError as error:
+            files.close(lock)
+            raise StoreRefused(f"{directory} can not be opened: {error}") from error
+
+    def _begin_epoch(self) -> int:
+        """Append the record that begins this opening's epoch, and sync it."""
+        epoch = self.epochs[-1][0] + 1 if self.epochs else 1
+        now_ms = self._clock_ms()
+        span = self.log.append_record(epoch_template(epoch), b"", born_ms=now_ms, store_ms=now_ms)
+        self.log.write()
+        self._segments.sync(self.log.flushed, self.log.written)
+        self.log.flushed = self.log.written
+        self.epochs.append((epoch, span.position))
+        write_epochs(self._files, self._directory, self.epochs)
+        return epoch
+
+    # --- indexes --------------------------------------------------------------------------------
+
+    def index(self, number: int, entry_size: int) -> QueueIndex:
+        """The index of a queue, made if there is none.
+
+        Raises:
+            ValueError: it exists with another entry size, or was dropped.
+        """
+        return self._indexes.get(number, entry_size)
+
+    def drop_index(self, number: int) -> None:
+        """Forget a queue's index. Its files go with the next checkpoint."""
+        self._indexes.drop(number)
+
+    def index_numbers(self) -> Collection[int]:
+        """The numbers of all indexes. After a crash these may include queues that were dropped
+        shortly before: drop them again."""
+        return self._indexes.numbers()
+
+    def prepare_checkpoint(self) -> Callable[[], None]:
+        """Take note of what a checkpoint has to store (quick, on the loop's thread).
+
+        Returns:
+            What writes it: run it in a worker thread. It raises StorageFull (prepare another one
+            later) or StorageFailed.
+        """
+        return self._indexes.prepare(
+            position=self.log.flushed,
+            tail_start=self.log.tail_start,
+            store_ms=self._clock_ms(),
+        )
+
+    # --- reading --------------------------------------------------------------------------------
+
+    def read_history(
+        self, index: Index, first: int, count_max: int, bytes_max: int
+    ) -> tuple[bytes, int]:
+        """Records of a queue from offset `first` on, from the disk. Any thread.
+
+        Every record is checked, also that it names this place in this queue. Ask only for what is
+        flushed.
+
+        Returns:
+            The records, one after the other, and how many: at least one if `first` is stored, at
+            most `count_max`, and no more than fit into `bytes_max` behind the first.
+
+        Raises:
+            CorruptRecord, StorageFailed: what stands there can not be served.
+        """
+        entries = index.read_cold(first, count_max)
+        count = kernels.fit(entries, index.entry_size, count_max, bytes_max)
+        if count == 0:
+            return b"", 0
+        records = self.log.read_cold(entries[: count * index.entry_size], index.entry_size)
+        if isinstance(index, QueueIndex):
+            wrong = kernels.check_targets(records, index.number, first)
+            if wrong >= 0:
+                at = wrong * index.entry_size
+                position = int.from_bytes(entries[at : at + 8], "big")
+                raise CorruptRecord(
+                    position, f"it is not message {first + wrong} of queue {index.number}"
+                )
+        return records, count
+
+    def replay(self, position: int) -> Iterator[Record]:
+        """The records from `position` (0 means the first that the log has) to the end of what
+        recovery kept.
+
+        Raises:
+            CorruptRecord: no record starts at `position`, or one on the way is not sound.
+        """
+        end = self.recovery.end
+        start = max(position, self.log.start)
+        return self._reader.walk(start).records(end)
+
+    def is_record_boundary(self, position: int, epoch: int) -> bool:
+        """Whether this log has that place in that epoch, and a record starts or ends there."""
+        if not epoch_holds(self.epochs, epoch, position, self.log.flushed):
+            return False
+        if position in (self.log.flushed, self.log.start):
+            return True
+        segment = self._segments.at(position)
+        if segment is None:
+            return False
+        try:
+            if self._reader.record_at(position) is not None:
+                return True
+            blank = self._reader.pread(segment, position, 8)
+        except CorruptRecord:
+            return False
+        remaining = (segment.end - position).to_bytes(4, "big")
+        return blank == remaining + MAGIC_BLANK.to_bytes(4, "big")
+
+    # --- closing --------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Flush, store everything, say that the store was closed in order, and unlock.
+
+        Raises:
+            StorageFull, StorageFailed: not all of it was possible. The lock is released all the
+                same; the next opening recovers.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            try:
+                self.log.write()
+            finally:
+                self.flusher.stop()
+            self.prepare_checkpoint()()
+            remove_abort(self._files, self._directory)
+        except OSError as error:
+            raise self._failure.fail("closing the store", error) from error
+        finally:
+            self._segments.close()
+            self._files.close(self._lock)
+
+
+def take_lock(files: Files, directory: str) -> int:
+    """Make the directories and take the store's lock.
+
+    Raises:
+        StoreRefused: the directory can not be written, or another process has the lock.
+    """
+    path = f"{directory}/{LOCK_NAME}"
+    try:
+        for name in (directory, f"{directory}/{LOG_NAME}", f"{directory}/{INDEXES_NAME}"):
+            files.make_directory(name)
+        handle = files.open(path, create=True)
+    except OSError as error:
+        raise StoreRefused(f"{directory} can not be written: {describe(error)}") from error
+    try:
+        locked = files.lock(handle)
+    except OSError as error:
+        files.close(handle)
+        raise StoreRefused(f"{path} can not be locked: {describe(error)}") from error
+    if not locked:
+        files.close(handle)
+        raise StoreRefused(f"{directory} is in use: another process holds {path}")
+    return handle
