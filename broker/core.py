@@ -12,9 +12,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
-from core_log.queue_index import MemoryIndex
-from core_log.store import Store
-
 from broker.commits import CommitPoints
 from broker.cursor import Cursor
 from broker.errors import Reason, Refused, StorageFailed
@@ -25,13 +22,14 @@ from broker.queues import (
     PRIVATE_ENTRY_SIZE,
     TOPIC_ENTRY_SIZE,
     Group,
-    Index,
     Queue,
     Readers,
     Reading,
 )
 from broker.records import Metas
 from core_log.errors import StorageFull
+from core_log.queue_index import Index, MemoryIndex
+from core_log.store import Store
 
 SYSTEM_FLAG_STATE: Final = 0x0001_0000
 """Bit of the record's system flag, beyond RocketMQ's: a data record that also changes state
@@ -68,7 +66,7 @@ class Core:
         """Full names of topics whose stored name is a hash."""
         self.metas = Metas(self.topic_names)
         self.reading = Reading(
-            log=store.log,
+            store=store,
             metas=self.metas,
             readers=readers,
             limits=limits,
@@ -154,6 +152,11 @@ class Core:
         self.commits.advance(Durability.APPENDED, self.log.written)
         self._ask_for_flush()
 
+    @property
+    def flush_pending(self) -> bool:
+        """Whether a flush was asked for that has not been reported."""
+        return self.failure is None and self._flush_requested > self.log.flushed
+
     def _ask_for_flush(self) -> None:
         if self.commits.urgent > self._flush_requested:
             self._flush_requested = self.log.written
@@ -185,6 +188,10 @@ class Core:
         self.commits.fail()
         for callback in self.on_failure:
             callback(error)
+
+    def has_failed(self) -> bool:
+        """Whether the log directory failed."""
+        return self.failure is not None
 
     def check_writable(self) -> None:
         """Raises Refused when nothing can be stored."""

@@ -47,6 +47,10 @@ class Cursor:
         """How many messages wait, in a queue that ends before offset `end`."""
         return self.requeued_count + max(0, end - self.next)
 
+    def has_requeued(self) -> bool:
+        """Whether something comes before what is new."""
+        return self.requeued_count > 0
+
     @property
     def outstanding_count(self) -> int:
         """Delivered and neither settled nor requeued."""

@@ -16,8 +16,6 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from core_log.store import Store
-
 from broker.core import SYSTEM_FLAG_STATE, Core, Scheduler
 from broker.cursor import Cursor
 from broker.errors import Reason, Refused, StorageFailed
@@ -39,15 +37,15 @@ from broker.port import (
     TopicInfo,
     Words,
 )
-from broker.queues import Queue, Readers
+from broker.queues import Readers
 from broker.records import PREFIX_HEAD_SIZE, TAGS, parse_properties
 from broker.retained import ENTRY, Retained
 from broker.sessions import MqttSession, Sessions
 from broker.state_db import Row, StateDb
 from broker.topics import RETAIN_PROPERTY, TopicRoute, Topics, TopicTemplate
-from core_log.kernels import fit
 from core_log.kernels.batch import EXTRA_NONE, Batch
 from core_log.record import Record
+from core_log.store import Store
 
 QOS2_PROPERTY = "PMQ_QOS2"
 """(session number, packet id) of an inbound QoS 2 message, in hex: stored with the message."""
@@ -93,7 +91,6 @@ class Engine:
         self._state_db = state_db
         self.core.journal.handle("doc", self._apply_document)
         self._saved = -1  # log position of the last snapshot
-        self._closed = False
         self.folded_count = 0
         """Records that the start folded: what `state.db` did not have."""
         self._restore()
@@ -373,41 +370,13 @@ class Engine:
         if count <= 0:
             callback(b"", offset)
             return
-        entries = queue.index.read_hot(offset, count)
-        if entries is not None:
-            fitting = fit(entries, queue.entry_size, count, bytes_max)
-            records = self.core.log.read_hot(
-                entries[: fitting * queue.entry_size], queue.entry_size
-            )
-            if records is not None:
-                callback(records, offset + fitting)
-                return
-        self._pull_cold(queue, offset, count, bytes_max, callback)
-
-    def _pull_cold(
-        self,
-        queue: Queue,
-        offset: int,
-        count: int,
-        bytes_max: int,
-        callback: Callable[[bytes, int], None],
-    ) -> None:
-        taken = 0
-
-        def read() -> bytes:
-            nonlocal taken
-            entries = queue.index.read_cold(offset, count)
-            taken = fit(entries, queue.entry_size, count, bytes_max)
-            return self.core.log.read_cold(entries[: taken * queue.entry_size], queue.entry_size)
-
-        def done(records: bytes | None, error: Exception | None) -> None:
-            if records is None:
-                self.core.read_failed(error or RuntimeError("a reader gave no answer"))
-                callback(b"", offset)
-            else:
-                callback(records, offset + taken)
-
-        self.core.reading.readers.submit(read, done)
+        self.core.reading.read(
+            queue.index,
+            offset,
+            count,
+            bytes_max,
+            lambda records, found: callback(records or b"", offset + (found if records else 0)),
+        )
 
     # --- users ----------------------------------------------------------------------------
 
@@ -415,68 +384,35 @@ class Engine:
         """See `BrokerPort.authenticate`. Without configured users everybody is who they say."""
         return user or "anonymous"
 
-    # --- housekeeping -----------------------------------------------------------------------
-
-    def start(self) -> None:
-        """Begin to save snapshots and checkpoints every `snapshot_seconds`."""
-        self.core.scheduler.call_later(self.core.limits.snapshot_seconds, self._housekeep)
+    # --- snapshots ------------------------------------------------------------------------
 
     def flush_finished(self) -> None:
         """The flusher reported: call on the loop when `store.flusher.fileno()` is readable."""
         self.core.flush_finished()
 
-    def close(self) -> None:
-        """Write what gathers, flush, save the state. The store is closed by its owner, after."""
-        self._closed = True
-        if self.core.failure is not None:
-            return
+    def snapshot(self) -> Callable[[], None] | None:
+        """What has changed in the folded state since the last snapshot.
+
+        Call on the loop. The returned function belongs in a worker thread, and only after
+        `core.log.flushed` has reached the log's end at the time of this call. None: nothing to do.
+        """
+        if self._state_db is None or self.core.failure is not None:
+            return None
         self.core.write_acks()
-        self.core.end_iteration()
-        self.core.store.flusher.stop()
-        self.core.flush_finished()
-        if self.core.failure is None and self._state_db is not None:
-            position, rows = self._snapshot()
-            self._state_db.save(position, self.core.store.epoch, rows)
-
-    def _housekeep(self) -> None:
-        if self._closed or self.core.failure is not None:
-            return
-        self.start()
-        self.core.write_acks()
-        if self.core.log.appended == self._saved:
-            return
-        self._saved = self.core.log.appended
-        if self._state_db is not None:
-            dirty = set(self.core.journal.dirty)
-            position, rows = self._snapshot()
-            self.core.commits.when(
-                position, Durability.FLUSHED, self._save, position, rows, dirty, urgent=False
-            )
-        checkpoint = self.core.store.prepare_checkpoint()
-        self.core.reading.readers.submit(_without_result(checkpoint), self._checkpoint_done)
-
-    def _save(self, position: int, rows: Sequence[Row], dirty: set[tuple[str, str]]) -> None:
-        state_db, epoch = self._state_db, self.core.store.epoch
-        assert state_db is not None
-
-        def done(_: bytes | None, error: Exception | None) -> None:
-            if error is not None:  # the next snapshot says these again
-                self.core.journal.dirty |= dirty
-
-        self.core.reading.readers.submit(
-            _without_result(lambda: state_db.save(position, epoch, rows)), done
-        )
-
-    def _checkpoint_done(self, _: bytes | None, error: Exception | None) -> None:
-        if isinstance(error, StorageFailed):
-            self.core.fail(error)
-
-    def _snapshot(self) -> tuple[int, Sequence[Row]]:
-        """What has changed in the folded state since the last, and the position that it is at."""
+        position, epoch = self.core.log.appended, self.core.store.epoch
+        if position == self._saved:
+            return None
+        self._saved = position
         dirty, self.core.journal.dirty = self.core.journal.dirty, set()
         rows: list[Row] = [(kind, key, self._row(kind, key)) for kind, key in sorted(dirty)]
         rows.append(("number", "next", json.dumps(self.core.next_number)))
-        return self.core.log.appended, rows
+        state_db = self._state_db
+        return lambda: state_db.save(position, epoch, rows)
+
+    def snapshot_failed(self, dirty: set[tuple[str, str]]) -> None:
+        """The snapshot was not saved: these entities belong in the next."""
+        self._saved = -1
+        self.core.journal.dirty |= dirty
 
     def _row(self, kind: str, key: str) -> str | None:
         value: object
@@ -590,13 +526,3 @@ class Engine:
         known |= {found.queue.number for found in self.sessions.filters.values()}
         for number in set(self.core.store.index_numbers()) - known:
             self.core.store.drop_index(number)
-
-
-def _without_result(task: Callable[[], None]) -> Callable[[], bytes]:
-    """A task for the reader threads that reads nothing."""
-
-    def run() -> bytes:
-        task()
-        return b""
-
-    return run

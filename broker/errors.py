@@ -1,13 +1,17 @@
 """Who is at fault, and why: the errors that the engine raises and gateways translate.
 
 Strategy: the engine raises `Refused` with a `Reason`; each gateway has one table from `Reason` to
-its protocol's code. `StorageFailed` is terminal for the log directory. Nothing else leaves the
-engine on purpose; anything else is our bug and is allowed to crash loudly.
+its protocol's code. `StorageFailed` is the store's, terminal for the log directory. Nothing else
+leaves the engine on purpose; anything else is our bug and is allowed to crash loudly.
 """
 
 from __future__ import annotations
 
 import enum
+
+from core_log.errors import StorageFailed
+
+__all__ = ["BrokerError", "Reason", "Refused", "StorageFailed"]
 
 
 class Reason(enum.Enum):
@@ -44,7 +48,3 @@ class Refused(BrokerError):
         super().__init__(text)
         self.reason = reason
         self.text = text
-
-
-class StorageFailed(BrokerError):
-    """The log directory failed (write, fdatasync). Final until the process is started again."""

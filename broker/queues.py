@@ -25,8 +25,10 @@ from broker.cursor import Cursor
 from broker.limits import Limits
 from broker.port import Consumer, Delivery, RecordRun, RunMeta
 from broker.records import Metas
-from core_log.commit_log import CommitLog, Span
+from core_log.commit_log import Span
 from core_log.kernels import fit, widen
+from core_log.queue_index import Index, MemoryIndex
+from core_log.store import Store
 
 TOPIC_ENTRY_SIZE: Final = 20
 """RocketMQ's consume queue entry: a topic's own queue, and queues in memory."""
@@ -34,19 +36,6 @@ PRIVATE_ENTRY_SIZE: Final = 32
 """The same, then expiry, priority and flags."""
 
 _U64: Final = struct.Struct(">Q")
-
-
-class Index(Protocol):
-    """What a queue needs of `core_log.queue_index`."""
-
-    @property
-    def first_offset(self) -> int: ...
-    @property
-    def end_offset(self) -> int: ...
-    def append(self, entries: bytes) -> None: ...
-    def read_hot(self, first: int, count: int) -> bytes | None: ...
-    def read_cold(self, first: int, count: int) -> bytes: ...
-    def trim(self, offset: int) -> None: ...
 
 
 class Readers(Protocol):
@@ -64,14 +53,14 @@ class Reading:
     def __init__(
         self,
         *,
-        log: CommitLog,
+        store: Store,
         metas: Metas,
         readers: Readers,
         limits: Limits,
         schedule: Callable[[Callable[[], None]], None],
         failed: Callable[[Exception], None],
     ) -> None:
-        self.log = log
+        self.store = store
         self.metas = metas
         self.readers = readers
         self.limits = limits
@@ -79,6 +68,59 @@ class Reading:
         """Call something in the next loop iteration."""
         self.failed = failed
         """Told of a read that failed (corrupt record, disk error)."""
+
+    def read(
+        self,
+        index: Index,
+        first: int,
+        count: int,
+        bytes_max: int,
+        done: Callable[[bytes | None, int], None],
+    ) -> None:
+        """Read messages of a queue: `done(records, how many)`, at once if they are in memory.
+
+        Fewer than `count` are read where `bytes_max` or a file ends; None means a failed read,
+        which was reported.
+        """
+        store = self.store
+        entries = index.read_hot(first, count)
+        if entries is not None:
+            fitting = fit(entries, index.entry_size, count, bytes_max)
+            records = store.log.read_hot(entries[: fitting * index.entry_size], index.entry_size)
+            if records is not None:
+                done(records, fitting)
+                return
+        found = 0
+
+        def read() -> bytes:
+            nonlocal found
+            if entries is None:
+                records, found = store.read_history(index, first, count, bytes_max)
+                return records
+            found = fit(entries, index.entry_size, count, bytes_max)
+            return store.log.read_cold(entries[: found * index.entry_size], index.entry_size)
+
+        def finished(records: bytes | None, error: Exception | None) -> None:
+            if records is None:
+                self.failed(error or RuntimeError("a reader gave no answer"))
+            done(records, found)
+
+        self.readers.submit(read, finished)
+
+    def read_entry(self, entry: bytes, done: Callable[[bytes | None, int], None]) -> None:
+        """The record of one 20-byte index entry, in the same way."""
+        log = self.store.log
+        records = log.read_hot(entry, TOPIC_ENTRY_SIZE)
+        if records is not None:
+            done(records, 1)
+            return
+
+        def finished(records: bytes | None, error: Exception | None) -> None:
+            if records is None:
+                self.failed(error or RuntimeError("a reader gave no answer"))
+            done(records, 1)
+
+        self.readers.submit(lambda: log.read_cold(entry, TOPIC_ENTRY_SIZE), finished)
 
 
 class Committed:
@@ -167,8 +209,8 @@ class Queue:
 
     def trim(self) -> None:
         """Let go of entries that every group has settled (queues in memory)."""
-        if self.groups:
-            self.index.trim(min(group.cursor.floor for group in self.groups))
+        if isinstance(self.index, MemoryIndex) and self.groups:
+            self.index.forget(min(group.cursor.floor for group in self.groups))
 
 
 class Hold:
@@ -296,7 +338,7 @@ class Group:
         cursor = self.cursor
         if not self.holds or self._reading:
             return
-        if cursor.next != first or cursor.requeued_count or self._pumping:
+        if cursor.next != first or cursor.has_requeued() or self._pumping:
             self.pump()
             return
         done = 0
@@ -313,7 +355,7 @@ class Group:
                 Delivery(run.slice(offset - first, count), offset, count, redelivered)
             )
             done = cursor.next - first
-            if cursor.requeued_count:  # given back during the call: old order first
+            if cursor.has_requeued():  # given back during the call: old order first
                 self.pump_later()
                 return
 
@@ -330,10 +372,9 @@ class Group:
                 if turn is None:
                     return
                 hold, limit = turn
-                count = self._take_and_deliver(hold, limit)
-                if count == 0:
+                if not self._take_and_deliver(hold, limit) or self._scheduled:
                     return
-                budget -= count
+                budget -= limit
             self.pump_later()
         finally:
             self._pumping = False
@@ -373,68 +414,44 @@ class Group:
                 return holds[at], min(credit, share)
         return None
 
-    def _take_and_deliver(self, hold: Hold, limit: int) -> int:
-        """Returns how many were handed out now; 0 when the rest has to wait (reader thread)."""
+    def _take_and_deliver(self, hold: Hold, limit: int) -> bool:
+        """Hand the next messages to the consumer. False if a reader thread has to get them first,
+        or there are none."""
         queue = self.queue
         if self.cursor.floor < queue.index.first_offset:
             self.cursor.skip_to(queue.index.first_offset)
         taken = self.cursor.take(limit, queue.visible)
         if taken is None:
-            return 0
-        first, count, redelivered = taken
-        entries = queue.index.read_hot(first, count)
-        if entries is None:
-            self._read(hold, first, count, redelivered)
-            return 0
-        fitting = fit(entries, queue.entry_size, count, self.reading.limits.pump_bytes_max)
-        cut = fitting < count
-        if cut:
-            self.cursor.untake(first + fitting, count - fitting, redelivered)
-            entries = entries[: fitting * queue.entry_size]
-            count = fitting
-        records = self.reading.log.read_hot(entries, queue.entry_size)
-        if records is None:
-            self._read(hold, first, count, redelivered)
-            return 0
-        self._deliver(hold, records, first, count, redelivered)
-        if cut:
-            self.pump_later()  # this call's share of bytes is used up
-            return 0
-        return count
+            return False
+        first, count, _ = taken
+        self._reading = True
+        self.reading.read(
+            queue.index,
+            first,
+            count,
+            self.reading.limits.pump_bytes_max,
+            lambda records, found: self._deliver(hold, taken, records, found),
+        )
+        return not self._reading
 
     def _deliver(
-        self, hold: Hold, records: bytes, first: int, count: int, redelivered: bool
+        self, hold: Hold, taken: tuple[int, int, bool], records: bytes | None, found: int
     ) -> None:
-        runs = self.reading.metas.runs(records, 0, len(records))
-        self.moved(self)
-        hold.consumer.deliver(Delivery(runs, first, count, redelivered))
-
-    def _read(self, hold: Hold, first: int, count: int, redelivered: bool) -> None:
-        """Read in a thread. The group stands still until the records are there."""
-        self._reading = True
-        queue, log = self.queue, self.reading.log
-        limit = self.reading.limits.pump_bytes_max
-
-        def read() -> bytes:
-            entries = queue.index.read_cold(first, count)
-            fitting = fit(entries, queue.entry_size, count, limit)
-            return log.read_cold(entries[: fitting * queue.entry_size], queue.entry_size)
-
-        def done(records: bytes | None, error: Exception | None) -> None:
-            self._reading = False
-            if records is None:
-                self.cursor.untake(first, count, redelivered)
-                self.reading.failed(error or RuntimeError("a reader gave no answer"))
-                return
-            runs = self.reading.metas.runs(records, 0, len(records))
-            found = sum(run.count for run in runs)
-            if found < count:
-                self.cursor.untake(first + found, count - found, redelivered)
-            if not hold.active:
-                self.cursor.requeue(first, found)
-            else:
-                self.moved(self)
+        """The records are there. What was taken and not read goes back."""
+        self._reading = False
+        first, count, redelivered = taken
+        if records is None:
+            self.cursor.untake(first, count, redelivered)
+            return
+        if found < count:
+            self.cursor.untake(first + found, count - found, redelivered)
+            self.pump_later()
+        if found:
+            self.moved(self)
+            if hold.active:
+                runs = self.reading.metas.runs(records, 0, len(records))
                 hold.consumer.deliver(Delivery(runs, first, found, redelivered))
+            else:
+                self.cursor.requeue(first, found)
+        if not self._pumping:
             self.pump()
-
-        self.reading.readers.submit(read, done)

@@ -18,7 +18,8 @@ order with its packet ids, DUP set, and owed PUBRELs after it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from broker.core import Core
@@ -346,7 +347,10 @@ class MqttSession:
 
     def resume(self) -> None:
         """See `port.Session`."""
-        self.sessions.resend(self)
+        self.sessions.resend(self, self._resumed)
+
+    def _resumed(self) -> None:
+        """What was in flight is on its way again: now what is new."""
         for subscription in self.subscriptions.values():
             self.attach(subscription)
         self.ready()
@@ -636,36 +640,58 @@ class Sessions:
         session.inbound.discard(op["p"])
         return [("session", str(session.number))]
 
-    def resend(self, session: MqttSession) -> None:
-        """Send again what is in flight, in order, then the owed PUBRELs [MQTT-4.4.0-1]."""
-        link = session.link
-        assert link is not None
-        for tag, holder, offset, count in session.unacked.runs():
-            self._resend_run(session, tag, holder, offset, count)
-        for tag in session.releasing:
-            link.send_pubrels(packet_id(tag), 1)
+    def resend(self, session: MqttSession, done: Callable[[], None]) -> None:
+        """Send again what is in flight, in order, then the owed PUBRELs [MQTT-4.4.0-1]; then
+        `done`. What is no longer in memory is read in a thread, and the rest waits for it."""
+        connection = session.connection_number
+        runs = deque(session.unacked.runs())
 
-    def _resend_run(
-        self, session: MqttSession, tag: int, holder: Holder, offset: int, count: int
+        def step() -> None:
+            if session.link is None or session.connection_number != connection:
+                return
+            if runs:
+                self._read_held(runs[0][1], runs[0][2], runs[0][3], got)
+                return
+            for tag in session.releasing:
+                session.link.send_pubrels(packet_id(tag), 1)
+            done()
+
+        def got(records: bytes | None, found: int) -> None:
+            tag, holder, offset, count = runs.popleft()
+            if records and session.connection_number == connection:
+                self._resend_records(session, tag, holder, records)
+                if found < count:
+                    runs.appendleft((tag + found, holder, offset + found, count - found))
+            step()
+
+        step()
+
+    def _read_held(
+        self,
+        holder: Holder,
+        offset: int,
+        count: int,
+        done: Callable[[bytes | None, int], None],
     ) -> None:
-        if isinstance(holder, RetainedHolder):
-            entries, stride = holder.entry, 20
-        elif isinstance(holder, Group):
-            stride = holder.queue.entry_size
-            entries = holder.queue.index.read_cold(offset, count)
+        """Records of messages in flight."""
+        reading = self.core.reading
+        if isinstance(holder, Group):
+            bytes_max = self.core.limits.pump_bytes_max
+            reading.read(holder.queue.index, offset, count, bytes_max, done)
         else:
-            return
-        log = self.core.log
-        records = log.read_hot(entries, stride)
-        if records is None:
-            records = log.read_cold(entries, stride)
-        qos = max((s.qos for s in session.subscriptions.values() if s.group is holder), default=1)
+            assert isinstance(holder, RetainedHolder)  # a live one's session ended with its link
+            reading.read_entry(holder.entry, done)
+
+    def _resend_records(
+        self, session: MqttSession, tag: int, holder: Holder, records: bytes
+    ) -> None:
         assert session.link is not None
+        granted = [s.qos for s in session.subscriptions.values() if s.group is holder]
+        qos = granted[0] if granted else 1
         for run in self.core.metas.runs(records, 0, len(records)):
-            effective = max(1, min(qos, publish_qos(run)))
             session.link.send_publishes(
                 run,
-                qos=effective,
+                qos=max(1, min(qos, publish_qos(run))),
                 first_packet_id=packet_id(tag),
                 duplicate=True,
                 retain=isinstance(holder, RetainedHolder),
@@ -700,25 +726,15 @@ class Sessions:
     def _send_retained(
         self, session: MqttSession, subscription: Subscription, entry: bytes
     ) -> None:
-        records = self.core.log.read_hot(entry, 20)
-        if records is None:
-            connection = session.connection_number
+        connection = session.connection_number
 
-            def done(found: bytes | None, error: Exception | None) -> None:
-                if found is None:
-                    self.core.read_failed(error or RuntimeError("no answer"))
-                elif session.connection_number == connection:
-                    self._deliver_retained(session, subscription, entry, found)
+        def done(records: bytes | None, _: int) -> None:
+            if records is None or session.connection_number != connection:
+                return
+            for run in self.core.metas.runs(records, 0, len(records)):
+                session.send(subscription, run, RetainedHolder(entry), 0, False, retain=True)
 
-            self.core.reading.readers.submit(lambda: self.core.log.read_cold(entry, 20), done)
-            return
-        self._deliver_retained(session, subscription, entry, records)
-
-    def _deliver_retained(
-        self, session: MqttSession, subscription: Subscription, entry: bytes, records: bytes
-    ) -> None:
-        for run in self.core.metas.runs(records, 0, len(records)):
-            session.send(subscription, run, RetainedHolder(entry), 0, False, retain=True)
+        self.core.reading.read_entry(entry, done)
 
     # --- snapshot -------------------------------------------------------------------------
 

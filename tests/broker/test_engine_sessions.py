@@ -1,0 +1,238 @@
+"""MQTT sessions through the port: live and durable subscriptions, in flight, takeover, retained."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from broker.port import REST, Durability, Refused, Session
+from tests.harness.broker import Broker, SpyLink, batch_of
+
+
+def connect(
+    broker: Broker, client: str, *, clean: bool = False, credit: int = 1000, user: str = "u"
+) -> tuple[Session, SpyLink]:
+    link = SpyLink(credit)
+    session = broker.engine.connect_session(client, clean=clean, link=link, principal=user)
+    broker.step()
+    session.resume()
+    broker.step()
+    return session, link
+
+
+def test_a_clean_session_gets_what_is_published_while_it_is_there(broker: Broker) -> None:
+    """QoS is the lower of publisher and subscriber; packet ids count up; nothing is kept."""
+    session, link = connect(broker, "c", clean=True)
+    session.subscribe(("a", REST), 1)
+    broker.publish(broker.template("a", "b", qos=1), b"1", b"2")
+    broker.publish(broker.template("a", "b", qos=0, durability=Durability.APPENDED), b"3")
+    broker.step()
+    assert link.publishes == [
+        ("a/b", b"1", 1, 1, False, False),
+        ("a/b", b"2", 1, 2, False, False),
+        ("a/b", b"3", 0, 0, False, False),
+    ]
+    session.disconnect()
+    broker.publish(broker.template("a", "b", qos=1), b"4")
+    again, link = connect(broker, "c", clean=True)
+    assert not again.present
+    assert link.publishes == []
+
+
+def test_a_slow_live_subscriber_catches_up_in_order(broker: Broker) -> None:
+    """Without credit its positions wait in memory; nothing is lost below the limit."""
+    session, link = connect(broker, "c", clean=True, credit=0)
+    session.subscribe(("a",), 1)
+    for n in range(5):
+        broker.publish(broker.template("a"), b"%d" % n)
+        broker.step()
+    assert link.publishes == []
+    link.left = 1000
+    session.ready()
+    broker.publish(broker.template("a"), b"5")
+    broker.step()
+    assert link.bodies == [b"0", b"1", b"2", b"3", b"4", b"5"]
+
+
+def test_a_persistent_session_gets_what_came_while_it_was_away(broker: Broker) -> None:
+    """Offline queueing for QoS 1; session present on return."""
+    session, _ = connect(broker, "c")
+    session.subscribe(("a", REST), 1)
+    broker.step()
+    session.disconnect()
+    broker.publish(broker.template("a", "x"), b"1", b"2")
+    broker.step()
+    again, link = connect(broker, "c")
+    assert again.present
+    assert link.bodies == [b"1", b"2"]
+
+
+@pytest.mark.parametrize("with_state_db", [True, False])
+@pytest.mark.parametrize("way", ["reconnect", "stop", "kill"])
+def test_what_is_in_flight_is_sent_again_with_its_packet_ids(
+    tmp_path: Path, way: str, with_state_db: bool
+) -> None:
+    """Unacknowledged messages: same id, DUP set, original order, then what is new."""
+    broker = Broker(tmp_path / "data", with_state_db=with_state_db)
+    session, link = connect(broker, "c")
+    session.subscribe(("a",), 2)
+    broker.step()
+    broker.publish(broker.template("a", qos=2), b"1", b"2", b"3")
+    broker.step()
+    broker.step()
+    assert [p[3] for p in link.publishes] == [1, 2, 3]
+    session.received(1, 1)
+    session.received(2, 1)
+    session.completed(1, 1)
+    broker.step(0.5)
+    assert link.pubrels == [1, 2]
+    if way == "reconnect":
+        session.disconnect()
+    elif way == "stop":
+        broker.restart()
+    else:
+        broker.kill()
+        broker.open()
+    broker.publish(broker.template("a", qos=2), b"4")
+    broker.step()
+    again, link = connect(broker, "c")
+    assert again.present
+    broker.step()
+    assert link.publishes == [
+        ("a", b"3", 2, 3, True, False),
+        ("a", b"4", 2, 4, False, False),
+    ]
+    assert link.pubrels == [2]
+    again.received(3, 2)
+    again.completed(2, 3)
+    broker.step(0.5)
+    again.disconnect()
+    _, link = connect(broker, "c")
+    assert link.publishes == []
+    assert link.pubrels == []
+    broker.stop()
+
+
+def test_an_inbound_qos_2_message_is_taken_once(broker: Broker) -> None:
+    """A repeated PUBLISH before PUBREL is a duplicate, after a restart too."""
+    session, _ = connect(broker, "c")
+    template = broker.template("a", qos=2)
+    assert not session.is_duplicate(7)
+    broker.engine.publish_once(template, batch_of(b"x"), 0, session, 7)
+    assert session.is_duplicate(7)
+    broker.step()
+    broker.restart()
+    session, _ = connect(broker, "c")
+    assert session.is_duplicate(7)
+    session.released(7)
+    broker.step()
+    broker.restart()
+    session, _ = connect(broker, "c")
+    assert not session.is_duplicate(7)
+
+
+def test_takeover_hands_the_session_to_the_new_connection(broker: Broker) -> None:
+    """The old link is told; a stranger is refused."""
+    session, old = connect(broker, "c")
+    session.subscribe(("a",), 1)
+    broker.step()
+    again, new = connect(broker, "c")
+    assert old.over
+    assert again.present
+    broker.publish(broker.template("a"), b"1")
+    broker.step()
+    broker.step()
+    assert new.bodies == [b"1"]
+    assert old.bodies == []
+    with pytest.raises(Refused):
+        connect(broker, "c", user="other")
+
+
+def test_a_clean_connect_ends_the_stored_session(broker: Broker) -> None:
+    """Its subscriptions and what waited are gone [MQTT-3.1.2-6]."""
+    session, _ = connect(broker, "c")
+    session.subscribe(("a",), 1)
+    broker.step()
+    session.disconnect()
+    broker.publish(broker.template("a"), b"1")
+    broker.step()
+    session, link = connect(broker, "c", clean=True)
+    assert not session.present
+    assert link.publishes == []
+    session.disconnect()
+    session, link = connect(broker, "c")
+    assert not session.present
+    assert link.publishes == []
+
+
+def test_unsubscribing_stops_deliveries_and_forgets_the_queue(broker: Broker) -> None:
+    """The filter queue goes with its last session; another's stays."""
+    first, first_link = connect(broker, "a")
+    second, second_link = connect(broker, "b")
+    first.subscribe(("t",), 1)
+    second.subscribe(("t",), 1)
+    broker.step()
+    first.unsubscribe(("t",))
+    broker.publish(broker.template("t"), b"1")
+    broker.step()
+    broker.step()
+    assert first_link.bodies == []
+    assert second_link.bodies == [b"1"]
+    second.unsubscribe(("t",))
+    assert not broker.engine.sessions.filters
+
+
+def test_retained_messages_are_replayed_to_new_subscribers(broker: Broker) -> None:
+    """Retain flag set, last value only, wildcard or exact; an empty one clears; they survive."""
+    for tag, body in (("a", b"old"), ("a", b"1"), ("b", b"2"), ("c", b"3"), ("c", b"")):
+        broker.publish(broker.template("t", tag, retain=True), body)
+    broker.step()
+    broker.restart()
+    session, link = connect(broker, "c", clean=True)
+    session.subscribe(("t", REST), 1)
+    broker.step()
+    assert link.publishes == []
+    session.replay_retained(("t", REST), 1)
+    broker.step()
+    assert sorted(link.publishes) == [
+        ("t/a", b"1", 1, 1, False, True),
+        ("t/b", b"2", 1, 2, False, True),
+    ]
+
+
+def test_the_window_bounds_what_is_in_flight(tmp_path: Path) -> None:
+    """With a window of 3 the fourth message waits for an acknowledgement."""
+    broker = Broker(tmp_path / "data", inflight_count_max=3)
+    session, link = connect(broker, "c")
+    session.subscribe(("a",), 1)
+    broker.step()
+    broker.publish(broker.template("a"), *[b"%d" % n for n in range(7)])
+    broker.step()
+    assert link.bodies == [b"0", b"1", b"2"]
+    session.acknowledged(1, 2)
+    broker.step()
+    assert link.bodies == [b"0", b"1", b"2", b"3", b"4"]
+    session.acknowledged(3, 3)
+    broker.step()
+    assert len(link.bodies) == 7
+    broker.stop()
+
+
+def test_packet_ids_wrap_and_stay_unambiguous(tmp_path: Path) -> None:
+    """70,000 messages through one session: ids run from 1 to 65,535 and begin again."""
+    broker = Broker(tmp_path / "data")
+    session, link = connect(broker, "c", clean=True, credit=1 << 30)
+    session.subscribe(("a",), 1)
+    template = broker.template("a")
+    expected = 1
+    for _ in range(70):
+        broker.publish(template, *[b"x"] * 1000)
+        broker.step()
+        assert len(link.publishes) == 1000
+        for _, _, _, packet, _, _ in link.publishes:
+            assert packet == expected
+            expected = expected % 65535 + 1
+        session.acknowledged(link.publishes[0][3], 1000)
+        link.publishes.clear()
+    broker.stop()

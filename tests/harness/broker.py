@@ -1,0 +1,234 @@
+"""An engine over a real store, with a loop that only moves when the test says so."""
+
+from __future__ import annotations
+
+import select
+import shutil
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from broker.engine import Engine
+from broker.limits import Limits
+from broker.port import Delivery, Durability, RecordRun, Template
+from broker.state_db import StateDb
+from core_log.files import RealFiles
+from core_log.kernels.batch import RECORD_BODY_AT, RECORD_BODY_SIZE_AT, Batch
+from core_log.settings import StoreSettings
+from core_log.store import Store
+
+
+class ManualLoop:
+    """`call_soon` and `call_later` on a clock that stands still until `run` is called."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self._soon: deque[Callable[[], None]] = deque()
+        self._later: list[tuple[float, int, Callable[[], None]]] = []
+
+    def call_soon(self, callback: Callable[[], None]) -> None:
+        self._soon.append(callback)
+
+    def call_later(self, delay: float, callback: Callable[[], None]) -> None:
+        self._later.append((self.now + delay, len(self._later), callback))
+
+    def run(self, seconds: float = 0.0) -> None:
+        """Run everything that is due within the next `seconds`."""
+        end = self.now + seconds
+        while True:
+            while self._soon:
+                self._soon.popleft()()
+            due = [timer for timer in self._later if timer[0] <= end]
+            if not due:
+                break
+            first = min(due)
+            self._later.remove(first)
+            self.now = first[0]
+            self._soon.append(first[2])
+        self.now = end
+
+
+class InlineReaders:
+    """Reader threads that read at once, in the caller's thread."""
+
+    def submit(
+        self, read: Callable[[], bytes], done: Callable[[bytes | None, Exception | None], None]
+    ) -> None:
+        try:
+            result = read()
+        except Exception as error:  # noqa: BLE001  (handed on, as threads do)
+            done(None, error)
+        else:
+            done(result, None)
+
+
+class Broker:
+    """An engine that can be stopped, killed and started again on one directory."""
+
+    def __init__(self, directory: Path, *, with_state_db: bool = True, **limits: Any) -> None:
+        self.directory = directory
+        self.with_state_db = with_state_db
+        self.limits = Limits(**limits)
+        self.files: Any = RealFiles()
+        self.open()
+
+    def open(self) -> None:
+        self.loop = ManualLoop()
+        self.store = Store.open(
+            self.directory,
+            files=self.files,
+            clock_ms=lambda: 1_700_000_000_000,
+            settings=StoreSettings(segment_bytes=1 << 20, chunk_bytes=1 << 16),
+        )
+        state_db = StateDb(self.directory / "state.db") if self.with_state_db else None
+        names = iter(range(1 << 30))
+        self.engine = Engine(
+            store=self.store,
+            clock_ms=lambda: 1_700_000_000_000,
+            scheduler=self.loop,
+            readers=InlineReaders(),
+            new_name=lambda: f"name{next(names)}",
+            limits=self.limits,
+            state_db=state_db,
+        )
+
+    def step(self, seconds: float = 0.0) -> None:
+        """One loop iteration, its flush included."""
+        self.loop.run(seconds)
+        while self.engine.core.flush_pending:
+            ready, _, _ = select.select([self.store.flusher.fileno()], [], [], 10)
+            assert ready, "the flusher does not answer"
+            self.engine.flush_finished()
+            self.loop.run()
+
+    def save(self) -> None:
+        """Save the folded state and the indexes, as the running server does now and then."""
+        snapshot = self.engine.snapshot()
+        checkpoint = self.store.prepare_checkpoint()
+        self.engine.core.commits.urgent = self.store.log.appended  # do not wait for the lazy flush
+        self.engine.core.appended()
+        self.step()
+        if snapshot is not None:
+            snapshot()
+        checkpoint()
+
+    def stop(self) -> None:
+        """A clean stop."""
+        self.save()
+        self.store.close()
+
+    def restart(self) -> None:
+        """A clean stop and a start."""
+        self.stop()
+        self.open()
+
+    def kill(self) -> None:
+        """As kill -9 leaves it: a copy of what was written, with nothing tidied up."""
+        left = self.directory.with_name(self.directory.name + "-killed")
+        shutil.copytree(self.directory, left)
+        self.store.close()
+        self.directory = left
+
+    def publish(self, template: Template, *bodies: bytes) -> int:
+        """Publish bodies as one run; returns the position."""
+        return self.engine.publish(template, batch_of(*bodies), 0, len(bodies))
+
+    def template(
+        self,
+        topic: str,
+        tag: str | None = None,
+        *,
+        qos: int = 1,
+        durability: Durability = Durability.FLUSHED,
+        retain: bool = False,
+    ) -> Template:
+        route = self.engine.route(topic, tag)
+        return self.engine.template(
+            route,
+            properties={"PMQ_PROTO": "mqtt", "PMQ_QOS": str(qos)},
+            durability=durability,
+            retain=retain,
+        )
+
+
+def batch_of(*bodies: bytes) -> Batch:
+    """A batch whose rows have these bodies."""
+    batch = Batch()
+    batch.buffer = b"t" + b"".join(bodies)
+    at = 1
+    for number, body in enumerate(bodies):
+        batch.add((0, 1), (at, len(body)), identifier=number + 1)
+        at += len(body)
+    return batch
+
+
+def bodies_of(run: RecordRun) -> list[bytes]:
+    """The bodies of a run."""
+    bodies = []
+    at = run.start
+    memory = bytes(run.memory)
+    while at < run.end:
+        size = int.from_bytes(memory[at + RECORD_BODY_SIZE_AT : at + RECORD_BODY_AT], "big")
+        bodies.append(memory[at + RECORD_BODY_AT : at + RECORD_BODY_AT + size])
+        at += int.from_bytes(memory[at : at + 4], "big")
+    assert len(bodies) == run.count
+    return bodies
+
+
+class SpyConsumer:
+    """A queue consumer that keeps what it gets."""
+
+    def __init__(self, credit: int = 1000) -> None:
+        self.left = credit
+        self.got: list[tuple[int, bytes, bool]] = []
+        self.gone = False
+
+    def credit(self) -> int:
+        return self.left
+
+    def deliver(self, delivery: Delivery) -> None:
+        bodies = [body for run in delivery.runs for body in bodies_of(run)]
+        assert len(bodies) == delivery.count <= self.left
+        self.left -= delivery.count
+        self.got += [
+            (delivery.first_offset + k, body, delivery.redelivered) for k, body in enumerate(bodies)
+        ]
+
+    def cancelled(self) -> None:
+        self.gone = True
+
+    @property
+    def bodies(self) -> list[bytes]:
+        return [body for _, body, _ in self.got]
+
+
+class SpyLink:
+    """An MQTT client's connection that keeps what it is sent."""
+
+    def __init__(self, credit: int = 1000) -> None:
+        self.left = credit
+        self.publishes: list[tuple[str, bytes, int, int, bool, bool]] = []
+        self.pubrels: list[int] = []
+        self.over = False
+
+    def credit(self) -> int:
+        return self.left
+
+    def send_publishes(
+        self, run: RecordRun, *, qos: int, first_packet_id: int, duplicate: bool, retain: bool
+    ) -> None:
+        words = [run.meta.topic, *(run.meta.tag.split(".") if run.meta.tag is not None else [])]
+        for k, body in enumerate(bodies_of(run)):
+            packet = (first_packet_id + k - 1) % 65535 + 1 if qos else 0
+            self.publishes.append(("/".join(words), body, qos, packet, duplicate, retain))
+
+    def send_pubrels(self, first_packet_id: int, count: int) -> None:
+        self.pubrels += [(first_packet_id + k - 1) % 65535 + 1 for k in range(count)]
+
+    def taken_over(self) -> None:
+        self.over = True
+
+    @property
+    def bodies(self) -> list[bytes]:
+        return [body for _, body, *_ in self.publishes]
