@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import textwrap
-from pathlib import Path
 from typing import Any
 
 from polymq.settings import Section, Settings
@@ -53,7 +52,7 @@ def _toml(value: Any) -> str:
         return repr(value)
     if isinstance(value, list):
         return "[" + ", ".join(_toml(item) for item in value) + "]"
-    if isinstance(value, Path):
-        value = str(value)
+    if not isinstance(value, str):
+        value = str(value)  # a path, a network
     # A JSON string without characters beyond the basic plane is a TOML basic string.
     return json.dumps(value, ensure_ascii=False)

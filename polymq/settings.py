@@ -20,7 +20,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    IPvAnyNetwork,
+    ValidationError,
+    model_validator,
+)
 from pydantic_settings import (
     BaseSettings,
     EnvSettingsSource,
@@ -41,6 +48,7 @@ MIB: Final = 1024 * KIB
 
 PortNumber = Annotated[int, Field(ge=0, le=65_535)]
 PositiveInt = Annotated[int, Field(gt=0)]
+Network = IPvAnyNetwork
 Seconds = Annotated[float, Field(ge=0)]
 
 
@@ -98,10 +106,30 @@ class HttpSettings(Section):
 
     enabled: bool = Field(default=True, description="Whether to open this door.")
     port: PortNumber = Field(default=8080, description="0 lets the system pick a free port.")
-    webhook_private_addresses: bool = Field(
-        default=False,
-        description="Allow webhooks to private, loopback and link-local addresses. Off, because "
-        "a subscriber could otherwise make the server call services inside your network.",
+    connections_max: PositiveInt = Field(
+        default=10_000, description="Connections at a time; one more is closed at once."
+    )
+    webhook_origin: str = Field(
+        default="polymq.invalid",
+        description="The name that webhook receivers are told in WebHook-Request-Origin: a DNS "
+        "name of this system, by which a receiver decides whether it wants to hear from it.",
+    )
+    webhook_handshake: bool = Field(
+        default=True,
+        description="Whether a receiver must consent before anything is sent to it. Without it, "
+        "whoever may subscribe can make this server send to any public address.",
+    )
+    webhook_allow_http: bool = Field(
+        default=False, description="Whether receivers may be reached without TLS."
+    )
+    webhook_allow_networks: list[Network] = Field(
+        default=[],
+        description="Networks that may be reached although they are not public, such as "
+        '"10.1.0.0/16". Empty, because a subscriber could otherwise make this server call '
+        "services inside your network.",
+    )
+    webhook_deny_networks: list[Network] = Field(
+        default=[], description="Networks that may not be reached although they are public."
     )
 
 
@@ -131,13 +159,13 @@ class StorageSettings(Section):
     tail_bytes_max: Annotated[int, Field(ge=MIB)] = Field(
         default=64 * MIB, description="Latest messages kept in memory for subscribers that keep up."
     )
-    message_bytes_max: Annotated[int, Field(ge=1, le=64 * MIB)] = Field(
+    message_bytes_max: Annotated[int, Field(ge=1, le=16 * MIB)] = Field(
         default=4 * MIB, description="Largest body that is accepted, in any protocol."
     )
-    checkpoint_seconds: Annotated[float, Field(gt=0)] = Field(
-        default=10.0,
-        description="How often indexes are written to disk. Less means a faster start after a "
-        "crash; nothing is lost either way.",
+    save_seconds: Annotated[float, Field(gt=0)] = Field(
+        default=5.0,
+        description="How often indexes and state are saved beside the log. Less means a faster "
+        "start after a crash; nothing is lost either way.",
     )
 
 

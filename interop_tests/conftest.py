@@ -1,0 +1,187 @@
+"""A started server for tests that speak to it from outside, and nothing of its code.
+
+`server` is one server with an empty data directory on ports that the system picks.
+`start_server(...)` starts more of them, or differently configured ones; all are gone after the
+test. What a server said stands below a failed test.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import IO, Any
+
+import pytest
+
+READY_SECONDS_MAX = 60.0
+STOP_SECONDS_MAX = 60.0
+LOOK_SECONDS = 0.02
+LOG_LINES_SHOWN = 200
+DOORS = ("mqtt", "amqp", "http", "rocketmq", "admin")
+
+DEFAULTS: dict[str, object] = {
+    # Preallocating 1 GiB for a handful of messages is only slow.
+    "storage.segment_bytes": 64 * 1024 * 1024,
+    "log.format": "json",
+}
+
+
+class Server:
+    """A server process.
+
+    Attributes:
+        host: where its doors are.
+        mqtt_port, amqp_port, http_port, rocketmq_port, admin_port: 0 before the first start, or
+            where the door is not open. They stay the same over a restart.
+        data_directory: where it keeps its messages.
+        process: the running or ended process.
+        log_path: what it said on stderr, over all restarts.
+    """
+
+    host = "127.0.0.1"
+
+    def __init__(
+        self,
+        directory: Path,
+        options: Mapping[str, object],
+        environment: Mapping[str, str],
+        command: tuple[str, ...],
+    ) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        self.data_directory = directory / "data"
+        self.log_path = directory / "server.log"
+        self.process: subprocess.Popen[bytes]
+        self.mqtt_port = self.amqp_port = self.http_port = 0
+        self.rocketmq_port = self.admin_port = 0
+        self._ready_file = directory / "ready.json"
+        self._options = {**DEFAULTS, **options}
+        self._environment = environment
+        self._command = command
+
+    def launch(self) -> None:
+        """Start the process and return at once."""
+        self._ready_file.unlink(missing_ok=True)
+        arguments = ["--ready-file", str(self._ready_file)]
+        settings = {"server.data_directory": self.data_directory}
+        for door in DOORS:
+            settings[f"{door}.port"] = getattr(self, f"{door}_port")
+        for key, value in {**settings, **self._options}.items():
+            text = str(value).lower() if isinstance(value, bool) else str(value)
+            arguments += ["--set", f"{key}={text}"]
+        with self.log_path.open("ab") as log:
+            self.process = subprocess.Popen(
+                [*self._command, "serve", *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env={**os.environ, **self._environment},
+                start_new_session=True,
+            )
+
+    def start(self) -> None:
+        """Start the process and return when its doors are open."""
+        self.launch()
+        deadline = time.monotonic() + READY_SECONDS_MAX
+        while not self._ready_file.exists():
+            if self.ended_within(LOOK_SECONDS):
+                raise AssertionError(f"the server ended with {self.process.returncode}")
+            assert time.monotonic() < deadline, "the server is not ready in time"
+        ready = json.loads(self._ready_file.read_text(encoding="utf-8"))
+        assert ready["pid"] == self.process.pid
+        for door in DOORS:
+            setattr(self, f"{door}_port", ready[door] or 0)
+
+    def ended_within(self, seconds: float) -> bool:
+        """Whether the process ends in this time."""
+        try:
+            self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
+
+    def kill(self) -> None:
+        """SIGKILL, as a crash: no goodbye, nothing flushed."""
+        self.process.kill()
+        self.process.wait()
+
+    def terminate(self) -> int:
+        """SIGTERM, and wait for the end; returns the exit code."""
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(STOP_SECONDS_MAX)
+
+    def restart(self) -> None:
+        """Start again on the same data and the same ports; stops a running one in order first."""
+        if self.process.poll() is None:
+            assert self.terminate() == 0
+        self.start()
+
+    def log_lines(self) -> list[str]:
+        """What the server said so far."""
+        return self.log_path.read_text(encoding="utf-8", errors="replace").splitlines()
+
+    def log_events(self) -> list[dict[str, Any]]:
+        """What the server logged so far, parsed; other lines are left out."""
+        events = []
+        for line in self.log_lines():
+            with contextlib.suppress(ValueError):
+                value = json.loads(line)
+                if isinstance(value, dict):
+                    events.append(value)
+        return events
+
+    def close(self, output: IO[str]) -> None:
+        """End the process whatever it does, and show what it said."""
+        if hasattr(self, "process") and self.process.poll() is None:
+            self.kill()
+        if self.log_path.exists():
+            print(
+                f"--- {self.log_path}", *self.log_lines()[-LOG_LINES_SHOWN:], sep="\n", file=output
+            )
+
+
+StartServer = Callable[..., Server]
+
+
+@pytest.fixture
+def start_server(tmp_path: Path) -> Iterator[StartServer]:
+    """Start servers: `start_server(**{"mqtt.connections_max": 3}, environment={...})`.
+
+    Options by key of the configuration. `directory` keeps data and log somewhere else;
+    `ready=False` only launches, for servers that are expected to fail; `command` replaces
+    `python -m polymq`.
+    """
+    servers: list[Server] = []
+
+    def start(
+        *,
+        directory: Path | None = None,
+        environment: Mapping[str, str] | None = None,
+        ready: bool = True,
+        command: tuple[str, ...] = (sys.executable, "-m", "polymq"),
+        **options: object,
+    ) -> Server:
+        place = directory or tmp_path / f"server-{len(servers)}"
+        made = Server(place, options, environment or {}, command)
+        servers.append(made)
+        if ready:
+            made.start()
+        else:
+            made.launch()
+        return made
+
+    yield start
+    for server in servers:
+        server.close(sys.stdout)
+
+
+@pytest.fixture
+def server(start_server: StartServer) -> Server:
+    """A running server with an empty data directory."""
+    return start_server()

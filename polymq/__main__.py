@@ -1,0 +1,49 @@
+"""Where the program starts, and the one place that turns errors into a line and an exit code."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+import click
+
+from polymq.cli import polymq
+from polymq.errors import ExitCode, Failure
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run a command line and end the process as `docs/configuration.md` says."""
+    sys.exit(run(arguments))
+
+
+def run(arguments: list[str] | None = None) -> int:
+    """Run a command line; returns the exit code."""
+    try:
+        result: Any = polymq.main(arguments, prog_name="polymq", standalone_mode=False)
+    except Failure as failure:
+        return complain(failure.text, failure.code)
+    except click.UsageError as error:
+        command = error.ctx.command_path if error.ctx else "polymq"
+        text = " ".join(error.format_message().split())
+        return complain(f"{text.rstrip('.')} (see {command} --help)", ExitCode.USAGE)
+    except click.ClickException as error:
+        return complain(error.format_message(), ExitCode.FAILED)
+    except (click.Abort, KeyboardInterrupt):
+        return complain("interrupted", ExitCode.INTERRUPTED)
+    except BrokenPipeError:
+        # Whoever read our output has enough (`polymq message read | head`). Nothing more to say,
+        # and nothing to flush at exit either.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return ExitCode.OK
+    return int(result) if isinstance(result, int) else ExitCode.OK
+
+
+def complain(text: str, code: ExitCode) -> ExitCode:
+    """One line on stderr."""
+    print(f"polymq: {text}", file=sys.stderr)
+    return code
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,195 @@
+"""The operator's door: metrics, health, topics. HTTP on loopback, whatever the other doors bind to.
+
+Rules against web pages that a browser on this machine happens to show: the `Host` header must
+name loopback (DNS rebinding), and what changes something must carry the header `X-PolyMQ-Admin`,
+which no page can send to another origin without asking first, and nobody answers that question.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+import prometheus_client
+from aiohttp import web
+
+from broker.port import BrokerPort, Durability, Position, Reason, Refused, StorageFailed, TopicInfo
+from polymq.errors import ExitCode, Failure, bind_problem
+from polymq.settings import is_loopback
+
+HOST: Final = "127.0.0.1"
+ADMIN_HEADER: Final = "X-PolyMQ-Admin"
+BODY_BYTES_MAX: Final = 64 * 1024
+QUEUES_MAX: Final = 1024
+"""Of one topic: more readers in parallel than any group has."""
+COMMIT_SECONDS_MAX: Final = 10.0
+"""A change that is not on disk by then is answered 503: it may still happen."""
+
+STATUS: Final = {
+    Reason.NOT_FOUND: 404,
+    Reason.DIFFERENT: 409,
+    Reason.LOCKED: 409,
+    Reason.IN_USE: 409,
+    Reason.NOT_EMPTY: 409,
+    Reason.FORBIDDEN: 403,
+    Reason.NOT_AUTHENTICATED: 401,
+    Reason.BAD_NAME: 400,
+    Reason.BAD_ARGUMENT: 400,
+    Reason.TOO_LARGE: 413,
+    Reason.LIMIT: 409,
+    Reason.READ_ONLY: 503,
+    Reason.STORAGE_FULL: 507,
+}
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class AdminServer:
+    """Serves operators and their tools.
+
+    Args:
+        port: the engine.
+        registry: what `/metrics` shows.
+        health: the values of `/health`; `status` is `ok` or says what is wrong.
+    """
+
+    def __init__(
+        self,
+        *,
+        port: BrokerPort,
+        registry: prometheus_client.CollectorRegistry,
+        health: Callable[[], dict[str, Any]],
+    ) -> None:
+        self._port = port
+        self._registry = registry
+        self._health = health
+        self._runner: web.AppRunner | None = None
+
+    async def start(self, port: int) -> int:
+        """Listen; returns the bound port. Raises Failure."""
+        app = web.Application(client_max_size=BODY_BYTES_MAX, middlewares=[_guard, _translate])
+        app.add_routes(
+            [
+                web.get("/metrics", self._get_metrics),
+                web.get("/health", self._get_health),
+                web.get("/topics", self._get_topics),
+                web.get("/topics/{name}", self._get_topic),
+                web.put("/topics/{name}", self._put_topic),
+                web.delete("/topics/{name}", self._delete_topic),
+            ]
+        )
+        self._runner = web.AppRunner(app, access_log=None, handle_signals=False)
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, HOST, port)
+        try:
+            await site.start()
+        except OSError as error:
+            await self.stop()
+            text = f"admin: {bind_problem(HOST, port, error)}"
+            raise Failure(ExitCode.CANNOT_LISTEN, text) from error
+        return int(self._runner.addresses[0][1])
+
+    async def stop(self) -> None:
+        """Close the door and what is open on it."""
+        if self._runner is not None:
+            await self._runner.cleanup()
+            self._runner = None
+
+    # --- handlers -------------------------------------------------------------------------
+
+    async def _get_metrics(self, _request: web.Request) -> web.Response:
+        body = prometheus_client.generate_latest(self._registry)
+        return web.Response(
+            body=body, headers={"Content-Type": prometheus_client.CONTENT_TYPE_LATEST}
+        )
+
+    async def _get_health(self, _request: web.Request) -> web.Response:
+        health = self._health()
+        return web.json_response(health, status=200 if health["status"] == "ok" else 503)
+
+    async def _get_topics(self, _request: web.Request) -> web.Response:
+        topics = sorted(self._port.topics(), key=lambda topic: topic.name)
+        return web.json_response({"topics": [_topic_value(topic) for topic in topics]})
+
+    async def _get_topic(self, request: web.Request) -> web.Response:
+        name = request.match_info["name"]
+        topic = self._port.topic(name)
+        if topic is None:
+            raise Refused(Reason.NOT_FOUND, f"there is no topic {name!r}")
+        return web.json_response(_topic_value(topic))
+
+    async def _put_topic(self, request: web.Request) -> web.Response:
+        name = request.match_info["name"]
+        count = _queue_count(request.query.get("queues", "1"))
+        existed = self._port.topic(name) is not None
+        if not existed:
+            await self._committed(self._port.create_topic(name, count))
+        topic = self._port.topic(name)
+        if topic is None:
+            raise Refused(Reason.NOT_FOUND, f"topic {name!r} was deleted at the same time")
+        return web.json_response(_topic_value(topic), status=200 if existed else 201)
+
+    async def _delete_topic(self, request: web.Request) -> web.Response:
+        await self._committed(self._port.delete_topic(request.match_info["name"]))
+        return web.Response(status=204)
+
+    async def _committed(self, position: Position) -> None:
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._port.when_committed(position, Durability.FLUSHED, _finish, done)
+        try:
+            await asyncio.wait_for(done, COMMIT_SECONDS_MAX)
+        except TimeoutError as error:
+            raise Refused(
+                Reason.READ_ONLY, "the change is not on disk yet, and may never be: see the log"
+            ) from error
+
+
+def _finish(done: asyncio.Future[None]) -> None:
+    if not done.done():
+        done.set_result(None)
+
+
+def _queue_count(text: str) -> int:
+    if not text.isdecimal() or not 0 < int(text) <= QUEUES_MAX:
+        raise Refused(Reason.BAD_ARGUMENT, f"a topic has 1 to {QUEUES_MAX} queues, not {text!r}")
+    return int(text)
+
+
+def _topic_value(topic: TopicInfo) -> dict[str, Any]:
+    queues = [
+        {"queue": number, "first_offset": first, "end_offset": end}
+        for number, (first, end) in enumerate(
+            zip(topic.min_offsets, topic.max_offsets, strict=True)
+        )
+    ]
+    count = sum(topic.max_offsets) - sum(topic.min_offsets)
+    return {"name": topic.name, "message_count": count, "queues": queues}
+
+
+@web.middleware
+async def _guard(request: web.Request, handler: Handler) -> web.StreamResponse:
+    host = request.headers.get("Host", "")
+    name = host.rpartition(":")[0] if host.count(":") == 1 or "]" in host else host
+    if not is_loopback(name):
+        return _problem(403, "this door is for this machine: ask for it by 127.0.0.1")
+    if request.method not in ("GET", "HEAD") and ADMIN_HEADER not in request.headers:
+        return _problem(403, f"send the header {ADMIN_HEADER} with what changes something")
+    return await handler(request)
+
+
+@web.middleware
+async def _translate(request: web.Request, handler: Handler) -> web.StreamResponse:
+    try:
+        return await handler(request)
+    except Refused as error:
+        return _problem(STATUS[error.reason], error.text)
+    except StorageFailed as error:
+        return _problem(503, str(error))
+
+
+def _problem(status: int, text: str) -> web.Response:
+    """RFC 9457, as far as a person needs it."""
+    body = json.dumps({"status": status, "detail": text})
+    return web.Response(status=status, text=body, content_type="application/problem+json")

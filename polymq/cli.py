@@ -1,0 +1,109 @@
+"""The command line: what a person types. Parses options, calls one function, prints.
+
+Rule: nothing here catches errors; they end in `polymq.__main__`, which makes one line of each.
+Heavy imports stand inside the commands, because `polymq --help` should not load a server.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from polymq import program_version
+from polymq.cli_client import message, topic
+from polymq.cli_options import config_option, setting_flag, settings_from
+from polymq.errors import ExitCode
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 96})
+@click.version_option(program_version(), prog_name="polymq", message="%(prog)s %(version)s")
+def polymq() -> None:
+    """A message broker with one log and many protocols.
+
+    Start a server with `polymq serve`. Devices then speak MQTT to it, applications AMQP 0-9-1,
+    webhooks CloudEvents over HTTP, and `polymq sink` writes every topic to Parquet files.
+    """
+
+
+@polymq.command()
+@config_option
+@setting_flag("--host", "server.host", "Address to listen on.")
+@setting_flag("--data-directory", "server.data_directory", "Where messages are kept.")
+@setting_flag("--allow-insecure", "server.allow_insecure", "Allow a host beyond loopback.")
+@setting_flag("--mqtt-port", "mqtt.port", "Port for MQTT.")
+@setting_flag("--amqp-port", "amqp.port", "Port for AMQP.")
+@setting_flag("--http-port", "http.port", "Port for CloudEvents over HTTP.")
+@setting_flag("--rocketmq-port", "rocketmq.port", "Port for readers by offset.")
+@setting_flag("--admin-port", "admin.port", "Port for metrics and `polymq topic`, on loopback.")
+@setting_flag("--log-level", "log.level", "Least severity that is logged.")
+@setting_flag("--log-format", "log.format", "How log lines look: auto, console or json.")
+@click.option(
+    "--set",
+    "assignments",
+    metavar="KEY=VALUE",
+    multiple=True,
+    help="Set any other key, such as storage.segment_bytes=67108864. May be repeated.",
+)
+@click.option(
+    "--ready-file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write the process id and the ports to this file (JSON) as soon as clients can connect.",
+)
+@click.option("--print-config", is_flag=True, help="Print the configuration in force, and end.")
+def serve(ready_file: Path | None, print_config: bool, **options: Any) -> int:
+    """Run a server until Ctrl-C or SIGTERM.
+
+    Everything is in this one process: MQTT on port 1883, AMQP on 5672, CloudEvents over HTTP on
+    8080, readers by offset (the Parquet sink) on 10911, metrics on 9464. A port of 0 lets the
+    system pick one. Only this machine can connect unless you say otherwise.
+
+    A message is acknowledged once it is on disk, and is still there after a crash.
+    """
+    settings = settings_from(options)
+    if print_config:
+        from polymq.render import render_toml
+
+        click.echo(render_toml(settings), nl=False)
+        return ExitCode.OK
+    from polymq.serve import run_server
+
+    return run_server(settings, ready_file=ready_file)
+
+
+@polymq.command()
+@config_option
+@click.option("--brief", is_flag=True, help="Two lines: what is installed, and what to do next.")
+def doctor(brief: bool, **options: Any) -> int:
+    """Check whether this machine is fit to run a server.
+
+    Looks at Python, the compiled kernels, Java (which only the Parquet sink needs), the data
+    directory, how fast its disk confirms, and whether the ports are free. Ends with code 1 if
+    something would keep a server from starting.
+    """
+    from polymq.doctor import Status, brief_lines, examine
+
+    if brief:
+        for line in brief_lines():
+            click.echo(line)
+        return ExitCode.OK
+    colors = {Status.GOOD: "green", Status.WORSE: "yellow", Status.BAD: "red"}
+    worst = Status.GOOD
+    for finding in examine(settings_from(options)):
+        mark = click.style(f"{finding.status.value:<5}", fg=colors[finding.status])
+        click.echo(f"{mark} {finding.name:<11} {finding.text}")
+        if finding.status is Status.BAD:
+            worst = Status.BAD
+    return ExitCode.FAILED if worst is Status.BAD else ExitCode.OK
+
+
+polymq.add_command(topic)
+polymq.add_command(message)
+
+if __name__ == "__main__":
+    sys.exit("run `python -m polymq`")

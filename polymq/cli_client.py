@@ -1,0 +1,221 @@
+"""`polymq topic` and `polymq message`: commands that talk to a running server."""
+
+from __future__ import annotations
+
+import json
+import sys
+from datetime import UTC, datetime
+from typing import Any
+
+import click
+
+from polymq.cli_options import config_option, setting_flag, settings_from
+from polymq.client import AdminClient, MessageReader, StoredMessage, publish
+from polymq.errors import ExitCode
+from polymq.ports import Ports, find_ports
+
+data_flag = setting_flag(
+    "--data-directory", "server.data_directory", "Data directory of the server to talk to."
+)
+
+
+def _ports(options: dict[str, Any]) -> Ports:
+    return find_ports(settings_from(options))
+
+
+@click.group()
+def topic() -> None:
+    """List, create, show and delete topics of a running server.
+
+    A topic also comes into being when something is first published to it.
+    """
+
+
+@topic.command("list")
+@config_option
+@data_flag
+@click.option("--json", "as_json", is_flag=True, help="One JSON document.")
+def topic_list(as_json: bool, **options: Any) -> int:
+    """List all topics with how many messages each holds."""
+    topics = AdminClient(_ports(options)).topics()
+    if as_json:
+        click.echo(json.dumps(topics, ensure_ascii=False))
+        return ExitCode.OK
+    if not topics:
+        click.echo("There is no topic yet: publish something, or `polymq topic create NAME`.")
+    width = max((len(value["name"]) for value in topics), default=0)
+    for value in topics:
+        click.echo(f"{value['name']:<{width}}  {value['message_count']:>12,} messages")
+    return ExitCode.OK
+
+
+@topic.command("create")
+@config_option
+@data_flag
+@click.argument("name")
+@click.option(
+    "--queues",
+    "queue_count",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="How many queues. Order is kept within a queue; readers share the work by queues.",
+)
+def topic_create(name: str, queue_count: int, **options: Any) -> int:
+    """Create topic NAME. Nothing happens if it is there already."""
+    created = AdminClient(_ports(options)).create_topic(name, queue_count)
+    click.echo(f"Topic {name} {'created' if created else 'was there already'}.")
+    return ExitCode.OK
+
+
+@topic.command("show")
+@config_option
+@data_flag
+@click.argument("name")
+@click.option("--json", "as_json", is_flag=True, help="One JSON document.")
+def topic_show(name: str, as_json: bool, **options: Any) -> int:
+    """Show the queues of topic NAME and which offsets they hold."""
+    value = AdminClient(_ports(options)).topic(name)
+    if as_json:
+        click.echo(json.dumps(value, ensure_ascii=False))
+        return ExitCode.OK
+    click.echo(f"{value['name']}: {value['message_count']:,} messages")
+    for queue in value["queues"]:
+        first, end = queue["first_offset"], queue["end_offset"]
+        held = f"offsets {first:,} to {end - 1:,}" if end > first else f"empty, next offset {end:,}"
+        click.echo(f"  queue {queue['queue']}: {held}")
+    return ExitCode.OK
+
+
+@topic.command("delete")
+@config_option
+@data_flag
+@click.argument("name")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+def topic_delete(name: str, yes: bool, **options: Any) -> int:
+    """Delete topic NAME with all its messages."""
+    client = AdminClient(_ports(options))
+    value = client.topic(name)
+    if not yes:
+        click.confirm(
+            f"Delete topic {name} with {value['message_count']:,} messages?", abort=True, err=True
+        )
+    client.delete_topic(name)
+    click.echo(f"Topic {name} deleted.")
+    return ExitCode.OK
+
+
+@click.group()
+def message() -> None:
+    """Publish and read messages of a running server."""
+
+
+@message.command("publish")
+@config_option
+@data_flag
+@click.argument("topic")
+@click.argument("tag")
+@click.argument("body", required=False)
+@click.option("--content-type", help="Media type of the body, such as application/json.")
+@click.option("--id", "identity", help="The event's id. Default: a random one.")
+@click.option("--source", default="/polymq/cli", show_default=True, help="Where it comes from.")
+def message_publish(
+    topic: str,
+    tag: str,
+    body: str | None,
+    content_type: str | None,
+    identity: str | None,
+    source: str,
+    **options: Any,
+) -> int:
+    """Publish BODY to TOPIC with TAG, as a CloudEvent.
+
+    TOPIC and TAG are what an MQTT client calls TOPIC/TAG (with / for the dots of TAG), and an
+    AMQP client calls exchange TOPIC and routing key TAG. Without BODY, it is read from standard
+    input. Returns once the message is on the server's disk.
+
+    Example: polymq message publish sensors room1.temp 21.5
+    """
+    data = sys.stdin.buffer.read() if body is None else body.encode("utf-8", "surrogateescape")
+    publish(
+        _ports(options),
+        topic=topic,
+        tag=tag,
+        body=data,
+        content_type=content_type,
+        identity=identity,
+        source=source,
+    )
+    click.echo(f"{len(data):,} bytes are stored in {topic}.", err=True)
+    return ExitCode.OK
+
+
+@message.command("read")
+@config_option
+@data_flag
+@click.argument("topic")
+@click.option("--queue", type=int, help="Only this queue of the topic. Default: all of them.")
+@click.option(
+    "--from",
+    "start",
+    default="first",
+    show_default=True,
+    metavar="first|next|OFFSET",
+    help="Where to begin: the first message there is, the next that comes, or an offset.",
+)
+@click.option("--count", type=click.IntRange(min=1), help="End after so many messages.")
+@click.option("--follow", is_flag=True, help="Wait for more when all is read, until Ctrl-C.")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["text", "json", "body"]),
+    default="text",
+    show_default=True,
+    help="text: a line about the message, then its body. json: one object a line, body in base64."
+    " body: nothing but the bodies, as they are.",
+)
+def message_read(
+    topic: str,
+    queue: int | None,
+    start: str,
+    count: int | None,
+    follow: bool,
+    form: str,
+    **options: Any,
+) -> int:
+    """Read messages of TOPIC in the order of their offsets.
+
+    Reading takes nothing away: it does not matter to any subscriber, and the same messages can be
+    read again.
+    """
+    if start not in ("first", "next") and not start.isdecimal():
+        raise click.BadParameter("use first, next, or an offset", param_hint="--from")
+    reader = MessageReader(_ports(options), topic)
+    shown = 0
+    for stored in reader.read(queue=queue, start=start, follow=follow or start == "next"):
+        _show(stored, form)
+        shown += 1
+        if shown == count:
+            break
+    if not shown and form == "text":
+        click.echo(f"There is no message to read in {topic}.", err=True)
+    return ExitCode.OK
+
+
+def _show(stored: StoredMessage, form: str) -> None:
+    output = sys.stdout.buffer
+    if form == "body":
+        output.write(stored.body)
+    elif form == "json":
+        output.write(stored.as_json().encode() + b"\n")
+    else:
+        time = datetime.fromtimestamp(stored.store_ms / 1000, UTC)
+        head = f"{stored.topic}/{stored.tag}" if stored.tag is not None else stored.topic
+        line = (
+            f"{head}  queue {stored.queue}  offset {stored.offset}  "
+            f"{time:%Y-%m-%d %H:%M:%S}.{stored.store_ms % 1000:03d} UTC  "
+            f"{len(stored.body):,} bytes"
+        )
+        output.write(click.style(line, dim=True).encode() if output.isatty() else line.encode())
+        output.write(b"\n" + stored.printable_body().encode() + b"\n")
+    output.flush()

@@ -1,0 +1,58 @@
+"""Options that several commands share, and how they become settings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from polymq.errors import ExitCode, Failure
+from polymq.settings import Section, Settings, load_settings
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+FLAG_PREFIX = "setting:"
+
+
+def config_option(command: Command) -> Command:
+    """`--config FILE`."""
+    return click.option(
+        "--config",
+        "config",
+        type=click.Path(dir_okay=False, path_type=Path),
+        help="Configuration file (TOML). Default: polymq.toml in this directory, if there is one.",
+    )(command)
+
+
+def setting_flag(flag: str, key: str, text: str) -> Callable[[Command], Command]:
+    """A flag that stands for one key of the configuration; its default is shown, not set."""
+    section, _, name = key.partition(".")
+    model = Settings.model_fields[section].annotation
+    assert isinstance(model, type)
+    assert issubclass(model, Section)
+    field = model.model_fields[name]
+    parameter = key.replace(".", "__")
+    if field.annotation is bool:
+        return click.option(flag, parameter, is_flag=True, default=None, help=text)
+    return click.option(
+        flag, parameter, metavar="VALUE", default=None, help=f"{text} [default: {field.default}]"
+    )
+
+
+def settings_from(options: dict[str, Any]) -> Settings:
+    """The settings of a command: its flags, then environment, file and defaults."""
+    flags: dict[str, dict[str, Any]] = {}
+    for assignment in options.pop("assignments", ()):
+        key, equals, value = assignment.partition("=")
+        section, dot, name = key.strip().partition(".")
+        if not equals or not dot:
+            text = f"option: --set takes section.key=value, not {assignment!r}"
+            raise Failure(ExitCode.USAGE, text)
+        flags.setdefault(section, {})[name] = value
+    file = options.pop("config", None)
+    for parameter, value in options.items():
+        section, nested, name = parameter.partition("__")
+        if nested and value is not None:
+            flags.setdefault(section, {})[name] = value
+    return load_settings(file=file, flags=flags)

@@ -1,0 +1,262 @@
+"""What the commands say to a running server: admin over HTTP, publishing as a CloudEvent over
+HTTP, reading by offset over RocketMQ's protocol."""
+
+from __future__ import annotations
+
+import base64
+import http.client
+import json
+import threading
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import quote
+
+from broker.port import decode_name, encode_name
+from polymq.admin import ADMIN_HEADER
+from polymq.admin import HOST as ADMIN_HOST
+from polymq.errors import ExitCode, Failure
+from polymq.ports import Ports
+from remoting.client import ClientSettings
+from remoting.codes import ResponseCode
+from remoting.driver_blocking import BlockingClient
+from remoting.errors import CallFailed, RequestFailed, Unreachable
+from remoting.records import Record, iterate_records, parse_properties
+
+ANSWER_SECONDS_MAX: Final = 30.0
+PULL_COUNT: Final = 256
+PULL_BYTES: Final = 1024 * 1024
+FOLLOW_SECONDS: Final = 0.2
+"""How often `--follow` looks for more: below what a person notices."""
+TAG_PROPERTY: Final = "TAGS"
+PRINTED_BYTES_MAX: Final = 4096
+
+
+class AdminClient:
+    """Asks the operator's door of a server. Every method raises Failure."""
+
+    def __init__(self, ports: Ports) -> None:
+        self._port = _open_port(ports.admin, "admin")
+
+    def topics(self) -> list[dict[str, Any]]:
+        """All topics."""
+        topics: list[dict[str, Any]] = self._ask("GET", "/topics")["topics"]
+        return topics
+
+    def topic(self, name: str) -> dict[str, Any]:
+        """One topic."""
+        return self._ask("GET", _path(name))
+
+    def create_topic(self, name: str, queue_count: int) -> bool:
+        """Create; False if it was there already."""
+        path = f"{_path(name)}?queues={queue_count}"
+        return _request(ADMIN_HOST, self._port, "PUT", path, headers=_CHANGES)[0] == 201
+
+    def delete_topic(self, name: str) -> None:
+        """Delete with all messages."""
+        _request(ADMIN_HOST, self._port, "DELETE", _path(name), headers=_CHANGES)
+
+    def _ask(self, method: str, path: str) -> dict[str, Any]:
+        answer: dict[str, Any] = json.loads(_request(ADMIN_HOST, self._port, method, path)[1])
+        return answer
+
+
+_CHANGES: Final = {ADMIN_HEADER: "cli"}
+
+
+def publish(
+    ports: Ports,
+    *,
+    topic: str,
+    tag: str,
+    body: bytes,
+    content_type: str | None,
+    identity: str | None,
+    source: str,
+) -> None:
+    """Publish one event in binary mode; returns when it is stored. Raises Failure."""
+    headers = {
+        "ce-specversion": "1.0",
+        "ce-id": _header(identity or str(uuid.uuid4())),
+        "ce-source": _header(source),
+        "ce-type": _header(tag),
+    }
+    if content_type is not None:
+        headers["Content-Type"] = content_type
+    _request(ports.host, _open_port(ports.http, "HTTP"), "POST", _path(topic), body, headers)
+
+
+def _header(value: str) -> str:
+    """The header form of an attribute (CloudEvents HTTP binding 3.1.3.2)."""
+    return quote(value, safe="".join(chr(code) for code in range(0x21, 0x7F) if code not in b'"%'))
+
+
+def _path(topic: str) -> str:
+    return "/topics/" + quote(topic, safe="")
+
+
+def _open_port(port: int | None, name: str) -> int:
+    if port is None:
+        raise Failure(ExitCode.UNREACHABLE, f"the server's {name} door is not enabled")
+    return port
+
+
+def _request(
+    host: str,
+    port: int,
+    method: str,
+    path: str,
+    body: bytes | None = None,
+    headers: dict[str, str] | None = None,
+) -> tuple[int, bytes]:
+    connection = http.client.HTTPConnection(host, port, timeout=ANSWER_SECONDS_MAX)
+    try:
+        connection.request(method, path, body=body, headers=headers or {})
+        answer = connection.getresponse()
+        content = answer.read()
+    except (OSError, http.client.HTTPException) as error:
+        raise _unreachable(host, port, error) from error
+    finally:
+        connection.close()
+    if answer.status >= 300:
+        code = ExitCode.UNREACHABLE if answer.status == 503 else ExitCode.FAILED
+        raise Failure(code, _detail(answer.status, content))
+    return answer.status, content
+
+
+def _detail(status: int, content: bytes) -> str:
+    try:
+        value = json.loads(content)
+        text = value.get("detail") or value.get("title") if isinstance(value, dict) else None
+    except ValueError:
+        text = None
+    return " ".join(str(text or f"the server answered {status}").split())
+
+
+def _unreachable(host: str, port: int, error: object) -> Failure:
+    return Failure(
+        ExitCode.UNREACHABLE,
+        f"no server answers at {host}:{port} ({error}): start one with `polymq serve`, or name "
+        "its data directory with --data-directory",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredMessage:
+    """One message as it lies in the log."""
+
+    topic: str
+    tag: str | None
+    queue: int
+    offset: int
+    born_ms: int
+    store_ms: int
+    properties: dict[str, str]
+    body: bytes
+
+    def as_json(self) -> str:
+        """One line; the body in base64, because any bytes may be in it."""
+        return json.dumps(
+            {
+                "topic": self.topic,
+                "tag": self.tag,
+                "queue": self.queue,
+                "offset": self.offset,
+                "born_ms": self.born_ms,
+                "store_ms": self.store_ms,
+                "properties": {
+                    name: value.encode("utf-8", "replace").decode()
+                    for name, value in self.properties.items()
+                },
+                "body_base64": base64.b64encode(self.body).decode(),
+            },
+            ensure_ascii=False,
+        )
+
+    def printable_body(self) -> str:
+        """The body for a terminal: no control characters, and not more than a screenful."""
+        text = self.body[:PRINTED_BYTES_MAX].decode("utf-8", "backslashreplace")
+        shown = "".join(
+            letter if letter.isprintable() or letter in "\n\t" else f"\\x{ord(letter):02x}"
+            for letter in text
+        )
+        more = len(self.body) - PRINTED_BYTES_MAX
+        return f"{shown} ... and {more:,} bytes more" if more > 0 else shown
+
+
+class MessageReader:
+    """Reads a topic by offset. Every method raises Failure."""
+
+    def __init__(self, ports: Ports, topic: str) -> None:
+        self._host, self._port = ports.host, _open_port(ports.rocketmq, "RocketMQ")
+        self._topic = encode_name(topic)
+        self._name = topic
+        # A person waits: better to say at once that nobody is there.
+        patience = ClientSettings(attempts_max=1, call_seconds=ANSWER_SECONDS_MAX)
+        self._client = BlockingClient([f"{self._host}:{self._port}"], settings=patience)
+
+    def read(self, *, queue: int | None, start: str, follow: bool) -> Iterator[StoredMessage]:
+        """Messages from `start` on, queue by queue in turn; ends at the end unless `follow`."""
+        try:
+            yield from self._read(queue, start, follow)
+        except RequestFailed as error:
+            if error.code == ResponseCode.TOPIC_NOT_EXIST:
+                text = f"there is no topic {self._name!r}"
+                raise Failure(ExitCode.FAILED, text) from error
+            raise Failure(ExitCode.FAILED, error.remark or str(error)) from error
+        except (Unreachable, CallFailed) as error:
+            raise _unreachable(self._host, self._port, error.__cause__ or error) from error
+        finally:
+            self._client.close()
+
+    def _read(self, queue: int | None, start: str, follow: bool) -> Iterator[StoredMessage]:
+        route = self._client.route(self._topic)
+        places: dict[tuple[str, int], int] = {}
+        for owner in route.brokers:
+            for number in range(owner.queue_count):
+                if queue is None or queue == number:
+                    places[owner.broker, number] = self._first(owner.broker, number, start)
+        if not places:
+            raise Failure(ExitCode.FAILED, f"topic {self._name} has no queue {queue}")
+        pause = threading.Event()
+        while True:
+            got = False
+            for (broker, number), offset in places.items():
+                for stored, after in self._pull(broker, number, offset):
+                    yield stored
+                    places[broker, number] = after
+                    got = True
+            if not got:
+                if not follow:
+                    return
+                pause.wait(FOLLOW_SECONDS)
+
+    def _first(self, broker: str, number: int, start: str) -> int:
+        bounds = self._client.bounds(self._topic, broker, number)
+        if start == "first":
+            return bounds.first
+        if start == "next":
+            return bounds.end
+        return max(bounds.first, int(start))
+
+    def _pull(self, broker: str, number: int, offset: int) -> Iterator[tuple[StoredMessage, int]]:
+        pulled = self._client.pull(
+            self._topic, broker, number, offset, count_max=PULL_COUNT, bytes_max=PULL_BYTES
+        )
+        for record in iterate_records(pulled.records):
+            yield _stored(record), record.queue_offset + 1
+
+
+def _stored(record: Record) -> StoredMessage:
+    properties = parse_properties(record.properties)
+    return StoredMessage(
+        topic=decode_name(record.topic),
+        tag=properties.get(TAG_PROPERTY),
+        queue=record.queue_id,
+        offset=record.queue_offset,
+        born_ms=record.born_ms,
+        store_ms=record.store_ms,
+        properties=properties,
+        body=record.body,
+    )

@@ -1,0 +1,256 @@
+"""The composition root: the only place that knows every part and puts them together.
+
+Clock, disk, threads, randomness and the loop enter here and nowhere else. The order of a start:
+store (recovers the log), engine (folds the state), doors (accept clients). A stop goes back: the
+doors take leave of their clients while the engine still answers, the state is saved, the store is
+closed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import fields
+from typing import Any, Final
+
+from broker.engine import Engine
+from broker.errors import StorageFailed
+from broker.limits import Limits as EngineLimits
+from broker.state_db import StateDb
+from core_log.errors import StoreCorrupt, StoreError, StoreRefused
+from core_log.files import RealFiles
+from core_log.settings import StoreSettings
+from core_log.store import Store
+from net.connection import Context
+from net.listener import CannotListen
+from polymq.admin import AdminServer
+from polymq.doctor import kernel_forms
+from polymq.doors import DOORS, Door
+from polymq.errors import ExitCode, Failure
+from polymq.logs import logger
+from polymq.metrics import Probe, make_registry
+from polymq.ports import Ports
+from polymq.settings import Settings
+from polymq.upkeep import Upkeep
+from polymq.workers import READERS_COUNT, Workers
+
+STORE_DIRECTORY: Final = "store"
+STATE_FILE: Final = "state.db"
+NAME_BYTES: Final = 16
+"""Randomness in names that the server makes up: nobody guesses another client's queue."""
+
+
+def clock_ms() -> int:
+    """The wall clock in milliseconds since the epoch, as records carry it."""
+    return time.time_ns() // 1_000_000
+
+
+def random_name() -> str:
+    """A name that nobody guesses."""
+    return secrets.token_urlsafe(NAME_BYTES)
+
+
+def open_store(settings: Settings) -> Store:
+    """Open the log, recover it if the last server did not close it. Raises Failure."""
+    directory = settings.server.data_directory
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        store = Store.open(
+            str(directory / STORE_DIRECTORY),
+            files=RealFiles(),
+            clock_ms=clock_ms,
+            settings=StoreSettings(
+                segment_bytes=settings.storage.segment_bytes,
+                tail_bytes_max=settings.storage.tail_bytes_max,
+                message_bytes_max=settings.storage.message_bytes_max,
+            ),
+        )
+    except OSError as error:
+        place = error.filename or directory
+        text = f"the data directory {place} can not be written: {error.strerror or error}"
+        raise Failure(ExitCode.CANNOT_CREATE, text) from error
+    except StoreError as error:
+        raise Failure(_code_of(error), str(error)) from error
+    report = store.recovery
+    tell = logger("polymq").info if report.clean else logger("polymq").warning
+    found = {field.name: getattr(report, field.name) for field in fields(report)}
+    rebuilt = found.pop("rebuilt")
+    tell(
+        "log opened" if report.clean else "log recovered: the last server did not close it",
+        epoch=store.epoch,
+        rebuilt_queues=len(rebuilt),
+        **{name: value for name, value in found.items() if value not in ("", (), None)},
+    )
+    return store
+
+
+def _code_of(error: StoreError) -> ExitCode:
+    """Which way of not opening this is, for who starts servers by script."""
+    if isinstance(error, StoreCorrupt):
+        return ExitCode.DATA_DAMAGED
+    cause = error.__cause__
+    if isinstance(cause, OSError):
+        return ExitCode.DISK_FAILED if cause.errno == errno.EIO else ExitCode.CANNOT_CREATE
+    if "is in use" in str(error):
+        return ExitCode.IN_USE
+    return ExitCode.DATA_DAMAGED if isinstance(error, StoreRefused) else ExitCode.DISK_FAILED
+
+
+class Node:
+    """A standalone server: store, engine and every door, on the running loop."""
+
+    def __init__(self, settings: Settings, store: Store) -> None:
+        self._settings = settings
+        self._store = store
+        self._stack: list[Callable[[], Any]] = []
+        self._doors: dict[str, Door] = {}
+        self._engine: Engine
+        self.failure: StorageFailed | None = None
+        """Set when the disk fails: the server goes on read-only, so that readers get theirs."""
+
+    # --- start and stop -------------------------------------------------------------------
+
+    async def start(self) -> Ports:
+        """Fold the state, open the doors. Raises Failure; call `stop` in any case."""
+        settings, loop = self._settings, asyncio.get_running_loop()
+        workers = Workers(loop, name="polymq-reader", count=READERS_COUNT)
+        self._stack.append(workers.close)
+        savers = Workers(loop, name="polymq-saver", count=1)
+        self._stack.append(savers.close)
+        self._engine = Engine(
+            store=self._store,
+            clock_ms=clock_ms,
+            scheduler=loop,
+            readers=workers,
+            new_name=random_name,
+            limits=EngineLimits(),
+            state_db=StateDb(settings.server.data_directory / STATE_FILE),
+        )
+        self._engine.when_storage_fails(self._storage_failed)
+        flusher = self._store.flusher.fileno()
+        loop.add_reader(flusher, self._engine.core.flush_finished)
+        self._stack.append(lambda: loop.remove_reader(flusher))
+        logger("polymq").info(
+            "state folded",
+            topics=len(self._engine.topics()),
+            folded_records=self._engine.folded_count,
+        )
+        upkeep = Upkeep(
+            engine=self._engine,
+            store=self._store,
+            workers=savers,
+            save_seconds=settings.storage.save_seconds,
+        )
+        upkeep.start()
+        self._stack.append(upkeep.stop)
+        ports = await self._open_doors(loop)
+        return Ports(host=settings.server.host, **ports)
+
+    async def stop(self) -> None:
+        """Close the doors, save, and undo what `start` did, however far it came."""
+        drain_seconds = self._settings.server.drain_seconds
+        await asyncio.gather(*(door.stop(drain_seconds) for door in self._doors.values()))
+        while self._stack:
+            result = self._stack.pop()()
+            if asyncio.iscoroutine(result):
+                await result
+
+    async def _open_doors(self, loop: asyncio.AbstractEventLoop) -> dict[str, int | None]:
+        settings = self._settings
+        context = Context(loop)
+        self._stack.append(context.close)
+        ports: dict[str, int | None] = {}
+        for name, make in DOORS.items():
+            section = getattr(settings, name)
+            ports[name] = None
+            if not section.enabled:
+                continue
+            door = self._doors[name] = make(settings, self._engine, context)
+            try:
+                ports[name] = await door.start(settings.server.host, section.port)
+            except CannotListen as error:
+                raise Failure(ExitCode.CANNOT_LISTEN, f"{name}: {error}") from error
+        ports["admin"] = await self._open_admin() if settings.admin.enabled else None
+        return ports
+
+    async def _open_admin(self) -> int:
+        admin = AdminServer(
+            port=self._engine, registry=make_registry(self._probes()), health=self._health
+        )
+        self._stack.append(admin.stop)
+        return await admin.start(self._settings.admin.port)
+
+    # --- what operators see ---------------------------------------------------------------
+
+    def _storage_failed(self, error: StorageFailed) -> None:
+        self.failure = error
+        logger("polymq").error(
+            "read-only: the log failed, and what is not acknowledged may be lost", error=str(error)
+        )
+
+    def _health(self) -> dict[str, Any]:
+        core = self._engine.core
+        if self.failure is not None:
+            status = f"read-only: {self.failure}"
+        elif core.full:
+            status = "the disk is full"
+        else:
+            status = "ok"
+        return {"status": status, "epoch": self._store.epoch, "kernels": kernel_forms()}
+
+    def _probes(self) -> list[Probe]:
+        core, log = self._engine.core, self._store.log
+        return [
+            Probe(
+                name="polymq_log_appended_bytes",
+                kind="counter",
+                text="End of the commit log in memory.",
+                read=lambda: log.appended,
+            ),
+            Probe(
+                name="polymq_log_flushed_bytes",
+                kind="counter",
+                text="End of what is on the disk. Acks wait for it.",
+                read=lambda: log.flushed,
+            ),
+            Probe(
+                name="polymq_messages_stored",
+                kind="counter",
+                text="Messages in all topics since they were made.",
+                read=lambda: sum(sum(topic.max_offsets) for topic in self._engine.topics()),
+            ),
+            Probe(
+                name="polymq_topics",
+                kind="gauge",
+                text="Topics.",
+                read=lambda: len(self._engine.topics()),
+            ),
+            Probe(
+                name="polymq_connections",
+                kind="gauge",
+                text="Connected clients.",
+                label="protocol",
+                read=lambda: {name: door.connection_count for name, door in self._doors.items()},
+            ),
+            Probe(
+                name="polymq_read_only",
+                kind="gauge",
+                text="1 after the disk failed: nothing can be published until a restart.",
+                read=lambda: float(self.failure is not None),
+            ),
+            Probe(
+                name="polymq_disk_full",
+                kind="gauge",
+                text="1 while the disk is full and publishers are refused.",
+                read=lambda: float(core.full),
+            ),
+            Probe(
+                name="polymq_read_errors",
+                kind="counter",
+                text="Records that could not be read from the disk.",
+                read=lambda: core.read_errors_count,
+            ),
+        ]

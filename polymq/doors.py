@@ -1,0 +1,90 @@
+"""The protocol servers, made from the settings. A part of the composition root (`compose.py`).
+
+Imports stand inside the functions: a door that is not opened is not loaded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final, Protocol
+
+from broker.port import BrokerPort
+from net.connection import Context
+from polymq.settings import MIB, Settings
+
+
+class Door(Protocol):
+    """What the servers of all protocols have in common."""
+
+    async def start(self, host: str, port: int) -> int:
+        """Listen; returns the bound port."""
+
+    async def stop(self, drain_seconds: float) -> None:
+        """Take leave of all clients."""
+
+    @property
+    def connection_count(self) -> int:
+        """Clients that are connected now."""
+
+
+def make_mqtt(settings: Settings, engine: BrokerPort, context: Context) -> Door:
+    """MQTT over TCP."""
+    from gateways.mqtt.limits import PUBLISH_OVERHEAD_BYTES, Limits
+    from gateways.mqtt.server import MqttServer
+
+    limits = Limits(
+        connections_max=settings.mqtt.connections_max,
+        packet_bytes_max=settings.storage.message_bytes_max + PUBLISH_OVERHEAD_BYTES,
+    )
+    return MqttServer(port=engine, context=context, limits=limits)
+
+
+def make_amqp(settings: Settings, engine: BrokerPort, context: Context) -> Door:
+    """AMQP 0-9-1 over TCP."""
+    from gateways.amqp.limits import Limits
+    from gateways.amqp.server import AmqpServer
+
+    limits = Limits(
+        connections_max=settings.amqp.connections_max,
+        body_bytes_max=settings.storage.message_bytes_max,
+    )
+    return AmqpServer(port=engine, context=context, limits=limits)
+
+
+def make_http(settings: Settings, engine: BrokerPort, context: Context) -> Door:
+    """CloudEvents over HTTP."""
+    from gateways.http_cloudevents.limits import HttpLimits, WebhookSettings
+    from gateways.http_cloudevents.server import HttpServer
+
+    body_bytes_max = settings.storage.message_bytes_max
+    limits = HttpLimits(
+        connections_max=settings.http.connections_max,
+        message_bytes_max=body_bytes_max,
+        body_bytes_max=max(8 * MIB, 2 * body_bytes_max),
+    )
+    webhooks = WebhookSettings(
+        origin=settings.http.webhook_origin,
+        handshake=settings.http.webhook_handshake,
+        allow_http=settings.http.webhook_allow_http,
+        allow_networks=tuple(settings.http.webhook_allow_networks),
+        deny_networks=tuple(settings.http.webhook_deny_networks),
+    )
+    return HttpServer(port=engine, context=context, limits=limits, webhooks=webhooks)
+
+
+def make_rocketmq(settings: Settings, engine: BrokerPort, context: Context) -> Door:
+    """RocketMQ's remoting protocol."""
+    from gateways.rocketmq.limits import RocketmqLimits
+    from gateways.rocketmq.server import RocketmqServer
+
+    limits = RocketmqLimits(connections_max=settings.rocketmq.connections_max)
+    return RocketmqServer(port=engine, context=context, limits=limits)
+
+
+DOORS: Final[Mapping[str, Callable[[Settings, BrokerPort, Context], Door]]] = {
+    "mqtt": make_mqtt,
+    "amqp": make_amqp,
+    "http": make_http,
+    "rocketmq": make_rocketmq,
+}
+"""By the name of their section in the settings, in the order in which they open."""

@@ -1,0 +1,55 @@
+"""Which ports a running server has: written by the server, read by the commands and by tests.
+
+`server.json` stands in the data directory while the server runs. It is a hint, not a lock: after
+a kill it stays behind, and the reader finds nobody at its ports.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Final
+
+from polymq.settings import Settings
+
+FILE_NAME: Final = "server.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ports:
+    """Where a server's doors are. None: the door is not open."""
+
+    host: str
+    mqtt: int | None
+    amqp: int | None
+    http: int | None
+    rocketmq: int | None
+    admin: int | None
+
+
+def write_ports(path: Path, ports: Ports) -> None:
+    """Replace the file in one step, so that a reader never sees half of it."""
+    text = json.dumps({"pid": os.getpid(), **asdict(ports)}) + "\n"
+    partial = path.with_name(path.name + ".part")
+    partial.write_text(text, encoding="utf-8")
+    partial.replace(path)
+
+
+def find_ports(settings: Settings) -> Ports:
+    """The ports of the server that uses the configured data directory, else the configured ones."""
+    try:
+        text = (settings.server.data_directory / FILE_NAME).read_text(encoding="utf-8")
+        value = json.loads(text)
+        os.kill(value.pop("pid"), 0)
+        return Ports(**value)
+    except (OSError, ValueError, TypeError, KeyError):
+        return Ports(
+            host=settings.server.host,
+            mqtt=settings.mqtt.port,
+            amqp=settings.amqp.port,
+            http=settings.http.port,
+            rocketmq=settings.rocketmq.port,
+            admin=settings.admin.port,
+        )
