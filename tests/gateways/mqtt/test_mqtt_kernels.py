@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from array import array
 from dataclasses import dataclass, field
 from types import ModuleType
@@ -15,8 +16,9 @@ from core_log.kernels.batch import COLUMNS, Batch
 from gateways.mqtt.kernels import codes, pure
 from tests.gateways.mqtt import mqtt_client_side as wire
 
+fast: Any
 try:
-    from gateways.mqtt.kernels import fast
+    fast = importlib.import_module("gateways.mqtt.kernels.fast")
 except ImportError:  # no compiler on this machine: the plain form is tested alone
     fast = None
 

@@ -1,0 +1,471 @@
+"""One client: ties the protocol core to its socket and its session.
+
+Responsible for which engine call a packet makes, what is answered and when. Rules:
+
+* What a PUBLISH, SUBSCRIBE, UNSUBSCRIBE, PUBREL or CONNECT is answered with leaves when the engine
+  says that its effect is committed. Callbacks come in the order of positions, so the answers of a
+  connection keep the order of what they answer [MQTT-4.6.0-2], [MQTT-4.6.0-3].
+* Per read, not per message: one answer for all publishes of a read. QoS 2 is the exception: each
+  message carries its packet id into the log.
+* A publish that the engine refuses is never acknowledged, because an ack means that the message is
+  stored: the connection is closed [MQTT-3.3.5-2]. At QoS 0 there is no ack that could lie, so the
+  message is dropped and counted, unless it is too large.
+* However a connection ends, `_finish` ends it, once. The will is published unless the client sent
+  DISCONNECT [MQTT-3.1.2-10], the CONNECT was refused, or the server itself stops.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Final
+
+from broker.port import (
+    BrokerError,
+    Durability,
+    Position,
+    Reason,
+    RecordRun,
+    Refused,
+    Session,
+    Template,
+    Words,
+)
+from core_log.kernels.batch import COLUMNS, FLAGS, IDENTIFIER, TOPIC_SIZE, TOPIC_START, Batch
+from gateways.mqtt.connection import NEED_DATA, PUBLISHES, ConnectionCore, Event, Inbox, State
+from gateways.mqtt.kernels import codes, encode_acks, encode_ids, encode_publishes
+from gateways.mqtt.mapping import CONNECT_CODES
+from gateways.mqtt.packets import (
+    PING_RESPONSE,
+    SUBSCRIBE_FAILURE,
+    Connect,
+    ConnectCode,
+    Disconnect,
+    PingRequest,
+    RemoteProtocolError,
+    Subscribe,
+    Unsubscribe,
+    Will,
+    encode_suback,
+    encode_unsuback,
+)
+from gateways.mqtt.shared import Shared
+from net.connection import Connection
+
+log = logging.getLogger(__name__)
+
+KEEP_ALIVE_FACTOR: Final = 1.5
+"""How many keep-alive periods may pass without a packet [MQTT-3.1.2-24]."""
+_PUBLISH: Final = 0x30
+_PUBREL: Final = 0x62
+_PUBCOMP: Final = 0x70
+_DUPLICATE_SHIFT: Final = 3
+
+
+class MqttConnection(Connection):
+    """One client. It is the `SessionLink` of its session."""
+
+    def __init__(self, shared: Shared) -> None:
+        super().__init__(shared.context)
+        self._shared = shared
+        self._port = shared.port
+        self._limits = shared.limits
+        self._mapping = shared.mapping
+        self._counters = shared.counters
+        self._core = ConnectionCore(limits=shared.limits, inbox=shared.inbox)
+        self._session: Session | None = None  # from CONNECT until the connection ends
+        self._will: Will | None = None  # published when the connection ends
+        self._client_id = ""  # for log lines
+        self._keep_alive = 0.0  # seconds without a packet that are too many; 0: never
+        self._heard = 0.0  # loop time of the last packet
+        self._waiting = 0  # answers that wait for a commit
+        self._uncommitted = 0  # bytes of publishes that wait for a commit
+        self._unflushed = 0  # bytes of QoS 0 publishes that nothing waits for yet
+        self._unread = 0  # bytes of answers written while the transport was full
+        self._held_back = False  # not reading, because of the two numbers above
+        self._leaving = False  # the server stops: close when nothing waits any more
+        self._turn_bytes = 0  # deliveries of this turn of the loop
+        self._message_bytes = 256  # size of a delivery lately, for `credit`
+        self._starved = False  # `credit` was 0 though the transport is not full
+
+    # --- net.Connection ---------------------------------------------------------------------
+
+    def opened(self) -> None:
+        self.deadline(self.context.now() + self._limits.connect_seconds_max)
+
+    def consume(self, buffer: bytearray, start: int, end: int) -> int:
+        core = self._core
+        at = start
+        try:
+            while at < end:
+                event = core.next_event(buffer, at, end)
+                used = core.at - at
+                at = core.at
+                if event is PUBLISHES:
+                    self._take_inbox(self._shared.inbox, used)
+                elif event is NEED_DATA:
+                    break
+                else:
+                    self._take(event)
+        except RemoteProtocolError as error:
+            self._counters.protocol_errors += 1
+            log.info("closing %s (%s): %s", self.peer, self._client_id, error)
+            if error.answer:
+                self.write(error.answer)
+            self._finish(will=True)
+            return end
+        except BrokerError as error:
+            log.warning("closing %s (%s): %s", self.peer, self._client_id, error)
+            self._finish(will=True)
+            return end
+        if at > start:
+            self._heard = self.context.now()
+        return at
+
+    def drained(self) -> None:
+        self._unread = 0
+        self._regulate()
+        if self._session is not None and self._core.state is State.OPEN:
+            self._session.ready()
+
+    def lost(self, error: Exception | None) -> None:
+        self._finish(will=True)
+
+    def expired(self, now: float) -> float | None:
+        if self.closing:  # the last bytes were not taken in time
+            self.abort()
+            return None
+        if self._core.state is State.WAIT_CONNECT:
+            log.info("closing %s: no CONNECT came in time", self.peer)
+            self._finish(will=False)
+            return None
+        if self._held_back:  # what the client says waits in the kernel's buffers
+            return now + self._keep_alive
+        silent_at = self._heard + self._keep_alive
+        if silent_at > now:
+            return silent_at
+        self._counters.keep_alives_missed += 1
+        log.info("closing %s (%s): keep alive missed", self.peer, self._client_id)
+        self._finish(will=True)
+        return None
+
+    def write_gathered(self) -> None:
+        super().write_gathered()
+        self._turn_bytes = 0
+        if self._starved and not self.paused and not self.closing:
+            self._starved = False
+            if self._session is not None:
+                self._session.ready()
+
+    # --- the end ----------------------------------------------------------------------------
+
+    def _finish(self, *, will: bool) -> None:
+        """End the connection; safe to call again.
+
+        Closing is asked for last, so that what was written before is sent.
+        """
+        session, self._session = self._session, None
+        published, self._will = self._will, None
+        self._core.close()
+        if session is not None:
+            session.disconnect()
+        if will and published is not None:
+            self._shared.publish_will(published)
+        if not self.closing:
+            self.close()
+            self.deadline(self.context.now() + self._limits.close_seconds_max)
+
+    def leave(self) -> None:
+        """The server stops: close as soon as the answers that wait for a commit have left."""
+        self._leaving = True
+        self.stop_reading()
+        if not self._waiting:
+            self._finish(will=False)
+
+    def storage_failed(self) -> None:
+        """Answers that wait for the log will never come: the client learns that by the close."""
+        self._finish(will=False)
+
+    # --- control packets --------------------------------------------------------------------
+
+    def _take(self, event: Event) -> None:
+        match event:
+            case PingRequest():
+                self._write_answer(PING_RESPONSE)
+            case Subscribe():
+                self._subscribe(event)
+            case Unsubscribe():
+                self._unsubscribe(event)
+            case Connect():
+                self._connect(event)
+            case Disconnect():
+                self._will = None  # [MQTT-3.14.4-3]
+                self._finish(will=False)
+            case _:
+                raise AssertionError(event)
+
+    def _connect(self, packet: Connect) -> None:
+        client_id = packet.client_id or self._shared.new_client_id()  # [MQTT-3.1.3-6]
+        self._client_id = client_id
+        if len(client_id.encode()) > self._limits.client_id_bytes_max:
+            self._refuse(ConnectCode.IDENTIFIER_REJECTED, "the client id is too long")
+            return
+        try:
+            if packet.will is not None:
+                self._mapping.check_publishable(packet.will.topic)
+            principal = self._port.authenticate(packet.user, packet.password)
+            session = self._port.connect_session(
+                client_id, clean=packet.clean, link=self, principal=principal
+            )
+        except Refused as error:
+            code = CONNECT_CODES[error.reason]
+            if code is ConnectCode.BAD_CREDENTIALS and packet.user is None:
+                code = ConnectCode.NOT_AUTHORIZED  # there were no credentials to be bad
+            self._refuse(code, error.text)
+            return
+        self._session = session
+        self._will = packet.will
+        self._keep_alive = KEEP_ALIVE_FACTOR * packet.keep_alive_seconds
+        self._heard = self.context.now()
+        self.deadline(self._heard + self._keep_alive if self._keep_alive else None)
+        self._waiting += 1
+        self._port.when_committed(session.position, Durability.FLUSHED, self._accepted, session)
+
+    def _refuse(self, code: ConnectCode, text: str) -> None:
+        """Nothing that comes after is looked at [MQTT-3.1.4-5]; there is no will to publish."""
+        self._counters.connects_refused += 1
+        log.info("refused %s (%s) with %s: %s", self.peer, self._client_id, code.name, text)
+        self.write(self._core.refuse(code))
+        self._finish(will=False)
+
+    def _accepted(self, session: Session) -> None:
+        self._waiting -= 1
+        if self._session is not session:
+            return  # the connection ended meanwhile
+        self._counters.connections += 1
+        self.write(self._core.accept(present=session.present))
+        if self._leaving:
+            self._leave_if_done()
+        else:
+            session.resume()
+
+    def _subscribe(self, packet: Subscribe) -> None:
+        session = self._session
+        assert session is not None
+        return_codes = bytearray()
+        granted: list[tuple[Words, int]] = []
+        position = session.position
+        for pattern, qos in packet.filters:
+            try:
+                words = self._mapping.words(pattern)
+                position = max(position, session.subscribe(words, qos))
+            except Refused as error:
+                log.info("%s: filter %r refused: %s", self._client_id, pattern, error.text)
+                return_codes.append(SUBSCRIBE_FAILURE)
+            else:
+                return_codes.append(qos)
+                granted.append((words, qos))
+        self._waiting += 1
+        self._port.when_committed(
+            position,
+            Durability.FLUSHED,
+            self._subscribed,
+            encode_suback(packet.packet_id, return_codes),
+            granted,
+        )
+
+    def _subscribed(self, data: bytes, granted: list[tuple[Words, int]]) -> None:
+        """SUBACK, then the retained messages [MQTT-3.3.1-6], [MQTT-3.8.4-3]."""
+        self._waiting -= 1
+        self._write_answer(data)
+        for words, qos in granted:
+            if self._session is not None:
+                self._session.replay_retained(words, qos)
+        self._leave_if_done()
+
+    def _unsubscribe(self, packet: Unsubscribe) -> None:
+        session = self._session
+        assert session is not None
+        position = session.position
+        for pattern in packet.filters:
+            try:
+                position = max(position, session.unsubscribe(self._mapping.words(pattern)))
+            except Refused as error:  # a filter that nobody can have subscribed to
+                log.info("%s: filter %r: %s", self._client_id, pattern, error.text)
+        # Also for filters that were not there [MQTT-3.10.4-5].
+        self._answer_when(position, encode_unsuback(packet.packet_id), 0)
+
+    # --- publishes and acknowledgements -----------------------------------------------------
+
+    def _take_inbox(self, inbox: Inbox, size: int) -> None:
+        """All that the kernel found in one read; `size` is how many bytes that was."""
+        if inbox.ack_count:
+            self._take_acks(inbox)
+        if inbox.run_count:
+            self._take_publishes(inbox, size)
+
+    def _take_publishes(self, inbox: Inbox, size: int) -> None:
+        batch = inbox.batch
+        rows = batch.rows
+        count = batch.count
+        buffer = batch.buffer
+        waits_for = Position(-1)  # none of them wants an answer
+        stored = Position(-1)
+        self._counters.publishes_received += count
+        for index in range(inbox.run_count):
+            first = inbox.runs[index]
+            last = inbox.runs[index + 1] if index + 1 < inbox.run_count else count
+            at = first * COLUMNS
+            start = rows[at + TOPIC_START]
+            flags = rows[at + FLAGS]
+            topic = bytes(buffer[start : start + rows[at + TOPIC_SIZE]])
+            try:
+                template = self._mapping.template(topic, flags)
+                if flags & codes.FLAG_QOS == 2 << codes.FLAG_QOS_SHIFT:
+                    stored = self._publish_once(template, batch, first, last)
+                else:
+                    stored = self._port.publish(template, batch, first, last)
+            except Refused as error:
+                self._counters.publishes_refused += last - first
+                if flags & codes.FLAG_QOS or error.reason is Reason.TOO_LARGE:
+                    raise
+                log.debug("%s: QoS 0 to %r dropped: %s", self._client_id, topic, error.text)
+                continue
+            if flags & codes.FLAG_QOS:
+                waits_for = max(waits_for, stored)
+        if waits_for >= 0:
+            self._answer_when(waits_for, encode_acks(batch, 0, count), size)
+        else:
+            self._unflushed += size
+            if stored >= 0 and self._unflushed >= self._limits.uncommitted_bytes_max // 8:
+                # QoS 0 waits for nothing, but must not outrun the disk for ever.
+                self._answer_when(stored, b"", self._unflushed)
+                self._unflushed = 0
+
+    def _publish_once(self, template: Template, batch: Batch, first: int, last: int) -> Position:
+        """QoS 2: stored unless its packet id was taken and not yet released [MQTT-4.3.3-2]."""
+        session = self._session
+        assert session is not None
+        shared = self._shared
+        for row in range(first, last):
+            packet_id = batch.rows[row * COLUMNS + IDENTIFIER]
+            if not session.is_duplicate(packet_id):
+                shared.once_position = self._port.publish_once(
+                    template, batch, row, session, packet_id
+                )
+        # A duplicate is answered when its original is committed: it came at this server before,
+        # maybe on another connection, so no later than the last of all.
+        return shared.once_position
+
+    def _take_acks(self, inbox: Inbox) -> None:
+        session = self._session
+        assert session is not None
+        acks = inbox.acks
+        completions: list[bytes] = []
+        position = session.position
+        for at in range(0, codes.ACK_COLUMNS * inbox.ack_count, codes.ACK_COLUMNS):
+            kind, first, count = acks[at], acks[at + 1], acks[at + 2]
+            if kind == codes.TYPE_PUBACK:
+                session.acknowledged(first, count)
+            elif kind == codes.TYPE_PUBREC:
+                session.received(first, count)
+            elif kind == codes.TYPE_PUBCOMP:
+                session.completed(first, count)
+            else:  # PUBREL: answered also if the id is not known
+                for packet_id in range(first, first + count):
+                    released = session.released((packet_id - 1) % codes.IDENTIFIER_MAX + 1)
+                    position = max(position, released)
+                completions.append(encode_ids(_PUBCOMP, first, count))
+        if completions:
+            self._answer_when(position, b"".join(completions), 0)
+
+    # --- answers ----------------------------------------------------------------------------
+
+    def _answer_when(self, position: Position, data: bytes, size: int) -> None:
+        """Write `data` once the position is committed; `size` bytes of publishes wait for it."""
+        self._waiting += 1
+        self._uncommitted += size
+        self._port.when_committed(position, Durability.FLUSHED, self._answered, data, size)
+        if self._uncommitted > self._limits.uncommitted_bytes_max:
+            self._regulate()
+
+    def _answered(self, data: bytes, size: int) -> None:
+        self._waiting -= 1
+        self._uncommitted -= size
+        if data:
+            self._write_answer(data)
+        if self._held_back:
+            self._regulate()
+        if self._leaving:
+            self._leave_if_done()
+
+    def _write_answer(self, data: bytes) -> None:
+        data = self._core.answer(data)
+        if data:
+            self.write(data)
+            if self.paused:
+                self._unread += len(data)
+                self._regulate()
+
+    def _leave_if_done(self) -> None:
+        if self._leaving and not self._waiting:
+            self._finish(will=False)
+
+    def _regulate(self) -> None:
+        """Read no further while too much waits for the disk or for the client to read."""
+        hold_back = (
+            self._uncommitted > self._limits.uncommitted_bytes_max
+            or self._unread > self._limits.unread_answers_bytes_max
+        )
+        if hold_back == self._held_back or self._leaving:
+            return
+        self._held_back = hold_back
+        if hold_back:
+            self.stop_reading()
+        else:
+            self._heard = self.context.now()
+            self.resume_reading()
+
+    # --- SessionLink ------------------------------------------------------------------------
+
+    def credit(self) -> int:
+        """How many more PUBLISH packets may be sent in this turn of the loop."""
+        if self.paused or self.closing or self._core.state is not State.OPEN:
+            return 0
+        room = self._limits.delivery_bytes_max - self._turn_bytes
+        if room <= 0:
+            self._starved = True
+            return 0
+        return room // self._message_bytes + 1
+
+    def send_publishes(
+        self, run: RecordRun, *, qos: int, first_packet_id: int, duplicate: bool, retain: bool
+    ) -> None:
+        """Send a run of the log as PUBLISH packets, in one piece."""
+        topic = self._mapping.topic_field(run.meta)
+        first_byte = _PUBLISH | duplicate << _DUPLICATE_SHIFT | qos << codes.FLAG_QOS_SHIFT | retain
+        if qos:
+            data = encode_publishes(
+                run.memory, run.start, run.end, topic, first_byte, first_packet_id
+            )
+        else:
+            key = self._mapping.encoded_keys[retain]
+            shared = run.encoded.get(key)
+            if shared is None:
+                shared = encode_publishes(run.memory, run.start, run.end, topic, first_byte, 0)
+                run.encoded[key] = shared
+            data = shared
+        self._turn_bytes += len(data)
+        self._message_bytes = len(data) // run.count
+        self._counters.publishes_sent += run.count
+        self.write(data)
+
+    def send_pubrels(self, first_packet_id: int, count: int) -> None:
+        """PUBREL for consecutive packet ids."""
+        self.write(encode_ids(_PUBREL, first_packet_id, count))
+
+    def taken_over(self) -> None:
+        """The session belongs to another connection now: this one ends, as if it had been lost."""
+        self._counters.takeovers += 1
+        log.info("closing %s (%s): taken over", self.peer, self._client_id)
+        self._session = None
+        self._finish(will=True)

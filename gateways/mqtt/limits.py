@@ -1,0 +1,64 @@
+"""The bounds of the MQTT gateway, each with its reason and what its neighbours chose."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+KIB: Final = 1024
+MIB: Final = 1024 * KIB
+
+PUBLISH_OVERHEAD_BYTES: Final = 5 + 2 + 65_535 + 2
+"""The most that a PUBLISH has beside its body: fixed header, topic size, topic, packet id."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What one listener and each of its connections may use."""
+
+    connections_max: int = 50_000
+    """Sockets of one listener; one more is closed as soon as it is accepted. An idle connection
+    costs a few KiB here and as much in the kernel."""
+
+    connect_seconds_max: float = 10.0
+    """From the accepted socket to a whole CONNECT ("a reasonable amount of time", 3.1.1 part
+    3.1.4). Mosquitto and EMQX wait 5 to 30 seconds; slow TLS handshakes are counted before."""
+
+    connect_bytes_max: int = 16 * KIB
+    """A stranger may make us keep this much and no more. Leaves room for a long client id, a token
+    as the password and a will of some KiB; a larger will is refused by closing."""
+
+    packet_bytes_max: int = 4 * MIB + PUBLISH_OVERHEAD_BYTES
+    """The store's largest message and what PUBLISH puts around it. 3.1.1 has no answer to a packet
+    that is too large but closing. Mosquitto: 2 MB; EMQX: 1 MB; HiveMQ: 256 MB."""
+
+    client_id_bytes_max: int = 256
+    """CONNACK 2 beyond. 3.1.1 promises 23 characters [MQTT-3.1.3-5]; ids made of a UUID and names
+    need about 100. The id is kept for every session and goes into records of QoS 2 messages."""
+
+    filters_per_packet_max: int = 1_024
+    """One SUBSCRIBE or UNSUBSCRIBE is handled in one turn of the loop, and each filter is a change
+    of state: more would let one client hold up all others. The connection is closed beyond."""
+
+    topic_levels_max: int = 128
+    """Of a topic name or filter: the routing trie is as deep as this. EMQX: 128; Mosquitto: 200."""
+
+    templates_max: int = 65_536
+    """Distinct (topic, QoS, RETAIN) whose route is remembered, about 1 KiB each. At the bound all
+    are forgotten and found anew: a few microseconds each."""
+
+    uncommitted_bytes_max: int = 16 * MIB
+    """Publishes of one connection that wait for the disk, before it is read no further. A hundred
+    times what a flush of a working disk covers."""
+
+    unread_answers_bytes_max: int = 512 * KIB
+    """Answers that a client leaves unread while its transport is full, before it is read no
+    further. A client that keeps to the packet ids never gets there: 65,535 PUBACKs are 256 KiB."""
+
+    delivery_bytes_max: int = 1 * MIB
+    """Deliveries handed to one connection in one turn of the loop. As much as the transport takes
+    before it is full; the rest stays in the log until the client has read."""
+
+    close_seconds_max: float = 5.0
+    """How long a closed connection may take to read what was written before, until it is
+    aborted."""

@@ -1,0 +1,221 @@
+"""MQTT's words and the engine's: the only file that knows both.
+
+A topic name's first level is the topic, its other levels joined by dots are the tag, and within the
+levels of the tag `.` and `/` change places, so the mapping is one-to-one:
+
+    sensors                topic `sensors`, no tag
+    sensors/               topic `sensors`, tag ``
+    sensors/room1/temp     topic `sensors`, tag `room1.temp`
+    sensors/v1.2/temp      topic `sensors`, tag `v1/2.temp`
+    /temp                  topic ``,        tag `temp`
+
+A filter becomes `Words` by the same rule, with `+` as ONE_WORD and `#` as REST. With a *fixed
+topic* the whole topic name goes into the tag, and filters see that topic only.
+
+Other protocols have names that a topic name must not contain. They are escaped on the way out as
+`|` and two hex digits, and back on the way in:
+
+* `+` and `#`, and within the topic `/`. A `|` that would look like such an escape becomes `|7c`,
+  once more for each `7c` that follows it: so the escaping is one-to-one as well.
+* U+0000 and bytes that are not UTF-8: only on the way out, for reading. MQTT cannot publish them.
+
+`$` topics belong to the server (3.1.1 part 4.7.2): clients may subscribe, never publish. `$share`
+is MQTT 5; to take it as an ordinary filter would silently deliver nothing, so it is refused.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+from typing import Final
+
+from broker.port import (
+    ONE_WORD,
+    REST,
+    BrokerPort,
+    Durability,
+    Reason,
+    Refused,
+    RunMeta,
+    Template,
+    Words,
+)
+from gateways.mqtt.kernels.codes import FLAG_QOS, FLAG_QOS_SHIFT, FLAG_RETAIN
+from gateways.mqtt.limits import Limits
+from gateways.mqtt.packets import ConnectCode, decode_topic
+
+TOPIC_BYTES_MAX: Final = 65_535
+"""Of a topic name on the wire: its size is two bytes (3.1.1 part 1.5.3)."""
+NO_NAME: Final = "||"
+"""A topic name cannot be empty [MQTT-4.7.3-1]; this stands for one that would be."""
+
+CONNECT_CODES: Final[Mapping[Reason, ConnectCode]] = {
+    Reason.NOT_AUTHENTICATED: ConnectCode.BAD_CREDENTIALS,
+    Reason.FORBIDDEN: ConnectCode.NOT_AUTHORIZED,
+    Reason.LOCKED: ConnectCode.NOT_AUTHORIZED,
+    Reason.BAD_NAME: ConnectCode.IDENTIFIER_REJECTED,
+    Reason.BAD_ARGUMENT: ConnectCode.IDENTIFIER_REJECTED,
+    Reason.TOO_LARGE: ConnectCode.IDENTIFIER_REJECTED,
+    Reason.LIMIT: ConnectCode.SERVER_UNAVAILABLE,
+    Reason.READ_ONLY: ConnectCode.SERVER_UNAVAILABLE,
+    Reason.STORAGE_FULL: ConnectCode.SERVER_UNAVAILABLE,
+    Reason.NOT_FOUND: ConnectCode.SERVER_UNAVAILABLE,
+    Reason.DIFFERENT: ConnectCode.SERVER_UNAVAILABLE,
+    Reason.IN_USE: ConnectCode.SERVER_UNAVAILABLE,
+    Reason.NOT_EMPTY: ConnectCode.SERVER_UNAVAILABLE,
+}
+"""How a refused CONNECT is answered (3.1.1 table 3.1). SUBSCRIBE has one failure code for all
+reasons, and PUBLISH has none [MQTT-3.3.5-2]."""
+
+_CODE: Final = {"+": "|2b", "#": "|23", "/": "|2f", "|": "|7c"}
+_CHARACTER: Final = {code: character for character, code in _CODE.items()}
+# In a topic `/` is escaped as well; in the words of a tag it is a dot that changed places.
+_TOPIC_ESCAPED: Final = re.compile(r"[+#/]|\|(?=(?:7c)*(?:2b|23|2f))")
+_TOPIC_ESCAPES: Final = re.compile(r"\|(?:2b|23|2f)|\|7c(?=(?:7c)*(?:2b|23|2f))")
+_TAG_ESCAPED: Final = re.compile(r"[+#]|\|(?=(?:7c)*(?:2b|23))")
+_TAG_ESCAPES: Final = re.compile(r"\|(?:2b|23)|\|7c(?=(?:7c)*(?:2b|23))")
+_UNSPEAKABLE: Final = re.compile("[\x00\ud800-\udfff]")
+_SWAP: Final = str.maketrans("./", "/.")
+
+
+def _escape(pattern: re.Pattern[str], name: str) -> str:
+    escaped = pattern.sub(lambda found: _CODE[found[0]], name)
+    return _UNSPEAKABLE.sub(lambda found: f"|{ord(found[0]) & 0xFF:02x}", escaped)
+
+
+def _unescape(pattern: re.Pattern[str], name: str) -> str:
+    if "|" not in name:
+        return name
+    return pattern.sub(lambda found: _CHARACTER[found[0]], name)
+
+
+class TopicMapping:
+    """Topic names and filters of one listener, and the templates of what is published to it.
+
+    Args:
+        fixed_topic: the topic that all topic names of this listener are tags of, or None.
+    """
+
+    def __init__(self, *, port: BrokerPort, limits: Limits, fixed_topic: str | None) -> None:
+        self._port = port
+        self._limits = limits
+        self._fixed_topic = fixed_topic
+        # Templates by raw topic name, a table per value of a row's FLAGS.
+        self._templates: tuple[dict[bytes, Template], ...] = tuple(
+            {} for _ in range((FLAG_QOS | FLAG_RETAIN) + 1)
+        )
+        self._template_count = 0
+        name = "mqtt" if fixed_topic is None else f"mqtt {fixed_topic}"
+        self._field_key = f"{name} topic"
+        self.encoded_keys = (f"{name} 0", f"{name} 1")
+        """Keys of QoS 0 frames shared by subscribers, by RETAIN (`RecordRun.encoded`)."""
+
+    # --- publishing -------------------------------------------------------------------------
+
+    def template(self, topic: bytes, flags: int) -> Template:
+        """How to store what is published to the raw topic name with these FLAGS.
+
+        Raises:
+            RemoteProtocolError: not a topic name.
+            Refused: nobody may publish there, or a limit is reached.
+        """
+        template = self._templates[flags].get(topic)
+        if template is None or not template.valid:
+            template = self._remember(topic, flags)
+        return template
+
+    def _remember(self, topic: bytes, flags: int) -> Template:
+        name = decode_topic(topic)
+        self.check_publishable(name)
+        template = self._make_template(name, flags)
+        if self._template_count >= self._limits.templates_max:
+            for table in self._templates:
+                table.clear()
+            self._template_count = 0
+        self._template_count += topic not in self._templates[flags]
+        self._templates[flags][topic] = template
+        return template
+
+    def check_publishable(self, name: str) -> None:
+        """Whether a client may publish to this topic name at all. Raises Refused."""
+        if name.startswith("$"):
+            raise Refused(Reason.FORBIDDEN, "topics that begin with `$` belong to the server")
+        self._check_levels(name)
+
+    def _check_levels(self, name: str) -> None:
+        if name.count("/") >= self._limits.topic_levels_max:
+            raise Refused(
+                Reason.BAD_NAME, f"more than {self._limits.topic_levels_max} topic levels"
+            )
+
+    def _make_template(self, name: str, flags: int) -> Template:
+        qos = (flags & FLAG_QOS) >> FLAG_QOS_SHIFT
+        retain = bool(flags & FLAG_RETAIN)
+        properties = {"PMQ_PROTO": "mqtt", "PMQ_QOS": str(qos)}
+        if retain:
+            properties["PMQ_RETAIN"] = "1"
+        return self._port.template(
+            self._port.route(*self.place(name)),
+            properties=properties,
+            durability=Durability.FLUSHED if qos else Durability.APPENDED,
+            retain=retain,
+        )
+
+    def place(self, name: str) -> tuple[str, str | None]:
+        """Topic and tag of a topic name."""
+        if self._fixed_topic is not None:
+            return self._fixed_topic, _unescape(_TAG_ESCAPES, name).translate(_SWAP)
+        topic, separator, rest = name.partition("/")
+        tag = _unescape(_TAG_ESCAPES, rest).translate(_SWAP) if separator else None
+        return _unescape(_TOPIC_ESCAPES, topic), tag
+
+    # --- subscribing ------------------------------------------------------------------------
+
+    def words(self, pattern: str) -> Words:
+        """A topic filter as the engine's pattern.
+
+        Raises:
+            Refused: a shared subscription, or too many levels.
+        """
+        if pattern == "$share" or pattern.startswith("$share/"):
+            raise Refused(Reason.BAD_ARGUMENT, "shared subscriptions need MQTT 5")
+        self._check_levels(pattern)
+        levels = pattern.split("/")
+        words: list[str] = []
+        if self._fixed_topic is not None:
+            words.append(self._fixed_topic)
+        elif levels[0] not in ("+", "#"):
+            words.append(_unescape(_TOPIC_ESCAPES, levels.pop(0)))
+        wildcards = {"+": ONE_WORD, "#": REST}
+        for level in levels:
+            word = wildcards.get(level)
+            if word is None:
+                word = _unescape(_TAG_ESCAPES, level).replace(".", "/")
+            words.append(word)
+        return tuple(words)
+
+    # --- delivering -------------------------------------------------------------------------
+
+    def topic_field(self, meta: RunMeta) -> bytes:
+        """The topic name of a message, as the field of a PUBLISH packet: two bytes of size first.
+
+        A name that is longer than MQTT's becomes `|h` and a hash, as topics do in the log.
+        """
+        cached: bytes | None = meta.cache.get(self._field_key)
+        if cached is not None:
+            return cached
+        raw = self.name(meta.topic, meta.tag).encode("utf-8")
+        if len(raw) > TOPIC_BYTES_MAX:
+            raw = b"|h" + hashlib.sha256(raw).hexdigest().encode("ascii")
+        field = len(raw).to_bytes(2, "big") + raw
+        meta.cache[self._field_key] = field
+        return field
+
+    def name(self, topic: str, tag: str | None) -> str:
+        """The topic name of (topic, tag): the inverse of `place`."""
+        rest = None if tag is None else _escape(_TAG_ESCAPED, tag.translate(_SWAP))
+        if topic == self._fixed_topic:
+            return rest or NO_NAME
+        first = _escape(_TOPIC_ESCAPED, topic)
+        return (first or NO_NAME) if rest is None else f"{first}/{rest}"

@@ -1,0 +1,103 @@
+"""The MQTT server: a listener, what its connections share, and the way it stops."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import ssl
+from collections.abc import Callable
+from dataclasses import fields
+
+from broker.port import BrokerPort, StorageFailed
+from gateways.mqtt.client import MqttConnection
+from gateways.mqtt.limits import Limits
+from gateways.mqtt.mapping import TopicMapping
+from gateways.mqtt.shared import Counters, Shared
+from net.connection import Context
+from net.listener import Listener, listen
+
+log = logging.getLogger(__name__)
+
+
+def random_client_id() -> str:
+    """An id that nobody guesses: who knows it could take the session over."""
+    return f"auto-{secrets.token_hex(16)}"
+
+
+class MqttServer:
+    """One MQTT listener.
+
+    Args:
+        fixed_topic: keep whole topic names in the tag of this one topic (see `mapping.py`).
+        new_client_id: makes ids for clients that send none [MQTT-3.1.3-6].
+    """
+
+    def __init__(
+        self,
+        *,
+        port: BrokerPort,
+        context: Context,
+        limits: Limits | None = None,
+        fixed_topic: str | None = None,
+        new_client_id: Callable[[], str] = random_client_id,
+    ) -> None:
+        limits = limits if limits is not None else Limits()
+        self._shared = Shared(
+            port=port,
+            context=context,
+            limits=limits,
+            mapping=TopicMapping(port=port, limits=limits, fixed_topic=fixed_topic),
+            new_client_id=new_client_id,
+        )
+        self._listener: Listener | None = None
+        port.when_storage_fails(self._storage_failed)
+
+    async def start(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> int:
+        """Listen; returns the bound port. Raises net.listener.CannotListen."""
+        shared = self._shared
+        self._listener = await listen(
+            shared.context,
+            lambda: MqttConnection(shared),
+            host=host,
+            port=port,
+            tls=tls,
+            connections_max=shared.limits.connections_max,
+        )
+        return self._listener.port
+
+    async def stop(self, drain_seconds: float) -> None:
+        """Stop accepting, let the acks of what was published leave, close.
+
+        No wills: the clients did not go away, the server did, and they will come back to it.
+        """
+        if self._listener is None:
+            return
+        self._listener.stop_accepting()
+        for connection in self._connections():
+            connection.leave()
+        if not await self._listener.wait_empty(drain_seconds):
+            for connection in self._connections():
+                connection.abort()
+            await self._listener.wait_empty(self._shared.limits.close_seconds_max)
+
+    @property
+    def connection_count(self) -> int:
+        """Sockets that are open now."""
+        return 0 if self._listener is None else len(self._listener.connections)
+
+    def statistics(self) -> dict[str, int]:
+        """The counters by name, and `connections_now`."""
+        counters = self._shared.counters
+        counted = {field.name: getattr(counters, field.name) for field in fields(Counters)}
+        return {**counted, "connections_now": self.connection_count}
+
+    def _connections(self) -> list[MqttConnection]:
+        if self._listener is None:
+            return []
+        return [c for c in self._listener.connections if isinstance(c, MqttConnection)]
+
+    def _storage_failed(self, error: StorageFailed) -> None:
+        connections = self._connections()
+        log.error("closing %d MQTT connections: %s", len(connections), error)
+        for connection in connections:
+            connection.storage_failed()

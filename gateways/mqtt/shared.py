@@ -1,0 +1,70 @@
+"""What the connections of one server share: its parts, its counters, publishing of wills."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from broker.port import BrokerError, BrokerPort, Position
+from core_log.kernels.batch import Batch
+from gateways.mqtt.connection import Inbox
+from gateways.mqtt.kernels import codes
+from gateways.mqtt.limits import Limits
+from gateways.mqtt.mapping import TopicMapping
+from gateways.mqtt.packets import Will
+from net.connection import Context
+
+log = logging.getLogger(__name__)
+
+NOWHERE: Final = Position(0)
+"""The start of the log: committed since ever."""
+
+
+@dataclass(slots=True)
+class Counters:
+    """What one server counted since it started."""
+
+    connections: int = 0
+    """CONNECTs that were accepted."""
+    connects_refused: int = 0
+    publishes_received: int = 0
+    publishes_sent: int = 0
+    publishes_refused: int = 0
+    """Dropped at QoS 0, answered by closing otherwise."""
+    protocol_errors: int = 0
+    keep_alives_missed: int = 0
+    takeovers: int = 0
+    wills_published: int = 0
+
+
+@dataclass(slots=True, kw_only=True)
+class Shared:
+    """The server as its connections see it."""
+
+    port: BrokerPort
+    context: Context
+    limits: Limits
+    mapping: TopicMapping
+    new_client_id: Callable[[], str]
+    """Makes ids for clients that send none."""
+    inbox: Inbox = field(default_factory=Inbox)
+    counters: Counters = field(default_factory=Counters)
+    once_position: Position = NOWHERE
+    """Where the last QoS 2 message of any connection was stored."""
+
+    def publish_will(self, will: Will) -> None:
+        """Publish the will of a connection that ended without DISCONNECT [MQTT-3.1.2-8]."""
+        topic = will.topic.encode()
+        batch = Batch(1)
+        batch.buffer = topic + will.body
+        flags = will.qos << codes.FLAG_QOS_SHIFT | will.retain
+        batch.add((0, len(topic)), (len(topic), len(will.body)), flags=flags)
+        try:
+            self.port.publish(self.mapping.template(topic, flags), batch, 0, 1)
+        except BrokerError as error:
+            self.counters.publishes_refused += 1
+            log.warning("a will for %r is lost: %s", will.topic, error)
+        else:
+            self.counters.wills_published += 1

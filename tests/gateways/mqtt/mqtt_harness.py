@@ -1,0 +1,412 @@
+"""Fakes for tests of the MQTT gateway: an engine that records, a loop and a transport in memory.
+
+Nothing here waits: a test moves the clock, runs the loop's turns and commits the log itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from broker.port import (
+    BrokerPort,
+    Durability,
+    Position,
+    Reason,
+    RecordRun,
+    Refused,
+    RunMeta,
+    SessionLink,
+    StorageFailed,
+    Words,
+)
+from core_log.kernels.batch import BODY_SIZE, BODY_START, Batch
+from gateways.mqtt.client import MqttConnection
+from gateways.mqtt.limits import Limits
+from gateways.mqtt.mapping import TopicMapping
+from gateways.mqtt.shared import Shared
+from net.connection import Context
+from tests.gateways.mqtt import mqtt_client_side as wire
+
+
+@dataclass
+class SpyRoute:
+    topic: str
+    tag: str | None
+    routed: bool = True
+
+
+@dataclass
+class SpyTemplate:
+    route: SpyRoute
+    properties: Mapping[str, str]
+    durability: Durability
+    retain: bool
+    valid: bool = True
+
+
+@dataclass(frozen=True)
+class Published:
+    """One message as the engine got it."""
+
+    topic: str
+    tag: str | None
+    body: bytes
+    qos: int
+    retain: bool = False
+    once: tuple[str, int] | None = None
+    """Client id and packet id of a QoS 2 message."""
+
+
+class SpySession:
+    """A session that records what it is told."""
+
+    def __init__(self, port: SpyPort, client_id: str, clean: bool, link: SessionLink) -> None:
+        self.port = port
+        self.client_id = client_id
+        self.clean = clean
+        self.link = link
+        self.present = False
+        self.position = Position(0)
+        self.calls: list[tuple[Any, ...]] = []
+        self.inbound: set[int] = set()
+        self.refused: dict[Words, Refused] = {}
+
+    def resume(self) -> None:
+        self.calls.append(("resume",))
+
+    def subscribe(self, words: Words, qos: int) -> Position:
+        if words in self.refused:
+            raise self.refused[words]
+        self.calls.append(("subscribe", words, qos))
+        return self.port.append()
+
+    def replay_retained(self, words: Words, qos: int) -> None:
+        self.calls.append(("replay_retained", words, qos))
+
+    def unsubscribe(self, words: Words) -> Position:
+        self.calls.append(("unsubscribe", words))
+        return self.port.append()
+
+    def acknowledged(self, first_packet_id: int, count: int) -> None:
+        self.calls.append(("acknowledged", first_packet_id, count))
+
+    def received(self, first_packet_id: int, count: int) -> None:
+        self.calls.append(("received", first_packet_id, count))
+
+    def completed(self, first_packet_id: int, count: int) -> None:
+        self.calls.append(("completed", first_packet_id, count))
+
+    def is_duplicate(self, packet_id: int) -> bool:
+        return packet_id in self.inbound
+
+    def released(self, packet_id: int) -> Position:
+        self.calls.append(("released", packet_id))
+        self.inbound.discard(packet_id)
+        return self.port.append()
+
+    def ready(self) -> None:
+        self.calls.append(("ready",))
+
+    def disconnect(self) -> None:
+        self.calls.append(("disconnect",))
+
+
+class SpyPort:
+    """The part of `BrokerPort` that MQTT uses. Positions count calls; `commit` moves the point."""
+
+    def __init__(self, *, auto_commit: bool = True) -> None:
+        self.auto_commit = auto_commit
+        self.end = 0
+        self.flushed = 0
+        self.published: list[Published] = []
+        self.runs: list[int] = []
+        """How many messages each call of `publish` brought."""
+        self.sessions: list[SpySession] = []
+        self.templates_made = 0
+        self.refused_topics: dict[str, Refused] = {}
+        self.refused_connect: Refused | None = None
+        self.users: dict[str | None, bytes | None] | None = None
+        self.present_ids: set[str] = set()
+        self._waiting: list[tuple[int, Callable[..., None], tuple[object, ...]]] = []
+        self._on_failure: list[Callable[[StorageFailed], None]] = []
+
+    def append(self) -> Position:
+        self.end += 1
+        return Position(self.end)
+
+    def commit(self, count: int | None = None) -> None:
+        """Everything appended so far is durable, or only `count` more positions."""
+        self.flushed = self.end if count is None else self.flushed + count
+        while self._waiting and self._waiting[0][0] <= self.flushed:
+            _, callback, arguments = self._waiting.pop(0)
+            callback(*arguments)
+
+    def fail(self) -> None:
+        self._waiting.clear()
+        for callback in self._on_failure:
+            callback(StorageFailed("the disk is gone"))
+
+    # --- BrokerPort -------------------------------------------------------------------------
+
+    def route(self, topic: str, tag: str | None) -> SpyRoute:
+        if topic in self.refused_topics:
+            raise self.refused_topics[topic]
+        return SpyRoute(topic, tag)
+
+    def template(
+        self,
+        route: SpyRoute,
+        *,
+        properties: Mapping[str, str],
+        durability: Durability = Durability.FLUSHED,
+        retain: bool = False,
+    ) -> SpyTemplate:
+        self.templates_made += 1
+        return SpyTemplate(route, properties, durability, retain)
+
+    def publish(self, template: SpyTemplate, batch: Batch, first: int, last: int) -> Position:
+        self.runs.append(last - first)
+        for row in range(first, last):
+            self._publish_row(template, batch, row, None)
+        return self.append()
+
+    def publish_once(
+        self, template: SpyTemplate, batch: Batch, row: int, session: SpySession, packet_id: int
+    ) -> Position:
+        session.inbound.add(packet_id)
+        self._publish_row(template, batch, row, (session.client_id, packet_id))
+        return self.append()
+
+    def _publish_row(
+        self, template: SpyTemplate, batch: Batch, row: int, once: tuple[str, int] | None
+    ) -> None:
+        values = batch.row(row)
+        start = values[BODY_START]
+        body = bytes(batch.buffer[start : start + values[BODY_SIZE]])
+        if len(body) > 4 * 1024 * 1024:
+            raise Refused(Reason.TOO_LARGE, "too large")
+        qos = int(template.properties["PMQ_QOS"])
+        assert template.properties["PMQ_PROTO"] == "mqtt"
+        assert (template.properties.get("PMQ_RETAIN") == "1") == template.retain
+        assert template.durability is (Durability.FLUSHED if qos else Durability.APPENDED)
+        self.published.append(
+            Published(template.route.topic, template.route.tag, body, qos, template.retain, once)
+        )
+
+    def when_committed(
+        self,
+        position: int,
+        durability: Durability,
+        callback: Callable[..., None],
+        *arguments: object,
+    ) -> None:
+        assert durability is Durability.FLUSHED
+        if self.auto_commit:
+            self.flushed = self.end
+        if position <= self.flushed:
+            callback(*arguments)
+            return
+        if self._waiting:
+            position = max(position, self._waiting[-1][0])
+        self._waiting.append((position, callback, arguments))
+
+    def when_storage_fails(self, callback: Callable[[StorageFailed], None]) -> None:
+        self._on_failure.append(callback)
+
+    def authenticate(self, user: str | None, password: bytes | None) -> str:
+        if self.users is not None and (user not in self.users or self.users[user] != password):
+            raise Refused(Reason.NOT_AUTHENTICATED, "user or password is wrong")
+        return user or "anonymous"
+
+    def connect_session(
+        self, client_id: str, *, clean: bool, link: SessionLink, principal: str
+    ) -> SpySession:
+        if self.refused_connect is not None:
+            raise self.refused_connect
+        assert principal
+        for session in self.sessions:
+            if session.client_id == client_id and ("disconnect",) not in session.calls:
+                session.calls.append(("disconnect",))
+                session.link.taken_over()
+        session = SpySession(self, client_id, clean, link)
+        session.present = client_id in self.present_ids and not clean
+        session.position = Position(0) if clean else self.append()
+        self.sessions.append(session)
+        return session
+
+
+class ManualLoop:
+    """As much of an event loop as `net` uses, in the test's hands."""
+
+    def __init__(self) -> None:
+        self.clock = 1000.0
+        self._soon: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
+        self._later: list[tuple[float, Callable[..., None], tuple[Any, ...]]] = []
+
+    def time(self) -> float:
+        return self.clock
+
+    def call_soon(self, callback: Callable[..., None], *arguments: Any) -> None:
+        self._soon.append((callback, arguments))
+
+    def call_later(self, delay: float, callback: Callable[..., None], *arguments: Any) -> object:
+        self._later.append((self.clock + delay, callback, arguments))
+        return object()
+
+    def run(self) -> None:
+        """Turns of the loop until nothing is left to do now."""
+        for _ in range(100):
+            if not self._soon:
+                return
+            turn, self._soon = self._soon, []
+            for callback, arguments in turn:
+                callback(*arguments)
+        raise AssertionError("the loop does not come to rest")
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass, timers included."""
+        end = self.clock + seconds
+        while True:
+            self.run()
+            due = sorted((timer for timer in self._later if timer[0] <= end), key=lambda t: t[0])
+            if not due:
+                break
+            self._later.remove(due[0])
+            self.clock = max(self.clock, due[0][0])
+            due[0][1](*due[0][2])
+        self.clock = end
+        self.run()
+
+
+class MemoryTransport:
+    """A socket that takes everything at once, unless `full` says that nobody reads."""
+
+    def __init__(self, loop: ManualLoop, connection: MqttConnection) -> None:
+        self.loop = loop
+        self.connection = connection
+        self.sent = bytearray()
+        self.writes = 0
+        self.reading = True
+        self.full = False
+        self.gone = False
+
+    def get_extra_info(self, name: str) -> object:
+        return ("192.0.2.1", 40_000) if name == "peername" else None
+
+    def set_write_buffer_limits(self, high: int, low: int) -> None:
+        assert high > low
+
+    def write(self, data: bytes) -> None:
+        self.writes += 1
+        self.sent += data
+
+    def close(self) -> None:
+        if not self.full:
+            self.loop.call_soon(self._lost)
+
+    def abort(self) -> None:
+        self.loop.call_soon(self._lost)
+
+    def _lost(self) -> None:
+        if not self.gone:
+            self.gone = True
+            self.connection.connection_lost(None)
+
+    def is_reading(self) -> bool:
+        return self.reading
+
+    def pause_reading(self) -> None:
+        self.reading = False
+
+    def resume_reading(self) -> None:
+        self.reading = True
+
+
+class Peer:
+    """A client, joined to a connection in memory."""
+
+    def __init__(self, broker: Broker) -> None:
+        self.broker = broker
+        self.connection = MqttConnection(broker.shared)
+        self.transport = MemoryTransport(broker.loop, self.connection)
+        self.connection.connection_made(cast("Any", self.transport))
+        self._seen = 0
+
+    def is_closed(self) -> bool:
+        return self.transport.gone
+
+    @property
+    def session(self) -> SpySession:
+        """The session of the last CONNECT, which is this peer's in most tests."""
+        return self.broker.port.sessions[-1]
+
+    def send(self, *packets: bytes) -> None:
+        """Send the packets in one piece, and let the loop turn."""
+        data = b"".join(packets)
+        at = 0
+        while at < len(data) and not self.connection.closing:
+            view = self.connection.get_buffer(-1)
+            size = min(len(view), len(data) - at)
+            view[:size] = data[at : at + size]
+            view.release()  # as loops do: they keep no hold on the buffer
+            self.connection.buffer_updated(size)
+            at += size
+        self.broker.loop.run()
+
+    def receive(self) -> list[bytes]:
+        """The packets that came since the last look."""
+        new = bytes(self.transport.sent[self._seen :])
+        self._seen = len(self.transport.sent)
+        return wire.split_packets(new)
+
+    def vanish(self) -> None:
+        """The network is gone, without a word."""
+        self.transport.abort()
+        self.broker.loop.run()
+
+    def stop_listening(self) -> None:
+        """The client reads nothing more: the transport is past its high-water mark."""
+        self.transport.full = True
+        self.connection.pause_writing()
+
+    def listen_again(self) -> None:
+        self.transport.full = False
+        self.connection.resume_writing()
+        self.broker.loop.run()
+
+
+@dataclass
+class Broker:
+    """A gateway over the recording engine."""
+
+    port: SpyPort = field(default_factory=SpyPort)
+    limits: Limits = field(default_factory=Limits)
+    fixed_topic: str | None = None
+    loop: ManualLoop = field(default_factory=ManualLoop)
+
+    def __post_init__(self) -> None:
+        port = cast("BrokerPort", self.port)
+        self.shared = Shared(
+            port=port,
+            context=Context(cast("Any", self.loop)),
+            limits=self.limits,
+            mapping=TopicMapping(port=port, limits=self.limits, fixed_topic=self.fixed_topic),
+            new_client_id=lambda: f"made-up-{len(self.port.sessions)}",
+        )
+
+    def peer(self, connect: bytes | None = wire.connect()) -> Peer:
+        """A client that has sent CONNECT and read CONNACK; with None, one that said nothing."""
+        peer = Peer(self)
+        if connect is not None:
+            peer.send(connect)
+            assert peer.receive() == [wire.connack()]
+        return peer
+
+
+def make_run(topic: str, tag: str | None, bodies: list[bytes]) -> RecordRun:
+    """A run of commit-log records as the engine delivers them."""
+    memory = b"before" + wire.records(bodies) + b"after"
+    meta = RunMeta(topic=topic, tag=tag, properties={}, prefix_size=0)
+    return RecordRun(meta, memory, 6, len(memory) - 5, len(bodies))

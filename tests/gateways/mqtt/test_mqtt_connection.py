@@ -1,0 +1,320 @@
+"""The protocol core: wire cases however they are cut, and every pair of state and packet."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateways.mqtt.connection import (
+    BULK,
+    NEED_DATA,
+    PUBLISHES,
+    TRANSITIONS,
+    ConnectionCore,
+    Event,
+    Inbox,
+    State,
+)
+from gateways.mqtt.kernels import codes
+from gateways.mqtt.limits import Limits
+from gateways.mqtt.packets import (
+    PING_RESPONSE,
+    ConnectCode,
+    LocalProtocolError,
+    PacketType,
+    RemoteProtocolError,
+    encode_connack,
+    encode_length,
+    encode_suback,
+    encode_unsuback,
+)
+from tests.gateways.mqtt import mqtt_client_side as wire
+
+CASES = Path(__file__).resolve().parents[2] / "wire_cases"
+INBOX = Inbox()
+LIMITS = Limits()
+ACK_NAMES = {4: "PubAck", 5: "PubRec", 6: "PubRel", 7: "PubComp"}
+
+
+def load(name: str) -> list[Any]:
+    return [
+        pytest.param(case, id=case["name"])
+        for case in json.loads((CASES / name).read_text(encoding="utf-8"))
+    ]
+
+
+def make_core(state: State = State.WAIT_CONNECT, *, limits: Limits = LIMITS) -> ConnectionCore:
+    core = ConnectionCore(limits=limits, inbox=INBOX)
+    if state is not State.WAIT_CONNECT:
+        data = wire.connect()
+        core.next_event(data, 0, len(data))
+    if state is State.OPEN:
+        core.accept(present=False)
+    if state is State.CLOSED:
+        core.close()
+    assert core.state is state
+    return core
+
+
+def plain(value: Any) -> Any:
+    """An event as the JSON of the wire cases has it."""
+    if isinstance(value, bytes):
+        return f"hex:{value.hex()}"
+    if isinstance(value, tuple | list):
+        return [plain(item) for item in value]
+    if isinstance(value, dict):
+        return {name: plain(item) for name, item in value.items()}
+    return value
+
+
+def describe(event: Event) -> list[dict[str, Any]]:
+    if event is not PUBLISHES:
+        assert dataclasses.is_dataclass(event)
+        return [{"type": type(event).__name__, **plain(dataclasses.asdict(event))}]
+    found: list[dict[str, Any]] = []
+    batch = INBOX.batch
+    for index in range(batch.count):
+        row = batch.row(index)
+        found.append(
+            {
+                "type": "Publish",
+                "topic": plain(batch.topic(index)),
+                "body": plain(bytes(batch.buffer[row[2] : row[2] + row[3]])),
+                "packet_id": row[6],
+                "flags": row[7],
+            }
+        )
+    for at in range(0, 3 * INBOX.ack_count, 3):
+        kind, first, count = INBOX.acks[at : at + 3]
+        for packet_id in range(first, first + count):
+            found.append({"type": ACK_NAMES[kind], "packet_id": packet_id})
+    return found
+
+
+def converse(core: ConnectionCore, data: bytes, cuts: Iterable[int]) -> dict[str, Any]:
+    """What the core says to a stream that comes in pieces: packets, then the error or the rest."""
+    packets: list[dict[str, Any]] = []
+    used = 0
+    for end in [*sorted(cuts), len(data)]:
+        try:
+            while (event := core.next_event(data, used, end)) is not NEED_DATA:
+                packets += describe(event)
+                used = core.at
+        except RemoteProtocolError as error:
+            said: dict[str, Any] = {"rule": error.rule}
+            if error.answer:
+                said["answer"] = error.answer.hex()
+            return {"packets": packets, **said}
+        used = core.at
+    return {"packets": packets, **({"rest": data[used:].hex()} if used < len(data) else {})}
+
+
+def ways_to_cut(data: bytes) -> Iterable[list[int]]:
+    yield []
+    yield list(range(1, len(data)))
+    yield list(range(3, len(data), 5))
+
+
+@pytest.mark.parametrize("case", load("mqtt_connect.json"))
+def test_first_packets(case: dict[str, Any]) -> None:
+    expect(case, State.WAIT_CONNECT)
+
+
+@pytest.mark.parametrize("state", [State.ACCEPTING, State.OPEN])
+@pytest.mark.parametrize("case", load("mqtt_session.json"))
+def test_packets_after_connect(case: dict[str, Any], state: State) -> None:
+    """Before CONNACK was sent a client may already say everything (3.1.1 part 3.1.4)."""
+    expect(case, state)
+
+
+def expect(case: dict[str, Any], state: State) -> None:
+    data = bytes.fromhex(case["hex"])
+    expected = {key: value for key, value in case.items() if key not in ("name", "hex")}
+    expected.setdefault("packets", [])
+    for cuts in ways_to_cut(data):
+        assert converse(make_core(state), data, cuts) == expected
+
+
+@pytest.mark.parametrize("case", load("mqtt_server.json"))
+def test_packets_of_the_server(case: dict[str, Any]) -> None:
+    packet = case["packet"]
+    match packet["type"]:
+        case "ConnAck":
+            data = encode_connack(ConnectCode(packet["code"]), present=packet["present"])
+        case "SubAck":
+            data = encode_suback(packet["packet_id"], packet["codes"])
+        case "UnsubAck":
+            data = encode_unsuback(packet["packet_id"])
+        case _:
+            data = PING_RESPONSE
+    assert data.hex() == case["hex"]
+
+
+# --- the table -------------------------------------------------------------------------------
+
+SAMPLES: dict[int, bytes] = {
+    0: b"\x00\x00",
+    PacketType.CONNECT: wire.connect(),
+    PacketType.CONNACK: wire.connack(),
+    PacketType.PUBLISH: wire.publish("a"),
+    PacketType.PUBACK: wire.puback(1),
+    PacketType.PUBREC: wire.pubrec(1),
+    PacketType.PUBREL: wire.pubrel(1),
+    PacketType.PUBCOMP: wire.pubcomp(1),
+    PacketType.SUBSCRIBE: wire.subscribe(1, ("a", 0)),
+    PacketType.SUBACK: wire.suback(1, 0),
+    PacketType.UNSUBSCRIBE: wire.unsubscribe(1, "a"),
+    PacketType.UNSUBACK: wire.unsuback(1),
+    PacketType.PINGREQ: wire.PINGREQ,
+    PacketType.PINGRESP: wire.PINGRESP,
+    PacketType.DISCONNECT: wire.DISCONNECT,
+    15: b"\xf0\x00",
+}
+
+
+@pytest.mark.parametrize(("state", "number"), list(itertools.product(State, SAMPLES)))
+def test_every_pair_of_state_and_packet(state: State, number: int) -> None:
+    """A pair in the table leads where the table says; any other is the client's error."""
+    core = make_core(state)
+    data = SAMPLES[number]
+    following = TRANSITIONS.get((state, PacketType(number))) if number not in (0, 15) else None
+    if state is State.CLOSED:
+        assert core.next_event(data, 0, len(data)) is NEED_DATA
+        assert core.at == len(data)
+    elif following is None:
+        with pytest.raises(RemoteProtocolError):
+            core.next_event(data, 0, len(data))
+    else:
+        assert core.next_event(data, 0, len(data)) is not NEED_DATA
+        assert core.at == len(data)
+        assert core.state is following
+
+
+def test_bulk_packets_never_change_the_state() -> None:
+    """The kernel takes runs of them without looking at the table: it may, because of this."""
+    for (state, kind), following in TRANSITIONS.items():
+        assert kind not in BULK or following is state
+    assert {(s, k) for s in (State.ACCEPTING, State.OPEN) for k in BULK} <= set(TRANSITIONS)
+
+
+@given(
+    state=st.sampled_from(State),
+    data=st.lists(st.sampled_from(list(SAMPLES.values())) | st.binary(max_size=9), max_size=6).map(
+        b"".join
+    ),
+    cuts=st.lists(st.integers(0, 60)),
+)
+def test_bytes_give_packets_or_a_protocol_error_and_nothing_else(
+    state: State, data: bytes, cuts: list[int]
+) -> None:
+    whole = converse(make_core(state), data, [])
+    assert converse(make_core(state), data, range(1, len(data))) == whole
+    assert converse(make_core(state), data, [cut for cut in cuts if cut < len(data)]) == whole
+
+
+# --- limits ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("cut", [None, 3])
+def test_a_stranger_may_send_only_a_small_packet(cut: int | None) -> None:
+    """The length is refused when it is read, not when its bytes have been kept."""
+    limits = Limits(connect_bytes_max=200)
+    fits = wire.connect("c", will=("w", b"x" * 179, 0, False))
+    assert len(fits) == 200
+    core = make_core(limits=limits)
+    assert core.next_event(fits, 0, len(fits)) is not NEED_DATA
+    large = wire.connect("c", will=("w", b"x" * 180, 0, False))
+    with pytest.raises(RemoteProtocolError, match="too large"):
+        make_core(limits=limits).next_event(large, 0, cut or len(large))
+
+
+@pytest.mark.parametrize(
+    "packet", [wire.publish("a", b"x" * 200), wire.subscribe(1, ("a" * 200, 0))]
+)
+def test_packets_are_bounded(packet: bytes) -> None:
+    core = make_core(State.OPEN, limits=Limits(packet_bytes_max=len(packet)))
+    assert core.next_event(packet, 0, len(packet)) is not NEED_DATA
+    core = make_core(State.OPEN, limits=Limits(packet_bytes_max=len(packet) - 1))
+    with pytest.raises(RemoteProtocolError, match="too large"):
+        core.next_event(packet, 0, 3)
+
+
+def test_a_batch_that_is_full_is_followed_by_the_rest() -> None:
+    """More publishes than rows come as several events, none lost."""
+    count = 2 * len(INBOX.runs) + 7
+    data = wire.publish("a", b"x") * count
+    core = make_core(State.OPEN)
+    sizes = []
+    at = 0
+    while core.next_event(data, at, len(data)) is PUBLISHES:
+        sizes.append(INBOX.batch.count)
+        at = core.at
+    assert sizes == [len(INBOX.runs), len(INBOX.runs), 7]
+
+
+def test_acknowledgements_out_of_order_that_fill_their_runs() -> None:
+    ids = [k for pair in zip(range(1, 6001), range(30_000, 24_000, -1), strict=True) for k in pair]
+    data = b"".join(map(wire.puback, ids))
+    core = make_core(State.OPEN)
+    seen: list[int] = []
+    at = 0
+    while core.next_event(data, at, len(data)) is PUBLISHES:
+        assert INBOX.batch.count == 0
+        for to in range(0, 3 * INBOX.ack_count, codes.ACK_COLUMNS):
+            assert INBOX.acks[to + 2] == 1
+            seen.append(INBOX.acks[to + 1])
+        at = core.at
+    assert seen == ids
+
+
+# --- sending ---------------------------------------------------------------------------------
+
+
+def test_connack_goes_first() -> None:
+    """[MQTT-3.2.0-1]: answers to pipelined packets wait for it, in their order."""
+    core = make_core(State.ACCEPTING)
+    assert core.answer(b"one") == b""
+    assert core.answer(b"two") == b""
+    assert core.accept(present=True) == wire.connack(present=True) + b"onetwo"
+    assert core.answer(b"three") == b"three"
+
+
+def test_a_refusal_drops_what_was_held_and_what_comes() -> None:
+    """[MQTT-3.1.4-5]."""
+    core = make_core(State.ACCEPTING)
+    core.answer(b"one")
+    assert core.refuse(ConnectCode.NOT_AUTHORIZED) == wire.connack(5)
+    assert core.answer(b"two") == b""
+    data = wire.publish("a")
+    assert core.next_event(data, 0, len(data)) is NEED_DATA
+    assert core.at == len(data)
+
+
+def test_what_the_server_must_not_do_is_its_bug() -> None:
+    for state in (State.WAIT_CONNECT, State.OPEN, State.CLOSED):
+        with pytest.raises(LocalProtocolError):
+            make_core(state).accept(present=False)
+        with pytest.raises(LocalProtocolError):
+            make_core(state).refuse(ConnectCode.NOT_AUTHORIZED)
+    with pytest.raises(LocalProtocolError):
+        make_core().answer(b"x")
+    with pytest.raises(LocalProtocolError):
+        make_core(State.ACCEPTING).refuse(ConnectCode.ACCEPTED)
+    with pytest.raises(LocalProtocolError):
+        encode_connack(ConnectCode.NOT_AUTHORIZED, present=True)
+    with pytest.raises(LocalProtocolError):
+        encode_length(268_435_456)
+
+
+@pytest.mark.parametrize("size", [0, 127, 128, 16_383, 16_384, 2_097_151, 2_097_152, 268_435_455])
+def test_remaining_lengths(size: int) -> None:
+    """The table of 3.1.1 part 2.2.3, at both ends of each row."""
+    assert encode_length(size) == wire.remaining_length(size)

@@ -1,0 +1,274 @@
+"""Topic names and filters between MQTT and the engine: one-to-one, and what is refused."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from broker.port import ONE_WORD, REST, BrokerPort, Reason, Refused, RunMeta
+from broker.routing import matches, words_of
+from gateways.mqtt.kernels.codes import FLAG_RETAIN
+from gateways.mqtt.limits import Limits
+from gateways.mqtt.mapping import CONNECT_CODES, TopicMapping
+from gateways.mqtt.packets import RemoteProtocolError
+from tests.gateways.mqtt.mqtt_harness import SpyPort
+
+
+def make_mapping(
+    fixed_topic: str | None = None, *, limits: Limits | None = None, port: SpyPort | None = None
+) -> TopicMapping:
+    return TopicMapping(
+        port=cast("BrokerPort", port or SpyPort()),
+        limits=limits or Limits(),
+        fixed_topic=fixed_topic,
+    )
+
+
+PLACES = [
+    ("sensors", "sensors", None),
+    ("sensors/", "sensors", ""),
+    ("sensors/room1/temp", "sensors", "room1.temp"),
+    ("sensors//temp", "sensors", ".temp"),
+    ("sensors/v1.2/temp", "sensors", "v1/2.temp"),
+    ("a.b/c", "a.b", "c"),
+    ("/", "", ""),
+    ("/temp", "", "temp"),
+    ("//", "", "."),
+    ("Ü/ß", "Ü", "ß"),
+    # what other protocols may have in their names and MQTT may not
+    ("a|2fb/c", "a/b", "c"),
+    ("a|2b|23", "a+#", None),
+    ("a/x|2by/|23", "a", "x+y.#"),
+    ("a/x|2fy", "a", "x|2fy"),
+    ("a|7c2f", "a|2f", None),
+    ("a|7c7c2f", "a|7c2f", None),
+    ("a|7c", "a|7c", None),
+    ("a|b", "a|b", None),
+    ("||2f", "|/", None),
+]
+
+
+@pytest.mark.parametrize(("name", "topic", "tag"), PLACES)
+def test_places(name: str, topic: str, tag: str | None) -> None:
+    mapping = make_mapping()
+    assert mapping.place(name) == (topic, tag)
+    assert mapping.name(topic, tag) == name
+
+
+@pytest.mark.parametrize(
+    ("name", "tag"),
+    [("device7/temp", "device7.temp"), ("device7", "device7"), ("v1.2/x", "v1/2.x"), ("/", ".")],
+)
+def test_places_under_a_fixed_topic(name: str, tag: str) -> None:
+    """A fleet whose first level is a device keeps its whole path in the tag."""
+    mapping = make_mapping("telemetry")
+    assert mapping.place(name) == ("telemetry", tag)
+    assert mapping.name("telemetry", tag) == name
+
+
+mqtt_names = st.text(
+    st.sampled_from("ab/.|27cf3$é") | st.characters(codec="utf-8", exclude_characters="+#\0"),
+    min_size=1,
+)
+
+
+@given(name=mqtt_names, fixed=st.sampled_from([None, "t"]))
+@example(name="|7c2f/|7c7c23", fixed=None)
+def test_every_topic_name_comes_back(name: str, fixed: str | None) -> None:
+    mapping = make_mapping(fixed)
+    assert mapping.name(*mapping.place(name)) == name
+
+
+foreign_names = st.text(st.sampled_from("ab/.|27cf3b+#é") | st.characters(codec="utf-8"))
+
+
+@given(topic=foreign_names.filter(lambda name: "\0" not in name), tag=st.none() | foreign_names)
+def test_every_place_of_other_protocols_has_a_name_of_its_own(topic: str, tag: str | None) -> None:
+    """Legal in MQTT, and it leads back to the same place, so that a client can answer there."""
+    mapping = make_mapping()
+    name = mapping.name(topic, tag)
+    assert name
+    assert not set(name) & set("+#\0")
+    if (topic or tag is not None) and "\0" not in (tag or ""):
+        assert mapping.place(name) == (topic, tag)
+
+
+def test_names_that_mqtt_cannot_express_are_still_delivered() -> None:
+    mapping = make_mapping()
+    assert mapping.name("a\0b", None) == "a|00b"
+    assert mapping.name("caf\udce9", "x\udcff") == "caf|e9/x|ff"
+    assert mapping.name("", None) == "||"
+    assert make_mapping("t").name("t", None) == "||"
+    assert make_mapping("t").name("t", "") == "||"
+
+
+FILTERS = [
+    ("sensors/room1", ("sensors", "room1")),
+    ("sensors/", ("sensors", "")),
+    ("sensors/+/temp", ("sensors", ONE_WORD, "temp")),
+    ("sensors/#", ("sensors", REST)),
+    ("#", (REST,)),
+    ("+", (ONE_WORD,)),
+    ("+/+/#", (ONE_WORD, ONE_WORD, REST)),
+    ("/+", ("", ONE_WORD)),
+    ("sensors/v1.2", ("sensors", "v1/2")),
+    ("a|2fb/x|2b", ("a/b", "x+")),
+    ("$SYS/#", ("$SYS", REST)),
+    ("$shared/x", ("$shared", "x")),
+]
+
+
+@pytest.mark.parametrize(("pattern", "words"), FILTERS)
+def test_filters(pattern: str, words: tuple[str, ...]) -> None:
+    assert make_mapping().words(pattern) == words
+
+
+@pytest.mark.parametrize(
+    ("pattern", "words"),
+    [("#", ("t", REST)), ("+/x", ("t", ONE_WORD, "x")), ("d7/v1.2", ("t", "d7", "v1/2"))],
+)
+def test_filters_under_a_fixed_topic(pattern: str, words: tuple[str, ...]) -> None:
+    assert make_mapping("t").words(pattern) == words
+
+
+@pytest.mark.parametrize("fixed", [None, "t"])
+@pytest.mark.parametrize(
+    ("pattern", "name", "expected"),
+    [
+        # 3.1.1 part 4.7.1.2 and 4.7.1.3, the standard's own examples
+        ("sport/tennis/player1/#", "sport/tennis/player1", True),
+        ("sport/tennis/player1/#", "sport/tennis/player1/ranking", True),
+        ("sport/tennis/player1/#", "sport/tennis/player1/score/wimbledon", True),
+        ("sport/#", "sport", True),
+        ("sport/tennis/+", "sport/tennis/player1", True),
+        ("sport/tennis/+", "sport/tennis/player1/ranking", False),
+        ("sport/+", "sport", False),
+        ("sport/+", "sport/", True),
+        ("+/+", "/finance", True),
+        ("/+", "/finance", True),
+        ("+", "/finance", False),
+        ("ACCOUNTS", "Accounts", False),  # [MQTT-4.7.3-4]: as they are
+        ("a.b/c", "a/b/c", False),
+        ("a/b.c", "a/b.c", True),
+        ("a/b.c", "a/b/c", False),
+    ],
+)
+def test_what_filters_match(fixed: str | None, pattern: str, name: str, expected: bool) -> None:
+    mapping = make_mapping(fixed)
+    assert matches(mapping.words(pattern), words_of(*mapping.place(name))) is expected
+
+
+@pytest.mark.parametrize(
+    ("pattern", "name"), [("#", "$SYS/x"), ("+/monitor/Clients", "$SYS/monitor/Clients")]
+)
+def test_leading_wildcards_leave_the_servers_topics_alone(pattern: str, name: str) -> None:
+    """[MQTT-4.7.2-1]."""
+    mapping = make_mapping()
+    assert not matches(mapping.words(pattern), words_of(*mapping.place(name)))
+    assert matches(mapping.words("$SYS/#"), words_of(*mapping.place("$SYS/x")))
+
+
+@pytest.mark.parametrize("pattern", ["$share", "$share/g/a", "$share/g/#"])
+def test_shared_subscriptions_are_refused(pattern: str) -> None:
+    """They are MQTT 5; an ordinary filter of that name would never match."""
+    with pytest.raises(Refused, match="MQTT 5"):
+        make_mapping().words(pattern)
+
+
+# --- templates -------------------------------------------------------------------------------
+
+
+def test_a_template_is_made_once_per_topic_and_flags() -> None:
+    port = SpyPort()
+    mapping = make_mapping(port=port)
+    first = mapping.template(b"a/b", 2)
+    assert mapping.template(b"a/b", 2) is first
+    assert mapping.template(b"a/b", 2 | FLAG_RETAIN) is not first
+    assert mapping.template(b"a/b", 0) is not first
+    assert port.templates_made == 3
+
+
+def test_a_template_of_a_deleted_topic_is_made_anew() -> None:
+    mapping = make_mapping()
+    first = mapping.template(b"a", 0)
+    first.valid = False  # type: ignore[misc]
+    second = mapping.template(b"a", 0)
+    assert second is not first
+    assert mapping.template(b"a", 0) is second
+
+
+def test_remembered_templates_are_bounded() -> None:
+    port = SpyPort()
+    mapping = make_mapping(port=port, limits=Limits(templates_max=4))
+    for number in range(9):
+        mapping.template(b"t%d" % number, 0)
+    assert port.templates_made == 9
+    mapping.template(b"t8", 0)
+    assert port.templates_made == 9
+    mapping.template(b"t0", 0)
+    assert port.templates_made == 10
+
+
+@pytest.mark.parametrize(
+    ("topic", "rule"),
+    [
+        (b"", "MQTT-4.7.3-1"),
+        (b"a/+", "MQTT-3.3.2-2"),
+        (b"#", "MQTT-3.3.2-2"),
+        (b"a\xff", "MQTT-1.5.3-1"),
+        (b"a\xed\xbf\xbf", "MQTT-1.5.3-1"),
+        (b"a\x00", "MQTT-1.5.3-2"),
+        (b"a\x02b", "3.1.1 part 1.5.3"),
+    ],
+)
+def test_topics_that_break_the_protocol(topic: bytes, rule: str) -> None:
+    with pytest.raises(RemoteProtocolError) as caught:
+        make_mapping().template(topic, 0)
+    assert caught.value.rule == rule
+
+
+def test_topics_of_the_server_and_deep_topics_are_refused() -> None:
+    mapping = make_mapping(limits=Limits(topic_levels_max=3))
+    for topic, reason in [
+        (b"$SYS/x", Reason.FORBIDDEN),
+        (b"$share/g/x", Reason.FORBIDDEN),
+        (b"a/b/c/d", Reason.BAD_NAME),
+    ]:
+        with pytest.raises(Refused) as caught:
+            mapping.template(topic, 0)
+        assert caught.value.reason is reason
+    mapping.template(b"a/b/c", 0)
+    with pytest.raises(Refused):
+        mapping.words("a/b/c/#")
+    assert mapping.words("a/b/#") == ("a", "b", REST)
+
+
+def test_every_reason_has_a_connect_code() -> None:
+    assert set(CONNECT_CODES) == set(Reason)
+
+
+# --- topic names on the wire -----------------------------------------------------------------
+
+
+def test_the_topic_field_is_made_once_per_kind_and_mapping() -> None:
+    meta = RunMeta(topic="t", tag="a.b", properties={}, prefix_size=0)
+    plain, fixed = make_mapping(), make_mapping("t")
+    assert plain.topic_field(meta) == b"\x00\x05t/a/b"
+    assert fixed.topic_field(meta) == b"\x00\x03a/b"
+    assert plain.topic_field(meta) is plain.topic_field(meta)
+    assert plain.encoded_keys != fixed.encoded_keys
+
+
+def test_a_topic_that_is_too_long_for_mqtt_becomes_a_hash() -> None:
+    mapping = make_mapping()
+    fields = {
+        mapping.topic_field(RunMeta(topic="t", tag=tag, properties={}, prefix_size=0))
+        for tag in ("#" * 30_000, "#" * 30_001)
+    }
+    assert len(fields) == 2
+    for one in fields:
+        assert one.startswith(b"\x00\x42|h")
+        assert len(one) == 2 + 66
