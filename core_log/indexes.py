@@ -144,6 +144,15 @@ class Indexes:
         )
         return Preparation(self, work, checkpoint)
 
+    def spill(self, position: int) -> None:
+        """Write entries of records before `position` without a checkpoint, to free their memory.
+        Recovery only. Raises OSError."""
+        for index in tuple(self._changed):
+            first, entries = index.take_dirty(position)
+            if entries:
+                index.write_files(first, entries)
+            index.trim(position)
+
     def store(self, work: Iterable[tuple[QueueIndex, int, bytes]], checkpoint: Checkpoint) -> None:
         """Write what `prepare` noted. Any thread; one at a time.
 

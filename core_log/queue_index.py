@@ -190,12 +190,13 @@ class QueueIndex:
             name = f"{file_start * size:0{NAME_DIGITS}d}"
             handle = self._files.open(f"{self._directory}/{name}", create=True)
             try:
+                new = self._files.size(handle) == 0
                 place = (offset - file_start) * size
                 self._files.pwritev(handle, (entries[at : at + count * size],), place)
                 self._files.fdatasync(handle)
             finally:
                 self._files.close(handle)
-            if offset == file_start:
+            if new:
                 self._files.sync_directory(self._directory)
                 made = True
             offset += count

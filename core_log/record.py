@@ -36,12 +36,10 @@ from core_log.kernels.batch import (
     RECORD_BODY_AT,
     VALUE_END,
 )
-from core_log.kernels.layout import PROPERTY_BATCH, PROPERTY_OF, REASONS, STOP_END
+from core_log.kernels.layout import PROPERTY_BATCH, REASONS, STOP_END
 
 __all__ = [
     "HEADER",
-    "PROPERTY_EPOCH",
-    "PROPERTY_OF",
     "SYSTEM_TOPIC",
     "Record",
     "RecordParts",
@@ -53,9 +51,6 @@ __all__ = [
 ]
 
 SYSTEM_TOPIC: Final = b"RMQ_SYS_POLYMQ_STATE"
-PROPERTY_EPOCH: Final = b"PMQ_E"
-"""16 hex digits: the epoch that starts at this record."""
-
 TOPIC_SIZE_MAX: Final = 127
 """RocketMQ's V1 record keeps the topic's size in a signed byte."""
 

@@ -1,16 +1,60 @@
-"""Opening what a process left behind."""
+"""Opening what a process left behind. The only module that does so; nothing else guesses.
+
+Theory. Three things survive a crash that the log can trust: what a checkpoint covers (its file is
+replaced whole, after everything it speaks of was synced), records whose checksum and position are
+right, and names of files in a synced directory. Everything else is a candidate. Bytes that were
+written but not synced may be there, not be there, or be there in part, in any order.
+
+The passes, in order. Each can be interrupted by another crash and is then simply done again; a
+second recovery finds nothing to do.
+
+    1. Leftovers   half-made files are removed; names that are not ours are left alone and named
+    2. Segments    the log's files are put in order; a gap below the checkpoint refuses to open
+    3. Scan        from the checkpoint on, as far as records are sound, in place and in whole
+                   atomic batches: there the log ends
+    4. Cut         what is behind the end goes: later files are removed, the rest is zero again,
+                   so that no old record can ever stand behind a new one; what is kept is synced
+    5. Epochs      from their file, completed from the scanned part (or from the whole log)
+    6. Indexes     see `core_log.index_recovery`; ends with a new checkpoint
+
+What refuses (`StoreCorrupt`, before anything is changed): the log ends before the checkpoint, or a
+file below it is missing. What was synced and is damaged behind the checkpoint looks like a torn
+tail: it is cut, and the report says so (`behind_cut`).
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Final
 
-from core_log.errors import FailureLatch, StoreRefused
+from core_log import kernels
+from core_log.checkpoint import (
+    ABORT_NAME,
+    CHECKPOINT_NAME,
+    Checkpoint,
+    read_checkpoint,
+)
+from core_log.epochs import EPOCHS_NAME, epoch_of, read_epochs
+from core_log.errors import FailureLatch, StoreCorrupt
 from core_log.files import Files
-from core_log.indexes import Indexes
-from core_log.segments import Segment
+from core_log.index_recovery import recover_indexes
+from core_log.indexes import INDEXES_NAME, Indexes
+from core_log.kernels.batch import MAGIC_V1
+from core_log.kernels.layout import NO_BATCH, PROPERTY_EPOCH, REASONS, STOP_ZERO
+from core_log.reader import LogReader
+from core_log.record import SYSTEM_TOPIC, decode_record
+from core_log.segments import NAME_DIGITS, PREPARED_NAME, Segment, Segments, segment_name
 from core_log.settings import StoreSettings
 
-LOG_NAME = "commitlog"
+LOG_NAME: Final = "commitlog"
+LOCK_NAME: Final = "lock"
+OUR_NAMES: Final = frozenset(
+    (LOG_NAME, INDEXES_NAME, CHECKPOINT_NAME, ABORT_NAME, EPOCHS_NAME, LOCK_NAME)
+)
+SEARCH_BYTES_MAX: Final = 64 << 20
+"""How far behind the cut sound records are looked for: enough to tell a torn tail from a hole."""
+CANDIDATES_MAX: Final = 10_000
+"""How many places that look like a record are examined there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,19 +62,18 @@ class RecoveryReport:
     """What recovery found and did, for the log line at start.
 
     Attributes:
-        clean: whether the last process had closed the store.
-        start: the first position that the log has.
-        end: where the log ended, and goes on.
+        clean: whether the last process had closed the store, and it is as it was left.
+        start, end: the positions that the log has: [start, end).
         scanned_bytes: how much of the log was read and checked.
-        cut_bytes: what was behind the last sound record: how far bytes were found there.
-        cut_reason: why the log ends where it ends.
-        behind_cut: the position of a sound record behind the cut, or None. A crash can leave one
-            (the disk may write later pages first), and so can a damaged disk.
+        cut_bytes: how far behind the end bytes were found (searched up to 64 MiB).
+        cut_reason: why the log ends there.
+        behind_cut: the position of a sound record behind the end, or None. A power cut can leave
+            one (a disk may write later pages first), and so can a damaged disk.
         removed: files that were removed, with the reason.
         strays: files that are not ours and were left alone.
         rebuilt: queue number -> the first offset whose entry was made again from the log. Private
-            entries made again have no expiry, priority or flags.
-        rebuilt_all: why all indexes were made again, or empty.
+            entries that were made again have no expiry, priority or flags.
+        rebuilt_all: why all indexes were made again; empty if they were not.
     """
 
     clean: bool
@@ -50,23 +93,263 @@ class RecoveryReport:
 class Recovered:
     """What a store goes on with."""
 
-    segments: list[Segment]
+    segments: Segments
+    reader: LogReader
     indexes: Indexes
     epochs: list[tuple[int, int]]
     report: RecoveryReport
 
 
 def recover(
-    *, directory: str, files: Files, settings: StoreSettings, failure: FailureLatch
+    *,
+    directory: str,
+    files: Files,
+    settings: StoreSettings,
+    failure: FailureLatch,
+    now_ms: int,
 ) -> Recovered:
-    """Bring a directory into order. Raises StoreRefused, OSError."""
-    if files.list(f"{directory}/{LOG_NAME}"):
-        raise StoreRefused(f"{directory} is not empty, and reading an old store comes next")
-    indexes = Indexes(
-        directory=directory,
-        files=files,
-        file_entries=settings.index_file_entries,
-        failure=failure,
-    )
-    report = RecoveryReport(clean=True, start=0, end=0)
-    return Recovered(segments=[], indexes=indexes, epochs=[], report=report)
+    """Bring a directory into order: all passes.
+
+    Raises:
+        StoreRefused, StoreCorrupt: nothing was changed. StorageFull, StorageFailed, OSError: what
+            was done is what a next recovery would do too.
+    """
+    return Recovery(directory, files, settings, failure).run(now_ms)
+
+
+class Recovery:
+    """One recovery. The fields are what the passes learn, in their order."""
+
+    def __init__(
+        self, directory: str, files: Files, settings: StoreSettings, failure: FailureLatch
+    ) -> None:
+        self._directory = directory
+        self._log_directory = f"{directory}/{LOG_NAME}"
+        self._files = files
+        self._settings = settings
+        self._failure = failure
+        self._removed: list[str] = []
+        self._strays: list[str] = []
+        self._excess: list[str] = []  # segments behind a gap: they go in pass 4
+
+    def run(self, now_ms: int) -> Recovered:
+        """All passes."""
+        files = self._files
+        checkpoint = read_checkpoint(files, self._directory)
+        found = self._open_segments(checkpoint)
+        fresh = checkpoint is None and not found
+        clean = (fresh or checkpoint is not None) and not self._was_left_open()
+        try:
+            self._remove_leftovers()
+            segments = Segments(
+                directory=self._log_directory,
+                files=files,
+                segment_bytes=self._settings.segment_bytes,
+                failure=self._failure,
+                segments=found,
+            )
+            return self._run_on(segments, checkpoint, clean, now_ms)
+        except BaseException:
+            for segment in found:
+                files.close(segment.handle)
+            raise
+
+    def _run_on(
+        self, segments: Segments, checkpoint: Checkpoint | None, clean: bool, now_ms: int
+    ) -> Recovered:
+        """Passes 3 to 6."""
+        reader = LogReader(files=self._files, segments=segments)
+        start = segments.start if checkpoint is None else checkpoint.position
+        end, reason = self._scan(reader, start)
+        last = segments.last
+        untouched = clean and end == start and reason == STOP_ZERO and not self._excess
+        clean = untouched and last.start <= end and last.end == self._file_end(last)
+        cut_bytes, behind = (0, None) if clean else self._search(segments, reader, end)
+        if not clean:
+            self._cut(segments, start, end)
+        epochs = self._find_epochs(reader, segments.start, start, end)
+        indexes = recover_indexes(
+            directory=self._directory,
+            files=self._files,
+            reader=reader,
+            settings=self._settings,
+            failure=self._failure,
+            checkpoint=checkpoint,
+            start=segments.start,
+            end=end,
+            now_ms=now_ms,
+        )
+        report = RecoveryReport(
+            clean=clean and not indexes.rebuilt_all,
+            start=segments.start,
+            end=end,
+            scanned_bytes=end - start,
+            cut_bytes=cut_bytes,
+            cut_reason=REASONS[reason],
+            behind_cut=behind,
+            removed=(*self._removed, *indexes.removed),
+            strays=(*self._strays, *indexes.strays),
+            rebuilt=indexes.rebuilt,
+            rebuilt_all=indexes.rebuilt_all,
+        )
+        return Recovered(
+            segments=segments, reader=reader, indexes=indexes.indexes, epochs=epochs, report=report
+        )
+
+    def _was_left_open(self) -> bool:
+        return ABORT_NAME in self._files.list(self._directory)
+
+    # --- pass 1: leftovers ----------------------------------------------------------------------
+
+    def _remove_leftovers(self) -> None:
+        """Remove what a crash left half made; name what is not ours."""
+        for name in self._files.list(self._directory):
+            if name.endswith(".new"):
+                self._remove(f"{self._directory}/{name}", "it was not finished")
+            elif name not in OUR_NAMES:
+                self._strays.append(f"{self._directory}/{name}")
+        for name in self._files.list(self._log_directory):
+            path = f"{self._log_directory}/{name}"
+            if name == PREPARED_NAME:
+                self._remove(path, "it was made ahead and never used")
+            elif not is_place(name):
+                self._strays.append(path)
+
+    def _remove(self, path: str, reason: str) -> None:
+        self._files.unlink(path)
+        self._removed.append(f"{path}: {reason}")
+
+    # --- pass 2: segments -----------------------------------------------------------------------
+
+    def _open_segments(self, checkpoint: Checkpoint | None) -> list[Segment]:
+        """The log's files in order, up to the first gap. Changes nothing. Raises StoreCorrupt."""
+        synced = 0 if checkpoint is None else checkpoint.position
+        names = [name for name in self._files.list(self._log_directory) if is_place(name)]
+        segments: list[Segment] = []
+        try:
+            for name in names:
+                start = int(name)
+                if segments and not self._follows(segments[-1], start, synced):
+                    self._excess.append(f"{self._log_directory}/{name}")
+                    continue
+                handle = self._files.open(f"{self._log_directory}/{name}")
+                size = max(self._files.size(handle), self._settings.segment_bytes)
+                segments.append(Segment(start, start + size, handle))
+            self._check_covers(segments, synced)
+        except BaseException:
+            for segment in segments:
+                self._files.close(segment.handle)
+            raise
+        return segments
+
+    def _follows(self, last: Segment, start: int, synced: int) -> bool:
+        """Whether a file at `start` goes on where the last one ends; fixes the last one's end."""
+        size = self._files.size(last.handle)
+        if not self._excess and last.start + size == start:
+            last.end = start
+            return True
+        if start <= synced:
+            raise StoreCorrupt(
+                f"{self._log_directory} was synced up to {synced}, but its files from"
+                f" {last.start} to {start} do not fit together: restore what is missing"
+            )
+        return False
+
+    def _check_covers(self, segments: list[Segment], synced: int) -> None:
+        """Raise unless the files hold what the checkpoint says is synced."""
+        if not segments:
+            if synced:
+                raise StoreCorrupt(f"{self._log_directory} was synced up to {synced}, but is empty")
+            return
+        if synced and synced < segments[0].start:
+            raise StoreCorrupt(
+                f"{self._log_directory} starts at {segments[0].start}, behind its checkpoint at"
+                f" {synced}: restore the missing files"
+            )
+        if synced > self._file_end(segments[-1]):
+            raise StoreCorrupt(
+                f"{self._log_directory} was synced up to {synced}, but ends at"
+                f" {self._file_end(segments[-1])}: restore the missing part"
+            )
+
+    def _file_end(self, segment: Segment) -> int:
+        """The position behind the last byte of a segment's file."""
+        return segment.start + self._files.size(segment.handle)
+
+    # --- pass 3: scan ---------------------------------------------------------------------------
+
+    def _scan(self, reader: LogReader, start: int) -> tuple[int, int]:
+        """Where the log ends, and why there."""
+        walk = reader.walk(start)
+        for _ in walk.stretches():
+            pass  # the walk itself is what is wanted
+        if walk.batch != NO_BATCH:
+            return walk.batch[0], walk.reason
+        return walk.position, walk.reason
+
+    def _search(self, segments: Segments, reader: LogReader, end: int) -> tuple[int, int | None]:
+        """What is behind the end: how far there are bytes, and the first sound record."""
+        segment = segments.at(end)
+        assert segment is not None
+        magic = MAGIC_V1.to_bytes(4, "big")
+        position = end
+        last_byte = end
+        candidates = 0
+        behind = None
+        limit = min(segment.end, end + SEARCH_BYTES_MAX)
+        while position < limit:
+            memory = reader.pread(segment, position, min(1 << 20, limit - position))
+            if not memory:
+                break
+            filled = len(memory.rstrip(b"\0"))
+            if filled:
+                last_byte = position + filled
+            at = memory.find(magic)
+            while at >= 0 and behind is None and candidates < CANDIDATES_MAX:
+                candidates += 1
+                place = position + at - 4
+                if place > end and reader.record_at(place) is not None:
+                    behind = place
+                at = memory.find(magic, at + 1)
+            position += len(memory)
+        return last_byte - end, behind
+
+    # --- pass 4: cut ----------------------------------------------------------------------------
+
+    def _cut(self, segments: Segments, start: int, end: int) -> None:
+        """Remove what is behind the end, and sync what is kept."""
+        for path in reversed(self._excess):
+            self._remove(path, "it is behind a gap in the log")
+        for segment in segments.cut_after(end):
+            path = f"{self._log_directory}/{segment_name(segment.start)}"
+            self._files.close(segment.handle)
+            self._remove(path, "it is behind the end of the log")
+        last = segments.last
+        self._files.truncate(last.handle, end - last.start)
+        self._files.preallocate(last.handle, last.end - last.start)
+        for segment in segments.between(start, last.end):
+            self._files.fdatasync(segment.handle)
+        self._files.sync_directory(self._log_directory)
+
+    # --- pass 5: epochs -------------------------------------------------------------------------
+
+    def _find_epochs(
+        self, reader: LogReader, first: int, start: int, end: int
+    ) -> list[tuple[int, int]]:
+        """All epochs of the log [first, end), of which [start, end) was scanned."""
+        listed = read_epochs(self._files, self._directory)
+        if listed is None:
+            start = first
+            listed = []
+        epochs = [(epoch, place) for epoch, place in listed if place < start]
+        walk = reader.walk(start)
+        for memory, size, position in walk.stretches():
+            for at in kernels.find_system(memory, 0, size, SYSTEM_TOPIC, PROPERTY_EPOCH):
+                record = decode_record(memory, at, verify=False)
+                epochs.append((epoch_of(record), position + at))
+        return epochs
+
+
+def is_place(name: str) -> bool:
+    """Whether a file name says a place: 20 digits."""
+    return len(name) == NAME_DIGITS and name.isascii() and name.isdigit()

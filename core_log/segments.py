@@ -98,6 +98,14 @@ class Segments:
             segment for segment in self._segments if segment.start < end and segment.end > start
         ]
 
+    def cut_after(self, position: int) -> list[Segment]:
+        """Take the segments behind the one that holds `position` out of the list, newest first.
+        Recovery only; the caller closes them."""
+        cut = []
+        while self._segments[-1].start > position:
+            cut.append(self._segments.pop())
+        return cut
+
     # --- growing (loop's thread) --------------------------------------------------------------
 
     def roll(self, position: int) -> Segment:

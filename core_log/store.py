@@ -12,8 +12,8 @@ This file only ties the parts together; each part's own file says how it works.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Collection, Iterator
-from typing import Final
 
 from core_log import kernels
 from core_log.checkpoint import make_abort, remove_abort
@@ -27,11 +27,9 @@ from core_log.kernels.batch import MAGIC_BLANK
 from core_log.queue_index import Index, QueueIndex
 from core_log.reader import LogReader
 from core_log.record import Record
-from core_log.recovery import LOG_NAME, RecoveryReport, recover
+from core_log.recovery import LOCK_NAME, LOG_NAME, RecoveryReport, recover
 from core_log.segments import Segments
 from core_log.settings import StoreSettings
-
-LOCK_NAME: Final = "lock"
 
 
 class Store:
@@ -62,28 +60,35 @@ class Store:
         self._closed = False
         self._failure = FailureLatch()
         recovered = recover(
-            directory=directory, files=files, settings=settings, failure=self._failure
+            directory=directory,
+            files=files,
+            settings=settings,
+            failure=self._failure,
+            now_ms=clock_ms(),
         )
         self.recovery: RecoveryReport = recovered.report
+        self.epochs = recovered.epochs
         self._indexes: Indexes = recovered.indexes
-        make_abort(files, directory)
-        self._segments = Segments(
-            directory=f"{directory}/{LOG_NAME}",
-            files=files,
-            segment_bytes=settings.segment_bytes,
-            failure=self._failure,
-            segments=recovered.segments,
-        )
-        self._reader = LogReader(files=files, segments=self._segments)
+        self._segments: Segments = recovered.segments
+        self._reader: LogReader = recovered.reader
+        try:
+            self._start(settings)
+        except BaseException:
+            self._segments.close()
+            raise
+
+    def _start(self, settings: StoreSettings) -> None:
+        """Say that the store is open, and begin its epoch."""
+        files = self._files
+        make_abort(files, self._directory)
         self.log = CommitLog(
             files=files,
             segments=self._segments,
             reader=self._reader,
             settings=settings,
             failure=self._failure,
-            position=recovered.report.end,
+            position=self.recovery.end,
         )
-        self.epochs = recovered.epochs
         self.epoch = self._begin_epoch()
         self.flusher = Flusher(log=self.log, segments=self._segments, failure=self._failure)
 
@@ -264,6 +269,8 @@ def take_lock(files: Files, directory: str) -> int:
     try:
         for name in (directory, f"{directory}/{LOG_NAME}", f"{directory}/{INDEXES_NAME}"):
             files.make_directory(name)
+        files.sync_directory(os.path.dirname(os.path.abspath(directory)))
+        files.sync_directory(directory)
         handle = files.open(path, create=True)
     except OSError as error:
         raise StoreRefused(f"{directory} can not be written: {describe(error)}") from error

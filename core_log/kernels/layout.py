@@ -17,6 +17,9 @@ PROPERTY_OF: Final = b"PMQ_OF"
 """First property of a dispatch continuation: 16 hex digits of position, 8 of size, 16 of tag hash
 of the record that the targets belong to."""
 
+PROPERTY_EPOCH: Final = b"PMQ_E"
+"""First property of the record that begins an epoch: 16 hex digits."""
+
 PROPERTY_TAGS: Final = b"TAGS"
 """RocketMQ's name for the tag, whose hash stands in the index entry."""
 
