@@ -68,6 +68,9 @@ class Context:
         """Look at the connection's deadline in the second after `at`."""
         second = int(at / TICK_SECONDS) + 1
         self._wheel.setdefault(second, set()).add(connection)
+        self._start_tick()
+
+    def _start_tick(self) -> None:
         if self._tick is None and not self._closed:
             self._tick = self.loop.call_later(TICK_SECONDS, self._run_wheel)
 
@@ -78,8 +81,8 @@ class Context:
         for second in sorted(due):
             for connection in self._wheel.pop(second):
                 connection.look_at_deadline(now)
-        if self._wheel and self._tick is None and not self._closed:
-            self._tick = self.loop.call_later(TICK_SECONDS, self._run_wheel)
+        if self._wheel:
+            self._start_tick()
 
 
 class Connection(asyncio.BufferedProtocol):

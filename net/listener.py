@@ -97,7 +97,6 @@ async def listen(
         CannotListen: in one sentence for the user.
     """
     listener = Listener(connections_max)
-    options = {} if tls is None else {"ssl_handshake_timeout": TLS_HANDSHAKE_SECONDS}
     try:
         server = await context.loop.create_server(
             lambda: listener.accept(factory),
@@ -105,7 +104,7 @@ async def listen(
             port,
             ssl=tls,
             backlog=BACKLOG,
-            **options,  # type: ignore[arg-type]
+            ssl_handshake_timeout=None if tls is None else TLS_HANDSHAKE_SECONDS,
         )
     except OSError as error:
         raise CannotListen(_explain(host, port, error)) from error

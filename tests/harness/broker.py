@@ -76,7 +76,7 @@ class Broker:
     def open(self) -> None:
         self.loop = ManualLoop()
         self.store = Store.open(
-            self.directory,
+            str(self.directory),
             files=self.files,
             clock_ms=lambda: 1_700_000_000_000,
             settings=StoreSettings(segment_bytes=1 << 20, chunk_bytes=1 << 16),

@@ -1,0 +1,211 @@
+"""The socket shell: partial frames, big frames, one write per iteration, pauses, deadlines."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Awaitable, Callable
+
+import pytest
+import uvloop
+
+from net.connection import BUFFER_BYTES, Connection, Context
+from net.listener import CannotListen, Listener, listen
+
+
+class Lines(Connection):
+    """A protocol whose frames are lines: it answers each with its length."""
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        self.lines: list[bytes] = []
+        self.reads: list[int] = []
+        self.drained_count = 0
+        self.expired_count = 0
+        self.gone = asyncio.Event()
+
+    def consume(self, buffer: bytearray, start: int, end: int) -> int:
+        self.reads.append(end - start)
+        while (at := buffer.find(b"\n", start, end)) >= 0:
+            self.lines.append(bytes(buffer[start:at]))
+            self.write(b"%d\n" % (at - start))
+            start = at + 1
+        return start
+
+    def drained(self) -> None:
+        self.drained_count += 1
+
+    def expired(self, now: float) -> float | None:
+        self.expired_count += 1
+        self.close()
+        return None
+
+    def lost(self, error: Exception | None) -> None:
+        self.gone.set()
+
+
+Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+def serve(scenario: Callable[[Listener, list[Lines], Streams], Awaitable[None]]) -> None:
+    """Run a scenario with one client connected to a listener."""
+
+    async def run() -> None:
+        context = Context(asyncio.get_running_loop())
+        made: list[Lines] = []
+
+        def new() -> Lines:
+            made.append(Lines(context))
+            return made[-1]
+
+        listener = await listen(context, new, host="127.0.0.1", port=0, connections_max=2)
+        streams = await asyncio.open_connection("127.0.0.1", listener.port)
+        await scenario(listener, made, streams)
+        streams[1].close()
+        await listener.close()
+        context.close()
+
+    for policy in (asyncio.new_event_loop, uvloop.new_event_loop):
+        with asyncio.Runner(loop_factory=policy) as runner:
+            runner.run(run())
+
+
+def is_paused(connection: Lines) -> bool:
+    return connection.paused
+
+
+def test_a_frame_in_pieces_is_put_together() -> None:
+    """Cuts anywhere: the connection sees whole lines in order."""
+
+    async def scenario(_: Listener, made: list[Lines], streams: Streams) -> None:
+        reader, writer = streams
+        for piece in (b"ab", b"c\nde", b"f\n", b"\n"):
+            writer.write(piece)
+            await writer.drain()
+            await asyncio.sleep(0)
+        assert [await reader.readline() for _ in range(3)] == [b"3\n", b"3\n", b"0\n"]
+        assert made[0].lines == [b"abc", b"def", b""]
+
+    serve(scenario)
+
+
+def test_a_frame_larger_than_the_shared_buffer_arrives_whole() -> None:
+    """A megabyte without a line end, then small lines again through the shared buffer."""
+
+    async def scenario(_: Listener, made: list[Lines], streams: Streams) -> None:
+        reader, writer = streams
+        big = b"x" * (4 * BUFFER_BYTES)
+        writer.write(big + b"\nsmall\n")
+        await writer.drain()
+        assert await reader.readline() == b"%d\n" % len(big)
+        assert await reader.readline() == b"5\n"
+        writer.write(b"next\n")
+        assert await reader.readline() == b"4\n"
+        assert made[0].lines == [big, b"small", b"next"]
+
+    serve(scenario)
+
+
+def test_what_one_read_makes_leaves_in_one_write() -> None:
+    """A thousand answers to one read are one call to the transport."""
+
+    async def scenario(_: Listener, made: list[Lines], streams: Streams) -> None:
+        reader, writer = streams
+        writer.write(b"first\n")
+        await reader.readline()
+        connection = made[0]
+        assert connection.transport is not None
+        writes: list[int] = []
+        transport = connection.transport
+
+        class Counting:
+            def write(self, data: bytes) -> None:
+                writes.append(len(data))
+                transport.write(data)
+
+        connection.transport = Counting()  # type: ignore[assignment]
+        before = len(connection.reads)
+        writer.write(b"a\n" * 1000)
+        await writer.drain()
+        for _line in range(1000):
+            await reader.readline()
+        connection.transport = transport
+        assert len(writes) <= len(connection.reads) - before
+
+    serve(scenario)
+
+
+def test_a_peer_that_does_not_read_pauses_the_connection() -> None:
+    """Past the high-water mark `paused` is true; once the peer reads, `drained` is called."""
+
+    async def scenario(_: Listener, made: list[Lines], streams: Streams) -> None:
+        reader, writer = streams
+        writer.write(b"go\n")
+        await reader.readline()
+        connection = made[0]
+        for _chunk in range(200):
+            if not connection.paused:
+                connection.write(b"y" * 100_000)
+                connection.write_gathered()
+        assert connection.paused
+        while connection.drained_count == 0:
+            await reader.read(1 << 20)
+        assert not is_paused(connection)
+
+    serve(scenario)
+
+
+def test_a_deadline_closes_a_silent_connection() -> None:
+    """The wheel calls `expired` within a second after the time."""
+
+    async def scenario(_: Listener, made: list[Lines], streams: Streams) -> None:
+        reader, writer = streams
+        writer.write(b"hello\n")
+        await reader.readline()
+        connection = made[0]
+        connection.deadline(connection.context.now() + 3600)
+        connection.deadline(connection.context.now())
+        assert await reader.read() == b""
+        assert connection.expired_count == 1
+        await connection.gone.wait()
+
+    serve(scenario)
+
+
+def test_one_connection_too_many_is_closed_at_once() -> None:
+    """The others go on."""
+
+    async def scenario(listener: Listener, _: list[Lines], streams: Streams) -> None:
+        second = await asyncio.open_connection("127.0.0.1", listener.port)
+        second[1].write(b"second\n")
+        assert await second[0].readline() == b"6\n"
+        third = await asyncio.open_connection("127.0.0.1", listener.port)
+        assert await third[0].read() == b""
+        assert listener.refused_count == 1
+        streams[1].write(b"first\n")
+        assert await streams[0].readline() == b"5\n"
+        for _reader, writer in (second, third):
+            writer.close()
+
+    serve(scenario)
+
+
+def test_a_taken_port_is_explained_in_one_sentence() -> None:
+    """The sentence names the port and what to do."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+
+        async def run() -> None:
+            context = Context(asyncio.get_running_loop())
+            await listen(
+                context,
+                lambda: Lines(context),
+                host="127.0.0.1",
+                port=port,
+                connections_max=1,
+            )
+
+        with pytest.raises(CannotListen, match=f"port {port} on 127.0.0.1 is taken"):
+            asyncio.run(run())
