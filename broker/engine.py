@@ -197,6 +197,14 @@ class Engine:
         """See `BrokerPort.committed`."""
         return self.core.commits.committed(position, durability)
 
+    def overloaded(self, resume: Callable[[], None]) -> bool:
+        """See `BrokerPort.overloaded`."""
+        core = self.core
+        if core.log.unflushed_bytes < core.limits.unflushed_bytes_pause or core.has_failed():
+            return False
+        self.when_committed(Position(core.log.appended), Durability.FLUSHED, resume)
+        return True
+
     def when_storage_fails(self, callback: Callable[[StorageFailed], None]) -> None:
         """See `BrokerPort.when_storage_fails`."""
         self.core.on_failure.append(callback)

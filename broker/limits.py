@@ -35,6 +35,9 @@ class Limits:
     """Retained messages sent to a new subscriber per loop iteration."""
     document_bytes_max: int = 64 * 1024
     """One stored setting of a gateway, as JSON."""
+    unflushed_bytes_pause: int = 32 * 1024 * 1024
+    """Bytes that wait for the disk before publishers' sockets are left unread: some flushes' worth.
+    The store refuses at 256 MiB; no publisher that can be paused gets there."""
     ack_delay_seconds: float = 0.02
     """How long acks gather before they become one record (architecture, part 5)."""
     lazy_flush_seconds: float = 0.2

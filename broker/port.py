@@ -388,6 +388,12 @@ class BrokerPort(Protocol):
     def committed(self, position: Position, durability: Durability) -> bool:
         """Whether `when_committed` would call back at once."""
 
+    def overloaded(self, resume: Callable[[], None]) -> bool:
+        """Whether the disk is behind, so that a publisher's socket should not be read for now.
+
+        If so, `resume` is called once it has caught up. Ask after each read that published.
+        """
+
     def when_storage_fails(self, callback: Callable[[StorageFailed], None]) -> None:
         """Call back once if the log directory fails. The broker is read-only from then on."""
 

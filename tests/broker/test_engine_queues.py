@@ -317,3 +317,18 @@ def test_three_hundred_queues_get_one_body(broker: Broker) -> None:
     for n in (0, 254, 255, 256, 299):
         consumer, _ = consume(broker, f"q{n}")
         assert consumer.bodies == [b"one", b"two"]
+
+
+def test_publishers_pause_while_the_disk_is_behind(tmp_path: Path) -> None:
+    """Above the bound the socket is left unread; the flush that catches up calls back."""
+    broker = Broker(tmp_path / "data", unflushed_bytes_pause=10_000)
+    resumed: list[int] = []
+    template = broker.template("t")
+    assert not broker.engine.overloaded(lambda: resumed.append(1))
+    broker.publish(template, b"x" * 20_000)
+    assert broker.engine.overloaded(lambda: resumed.append(2))
+    assert resumed == []
+    broker.step()
+    assert resumed == [2]
+    assert not broker.engine.overloaded(lambda: resumed.append(3))
+    broker.stop()
