@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import traceback
 from typing import Any
 
 import click
@@ -36,6 +37,9 @@ def run(arguments: list[str] | None = None) -> int:
         # and nothing to flush at exit either.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return ExitCode.OK
+    except Exception:  # noqa: BLE001  (the rim of the program: what is left is a bug of ours)
+        traceback.print_exc()
+        return complain("this is a bug; please report the lines above", ExitCode.BUG)
     return int(result) if isinstance(result, int) else ExitCode.OK
 
 

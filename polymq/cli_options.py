@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -49,10 +50,20 @@ def settings_from(options: dict[str, Any]) -> Settings:
         if not equals or not dot:
             text = f"option: --set takes section.key=value, not {assignment!r}"
             raise Failure(ExitCode.USAGE, text)
-        flags.setdefault(section, {})[name] = value
+        flags.setdefault(section, {})[name] = _decode_list(value)
     file = options.pop("config", None)
     for parameter, value in options.items():
         section, nested, name = parameter.partition("__")
         if nested and value is not None:
             flags.setdefault(section, {})[name] = value
     return load_settings(file=file, flags=flags)
+
+
+def _decode_list(value: str) -> Any:
+    """Lists are JSON, as in the environment; everything else is converted by the model."""
+    if not value.startswith("["):
+        return value
+    try:
+        return json.loads(value)
+    except ValueError as error:
+        raise Failure(ExitCode.USAGE, f"option: {value} is not a JSON list: {error}") from error

@@ -21,7 +21,7 @@ from broker.errors import StorageFailed
 from broker.limits import Limits as EngineLimits
 from broker.state_db import StateDb
 from core_log.errors import StoreCorrupt, StoreError, StoreRefused
-from core_log.files import RealFiles
+from core_log.files import Files, RealFiles
 from core_log.settings import StoreSettings
 from core_log.store import Store
 from net.connection import Context
@@ -53,14 +53,18 @@ def random_name() -> str:
     return secrets.token_urlsafe(NAME_BYTES)
 
 
-def open_store(settings: Settings) -> Store:
-    """Open the log, recover it if the last server did not close it. Raises Failure."""
+def open_store(settings: Settings, *, files: Files | None = None) -> Store:
+    """Open the log, recover it if the last server did not close it. Raises Failure.
+
+    Args:
+        files: the way to the disk; the operating system's by default.
+    """
     directory = settings.server.data_directory
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         store = Store.open(
             str(directory / STORE_DIRECTORY),
-            files=RealFiles(),
+            files=files or RealFiles(),
             clock_ms=clock_ms,
             settings=StoreSettings(
                 segment_bytes=settings.storage.segment_bytes,
@@ -108,6 +112,7 @@ class Node:
         self._stack: list[Callable[[], Any]] = []
         self._doors: dict[str, Door] = {}
         self._engine: Engine
+        self._bugs_count = 0  # exceptions that nobody foresaw, in callbacks of the loop
         self.failure: StorageFailed | None = None
         """Set when the disk fails: the server goes on read-only, so that readers get theirs."""
 
@@ -116,6 +121,7 @@ class Node:
     async def start(self) -> Ports:
         """Fold the state, open the doors. Raises Failure; call `stop` in any case."""
         settings, loop = self._settings, asyncio.get_running_loop()
+        loop.set_exception_handler(self._report_bug)
         workers = Workers(loop, name="polymq-reader", count=READERS_COUNT)
         self._stack.append(workers.close)
         savers = Workers(loop, name="polymq-saver", count=1)
@@ -191,6 +197,12 @@ class Node:
             "read-only: the log failed, and what is not acknowledged may be lost", error=str(error)
         )
 
+    def _report_bug(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """An exception that reached the loop. What it interrupted is not acknowledged."""
+        self._bugs_count += 1
+        error = context.get("exception")
+        logger("polymq").error("bug", what=context.get("message", ""), exc_info=error)
+
     def _health(self) -> dict[str, Any]:
         core = self._engine.core
         if self.failure is not None:
@@ -246,6 +258,12 @@ class Node:
                 kind="gauge",
                 text="1 while the disk is full and publishers are refused.",
                 read=lambda: float(core.full),
+            ),
+            Probe(
+                name="polymq_bugs",
+                kind="counter",
+                text="Errors that nobody foresaw. Please report what the log says about them.",
+                read=lambda: self._bugs_count,
             ),
             Probe(
                 name="polymq_read_errors",

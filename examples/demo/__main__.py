@@ -1,0 +1,141 @@
+"""`make demo`: one message through every protocol, through a crash, and into Parquet.
+
+Publishers and subscribers are processes of their own with client libraries that are not ours;
+what they see is compared here. Ends with 0 only if everything held.
+"""
+
+from __future__ import annotations
+
+import argparse
+import secrets
+import shutil
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from examples.demo.crash import run_crash
+from examples.demo.matrix import COUNT, Matrix, complaints, run_matrix, table
+from examples.demo.messages import KINDS, PROTOCOLS
+from examples.demo.server import DemoServer
+from examples.demo.workers import DemoFailed
+
+STEPS = ("matrix", "crash", "parquet")
+
+
+def main() -> int:
+    """Run the demo; returns the exit code."""
+    options = _options()
+    started = time.monotonic()
+    directory = Path(tempfile.mkdtemp(prefix="polymq-demo-"))
+    server = DemoServer(directory)
+    failures: list[str] = []
+    try:
+        _title("A standalone server, with an empty data directory")
+        server.start()
+        _say("MQTT, AMQP and HTTP on ports " + ", ".join(str(server.ports[p]) for p in PROTOCOLS))
+        seed = options.seed if options.seed is not None else secrets.randbits(32)
+        _say(f"random bodies from seed {seed} (repeat them with --seed {seed})")
+        if "matrix" in options.steps:
+            failures += _matrix(server, seed, options.corrupt)
+        if "crash" in options.steps:
+            failures += _crash(server, seed)
+        if "parquet" in options.steps:
+            failures += _parquet(server, directory)
+        server.stop()
+    except DemoFailed as error:
+        failures.append(str(error))
+    except KeyboardInterrupt:
+        print("\nThe demo was interrupted.", file=sys.stderr)
+        return 130
+    finally:
+        server.kill()
+        if failures:
+            print(f"\nThe data and the server's log stay in {directory}.", file=sys.stderr)
+        else:
+            shutil.rmtree(directory, ignore_errors=True)
+    seconds = time.monotonic() - started
+    if failures:
+        print(f"\nThe demo FAILED after {seconds:.0f} s:", *failures, sep="\n  ", file=sys.stderr)
+        return 1
+    print(f"\nEverything held. It took {seconds:.0f} s.")
+    return 0
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="make demo", description=__doc__)
+    parser.add_argument("--seed", type=int, help="Repeat the bodies of an earlier run.")
+    parser.add_argument(
+        "--steps", type=lambda text: text.split(","), default=list(STEPS), help=argparse.SUPPRESS
+    )
+    parser.add_argument(
+        "--corrupt", metavar="FROM:TO", type=_cell, default=None, help=argparse.SUPPRESS
+    )
+    return parser.parse_args()
+
+
+def _cell(text: str) -> tuple[str, str]:
+    publisher, _, subscriber = text.partition(":")
+    if publisher not in PROTOCOLS or subscriber not in PROTOCOLS:
+        raise argparse.ArgumentTypeError(f"a cell is FROM:TO out of {', '.join(PROTOCOLS)}")
+    return publisher, subscriber
+
+
+def _matrix(server: DemoServer, seed: int, corrupt: tuple[str, str] | None) -> list[str]:
+    _title("Every protocol to every protocol")
+    _say("paho (MQTT), pika (AMQP) and the CloudEvents SDK (HTTP, received by webhook), each a")
+    _say(f"process of its own; {COUNT} messages each: {', '.join(KINDS)}")
+    matrix: Matrix = run_matrix(server, seed, corrupt)
+    print()
+    for line in table(matrix):
+        _say(line)
+    _say("median / slowest time from publish to receipt; SHA-256 and attributes compared")
+    held = sum(cell.held for cell in matrix.values())
+    print()
+    _say(f"{held} of {len(matrix)} cells held")
+    return complaints(matrix)
+
+
+def _crash(server: DemoServer, seed: int) -> list[str]:
+    _title("SIGKILL while everybody publishes")
+    crash = run_crash(server, seed)
+    each = ", ".join(f"{len(tags):,} by {name}" for name, tags in crash.acked.items())
+    _say(f"{crash.acked_count:,} messages were acknowledged ({each});")
+    _say(f"{crash.unanswered:,} were under way when the server died")
+    _say(f"restarted and ready after {crash.restart_seconds:.1f} s")
+    lost = crash.lost()
+    for protocol, digests in crash.got.items():
+        missing = sum(subscriber == protocol for _, subscriber in lost)
+        _say(f"read with {protocol:<5} {len(digests):>7,} messages, {missing} acked lost")
+    _say(f"{len(lost)} acked lost, {len(crash.problems)} altered or out of order")
+    found = [f"lost: {tag} for the {subscriber} subscriber" for tag, subscriber in sorted(lost)]
+    return [*found[:5], *crash.problems[:5]]
+
+
+def _parquet(server: DemoServer, directory: Path) -> list[str]:
+    # Spark's Python takes a second to import, and the tests leave this step out.
+    from examples.demo.parquet import run_sink  # noqa: PLC0415
+
+    _title("Topics to Parquet: polymq sink --once")
+    _say("Spark starts (a few seconds) and reads every topic by offset ...")
+    lake = run_sink(server, directory)
+    _say(f"done in {lake.seconds:.0f} s; read back with DuckDB:")
+    for line in lake.summary:
+        _say(line)
+    _say(
+        f"{sum(lake.found.values()):,} rows, {sum(lake.expected.values()):,} messages: "
+        + ("the same (queue, offset, body) in both" if lake.held else "NOT the same")
+    )
+    return [] if lake.held else [f"Parquet: {lake.problem()}"]
+
+
+def _title(text: str) -> None:
+    print(f"\n\N{BLACK CIRCLE} {text}", flush=True)
+
+
+def _say(text: str) -> None:
+    print(f"  {text}", flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

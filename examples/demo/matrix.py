@@ -1,0 +1,182 @@
+"""Step 1: every protocol to every protocol, body and attributes compared at each receiver."""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import dataclass, field
+from typing import Any
+
+from examples.demo.messages import CONTENT_TYPE, PROTOCOLS, TOPIC, Item, plan
+from examples.demo.server import DemoServer
+from examples.demo.workers import DemoFailed, Worker
+
+COUNT = 21
+"""Messages of each publisher: every kind of body three times."""
+STEP_SECONDS_MAX = 60.0
+TITLES = {"mqtt": "MQTT", "amqp": "AMQP", "http": "CloudEvents"}
+SUBSCRIBER = {"mqtt": "mqtt", "amqp": "amqp", "http": "webhook"}
+
+
+@dataclass(slots=True)
+class Cell:
+    """What one subscriber got from one publisher."""
+
+    problems: list[str] = field(default_factory=list)
+    latencies_ms: list[float] = field(default_factory=list)
+    missing: set[str] = field(default_factory=set)
+
+    @property
+    def held(self) -> bool:
+        """Whether everything came, unaltered."""
+        return not self.problems and not self.missing
+
+    def text(self) -> str:
+        """For the table."""
+        if not self.held:
+            return "FAILED"
+        middle = statistics.median(self.latencies_ms)
+        return f"{len(self.latencies_ms)} ok  {middle:.1f} / {max(self.latencies_ms):.1f} ms"
+
+
+Matrix = dict[tuple[str, str], Cell]
+
+
+def run_matrix(server: DemoServer, seed: int, corrupt: tuple[str, str] | None) -> Matrix:
+    """Send COUNT messages with each protocol while subscribers of each protocol listen.
+
+    Args:
+        corrupt: (publisher, subscriber) of the cell that is spoiled on purpose.
+    """
+    items = {publisher: plan(publisher, COUNT, seed) for publisher in PROTOCOLS}
+    matrix = {
+        (publisher, subscriber): Cell(missing={item.tag for item in items[publisher]})
+        for publisher in PROTOCOLS
+        for subscriber in PROTOCOLS
+    }
+    subscribers: dict[str, Worker] = {}
+    try:
+        for protocol in PROTOCOLS:
+            spoiled = corrupt[0] if corrupt is not None and corrupt[1] == protocol else None
+            subscribers[protocol] = Worker(
+                f"the {TITLES[protocol]} subscriber",
+                "examples.demo.subscribe",
+                SUBSCRIBER[protocol],
+                server.ports[protocol],
+                "demo-matrix",
+                *(["--corrupt", spoiled] if spoiled else []),
+            )
+        for worker in subscribers.values():
+            worker.wait_ready()
+        sent: dict[str, float] = {}
+        for publisher in PROTOCOLS:
+            sent |= _publish(server, publisher, seed)
+        expected = {item.tag: item for planned in items.values() for item in planned}
+        for protocol, worker in subscribers.items():
+            _receive(matrix, protocol, worker, expected, sent)
+        for worker in subscribers.values():
+            worker.finish()
+    finally:
+        for worker in subscribers.values():
+            worker.kill()
+    return matrix
+
+
+def _publish(server: DemoServer, publisher: str, seed: int) -> dict[str, float]:
+    """Send one publisher's plan; returns when each message was sent, by tag."""
+    worker = Worker(
+        f"the {TITLES[publisher]} publisher",
+        "examples.demo.publish",
+        publisher,
+        server.ports[publisher],
+        seed,
+        COUNT,
+    )
+    try:
+        lines = list(worker.said(STEP_SECONDS_MAX))
+    finally:
+        worker.kill()
+    acked = {line["tag"]: line["sent"] for line in lines if line["event"] == "acked"}
+    if len(acked) != COUNT:
+        text = f"{len(acked)} of {COUNT} messages were acknowledged to {worker.name}"
+        raise DemoFailed(text)
+    return acked
+
+
+def _receive(
+    matrix: Matrix,
+    subscriber: str,
+    worker: Worker,
+    expected: dict[str, Item],
+    sent: dict[str, float],
+) -> None:
+    """Read what one subscriber got until nothing is missing, and compare each message."""
+    cells = {publisher: matrix[publisher, subscriber] for publisher in PROTOCOLS}
+    try:
+        for line in worker.said(STEP_SECONDS_MAX):
+            item = expected.get(line["tag"])
+            if item is None:
+                raise DemoFailed(f"{worker.name} got {line['tag']!r}, which nobody sent")
+            cell = cells[item.publisher]
+            if line["tag"] not in cell.missing:
+                cell.problems.append(f"{item.tag} came twice")
+            cell.missing.discard(line["tag"])
+            cell.latencies_ms.append((line["at"] - sent[item.tag]) * 1000)
+            if line["digest"] != item.digest():
+                cell.problems.append(f"{item.tag} ({item.kind}) came with another body")
+            for name, value in expected_attributes(item, subscriber).items():
+                if line["attributes"].get(name) != value:
+                    got = line["attributes"].get(name)
+                    cell.problems.append(f"{item.tag}: {name} is {got!r} and not {value!r}")
+            if not any(cell.missing for cell in cells.values()):
+                return
+    except DemoFailed:
+        if not any(cell.missing for cell in cells.values()):
+            raise
+        # Time is up: the missing messages stand in their cells.
+
+
+def expected_attributes(item: Item, subscriber: str) -> dict[str, Any]:
+    """How a message has to look in the subscriber's vocabulary."""
+    if subscriber == "mqtt":  # 3.1.1 has a topic name and nothing more
+        return {"topic": f"{TOPIC}/{item.tag.replace('.', '/')}"}
+    expected: dict[str, Any] = {"exchange": TOPIC} if subscriber == "amqp" else {}
+    if item.publisher == "mqtt":
+        return expected
+    # An empty body has no media type as a CloudEvent unless it was one before.
+    if item.body() or subscriber == "amqp" or item.publisher == "http":
+        expected["content_type"] = CONTENT_TYPE
+    kind = item.kind if item.publisher == "amqp" else item.kind.replace(" ", "-")
+    if item.publisher == subscriber:
+        expected["kind"] = kind
+    if subscriber == "amqp":
+        expected["message_id"] = item.identity
+    elif item.publisher == "http":
+        expected |= {"id": item.identity, "source": "/demo"}
+    else:
+        expected |= {"source": f"/topics/{TOPIC}"}
+    return expected
+
+
+def table(matrix: Matrix) -> list[str]:
+    """The matrix for a person."""
+    width = max(24, *(len(cell.text()) + 2 for cell in matrix.values()))
+    head = "".join(f"{'to ' + TITLES[name]:<{width}}" for name in PROTOCOLS)
+    lines = [f"{'':<18}{head}".rstrip()]
+    for publisher in PROTOCOLS:
+        row = "".join(f"{matrix[publisher, name].text():<{width}}" for name in PROTOCOLS)
+        lines.append(f"{'from ' + TITLES[publisher]:<18}{row}".rstrip())
+    return lines
+
+
+def complaints(matrix: Matrix) -> list[str]:
+    """What did not hold, a few lines a cell."""
+    lines = []
+    for (publisher, subscriber), cell in matrix.items():
+        found = list(cell.problems)
+        if cell.missing:
+            found.append(f"{len(cell.missing)} messages did not come")
+        name = f"{TITLES[publisher]} to {TITLES[subscriber]}"
+        lines += [f"{name}: {problem}" for problem in found[:3]]
+        if len(found) > 3:
+            lines.append(f"{name}: and {len(found) - 3} problems more")
+    return lines

@@ -1,0 +1,77 @@
+"""What the demo sends: bodies that are awkward on purpose, and how they are recognised again.
+
+A message is named by its publisher and a number. That name is its topic path, routing key and
+event type at once (`demo/mqtt/7`, `mqtt.7`), so that a receiver in any protocol can tell which
+message it got without looking into the body. Bodies are made from a seed, so every process makes
+the same bytes from the same few words.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from dataclasses import dataclass
+
+TOPIC = "demo"
+PROTOCOLS = ("mqtt", "amqp", "http")
+CONTENT_TYPE = "application/octet-stream"
+BIG = 256 * 1024
+
+KINDS = ("text", "empty", "nul bytes", "invalid utf-8", "random", "all byte values", "256 KiB")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Item:
+    """One message to send."""
+
+    publisher: str
+    number: int
+    seed: int
+    kind: str
+
+    @property
+    def tag(self) -> str:
+        """The words behind the topic, as AMQP and CloudEvents write them."""
+        return f"{self.publisher}.{self.number}"
+
+    @property
+    def identity(self) -> str:
+        """What AMQP calls message_id and CloudEvents id."""
+        return f"{self.publisher}-{self.number}-{self.seed:x}"
+
+    def body(self) -> bytes:
+        """The bytes to send."""
+        source = random.Random(f"{self.seed} {self.publisher} {self.number}")
+        some = source.randbytes(source.randrange(1, 2048))
+        return {
+            "text": f"Grüße, {source.random()} °C".encode(),
+            "empty": b"",
+            "nul bytes": b"\0\0" + some + b"\0",
+            "invalid utf-8": b"\xff\xfe\xc0\x80" + some + b"\xe2\x82",
+            "random": some,
+            "all byte values": bytes(range(256)) + some,
+            "256 KiB": source.randbytes(BIG),
+        }[self.kind]
+
+    def digest(self) -> str:
+        """SHA-256 of the body."""
+        return hashlib.sha256(self.body()).hexdigest()
+
+
+def plan(publisher: str, count: int, seed: int) -> list[Item]:
+    """`count` messages of one publisher, of every kind in turn."""
+    return [
+        Item(publisher=publisher, number=number, seed=seed, kind=KINDS[number % len(KINDS)])
+        for number in range(count)
+    ]
+
+
+def stream_item(publisher: str, number: int, seed: int) -> Item:
+    """Message `number` of an endless plan of small bodies: what is sent while the server dies."""
+    kind = KINDS[number % (len(KINDS) - 1)]  # all but the big one
+    return Item(publisher=publisher, number=number, seed=seed, kind=kind)
+
+
+def tag_of_path(path: str) -> str:
+    """An MQTT topic name as a tag: `demo/mqtt/7` is `mqtt.7`."""
+    return ".".join(path.split("/")[1:])

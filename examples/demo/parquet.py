@@ -1,0 +1,138 @@
+"""Step 3: topics to Parquet through Spark, read back by a reader that is not Spark.
+
+What must be in the files is asked of the server itself, offset by offset, through the RocketMQ
+door; what is in them is asked of DuckDB by a plain glob.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+import sys
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import duckdb
+
+from examples.demo.server import DemoServer
+from examples.demo.workers import DemoFailed
+from remoting.driver_blocking import BlockingClient
+from remoting.records import iterate_records
+
+SINK_SECONDS_MAX = 150.0
+PULL_COUNT = 1000
+PULL_BYTES = 4 * 1024 * 1024
+
+Row = tuple[str, int, int, str]
+"""(topic, queue, offset, SHA-256 of the body)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lake:
+    """What the files hold, and what they should."""
+
+    seconds: float
+    expected: Counter[Row]
+    found: Counter[Row]
+    summary: list[str] = field(default_factory=list)
+
+    @property
+    def held(self) -> bool:
+        """Whether every message is there exactly once, unaltered."""
+        return self.expected == self.found
+
+    def problem(self) -> str:
+        """What differs, for a person."""
+        missing = sum((self.expected - self.found).values())
+        surplus = sum((self.found - self.expected).values())
+        return f"{missing} messages are not in the files, {surplus} rows are no messages"
+
+
+def run_sink(server: DemoServer, directory: Path) -> Lake:
+    """Run `polymq sink --once` and compare its files with what the server holds."""
+    output = directory / "lake"
+    started = time.monotonic()
+    ended = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "polymq",
+            "sink",
+            "--once",
+            "--broker",
+            server.address("rocketmq"),
+            "--output",
+            str(output),
+            "--checkpoint",
+            str(directory / "lake-checkpoint"),
+        ],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        cwd=directory,
+        timeout=SINK_SECONDS_MAX,
+        check=False,
+    )
+    if ended.returncode:
+        tail = "\n".join(ended.stderr.splitlines()[-20:])
+        raise DemoFailed(f"polymq sink ended with code {ended.returncode}:\n{tail}")
+    seconds = time.monotonic() - started
+    glob = str(output / "**" / "*.parquet")
+    return Lake(
+        seconds=seconds,
+        expected=rows_of_server(server.address("rocketmq")),
+        found=rows_of_files(glob),
+        summary=summarise(glob),
+    )
+
+
+def rows_of_server(address: str) -> Counter[Row]:
+    """Every message of every topic, read by offset."""
+    rows: Counter[Row] = Counter()
+    with BlockingClient([address]) as client:
+        for named in client.topics():
+            topic = named.stored
+            for broker in client.route(topic).brokers:
+                for queue in range(broker.queue_count):
+                    bounds = client.bounds(topic, broker.broker, queue)
+                    offset = bounds.first
+                    while offset < bounds.end:
+                        pulled = client.pull(
+                            topic,
+                            broker.broker,
+                            queue,
+                            offset,
+                            count_max=PULL_COUNT,
+                            bytes_max=PULL_BYTES,
+                        )
+                        for record in iterate_records(pulled.records):
+                            digest = hashlib.sha256(record.body).hexdigest()
+                            rows[named.user or topic, queue, record.queue_offset, digest] += 1
+                            offset = record.queue_offset + 1
+    return rows
+
+
+def rows_of_files(glob: str) -> Counter[Row]:
+    """Every row of every file, read by DuckDB."""
+    query = f"""
+        SELECT topic, queue_id, queue_offset, sha256(body)
+        FROM read_parquet('{glob}', hive_partitioning = true)
+    """
+    return Counter(duckdb.execute(query).fetchall())
+
+
+def summarise(glob: str) -> list[str]:
+    """A few lines of what an analyst sees."""
+    query = f"""
+        SELECT topic, split_part(tag, '.', 1) AS publisher, count(*) AS messages,
+               sum(octet_length(body)) AS bytes, min(queue_offset), max(queue_offset)
+        FROM read_parquet('{glob}', hive_partitioning = true)
+        GROUP BY ALL ORDER BY ALL
+    """
+    return [
+        f"topic {topic}, published by {publisher:<5} {messages:>6,} messages, {size:>11,} bytes, "
+        f"offsets {first} to {last}"
+        for topic, publisher, messages, size, first, last in duckdb.execute(query).fetchall()
+    ]

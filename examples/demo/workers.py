@@ -1,0 +1,122 @@
+"""Processes of the demo: how they are started, and how they tell what they see.
+
+A worker prints one JSON object a line. It ends by itself, or when its standard input is closed.
+"""
+
+from __future__ import annotations
+
+import json
+import queue
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+HOST = "127.0.0.1"
+ROOT = Path(__file__).resolve().parent.parent.parent
+END_SECONDS_MAX = 20.0
+
+_printing = threading.Lock()
+
+
+def say(**values: Any) -> None:
+    """In a worker: tell the demo something."""
+    line = json.dumps(values)
+    with _printing:
+        print(line, flush=True)
+
+
+class DemoFailed(Exception):
+    """Something did not hold; the text says what, to a person."""
+
+
+class Worker:
+    """A started worker and the lines that it says."""
+
+    def __init__(self, name: str, module: str, *arguments: object) -> None:
+        self.name = name
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", module, *map(str, arguments)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=ROOT,
+        )
+        self._lines: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
+        self._errors: list[str] = []
+        self._readers = [
+            threading.Thread(target=self._read_lines, daemon=True),
+            threading.Thread(target=self._read_errors, daemon=True),
+        ]
+        for reader in self._readers:
+            reader.start()
+
+    def _read_lines(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self._lines.put(json.loads(line))
+        self._lines.put(None)
+
+    def _read_errors(self) -> None:
+        assert self._process.stderr is not None
+        self._errors += self._process.stderr
+
+    def said(self, seconds: float) -> Iterator[dict[str, Any]]:
+        """What it says, until it ends. Raises DemoFailed when the time is up or it fails."""
+        deadline = time.monotonic() + seconds
+        while True:
+            try:
+                line = self._lines.get(timeout=max(0.0, deadline - time.monotonic()))
+            except queue.Empty:
+                text = f"{self.name} said nothing more within {seconds:g} s"
+                raise DemoFailed(text) from None
+            if line is None:
+                self._check_end()
+                return
+            yield line
+
+    def said_so_far(self) -> Iterator[dict[str, Any]]:
+        """What it said and nobody has read yet."""
+        while True:
+            try:
+                line = self._lines.get_nowait()
+            except queue.Empty:
+                return
+            if line is None:
+                self._check_end()
+                return
+            yield line
+
+    def wait_ready(self, seconds: float = 30.0) -> None:
+        """Wait until it says that it is ready."""
+        for line in self.said(seconds):
+            if line["event"] == "ready":
+                return
+        raise DemoFailed(f"{self.name} ended before it was ready")
+
+    def _check_end(self) -> None:
+        code = self._process.wait(END_SECONDS_MAX)
+        if code:
+            self._readers[1].join(END_SECONDS_MAX)
+            raise DemoFailed(f"{self.name} failed:\n{''.join(self._errors[-15:])}")
+
+    def finish(self) -> None:
+        """Ask it to end, and see that it does."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        try:
+            self._process.wait(END_SECONDS_MAX)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise DemoFailed(f"{self.name} did not end when it was asked to") from None
+        self._check_end()
+
+    def kill(self) -> None:
+        """End it at once."""
+        if self._process.poll() is None:
+            self._process.kill()
+            self._process.wait()

@@ -1,0 +1,159 @@
+"""The command line, without a server: what a person reads, and how the program ends."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+import click
+import pytest
+
+from polymq import __main__ as program
+from polymq.cli import polymq
+from polymq.errors import ExitCode, Failure
+from polymq.settings import Settings
+
+
+@pytest.fixture(autouse=True)
+def empty_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def failed(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
+    """Exit code and the one line on stderr."""
+    code = program.run(arguments)
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert output.err.count("\n") == 1, output.err
+    assert output.err.startswith("polymq: ")
+    return code, output.err
+
+
+def commands(group: click.Group, path: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
+    found = [path]
+    for name, command in group.commands.items():
+        if isinstance(command, click.Group):
+            found += commands(command, (*path, name))
+        else:
+            found.append((*path, name))
+    return found
+
+
+@pytest.mark.parametrize("path", commands(polymq), ids=" ".join)
+def test_every_command_explains_itself(
+    path: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The help has a sentence about the command and one about each option, within 100 columns."""
+    assert program.run([*path, "--help"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("Usage: polymq")
+    assert lines[2].strip()
+    assert max(map(len, lines)) <= 100
+    command: click.Command = polymq
+    for name in path:
+        assert isinstance(command, click.Group)
+        command = command.commands[name]
+    for parameter in command.params:
+        if isinstance(parameter, click.Option):
+            assert parameter.help, f"{parameter.name} has no help"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["serve", "--prot", "1"], "No such option '--prot'"),
+        (["serve", "--mqtt-port", "x"], "option: mqtt.port"),
+        (["serve", "--mqtt-port", "70000"], "65535"),
+        (["serve", "--set", "mqtt.prot=1"], "did you mean mqtt.port?"),
+        (["serve", "--set", "mqtt"], "--set takes section.key=value"),
+        (["serve", "--set", "sink.topics=[oops"], "is not a JSON list"),
+        (["serve", "--host", "0.0.0.0"], "allow_insecure"),
+        (["serve", "--config", "none.toml"], "cannot read the configuration none.toml"),
+        (["sreve"], "No such command 'sreve'"),
+        (["message", "read", "t", "--from", "yesterday"], "use first, next, or an offset"),
+    ],
+)
+def test_wrong_usage_is_one_line_and_code_2(
+    arguments: list[str], expected: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, line = failed(arguments, capsys)
+    assert code == ExitCode.USAGE
+    assert expected in line
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["topic", "list"],
+        ["topic", "show", "t"],
+        ["message", "publish", "t", "x", "body"],
+        ["message", "read", "t"],
+    ],
+)
+def test_commands_without_a_server_say_so(
+    arguments: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Ports that nobody listens on: binding them would need privileges.
+    for door in ("ADMIN", "HTTP", "ROCKETMQ"):
+        monkeypatch.setenv(f"POLYMQ_{door}__PORT", "1")
+    code, line = failed(arguments, capsys)
+    assert code == ExitCode.UNREACHABLE
+    assert "no server answers at 127.0.0.1:1" in line
+
+
+def test_print_config_prints_what_is_in_force(capsys: pytest.CaptureFixture[str]) -> None:
+    assert program.run(["serve", "--mqtt-port", "1999", "--print-config"]) == 0
+    printed = capsys.readouterr().out
+    assert tomllib.loads(printed)["mqtt"] == {"port": 1999}
+    assert "#connections_max = " in printed
+    Path("polymq.toml").write_text(printed)
+    assert program.run(["serve", "--print-config"]) == 0
+    assert capsys.readouterr().out == printed
+
+
+def test_ctrl_c_in_a_command_is_one_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("polymq.cli_client.find_ports", interrupted)
+    assert program.run(["topic", "list"]) == ExitCode.INTERRUPTED
+    # The empty line before it ends the terminal's ^C.
+    assert capsys.readouterr().err == "\npolymq: interrupted\n"
+
+
+def test_a_bug_shows_where_it_is(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise ZeroDivisionError("somewhere")
+
+    monkeypatch.setattr("polymq.cli_client.find_ports", broken)
+    assert program.run(["topic", "list"]) == ExitCode.BUG
+    errors = capsys.readouterr().err
+    assert "ZeroDivisionError: somewhere" in errors
+    assert errors.endswith("polymq: this is a bug; please report the lines above\n")
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert program.run(["--version"]) == 0
+    assert capsys.readouterr().out.startswith("polymq ")
+
+
+def test_exit_codes_are_documented() -> None:
+    documentation = Path(__file__).resolve().parents[2] / "docs/configuration.md"
+    text = documentation.read_text(encoding="utf-8")
+    for code in ExitCode:
+        assert f"| {int(code)} |" in text
+
+
+def test_a_failure_carries_its_code() -> None:
+    failure = Failure(ExitCode.IN_USE, "somebody has it")
+    assert (failure.code, str(failure)) == (75, "somebody has it")
+
+
+def test_the_standard_ports_are_those_of_the_protocols() -> None:
+    settings = Settings()
+    assert (settings.mqtt.port, settings.amqp.port) == (1883, 5672)
+    assert settings.rocketmq.port == 10911
