@@ -1,0 +1,251 @@
+"""The sink: a streaming query from the format `polymq` to Parquet files, and its life.
+
+    report = run_sink(
+        brokers=["127.0.0.1:10911"],   # a broker's port for readers by offset; several for failover
+        topics=["sensors"],            # None: all topics, those that come later included
+        output=Path("lake"),
+        checkpoint=Path("lake-checkpoint"),
+        once=False,                    # True: write what is there now, then return
+        interval_seconds=30.0,         # between batches
+        master="local[2]",             # or spark://host:7077; output and checkpoint are then shared
+    )
+
+`run_sink` returns when it is done (`once`) or was asked to stop: by SIGTERM or SIGINT if it runs
+in the main thread, or by `stop`. It raises `SinkError` with one sentence for the user: a wrong
+option, no Java, a directory in use, messages lost, a broker that does not answer. Messages about
+progress go to the logger `polymq.sink`.
+
+What it promises stands in `output`, how it lays files out in `layout`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import re
+import signal
+import sys
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from remoting.driver_blocking import BlockingClient
+from remoting.errors import RemotingError
+from spark_sink import register
+from spark_sink.errors import BadOption, SinkError, SinkFailed
+from spark_sink.java import java_home
+from spark_sink.layout import topic_directory
+from spark_sink.output import Run, manifests, open_run
+from spark_sink.reading import list_topics
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+MESSAGES_PER_BATCH: Final = 1_000_000
+"""A batch is read, written and renamed as a whole; a million is seconds of work. What a first run
+finds in a year of messages is done in many such batches."""
+LOOK_SECONDS: Final = 1
+"""How often the driver looks whether it shall stop, and reports progress."""
+_LOCAL_HOST: Final = "127.0.0.1"
+
+_log = logging.getLogger("polymq.sink")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SinkReport:
+    """What a run has written."""
+
+    batch_count: int
+    row_count: int
+    file_count: int
+
+
+def run_sink(
+    *,
+    brokers: Sequence[str],
+    topics: Sequence[str] | None,
+    output: Path,
+    checkpoint: Path,
+    once: bool = False,
+    interval_seconds: float = 30.0,
+    master: str = "local[2]",
+    starting_offsets: str = "earliest",
+    messages_per_batch: int = MESSAGES_PER_BATCH,
+    fail_on_data_loss: bool = True,
+    compression: str = "zstd",
+    spark_settings: Mapping[str, str] | None = None,
+    stop: threading.Event | None = None,
+) -> SinkReport:
+    """Write topics to Parquet; see the head of this file.
+
+    Args:
+        starting_offsets: for messages that are there at the very first start: `earliest`,
+            `latest`, or JSON as in `offsets.starting_positions`.
+        messages_per_batch: about; at least one per queue.
+        fail_on_data_loss: stop when retention took messages before they were written; if False,
+            go on without them and log how many.
+        compression: of the Parquet files: zstd, snappy, gzip, none.
+        spark_settings: further settings of the Spark session.
+        stop: set it to end the sink after the batch that is running.
+
+    Raises:
+        SinkError: see `errors`.
+    """
+    _check_topics(brokers, topics)
+    os.environ["JAVA_HOME"] = str(java_home())
+    # Executors must run the Python that this process runs: the first python3 on PATH may lack us.
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    stop = stop or threading.Event()
+    with open_run(output, checkpoint) as run, _stopping_on_signals(stop):
+        spark = _session(master, spark_settings or {})
+        try:
+            register(spark)
+            rows = _read(
+                spark,
+                brokers=brokers,
+                topics=topics,
+                starting_offsets=starting_offsets,
+                messages_per_batch=messages_per_batch,
+                fail_on_data_loss=fail_on_data_loss,
+            )
+            query = _start(rows, run, once, interval_seconds, compression)
+            _wait(query, stop)
+        finally:
+            spark.stop()
+        return _report(run)
+
+
+def _check_topics(brokers: Sequence[str], topics: Sequence[str] | None) -> None:
+    """The mistakes that are better told now than by a failed batch."""
+    if topics is not None and not topics:
+        raise BadOption("topic: name one, or none at all for all topics")
+    try:
+        with BlockingClient(brokers) as client:
+            present = list_topics(client)
+    except RemotingError as error:
+        raise SinkError(str(error)) from error
+    for topic in present if topics is None else topics:
+        topic_directory(topic)
+        if topic not in present:
+            _log.warning("topic %r does not exist yet; it is written as soon as it does", topic)
+
+
+def _session(master: str, settings: Mapping[str, str]) -> SparkSession:
+    from pyspark.sql import SparkSession  # noqa: PLC0415  (an extra, and slow to import)
+
+    builder = SparkSession.builder.master(master).appName("polymq sink")
+    defaults = {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.execution.arrow.maxRecordsPerBatch": "16384",
+        "spark.sql.execution.arrow.maxBytesPerBatch": str(16 * 1024 * 1024),
+        # Our tasks are not idempotent for free: a second attempt beside the first is work twice.
+        "spark.speculation": "false",
+    }
+    if master.startswith("local"):
+        defaults |= {"spark.driver.host": _LOCAL_HOST, "spark.driver.bindAddress": _LOCAL_HOST}
+    for key, value in {**defaults, **settings}.items():
+        builder = builder.config(key, value)
+    session: SparkSession = builder.getOrCreate()
+    return session
+
+
+def _read(
+    spark: SparkSession,
+    *,
+    brokers: Sequence[str],
+    topics: Sequence[str] | None,
+    starting_offsets: str,
+    messages_per_batch: int,
+    fail_on_data_loss: bool,
+) -> DataFrame:
+    options = {
+        "broker": ",".join(brokers),
+        "startingOffsets": starting_offsets,
+        "maxOffsetsPerTrigger": str(messages_per_batch),
+        "failOnDataLoss": str(fail_on_data_loss).lower(),
+        "withRange": "true",
+    }
+    if topics is not None:
+        options["topic"] = json.dumps(list(topics))
+    return spark.readStream.format("polymq").options(**options).load()
+
+
+def _start(
+    rows: DataFrame, run: Run, once: bool, interval_seconds: float, compression: str
+) -> StreamingQuery:
+    writer = (
+        rows.writeStream.format("polymq-parquet")
+        .option("path", str(run.output))
+        .option("checkpoint", str(run.checkpoint))
+        .option("run", run.token)
+        .option("compression", compression)
+        .option("checkpointLocation", run.checkpoint.as_uri())
+    )
+    if once:
+        return writer.trigger(availableNow=True).start()
+    return writer.trigger(processingTime=f"{round(interval_seconds * 1000)} milliseconds").start()
+
+
+def _wait(query: StreamingQuery, stop: threading.Event) -> None:
+    """Until the query ends or has to. Raises SinkFailed with the cause, in words."""
+    from pyspark.errors import StreamingQueryException  # noqa: PLC0415
+
+    reported = -1
+    try:
+        while not stop.is_set() and not query.awaitTermination(LOOK_SECONDS):
+            reported = _log_progress(query, reported)
+        _log_progress(query, reported)
+        if query.isActive:
+            query.stop()
+    except StreamingQueryException as error:
+        raise SinkFailed(_cause(str(error))) from error
+
+
+def _log_progress(query: StreamingQuery, reported: int) -> int:
+    for progress in query.recentProgress:
+        batch: dict[str, Any] = json.loads(progress.json) if hasattr(progress, "json") else progress
+        number, count = int(batch["batchId"]), int(batch["numInputRows"])
+        if number > reported and count:
+            reported = number
+            _log.info("batch %d: %d messages", number, count)
+    return reported
+
+
+_CAUSE: Final = re.compile(r"spark_sink\.errors\.\w+: (.+)")
+
+
+def _cause(text: str) -> str:
+    """Our own sentence out of Spark's report of an error, else the report."""
+    found = _CAUSE.findall(text)
+    return found[-1].strip() if found else text.strip()
+
+
+def _report(run: Run) -> SinkReport:
+    mine = [manifest for manifest in manifests(run.output) if manifest["run"] == run.token]
+    return SinkReport(
+        batch_count=len(mine),
+        row_count=sum(manifest["row_count"] for manifest in mine),
+        file_count=sum(len(manifest["files"]) for manifest in mine),
+    )
+
+
+@contextlib.contextmanager
+def _stopping_on_signals(stop: threading.Event) -> Iterator[None]:
+    """SIGTERM and SIGINT set `stop`; only where handlers can be set at all."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    numbers = (signal.SIGTERM, signal.SIGINT)
+    before = {number: signal.signal(number, lambda *_: stop.set()) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,220 @@
+"""One task's part of a batch: Arrow batches in, temporary Parquet files out.
+
+Rules:
+
+* A task's rows are one range of one queue, in order. What comes out depends on the rows alone:
+  which files, what they are called, and what is in them. How Spark cut the rows in batches, or
+  how many cores there are, does not matter.
+* A file holds one hour. Store times of a queue hardly ever go back; if they do, the hour's file is
+  still open, or a further part of it is begun.
+* Whatever fails, no `WrittenFile` is reported, and without one no file gets a name that a reader
+  sees. Files of a failed task are deleted at once, those of a killed one with the next commit.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import OrderedDict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from io import BufferedWriter
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from spark_sink.envelope import RANGE_COLUMN
+from spark_sink.errors import SinkError
+from spark_sink.layout import HOUR_US, file_name, partition_directory
+from spark_sink.output import WrittenFile, temporary_path
+
+OPEN_FILES_MAX: Final = 8
+"""Hours that are written at the same time; the one that is longest unused is finished first."""
+ROW_GROUP_ROWS: Final = 131_072
+ROW_GROUP_BYTES: Final = 64 * 1024 * 1024
+"""What a row group holds at most (of bodies, before compression): readers take one at a time."""
+_DICTIONARY_COLUMNS: Final = ["tag", "content_type", "protocol", "headers.key_value.key"]
+"""Where values repeat. Trying it on ids and bodies only costs time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """The range of a task, as the range column says it."""
+
+    topic: str
+    broker: str
+    queue_id: int
+    first: int
+    end: int
+
+
+@dataclass(slots=True)
+class _OpenFile:
+    """A Parquet file that is being written."""
+
+    temporary: Path
+    final: str
+    raw: BufferedWriter
+    writer: pq.ParquetWriter
+    row_count: int = 0
+    waiting: list[pa.RecordBatch] = field(default_factory=list)  # rows of the next row group
+    waiting_rows: int = 0
+    waiting_bytes: int = 0
+
+    def add(self, rows: pa.RecordBatch) -> None:
+        self.waiting.append(rows)
+        self.waiting_rows += rows.num_rows
+        self.waiting_bytes += rows.nbytes
+        self.row_count += rows.num_rows
+        if self.waiting_rows >= ROW_GROUP_ROWS or self.waiting_bytes >= ROW_GROUP_BYTES:
+            self.write_waiting()
+
+    def write_waiting(self) -> None:
+        if self.waiting:
+            table = pa.Table.from_batches(self.waiting)
+            self.writer.write_table(table, row_group_size=ROW_GROUP_ROWS)
+        self.waiting, self.waiting_rows, self.waiting_bytes = [], 0, 0
+
+    def close(self) -> int:
+        """Finish and sync it; returns its size."""
+        self.write_waiting()
+        self.writer.close()
+        self.raw.flush()
+        os.fsync(self.raw.fileno())
+        size = self.raw.tell()
+        self.raw.close()
+        return size
+
+
+class TaskFiles:
+    """The files of one task.
+
+    Args:
+        output: the output directory.
+        token, batch: of the run and the batch, for temporary names.
+    """
+
+    def __init__(
+        self, output: Path, *, token: str, batch: int | None, compression: str = "zstd"
+    ) -> None:
+        self._output = output
+        self._token = token
+        self._batch = batch
+        self._compression = compression
+        self._span: Span | None = None
+        self._next = 0  # offset that the next row should have
+        self._complete = True
+        self._open: OrderedDict[int, _OpenFile] = OrderedDict()  # by hour, least used first
+        self._parts: dict[int, int] = {}  # files begun per hour
+        self._closed: list[tuple[_OpenFile, int]] = []
+
+    def write(self, batches: Iterable[pa.RecordBatch]) -> list[WrittenFile]:
+        """Write all rows; returns the finished files. On any error deletes what it made."""
+        try:
+            for batch in batches:
+                if batch.num_rows:
+                    self._add(batch)
+            return self._finish()
+        except BaseException:
+            self._delete()
+            raise
+
+    def _add(self, batch: pa.RecordBatch) -> None:
+        self._check_span(batch)
+        self._check_offsets(batch.column("queue_offset"))
+        micros = batch.column("store_ts").cast(pa.int64())
+        hours = pc.run_end_encode(pc.divide(micros, HOUR_US))
+        rows = batch.drop_columns(["topic", RANGE_COLUMN])
+        start = 0
+        for end, hour in zip(hours.run_ends.to_pylist(), hours.values.to_pylist(), strict=True):
+            self._file(hour, rows.schema).add(rows.slice(start, end - start))
+            start = end
+
+    def _check_span(self, batch: pa.RecordBatch) -> None:
+        names = (RANGE_COLUMN, "topic", "queue_id")
+        values = [pc.unique(batch.column(name)).to_pylist() for name in names]
+        if any(len(value) != 1 for value in values):
+            raise SinkError("rows of several ranges came in one task: do not repartition them")
+        (text,), (topic,), (queue_id,) = values
+        numbers, _, broker = text.partition("@")
+        first, _, end = numbers.partition("-")
+        span = Span(topic=topic, broker=broker, queue_id=queue_id, first=int(first), end=int(end))
+        if self._span is None:
+            self._span, self._next = span, span.first
+        elif self._span != span:
+            raise SinkError("rows of several ranges came in one task: do not repartition them")
+
+    def _check_offsets(self, offsets: pa.Array) -> None:
+        """In order, without repetition, within the range; a hole makes it incomplete."""
+        assert self._span is not None
+        first, last = offsets[0].as_py(), offsets[-1].as_py()
+        steps = pc.min_max(pc.pairwise_diff(offsets)).as_py()
+        if first < self._next or last >= self._span.end or (steps["min"] or 1) < 1:
+            raise SinkError(f"rows of {self._span} came out of order, at {first} to {last}")
+        if first != self._next or (steps["max"] or 1) > 1:
+            self._complete = False
+        self._next = last + 1
+
+    def _file(self, hour: int, schema: pa.Schema) -> _OpenFile:
+        file = self._open.get(hour)
+        if file is None:
+            if len(self._open) >= OPEN_FILES_MAX:
+                _, oldest = self._open.popitem(last=False)
+                self._closed.append((oldest, oldest.close()))
+            file = self._open[hour] = self._begin(hour, schema)
+        self._open.move_to_end(hour)
+        return file
+
+    def _begin(self, hour: int, schema: pa.Schema) -> _OpenFile:
+        assert self._span is not None
+        span = self._span
+        part = self._parts.get(hour, 0)
+        self._parts[hour] = part + 1
+        name = file_name(span.queue_id, span.first, span.end, part)
+        temporary = temporary_path(self._output, self._token, self._batch)
+        metadata = {"polymq.topic": span.topic, "polymq.broker": span.broker}
+        raw = temporary.open("xb")
+        writer = pq.ParquetWriter(
+            raw,
+            schema.with_metadata(metadata),
+            compression=self._compression,
+            use_dictionary=_DICTIONARY_COLUMNS,
+        )
+        return _OpenFile(
+            temporary=temporary,
+            final=f"{partition_directory(span.topic, hour)}/{name}",
+            raw=raw,
+            writer=writer,
+        )
+
+    def _finish(self) -> list[WrittenFile]:
+        span = self._span
+        if span is None:
+            return []
+        while self._open:
+            _, file = self._open.popitem(last=False)
+            self._closed.append((file, file.close()))
+        complete = self._complete and self._next == span.end
+        return [
+            WrittenFile(
+                temporary=str(file.temporary.relative_to(self._output)),
+                final=file.final,
+                broker=span.broker,
+                topic=span.topic,
+                queue_id=span.queue_id,
+                first=span.first,
+                end=span.end,
+                row_count=file.row_count,
+                byte_count=size,
+                complete=complete,
+            )
+            for file, size in self._closed
+        ]
+
+    def _delete(self) -> None:
+        files: list[Any] = [*self._open.values(), *(file for file, _ in self._closed)]
+        for file in files:
+            file.raw.close()
+            file.temporary.unlink(missing_ok=True)

@@ -1,0 +1,184 @@
+"""What the data source asks the broker: bounds of queues, and the messages of a range.
+
+Rules:
+
+* A range is a pure function of (queue, first, end): every attempt of a task reads the same.
+* Nothing is inferred: each answer is compared with what was asked. Another incarnation, an
+  offset that is not the next one, an end before the range's end are errors, each with its name.
+* What retention takes between planning and reading is handled like what it took before: an error,
+  or counted and left out, as the user chose.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
+
+from remoting.client import QueueBounds, Route
+from remoting.codes import ResponseCode
+from remoting.driver_blocking import BlockingClient
+from remoting.errors import RemotingError, RequestFailed
+from remoting.records import Record, iterate_records
+from spark_sink.envelope import EnvelopeBuilder
+from spark_sink.errors import BadOption, DataLoss, Recreated, SinkError
+from spark_sink.offsets import Bounds, Queue, Range, lost_text
+
+PULL_COUNT: Final = 4096
+PULL_BYTES: Final = 4 * 1024 * 1024
+"""Of one answer: few round trips, and no task holds much more than two of them."""
+BATCH_ROWS: Final = 16_384
+BATCH_BYTES: Final = 16 * 1024 * 1024
+"""Of one Arrow batch. Spark holds a few of them per task; larger ones make it no faster."""
+SNAPSHOT_ATTEMPTS_MAX: Final = 3
+"""For a topic that is recreated while its queues are asked."""
+RETRY_COUNT_MAX: Final = 100
+"""Answers in a row that say "again at once" before a read gives up."""
+
+_log = logging.getLogger("polymq.sink")
+
+
+def take_snapshot(client: BlockingClient, topics: Sequence[str] | None) -> dict[Queue, Bounds]:
+    """The bounds of all queues of these topics (None: of all topics). Those that do not exist are
+    left out: they may come."""
+    snapshot: dict[Queue, Bounds] = {}
+    for topic in list_topics(client) if topics is None else topics:
+        snapshot.update(_topic_snapshot(client, topic))
+    return snapshot
+
+
+def list_topics(client: BlockingClient) -> list[str]:
+    """All topics whose names a table can show."""
+    names = client.topics()
+    for name in names:
+        if name.user is None:
+            _log.warning("topic %s is left out: its name is no Unicode text", name.stored)
+    return sorted(name.user for name in names if name.user is not None)
+
+
+def _topic_snapshot(client: BlockingClient, topic: str) -> dict[Queue, Bounds]:
+    for _ in range(SNAPSHOT_ATTEMPTS_MAX):
+        try:
+            route = client.route(topic)
+            bounds = _queue_bounds(client, topic, route)
+        except RequestFailed as error:
+            if error.code == ResponseCode.TOPIC_NOT_EXIST:
+                return {}
+            raise
+        if len({(queue.broker, held.incarnation) for queue, held in bounds.items()}) <= len(
+            route.brokers
+        ):
+            return bounds
+    raise SinkError(f"topic {topic!r} is deleted and created again all the time")
+
+
+def _queue_bounds(client: BlockingClient, topic: str, route: Route) -> dict[Queue, Bounds]:
+    found = {}
+    for queues in route.brokers:
+        for queue_id in range(queues.queue_count):
+            held: QueueBounds = client.bounds(topic, queues.broker, queue_id)
+            found[Queue(queues.broker, topic, queue_id)] = Bounds(
+                first=held.first, end=held.end, incarnation=held.incarnation
+            )
+    return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """How a range is read.
+
+    Attributes:
+        with_range: whether the rows carry the range column.
+    """
+
+    brokers: tuple[str, ...]
+    fail_on_data_loss: bool
+    with_range: bool
+
+
+def read_range(
+    client: BlockingClient, wanted: Range, reading: Reading, schema: pa.Schema
+) -> Iterator[pa.RecordBatch]:
+    """The messages of a range as Arrow batches, in order of offset.
+
+    Raises:
+        Recreated, DataLoss: the range is not what it was when it was planned.
+        SinkError: the broker could not be asked, or answered with damaged records.
+    """
+    span = f"{wanted.planned_first}-{wanted.end}@{wanted.queue.broker}"
+    builder = EnvelopeBuilder(
+        schema,
+        topic=wanted.queue.topic,
+        range_text=span if reading.with_range else None,
+        rows_max=BATCH_ROWS,
+        bytes_max=BATCH_BYTES,
+    )
+    try:
+        for record in _records(client, wanted, reading):
+            yield from builder.add(record)
+    except RemotingError as error:
+        raise SinkError(f"queue {wanted.queue}: {error}") from error
+    yield from builder.finish()
+
+
+def _records(client: BlockingClient, wanted: Range, reading: Reading) -> Iterator[Record]:
+    offset = wanted.first
+    retries = 0
+    while offset < wanted.end:
+        queue = wanted.queue
+        pulled = client.pull(
+            queue.topic,
+            queue.broker,
+            queue.queue_id,
+            offset,
+            count_max=min(PULL_COUNT, wanted.end - offset),
+            bytes_max=PULL_BYTES,
+        )
+        if pulled.incarnation != wanted.incarnation:
+            raise Recreated(
+                f"topic {queue.topic!r} was deleted and created again while it was read"
+            )
+        if pulled.max_offset < wanted.end:
+            raise DataLoss(
+                f"queue {queue} ends at {pulled.max_offset}, but a batch was planned up to "
+                f"{wanted.end}: the broker lost messages that it had confirmed"
+            )
+        if pulled.min_offset > offset:
+            offset = _skip(queue, offset, min(pulled.min_offset, wanted.end), reading)
+            continue
+        if pulled.code != ResponseCode.SUCCESS:
+            retries += 1
+            if retries > RETRY_COUNT_MAX:
+                raise SinkError(f"queue {queue}: no messages at {offset}, code {pulled.code}")
+            continue
+        retries = 0
+        for record in iterate_records(pulled.records):
+            if record.queue_id != queue.queue_id or record.queue_offset != offset:
+                raise SinkError(
+                    f"queue {queue}: message {record.queue_offset} of queue {record.queue_id} "
+                    f"came where {offset} was asked for"
+                )
+            if offset == wanted.end:
+                return
+            yield record
+            offset += 1
+
+
+def _skip(queue: Queue, offset: int, first: int, reading: Reading) -> int:
+    """Go on at `first`, where retention has moved the beginning of the queue."""
+    loss = f"{queue} begins at {first}, {offset} was next"
+    if reading.fail_on_data_loss:
+        raise DataLoss(lost_text([loss]))
+    _log.warning("%d messages are lost: %s", first - offset, loss)
+    return first
+
+
+def parse_brokers(text: str) -> tuple[str, ...]:
+    """The option `broker`: addresses by commas."""
+    brokers = tuple(part.strip() for part in text.split(",") if part.strip())
+    if not brokers:
+        raise BadOption("broker: write HOST:PORT of a broker's port for readers by offset")
+    return brokers
