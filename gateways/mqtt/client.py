@@ -78,10 +78,9 @@ class MqttConnection(Connection):
         self._keep_alive = 0.0  # seconds without a packet that are too many; 0: never
         self._heard = 0.0  # loop time of the last packet
         self._waiting = 0  # answers that wait for a commit
-        self._uncommitted = 0  # bytes of publishes that wait for a commit
-        self._unflushed = 0  # bytes of QoS 0 publishes that nothing waits for yet
+        self._disk_behind = False  # what is published waits for the disk too long
         self._unread = 0  # bytes of answers written while the transport was full
-        self._held_back = False  # not reading, because of the two numbers above
+        self._held_back = False  # not reading, because of one of the two
         self._leaving = False  # the server stops: close when nothing waits any more
         self._turn_bytes = 0  # deliveries of this turn of the loop
         self._message_bytes = 256  # size of a delivery lately, for `credit`
@@ -98,10 +97,9 @@ class MqttConnection(Connection):
         try:
             while at < end:
                 event = core.next_event(buffer, at, end)
-                used = core.at - at
                 at = core.at
                 if event is PUBLISHES:
-                    self._take_inbox(self._shared.inbox, used)
+                    self._take_inbox(self._shared.inbox)
                 elif event is NEED_DATA:
                     break
                 else:
@@ -243,10 +241,9 @@ class MqttConnection(Connection):
             return  # the connection ended meanwhile
         self._counters.connections += 1
         self.write(self._core.accept(present=session.present))
-        if self._leaving:
-            self._leave_if_done()
-        else:
+        if not self._leaving:
             session.resume()
+        self._leave_if_done()
 
     def _subscribe(self, packet: Subscribe) -> None:
         session = self._session
@@ -292,24 +289,23 @@ class MqttConnection(Connection):
             except Refused as error:  # a filter that nobody can have subscribed to
                 log.info("%s: filter %r: %s", self._client_id, pattern, error.text)
         # Also for filters that were not there [MQTT-3.10.4-5].
-        self._answer_when(position, encode_unsuback(packet.packet_id), 0)
+        self._answer_when(position, encode_unsuback(packet.packet_id))
 
     # --- publishes and acknowledgements -----------------------------------------------------
 
-    def _take_inbox(self, inbox: Inbox, size: int) -> None:
-        """All that the kernel found in one read; `size` is how many bytes that was."""
+    def _take_inbox(self, inbox: Inbox) -> None:
+        """All that the kernel found in one read."""
         if inbox.ack_count:
             self._take_acks(inbox)
         if inbox.run_count:
-            self._take_publishes(inbox, size)
+            self._take_publishes(inbox)
 
-    def _take_publishes(self, inbox: Inbox, size: int) -> None:
+    def _take_publishes(self, inbox: Inbox) -> None:
         batch = inbox.batch
         rows = batch.rows
         count = batch.count
         buffer = batch.buffer
         waits_for = Position(-1)  # none of them wants an answer
-        stored = Position(-1)
         self._counters.publishes_received += count
         for index in range(inbox.run_count):
             first = inbox.runs[index]
@@ -333,13 +329,13 @@ class MqttConnection(Connection):
             if flags & codes.FLAG_QOS:
                 waits_for = max(waits_for, stored)
         if waits_for >= 0:
-            self._answer_when(waits_for, encode_acks(batch, 0, count), size)
-        else:
-            self._unflushed += size
-            if stored >= 0 and self._unflushed >= self._limits.uncommitted_bytes_max // 8:
-                # QoS 0 waits for nothing, but must not outrun the disk for ever.
-                self._answer_when(stored, b"", self._unflushed)
-                self._unflushed = 0
+            self._answer_when(waits_for, encode_acks(batch, 0, count))
+        if not self._disk_behind:
+            self._disk_behind = True
+            if self._port.overloaded(self._caught_up):
+                self._regulate()
+            else:
+                self._disk_behind = False
 
     def _publish_once(self, template: Template, batch: Batch, first: int, last: int) -> Position:
         """QoS 2: stored unless its packet id was taken and not yet released [MQTT-4.3.3-2]."""
@@ -376,27 +372,19 @@ class MqttConnection(Connection):
                     position = max(position, released)
                 completions.append(encode_ids(_PUBCOMP, first, count))
         if completions:
-            self._answer_when(position, b"".join(completions), 0)
+            self._answer_when(position, b"".join(completions))
 
     # --- answers ----------------------------------------------------------------------------
 
-    def _answer_when(self, position: Position, data: bytes, size: int) -> None:
-        """Write `data` once the position is committed; `size` bytes of publishes wait for it."""
+    def _answer_when(self, position: Position, data: bytes) -> None:
+        """Write `data` once the position is committed."""
         self._waiting += 1
-        self._uncommitted += size
-        self._port.when_committed(position, Durability.FLUSHED, self._answered, data, size)
-        if self._uncommitted > self._limits.uncommitted_bytes_max:
-            self._regulate()
+        self._port.when_committed(position, Durability.FLUSHED, self._answered, data)
 
-    def _answered(self, data: bytes, size: int) -> None:
+    def _answered(self, data: bytes) -> None:
         self._waiting -= 1
-        self._uncommitted -= size
-        if data:
-            self._write_answer(data)
-        if self._held_back:
-            self._regulate()
-        if self._leaving:
-            self._leave_if_done()
+        self._write_answer(data)
+        self._leave_if_done()
 
     def _write_answer(self, data: bytes) -> None:
         data = self._core.answer(data)
@@ -410,12 +398,13 @@ class MqttConnection(Connection):
         if self._leaving and not self._waiting:
             self._finish(will=False)
 
+    def _caught_up(self) -> None:
+        self._disk_behind = False
+        self._regulate()
+
     def _regulate(self) -> None:
         """Read no further while too much waits for the disk or for the client to read."""
-        hold_back = (
-            self._uncommitted > self._limits.uncommitted_bytes_max
-            or self._unread > self._limits.unread_answers_bytes_max
-        )
+        hold_back = self._disk_behind or self._unread > self._limits.unread_answers_bytes_max
         if hold_back == self._held_back or self._leaving:
             return
         self._held_back = hold_back

@@ -47,10 +47,6 @@ class Limits:
     """Distinct (topic, QoS, RETAIN) whose route is remembered, about 1 KiB each. At the bound all
     are forgotten and found anew: a few microseconds each."""
 
-    uncommitted_bytes_max: int = 16 * MIB
-    """Publishes of one connection that wait for the disk, before it is read no further. A hundred
-    times what a flush of a working disk covers."""
-
     unread_answers_bytes_max: int = 512 * KIB
     """Answers that a client leaves unread while its transport is full, before it is read no
     further. A client that keeps to the packet ids never gets there: 65,535 PUBACKs are 256 KiB."""

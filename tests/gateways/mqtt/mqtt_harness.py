@@ -118,6 +118,7 @@ class SpyPort:
 
     def __init__(self, *, auto_commit: bool = True) -> None:
         self.auto_commit = auto_commit
+        self.disk_is_behind = False
         self.end = 0
         self.flushed = 0
         self.published: list[Published] = []
@@ -211,6 +212,12 @@ class SpyPort:
         if self._waiting:
             position = max(position, self._waiting[-1][0])
         self._waiting.append((position, callback, arguments))
+
+    def overloaded(self, resume: Callable[[], None]) -> bool:
+        if not self.disk_is_behind:
+            return False
+        self.when_committed(self.end, Durability.FLUSHED, resume)
+        return True
 
     def when_storage_fails(self, callback: Callable[[StorageFailed], None]) -> None:
         self._on_failure.append(callback)
