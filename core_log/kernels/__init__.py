@@ -15,28 +15,35 @@ if _choice not in ("", "compiled", "pure"):
 
 if TYPE_CHECKING or _choice == "pure":
     from core_log.kernels import pure as chosen
+    from core_log.kernels import pure_walk as chosen_walk
 elif _choice == "compiled":
     from core_log.kernels import fast as chosen
+    from core_log.kernels import fast_walk as chosen_walk
 else:
     try:
         from core_log.kernels import fast as chosen
+        from core_log.kernels import fast_walk as chosen_walk
     except ImportError:
         from core_log.kernels import pure as chosen
+        from core_log.kernels import pure_walk as chosen_walk
 
 FORM: Final = "pure" if chosen.__name__.endswith(".pure") else "compiled"
 """Which form runs: "compiled" or "pure"."""
 
+# Sums, writing, index entries.
 append_run = chosen.append_run
-check_record = chosen.check_record
-check_targets = chosen.check_targets
 crc32 = chosen.crc32
-dispatch = chosen.dispatch
-find_system = chosen.find_system
 fit = chosen.fit
-gather = chosen.gather
 java_hash = chosen.java_hash
 next_run = chosen.next_run
 plan_read = chosen.plan_read
 run_size = chosen.run_size
-scan = chosen.scan
 widen = chosen.widen
+
+# Walking over records in memory.
+check_record = chosen_walk.check_record
+check_targets = chosen_walk.check_targets
+dispatch = chosen_walk.dispatch
+find_system = chosen_walk.find_system
+gather = chosen_walk.gather
+scan = chosen_walk.scan

@@ -26,6 +26,9 @@ PROPERTY_TAGS: Final = b"TAGS"
 RECORD_SIZE_MIN: Final = RECORD_BODY_AT + 1 + 1 + 2 + PROPERTY_CRC_SIZE
 """An empty body, a topic of one byte and the checksum."""
 
+HOST_SIZE: Final = 8
+"""An IPv4 address and a port of four bytes."""
+
 ENTRY_SIZE: Final = 20
 """An entry of a topic's own queue: position 8, size 4, tag hash 8 (RocketMQ's ConsumeQueue)."""
 PRIVATE_ENTRY_SIZE: Final = 32
