@@ -107,9 +107,9 @@ class Core:
         index: Index = self.store.index(number, size)
         return Queue(number, index, entry_size=size, durable=True)
 
-    def volatile_queue(self) -> Queue:
+    def volatile_queue(self, count_max: int) -> Queue:
         """A queue in memory, which loses its oldest entries beyond its limit."""
-        index: Index = MemoryIndex(TOPIC_ENTRY_SIZE, self.limits.volatile_count_max)
+        index: Index = MemoryIndex(TOPIC_ENTRY_SIZE, count_max)
         return Queue(0, index, entry_size=TOPIC_ENTRY_SIZE, durable=False)
 
     def group(self, queue: Queue, cursor: Cursor, *, number: int = 0) -> Group:
@@ -252,4 +252,5 @@ class Core:
 
 
 def _trim_memory(group: Group) -> None:
+    group.cursor.settled.clear()  # nobody writes a record of these acks
     group.queue.trim()

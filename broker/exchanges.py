@@ -559,7 +559,7 @@ class Exchanges:
             self.core.saw_number(number)
             queue = self.core.durable_queue(number, own=False)
         else:
-            queue = self.core.volatile_queue()
+            queue = self.core.volatile_queue(self.core.limits.volatile_count_max)
         cursor = Cursor(queue.index.first_offset)
         group = self.core.group(queue, cursor, number=number)
         found = self.queues[name] = NamedQueue(name, queue, group, value)

@@ -97,8 +97,9 @@ class Subscription:
                 self.session.send(self, part, None, 0, False)
             return
         if backlog is None:
-            backlog = self.queue = self.session.core.volatile_queue()
-            self.group = self.session.core.group(backlog, Cursor(0))
+            core = self.session.core
+            backlog = self.queue = core.volatile_queue(core.limits.backlog_count_max)
+            self.group = core.group(backlog, Cursor(0))
             self.hold = self.group.add(self)
         backlog.append(run.spans)
         backlog.visible += run.count

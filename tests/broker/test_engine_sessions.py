@@ -236,3 +236,18 @@ def test_packet_ids_wrap_and_stay_unambiguous(tmp_path: Path) -> None:
         session.acknowledged(link.publishes[0][3], 1000)
         link.publishes.clear()
     broker.stop()
+
+
+def test_a_subscriber_that_never_reads_loses_the_oldest(tmp_path: Path) -> None:
+    """Its backlog is bounded; it goes on with what is newest, in order."""
+    broker = Broker(tmp_path / "data", backlog_count_max=10)
+    session, link = connect(broker, "c", clean=True, credit=0)
+    session.subscribe(("a",), 1)
+    for n in range(25):
+        broker.publish(broker.template("a"), b"%d" % n)
+    broker.step()
+    link.left = 1000
+    session.ready()
+    broker.step()
+    assert link.bodies == [b"%d" % n for n in range(15, 25)]
+    broker.stop()
