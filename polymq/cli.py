@@ -102,6 +102,39 @@ def doctor(brief: bool, **options: Any) -> int:
     return ExitCode.FAILED if worst is Status.BAD else ExitCode.OK
 
 
+@polymq.command()
+@config_option
+@setting_flag("--output", "sink.output_directory", "Where the Parquet files go.")
+@setting_flag("--checkpoint", "sink.checkpoint_directory", "Where Spark keeps how far it has read.")
+@setting_flag("--every-seconds", "sink.trigger_seconds", "Pause between batches.")
+@click.option(
+    "--topic",
+    "topics",
+    multiple=True,
+    help="Write only this topic. May be repeated; without it all topics are written.",
+)
+@click.option("--once", is_flag=True, help="Write what is there now, then end.")
+@click.option("--broker", metavar="HOST:PORT", help="The server's port for readers by offset.")
+@click.option("--master", default="local[2]", show_default=True, help="Spark's master.")
+def sink(
+    topics: tuple[str, ...], once: bool, broker: str | None, master: str, **options: Any
+) -> int:
+    """Write topics to Parquet files, each message exactly once.
+
+    The files are laid out as topic=NAME/date=DAY/hour=HOUR; any Parquet reader sees each message
+    once, whenever it looks and however often the sink was stopped or killed. Needs
+    pip install 'polymq[spark]'; Java 17 or newer is used from JAVA_HOME or PATH if it is there,
+    else the one that comes with that package.
+    """
+    from polymq.sink import run_sink
+
+    settings = settings_from(options)
+    return run_sink(
+        settings, topics=topics or tuple(settings.sink.topics), once=once, broker=broker,
+        master=master,
+    )  # fmt: skip
+
+
 polymq.add_command(topic)
 polymq.add_command(message)
 

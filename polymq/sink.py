@@ -1,0 +1,60 @@
+"""`polymq sink`: the sink of `spark_sink` with our settings, logs and exit codes."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from typing import Final
+
+from polymq.errors import ExitCode, Failure
+from polymq.logs import configure_logs, logger
+from polymq.ports import find_ports
+from polymq.settings import Settings
+
+NEEDED: Final = ("pyspark", "pyarrow")
+
+
+def run_sink(
+    settings: Settings, *, topics: tuple[str, ...], once: bool, broker: str | None, master: str
+) -> int:
+    """Write topics to Parquet until a signal, or what is there now; returns the exit code.
+
+    Raises:
+        Failure: a package is missing, no broker answers, or the sink says what is wrong.
+    """
+    missing = [name for name in NEEDED if find_spec(name) is None]
+    if missing:
+        text = f"polymq sink needs {' and '.join(missing)}: pip install 'polymq[spark]'"
+        raise Failure(ExitCode.FAILED, text)
+    from spark_sink.errors import BadOption, OutputRefused, SinkError  # noqa: PLC0415
+    from spark_sink.job import run_sink as run  # noqa: PLC0415
+
+    configure_logs(settings.log)
+    try:
+        report = run(
+            brokers=[broker or _own_broker(settings)],
+            topics=list(topics) or None,
+            output=settings.sink.output_directory,
+            checkpoint=settings.sink.checkpoint_directory,
+            once=once,
+            interval_seconds=settings.sink.trigger_seconds,
+            master=master,
+        )
+    except BadOption as error:
+        raise Failure(ExitCode.USAGE, f"sink: {error}") from error
+    except OutputRefused as error:
+        raise Failure(ExitCode.CANNOT_CREATE, f"sink: {error}") from error
+    except SinkError as error:
+        raise Failure(ExitCode.FAILED, f"sink: {error}") from error
+    logger("polymq.sink").info(
+        "done", batches=report.batch_count, rows=report.row_count, files=report.file_count
+    )
+    return ExitCode.OK
+
+
+def _own_broker(settings: Settings) -> str:
+    ports = find_ports(settings)
+    if ports.rocketmq is None:
+        text = "the server's RocketMQ door is not enabled, and the sink reads through it"
+        raise Failure(ExitCode.UNREACHABLE, text)
+    host = f"[{ports.host}]" if ":" in ports.host else ports.host
+    return f"{host}:{ports.rocketmq}"
