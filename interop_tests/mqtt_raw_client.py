@@ -1,0 +1,239 @@
+"""MQTT 3.1.1 by hand over a socket: what no library lets a test say.
+
+Every wait has a deadline, because a packet that never comes has to fail and not hang.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from types import TracebackType
+
+WAIT_SECONDS_MAX = 20.0
+
+
+def remaining_length(size: int) -> bytes:
+    out = bytearray()
+    while size > 127:
+        out.append(size % 128 + 128)
+        size //= 128
+    out.append(size)
+    return bytes(out)
+
+
+def packet(first_byte: int, content: bytes) -> bytes:
+    return bytes([first_byte]) + remaining_length(len(content)) + content
+
+
+def field(data: bytes | str) -> bytes:
+    raw = data.encode() if isinstance(data, str) else data
+    return len(raw).to_bytes(2, "big") + raw
+
+
+def connect(
+    client_id: str,
+    *,
+    clean: bool = True,
+    keep_alive: int = 0,
+    will: tuple[str, bytes, int, bool] | None = None,
+) -> bytes:
+    flags = 2 * clean
+    payload = field(client_id)
+    if will is not None:
+        topic, message, qos, retain = will
+        flags |= 4 | qos << 3 | 32 * retain
+        payload += field(topic) + field(message)
+    return packet(0x10, field("MQTT") + bytes([4, flags]) + keep_alive.to_bytes(2, "big") + payload)
+
+
+def publish(
+    topic: str,
+    body: bytes = b"",
+    *,
+    qos: int = 0,
+    packet_id: int = 0,
+    retain: bool = False,
+    duplicate: bool = False,
+) -> bytes:
+    identifier = packet_id.to_bytes(2, "big") if qos else b""
+    first = 0x30 | duplicate << 3 | qos << 1 | retain
+    return packet(first, field(topic) + identifier + body)
+
+
+def ack(first_byte: int, packet_id: int) -> bytes:
+    return packet(first_byte, packet_id.to_bytes(2, "big"))
+
+
+def puback(packet_id: int) -> bytes:
+    return ack(0x40, packet_id)
+
+
+def pubrec(packet_id: int) -> bytes:
+    return ack(0x50, packet_id)
+
+
+def pubrel(packet_id: int) -> bytes:
+    return ack(0x62, packet_id)
+
+
+def pubcomp(packet_id: int) -> bytes:
+    return ack(0x70, packet_id)
+
+
+def subscribe(packet_id: int, *filters: tuple[str, int]) -> bytes:
+    content = b"".join(field(pattern) + bytes([qos]) for pattern, qos in filters)
+    return packet(0x82, packet_id.to_bytes(2, "big") + content)
+
+
+def unsubscribe(packet_id: int, *filters: str) -> bytes:
+    return packet(0xA2, packet_id.to_bytes(2, "big") + b"".join(map(field, filters)))
+
+
+def suback(packet_id: int, *codes: int) -> bytes:
+    return packet(0x90, packet_id.to_bytes(2, "big") + bytes(codes))
+
+
+def unsuback(packet_id: int) -> bytes:
+    return ack(0xB0, packet_id)
+
+
+def connack(code: int = 0, *, present: bool = False) -> bytes:
+    return packet(0x20, bytes([present, code]))
+
+
+PINGREQ = packet(0xC0, b"")
+PINGRESP = packet(0xD0, b"")
+DISCONNECT = packet(0xE0, b"")
+
+
+class Publish:
+    """A PUBLISH that came from the server, taken apart."""
+
+    def __init__(self, data: bytes) -> None:
+        assert data[0] >> 4 == 3, f"not a PUBLISH: {data[:40].hex()}"
+        at = 1
+        while data[at] > 127:
+            at += 1
+        at += 1
+        size = int.from_bytes(data[at : at + 2], "big")
+        self.topic = data[at + 2 : at + 2 + size].decode()
+        at += 2 + size
+        self.qos = data[0] >> 1 & 3
+        self.retain = bool(data[0] & 1)
+        self.duplicate = bool(data[0] & 8)
+        self.packet_id = 0
+        if self.qos:
+            self.packet_id = int.from_bytes(data[at : at + 2], "big")
+            assert self.packet_id
+            at += 2
+        self.body = data[at:]
+
+
+class RawClient:
+    """A socket that sends bytes and reads whole packets."""
+
+    def __init__(self, port: int, *, receive_bytes: int | None = None) -> None:
+        self.socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        if receive_bytes is not None:  # before the connection: it decides the window
+            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
+        self.socket.settimeout(WAIT_SECONDS_MAX)
+        self.socket.connect(("127.0.0.1", port))
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._buffer = bytearray()
+
+    @classmethod
+    def connected(
+        cls,
+        port: int,
+        client_id: str,
+        *,
+        clean: bool = True,
+        present: bool = False,
+        keep_alive: int = 0,
+        will: tuple[str, bytes, int, bool] | None = None,
+    ) -> RawClient:
+        """A client whose CONNECT was accepted."""
+        client = cls(port)
+        client.send(connect(client_id, clean=clean, keep_alive=keep_alive, will=will))
+        client.expect(connack(present=present))
+        return client
+
+    def __enter__(self) -> RawClient:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.socket.close()
+
+    def send(self, *packets: bytes) -> None:
+        self.socket.sendall(b"".join(packets))
+
+    def receive(self) -> bytes:
+        """The next packet; b"" when the server has closed."""
+        while (size := self._packet_size()) is None:
+            try:
+                data = self.socket.recv(1 << 16)
+            except ConnectionResetError:
+                data = b""
+            if not data:
+                assert not self._buffer, "the server closed within a packet"
+                return b""
+            self._buffer += data
+        found = bytes(self._buffer[:size])
+        del self._buffer[:size]
+        return found
+
+    def _packet_size(self) -> int | None:
+        size, shift, at = 0, 0, 1
+        while True:
+            if at >= len(self._buffer):
+                return None
+            byte = self._buffer[at]
+            at += 1
+            size |= (byte & 127) << shift
+            shift += 7
+            if byte < 128:
+                break
+        return at + size if at + size <= len(self._buffer) else None
+
+    def receive_publish(self) -> Publish:
+        return Publish(self.receive())
+
+    def publishes(self, count: int) -> Iterator[Publish]:
+        """The next `count` packets, which have to be PUBLISH."""
+        for _ in range(count):
+            yield self.receive_publish()
+
+    def expect(self, *packets: bytes) -> None:
+        """The next packets are exactly these."""
+        for expected in packets:
+            found = self.receive()
+            assert found == expected, f"{found[:80].hex()} came, not {expected[:80].hex()}"
+
+    def expect_nothing_before_ping(self) -> None:
+        """Nothing is on its way: the answer to a ping comes first."""
+        self.send(PINGREQ)
+        self.expect(PINGRESP)
+
+    def expect_closed(self) -> None:
+        """The server closes; nothing more comes."""
+        assert self.receive() == b""
+        self.socket.close()
+
+    def subscribe(self, *filters: tuple[str, int], packet_id: int = 1) -> None:
+        self.send(subscribe(packet_id, *filters))
+        self.expect(suback(packet_id, *(qos for _, qos in filters)))
+
+    def disconnect(self) -> None:
+        """DISCONNECT, and wait until the server has closed too."""
+        self.send(DISCONNECT)
+        self.expect_closed()
+
+    def vanish(self) -> None:
+        """The network is gone: a reset, no DISCONNECT."""
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\0\0\0\0\0\0\0")
+        self.socket.close()

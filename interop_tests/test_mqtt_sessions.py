@@ -1,0 +1,253 @@
+"""MQTT sessions over lost connections, restarts and crashes of the server: nothing acked is lost,
+nothing is delivered twice that must not be."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from interop_tests.mqtt_raw_client import (
+    RawClient,
+    connack,
+    connect,
+    puback,
+    pubcomp,
+    publish,
+    pubrec,
+    pubrel,
+)
+
+
+def publish_all(port: int, topic: str, bodies: list[bytes], *, qos: int = 1) -> None:
+    """Publish and wait until every message is acknowledged."""
+    with RawClient.connected(port, "publisher of " + topic.replace("/", " ")) as publisher:
+        ids = range(1, len(bodies) + 1)
+        publisher.send(
+            *(
+                publish(topic, body, qos=qos, packet_id=k)
+                for k, body in zip(ids, bodies, strict=True)
+            )
+        )
+        if qos == 1:
+            publisher.expect(*map(puback, ids))
+        if qos == 2:
+            publisher.expect(*map(pubrec, ids))
+            publisher.send(*map(pubrel, ids))
+            publisher.expect(*map(pubcomp, ids))
+        publisher.disconnect()
+
+
+def numbers(first: int, last: int) -> list[bytes]:
+    return [b"%d" % k for k in range(first, last)]
+
+
+def test_messages_wait_for_a_persistent_session(server: Any) -> None:
+    """At QoS 1 and 2 all of them, in order, once; a clean session that follows starts empty."""
+    port = server.mqtt_port
+    client = RawClient.connected(port, "c", clean=False)
+    client.subscribe(("t/+", 2))
+    client.disconnect()
+    publish_all(port, "t/1", numbers(0, 500))
+    publish_all(port, "t/2", numbers(500, 600), qos=2)
+    client = RawClient.connected(port, "c", clean=False, present=True)
+    found = list(client.publishes(600))
+    assert [m.body for m in found] == numbers(0, 600)
+    assert [m.qos for m in found] == [1] * 500 + [2] * 100
+    assert not any(m.duplicate or m.retain for m in found)
+    client.send(*(puback(m.packet_id) for m in found[:500]))
+    for message in found[500:]:
+        client.send(pubrec(message.packet_id))
+        client.expect(pubrel(message.packet_id))
+        client.send(pubcomp(message.packet_id))
+    client.expect_nothing_before_ping()
+    client.disconnect()
+    client = RawClient.connected(port, "c", clean=True)
+    publish_all(port, "t/1", [b"x"])
+    client.expect_nothing_before_ping()
+    client.disconnect()
+    client = RawClient.connected(port, "c", clean=False, present=False)
+    client.expect_nothing_before_ping()
+    client.disconnect()
+
+
+def test_a_clean_session_leaves_nothing_behind(server: Any) -> None:
+    """[MQTT-3.1.2-6]."""
+    client = RawClient.connected(server.mqtt_port, "c")
+    client.subscribe(("t", 1))
+    client.disconnect()
+    publish_all(server.mqtt_port, "t", [b"x"])
+    client = RawClient.connected(server.mqtt_port, "c", clean=False, present=False)
+    client.expect_nothing_before_ping()
+    client.disconnect()
+
+
+def test_what_was_not_acknowledged_comes_again(server: Any) -> None:
+    """[MQTT-4.4.0-1]: same packet ids, DUP set, original order; what was acknowledged does not."""
+    port = server.mqtt_port
+    client = RawClient.connected(port, "c", clean=False)
+    client.subscribe(("t", 1))
+    publish_all(port, "t", numbers(0, 20))
+    first = list(client.publishes(20))
+    assert not any(m.duplicate for m in first)
+    client.send(*(puback(m.packet_id) for m in first[:5]))
+    client.expect_nothing_before_ping()  # the acks have been read
+    client.vanish()
+    client = RawClient.connected(port, "c", clean=False, present=True)
+    again = list(client.publishes(15))
+    assert [(m.packet_id, m.body) for m in again] == [(m.packet_id, m.body) for m in first[5:]]
+    assert all(m.duplicate for m in again)
+    client.send(*(puback(m.packet_id) for m in again))
+    client.expect_nothing_before_ping()
+    publish_all(port, "t", [b"new"])
+    message = client.receive_publish()
+    assert (message.body, message.duplicate) == (b"new", False)
+    client.disconnect()
+
+
+def test_exactly_once_delivery_over_a_lost_connection(server: Any) -> None:
+    """After PUBREC only the PUBREL comes again, never the message [MQTT-4.3.3-1]."""
+    port = server.mqtt_port
+    client = RawClient.connected(port, "c", clean=False)
+    client.subscribe(("t", 2))
+    publish_all(port, "t", [b"1", b"2"], qos=2)
+    one, two = client.publishes(2)
+    client.send(pubrec(one.packet_id))
+    client.expect(pubrel(one.packet_id))
+    client.vanish()
+    client = RawClient(port)
+    client.send(connect("c", clean=False))
+    client.expect(connack(present=True))
+    packets = [client.receive(), client.receive()]
+    assert pubrel(one.packet_id) in packets
+    assert publish("t", b"2", qos=2, packet_id=two.packet_id, duplicate=True) in packets
+    client.send(pubcomp(one.packet_id), pubrec(two.packet_id))
+    client.expect(pubrel(two.packet_id))
+    client.send(pubcomp(two.packet_id))
+    client.expect_nothing_before_ping()
+    client.vanish()
+    client = RawClient.connected(port, "c", clean=False, present=True)
+    client.expect_nothing_before_ping()
+    client.disconnect()
+
+
+@pytest.mark.parametrize("crash", [True, False], ids=["kill", "SIGTERM"])
+def test_what_was_acknowledged_survives_the_server(server: Any, crash: bool) -> None:
+    """PUBACK, SUBACK and CONNACK mean that it is on the disk."""
+    client = RawClient.connected(server.mqtt_port, "c", clean=False)
+    client.subscribe(("t/#", 1), ("other", 0))
+    client.disconnect()
+    publish_all(server.mqtt_port, "t/a", numbers(0, 300))
+    with RawClient.connected(server.mqtt_port, "p") as publisher:
+        publisher.send(publish("t/kept", b"retained", qos=1, packet_id=1, retain=True))
+        publisher.expect(puback(1))
+        if crash:
+            server.kill()
+    server.restart()
+    client = RawClient.connected(server.mqtt_port, "c", clean=False, present=True)
+    found = list(client.publishes(301))
+    assert [m.body for m in found] == [*numbers(0, 300), b"retained"]
+    client.send(*(puback(m.packet_id) for m in found))
+    publish_all(server.mqtt_port, "t/b", [b"after"])
+    assert client.receive_publish().body == b"after"
+    client.disconnect()
+    with RawClient.connected(server.mqtt_port, "late") as late:
+        late.subscribe(("t/kept", 1))
+        message = late.receive_publish()
+        assert (message.body, message.retain) == (b"retained", True)
+
+
+def test_a_crash_between_publish_and_release_does_not_double_a_message(server: Any) -> None:
+    """The packet id of a QoS 2 message is stored in the message's own record."""
+    watcher = RawClient.connected(server.mqtt_port, "watcher", clean=False)
+    watcher.subscribe(("t", 1))
+    watcher.disconnect()
+    publisher = RawClient.connected(server.mqtt_port, "p", clean=False)
+    publisher.send(publish("t", b"once", qos=2, packet_id=7))
+    publisher.expect(pubrec(7))
+    server.kill()
+    publisher.socket.close()
+    server.restart()
+    publisher = RawClient.connected(server.mqtt_port, "p", clean=False, present=True)
+    publisher.send(publish("t", b"once", qos=2, packet_id=7, duplicate=True))
+    publisher.expect(pubrec(7))
+    publisher.send(pubrel(7))
+    publisher.expect(pubcomp(7))
+    server.kill()
+    publisher.socket.close()
+    server.restart()
+    publisher = RawClient.connected(server.mqtt_port, "p", clean=False, present=True)
+    publisher.send(pubrel(7))
+    publisher.expect(pubcomp(7))
+    publisher.send(publish("t", b"twice", qos=2, packet_id=7))
+    publisher.expect(pubrec(7))
+    publisher.disconnect()
+    watcher = RawClient.connected(server.mqtt_port, "watcher", clean=False, present=True)
+    found = list(watcher.publishes(2))
+    assert [m.body for m in found] == [b"once", b"twice"]
+    watcher.send(*(puback(m.packet_id) for m in found))
+    watcher.expect_nothing_before_ping()
+    watcher.disconnect()
+
+
+def test_exactly_once_delivery_over_a_crash(server: Any) -> None:
+    """PUBREC of the client is stored before PUBREL answers it, so the message never comes again."""
+    client = RawClient.connected(server.mqtt_port, "c", clean=False)
+    client.subscribe(("t", 2))
+    publish_all(server.mqtt_port, "t", [b"1", b"2"], qos=2)
+    one, two = client.publishes(2)
+    client.send(pubrec(one.packet_id))
+    client.expect(pubrel(one.packet_id))
+    server.kill()
+    client.socket.close()
+    server.restart()
+    client = RawClient(server.mqtt_port)
+    client.send(connect("c", clean=False))
+    client.expect(connack(present=True))
+    packets = [client.receive(), client.receive()]
+    assert pubrel(one.packet_id) in packets
+    assert publish("t", b"2", qos=2, packet_id=two.packet_id, duplicate=True) in packets
+    client.send(pubcomp(one.packet_id), pubrec(two.packet_id))
+    client.expect(pubrel(two.packet_id))
+    client.send(pubcomp(two.packet_id))
+    client.expect_nothing_before_ping()
+    client.disconnect()
+
+
+def test_sigterm_lets_acks_leave_and_publishes_no_will(server: Any) -> None:
+    """Every publish that the server took is acknowledged before it closes, or not stored at all."""
+    with RawClient.connected(server.mqtt_port, "watcher", clean=False) as watcher:
+        watcher.subscribe(("t", 1), ("will", 1))
+        publisher = RawClient.connected(server.mqtt_port, "p", will=("will", b"x", 1, True))
+        publisher.send(*(publish("t", b"%d" % k, qos=1, packet_id=k) for k in range(1, 2001)))
+        acked = [publisher.receive()]
+        assert server.terminate() == 0
+        while found := publisher.receive():
+            acked.append(found)
+        publisher.socket.close()
+    assert acked == [puback(k) for k in range(1, len(acked) + 1)]
+    server.restart()
+    client = RawClient.connected(server.mqtt_port, "watcher", clean=False, present=True)
+    bodies = {client.receive_publish().body for _ in range(len(acked))}
+    assert {b"%d" % k for k in range(1, len(acked) + 1)} <= bodies
+    with RawClient.connected(server.mqtt_port, "late") as late:
+        late.subscribe(("will", 0))
+        late.expect_nothing_before_ping()
+    client.disconnect()
+
+
+def test_sigterm_closes_every_kind_of_connection(server: Any) -> None:
+    """Idle, unconnected, in the middle of a packet, not reading: the server ends in time."""
+    idle = RawClient.connected(server.mqtt_port, "idle")
+    stranger = RawClient(server.mqtt_port)
+    halfway = RawClient.connected(server.mqtt_port, "halfway")
+    halfway.send(publish("t", b"x" * 1000)[:500])
+    deaf = RawClient(server.mqtt_port, receive_bytes=4096)
+    deaf.send(connect("deaf"))
+    deaf.expect(connack())
+    deaf.subscribe(("flood", 0))
+    publish_all(server.mqtt_port, "flood", [bytes(100_000)] * 60)
+    assert server.terminate() == 0
+    for client in (idle, stranger, halfway):
+        client.expect_closed()
+    deaf.socket.close()
