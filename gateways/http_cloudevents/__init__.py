@@ -1,0 +1,1 @@
+"""CloudEvents over HTTP: publish, webhooks and pull. README.md tells the way of an event."""

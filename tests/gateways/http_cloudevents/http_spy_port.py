@@ -1,0 +1,365 @@
+"""A broker in memory behind the port, for tests of the HTTP door: it stores, delivers and flushes
+when it is told to, and can be made to refuse or to fail."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from broker.port import (
+    ONE_WORD,
+    REST,
+    Consumer,
+    Delivery,
+    Durability,
+    Message,
+    Position,
+    Reason,
+    RecordRun,
+    Refused,
+    RunMeta,
+    StorageFailed,
+    TopicInfo,
+    Words,
+)
+from core_log.kernels.batch import (
+    BODY_SIZE,
+    BODY_START,
+    COLUMNS,
+    EXTRA_SIZE,
+    EXTRA_START,
+    EXTRA_VERBATIM,
+    Batch,
+)
+
+STORE_MS = 1_790_000_000_123
+RECORD_BYTES = 100
+"""What each stored message adds to the log's position."""
+
+
+@dataclass
+class SpyRoute:
+    topic: str
+    tag: str | None
+    routed: bool = True
+
+
+@dataclass
+class SpyTemplate:
+    route: SpyRoute
+    properties: Mapping[str, str]
+    sharding: str
+    valid: bool = True
+
+
+class SpyDelivery(Delivery):
+    """A delivery of messages that are values already."""
+
+    __slots__ = ("_messages",)
+
+    def __init__(self, messages: list[Message], constants: list[Mapping[str, str]]) -> None:
+        runs = [
+            RecordRun(RunMeta(message.topic, message.tag, constant, 0), b"", 0, 0, 1)
+            for message, constant in zip(messages, constants, strict=True)
+        ]
+        super().__init__(runs, messages[0].consumer_offset, len(messages), messages[0].redelivered)
+        self._messages = messages
+
+    def messages(self) -> list[Message]:
+        return self._messages
+
+
+@dataclass
+class SpyQueue:
+    """A subscription's queue."""
+
+    words: Words
+    messages: list[tuple[Message, Mapping[str, str]]] = field(default_factory=list)
+    next: int = 0
+    requeued: list[int] = field(default_factory=list)
+    settled: set[int] = field(default_factory=set)
+    delivered: set[int] = field(default_factory=set)
+    consumer: Consumer | None = None
+
+
+class SpyHold:
+    """A consumer's hold on a queue."""
+
+    def __init__(self, port: SpyPort, queue: SpyQueue, consumer: Consumer) -> None:
+        self.port = port
+        self.queue = queue
+        self.consumer = consumer
+
+    def settle(self, first_offset: int, count: int) -> None:
+        for offset in range(first_offset, first_offset + count):
+            assert offset in self.queue.delivered, f"{offset} is not out"
+            self.queue.delivered.remove(offset)
+            self.queue.settled.add(offset)
+
+    def requeue(self, first_offset: int, count: int) -> None:
+        for offset in range(first_offset, first_offset + count):
+            assert offset in self.queue.delivered, f"{offset} is not out"
+            self.queue.delivered.remove(offset)
+            self.queue.requeued.append(offset)
+        self.queue.requeued.sort()
+        self.port.pump_soon(self.queue)
+
+    def ready(self) -> None:
+        self.port.pump_soon(self.queue)
+
+    def cancel(self) -> None:
+        if self.queue.consumer is self.consumer:
+            self.queue.consumer = None
+
+
+class SpyPort:
+    """See the head of the file.
+
+    Args:
+        auto_flush: whether what is published is committed in the next loop iteration.
+        queue_count: queues of each topic.
+    """
+
+    def __init__(self, *, auto_flush: bool = True, queue_count: int = 1) -> None:
+        self.auto_flush = auto_flush
+        self.queue_count = queue_count
+        self.stored: list[Message] = []
+        self.constants: list[Mapping[str, str]] = []
+        self.shardings: list[str] = []
+        self.publish_calls: list[int] = []
+        """Rows of each publish."""
+        self.queues: dict[str, SpyQueue] = {}
+        self.appended = 0
+        self.flushed = 0
+        self.refusals: list[Refused | None] = []
+        """What the next publishes are refused with; None lets one pass."""
+        self.passwords: dict[str, bytes] | None = None
+        self._documents: dict[tuple[str, str], Mapping[str, Any]] = {}
+        self._waiting: deque[tuple[int, Callable[..., None], tuple[object, ...]]] = deque()
+        self._on_failure: list[Callable[[StorageFailed], None]] = []
+
+    # --- publishing
+
+    def route(self, topic: str, tag: str | None) -> SpyRoute:
+        if topic.startswith("RMQ_SYS_"):
+            raise Refused(Reason.FORBIDDEN, f"{topic} is closed to clients")
+        return SpyRoute(topic, tag)
+
+    def template(
+        self,
+        route: SpyRoute,
+        *,
+        properties: Mapping[str, str],
+        extra_kind: int = 0,
+        extra_name: str = "",
+        durability: Durability = Durability.FLUSHED,
+        retain: bool = False,
+        sharding: str = "",
+    ) -> SpyTemplate:
+        assert extra_kind == EXTRA_VERBATIM
+        assert durability is Durability.FLUSHED
+        assert not retain
+        return SpyTemplate(route, dict(properties), sharding)
+
+    def publish(self, template: SpyTemplate, batch: Batch, first: int, last: int) -> Position:
+        assert template.valid
+        if self.refusals:
+            refusal = self.refusals.pop(0)
+            if refusal is not None:
+                raise refusal
+        self.publish_calls.append(last - first)
+        for index in range(first, last):
+            self._store(template, batch, index)
+        self._moved()
+        return Position(self.appended)
+
+    def _store(self, template: SpyTemplate, batch: Batch, index: int) -> None:
+        row = batch.rows[index * COLUMNS : (index + 1) * COLUMNS]
+        memory = bytes(batch.buffer)
+        extra = memory[row[EXTRA_START] : row[EXTRA_START] + row[EXTRA_SIZE]].decode(
+            "utf-8", "surrogateescape"
+        )
+        properties = dict(template.properties)
+        assert extra == "" or extra.endswith("\x02")
+        for pair in extra.split("\x02")[:-1]:
+            name, value = pair.split("\x01")
+            assert name not in properties, f"{name} stands twice"
+            properties[name] = value
+        self.add(
+            template.route.topic,
+            template.route.tag,
+            memory[row[BODY_START] : row[BODY_START] + row[BODY_SIZE]],
+            properties,
+            template.properties,
+        )
+        self.shardings.append(template.sharding)
+
+    def add(
+        self,
+        topic: str,
+        tag: str | None,
+        body: bytes,
+        properties: Mapping[str, str],
+        constant: Mapping[str, str] | None = None,
+    ) -> Message:
+        """Store a message as any gateway may."""
+        message = Message(
+            topic=topic,
+            tag=tag,
+            body=body,
+            properties=properties,
+            born_ms=STORE_MS,
+            store_ms=STORE_MS,
+            position=self.appended,
+            queue_id=0,
+            queue_offset=len(self.stored),
+            consumer_offset=0,
+            redelivered=False,
+        )
+        self.stored.append(message)
+        self.constants.append(constant or {})
+        self.appended += RECORD_BYTES
+        words = (topic,) if tag is None else (topic, *tag.split("."))
+        for queue in self.queues.values():
+            if matches(queue.words, words):
+                queue.messages.append((message, constant or {}))
+        return message
+
+    def publish_settling(
+        self, template: SpyTemplate, batch: Batch, row: int, consumer: SpyHold, offset: int
+    ) -> Position:
+        position = self.publish(template, batch, row, row + 1)
+        consumer.settle(offset, 1)
+        return position
+
+    def _moved(self) -> None:
+        if self.auto_flush:
+            asyncio.get_running_loop().call_soon(self.flush)
+
+    def flush(self) -> None:
+        """Commit everything."""
+        self.flushed = self.appended
+        while self._waiting and self._waiting[0][0] <= self.flushed:
+            _, callback, arguments = self._waiting.popleft()
+            callback(*arguments)
+        for queue in self.queues.values():
+            self._pump(queue)
+
+    def when_committed(
+        self,
+        position: Position,
+        durability: Durability,
+        callback: Callable[..., None],
+        *args: object,
+    ) -> None:
+        assert durability is Durability.FLUSHED
+        if position <= self.flushed:
+            callback(*args)
+        else:
+            self._waiting.append((position, callback, args))
+
+    def committed(self, position: Position, durability: Durability) -> bool:
+        return position <= self.flushed
+
+    def when_storage_fails(self, callback: Callable[[StorageFailed], None]) -> None:
+        self._on_failure.append(callback)
+
+    def fail(self) -> None:
+        """The log directory fails."""
+        self.refusals = [Refused(Reason.READ_ONLY, "the broker is read-only")] * 100
+        for callback in self._on_failure:
+            callback(StorageFailed("no space left on the moon"))
+
+    # --- subscriptions
+
+    def declare_subscription(self, name: str, words: Words) -> Position:
+        queue = self.queues.setdefault(self.subscription_queue(name), SpyQueue(words))
+        if queue.words != words:
+            raise Refused(Reason.DIFFERENT, f"{name} exists with other words")
+        return self._changed()
+
+    def delete_subscription(self, name: str) -> Position:
+        queue = self.queues.pop(self.subscription_queue(name), None)
+        if queue is not None and queue.consumer is not None:
+            queue.consumer.cancelled()
+        return self._changed()
+
+    def subscription_queue(self, name: str) -> str:
+        return f"sub:{name}"
+
+    def consume(self, queue: str, consumer: Consumer, *, exclusive: bool, owner: object) -> SpyHold:
+        found = self.queues[queue]
+        assert found.consumer is None, "one consumer at a time"
+        found.consumer = consumer
+        return SpyHold(self, found, consumer)
+
+    def pump_soon(self, queue: SpyQueue) -> None:
+        asyncio.get_running_loop().call_soon(self._pump, queue)
+
+    def _pump(self, queue: SpyQueue) -> None:
+        while queue.consumer is not None and (credit := queue.consumer.credit()) > 0:
+            offsets = queue.requeued[:credit]
+            redelivered = bool(offsets)
+            if not offsets:
+                visible = sum(m.position < self.flushed for m, _ in queue.messages)
+                offsets = list(range(queue.next, min(queue.next + credit, visible)))
+                queue.next += len(offsets)
+            else:
+                # Offsets of one delivery are consecutive.
+                offsets = [o for k, o in enumerate(offsets) if o == offsets[0] + k]
+                del queue.requeued[: len(offsets)]
+            if not offsets:
+                return
+            queue.delivered.update(offsets)
+            messages = [
+                replace_offset(queue.messages[offset][0], offset, redelivered) for offset in offsets
+            ]
+            constants = [queue.messages[offset][1] for offset in offsets]
+            queue.consumer.deliver(SpyDelivery(messages, constants))
+
+    # --- documents, topics, users
+
+    def put_document(self, kind: str, key: str, value: Mapping[str, Any] | None) -> Position:
+        if value is None:
+            self._documents.pop((kind, key), None)
+        else:
+            self._documents[kind, key] = json.loads(json.dumps(value))
+        return self._changed()
+
+    def documents(self, kind: str) -> Mapping[str, Mapping[str, Any]]:
+        return {key: value for (one, key), value in self._documents.items() if one == kind}
+
+    def _changed(self) -> Position:
+        self.appended += RECORD_BYTES
+        self._moved()
+        return Position(self.appended)
+
+    def topic(self, name: str) -> TopicInfo | None:
+        zeros = (0,) * self.queue_count
+        return TopicInfo(name=name, min_offsets=zeros, max_offsets=zeros, incarnation=1)
+
+    def authenticate(self, user: str | None, password: bytes | None) -> str:
+        if self.passwords is not None and self.passwords.get(user or "", b"?") != password:
+            raise Refused(Reason.NOT_AUTHENTICATED, "user or password is wrong")
+        return user or "anonymous"
+
+
+def matches(pattern: Words, words: Words) -> bool:
+    """Whether words match a pattern."""
+    if not pattern:
+        return not words
+    if pattern[0] == REST:
+        return any(matches(pattern[1:], words[at:]) for at in range(len(words) + 1))
+    if not words or pattern[0] not in (ONE_WORD, words[0]):
+        return False
+    return matches(pattern[1:], words[1:])
+
+
+def replace_offset(message: Message, offset: int, redelivered: bool) -> Message:
+    """The message as delivered from one queue."""
+    return dataclasses.replace(message, consumer_offset=offset, redelivered=redelivered)
