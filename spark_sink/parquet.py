@@ -13,13 +13,14 @@ Rules:
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from io import BufferedWriter
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -59,6 +60,7 @@ class _OpenFile:
     raw: BufferedWriter
     writer: pq.ParquetWriter
     row_count: int = 0
+    byte_count: int = 0  # of the finished file
     waiting: list[pa.RecordBatch] = field(default_factory=list)  # rows of the next row group
     waiting_rows: int = 0
     waiting_bytes: int = 0
@@ -77,15 +79,21 @@ class _OpenFile:
             self.writer.write_table(table, row_group_size=ROW_GROUP_ROWS)
         self.waiting, self.waiting_rows, self.waiting_bytes = [], 0, 0
 
-    def close(self) -> int:
-        """Finish and sync it; returns its size."""
+    def close(self) -> None:
+        """Finish and sync it."""
         self.write_waiting()
         self.writer.close()
         self.raw.flush()
         os.fsync(self.raw.fileno())
-        size = self.raw.tell()
+        self.byte_count = self.raw.tell()
         self.raw.close()
-        return size
+
+    def discard(self) -> None:
+        """Delete it, finished or not. The writer is closed only so that it does not complain."""
+        with contextlib.suppress(OSError, ValueError, pa.ArrowException):
+            self.writer.close()
+        self.raw.close()
+        self.temporary.unlink(missing_ok=True)
 
 
 class TaskFiles:
@@ -108,7 +116,7 @@ class TaskFiles:
         self._complete = True
         self._open: OrderedDict[int, _OpenFile] = OrderedDict()  # by hour, least used first
         self._parts: dict[int, int] = {}  # files begun per hour
-        self._closed: list[tuple[_OpenFile, int]] = []
+        self._files: list[_OpenFile] = []  # all of them, in order of their first row
 
     def write(self, batches: Iterable[pa.RecordBatch]) -> list[WrittenFile]:
         """Write all rows; returns the finished files. On any error deletes what it made."""
@@ -118,7 +126,8 @@ class TaskFiles:
                     self._add(batch)
             return self._finish()
         except BaseException:
-            self._delete()
+            for file in self._files:
+                file.discard()
             raise
 
     def _add(self, batch: pa.RecordBatch) -> None:
@@ -150,10 +159,11 @@ class TaskFiles:
         """In order, without repetition, within the range; a hole makes it incomplete."""
         assert self._span is not None
         first, last = offsets[0].as_py(), offsets[-1].as_py()
-        steps = pc.min_max(pc.pairwise_diff(offsets)).as_py()
-        if first < self._next or last >= self._span.end or (steps["min"] or 1) < 1:
+        # The difference of the first row to nothing is null, and a single row has no other.
+        steps = pc.min_max(pc.fill_null(pc.pairwise_diff(offsets), 1)).as_py()
+        if first < self._next or last >= self._span.end or steps["min"] < 1:
             raise SinkError(f"rows of {self._span} came out of order, at {first} to {last}")
-        if first != self._next or (steps["max"] or 1) > 1:
+        if first != self._next or steps["max"] > 1:
             self._complete = False
         self._next = last + 1
 
@@ -162,8 +172,9 @@ class TaskFiles:
         if file is None:
             if len(self._open) >= OPEN_FILES_MAX:
                 _, oldest = self._open.popitem(last=False)
-                self._closed.append((oldest, oldest.close()))
+                oldest.close()
             file = self._open[hour] = self._begin(hour, schema)
+            self._files.append(file)
         self._open.move_to_end(hour)
         return file
 
@@ -193,9 +204,8 @@ class TaskFiles:
         span = self._span
         if span is None:
             return []
-        while self._open:
-            _, file = self._open.popitem(last=False)
-            self._closed.append((file, file.close()))
+        for file in self._open.values():
+            file.close()
         complete = self._complete and self._next == span.end
         return [
             WrittenFile(
@@ -207,14 +217,8 @@ class TaskFiles:
                 first=span.first,
                 end=span.end,
                 row_count=file.row_count,
-                byte_count=size,
+                byte_count=file.byte_count,
                 complete=complete,
             )
-            for file, size in self._closed
+            for file in self._files
         ]
-
-    def _delete(self) -> None:
-        files: list[Any] = [*self._open.values(), *(file for file, _ in self._closed)]
-        for file in files:
-            file.raw.close()
-            file.temporary.unlink(missing_ok=True)
