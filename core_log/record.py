@@ -36,7 +36,7 @@ from core_log.kernels.batch import (
     RECORD_BODY_AT,
     VALUE_END,
 )
-from core_log.kernels.layout import PROPERTY_BATCH, REASONS, STOP_END
+from core_log.kernels.layout import PROPERTY_BATCH, REASONS, STOP_END, SYSTEM_TOPIC
 
 __all__ = [
     "HEADER",
@@ -50,7 +50,6 @@ __all__ = [
     "java_hash",
 ]
 
-SYSTEM_TOPIC: Final = b"RMQ_SYS_POLYMQ_STATE"
 TOPIC_SIZE_MAX: Final = 127
 """RocketMQ's V1 record keeps the topic's size in a signed byte."""
 

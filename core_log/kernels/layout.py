@@ -6,6 +6,9 @@ from typing import Final
 
 from core_log.kernels.batch import PROPERTY_CRC_SIZE, RECORD_BODY_AT
 
+SYSTEM_TOPIC: Final = b"RMQ_SYS_POLYMQ_STATE"
+"""The topic of system records. Closed to clients."""
+
 PROPERTY_BATCH: Final = b"PMQ_B"
 """An atomic batch: 16 hex digits of id (the position of its first record), 4 of the record's
 index, 4 of the count. Stands between `PMQ_Q` and the checksum."""

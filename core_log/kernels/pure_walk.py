@@ -38,6 +38,7 @@ from core_log.kernels.layout import (
     STOP_SHORT,
     STOP_SIZE,
     STOP_ZERO,
+    SYSTEM_TOPIC,
 )
 from core_log.kernels.pure import (
     DISPATCH_START,
@@ -201,13 +202,23 @@ def _entry_of(memory: Memory, at: int, size: int) -> tuple[bytes, bool]:
     """The entry of a sound record, and whether it is a continuation (of another record)."""
     start = _properties_start(memory, at)
     properties = bytes(memory[start : at + size])
-    of_end = len(OF_START) + 40
-    if properties.startswith(OF_START) and properties[of_end : of_end + 1] == b"\x02":
+    of_end = len(OF_START) + 2 * ENTRY_SIZE
+    if (
+        _has_topic(memory, start, SYSTEM_TOPIC)
+        and properties.startswith(OF_START)
+        and properties[of_end : of_end + 1] == b"\x02"
+    ):
         digits = properties[len(OF_START) : of_end]
         if HEX.issuperset(digits):
             return bytes.fromhex(digits.decode()), True
     position = LONG.unpack_from(memory, at + RECORD_POSITION_AT)[0]
     return ENTRY.pack(position, size, _tag_hash(properties)), False
+
+
+def _has_topic(memory: Memory, properties: int, topic: bytes) -> bool:
+    """Whether the record whose properties start there has this topic."""
+    start = properties - 2 - len(topic)
+    return memory[start - 1] == len(topic) and bytes(memory[start : start + len(topic)]) == topic
 
 
 def _tag_hash(properties: bytes) -> int:
@@ -271,8 +282,7 @@ def find_system(memory: Memory, start: int, end: int, topic: bytes, name: bytes)
         size = _size_of(memory, at, end)
         properties = _properties_start(memory, at)
         if (
-            memory[properties - 2 - len(topic) - 1] == len(topic)
-            and bytes(memory[properties - 2 - len(topic) : properties - 2]) == topic
+            _has_topic(memory, properties, topic)
             and bytes(memory[properties : properties + len(first_property)]) == first_property
         ):
             found.append(at)

@@ -1,0 +1,542 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+"""Walking over records in memory, in C on pointers. `pure_walk.py` says what each function does.
+
+Rules: the same functions, results and errors as `pure_walk.py`, for every input. The bytes may
+come from a disk and be anything: every size is compared with what is there before it is used.
+"""
+
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_GET_SIZE, PyByteArray_Resize
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from libc.string cimport memchr, memcmp, memcpy, memset
+
+from core_log.kernels.crc cimport crc_prepare, crc_update
+from core_log.kernels.numbers cimport get32, get64, put32, put64
+
+from core_log.kernels import batch as _batch
+from core_log.kernels import layout as _layout
+from core_log.kernels.fast import java_hash
+
+# Copies of declarations in batch.py and layout.py, as C constants; checked below at import.
+cdef enum:
+    POSITION_AT = 28
+    BODY_SIZE_AT = 84
+    BODY_AT = 88
+    PROPERTY_CRC_SIZE = 20
+    TARGET_SIZE = 20
+    TARGETS_MAX = 256
+    ENTRY_SIZE = 20
+    PRIVATE_ENTRY_SIZE = 32
+    RECORD_SIZE_MIN = 112
+    BATCH_SIZE = 31
+    BATCH_START_SIZE = 6
+    DISPATCH_START_SIZE = 6
+    CRC_START_SIZE = 9
+    OF_START_SIZE = 7
+    TAGS_START_SIZE = 5
+    SYSTEM_TOPIC_SIZE = 20
+    STOP_END = 0
+    STOP_SHORT = 1
+    STOP_BLANK = 2
+    STOP_ZERO = 3
+    STOP_MAGIC = 4
+    STOP_SIZE = 5
+    STOP_POSITION = 6
+    STOP_CRC = 7
+    STOP_BATCH = 8
+
+cdef uint32_t MAGIC_V1 = 0xDAA320A7u
+cdef uint32_t MAGIC_BLANK = 0xCBD43194u
+cdef const char *BATCH_START = b"PMQ_B\x01"
+cdef const char *DISPATCH_START = b"PMQ_Q\x01"
+cdef const char *CRC_START = b"__CRC32#\x01"
+cdef const char *OF_START = b"PMQ_OF\x01"
+cdef const char *TAGS_START = b"TAGS\x01"
+cdef const char *SYSTEM_TOPIC = b"RMQ_SYS_POLYMQ_STATE"
+
+if (
+    (_batch.MAGIC_V1, _batch.MAGIC_BLANK) != (MAGIC_V1, MAGIC_BLANK)
+    or (_batch.RECORD_POSITION_AT, _batch.RECORD_BODY_SIZE_AT, _batch.RECORD_BODY_AT)
+    != (POSITION_AT, BODY_SIZE_AT, BODY_AT)
+    or (_batch.PROPERTY_CRC_SIZE, _batch.DISPATCH_TARGET_SIZE, _batch.DISPATCH_TARGETS_MAX)
+    != (PROPERTY_CRC_SIZE, TARGET_SIZE, TARGETS_MAX)
+    or (_batch.PROPERTY_DISPATCH, _batch.PROPERTY_CRC) != (b"PMQ_Q", b"__CRC32#")
+    or (_layout.PROPERTY_BATCH, _layout.PROPERTY_OF, _layout.PROPERTY_TAGS)
+    != (b"PMQ_B", b"PMQ_OF", b"TAGS")
+    or (_layout.SYSTEM_TOPIC, _layout.PROPERTY_BATCH_SIZE, _layout.NO_BATCH)
+    != (b"RMQ_SYS_POLYMQ_STATE", BATCH_SIZE, (-1, 0, 0))
+    or (_layout.ENTRY_SIZE, _layout.PRIVATE_ENTRY_SIZE, _layout.RECORD_SIZE_MIN)
+    != (ENTRY_SIZE, PRIVATE_ENTRY_SIZE, RECORD_SIZE_MIN)
+    or (_layout.STOP_END, _layout.STOP_SHORT, _layout.STOP_BLANK, _layout.STOP_ZERO)
+    != (STOP_END, STOP_SHORT, STOP_BLANK, STOP_ZERO)
+    or (_layout.STOP_MAGIC, _layout.STOP_SIZE, _layout.STOP_POSITION, _layout.STOP_CRC)
+    != (STOP_MAGIC, STOP_SIZE, STOP_POSITION, STOP_CRC)
+    or _layout.STOP_BATCH != STOP_BATCH
+):
+    raise ImportError("core_log.kernels.fast_walk was built for other declarations: build it again")
+
+crc_prepare(1)
+
+
+# --- parts of a record ------------------------------------------------------------------------
+
+
+cdef inline bint crc_matches(const uint8_t *at, uint32_t value) noexcept nogil:
+    """Whether the checksum property at `at` says this CRC."""
+    cdef int index
+    value &= 0x7FFFFFFF
+    if memcmp(at, CRC_START, CRC_START_SIZE) != 0 or at[PROPERTY_CRC_SIZE - 1] != 2:
+        return False
+    for index in range(CRC_START_SIZE, PROPERTY_CRC_SIZE - 1):
+        if at[index] != 48 + value % 10:
+            return False
+        value = value / 10
+    return True
+
+
+cdef int check(const uint8_t *at, int64_t available, int64_t position) noexcept nogil:
+    """`check_record` of pure_walk.py."""
+    cdef uint32_t magic
+    cdef int64_t size, body_size, topic_size, frame
+    if available < 8:
+        return STOP_SHORT
+    size = get32(at)
+    magic = get32(at + 4)
+    if magic != MAGIC_V1:
+        if magic == MAGIC_BLANK:
+            return STOP_BLANK
+        return STOP_ZERO if size == 0 and magic == 0 else STOP_MAGIC
+    if size < RECORD_SIZE_MIN:
+        return STOP_SIZE
+    if available < BODY_AT:
+        return STOP_SHORT
+    if position >= 0 and get64(at + POSITION_AT) != position:
+        return STOP_POSITION
+    body_size = get32(at + BODY_SIZE_AT)
+    if body_size > size - RECORD_SIZE_MIN:
+        return STOP_SIZE
+    if size > available:
+        return STOP_SHORT
+    topic_size = at[BODY_AT + body_size]
+    frame = BODY_AT + body_size + 3 + topic_size
+    if topic_size == 0 or frame > size - PROPERTY_CRC_SIZE:
+        return STOP_SIZE
+    if frame + (<int64_t>at[frame - 2] << 8 | at[frame - 1]) != size:
+        return STOP_SIZE
+    if crc_matches(at + size - PROPERTY_CRC_SIZE, crc_update(0, at, size - PROPERTY_CRC_SIZE)):
+        return STOP_END
+    return STOP_CRC
+
+
+cdef inline int64_t properties_at(const uint8_t *at) noexcept nogil:
+    """Where the properties of a sound record start, from its start."""
+    cdef int64_t topic_at = BODY_AT + <int64_t>get32(at + BODY_SIZE_AT)
+    return topic_at + 3 + at[topic_at]
+
+
+cdef inline int64_t size_of(const uint8_t *at, int64_t available) noexcept nogil:
+    """The size of a record that was checked before; -1 if that can not be."""
+    cdef int64_t size, body_size
+    if available < RECORD_SIZE_MIN:
+        return -1
+    size = get32(at)
+    body_size = get32(at + BODY_SIZE_AT)
+    if size < RECORD_SIZE_MIN or size > available or body_size > size - RECORD_SIZE_MIN:
+        return -1
+    return size if properties_at(at) + PROPERTY_CRC_SIZE <= size else -1
+
+
+cdef inline bint read_hex(const uint8_t *at, int digits, uint64_t *value) noexcept nogil:
+    """The number that lower-case hex digits say; false if one is none."""
+    cdef int index
+    cdef uint8_t digit
+    value[0] = 0
+    for index in range(digits):
+        digit = at[index]
+        if 48 <= digit <= 57:
+            digit -= 48
+        elif 97 <= digit <= 102:
+            digit -= 87
+        else:
+            return False
+        value[0] = value[0] << 4 | digit
+    return True
+
+
+cdef bint batch_part(const uint8_t *at, int64_t size, uint64_t *part) noexcept nogil:
+    """part[0..2] = id, index, count of a sound record's `PMQ_B`; false if it has none."""
+    cdef int64_t start = size - PROPERTY_CRC_SIZE - BATCH_SIZE
+    if start < properties_at(at) or memcmp(at + start, BATCH_START, BATCH_START_SIZE) != 0:
+        return False
+    if at[start + BATCH_SIZE - 1] != 2:
+        return False
+    start += BATCH_START_SIZE
+    return (
+        read_hex(at + start, 16, part) and read_hex(at + start + 16, 4, part + 1)
+        and read_hex(at + start + 20, 4, part + 2)
+    )
+
+
+cdef int find_targets(const uint8_t *at, int64_t size, const uint8_t **digits) noexcept nogil:
+    """How many targets a sound record's `PMQ_Q` has, and where their digits are."""
+    cdef uint64_t part[3]
+    cdef uint64_t ignored
+    cdef int64_t start = properties_at(at)
+    cdef int64_t end = size - PROPERTY_CRC_SIZE
+    cdef int64_t place
+    cdef int count, index
+    if batch_part(at, size, part):
+        end -= BATCH_SIZE
+    if end <= start or at[end - 1] != 2:
+        return 0
+    for count in range(1, TARGETS_MAX + 1):
+        place = end - 1 - count * TARGET_SIZE
+        if place - DISPATCH_START_SIZE < start:
+            return 0
+        if at[place - 1] == 1:
+            if memcmp(at + place - DISPATCH_START_SIZE, DISPATCH_START, DISPATCH_START_SIZE) != 0:
+                return 0
+            for index in range(2 * count):
+                if not read_hex(at + place + 10 * index, 10, &ignored):
+                    return 0
+            digits[0] = at + place
+            return count
+    return 0
+
+
+cdef inline bint has_topic(const uint8_t *properties, const char *topic,
+                           Py_ssize_t size) noexcept nogil:
+    """Whether the record whose properties start there has this topic."""
+    return properties[-3 - size] == size and memcmp(properties - 2 - size, topic, size) == 0
+
+
+cdef object tag_hash(const uint8_t *at, const uint8_t *end):
+    """The hash of the first TAGS in [at, end), else 0."""
+    cdef const uint8_t *value
+    cdef const uint8_t *place
+    cdef uint32_t hashed = 0
+    while not (end - at >= TAGS_START_SIZE and memcmp(at, TAGS_START, TAGS_START_SIZE) == 0):
+        at = <const uint8_t *>memchr(at, 2, end - at)
+        if at == NULL:
+            return 0
+        at += 1
+    value = at + TAGS_START_SIZE
+    at = <const uint8_t *>memchr(value, 2, end - value)
+    if at == NULL:
+        at = end
+    place = value
+    while place < at:
+        if place[0] >= 128:
+            text = PyBytes_FromStringAndSize(<const char *>value, at - value)
+            return java_hash(text.decode("utf-8", "surrogateescape"))
+        hashed = 31 * hashed + place[0]
+        place += 1
+    return <int64_t><int>hashed
+
+
+cdef bint fill_entry(const uint8_t *at, int64_t size, uint8_t *entry) except -1:
+    """The entry of a sound record; returns whether it is a continuation (of another record)."""
+    cdef const uint8_t *properties = at + properties_at(at)
+    cdef const uint8_t *digits = properties + OF_START_SIZE
+    cdef uint64_t position, entry_size, tag
+    if (
+        has_topic(properties, SYSTEM_TOPIC, SYSTEM_TOPIC_SIZE)
+        and at + size - digits > 2 * ENTRY_SIZE
+        and memcmp(properties, OF_START, OF_START_SIZE) == 0
+        and digits[2 * ENTRY_SIZE] == 2
+        and read_hex(digits, 16, &position)
+        and read_hex(digits + 16, 8, &entry_size)
+        and read_hex(digits + 24, 16, &tag)
+    ):
+        put64(entry, position)
+        put32(entry + 8, <uint32_t>entry_size)
+        put64(entry + 12, tag)
+        return True
+    put64(entry, <uint64_t>get64(at + POSITION_AT))
+    put32(entry + 8, <uint32_t>size)
+    put64(entry + 12, <uint64_t><int64_t>tag_hash(properties, at + size))
+    return False
+
+
+# --- checking ---------------------------------------------------------------------------------
+
+
+def check_record(memory, Py_ssize_t start, Py_ssize_t end, int64_t position=-1):
+    """See pure_walk.py."""
+    cdef Py_buffer view
+    PyObject_GetBuffer(memory, &view, PyBUF_SIMPLE)
+    try:
+        if not 0 <= start <= end <= view.len:
+            raise ValueError("the range lies outside the memory")
+        return check(<const uint8_t *>view.buf + start, end - start, position)
+    finally:
+        PyBuffer_Release(&view)
+
+
+cdef bint follow_batch(const uint8_t *at, int64_t size, int64_t position, bint *is_open,
+                       uint64_t *batch) noexcept nogil:
+    """Let the open batch go on with the record at `at`; false if the record breaks it."""
+    cdef uint64_t part[3]
+    if not batch_part(at, size, part):
+        return not is_open[0]
+    if not is_open[0]:
+        batch[0] = <uint64_t>position
+        batch[1] = 0
+        batch[2] = part[2]
+    if part[0] != batch[0] or part[1] != batch[1] or part[2] != batch[2] or part[1] >= part[2]:
+        return False
+    batch[1] += 1
+    is_open[0] = batch[1] < batch[2]
+    return True
+
+
+def scan(memory, Py_ssize_t start, Py_ssize_t end, int64_t position, tuple batch):
+    """See pure_walk.py."""
+    cdef Py_buffer view
+    cdef const uint8_t *base
+    cdef Py_ssize_t at = start
+    cdef Py_ssize_t count = 0
+    cdef int reason = STOP_END
+    cdef bint is_open = batch != (-1, 0, 0)
+    cdef uint64_t part[3]
+    cdef uint64_t before[3]
+    cdef bint was_open
+    cdef object following
+    memset(part, 0, sizeof(part))
+    PyObject_GetBuffer(memory, &view, PyBUF_SIMPLE)
+    try:
+        if start < end and not (0 <= start and end <= view.len):
+            raise ValueError("the range lies outside the memory")
+        if is_open:
+            part[0], part[1], part[2] = batch
+        base = <const uint8_t *>view.buf
+        with nogil:
+            while at < end:
+                reason = check(base + at, end - at, position + (at - start))
+                if reason != STOP_END:
+                    break
+                was_open = is_open
+                memcpy(before, part, sizeof(part))
+                if not follow_batch(
+                    base + at, get32(base + at), position + (at - start), &is_open, part
+                ):
+                    reason = STOP_BATCH
+                    is_open = was_open
+                    memcpy(part, before, sizeof(part))
+                    break
+                at += get32(base + at)
+                count += 1
+    finally:
+        PyBuffer_Release(&view)
+    following = (-1, 0, 0)
+    if is_open:
+        following = (part[0], part[1], part[2])
+    return at, count, reason, following
+
+
+# --- rebuilding -------------------------------------------------------------------------------
+
+
+cdef bint take_target(dict tables, const uint8_t *digits, const uint8_t *entry,
+                      int entry_size) except -1:
+    """Append an entry to its queue's table; false if the queue can not take it."""
+    cdef uint64_t number, offset
+    cdef list table
+    cdef bytearray entries
+    cdef Py_ssize_t size
+    read_hex(digits, 8, &number)
+    read_hex(digits + 8, 12, &offset)
+    found = tables.get(number)
+    if found is None:
+        table = [entry_size, offset, offset, bytearray()]
+        tables[number] = table
+    else:
+        table = found
+        if table[0] != entry_size or table[2] != offset:
+            return False
+    entries = table[3]
+    size = PyByteArray_GET_SIZE(entries)
+    PyByteArray_Resize(entries, size + entry_size)
+    memcpy(PyByteArray_AS_STRING(entries) + size, entry, entry_size)
+    table[2] = offset + 1
+    return True
+
+
+def dispatch(memory, Py_ssize_t start, Py_ssize_t end, dict tables):
+    """See pure_walk.py."""
+    cdef Py_buffer view
+    cdef const uint8_t *base
+    cdef const uint8_t *digits = NULL
+    cdef uint8_t entry[32]
+    cdef Py_ssize_t at = start
+    cdef int64_t size
+    cdef int count, index, entry_size
+    cdef bint continued
+    memset(entry, 0, sizeof(entry))
+    PyObject_GetBuffer(memory, &view, PyBUF_SIMPLE)
+    try:
+        base = <const uint8_t *>view.buf
+        while at < end:
+            size = -1 if at < 0 or end > view.len else size_of(base + at, end - at)
+            if size < 0:
+                raise ValueError("not a record")
+            count = find_targets(base + at, size, &digits)
+            if count:
+                continued = fill_entry(base + at, size, entry)
+                for index in range(count):
+                    entry_size = PRIVATE_ENTRY_SIZE if index or continued else ENTRY_SIZE
+                    if not take_target(tables, digits + index * TARGET_SIZE, entry, entry_size):
+                        return at
+            at += size
+        return -1
+    finally:
+        PyBuffer_Release(&view)
+
+
+def find_system(memory, Py_ssize_t start, Py_ssize_t end, bytes topic, bytes name):
+    """See pure_walk.py."""
+    cdef Py_buffer view
+    cdef const uint8_t *base
+    cdef const uint8_t *properties
+    cdef Py_ssize_t at = start
+    cdef int64_t size
+    cdef bytes first_property = name + b"\x01"
+    cdef const char *wanted = PyBytes_AS_STRING(first_property)
+    cdef Py_ssize_t wanted_size = len(first_property)
+    cdef const char *topic_at = PyBytes_AS_STRING(topic)
+    cdef Py_ssize_t topic_size = len(topic)
+    cdef list found = []
+    PyObject_GetBuffer(memory, &view, PyBUF_SIMPLE)
+    try:
+        base = <const uint8_t *>view.buf
+        while at < end:
+            size = -1 if at < 0 or end > view.len else size_of(base + at, end - at)
+            if size < 0:
+                raise ValueError("not a record")
+            properties = base + at + properties_at(base + at)
+            if (
+                topic_size < BODY_AT
+                and has_topic(properties, topic_at, topic_size)
+                and base + at + size - properties >= wanted_size
+                and memcmp(properties, wanted, wanted_size) == 0
+            ):
+                found.append(at)
+            at += size
+        return found
+    finally:
+        PyBuffer_Release(&view)
+
+
+# --- reading ----------------------------------------------------------------------------------
+
+
+cdef Py_ssize_t measure(const uint8_t *entries, Py_ssize_t stride, Py_ssize_t count,
+                        const uint8_t *memory, int64_t position, int64_t used, bint verify,
+                        int *reason, int64_t *total) noexcept nogil:
+    """How many of the entries' records lie in memory[:used] (and are sound), and their bytes."""
+    cdef Py_ssize_t index
+    cdef int64_t size
+    cdef uint64_t start
+    reason[0] = STOP_END
+    total[0] = 0
+    for index in range(count):
+        start = <uint64_t>get64(entries) - <uint64_t>position
+        size = <int64_t><int>get32(entries + 8)
+        if size < RECORD_SIZE_MIN or size > used or start > <uint64_t>(used - size):
+            return index
+        if verify:
+            reason[0] = check(memory + start, size, get64(entries))
+            if reason[0] == STOP_END and get32(memory + start) != size:
+                reason[0] = STOP_SIZE
+            if reason[0] != STOP_END:
+                return index
+        total[0] += size
+        entries += stride
+    return count
+
+
+def gather(entries, Py_ssize_t stride, Py_ssize_t first, memory, int64_t position, Py_ssize_t used,
+           bint verify):
+    """See pure_walk.py."""
+    cdef Py_buffer entries_view
+    cdef Py_buffer view
+    cdef const uint8_t *entry
+    cdef const uint8_t *base
+    cdef char *out
+    cdef bytes records
+    cdef Py_ssize_t count = 0, index
+    cdef int64_t total = 0
+    cdef int reason = STOP_END
+    if stride < ENTRY_SIZE or first < 0:
+        raise ValueError("no such entries")
+    PyObject_GetBuffer(entries, &entries_view, PyBUF_SIMPLE)
+    try:
+        PyObject_GetBuffer(memory, &view, PyBUF_SIMPLE)
+        try:
+            if not 0 <= used <= view.len:
+                raise ValueError("the range lies outside the memory")
+            base = <const uint8_t *>view.buf
+            count = entries_view.len / stride - first
+            entry = <const uint8_t *>entries_view.buf
+            if count > 0:
+                entry += first * stride
+            else:
+                count = 0
+            if verify:
+                with nogil:
+                    count = measure(
+                        entry, stride, count, base, position, used, True, &reason, &total
+                    )
+            else:
+                count = measure(entry, stride, count, base, position, used, False, &reason, &total)
+            records = PyBytes_FromStringAndSize(NULL, total)
+            out = PyBytes_AS_STRING(records)
+            for index in range(count):
+                memcpy(out, base + (get64(entry) - position), get32(entry + 8))
+                out += get32(entry + 8)
+                entry += stride
+            return records, count, reason
+        finally:
+            PyBuffer_Release(&view)
+    finally:
+        PyBuffer_Release(&entries_view)
+
+
+def check_targets(records, number, offset):
+    """See pure_walk.py."""
+    cdef Py_buffer view
+    cdef const uint8_t *base
+    cdef const uint8_t *digits = NULL
+    cdef Py_ssize_t at = 0
+    cdef Py_ssize_t index = 0
+    cdef int64_t size
+    cdef uint64_t wanted_number = 0, wanted_offset = 0, found_number, found_offset
+    cdef bint possible, named
+    cdef int count, target
+    PyObject_GetBuffer(records, &view, PyBUF_SIMPLE)
+    try:
+        base = <const uint8_t *>view.buf
+        while at < view.len:
+            size = size_of(base + at, view.len - at)
+            if size < 0:
+                raise ValueError("not a record")
+            count = find_targets(base + at, size, &digits)
+            possible = 0 <= number <= 0xFFFFFFFF and 0 <= offset + index <= 0xFFFFFFFFFFFF
+            if possible:
+                wanted_number = number
+                wanted_offset = offset + index
+            named = count == TARGETS_MAX
+            for target in range(count if possible else 0):
+                read_hex(digits + target * TARGET_SIZE, 8, &found_number)
+                read_hex(digits + target * TARGET_SIZE + 8, 12, &found_offset)
+                if found_number == wanted_number and found_offset == wanted_offset:
+                    named = True
+                    break
+            if not named:
+                return index
+            at += size
+            index += 1
+        return -1
+    finally:
+        PyBuffer_Release(&view)
