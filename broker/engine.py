@@ -40,7 +40,8 @@ from broker.port import (
 from broker.queues import Readers
 from broker.records import PREFIX_HEAD_SIZE, TAGS, parse_properties
 from broker.retained import ENTRY, Retained
-from broker.sessions import MqttSession, Sessions
+from broker.session import MqttSession
+from broker.sessions import Sessions
 from broker.state_db import Row, StateDb
 from broker.topics import RETAIN_PROPERTY, TopicRoute, Topics, TopicTemplate
 from core_log.kernels.batch import EXTRA_NONE, Batch
@@ -151,7 +152,7 @@ class Engine:
             system_flag=SYSTEM_FLAG_STATE,
         )
         position = self.topics_.publish(template, batch, row, row + 1, record=record)
-        self.sessions.took_inbound(session.number, packet_id)
+        self.sessions.state.took_inbound(session.number, packet_id)
         return position
 
     def publish_settling(
@@ -431,12 +432,12 @@ class Engine:
         elif kind == "queue":
             value = self.exchanges.row_queue(key)
         elif kind == "filter":
-            value = self.sessions.row_filter(key)
+            value = self.sessions.state.row_filter(key)
         elif kind == "group":
             group = self.core.groups.get(int(key))
             value = None if group is None else {"q": group.queue.number, **group.cursor.snapshot()}
         elif kind == "session":
-            value = self.sessions.row(key)
+            value = self.sessions.state.row(key)
         elif kind == "retained":
             entry = self.retained.get(tuple(key.split("\x00")))
             value = None if entry is None else list(ENTRY.unpack(entry)[:2])
@@ -473,7 +474,7 @@ class Engine:
         for key, value in rows.get("queue", {}).items():
             self.exchanges.load_queue(key, value)
         for key, value in rows.get("filter", {}).items():
-            self.sessions.load_filter(key, value)
+            self.sessions.state.load_filter(key, value)
         queues = {found.queue.number: found.queue for found in self.sessions.filters.values()}
         for key, value in rows.get("group", {}).items():
             cursor = Cursor.restore(value["floor"], value["next"], value["settled"])
@@ -483,7 +484,7 @@ class Engine:
             elif value["q"] in queues:
                 self.core.group(queues[value["q"]], cursor, number=int(key))
         for key, value in rows.get("session", {}).items():
-            self.sessions.load(key, value)
+            self.sessions.state.load(key, value)
         for key, (position, size) in rows.get("retained", {}).items():
             self.retained.set(tuple(key.split("\x00")), position, size)
         for key, value in rows.get("document", {}).items():
@@ -501,7 +502,7 @@ class Engine:
             self._fold_retained(record)
         if QOS2_PROPERTY in record.properties:
             number, _, packet = record.properties[QOS2_PROPERTY].partition(".")
-            self.sessions.took_inbound(int(number, 16), int(packet, 16))
+            self.sessions.state.took_inbound(int(number, 16), int(packet, 16))
         if SETTLES_PROPERTY in record.properties:
             number, _, offset = record.properties[SETTLES_PROPERTY].partition(".")
             group = self.core.groups.get(int(number, 16))
@@ -526,7 +527,7 @@ class Engine:
             group.queue.flushed = group.queue.visible = group.queue.index.end_offset
             group.cursor.clamp(group.queue.index.first_offset, group.queue.index.end_offset)
         self.exchanges.reopen()
-        self.sessions.reopen()
+        self.sessions.state.reopen()
         for group in self.core.groups.values():
             group.cursor.settled.clear()
         known = set(self.core.groups)

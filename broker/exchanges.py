@@ -20,117 +20,29 @@ from typing import Any, Final
 
 from broker.core import Core
 from broker.cursor import Cursor
+from broker.entities import (
+    PREDECLARED,
+    ROOT_EXCHANGE,
+    TYPES,
+    BindingKey,
+    Exchange,
+    NamedQueue,
+    binding_words,
+)
 from broker.errors import Reason, Refused
 from broker.journal import Op, Touched
 from broker.port import (
-    ONE_WORD,
-    REST,
     Consumer,
     Delivery,
-    ExchangeInfo,
     Position,
     QueueInfo,
     Words,
 )
-from broker.queues import Group, Hold, Queue
+from broker.queues import Group, Hold
 from broker.topics import TopicRoute, Topics
 
-ROOT_EXCHANGE: Final = "amq.topic"
-TYPES: Final = ("direct", "fanout", "topic")
-PREDECLARED: Final = {
-    "": "direct",
-    "amq.direct": "direct",
-    "amq.fanout": "fanout",
-    ROOT_EXCHANGE: "topic",
-}
 SUBSCRIPTION_PREFIX: Final = "%SUB%"
 """Queue names of named subscriptions. AMQP clients may not declare them."""
-
-BindingKey = tuple[str, str, str]
-"""Exchange, routing key, arguments as canonical JSON text."""
-
-
-class Exchange:
-    """A declared exchange."""
-
-    __slots__ = ("arguments", "auto_delete", "bindings", "durable", "internal", "name", "type")
-
-    def __init__(self, name: str, value: Mapping[str, Any]) -> None:
-        self.name = name
-        self.type: str = value["type"]
-        self.durable: bool = value["durable"]
-        self.auto_delete: bool = value["auto_delete"]
-        self.internal: bool = value["internal"]
-        self.arguments: Mapping[str, Any] = value["arguments"]
-        self.bindings: set[tuple[str, str]] = set()
-        """(queue, routing key) of its bindings."""
-
-    def value(self) -> dict[str, Any]:
-        """As in the op that declared it."""
-        return {
-            "type": self.type,
-            "durable": self.durable,
-            "auto_delete": self.auto_delete,
-            "internal": self.internal,
-            "arguments": dict(self.arguments),
-        }
-
-    def info(self) -> ExchangeInfo:
-        """As the port tells it."""
-        return ExchangeInfo(name=self.name, **self.value())
-
-
-class NamedQueue:
-    """An AMQP queue or a named subscription: a queue, its one group, its bindings."""
-
-    __slots__ = (
-        "arguments",
-        "auto_delete",
-        "bindings",
-        "durable",
-        "exclusive",
-        "exclusive_hold",
-        "group",
-        "had_consumer",
-        "name",
-        "owner",
-        "queue",
-    )
-
-    def __init__(self, name: str, queue: Queue, group: Group, value: Mapping[str, Any]) -> None:
-        self.name = name
-        self.queue = queue
-        self.group = group
-        self.durable: bool = value["durable"]
-        self.exclusive: bool = value["exclusive"]
-        self.auto_delete: bool = value["auto_delete"]
-        self.arguments: Mapping[str, Any] = value["arguments"]
-        self.owner: object = None
-        """The connection that an exclusive queue belongs to."""
-        self.bindings: dict[BindingKey, Words] = {}
-        self.exclusive_hold: Hold | None = None
-        self.had_consumer = False
-
-    def value(self) -> dict[str, Any]:
-        """As in the op that declared it."""
-        return {
-            "durable": self.durable,
-            "exclusive": self.exclusive,
-            "auto_delete": self.auto_delete,
-            "arguments": dict(self.arguments),
-        }
-
-    def info(self) -> QueueInfo:
-        """As the port tells it."""
-        return QueueInfo(
-            name=self.name,
-            ready_count=self.group.ready_count,
-            consumer_count=len(self.group.holds),
-            durable=self.durable,
-            exclusive=self.exclusive,
-            auto_delete=self.auto_delete,
-            arguments=self.arguments,
-        )
 
 
 @dataclass(slots=True)
@@ -613,20 +525,6 @@ class _Getter:
 
     def cancelled(self) -> None:
         """A get is over before its queue can go."""
-
-
-def binding_words(exchange: Exchange, routing_key: str) -> Words:
-    """The pattern of a binding."""
-    if exchange.type == "fanout":
-        return (exchange.name, REST)
-    words = tuple(routing_key.split("."))
-    if exchange.type == "topic":
-        words = tuple({"*": ONE_WORD, "#": REST}.get(word, word) for word in words)
-    if exchange.name == ROOT_EXCHANGE:
-        return (words[0].replace("/", "."), *words[1:])
-    if not routing_key:
-        return (exchange.name,)
-    return (exchange.name, *words)
 
 
 def _canonical(arguments: Mapping[str, Any]) -> str:

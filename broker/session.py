@@ -1,0 +1,388 @@
+"""One MQTT session: its subscriptions, its packet ids, and what is in flight.
+
+A session outlives its connection (its *link*) unless the client asked for a clean one. It owns the
+packet ids of outbound messages: they are tags that count up, shown to the client modulo 65,535.
+
+Where a subscription's messages come from:
+
+* Persistent session, QoS 1 or 2: a *filter queue*, one per distinct filter, shared by all sessions
+  with that filter, each with its own group (cursor). The queue is named in each record, so it
+  survives; packet ids are in the log before their PUBLISH leaves.
+* Everything else is *live*: it gets what is published while it is connected, straight from memory;
+  what it cannot take at once waits in a bounded queue of positions in memory.
+
+Rules [MQTT-4.3, MQTT-4.4]: a message stays in flight until PUBACK or PUBREC; after PUBREC only its
+packet id stays, until PUBCOMP. On resumption, what is in flight is sent again in the original
+order with its packet ids, DUP set, and owed PUBRELs after it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+from broker.cursor import Cursor
+from broker.port import Delivery, Durability, Position, RecordRun, SessionLink, Words
+from broker.queues import Committed, Group, Hold, Queue
+from broker.unacked import Unacked
+
+if TYPE_CHECKING:
+    from broker.sessions import Sessions
+
+PACKET_IDS: Final = 65_535
+QOS_PROPERTY: Final = "PMQ_QOS"
+OTHER_PROTOCOL_QOS: Final = 1
+"""QoS of messages that were not published by MQTT: acknowledged to their publisher when durable,
+so at least once."""
+
+
+class RetainedHolder:
+    """A retained message in flight: settled without a trace, read again from its place."""
+
+    __slots__ = ("entry",)
+
+    def __init__(self, entry: bytes) -> None:
+        self.entry = entry
+
+
+Holder = Group | RetainedHolder | None
+
+
+class Subscription:
+    """One filter of one session: the consumer of its group, or a live target."""
+
+    __slots__ = ("group", "hold", "qos", "queue", "session", "words")
+
+    def __init__(self, session: MqttSession, words: Words, qos: int) -> None:
+        self.session = session
+        self.words = words
+        self.qos = qos
+        self.queue: Queue | None = None
+        """The filter queue of a durable subscription, else the backlog of a slow live one."""
+        self.group: Group | None = None
+        self.hold: Hold | None = None
+        """Its place in the group while the client is connected."""
+
+    @property
+    def durable(self) -> bool:
+        """Whether messages wait for it while the client is away."""
+        return self.group is not None and self.group.number != 0
+
+    # --- as a consumer of its group ---------------------------------------------------------
+
+    def credit(self) -> int:
+        """See `port.Consumer`."""
+        return self.session.credit()
+
+    def deliver(self, delivery: Delivery) -> None:
+        """See `port.Consumer`."""
+        offset = delivery.first_offset
+        for run in delivery.runs:
+            self.session.send(self, run, self.group, offset, delivery.redelivered)
+            offset += run.count
+
+    def cancelled(self) -> None:
+        """Filter queues go only with their last subscription."""
+
+    # --- as a live target -------------------------------------------------------------------
+
+    def offer(self, run: Committed) -> None:
+        """A run that matches became visible: send it, or let it wait in the backlog."""
+        backlog = self.queue
+        if (backlog is None or not self._lags()) and self.session.credit() >= run.count:
+            for part in run.runs:
+                self.session.send(self, part, None, 0, False)
+            return
+        if backlog is None:
+            core = self.session.core
+            backlog = self.queue = core.volatile_queue(core.limits.backlog_count_max)
+            self.group = core.group(backlog, Cursor(0))
+            self.hold = self.group.add(self)
+        backlog.append(run.spans)
+        backlog.visible += run.count
+        assert self.group is not None
+        self.group.pump()
+
+    def _lags(self) -> bool:
+        assert self.group is not None
+        return self.group.ready_count > 0 or self.group.waiting
+
+    def detach(self) -> None:
+        """The client is gone: stop delivering; a live backlog is forgotten."""
+        if self.hold is not None:
+            self.hold.cancel()
+            self.hold = None
+        if self.group is not None and not self.durable:
+            self.session.core.drop_group(self.group)
+            self.group = None
+            self.queue = None
+
+
+class MqttSession:
+    """The `Session` of the port."""
+
+    def __init__(
+        self,
+        sessions: Sessions,
+        client_id: str,
+        *,
+        number: int,
+        principal: str,
+    ) -> None:
+        self.sessions = sessions
+        self.core = sessions.core
+        self.client_id = client_id
+        self.number = number
+        """0 for a clean session, which leaves no trace in the log."""
+        self.principal = principal
+        self.present = False
+        self.position = Position(0)
+        self.link: SessionLink | None = None
+        self.connection_number = 0
+        """Counts the connections: what was meant for an earlier one is not sent to this."""
+        self.subscriptions: dict[Words, Subscription] = {}
+        self.unacked: Unacked[Holder] = Unacked()
+        self.releasing: dict[int, None] = {}
+        """Tags whose PUBREC came and whose PUBCOMP did not, in order."""
+        self.inbound: set[int] = set()
+        """Packet ids of QoS 2 messages that were taken and not yet released."""
+        self._starved = False
+
+    @property
+    def clean(self) -> bool:
+        """Whether it ends with its connection."""
+        return self.number == 0
+
+    # --- outbound -----------------------------------------------------------------------------
+
+    def credit(self) -> int:
+        """How many messages may be sent now: transport, window, and unambiguous packet ids."""
+        if self.link is None:
+            return 0
+        unacked = self.unacked
+        inflight = unacked.count + len(self.releasing)
+        window = self.core.limits.inflight_count_max - inflight
+        if inflight:
+            window = min(window, PACKET_IDS - 1 - (unacked.next_tag - self._oldest_tag()))
+        if window <= 0:
+            self._starved = True
+            return 0
+        return min(window, self.link.credit())
+
+    def send(
+        self,
+        subscription: Subscription,
+        run: RecordRun,
+        holder: Holder,
+        offset: int,
+        redelivered: bool,
+        *,
+        retain: bool = False,
+    ) -> None:
+        """Send a run to the client. `offset` is its first one in the holder's queue."""
+        link = self.link
+        qos = min(subscription.qos, publish_qos(run))
+        if link is None:
+            return
+        if qos == 0:
+            link.send_publishes(run, qos=0, first_packet_id=0, duplicate=False, retain=retain)
+            if isinstance(holder, Group):
+                holder.settle(offset, run.count)
+            return
+        if self.clean or not isinstance(holder, Group):
+            tag = self.unacked.add(holder, offset, run.count)
+            link.send_publishes(
+                run,
+                qos=qos,
+                first_packet_id=packet_id(tag),
+                duplicate=False,
+                retain=retain,
+            )
+            return
+        tag = self.unacked.next_tag
+        position = self.core.journal.write(
+            {
+                "op": "assign",
+                "s": self.number,
+                "t": tag,
+                "g": holder.number,
+                "o": offset,
+                "n": run.count,
+            }
+        )
+        self.core.commits.when(
+            position,
+            Durability.FLUSHED,
+            self._send_assigned,
+            self.connection_number,
+            run,
+            qos,
+            tag,
+            redelivered,
+        )
+
+    def _send_assigned(
+        self, connection_number: int, run: RecordRun, qos: int, tag: int, duplicate: bool
+    ) -> None:
+        if self.link is not None and connection_number == self.connection_number:
+            self.link.send_publishes(
+                run,
+                qos=qos,
+                first_packet_id=packet_id(tag),
+                duplicate=duplicate,
+                retain=False,
+            )
+
+    def acknowledged(self, first_packet_id: int, count: int) -> None:
+        """See `port.Session`."""
+        tag = self._tag(first_packet_id)
+        self._settle(self.unacked.settle_present(tag, tag + count - 1))
+        self._resume_if_starved()
+
+    def received(self, first_packet_id: int, count: int) -> None:
+        """See `port.Session`."""
+        tag = self._tag(first_packet_id)
+        if self.clean:
+            self._settle(self.unacked.settle_present(tag, tag + count - 1))
+            self._releasing(tag, count)
+            if self.link is not None:
+                self.link.send_pubrels(first_packet_id, count)
+            return
+        position = self.core.journal.write({"op": "rel+", "s": self.number, "t": tag, "n": count})
+        self.core.commits.when(
+            position,
+            Durability.FLUSHED,
+            self._send_pubrels,
+            self.connection_number,
+            first_packet_id,
+            count,
+        )
+
+    def _send_pubrels(self, connection_number: int, first_packet_id: int, count: int) -> None:
+        if self.link is not None and connection_number == self.connection_number:
+            self.link.send_pubrels(first_packet_id, count)
+
+    def completed(self, first_packet_id: int, count: int) -> None:
+        """See `port.Session`."""
+        tag = self._tag(first_packet_id)
+        if self.clean:
+            self.forget_released(tag, count)
+        else:
+            self.core.journal.write({"op": "rel-", "s": self.number, "t": tag, "n": count})
+        self._resume_if_starved()
+
+    def _releasing(self, tag: int, count: int) -> None:
+        for one in range(tag, min(tag + count, self.unacked.next_tag)):
+            self.releasing[one] = None
+
+    def start_release(self, tag: int, count: int) -> None:
+        """PUBREC was received (an op)."""
+        self._settle(self.unacked.settle_present(tag, tag + count - 1))
+        self._releasing(tag, count)
+
+    def forget_released(self, tag: int, count: int) -> None:
+        """PUBCOMP was received (an op)."""
+        for one in range(tag, tag + count):
+            self.releasing.pop(one, None)
+
+    def _settle(self, runs: Sequence[tuple[Holder, int, int]]) -> None:
+        for holder, offset, count in runs:
+            if isinstance(holder, Group):
+                holder.settle(offset, count)
+
+    def _oldest_tag(self) -> int:
+        oldest = self.unacked.first_tag
+        if self.releasing:
+            oldest = min(oldest, next(iter(self.releasing)))
+        return oldest
+
+    def _tag(self, packet: int) -> int:
+        """The tag that the packet id stands for, or one that is not in flight."""
+        oldest = self._oldest_tag()
+        return oldest + (packet - packet_id(oldest)) % PACKET_IDS
+
+    def _resume_if_starved(self) -> None:
+        if self._starved:
+            self._starved = False
+            self.ready()
+
+    def ready(self) -> None:
+        """See `port.Session`."""
+        for subscription in list(self.subscriptions.values()):
+            if subscription.hold is not None:
+                subscription.hold.ready()
+
+    # --- inbound QoS 2 ------------------------------------------------------------------------
+
+    def is_duplicate(self, packet: int) -> bool:
+        """See `port.Session`."""
+        return packet in self.inbound
+
+    def released(self, packet: int) -> Position:
+        """See `port.Session`."""
+        if packet not in self.inbound or self.clean:
+            self.inbound.discard(packet)
+            return Position(0)
+        return self.core.journal.write({"op": "in-", "s": self.number, "p": packet})
+
+    # --- subscriptions ------------------------------------------------------------------------
+
+    def subscribe(self, words: Words, qos: int) -> Position:
+        """See `port.Session`."""
+        return self.sessions.subscribe(self, words, qos)
+
+    def unsubscribe(self, words: Words) -> Position:
+        """See `port.Session`."""
+        return self.sessions.unsubscribe(self, words)
+
+    def replay_retained(self, words: Words, qos: int) -> None:
+        """See `port.Session`."""
+        subscription = self.subscriptions.get(words)
+        if subscription is not None:
+            self.sessions.replay_retained(self, subscription)
+
+    # --- connection ---------------------------------------------------------------------------
+
+    def resume(self) -> None:
+        """See `port.Session`."""
+        self.sessions.resend(self, self._resumed)
+
+    def _resumed(self) -> None:
+        """What was in flight is on its way again: now what is new."""
+        for subscription in self.subscriptions.values():
+            self.attach(subscription)
+        self.ready()
+
+    def attach(self, subscription: Subscription) -> None:
+        """Begin to deliver to the connected client."""
+        if subscription.durable:
+            if subscription.hold is None and subscription.group is not None:
+                subscription.hold = subscription.group.add(subscription)
+        else:
+            self.sessions.topics.router.subscribe(subscription.words, subscription)
+
+    def disconnect(self) -> None:
+        """See `port.Session`."""
+        self.link = None
+        self.connection_number += 1
+        for subscription in self.subscriptions.values():
+            if not subscription.durable:
+                self.sessions.topics.router.unsubscribe(subscription.words, subscription)
+            subscription.detach()
+        if self.clean:
+            self.sessions.ended(self)
+
+
+def packet_id(tag: int) -> int:
+    """The packet id that the client sees: 1 to 65,535 [MQTT-2.3.1-1]."""
+    return (tag - 1) % PACKET_IDS + 1
+
+
+def publish_qos(run: RecordRun) -> int:
+    """The QoS that the run was published with."""
+    qos: int | None = run.meta.cache.get("broker.qos")
+    if qos is None:
+        stored = run.meta.properties.get(QOS_PROPERTY)
+        qos = OTHER_PROTOCOL_QOS if stored is None else int(stored)
+        run.meta.cache["broker.qos"] = qos
+    return qos

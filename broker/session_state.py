@@ -1,0 +1,238 @@
+"""The part of MQTT sessions that survives: their ops, and their rows in `state.db`.
+
+A session's op says what happened (a subscription, a PUBREC); its row says how things stand. Both
+lead to the same `MqttSession`. Acks are not here: they are the cursors' (`core.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from broker.core import Core
+from broker.cursor import Cursor
+from broker.journal import Op, Touched
+from broker.port import Words
+from broker.queues import Group, Queue
+from broker.session import MqttSession, Subscription
+from broker.topics import Topics
+
+if TYPE_CHECKING:
+    from broker.sessions import Sessions
+
+
+class FilterQueue:
+    """A filter queue and the sessions that read it."""
+
+    __slots__ = ("queue", "words")
+
+    def __init__(self, words: Words, queue: Queue) -> None:
+        self.words = words
+        self.queue = queue
+
+
+class SessionState:
+    """Sessions and filter queues as the log has them."""
+
+    def __init__(self, core: Core, topics: Topics, sessions: Sessions) -> None:
+        self.core = core
+        self.topics = topics
+        self._sessions = sessions
+        self.by_client: dict[str, MqttSession] = {}
+        self.by_number: dict[int, MqttSession] = {}
+        self.filters: dict[Words, FilterQueue] = {}
+        for name, handler in (
+            ("session+", self._apply_session),
+            ("session-", self._apply_session_end),
+            ("fq+", self._apply_filter),
+            ("fq-", self._apply_filter_end),
+            ("sub+", self._apply_subscribe),
+            ("sub-", self._apply_unsubscribe),
+            ("assign", self._apply_assign),
+            ("rel+", self._apply_release),
+            ("rel-", self._apply_complete),
+            ("in-", self._apply_inbound_release),
+        ):
+            core.journal.handle(name, handler)
+
+    # --- ops ------------------------------------------------------------------------------
+
+    def _apply_session(self, op: Op) -> Touched:
+        self.load(str(op["n"]), {"c": op["c"], "u": op["u"]})
+        return [("session", str(op["n"]))]
+
+    def _apply_session_end(self, op: Op) -> Touched:
+        session = self.by_number.pop(op["n"], None)
+        if session is not None and self.by_client.get(session.client_id) is session:
+            del self.by_client[session.client_id]
+        return [("session", str(op["n"]))]
+
+    def _apply_filter(self, op: Op) -> Touched:
+        self.load_filter(str(op["n"]), {"w": op["w"]})
+        return [("filter", str(op["n"]))]
+
+    def _apply_filter_end(self, op: Op) -> Touched:
+        words = tuple(op["w"])
+        found = self.filters.pop(words, None)
+        if found is None:
+            return []
+        self.topics.router.unsubscribe(words, found.queue)
+        self.core.store.drop_index(found.queue.number)
+        return [("filter", str(found.queue.number))]
+
+    def _apply_subscribe(self, op: Op) -> Touched:
+        session = self.by_number.get(op["s"])
+        if session is None:
+            return []
+        words = tuple(op["w"])
+        subscription = session.subscriptions.get(words)
+        if subscription is None:
+            subscription = Subscription(session, words, op["q"])
+            session.subscriptions[words] = subscription
+        subscription.qos = op["q"]
+        touched = [("session", str(session.number))]
+        if op["g"] and subscription.group is None:
+            self.core.saw_number(op["g"])
+            queue = self.filters[words].queue
+            subscription.queue = queue
+            subscription.group = self.core.group(queue, Cursor(op["o"]), number=op["g"])
+            touched.append(("group", str(op["g"])))
+        return touched
+
+    def _apply_unsubscribe(self, op: Op) -> Touched:
+        session = self.by_number.get(op["s"])
+        subscription = session.subscriptions.pop(tuple(op["w"]), None) if session else None
+        if session is None or subscription is None:
+            return []
+        touched = [("session", str(session.number))]
+        group = subscription.group
+        if subscription.durable and group is not None:
+            touched.append(("group", str(group.number)))
+            for tag, holder, _, count in session.unacked.runs():
+                if holder is group:
+                    session.unacked.settle(tag, tag + count - 1)
+            subscription.hold = None
+            self.core.drop_group(group)
+        else:
+            subscription.detach()
+        return touched
+
+    def _apply_assign(self, op: Op) -> Touched:
+        session = self.by_number.get(op["s"])
+        group = self.core.groups.get(op["g"])
+        if session is None or group is None:
+            return []
+        session.unacked.next_tag = max(session.unacked.next_tag, op["t"])
+        session.unacked.add(group, op["o"], op["n"])
+        group.cursor.delivered_to(op["o"] + op["n"])
+        return [("session", str(session.number)), ("group", str(op["g"]))]
+
+    def _apply_release(self, op: Op) -> Touched:
+        session = self.by_number.get(op["s"])
+        if session is None:
+            return []
+        session.start_release(op["t"], op["n"])
+        return [("session", str(session.number))]
+
+    def _apply_complete(self, op: Op) -> Touched:
+        session = self.by_number.get(op["s"])
+        if session is None:
+            return []
+        session.forget_released(op["t"], op["n"])
+        return [("session", str(session.number))]
+
+    def took_inbound(self, number: int, packet: int) -> None:
+        """A QoS 2 message of the session was stored (its record says so)."""
+        session = self.by_number.get(number)
+        if session is not None:
+            session.inbound.add(packet)
+            self.core.journal.dirty.add(("session", str(number)))
+
+    def _apply_inbound_release(self, op: Op) -> Touched:
+        session = self.by_number.get(op["s"])
+        if session is None:
+            return []
+        session.inbound.discard(op["p"])
+        return [("session", str(session.number))]
+
+    # --- snapshot -------------------------------------------------------------------------
+
+    def load(self, key: str, value: Mapping[str, Any]) -> None:
+        """Take a session from its op or its snapshot."""
+        number = int(key)
+        self.core.saw_number(number)
+        session = MqttSession(self._sessions, value["c"], number=number, principal=value["u"])
+        self.by_number[number] = session
+        self.by_client[value["c"]] = session
+        session.inbound.update(value.get("in", ()))
+        session.releasing.update(dict.fromkeys(value.get("rel", ())))
+        for words, qos, group_number in value.get("subs", ()):
+            subscription = Subscription(session, tuple(words), qos)
+            session.subscriptions[tuple(words)] = subscription
+            group = self.core.groups.get(group_number)
+            if group is not None:
+                subscription.group = group
+                subscription.queue = group.queue
+        for tag, group_number, offset, count in value.get("unacked", ()):
+            group = self.core.groups.get(group_number)
+            if group is not None:
+                session.unacked.next_tag = tag
+                session.unacked.add(group, offset, count)
+        session.unacked.next_tag = value.get("next", 1)
+
+    def row(self, key: str) -> Mapping[str, Any] | None:
+        """The session as a JSON value for the snapshot."""
+        session = self.by_number.get(int(key))
+        if session is None:
+            return None
+        return {
+            "c": session.client_id,
+            "u": session.principal,
+            "in": sorted(session.inbound),
+            "rel": list(session.releasing),
+            "next": session.unacked.next_tag,
+            "subs": [
+                [list(s.words), s.qos, s.group.number if s.group and s.durable else 0]
+                for s in session.subscriptions.values()
+            ],
+            "unacked": [
+                [tag, holder.number, offset, count]
+                for tag, holder, offset, count in session.unacked.runs()
+                if isinstance(holder, Group) and holder.number
+            ],
+        }
+
+    def load_filter(self, key: str, value: Mapping[str, Any]) -> None:
+        """Take a filter queue from its op or its snapshot."""
+        number = int(key)
+        self.core.saw_number(number)
+        words = tuple(value["w"])
+        queue = self.core.durable_queue(number, own=False)
+        self.filters[words] = FilterQueue(words, queue)
+        self.topics.router.subscribe(words, queue)
+
+    def row_filter(self, key: str) -> Mapping[str, Any] | None:
+        """The filter queue as a JSON value for the snapshot."""
+        number = int(key)
+        for found in self.filters.values():
+            if found.queue.number == number:
+                return {"w": list(found.words)}
+        return None
+
+    def reopen(self) -> None:
+        """After a restart: drop from what is in flight what the cursors know as settled, and give
+        everything else that was delivered back to its queue."""
+        for session in self.by_number.values():
+            kept: dict[Group, list[tuple[int, int]]] = {}
+            for tag, holder, offset, count in session.unacked.runs():
+                if not isinstance(holder, Group):
+                    continue
+                for at in range(count):
+                    if holder.cursor.is_settled(offset + at):
+                        session.unacked.settle(tag + at, tag + at)
+                    else:
+                        kept.setdefault(holder, []).append((offset + at, 1))
+            for subscription in session.subscriptions.values():
+                group = subscription.group
+                if group is not None and subscription.durable:
+                    group.cursor.reopen(kept.get(group, ()))
