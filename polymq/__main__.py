@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import traceback
 from typing import Any
@@ -32,11 +31,6 @@ def run(arguments: list[str] | None = None) -> int:
         return complain(error.format_message(), ExitCode.FAILED)
     except (click.Abort, KeyboardInterrupt):
         return complain("interrupted", ExitCode.INTERRUPTED)
-    except BrokenPipeError:
-        # Whoever read our output has enough (`polymq message read | head`). Nothing more to say,
-        # and nothing to flush at exit either.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return ExitCode.OK
     except Exception:  # noqa: BLE001  (the rim of the program: what is left is a bug of ours)
         traceback.print_exc()
         return complain("this is a bug; please report the lines above", ExitCode.BUG)

@@ -11,16 +11,17 @@ import asyncio
 import json
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 import prometheus_client
 from aiohttp import web
 
 from broker.port import BrokerPort, Durability, Position, Reason, Refused, StorageFailed, TopicInfo
 from polymq.errors import ExitCode, Failure, bind_problem
+from polymq.metrics import metrics_route
+from polymq.ports import ADMIN_HEADER, ADMIN_HOST
 from polymq.settings import is_loopback
 
-HOST: Final = "127.0.0.1"
-ADMIN_HEADER: Final = "X-PolyMQ-Admin"
 BODY_BYTES_MAX: Final = 64 * 1024
 QUEUES_MAX: Final = 1024
 """Of one topic: more readers in parallel than any group has."""
@@ -72,7 +73,7 @@ class AdminServer:
         app = web.Application(client_max_size=BODY_BYTES_MAX, middlewares=[_guard, _translate])
         app.add_routes(
             [
-                web.get("/metrics", self._get_metrics),
+                metrics_route(self._registry),
                 web.get("/health", self._get_health),
                 web.get("/topics", self._get_topics),
                 web.get("/topics/{name}", self._get_topic),
@@ -82,12 +83,12 @@ class AdminServer:
         )
         self._runner = web.AppRunner(app, access_log=None, handle_signals=False)
         await self._runner.setup()
-        site = web.TCPSite(self._runner, HOST, port)
+        site = web.TCPSite(self._runner, ADMIN_HOST, port)
         try:
             await site.start()
         except OSError as error:
             await self.stop()
-            text = f"admin: {bind_problem(HOST, port, error)}"
+            text = f"admin: {bind_problem(ADMIN_HOST, port, error)}"
             raise Failure(ExitCode.CANNOT_LISTEN, text) from error
         return int(self._runner.addresses[0][1])
 
@@ -98,12 +99,6 @@ class AdminServer:
             self._runner = None
 
     # --- handlers -------------------------------------------------------------------------
-
-    async def _get_metrics(self, _request: web.Request) -> web.Response:
-        body = prometheus_client.generate_latest(self._registry)
-        return web.Response(
-            body=body, headers={"Content-Type": prometheus_client.CONTENT_TYPE_LATEST}
-        )
 
     async def _get_health(self, _request: web.Request) -> web.Response:
         health = self._health()
@@ -170,8 +165,7 @@ def _topic_value(topic: TopicInfo) -> dict[str, Any]:
 
 @web.middleware
 async def _guard(request: web.Request, handler: Handler) -> web.StreamResponse:
-    host = request.headers.get("Host", "")
-    name = host.rpartition(":")[0] if host.count(":") == 1 or "]" in host else host
+    name = urlsplit("//" + request.headers.get("Host", "")).hostname or ""
     if not is_loopback(name):
         return _problem(403, "this door is for this machine: ask for it by 127.0.0.1")
     if request.method not in ("GET", "HEAD") and ADMIN_HEADER not in request.headers:

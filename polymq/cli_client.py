@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from datetime import UTC, datetime
 from typing import Any
@@ -193,7 +194,12 @@ def message_read(
     reader = MessageReader(_ports(options), topic)
     shown = 0
     for stored in reader.read(queue=queue, start=start, follow=follow or start == "next"):
-        _show(stored, form)
+        try:
+            _show(stored, form)
+        except BrokenPipeError:
+            # Whoever read our output has enough (`| head`): nothing more to say, at exit either.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return ExitCode.OK
         shown += 1
         if shown == count:
             break

@@ -13,11 +13,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import quote
 
-from broker.port import decode_name, encode_name
-from polymq.admin import ADMIN_HEADER
-from polymq.admin import HOST as ADMIN_HOST
+from broker.port import decode_name
 from polymq.errors import ExitCode, Failure
-from polymq.ports import Ports
+from polymq.ports import ADMIN_HEADER, ADMIN_HOST, Ports
 from remoting.client import ClientSettings
 from remoting.codes import ResponseCode
 from remoting.driver_blocking import BlockingClient
@@ -190,8 +188,7 @@ class MessageReader:
 
     def __init__(self, ports: Ports, topic: str) -> None:
         self._host, self._port = ports.host, _open_port(ports.rocketmq, "RocketMQ")
-        self._topic = encode_name(topic)
-        self._name = topic
+        self._topic = topic
         # A person waits: better to say at once that nobody is there.
         patience = ClientSettings(attempts_max=1, call_seconds=ANSWER_SECONDS_MAX)
         self._client = BlockingClient([f"{self._host}:{self._port}"], settings=patience)
@@ -202,7 +199,7 @@ class MessageReader:
             yield from self._read(queue, start, follow)
         except RequestFailed as error:
             if error.code == ResponseCode.TOPIC_NOT_EXIST:
-                text = f"there is no topic {self._name!r}"
+                text = f"there is no topic {self._topic!r}"
                 raise Failure(ExitCode.FAILED, text) from error
             raise Failure(ExitCode.FAILED, error.remark or str(error)) from error
         except (Unreachable, CallFailed) as error:
@@ -218,7 +215,7 @@ class MessageReader:
                 if queue is None or queue == number:
                     places[owner.broker, number] = self._first(owner.broker, number, start)
         if not places:
-            raise Failure(ExitCode.FAILED, f"topic {self._name} has no queue {queue}")
+            raise Failure(ExitCode.FAILED, f"topic {self._topic} has no queue {queue}")
         pause = threading.Event()
         while True:
             got = False

@@ -16,6 +16,8 @@ from collections.abc import Callable
 from dataclasses import fields
 from typing import Any, Final
 
+from prometheus_client import CollectorRegistry
+
 from broker.engine import Engine
 from broker.errors import StorageFailed
 from broker.limits import Limits as EngineLimits
@@ -168,24 +170,23 @@ class Node:
         settings = self._settings
         context = Context(loop)
         self._stack.append(context.close)
+        registry = make_registry(self._probes())
         ports: dict[str, int | None] = {}
         for name, make in DOORS.items():
             section = getattr(settings, name)
             ports[name] = None
             if not section.enabled:
                 continue
-            door = self._doors[name] = make(settings, self._engine, context)
+            door = self._doors[name] = make(settings, self._engine, context, registry)
             try:
                 ports[name] = await door.start(settings.server.host, section.port)
             except CannotListen as error:
                 raise Failure(ExitCode.CANNOT_LISTEN, f"{name}: {error}") from error
-        ports["admin"] = await self._open_admin() if settings.admin.enabled else None
+        ports["admin"] = await self._open_admin(registry) if settings.admin.enabled else None
         return ports
 
-    async def _open_admin(self) -> int:
-        admin = AdminServer(
-            port=self._engine, registry=make_registry(self._probes()), health=self._health
-        )
+    async def _open_admin(self, registry: CollectorRegistry) -> int:
+        admin = AdminServer(port=self._engine, registry=registry, health=self._health)
         self._stack.append(admin.stop)
         return await admin.start(self._settings.admin.port)
 

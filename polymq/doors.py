@@ -8,9 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final, Protocol
 
+from prometheus_client import CollectorRegistry
+
 from broker.port import BrokerPort
 from net.connection import Context
-from polymq.settings import MIB, Settings
+from polymq.metrics import metrics_route
+from polymq.settings import MIB, Settings, is_loopback
 
 
 class Door(Protocol):
@@ -27,7 +30,9 @@ class Door(Protocol):
         """Clients that are connected now."""
 
 
-def make_mqtt(settings: Settings, engine: BrokerPort, context: Context) -> Door:
+def make_mqtt(
+    settings: Settings, engine: BrokerPort, context: Context, _registry: CollectorRegistry
+) -> Door:
     """MQTT over TCP."""
     from gateways.mqtt.limits import PUBLISH_OVERHEAD_BYTES, Limits
     from gateways.mqtt.server import MqttServer
@@ -39,7 +44,9 @@ def make_mqtt(settings: Settings, engine: BrokerPort, context: Context) -> Door:
     return MqttServer(port=engine, context=context, limits=limits)
 
 
-def make_amqp(settings: Settings, engine: BrokerPort, context: Context) -> Door:
+def make_amqp(
+    settings: Settings, engine: BrokerPort, context: Context, _registry: CollectorRegistry
+) -> Door:
     """AMQP 0-9-1 over TCP."""
     from gateways.amqp.limits import Limits
     from gateways.amqp.server import AmqpServer
@@ -51,8 +58,10 @@ def make_amqp(settings: Settings, engine: BrokerPort, context: Context) -> Door:
     return AmqpServer(port=engine, context=context, limits=limits)
 
 
-def make_http(settings: Settings, engine: BrokerPort, context: Context) -> Door:
-    """CloudEvents over HTTP."""
+def make_http(
+    settings: Settings, engine: BrokerPort, context: Context, registry: CollectorRegistry
+) -> Door:
+    """CloudEvents over HTTP, and `/metrics` as long as only this machine can ask for it."""
     from gateways.http_cloudevents.limits import HttpLimits, WebhookSettings
     from gateways.http_cloudevents.server import HttpServer
 
@@ -69,10 +78,13 @@ def make_http(settings: Settings, engine: BrokerPort, context: Context) -> Door:
         allow_networks=tuple(settings.http.webhook_allow_networks),
         deny_networks=tuple(settings.http.webhook_deny_networks),
     )
-    return HttpServer(port=engine, context=context, limits=limits, webhooks=webhooks)
+    routes = [metrics_route(registry)] if is_loopback(settings.server.host) else []
+    return HttpServer(port=engine, context=context, limits=limits, webhooks=webhooks, routes=routes)
 
 
-def make_rocketmq(settings: Settings, engine: BrokerPort, context: Context) -> Door:
+def make_rocketmq(
+    settings: Settings, engine: BrokerPort, context: Context, _registry: CollectorRegistry
+) -> Door:
     """RocketMQ's remoting protocol."""
     from gateways.rocketmq.limits import RocketmqLimits
     from gateways.rocketmq.server import RocketmqServer
@@ -81,7 +93,9 @@ def make_rocketmq(settings: Settings, engine: BrokerPort, context: Context) -> D
     return RocketmqServer(port=engine, context=context, limits=limits)
 
 
-DOORS: Final[Mapping[str, Callable[[Settings, BrokerPort, Context], Door]]] = {
+Maker = Callable[[Settings, BrokerPort, Context, CollectorRegistry], Door]
+
+DOORS: Final[Mapping[str, Maker]] = {
     "mqtt": make_mqtt,
     "amqp": make_amqp,
     "http": make_http,

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 import prometheus_client
+from aiohttp import web
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 Value = float | Mapping[str, float]
@@ -55,3 +56,14 @@ def make_registry(probes: Iterable[Probe]) -> prometheus_client.CollectorRegistr
     prometheus_client.ProcessCollector(registry=registry)
     prometheus_client.PlatformCollector(registry=registry)
     return registry
+
+
+def metrics_route(registry: prometheus_client.CollectorRegistry) -> web.RouteDef:
+    """`GET /metrics` in Prometheus' text format."""
+
+    async def answer(_request: web.Request) -> web.Response:
+        body = prometheus_client.generate_latest(registry)
+        headers = {"Content-Type": prometheus_client.CONTENT_TYPE_LATEST}
+        return web.Response(body=body, headers=headers)
+
+    return web.get("/metrics", answer)

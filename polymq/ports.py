@@ -15,6 +15,9 @@ from typing import Final
 from polymq.settings import Settings
 
 FILE_NAME: Final = "server.json"
+ADMIN_HOST: Final = "127.0.0.1"
+ADMIN_HEADER: Final = "X-PolyMQ-Admin"
+"""What a request to the admin door carries that changes something."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

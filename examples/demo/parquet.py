@@ -93,7 +93,7 @@ def rows_of_server(address: str) -> Counter[Row]:
     rows: Counter[Row] = Counter()
     with BlockingClient([address]) as client:
         for named in client.topics():
-            topic = named.stored
+            topic = named.user or named.stored
             for broker in client.route(topic).brokers:
                 for queue in range(broker.queue_count):
                     bounds = client.bounds(topic, broker.broker, queue)
@@ -109,7 +109,7 @@ def rows_of_server(address: str) -> Counter[Row]:
                         )
                         for record in iterate_records(pulled.records):
                             digest = hashlib.sha256(record.body).hexdigest()
-                            rows[named.user or topic, queue, record.queue_offset, digest] += 1
+                            rows[topic, queue, record.queue_offset, digest] += 1
                             offset = record.queue_offset + 1
     return rows
 

@@ -1,0 +1,105 @@
+"""The operator's door: metrics, health, and who may not come in."""
+
+from __future__ import annotations
+
+import http.client
+import json
+
+import paho.mqtt.client as mqtt
+import pytest
+from paho.mqtt.enums import CallbackAPIVersion
+
+
+def ask(server, method: str, path: str, **headers: str):
+    connection = http.client.HTTPConnection(server.host, server.admin_port, timeout=10)
+    connection.request(method, path, headers=headers)
+    answer = connection.getresponse()
+    body = answer.read()
+    connection.close()
+    return answer.status, body
+
+
+def metrics(server) -> dict[str, float]:
+    status, body = ask(server, "GET", "/metrics")
+    assert status == 200
+    lines = [line for line in body.decode().splitlines() if not line.startswith("#")]
+    return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines)}
+
+
+def publish(server, count: int) -> mqtt.Client:
+    """Publish and stay connected."""
+    client = mqtt.Client(CallbackAPIVersion.VERSION2, reconnect_on_failure=False)
+    client.connect(server.host, server.mqtt_port)
+    client.loop_start()
+    for number in range(count):
+        client.publish("metered/x", str(number), qos=1).wait_for_publish(10)
+    return client
+
+
+def test_metrics_count_what_happens(server) -> None:
+    before = metrics(server)
+    assert before["polymq_messages_stored_total"] == 0
+    client = publish(server, 5)
+    after = metrics(server)
+    assert after["polymq_messages_stored_total"] == 5
+    assert after["polymq_topics"] == 1
+    assert after['polymq_connections{protocol="mqtt"}'] == 1
+    assert after["polymq_log_flushed_bytes_total"] > before["polymq_log_flushed_bytes_total"]
+    assert after["polymq_read_only"] == 0
+    assert after["polymq_bugs_total"] == 0
+    client.disconnect()
+    client.loop_stop()
+
+
+def test_metrics_are_at_the_http_port_too(server) -> None:
+    connection = http.client.HTTPConnection(server.host, server.http_port, timeout=10)
+    connection.request("GET", "/metrics")
+    answer = connection.getresponse()
+    body = answer.read().decode()
+    connection.close()
+    assert answer.status == 200
+    assert answer.headers["Content-Type"].startswith("text/plain")
+    assert "polymq_topics 0.0" in body
+
+
+def test_health(server) -> None:
+    status, body = ask(server, "GET", "/health")
+    assert status == 200
+    assert json.loads(body)["status"] == "ok"
+
+
+@pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "[::1]", "localhost:9464"])
+def test_names_of_this_machine_are_let_in(server, host) -> None:
+    assert ask(server, "GET", "/topics", Host=host)[0] == 200
+
+
+@pytest.mark.parametrize("host", ["evil.example", "evil.example:9464", "127.0.0.1.evil.example"])
+def test_a_page_that_rebinds_its_name_is_kept_out(server, host) -> None:
+    status, body = ask(server, "GET", "/topics", Host=host)
+    assert status == 403
+    assert "127.0.0.1" in json.loads(body)["detail"]
+
+
+def test_changes_need_the_header_that_pages_cannot_send(server) -> None:
+    assert ask(server, "PUT", "/topics/t")[0] == 403
+    assert ask(server, "DELETE", "/topics/t")[0] == 403
+    assert json.loads(ask(server, "GET", "/topics")[1])["topics"] == []
+    created = {"X-PolyMQ-Admin": "test"}
+    assert ask(server, "PUT", "/topics/t", **created)[0] == 201
+    assert ask(server, "OPTIONS", "/topics/t", **created)[0] == 405
+
+
+@pytest.mark.parametrize("count", ["0", "-1", "x", "100000"])
+def test_a_senseless_number_of_queues_is_refused(server, count) -> None:
+    status, body = ask(server, "PUT", f"/topics/t?queues={count}", **{"X-PolyMQ-Admin": "test"})
+    assert status == 400
+    assert "queues" in json.loads(body)["detail"]
+
+
+def test_the_door_can_be_left_closed(start_server) -> None:
+    server = start_server(**{"admin.enabled": False, "amqp.enabled": False})
+    assert server.admin_port == 0
+    assert server.amqp_port == 0
+    client = publish(server, 1)
+    client.disconnect()
+    client.loop_stop()

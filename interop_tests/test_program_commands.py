@@ -1,0 +1,150 @@
+"""`polymq topic` and `polymq message` against a running server, as a person types them."""
+
+from __future__ import annotations
+
+import base64
+import json
+import signal
+import subprocess
+import sys
+
+COMMAND_SECONDS_MAX = 60.0
+AWKWARD = bytes(range(256)) + b"\xff\xfe\0"
+
+
+def polymq(server, *arguments: str, body: bytes = b"", code: int = 0):
+    """Run a command that finds the server by its data directory."""
+    ended = subprocess.run(
+        [sys.executable, "-m", "polymq", *arguments, "--data-directory", server.data_directory],
+        input=body,
+        capture_output=True,
+        check=False,
+        timeout=COMMAND_SECONDS_MAX,
+    )
+    assert ended.returncode == code, ended.stderr.decode()
+    return ended
+
+
+def complaint(server, *arguments: str, code: int) -> str:
+    line = polymq(server, *arguments, code=code).stderr.decode()
+    assert line.count("\n") == 1
+    return line
+
+
+def test_life_of_a_topic(server) -> None:
+    assert b"There is no topic yet" in polymq(server, "topic", "list").stdout
+    assert b"created" in polymq(server, "topic", "create", "orders", "--queues", "3").stdout
+    assert b"was there already" in polymq(server, "topic", "create", "orders").stdout
+    shown = json.loads(polymq(server, "topic", "show", "orders", "--json").stdout)
+    assert [queue["queue"] for queue in shown["queues"]] == [0, 1, 2]
+    listed = json.loads(polymq(server, "topic", "list", "--json").stdout)
+    assert [topic["name"] for topic in listed] == ["orders"]
+    server.kill()
+    server.restart()
+    assert b"queue 2: empty, next offset 0" in polymq(server, "topic", "show", "orders").stdout
+    assert b"deleted" in polymq(server, "topic", "delete", "orders", "--yes").stdout
+    assert "there is no topic 'orders'" in complaint(server, "topic", "show", "orders", code=1)
+
+
+def test_delete_asks_and_no_means_no(server) -> None:
+    polymq(server, "topic", "create", "kept")
+    asked = polymq(server, "topic", "delete", "kept", body=b"n\n", code=130)
+    assert b"Delete topic kept with 0 messages?" in asked.stderr
+    polymq(server, "topic", "show", "kept")
+
+
+def test_names_with_awkward_characters(server) -> None:
+    """Slash, space, percent, umlaut: the name comes back as it was given."""
+    name = "a/b c%41 ü"
+    polymq(server, "topic", "create", name)
+    polymq(server, "message", "publish", name, "tag", "body")
+    assert json.loads(polymq(server, "topic", "list", "--json").stdout)[0]["name"] == name
+    message = json.loads(polymq(server, "message", "read", name, "--format", "json").stdout)
+    assert (message["topic"], message["tag"]) == (name, "tag")
+
+
+def test_names_that_are_the_brokers_own_are_refused(server) -> None:
+    line = complaint(server, "topic", "create", "RMQ_SYS_POLYMQ_STATE", code=1)
+    assert "RMQ_SYS_POLYMQ_STATE" in line
+
+
+def test_messages_come_back_byte_for_byte(server) -> None:
+    polymq(server, "message", "publish", "t", "room1.temp", "21.5 °C")
+    told = polymq(server, "message", "publish", "t", "raw", "--content-type", "image/x",
+                  "--id", "id 7", body=AWKWARD)  # fmt: skip
+    assert told.stderr == b"259 bytes are stored in t.\n"
+    bodies = polymq(server, "message", "read", "t", "--format", "body").stdout
+    assert bodies == "21.5 °C".encode() + AWKWARD
+    lines = polymq(server, "message", "read", "t", "--format", "json").stdout.splitlines()
+    first, second = map(json.loads, lines)
+    assert (first["tag"], first["offset"], first["queue"]) == ("room1.temp", 0, 0)
+    assert base64.b64decode(second["body_base64"]) == AWKWARD
+    assert second["properties"]["content-type"] == "image/x"
+    assert second["properties"]["CE_id"] == "id 7"
+    text = polymq(server, "message", "read", "t").stdout.decode()
+    assert "t/room1.temp  queue 0  offset 0" in text
+    assert "\\x00\\x01" in text
+
+
+def test_reading_from_the_middle_and_only_a_few(server) -> None:
+    for number in range(5):
+        polymq(server, "message", "publish", "t", "n", f"{number}\n")
+    read = ("message", "read", "t", "--format", "body")
+    assert polymq(server, *read, "--from", "3").stdout == b"3\n4\n"
+    assert polymq(server, *read, "--count", "2").stdout == b"0\n1\n"
+    assert polymq(server, *read, "--from", "99").stdout == b""
+    assert "has no queue 7" in complaint(server, *read, "--queue", "7", code=1)
+
+
+def test_following_shows_what_comes_and_ends_by_ctrl_c(server) -> None:
+    polymq(server, "message", "publish", "t", "n", "before\n")
+    arguments = ["message", "read", "t", "--from", "first", "--follow", "--format", "body"]
+    follower = subprocess.Popen(
+        [sys.executable, "-m", "polymq", *arguments, "--data-directory", server.data_directory],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    try:
+        assert follower.stdout is not None
+        assert follower.stdout.readline() == b"before\n"
+        polymq(server, "message", "publish", "t", "n", "after\n")
+        assert follower.stdout.readline() == b"after\n"
+        follower.send_signal(signal.SIGINT)
+        _, errors = follower.communicate(timeout=COMMAND_SECONDS_MAX)
+        assert follower.returncode == 130
+        assert errors.strip() == b"polymq: interrupted"
+    finally:
+        follower.kill()
+        follower.communicate()
+
+
+def test_a_reader_that_has_enough_is_no_error(server) -> None:
+    """As in `polymq message read t | head -1`."""
+    for number in range(3):
+        polymq(server, "message", "publish", "t", "n", f"{number}\n" * 30_000)
+    reader = subprocess.Popen(
+        [sys.executable, "-m", "polymq", "message", "read", "t", "--format", "body",
+         "--data-directory", server.data_directory],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )  # fmt: skip
+    assert reader.stdout is not None
+    assert reader.stderr is not None
+    assert reader.stdout.readline() == b"0\n"
+    reader.stdout.close()
+    assert reader.wait(COMMAND_SECONDS_MAX) == 0
+    assert reader.stderr.read() == b""
+    reader.stderr.close()
+
+
+def test_what_the_server_refuses_is_told_in_its_words(server) -> None:
+    line = complaint(server, "message", "publish", "t", "", "body", code=1)
+    assert "type" in line
+    line = complaint(server, "message", "read", "none", code=1)
+    assert line == "polymq: there is no topic 'none'\n"
+
+
+def test_without_a_server_the_commands_say_how_to_start_one(server) -> None:
+    server.kill()
+    line = complaint(server, "topic", "list", "--config", "/dev/null", code=69)
+    assert "start one with `polymq serve`" in line
