@@ -343,7 +343,6 @@ cdef int take_settlement(State *s, uint32_t method_id, uint32_t size) noexcept n
         and <uint64_t>(last[1] + last[2]) == tag
     ):
         last[2] += 1
-        last[4] = s.count
     elif s.settlement_count >= s.settlement_capacity:
         return C_FULL
     else:

@@ -55,7 +55,7 @@ SETTLEMENT_FIRST: Final = 1
 SETTLEMENT_COUNT: Final = 2
 SETTLEMENT_BITS: Final = 3
 SETTLEMENT_ROWS: Final = 4
-"""How many rows the batch had when the last one came."""
+"""How many rows the batch had when the first of them came."""
 SETTLEMENT_COLUMNS: Final = 5
 MULTIPLE: Final = 1
 REQUEUE: Final = 2
@@ -241,7 +241,6 @@ def parse(
         if settlement_count and _extends(settlements, settlement_count, channel, tag, bits):
             last = (settlement_count - 1) * SETTLEMENT_COLUMNS
             settlements[last + SETTLEMENT_COUNT] += 1
-            settlements[last + SETTLEMENT_ROWS] = count
         elif settlement_count >= settlement_capacity:
             stop = FULL
             break

@@ -141,7 +141,7 @@ def test_settlements_that_follow_each_other_are_one(form: ModuleType) -> None:
     parsed = Parsed(form, data)
     again = pure.NEGATIVE | pure.REQUEUE
     assert parsed.settlements == [
-        (1, 5, 3, 0, 1),
+        (1, 5, 3, 0, 0),
         (1, 9, 1, 0, 1),
         (2, 10, 1, 0, 1),
         (2, 20, 1, pure.MULTIPLE, 1),

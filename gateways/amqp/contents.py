@@ -1,0 +1,149 @@
+"""Contents that the kernel leaves: several body frames, or frames of other channels in between.
+
+Rules:
+
+* What is collected grows with the bytes that came, never by an announced size.
+* The bytes of all unfinished contents of a connection are bounded together, because a client may
+  open thousands of channels.
+* The channel's state (`states.py`) has been checked before anything here is called.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from core_log.kernels.batch import Batch
+from gateways.amqp import kernels, spec
+from gateways.amqp.errors import Malformed, RemoteProtocolError, ReplyCode
+from gateways.amqp.events import Run, Traffic
+from gateways.amqp.kernels import pure as codes
+from gateways.amqp.limits import Limits
+from gateways.amqp.methods import CONTENT_HEAD, METHOD_HEAD
+from gateways.amqp.tables import Buffer
+
+
+@dataclass(slots=True)
+class _Assembly:
+    """A content that is being put together."""
+
+    mandatory: bool
+    data: bytearray  # exchange and routing key as they came, then properties, then the body
+    place_size: int
+    properties_size: int = 0
+    flags: int = 0
+    body_left: int = 0
+    body_size: int = 0  # collected so far
+    empty_frames: int = 0
+
+
+def fault(code: ReplyCode, text: str, channel: int = 0) -> RemoteProtocolError:
+    """An error of basic.publish."""
+    return RemoteProtocolError(
+        code,
+        text,
+        channel=channel,
+        class_id=spec.BasicPublish.CLASS_ID,
+        method_id=spec.BasicPublish.METHOD_ID,
+    )
+
+
+class Contents:
+    """The unfinished contents of one connection, by channel."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._contents: dict[int, _Assembly] = {}
+        self._bytes = 0  # of bodies, of all channels
+
+    def begin(
+        self, channel: int, method: spec.BasicPublish, buffer: Buffer, start: int, end: int
+    ) -> None:
+        """A publish method, whose payload is [start, end)."""
+        if method.immediate:
+            raise fault(ReplyCode.NOT_IMPLEMENTED, "immediate=true")
+        place = bytearray(buffer[start + METHOD_HEAD.size + 2 : end - 1])
+        self._contents[channel] = _Assembly(method.mandatory, place, len(place))
+
+    def header(self, channel: int, buffer: Buffer, start: int, end: int) -> bool:
+        """A header frame. Returns whether the content is complete: it has no body."""
+        content = self._contents[channel]
+        if end - start < CONTENT_HEAD.size + 2:
+            raise Malformed("a content header ends too early")
+        class_id, weight, body_size = CONTENT_HEAD.unpack_from(buffer, start)
+        if class_id != spec.BasicPublish.CLASS_ID or weight:
+            raise fault(
+                ReplyCode.UNEXPECTED_FRAME,
+                f"a content header of class {class_id} and weight {weight} after basic.publish",
+            )
+        properties = start + CONTENT_HEAD.size
+        found = kernels.scan_properties(buffer, properties, end)
+        if found < 0:
+            raise Malformed("the properties of a content header are malformed")
+        if body_size > self._limits.body_bytes_max:
+            # Known before a byte of it came. The body frames that follow are dropped with
+            # whatever else comes on the closing channel.
+            raise fault(
+                ReplyCode.PRECONDITION_FAILED,
+                f"message size {body_size} is larger than configured max size "
+                f"{self._limits.body_bytes_max}",
+                channel,
+            )
+        content.data += buffer[properties:end]
+        content.properties_size = end - properties
+        content.body_left = body_size
+        mandatory = codes.MANDATORY if content.mandatory else 0
+        content.flags = found | mandatory | channel << codes.CHANNEL_SHIFT
+        return not body_size
+
+    def body(self, channel: int, buffer: Buffer, start: int, end: int) -> bool:
+        """A body frame. Returns whether the content is complete."""
+        content = self._contents[channel]
+        size = end - start
+        if size > content.body_left:
+            raise fault(
+                ReplyCode.FRAME_ERROR,
+                f"a body has {size - content.body_left} bytes more than its header announced",
+            )
+        if not size:
+            content.empty_frames += 1
+            if content.empty_frames > self._limits.empty_body_frames_max:
+                raise fault(
+                    ReplyCode.FRAME_ERROR,
+                    f"more than {self._limits.empty_body_frames_max} empty body frames",
+                )
+        self._bytes += size
+        content.body_size += size
+        if self._bytes > self._limits.assembling_bytes_max:
+            raise fault(
+                ReplyCode.RESOURCE_ERROR,
+                f"unfinished contents hold {self._bytes} bytes: finish some first",
+            )
+        content.data += buffer[start:end]
+        content.body_left -= size
+        return not content.body_left
+
+    def complete(self, channel: int) -> Traffic:
+        """The content that is whole, as a batch of one row over its own bytes."""
+        content = self._contents[channel]
+        self.forget(channel)
+        batch = Batch(1)
+        batch.buffer = content.data
+        batch.add(
+            (0, content.place_size),
+            (content.place_size + content.properties_size, content.body_size),
+            (content.place_size, content.properties_size),
+            0,
+            content.flags,
+        )
+        return Traffic(batch, [Run(channel, content.flags, 0, 1)], [])
+
+    def forget(self, channel: int) -> None:
+        """The channel closes: drop what it has not finished."""
+        content = self._contents.pop(channel, None)
+        if content is not None:
+            self._bytes -= content.body_size
+
+    def clear(self) -> None:
+        """The connection closes."""
+        self._contents.clear()
+        self._bytes = 0
