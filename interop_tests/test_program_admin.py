@@ -6,7 +6,6 @@ import http.client
 import json
 
 import paho.mqtt.client as mqtt
-import pytest
 from paho.mqtt.enums import CallbackAPIVersion
 
 
@@ -68,16 +67,14 @@ def test_health(server) -> None:
     assert json.loads(body)["status"] == "ok"
 
 
-@pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "[::1]", "localhost:9464"])
-def test_names_of_this_machine_are_let_in(server, host) -> None:
-    assert ask(server, "GET", "/topics", Host=host)[0] == 200
-
-
-@pytest.mark.parametrize("host", ["evil.example", "evil.example:9464", "127.0.0.1.evil.example"])
-def test_a_page_that_rebinds_its_name_is_kept_out(server, host) -> None:
-    status, body = ask(server, "GET", "/topics", Host=host)
-    assert status == 403
-    assert "127.0.0.1" in json.loads(body)["detail"]
+def test_only_names_of_this_machine_are_let_in(server) -> None:
+    """A page that binds its own name to 127.0.0.1 comes with that name as the host."""
+    for host in ("localhost", "127.0.0.1", "[::1]", "localhost:9464", "[::1]:9464"):
+        assert ask(server, "GET", "/topics", Host=host)[0] == 200, host
+    for host in ("evil.example", "evil.example:9464", "127.0.0.1.evil.example", "", "[x"):
+        status, body = ask(server, "GET", "/topics", Host=host)
+        assert status in (400, 403), host
+        assert "topics" not in body.decode()
 
 
 def test_changes_need_the_header_that_pages_cannot_send(server) -> None:
@@ -89,11 +86,12 @@ def test_changes_need_the_header_that_pages_cannot_send(server) -> None:
     assert ask(server, "OPTIONS", "/topics/t", **created)[0] == 405
 
 
-@pytest.mark.parametrize("count", ["0", "-1", "x", "100000"])
-def test_a_senseless_number_of_queues_is_refused(server, count) -> None:
-    status, body = ask(server, "PUT", f"/topics/t?queues={count}", **{"X-PolyMQ-Admin": "test"})
-    assert status == 400
-    assert "queues" in json.loads(body)["detail"]
+def test_a_senseless_number_of_queues_is_refused(server) -> None:
+    for count in ("0", "-1", "x", "100000"):
+        path = f"/topics/t?queues={count}"
+        status, body = ask(server, "PUT", path, **{"X-PolyMQ-Admin": "test"})
+        assert status == 400, count
+        assert "queues" in json.loads(body)["detail"]
 
 
 def test_the_door_can_be_left_closed(start_server) -> None:

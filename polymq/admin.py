@@ -165,12 +165,19 @@ def _topic_value(topic: TopicInfo) -> dict[str, Any]:
 
 @web.middleware
 async def _guard(request: web.Request, handler: Handler) -> web.StreamResponse:
-    name = urlsplit("//" + request.headers.get("Host", "")).hostname or ""
-    if not is_loopback(name):
+    if not is_loopback(_host_name(request.headers.get("Host", ""))):
         return _problem(403, "this door is for this machine: ask for it by 127.0.0.1")
     if request.method not in ("GET", "HEAD") and ADMIN_HEADER not in request.headers:
         return _problem(403, f"send the header {ADMIN_HEADER} with what changes something")
     return await handler(request)
+
+
+def _host_name(host: str) -> str:
+    """The name in a Host header; empty if it is none."""
+    try:
+        return urlsplit("//" + host).hostname or ""
+    except ValueError:
+        return ""
 
 
 @web.middleware
