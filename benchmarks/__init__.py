@@ -1,0 +1,1 @@
+"""Load generators, the comparison against other brokers, and the kernels' own figures."""

@@ -1,0 +1,187 @@
+"""The command line: `make bench`, `make bench BENCH="--quick 1"`, `python -m benchmarks --help`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from benchmarks.comparison import Bench, Comparison
+from benchmarks.errors import BenchmarkFailed
+from benchmarks.generators import build_generators, measure_floor
+from benchmarks.machine import ROOT, describe_machine
+from benchmarks.report import HEADER, comparison_lines, floor_line, kernels_line, machine_lines
+from benchmarks.scenarios import SCENARIOS, Scenario
+from benchmarks.servers import PEERS
+from benchmarks.stages import measure_stages, stage_lines
+
+FLOOR_CONNECTIONS: Final = 50
+FLOOR_MESSAGE_BYTES: Final = 100
+
+
+def parse_arguments(values: Sequence[str] | None) -> argparse.Namespace:
+    """The options. Ends the program for --help, --list and mistakes."""
+    parser = argparse.ArgumentParser(
+        prog="benchmarks/run.py",
+        description="Measure this server, in turn with the peers that are installed.",
+    )
+    parser.add_argument("--rounds", type=_positive, default=3, help="runs of each (default 3)")
+    parser.add_argument(
+        "--seconds", type=_seconds, default=2.0, help="how long publishers send (default 2)"
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="a look: one round of half a second each"
+    )
+    parser.add_argument(
+        "--only",
+        metavar="NAMES",
+        type=_scenarios,
+        default=SCENARIOS,
+        help="scenarios by name or by the start of it, with commas between (see --list)",
+    )
+    parser.add_argument("--list", action="store_true", help="show the scenarios and end")
+    parser.add_argument(
+        "--subscriptions",
+        type=int,
+        metavar="COUNT",
+        default=0,
+        help="other clients' MQTT subscriptions that must be routed around (default 0)",
+    )
+    parser.add_argument(
+        "--peers",
+        metavar="NAMES",
+        type=lambda text: [name.lower() for name in text.split(",")],
+        default=[peer.name.lower() for peer in PEERS],
+        help="which to compare with, or 'none' (default: all that are installed)",
+    )
+    parser.add_argument(
+        "--kernels",
+        choices=("compiled", "pure"),
+        default="",
+        help="the form that our server runs (default: compiled if it is there)",
+    )
+    parser.add_argument(
+        "--directory",
+        type=Path,
+        default=ROOT / "build" / "benchmarks",
+        help="where servers keep their data: a disk, not memory (default: build/benchmarks)",
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures there too")
+    parser.add_argument(
+        "--stage",
+        action="store_true",
+        help="no servers: what a message costs in each kernel, in both forms",
+    )
+    arguments = parser.parse_args(values)
+    if arguments.quick:
+        arguments.rounds, arguments.seconds = 1, 0.5
+    return arguments
+
+
+def _positive(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1 on")
+    return int(text)
+
+
+def _seconds(text: str) -> float:
+    value = float(text)
+    if not 0 < value <= 60:
+        raise argparse.ArgumentTypeError("more than 0 and at most 60 seconds")
+    return value
+
+
+def _scenarios(text: str) -> tuple[Scenario, ...]:
+    chosen = tuple(s for s in SCENARIOS if s.name.startswith(tuple(text.split(","))))
+    if not chosen:
+        names = ", ".join(scenario.name for scenario in SCENARIOS)
+        raise argparse.ArgumentTypeError(f"no scenario is called {text!r}; there are {names}")
+    return chosen
+
+
+def run_comparisons(arguments: argparse.Namespace) -> tuple[dict[str, Any], bool]:
+    """All scenarios that were asked for, printed as they come.
+
+    Returns:
+        The figures for the JSON file, and whether every check held.
+    """
+    build_generators()
+    machine = describe_machine()
+    bench = Bench(
+        directory=arguments.directory,
+        rounds=arguments.rounds,
+        seconds=arguments.seconds,
+        subscriptions_count=arguments.subscriptions,
+        kernels=arguments.kernels,
+        peers=arguments.peers,
+    )
+    comparisons: list[Comparison] = []
+    try:
+        for line in machine_lines(machine, bench.versions):
+            print(line)
+        print(
+            f"medians of {arguments.rounds} runs of {arguments.seconds:g} s, "
+            f"{arguments.subscriptions} other subscriptions\n\n{HEADER}",
+            flush=True,
+        )
+        floor_us, floor_rate = measure_floor(
+            connections=FLOOR_CONNECTIONS,
+            message_bytes=FLOOR_MESSAGE_BYTES,
+            seconds=arguments.seconds,
+        )
+        print(floor_line(FLOOR_CONNECTIONS, floor_us, floor_rate), flush=True)
+        for scenario in arguments.only:
+            comparison = bench.compare(scenario)
+            comparisons.append(comparison)
+            print(*comparison_lines(comparison), sep="\n", flush=True)
+        print(f"\n{kernels_line(bench.kernels)}")
+    finally:
+        bench.close()
+    figures = {
+        "machine": machine,
+        "peers": bench.versions,
+        "kernels": bench.kernels,
+        "rounds": arguments.rounds,
+        "seconds": arguments.seconds,
+        "other_subscriptions": arguments.subscriptions,
+        "floor": {"cpu_us_per_message": floor_us, "messages_per_second": floor_rate},
+        "scenarios": [comparison.value() for comparison in comparisons],
+    }
+    sound = not any(f.problem for c in comparisons for f in c.figures.values())
+    return figures, sound
+
+
+def main(values: Sequence[str] | None = None) -> int:
+    """Returns 0 if everything was measured and every check held."""
+    arguments = parse_arguments(values)
+    if arguments.list:
+        for scenario in SCENARIOS:
+            print(f"{scenario.name:18} {scenario.title:40} {scenario.options}")
+        return 0
+    sound = True
+    try:
+        if arguments.stage:
+            stages = measure_stages()
+            print(*stage_lines(stages), sep="\n")
+            figures: dict[str, Any] = {"machine": describe_machine(), "stages": stages}
+        else:
+            figures, sound = run_comparisons(arguments)
+        if arguments.json is not None:
+            arguments.json.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
+    except BenchmarkFailed as failure:
+        print(f"benchmarks: {failure}", file=sys.stderr)
+        return 1
+    except OSError as error:
+        print(f"benchmarks: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("benchmarks: interrupted", file=sys.stderr)
+        return 130
+    return 0 if sound else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

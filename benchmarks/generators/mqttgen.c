@@ -1,0 +1,178 @@
+/* mqttgen: load over MQTT 3.1.1. See load.h for the rules, and for the options of both generators.
+ *
+ * Build: cc -O2 -Wall -Wextra -o mqttgen mqttgen.c
+ * Options of its own:
+ *   -q QOS      0 or 1, of publishers and subscribers (default 0)
+ *   -T TOPICS   publisher i publishes to PREFIX/(i mod T), subscriber j reads PREFIX/(j mod T)
+ *
+ * Prints one line of JSON. Exits 0 only if everything sent arrived once, in order and intact.
+ */
+#include "load.h"
+
+#define PACKET_IDS 65536
+enum packet { CONNACK = 2, PUBLISH = 3, PUBACK = 4 };
+
+static int qos, topics = 1;
+
+static struct {
+    uint8_t *packet;                   /* a whole PUBLISH, to be copied and filled in */
+    size_t size, packet_id_at, payload_at;
+    uint32_t packet_id;                /* the last that was used */
+    uint8_t *busy;                     /* by packet id: not acknowledged yet */
+} *publishing;
+
+static int wants_acks(void) { return qos > 0; }
+
+static size_t put_length(uint8_t *to, size_t length) {
+    size_t size = 0;
+    do {
+        uint8_t seven = length & 0x7F;
+        length >>= 7;
+        to[size++] = (uint8_t)(seven | (length ? 0x80 : 0));
+    } while (length);
+    return size;
+}
+
+static size_t topic_name(char *name, size_t size, int index) {
+    return (size_t)snprintf(name, size, "%s/%d", options.prefix, index % topics);
+}
+
+static void make_packet(int index) {
+    char topic[128];
+    size_t topic_size = topic_name(topic, sizeof topic, index), at = 0;
+    size_t payload_size = (size_t)options.payload_bytes;
+    size_t length = 2 + topic_size + (qos ? 2 : 0) + payload_size;
+    uint8_t *packet = take_memory(length + 8, 1);
+    packet[at++] = (uint8_t)(PUBLISH << 4 | qos << 1);
+    at += put_length(packet + at, length);
+    put16(packet + at, (uint32_t)topic_size);
+    memcpy(packet + at + 2, topic, topic_size);
+    at += 2 + topic_size;
+    publishing[index].packet_id_at = at;
+    at += qos ? 2 : 0;
+    publishing[index].payload_at = at;
+    memset(packet + at, 'x', payload_size);
+    publishing[index].packet = packet;
+    publishing[index].size = at + payload_size;
+    publishing[index].busy = take_memory(PACKET_IDS, 1);
+}
+
+/* Connects with a clean session and no keep-alive. */
+static int open_client(int index, enum role role) {
+    char id[64];
+    size_t size = (size_t)snprintf(id, sizeof id, "gen%d-%c%d", (int)getpid(),
+                                   role == PUBLISHER ? 'p' : 's', index);
+    uint8_t packet[128] = {0x10, (uint8_t)(12 + size)}, answer[4];
+    memcpy(packet + 2, "\0\4MQTT\4\2\0\0", 10);
+    put16(packet + 12, (uint32_t)size);
+    memcpy(packet + 14, id, size);
+    int opened = connect_blocking(options.host, options.port, options.stall_seconds);
+    send_whole(opened, packet, 14 + size);
+    receive_whole(opened, answer, 4);
+    errno = 0;
+    if (answer[0] >> 4 != CONNACK || answer[3]) fail("CONNECT was refused with %d", answer[3]);
+    return opened;
+}
+
+static void subscribe(int opened, int index) {
+    char topic[128];
+    uint8_t packet[160] = {0x82}, answer[5];
+    size_t size = topic_name(topic, sizeof topic, index);
+    packet[1] = (uint8_t)(5 + size);
+    put16(packet + 2, 1);
+    put16(packet + 4, (uint32_t)size);
+    memcpy(packet + 6, topic, size);
+    packet[6 + size] = (uint8_t)qos;
+    send_whole(opened, packet, 7 + size);
+    receive_whole(opened, answer, 5);
+    errno = 0;
+    if (answer[0] != 0x90 || answer[4] & 0x80) fail("SUBSCRIBE was refused");
+}
+
+static size_t message_bytes(const connection *c) { return publishing[c->index].size; }
+
+static void put_message(connection *c, uint64_t due_ns) {
+    size_t size = publishing[c->index].size;
+    uint8_t *to = connection_put(c, size);
+    memcpy(to, publishing[c->index].packet, size);
+    if (qos) {
+        uint32_t id = publishing[c->index].packet_id;
+        do id = id % (PACKET_IDS - 1) + 1; while (publishing[c->index].busy[id]);
+        publishing[c->index].busy[id] = 1;
+        publishing[c->index].packet_id = id;
+        put16(to + publishing[c->index].packet_id_at, id);
+    }
+    fill_message(c, to + publishing[c->index].payload_at, due_ns);
+}
+
+static void take_publish(connection *c, const uint8_t *packet, size_t at, size_t end,
+                         uint64_t now) {
+    at += 2 + get16(packet + at);
+    if (packet[0] & 0x06) {
+        uint8_t *ack = connection_put(c, 4);
+        ack[0] = PUBACK << 4;
+        ack[1] = 2;
+        memcpy(ack + 2, packet + at, 2);
+        at += 2;
+    }
+    if (at > end) corrupt++;
+    else check_message(c, packet + at, end - at, now);
+}
+
+static void take_puback(connection *c, uint32_t id) {
+    if (!publishing[c->index].busy[id]) { refused++; return; }
+    publishing[c->index].busy[id] = 0;
+    c->acknowledged++;
+    acknowledged++;
+}
+
+static size_t take_packets(connection *c, uint64_t now) {
+    size_t used = 0;
+    for (;;) {
+        const uint8_t *packet = c->in + used;
+        size_t left = c->in_used - used, length = 0, at = 1;
+        int shift = 0;
+        do {
+            if (at >= left) return used;
+            length |= (size_t)(packet[at] & 0x7F) << shift;
+            shift += 7;
+        } while (packet[at++] & 0x80);
+        if (left < at + length) return used;
+        errno = 0;
+        switch (packet[0] >> 4) {
+        case PUBLISH: take_publish(c, packet, at, at + length, now); break;
+        case PUBACK: take_puback(c, get16(packet + at)); break;
+        default: fail("an unexpected packet of type %d", packet[0] >> 4);
+        }
+        used += at + length;
+    }
+}
+
+int main(int count, char **values) {
+    for (int letter; (letter = getopt(count, values, COMMON_OPTIONS "q:T:")) != -1;) {
+        if (letter == 'q') qos = atoi(optarg);
+        else if (letter == 'T') topics = atoi(optarg);
+        else if (!take_option(letter, optarg)) {
+            fprintf(stderr, "usage: %s " COMMON_USAGE " [-q QOS] [-T TOPICS]\n", values[0]);
+            return EXIT_USAGE;
+        }
+    }
+    check_options();
+    if (qos < 0 || qos > 1) fail("option -q: 0 or 1");
+    if (topics < 1 || options.subscribers % topics) fail("option -T: must divide the subscribers");
+    deliveries_each = (uint64_t)(options.subscribers / topics);
+    poll_socket = epoll_create1(EPOLL_CLOEXEC);
+    publishers = take_memory((size_t)options.publishers, sizeof *publishers);
+    subscribers = take_memory((size_t)options.subscribers, sizeof *subscribers);
+    publishing = take_memory((size_t)options.publishers, sizeof *publishing);
+    for (int i = 0; i < options.subscribers; i++) {
+        int opened = open_client(i, SUBSCRIBER);
+        subscribe(opened, i);
+        connection_start(&subscribers[i], opened, i, SUBSCRIBER);
+    }
+    for (int i = 0; i < options.publishers; i++) {
+        make_packet(i);
+        connection_start(&publishers[i], open_client(i, PUBLISHER), i, PUBLISHER);
+    }
+    return load_run();
+}
