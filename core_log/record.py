@@ -232,7 +232,7 @@ def encode_properties(pairs: Mapping[str, str] | Iterable[tuple[str, str]]) -> b
     """Properties in RocketMQ's form: name, 0x01, value, 0x02, repeated.
 
     Raises:
-        ValueError: a name or value holds 0x01 or 0x02, or a name is empty.
+        ValueError: a name or value holds 0x01 or 0x02 or a lone surrogate, or a name is empty.
         TooLarge: more than 32,767 bytes.
     """
     items = pairs.items() if isinstance(pairs, Mapping) else pairs
