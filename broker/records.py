@@ -13,6 +13,7 @@ from typing import Final
 
 from broker.names import decode_name, is_hashed
 from broker.port import Delivery, Message, RecordRun, RunMeta
+from core_log.kernels import record_run
 from core_log.kernels.batch import (
     PROPERTY_CRC,
     PROPERTY_DISPATCH,
@@ -110,7 +111,7 @@ class Metas:
             meta = self.meta(
                 bytes(memory[topic_start:topic_end]), bytes(memory[first : first + size])
             )
-            stop, count = next_record_run(memory, start, end, size)
+            stop, count = record_run(memory, start, end, size)
             runs.append(RecordRun(meta, memory, start, stop, count))
             start = stop
         return runs
@@ -123,26 +124,6 @@ class Metas:
             return decode_name(stored)
         except ValueError:  # a name that a RocketMQ client chose
             return stored
-
-
-def next_record_run(memory: Memory, start: int, end: int, size: int) -> tuple[int, int]:
-    """Where the run of equal topic and constant part (of `size` bytes) ends; its count."""
-    topic_start, topic_end, first, _ = properties_span(memory, start)
-    topic = bytes(memory[topic_start:topic_end])
-    constant = bytes(memory[first : first + size])
-    at = start
-    count = 0
-    while at < end:
-        topic_start, topic_end, first, last = properties_span(memory, at)
-        if (
-            bytes(memory[topic_start:topic_end]) != topic
-            or bytes(memory[first : first + size]) != constant
-            or (size == 0 and count)
-        ):
-            break
-        at = last
-        count += 1
-    return at, count
 
 
 def constant_size(memory: Memory, first: int, last: int) -> int:

@@ -21,6 +21,7 @@ from core_log.kernels.fast import java_hash
 # Copies of declarations in batch.py and layout.py, as C constants; checked below at import.
 cdef enum:
     POSITION_AT = 28
+    SYSTEM_FLAG_AT = 36
     BODY_SIZE_AT = 84
     BODY_AT = 88
     PROPERTY_CRC_SIZE = 20
@@ -59,6 +60,7 @@ if (
     (_batch.MAGIC_V1, _batch.MAGIC_BLANK) != (MAGIC_V1, MAGIC_BLANK)
     or (_batch.RECORD_POSITION_AT, _batch.RECORD_BODY_SIZE_AT, _batch.RECORD_BODY_AT)
     != (POSITION_AT, BODY_SIZE_AT, BODY_AT)
+    or _batch.RECORD_SYSTEM_FLAG_AT != SYSTEM_FLAG_AT
     or (_batch.PROPERTY_CRC_SIZE, _batch.DISPATCH_TARGET_SIZE, _batch.DISPATCH_TARGETS_MAX)
     != (PROPERTY_CRC_SIZE, TARGET_SIZE, TARGETS_MAX)
     or (_batch.PROPERTY_DISPATCH, _batch.PROPERTY_CRC) != (b"PMQ_Q", b"__CRC32#")
@@ -428,6 +430,33 @@ def find_system(memory, Py_ssize_t start, Py_ssize_t end, bytes topic, bytes nam
         PyBuffer_Release(&view)
 
 
+def find_marked(memory, Py_ssize_t start, Py_ssize_t end, bytes topic, uint32_t system_flags):
+    """See pure_walk.py."""
+    cdef Py_buffer view
+    cdef const uint8_t *base
+    cdef Py_ssize_t at = start
+    cdef int64_t size
+    cdef const char *topic_at = PyBytes_AS_STRING(topic)
+    cdef Py_ssize_t topic_size = len(topic)
+    cdef list found = []
+    PyObject_GetBuffer(memory, &view, PyBUF_SIMPLE)
+    try:
+        base = <const uint8_t *>view.buf
+        while at < end:
+            size = -1 if at < 0 or end > view.len else size_of(base + at, end - at)
+            if size < 0:
+                raise ValueError("not a record")
+            if get32(base + at + SYSTEM_FLAG_AT) & system_flags or (
+                topic_size < BODY_AT
+                and has_topic(base + at + properties_at(base + at), topic_at, topic_size)
+            ):
+                found.append(at)
+            at += size
+        return found
+    finally:
+        PyBuffer_Release(&view)
+
+
 # --- reading ----------------------------------------------------------------------------------
 
 
@@ -538,5 +567,46 @@ def check_targets(records, number, offset):
             at += size
             index += 1
         return -1
+    finally:
+        PyBuffer_Release(&view)
+
+
+def record_run(memory, Py_ssize_t start, Py_ssize_t end, Py_ssize_t constant_size):
+    """See pure_walk.py."""
+    cdef Py_buffer view
+    cdef const uint8_t *base
+    cdef const uint8_t *kind = NULL
+    cdef const uint8_t *properties
+    cdef Py_ssize_t at = start
+    cdef Py_ssize_t count = 0
+    cdef Py_ssize_t kind_size = 0, topic_size
+    cdef int64_t size
+    if constant_size < 0 or start >= end:
+        raise ValueError("not a record")
+    PyObject_GetBuffer(memory, &view, PyBUF_SIMPLE)
+    try:
+        base = <const uint8_t *>view.buf
+        while at < end:
+            size = -1 if at < 0 or end > view.len else size_of(base + at, end - at)
+            if size < 0:
+                raise ValueError("not a record")
+            properties = base + at + properties_at(base + at)
+            if properties + constant_size > base + at + size:
+                if count == 0:
+                    raise ValueError("not a record")
+                break
+            topic_size = base[at + BODY_AT + get32(base + at + BODY_SIZE_AT)]
+            if count == 0:
+                kind = properties
+                kind_size = topic_size
+            elif (
+                topic_size != kind_size
+                or memcmp(kind - 2 - kind_size, properties - 2 - kind_size, kind_size) != 0
+                or memcmp(kind, properties, constant_size) != 0
+            ):
+                break
+            at += size
+            count += 1
+        return at, count
     finally:
         PyBuffer_Release(&view)

@@ -1,7 +1,7 @@
 """Walking over records in memory, in plain Python. The twin is `fast_walk.pyx`.
 
-Checking (recovery and every cold read): check_record, scan. Reading: gather, check_targets.
-Rebuilding from records that were checked before: dispatch, find_system.
+Checking (recovery and every cold read): check_record, scan. Reading: gather, check_targets,
+record_run. Rebuilding from records that were checked before: dispatch, find_system, find_marked.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from core_log.kernels.batch import (
     RECORD_BODY_AT,
     RECORD_BODY_SIZE_AT,
     RECORD_POSITION_AT,
+    RECORD_SYSTEM_FLAG_AT,
 )
 from core_log.kernels.layout import (
     ENTRY_SIZE,
@@ -290,6 +291,22 @@ def find_system(memory: Memory, start: int, end: int, topic: bytes, name: bytes)
     return found
 
 
+def find_marked(
+    memory: Memory, start: int, end: int, topic: bytes, system_flags: int
+) -> list[int]:
+    """Starts of the sound records in memory[start:end] that have this topic, or one of these bits
+    in their system flag."""
+    found = []
+    at = start
+    while at < end:
+        size = _size_of(memory, at, end)
+        flags = INT.unpack_from(memory, at + RECORD_SYSTEM_FLAG_AT)[0]
+        if flags & system_flags or _has_topic(memory, _properties_start(memory, at), topic):
+            found.append(at)
+        at += size
+    return found
+
+
 # --- reading ---
 
 
@@ -355,3 +372,39 @@ def check_targets(records: Memory, number: int, offset: int) -> int:
         at += size
         index += 1
     return -1
+
+
+def record_run(memory: Memory, start: int, end: int, constant_size: int) -> tuple[int, int]:
+    """The run of sound records of one kind that begins at `start`.
+
+    Records are of one kind if they have the topic of the first one and the same `constant_size`
+    first bytes of properties.
+
+    Returns:
+        Where the run ends, and how many records it has: at least one.
+
+    Raises:
+        ValueError: no record, or none with so many bytes of properties, stands at `start`.
+    """
+    if constant_size < 0 or start >= end:
+        raise ValueError("not a record")
+    kind = b""
+    at = start
+    count = 0
+    while at < end:
+        size = _size_of(memory, at, end)
+        properties = _properties_start(memory, at)
+        body_end = RECORD_BODY_AT + INT.unpack_from(memory, at + RECORD_BODY_SIZE_AT)[0]
+        topic = bytes(memory[at + body_end : properties - 2])
+        if properties + constant_size > at + size:
+            if count == 0:
+                raise ValueError("not a record")
+            break
+        mine = topic + bytes(memory[properties : properties + constant_size])
+        if count == 0:
+            kind = mine
+        elif mine != kind:
+            break
+        at += size
+        count += 1
+    return at, count
