@@ -1,4 +1,4 @@
-"""MQTT 3.1.1 by hand over a socket: what no library lets a test say.
+"""An MQTT 3.1.1 client by hand over a socket: what no library lets a test say.
 
 Every wait has a deadline, because a packet that never comes has to fail and not hang.
 """
@@ -9,101 +9,17 @@ import socket
 from collections.abc import Iterator
 from types import TracebackType
 
+from interop_tests.mqtt_wire import (
+    DISCONNECT,
+    PINGREQ,
+    PINGRESP,
+    connack,
+    connect,
+    suback,
+    subscribe,
+)
+
 WAIT_SECONDS_MAX = 20.0
-
-
-def remaining_length(size: int) -> bytes:
-    out = bytearray()
-    while size > 127:
-        out.append(size % 128 + 128)
-        size //= 128
-    out.append(size)
-    return bytes(out)
-
-
-def packet(first_byte: int, content: bytes) -> bytes:
-    return bytes([first_byte]) + remaining_length(len(content)) + content
-
-
-def field(data: bytes | str) -> bytes:
-    raw = data.encode() if isinstance(data, str) else data
-    return len(raw).to_bytes(2, "big") + raw
-
-
-def connect(
-    client_id: str,
-    *,
-    clean: bool = True,
-    keep_alive: int = 0,
-    will: tuple[str, bytes, int, bool] | None = None,
-) -> bytes:
-    flags = 2 * clean
-    payload = field(client_id)
-    if will is not None:
-        topic, message, qos, retain = will
-        flags |= 4 | qos << 3 | 32 * retain
-        payload += field(topic) + field(message)
-    return packet(0x10, field("MQTT") + bytes([4, flags]) + keep_alive.to_bytes(2, "big") + payload)
-
-
-def publish(
-    topic: str,
-    body: bytes = b"",
-    *,
-    qos: int = 0,
-    packet_id: int = 0,
-    retain: bool = False,
-    duplicate: bool = False,
-) -> bytes:
-    identifier = packet_id.to_bytes(2, "big") if qos else b""
-    first = 0x30 | duplicate << 3 | qos << 1 | retain
-    return packet(first, field(topic) + identifier + body)
-
-
-def ack(first_byte: int, packet_id: int) -> bytes:
-    return packet(first_byte, packet_id.to_bytes(2, "big"))
-
-
-def puback(packet_id: int) -> bytes:
-    return ack(0x40, packet_id)
-
-
-def pubrec(packet_id: int) -> bytes:
-    return ack(0x50, packet_id)
-
-
-def pubrel(packet_id: int) -> bytes:
-    return ack(0x62, packet_id)
-
-
-def pubcomp(packet_id: int) -> bytes:
-    return ack(0x70, packet_id)
-
-
-def subscribe(packet_id: int, *filters: tuple[str, int]) -> bytes:
-    content = b"".join(field(pattern) + bytes([qos]) for pattern, qos in filters)
-    return packet(0x82, packet_id.to_bytes(2, "big") + content)
-
-
-def unsubscribe(packet_id: int, *filters: str) -> bytes:
-    return packet(0xA2, packet_id.to_bytes(2, "big") + b"".join(map(field, filters)))
-
-
-def suback(packet_id: int, *codes: int) -> bytes:
-    return packet(0x90, packet_id.to_bytes(2, "big") + bytes(codes))
-
-
-def unsuback(packet_id: int) -> bytes:
-    return ack(0xB0, packet_id)
-
-
-def connack(code: int = 0, *, present: bool = False) -> bytes:
-    return packet(0x20, bytes([present, code]))
-
-
-PINGREQ = packet(0xC0, b"")
-PINGRESP = packet(0xD0, b"")
-DISCONNECT = packet(0xE0, b"")
 
 
 class Publish:

@@ -31,7 +31,9 @@ class PahoClient:
         clean: bool = True,
         version: MQTTProtocolVersion = MQTTProtocolVersion.MQTTv311,
     ) -> None:
-        options = {} if version is MQTTProtocolVersion.MQTTv5 else {"clean_session": clean}
+        options: dict[str, Any] = (
+            {} if version is MQTTProtocolVersion.MQTTv5 else {"clean_session": clean}
+        )
         self.client = paho.Client(
             CallbackAPIVersion.VERSION2, client_id, protocol=version, **options
         )
@@ -145,10 +147,10 @@ def test_paho_retained_and_will(server: Any) -> None:
         lost.client.loop_stop()
         with paho_client(server.mqtt_port, "s") as subscriber:
             subscriber.subscribe(("state/+", 1))
-            found = {}
+            found: dict[str, bytes] = {}
             while len(found) < 2:
                 message = subscriber.receive()
-                found[message.topic] = message.payload
+                found[message.topic] = bytes(message.payload)
             assert found == {"state/a": b"on", "state/lost": b"gone"}
 
 

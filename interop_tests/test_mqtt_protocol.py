@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from interop_tests.mqtt_raw_client import (
+from interop_tests.mqtt_raw_client import RawClient
+from interop_tests.mqtt_wire import (
     DISCONNECT,
     PINGREQ,
     PINGRESP,
-    RawClient,
     connack,
     connect,
     puback,

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from interop_tests.mqtt_raw_client import (
-    RawClient,
+from interop_tests.mqtt_raw_client import RawClient
+from interop_tests.mqtt_wire import (
     connack,
     connect,
     puback,

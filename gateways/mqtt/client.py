@@ -196,17 +196,16 @@ class MqttConnection(Connection):
             case Connect():
                 self._connect(event)
             case Disconnect():
-                self._will = None  # [MQTT-3.14.4-3]
-                self._finish(will=False)
+                self._finish(will=False)  # [MQTT-3.14.4-3]
             case _:
                 raise AssertionError(event)
 
     def _connect(self, packet: Connect) -> None:
         client_id = packet.client_id or self._shared.new_client_id()  # [MQTT-3.1.3-6]
-        self._client_id = client_id
         if len(client_id.encode()) > self._limits.client_id_bytes_max:
             self._refuse(ConnectCode.IDENTIFIER_REJECTED, "the client id is too long")
             return
+        self._client_id = client_id
         try:
             if packet.will is not None:
                 self._mapping.check_publishable(packet.will.topic)

@@ -43,6 +43,7 @@ Buffer = bytes | bytearray | memoryview
 
 _DUPLICATE: Final = 0x08
 _PUBREL_FLAGS: Final = 0x02
+_ACK_BYTES: Final = (0, 0x40, 0x50, 0x50)  # by QoS: PUBACK, PUBREC; rows never have QoS 3
 
 
 def parse(
@@ -74,7 +75,9 @@ def parse(
     row_max = len(rows) // COLUMNS
     run_max = len(runs)
     row = run_count = ack_count = 0
-    last_start = last_size = last_flags = -1
+    last_topic: Buffer = b""
+    last_flags = -1
+    values: list[int] = []  # the rows, written in one piece: storing them one by one costs double
     exactly_once = released = False
     at = start
     while True:
@@ -122,34 +125,22 @@ def parse(
             stop = STOP_ORDER
             break
         flags = first & FLAGS_KEPT
-        new_run = (
-            flags != last_flags
-            or topic_size != last_size
-            or buffer[topic_start : topic_start + topic_size]
-            != buffer[last_start : last_start + topic_size]
-        )
+        topic = buffer[topic_start : topic_start + topic_size]
+        new_run = flags != last_flags or topic != last_topic
         if row == row_max or (new_run and run_count == run_max):
             stop = STOP_FULL
             break
         if new_run:
             runs[run_count] = row
             run_count += 1
-            last_start = topic_start
-            last_size = topic_size
+            last_topic = topic
             last_flags = flags
         if quality == 2:
             exactly_once = True
-        to = row * COLUMNS
-        rows[to] = topic_start
-        rows[to + 1] = topic_size
-        rows[to + 2] = content
-        rows[to + 3] = after - content
-        rows[to + 4] = 0
-        rows[to + 5] = 0
-        rows[to + 6] = identifier
-        rows[to + 7] = flags
+        values += (topic_start, topic_size, content, after - content, 0, 0, identifier, flags)
         row += 1
         at = after
+    rows[: len(values)] = array("q", values)
     batch.count = row
     return stop, at, run_count, ack_count
 
@@ -219,14 +210,12 @@ def encode_acks(batch: Batch, first: int, last: int) -> bytes:
     if not 0 <= first <= last <= batch.count:
         raise ValueError("the rows are not in the batch")
     rows = batch.rows
-    out = bytearray()
-    for to in range(first * COLUMNS, last * COLUMNS, COLUMNS):
-        quality = (rows[to + 7] & FLAGS_KEPT) >> FLAG_QOS_SHIFT
+    span = slice(first * COLUMNS, last * COLUMNS)
+    out: list[int] = []
+    for flags, identifier in zip(rows[span][7::COLUMNS], rows[span][6::COLUMNS], strict=True):
+        quality = (flags & FLAGS_KEPT) >> FLAG_QOS_SHIFT
         if quality:
-            identifier = rows[to + 6]
-            out += bytes(
-                (0x40 if quality == 1 else 0x50, 2, identifier >> 8 & 0xFF, identifier & 0xFF)
-            )
+            out += (_ACK_BYTES[quality], 2, identifier >> 8 & 0xFF, identifier & 0xFF)
     return bytes(out)
 
 

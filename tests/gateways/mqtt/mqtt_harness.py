@@ -26,8 +26,9 @@ from gateways.mqtt.client import MqttConnection
 from gateways.mqtt.limits import Limits
 from gateways.mqtt.mapping import TopicMapping
 from gateways.mqtt.shared import Shared
+from interop_tests import mqtt_wire as wire
 from net.connection import Context
-from tests.gateways.mqtt import mqtt_client_side as wire
+from tests.gateways.mqtt.mqtt_records import records
 
 
 @dataclass
@@ -414,6 +415,6 @@ class Broker:
 
 def make_run(topic: str, tag: str | None, bodies: list[bytes]) -> RecordRun:
     """A run of commit-log records as the engine delivers them."""
-    memory = b"before" + wire.records(bodies) + b"after"
+    memory = b"before" + records(bodies) + b"after"
     meta = RunMeta(topic=topic, tag=tag, properties={}, prefix_size=0)
     return RecordRun(meta, memory, 6, len(memory) - 5, len(bodies))

@@ -6,7 +6,7 @@ import pytest
 
 from broker.port import ONE_WORD, REST, Reason, Refused
 from gateways.mqtt.limits import Limits
-from tests.gateways.mqtt import mqtt_client_side as wire
+from interop_tests import mqtt_wire as wire
 from tests.gateways.mqtt.mqtt_harness import Broker, Published, SpyPort
 
 WILL = ("status/c", b"gone", 1, True)

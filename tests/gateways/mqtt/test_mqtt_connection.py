@@ -36,7 +36,7 @@ from gateways.mqtt.packets import (
     encode_suback,
     encode_unsuback,
 )
-from tests.gateways.mqtt import mqtt_client_side as wire
+from interop_tests import mqtt_wire as wire
 
 CASES = Path(__file__).resolve().parents[2] / "wire_cases"
 INBOX = Inbox()
@@ -203,6 +203,18 @@ def test_bulk_packets_never_change_the_state() -> None:
     for (state, kind), following in TRANSITIONS.items():
         assert kind not in BULK or following is state
     assert {(s, k) for s in (State.ACCEPTING, State.OPEN) for k in BULK} <= set(TRANSITIONS)
+
+
+def test_the_readme_prints_the_table() -> None:
+    """In README.md of the gateway: the packet, and the state that follows in each state."""
+    states = [state for state in State if state is not State.CLOSED]
+    rows = [["packet", *(state.name for state in states)], ["---"] * (len(states) + 1)]
+    for kind in PacketType:
+        following = [TRANSITIONS.get((state, kind)) for state in states]
+        rows.append([kind.name, *(state.name if state else "error" for state in following)])
+    table = "\n".join(f"| {' | '.join(row)} |" for row in rows).replace(" --- ", "---")
+    root = Path(__file__).resolve().parents[3]
+    assert table in (root / "gateways/mqtt/README.md").read_text(encoding="utf-8")
 
 
 @given(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from broker.port import Durability
 from gateways.mqtt.limits import Limits
-from tests.gateways.mqtt import mqtt_client_side as wire
+from interop_tests import mqtt_wire as wire
 from tests.gateways.mqtt.mqtt_harness import Broker, Peer, make_run
 
 

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from core_log.kernels.batch import COLUMNS, Batch
 from gateways.mqtt.kernels import codes, pure
-from tests.gateways.mqtt import mqtt_client_side as wire
+from interop_tests import mqtt_wire as wire
+from tests.gateways.mqtt.mqtt_records import record, records
 
 fast: Any
 try:
@@ -333,7 +334,7 @@ def test_ids_wrap_past_zero(kernels: Any) -> None:
 def test_records_become_publishes(
     kernels: Any, bodies: list[bytes], qos: int, first_id: int, retain: bool, lead: bytes
 ) -> None:
-    memory = bytearray(lead + wire.records(bodies) + lead)
+    memory = bytearray(lead + records(bodies) + lead)
     expected = b"".join(
         wire.publish("s/t", body, qos=qos, packet_id=(first_id - 1 + k) % 65_535 + 1, retain=retain)
         for k, body in enumerate(bodies)
@@ -350,7 +351,7 @@ def test_records_become_publishes(
 @both_forms
 def test_every_size_of_remaining_length(kernels: Any, size: int) -> None:
     """The length field grows by a byte at 128, 16,384 and 2,097,152."""
-    memory = wire.record(b"z" * size)
+    memory = record(b"z" * size)
     for qos in (0, 1):
         answer = kernels.encode_publishes(
             memoryview(memory), 0, len(memory), wire.field("a"), 0x30 | qos << 1, 1
@@ -363,7 +364,7 @@ def test_every_size_of_remaining_length(kernels: Any, size: int) -> None:
     memory=st.binary(max_size=300)
     | st.builds(
         lambda bodies, at, byte: (
-            (whole := bytearray(wire.records(bodies))),
+            (whole := bytearray(records(bodies))),
             whole.__setitem__(at % len(whole), byte),
             bytes(whole),
         )[2],
@@ -387,7 +388,7 @@ def test_both_forms_deliver_and_refuse_alike(memory: bytes, first_byte: int, fir
 
 @both_forms
 def test_records_that_are_not_whole_are_refused(kernels: Any) -> None:
-    whole = wire.record(b"body")
+    whole = record(b"body")
     too_big = whole[:84] + (len(whole) - 90).to_bytes(4, "big") + whole[88:]
     for memory in [whole[:-1], whole + b"\x00", too_big, bytes(100)]:
         with pytest.raises(ValueError, match="whole records"):

@@ -1,11 +1,9 @@
-"""The client's half of MQTT 3.1.1 for tests: packets as bytes, written from the standard alone.
+"""MQTT 3.1.1 packets as bytes, written from the standard alone.
 
-Independent of the gateway's codec on purpose: a mistake there must not hide here.
+It shares nothing with the server's codec on purpose: a mistake there must not hide here.
 """
 
 from __future__ import annotations
-
-from collections.abc import Sequence
 
 
 def remaining_length(size: int) -> bytes:
@@ -133,22 +131,3 @@ def split_packets(data: bytes) -> list[bytes]:
         packets.append(data[at : body + size])
         at = body + size
     return packets
-
-
-def record(body: bytes, topic: bytes = b"t", properties: bytes = b"") -> bytes:
-    """A commit-log record as far as a delivery kernel looks at it."""
-    size = 91 + len(body) + len(topic) + len(properties)
-    return (
-        size.to_bytes(4, "big")
-        + bytes(80)
-        + len(body).to_bytes(4, "big")
-        + body
-        + bytes([len(topic)])
-        + topic
-        + len(properties).to_bytes(2, "big")
-        + properties
-    )
-
-
-def records(bodies: Sequence[bytes]) -> bytes:
-    return b"".join(record(body) for body in bodies)
