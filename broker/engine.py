@@ -459,7 +459,7 @@ class Engine:
             self._load(by_kind)
         elif self._state_db is not None:
             self._state_db.discard()
-        for record in self.core.store.replay(position):
+        for record in self.core.store.replay(position, SYSTEM_FLAG_STATE):
             self._fold(record)
             self.folded_count += 1
         self._reopen()

@@ -62,8 +62,8 @@ class Files(Protocol):
     def list(self, path: str) -> list[str]:
         """The names in a directory, sorted; empty if there is no such directory."""
 
-    def make_directory(self, path: str) -> None:
-        """Make a directory and its parents; no error if it is there."""
+    def make_directory(self, path: str) -> bool:
+        """Make a directory, whose parent has to exist. False if it is there already."""
 
     def remove_directory(self, path: str) -> None:
         """Remove an empty directory; no error if there is none."""
@@ -148,8 +148,14 @@ class RealFiles:
         except FileNotFoundError:
             return []
 
-    def make_directory(self, path: str) -> None:
-        os.makedirs(path, DIRECTORY_MODE, exist_ok=True)
+    def make_directory(self, path: str) -> bool:
+        try:
+            os.mkdir(path, DIRECTORY_MODE)
+        except FileExistsError:
+            if not os.path.isdir(path):
+                raise
+            return False
+        return True
 
     def remove_directory(self, path: str) -> None:
         try:
@@ -172,3 +178,20 @@ class RealFiles:
             os.unlink(path)
         except FileNotFoundError:
             return
+
+
+def make_directories(files: Files, path: str) -> None:
+    """Make a directory and the parents that it lacks, each durable in its own parent.
+
+    Raises OSError.
+    """
+    parent = os.path.dirname(path)
+    try:
+        made = files.make_directory(path)
+    except FileNotFoundError:
+        if parent == path:
+            raise
+        make_directories(files, parent)
+        made = files.make_directory(path)
+    if made:
+        files.sync_directory(parent)

@@ -20,6 +20,7 @@ from core_log.kernels.layout import (
     STOP_SHORT,
     STOP_SIZE,
     STOP_ZERO,
+    SYSTEM_TOPIC,
 )
 from core_log.record import Record, decode_record
 from core_log.segments import Segment, Segments
@@ -173,19 +174,28 @@ class Walk:
         self.position = following.start
         return STOP_END
 
-    def records(self, end: int) -> Iterator[Record]:
+    def records(self, end: int, system_flags: int | None = None) -> Iterator[Record]:
         """The records up to the position `end`.
+
+        Args:
+            system_flags: only system records, and those with one of these bits in their system
+                flag; None for all.
 
         Raises:
             CorruptRecord: one on the way is not sound.
         """
         for memory, size, position in self.stretches():
-            at = 0
-            while at < size and position + at < end:
-                record = decode_record(memory, at, verify=False)
-                yield record
-                at += record.size
-            if position + at >= end:
+            size = min(size, end - position)
+            if system_flags is None:
+                at = 0
+                while at < size:
+                    record = decode_record(memory, at, verify=False)
+                    yield record
+                    at += record.size
+            else:
+                for at in kernels.find_marked(memory, 0, size, SYSTEM_TOPIC, system_flags):
+                    yield decode_record(memory, at, verify=False)
+            if position + size >= end:
                 return
         if self.position < end:
             raise CorruptRecord(self.position, REASONS[self.reason])

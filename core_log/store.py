@@ -20,7 +20,7 @@ from core_log.checkpoint import make_abort, remove_abort
 from core_log.commit_log import CommitLog
 from core_log.epochs import epoch_holds, epoch_template, write_epochs
 from core_log.errors import CorruptRecord, FailureLatch, StoreError, StoreRefused, describe
-from core_log.files import Files
+from core_log.files import Files, make_directories
 from core_log.flusher import Flusher
 from core_log.indexes import INDEXES_NAME, Indexes
 from core_log.kernels.batch import MAGIC_BLANK
@@ -204,16 +204,20 @@ class Store:
                 )
         return records, count
 
-    def replay(self, position: int) -> Iterator[Record]:
+    def replay(self, position: int, system_flags: int | None = None) -> Iterator[Record]:
         """The records from `position` (0 means the first that the log has) to the end of what
         recovery kept.
+
+        Args:
+            system_flags: only system records, and those with one of these bits in their system
+                flag; None for all.
 
         Raises:
             CorruptRecord: no record starts at `position`, or one on the way is not sound.
         """
         end = self.recovery.end
         start = max(position, self.log.start)
-        return self._reader.walk(start).records(end)
+        return self._reader.walk(start).records(end, system_flags)
 
     def is_record_boundary(self, position: int, epoch: int) -> bool:
         """Whether this log has that place in that epoch, and a record starts or ends there."""
@@ -267,9 +271,9 @@ def take_lock(files: Files, directory: str) -> int:
     """
     path = f"{directory}/{LOCK_NAME}"
     try:
-        for name in (directory, f"{directory}/{LOG_NAME}", f"{directory}/{INDEXES_NAME}"):
-            files.make_directory(name)
-        files.sync_directory(os.path.dirname(os.path.abspath(directory)))
+        make_directories(files, os.path.abspath(directory))
+        files.make_directory(f"{directory}/{LOG_NAME}")
+        files.make_directory(f"{directory}/{INDEXES_NAME}")
         files.sync_directory(directory)
         handle = files.open(path, create=True)
     except OSError as error:
