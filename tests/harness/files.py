@@ -301,19 +301,18 @@ class MemoryFiles:
             except FileNotFoundError:
                 return []
 
-    def make_directory(self, path: str) -> None:
+    def make_directory(self, path: str) -> bool:
         with self._mutex:
-            node = self._root
-            for name in path.strip("/").split("/"):
-                following = node.now.get(name)
-                if isinstance(following, FileNode):
-                    raise NotADirectoryError(errno.ENOTDIR, path)
-                if following is None:
-                    cut = self._changing()
-                    following = DirectoryNode()
-                    node.apply({name: following})
-                    self._cut(cut)
-                node = following
+            directory = self._directory(posixpath.dirname(path))
+            name = posixpath.basename(path)
+            there = directory.now.get(name)
+            if isinstance(there, FileNode):
+                raise FileExistsError(errno.EEXIST, path)
+            if there is None:
+                cut = self._changing()
+                directory.apply({name: DirectoryNode()})
+                self._cut(cut)
+            return there is None
 
     def remove_directory(self, path: str) -> None:
         with self._mutex:
@@ -390,8 +389,8 @@ class WrappedFiles:
     def list(self, path: str) -> list[str]:
         return self.files.list(path)
 
-    def make_directory(self, path: str) -> None:
-        self.files.make_directory(path)
+    def make_directory(self, path: str) -> bool:
+        return self.files.make_directory(path)
 
     def remove_directory(self, path: str) -> None:
         self.files.remove_directory(path)
