@@ -1,0 +1,194 @@
+"""basic.*, confirm.*, and what else comes on an open channel. One function for each method.
+
+As in `topology.py`; publishes and acks come another way, from the kernel (`publishing.py`).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from functools import partial
+from typing import Final
+
+from broker.port import Delivery, QueueConsumer, Reason, Refused
+from gateways.amqp import mapping, spec
+from gateways.amqp.channel import Channel
+from gateways.amqp.consumer import Consumer, Getter, encode
+from gateways.amqp.errors import RemoteProtocolError, ReplyCode
+from gateways.amqp.kernels import pure as codes
+from gateways.amqp.spec import Method
+from gateways.amqp.topology import Handler, not_implemented
+
+_GET_OK_HEAD: Final = struct.pack(">HH", spec.BasicGetOk.CLASS_ID, spec.BasicGetOk.METHOD_ID)
+_COUNT: Final = struct.Struct(">I")
+
+
+def _fault(method: Method, code: ReplyCode, text: str, channel: int = 0) -> RemoteProtocolError:
+    return RemoteProtocolError(
+        code, text, channel=channel, class_id=method.CLASS_ID, method_id=method.METHOD_ID
+    )
+
+
+def qos(channel: Channel, method: spec.BasicQos) -> None:
+    """basic.qos. A limit for each consumer counts for those that come later only."""
+    if method.prefetch_size:
+        raise _fault(method, ReplyCode.NOT_IMPLEMENTED, "prefetch_size!=0")
+    if method.global_:
+        channel.prefetch_shared = method.prefetch_count
+    else:
+        channel.prefetch = method.prefetch_count
+    channel.link.reply(channel.number, spec.BasicQosOk())
+    if method.global_:
+        channel.ready()
+
+
+def consume(channel: Channel, method: spec.BasicConsume) -> None:
+    """basic.consume. Messages follow consume-ok."""
+    link = channel.link
+    tag = method.consumer_tag or link.new_tag()
+    if tag in channel.consumers:
+        raise _fault(method, ReplyCode.NOT_ALLOWED, f"attempt to reuse consumer tag '{tag}'")
+    if link.consumer_count >= link.limits.consumers_max:
+        raise Refused(
+            Reason.LIMIT, f"a connection has at most {link.limits.consumers_max} consumers"
+        )
+    queue = method.queue or channel.last_queue
+    if not queue:
+        raise Refused(Reason.NOT_FOUND, "no previously declared queue")
+    mapping.consumer_arguments(method.arguments)
+    consumer = Consumer(channel, tag, no_ack=method.no_ack, limit=channel.prefetch)
+    consumer.handle = link.port.consume(queue, consumer, exclusive=method.exclusive, owner=link)
+    channel.add(consumer)
+    if method.nowait:
+        consumer.start()
+    else:
+        link.reply(channel.number, spec.BasicConsumeOk(consumer_tag=tag), then=consumer.start)
+
+
+def cancel(channel: Channel, method: spec.BasicCancel) -> None:
+    """basic.cancel. What the consumer holds stays to be acknowledged."""
+    channel.cancel(method.consumer_tag)
+    if not method.nowait:
+        channel.link.reply(channel.number, spec.BasicCancelOk(consumer_tag=method.consumer_tag))
+
+
+def get(channel: Channel, method: spec.BasicGet) -> None:
+    """basic.get. The connection stands still until the answer is there, because it may have to
+    come from the disk and later answers must not overtake it."""
+    queue = method.queue or channel.last_queue
+    if not queue:
+        raise Refused(Reason.NOT_FOUND, "no previously declared queue")
+    release = channel.link.hold()
+    try:
+        channel.link.port.get(
+            queue, partial(_got, channel, method.no_ack, release), owner=channel.link
+        )
+    except Refused:
+        release()
+        raise
+
+
+def _got(
+    channel: Channel,
+    no_ack: bool,
+    release: object,
+    delivery: Delivery | None,
+    holder: QueueConsumer,
+    ready_count: int,
+) -> None:
+    """The answer to a get."""
+    assert callable(release)
+    if channel.closed:  # the client went away meanwhile
+        if delivery is not None:
+            holder.requeue(delivery.first_offset, delivery.count)
+        return
+    if delivery is None:
+        channel.link.reply(channel.number, spec.BasicGetEmpty())
+    else:
+        tag = channel.unacked.next_tag
+        if no_ack:
+            channel.unacked.next_tag += 1
+        else:
+            channel.unacked.add(Getter(holder), delivery.first_offset, delivery.count)
+        frames = encode(
+            delivery,
+            channel.number,
+            channel.frame_max,
+            _GET_OK_HEAD,
+            tag,
+            _COUNT.pack(ready_count),
+        )
+        channel.link.answer(b"".join(frames))
+        channel.delivered(1)
+        if no_ack:
+            holder.settle(delivery.first_offset, delivery.count)
+    release()
+
+
+def settle(channel: Channel, method: spec.BasicAck | spec.BasicNack | spec.BasicReject) -> None:
+    """An ack, nack or reject that the kernel left: its tag is beyond what it counts to."""
+    bits = 0
+    if not isinstance(method, spec.BasicReject) and method.multiple:
+        bits |= codes.MULTIPLE
+    if not isinstance(method, spec.BasicAck):
+        bits |= codes.NEGATIVE | (codes.REQUEUE if method.requeue else 0)
+    channel.settle(method.delivery_tag, 1, bits)
+
+
+def recover(channel: Channel, method: spec.BasicRecover | spec.BasicRecoverAsync) -> None:
+    """basic.recover: everything that is unacknowledged on the channel goes back."""
+    if not method.requeue:
+        raise _fault(method, ReplyCode.NOT_IMPLEMENTED, "requeue=false")
+    channel.requeue_all()
+    if isinstance(method, spec.BasicRecover):
+        channel.link.reply(channel.number, spec.BasicRecoverOk())
+    channel.ready()
+
+
+def confirm_select(channel: Channel, method: spec.ConfirmSelect) -> None:
+    """confirm.select. Twice is once."""
+    channel.confirming = True
+    if not method.nowait:
+        channel.link.reply(channel.number, spec.ConfirmSelectOk())
+
+
+def flow(channel: Channel, method: spec.ChannelFlow) -> None:
+    """channel.flow: stopping deliveries is what prefetch is for; RabbitMQ refuses it too."""
+    if not method.active:
+        raise _fault(method, ReplyCode.NOT_IMPLEMENTED, "active=false")
+    channel.link.reply(channel.number, spec.ChannelFlowOk(active=True))
+
+
+def access_request(channel: Channel, method: spec.AccessRequest) -> None:
+    """access.request of 0-8 and 0-9 clients: any ticket will do."""
+    channel.link.reply(channel.number, spec.AccessRequestOk(ticket=1))
+
+
+def ignore(channel: Channel, method: Method) -> None:
+    """An answer to what we sent without waiting for it."""
+
+
+HANDLERS: Final[Mapping[type[Method], Handler]] = {
+    spec.BasicQos: qos,
+    spec.BasicConsume: consume,
+    spec.BasicCancel: cancel,
+    spec.BasicCancelOk: ignore,
+    spec.BasicGet: get,
+    spec.BasicAck: settle,
+    spec.BasicNack: settle,
+    spec.BasicReject: settle,
+    spec.BasicRecover: recover,
+    spec.BasicRecoverAsync: recover,
+    spec.ConfirmSelect: confirm_select,
+    spec.ChannelFlow: flow,
+    spec.ChannelFlowOk: ignore,
+    spec.AccessRequest: access_request,
+    # Transactions are refused, not accepted and not kept: a client that got select-ok would
+    # believe that its publishes are one.
+    spec.TxSelect: not_implemented,
+    spec.TxCommit: not_implemented,
+    spec.TxRollback: not_implemented,
+}
+
+SEES_PUBLISHES: Final = frozenset({spec.BasicGet})
+"""See `topology.SEES_PUBLISHES`."""

@@ -1,0 +1,271 @@
+"""One open channel: its consumers, what they hold, and the publishes that wait for a confirm.
+
+Rules:
+
+* Delivery tags count up by one on a channel, for deliveries and gets alike (AMQP 4.2.3). What is
+  unacknowledged is kept as runs (`broker.unacked`), never as one object per message.
+* A publish sequence number is given to every publish of a confirming channel, also to those that
+  went nowhere. Confirms leave in order, `multiple`, behind the returns of the same messages.
+* Closing gives back to the queues what is not acknowledged, and only then ends the consumers.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from broker.port import BrokerPort, Position, Unacked
+from gateways.amqp import spec
+from gateways.amqp.consumer import Consumer, Holder
+from gateways.amqp.errors import RemoteProtocolError, ReplyCode
+from gateways.amqp.kernels import pure as codes
+from gateways.amqp.limits import Limits
+from gateways.amqp.spec import Method
+
+_CONFIRM: Final = struct.Struct(">BHIHHQBB")
+"""A whole frame of basic.ack or basic.nack."""
+_ACK: Final = 80
+_NACK: Final = 120
+
+
+class Link(Protocol):
+    """The connection as its channels see it. Implemented by `client.Client`."""
+
+    port: BrokerPort
+    limits: Limits
+    user: str
+    consumer_count: int
+    """Consumers of all channels."""
+
+    @property
+    def frame_max(self) -> int: ...
+    @property
+    def wants_cancel(self) -> bool:
+        """Whether the client understands basic.cancel from the server."""
+
+    def takes_deliveries(self) -> bool:
+        """Whether the socket takes bytes now."""
+
+    def write_delivery(self, data: bytes) -> None: ...
+    def delivered(self, count: int) -> None:
+        """For the statistics."""
+
+    def answer(
+        self, data: bytes, position: int = 0, then: Callable[[], None] | None = None
+    ) -> None:
+        """See `Answers.send`."""
+
+    def reply(
+        self,
+        channel: int,
+        method: Method,
+        position: int = 0,
+        then: Callable[[], None] | None = None,
+    ) -> None:
+        """Answer with a method without content."""
+
+    def hold(self) -> Callable[[], None]:
+        """Take no more frames until the function that is returned was called."""
+
+    def new_tag(self) -> str:
+        """A random consumer tag."""
+
+
+class Channel:
+    """See the head of this file.
+
+    Attributes:
+        number: the channel's number on the wire.
+        prefetch: for each consumer that comes, 0 for no limit.
+        prefetch_shared: for all consumers together, 0 for no limit.
+        confirming: publishes are confirmed.
+        last_queue: the queue that was declared last, which an empty name means.
+    """
+
+    __slots__ = (
+        "_confirm_position",
+        "_confirmed",
+        "_returned",
+        "_sequence",
+        "closed",
+        "confirming",
+        "consumers",
+        "last_queue",
+        "link",
+        "number",
+        "prefetch",
+        "prefetch_shared",
+        "unacked",
+        "unacked_count",
+    )
+
+    def __init__(self, number: int, link: Link) -> None:
+        self.number = number
+        self.link = link
+        self.closed = False
+        self.consumers: dict[str, Consumer] = {}
+        self.unacked: Unacked[Holder] = Unacked()
+        self.unacked_count = 0  # of consumers, without gets
+        self.prefetch = 0
+        self.prefetch_shared = 0
+        self.confirming = False
+        self.last_queue = ""
+        self._sequence = 0  # of the last publish
+        self._confirmed = 0  # the last sequence that a confirm was sent, or will be sent, for
+        self._confirm_position = Position(0)
+        self._returned: dict[Consumer, None] = {}  # consumers whose credit has grown
+
+    # --- for consumers ----------------------------------------------------------------------
+
+    @property
+    def frame_max(self) -> int:
+        """Largest whole frame that the client takes."""
+        return self.link.frame_max
+
+    @property
+    def turn_count_max(self) -> int:
+        """Messages of one delivery without prefetch."""
+        return self.link.limits.turn_count_max
+
+    def takes_deliveries(self) -> bool:
+        """Whether messages may go out now."""
+        return not self.closed and self.link.takes_deliveries()
+
+    def write_delivery(self, data: bytes) -> None:
+        """Frames of a delivery."""
+        self.link.write_delivery(data)
+
+    def delivered(self, count: int) -> None:
+        """For the statistics."""
+        self.link.delivered(count)
+
+    def consumer_cancelled(self, consumer: Consumer) -> None:
+        """Its queue is gone: tell the client, if it understands."""
+        if self.consumers.pop(consumer.tag, None) is None:
+            return
+        self.link.consumer_count -= 1
+        if self.link.wants_cancel and not self.closed:
+            self.link.reply(self.number, spec.BasicCancel(consumer_tag=consumer.tag, nowait=True))
+
+    # --- settling ---------------------------------------------------------------------------
+
+    def settle(self, first_tag: int, count: int, bits: int) -> None:
+        """Acks, nacks or rejects of consecutive tags, or of all up to one (`kernels.pure`).
+
+        Raises:
+            RemoteProtocolError: a tag is not unacknowledged. Those before it are settled.
+        """
+        if bits & codes.MULTIPLE:
+            self._give_back(self._settle_to(first_tag), bits)
+            return
+        last_tag = first_tag + count - 1
+        try:
+            self._give_back(self.unacked.settle(first_tag, last_tag), bits)
+        except KeyError as error:
+            unknown = int(error.args[0])
+            if first_tag < unknown <= last_tag:
+                self._give_back(self.unacked.settle(first_tag, unknown - 1), bits)
+            raise self._unknown_tag(unknown, bits) from None
+
+    def _settle_to(self, tag: int) -> list[tuple[Holder, int, int]]:
+        if tag == 0:  # all that there are (AMQP 1.8.3.13)
+            return self.unacked.drain()
+        if tag not in self.unacked:
+            raise self._unknown_tag(tag, codes.MULTIPLE)
+        return self.unacked.settle_to(tag)
+
+    def _unknown_tag(self, tag: int, bits: int) -> RemoteProtocolError:
+        method = spec.BasicNack if bits & codes.NEGATIVE else spec.BasicAck
+        return RemoteProtocolError(
+            ReplyCode.PRECONDITION_FAILED,
+            f"unknown delivery tag {tag}",
+            channel=self.number,
+            class_id=method.CLASS_ID,
+            method_id=method.METHOD_ID,
+        )
+
+    def _give_back(self, runs: list[tuple[Holder, int, int]], bits: int) -> None:
+        requeue = bits & codes.REQUEUE
+        for holder, first_offset, count in runs:
+            holder.returned(count)
+            if requeue:
+                holder.requeue(first_offset, count)
+            else:
+                holder.settle(first_offset, count)
+
+    def requeue_all(self) -> None:
+        """Give everything that is not acknowledged back to its queues."""
+        self._give_back(self.unacked.drain(), codes.REQUEUE)
+
+    def returned(self, consumer: Consumer, count: int) -> None:
+        """Messages of a consumer are no longer unacknowledged."""
+        self.unacked_count -= count
+        self._returned[consumer] = None
+
+    def credit_grew(self) -> None:
+        """Let consumers whose credit has grown take messages; all of them if they share it."""
+        returned = list(self.consumers.values() if self.prefetch_shared else self._returned)
+        self._returned.clear()
+        for consumer in returned:
+            consumer.ready()
+
+    def ready(self) -> None:
+        """The socket takes bytes again, or a limit was changed."""
+        for consumer in list(self.consumers.values()):
+            consumer.ready()
+
+    # --- consumers --------------------------------------------------------------------------
+
+    def add(self, consumer: Consumer) -> None:
+        """A consumer whose handle is set."""
+        self.consumers[consumer.tag] = consumer
+        self.link.consumer_count += 1
+
+    def cancel(self, tag: str) -> None:
+        """End a consumer; nothing if there is none (RabbitMQ answers cancel-ok then too)."""
+        consumer = self.consumers.pop(tag, None)
+        if consumer is not None:
+            self.link.consumer_count -= 1
+            consumer.end()
+
+    # --- confirms ---------------------------------------------------------------------------
+
+    def published(self, count: int, position: int) -> None:
+        """Publishes were taken; their confirm waits for the position."""
+        if self.confirming:
+            self._sequence += count
+            if position > self._confirm_position:
+                self._confirm_position = Position(position)
+
+    def not_published(self, count: int) -> None:
+        """Publishes failed for reasons of our own: nack them one by one, because `multiple` would
+        say it of those before them too."""
+        self.confirm()
+        for _ in range(count):
+            self._sequence += 1
+            self.link.answer(self._confirm_frame(_NACK, multiple=False))
+        self._confirmed = self._sequence
+
+    def confirm(self) -> None:
+        """Confirm all publishes since the last time, once they are safe."""
+        count = self._sequence - self._confirmed
+        if count:
+            self._confirmed = self._sequence
+            self.link.answer(self._confirm_frame(_ACK, multiple=count > 1), self._confirm_position)
+
+    def _confirm_frame(self, method_id: int, *, multiple: bool) -> bytes:
+        return _CONFIRM.pack(
+            1, self.number, 13, 60, method_id, self._sequence, 1 if multiple else 0, 0xCE
+        )
+
+    # --- the end ----------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Give back what is unacknowledged and end the consumers."""
+        if self.closed:
+            return
+        self.closed = True  # so that nothing which is given back comes here again
+        self.requeue_all()
+        for tag in list(self.consumers):
+            self.cancel(tag)

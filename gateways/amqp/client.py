@@ -1,0 +1,494 @@
+"""One client: what its protocol events mean to the engine, and what it is answered.
+
+Between the core (`connection.py`: bytes and states) and the socket (`server.py`) stands this: it
+logs the client in, keeps its channels, hands publishes and acks on, and decides what closes.
+
+Rules:
+
+* All answers go through `Answers`, so they leave in the order of the questions and not before what
+  they depend on is flushed.
+* A question whose answer depends on messages (get, counts of a queue) first waits until what this
+  connection published is visible. Meanwhile the connection takes no more frames (`hold`), so that
+  nothing overtakes; what was read is kept in `_rest`, and reading stops.
+* Closing, from whatever side, gives unacknowledged messages back and deletes exclusive queues
+  before close-ok leaves.
+* A failed login says nothing about which part was wrong, and costs three seconds (RabbitMQ's way).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, Final, Protocol
+
+from broker.port import BrokerPort, Durability, Position, Refused
+from gateways.amqp import basic, mapping, spec, topology
+from gateways.amqp.answers import Answers
+from gateways.amqp.channel import Channel
+from gateways.amqp.connection import AmqpConnection, Work
+from gateways.amqp.errors import Malformed, RemoteProtocolError, ReplyCode
+from gateways.amqp.events import (
+    Event,
+    HeaderReceived,
+    HeaderRefused,
+    MethodReceived,
+    Settlement,
+    Traffic,
+)
+from gateways.amqp.limits import Limits
+from gateways.amqp.publishing import Publisher, Templates
+from gateways.amqp.sasl import MECHANISMS, credentials
+from gateways.amqp.spec import Method
+from gateways.amqp.states import State
+from gateways.amqp.tables import Buffer
+
+VHOST: Final = "/"
+"""The one virtual host that there is."""
+
+_HANDLERS: Final[Mapping[type[Method], topology.Handler]] = topology.HANDLERS | basic.HANDLERS  # type: ignore[operator]
+_SEES_PUBLISHES: Final = topology.SEES_PUBLISHES | basic.SEES_PUBLISHES
+
+
+class Transport(Protocol):
+    """The socket as the client's logic sees it."""
+
+    @property
+    def full(self) -> bool:
+        """Whether deliveries have to wait until it takes bytes again."""
+
+    @property
+    def paused(self) -> bool:
+        """Whether the peer does not read what was sent."""
+
+    def write(self, data: bytes) -> None: ...
+    def close(self) -> None:
+        """Write what was written so far, then close."""
+
+    def abort_in(self, seconds: float | None) -> None:
+        """Abort the socket then, if it is still there; None for never."""
+
+    def heartbeat(self, seconds: int) -> None:
+        """Send and expect heartbeats from now on; 0 for none."""
+
+    def later(self, callback: Callable[[], None]) -> None:
+        """Call back in the next loop iteration."""
+
+    def stop_reading(self) -> None: ...
+    def resume_reading(self) -> None: ...
+
+
+class Client:
+    """See the head of this file.
+
+    Args:
+        properties: what connection.start says of the server.
+        templates: shared by the clients of a server.
+        new_tag: makes random consumer tags.
+    """
+
+    def __init__(
+        self,
+        *,
+        port: BrokerPort,
+        transport: Transport,
+        work: Work,
+        templates: Templates,
+        limits: Limits,
+        properties: Mapping[str, Any],
+        new_tag: Callable[[], str],
+    ) -> None:
+        self.port = port
+        self.limits = limits
+        self.new_tag = new_tag
+        self.user = ""
+        self.channels: dict[int, Channel] = {}
+        self.consumer_count = 0
+        self.delivered_count = 0
+        """Messages that were written to it (a metric)."""
+        self.publisher = Publisher(port=port, templates=templates)
+        self.answers = Answers(port=port, write=self._write_answer)
+        self._core = AmqpConnection(work=work, limits=limits)
+        self._transport = transport
+        self._properties = properties
+        self._capabilities: Mapping[str, Any] = {}
+        self._rest = b""  # read, and not taken because of a hold
+        self._holding = False
+        self._running = False  # taking events: on the stack
+        self._ended = False  # channels are closed, exclusive queues gone
+        self._gone = False  # the socket is
+        self._deaf = False  # whatever comes is dropped
+        self._choked = False  # not reading, because answers are not read
+        self._disk_is_behind = False  # not reading, because the log cannot take more
+        self._unread_bytes = 0  # of answers, since the socket paused
+
+    # --- bytes in ---------------------------------------------------------------------------
+
+    def consume(self, buffer: Buffer, start: int, end: int) -> int:
+        """Take `buffer[start:end]`; returns up to where the bytes are used."""
+        if self._deaf:
+            return end
+        if self._holding:
+            self._rest += bytes(buffer[start:end])
+            return end
+        if not self._rest:
+            return self._run(buffer, start, end)
+        data = self._rest + bytes(buffer[start:end])
+        self._rest = b""
+        left = len(data) - self._run(data, 0, len(data))
+        if left <= end - start:
+            return end - left
+        self._rest = data[len(data) - left :]
+        return end
+
+    def _run(self, buffer: Buffer, start: int, end: int) -> int:
+        self._core.receive(buffer, start, end)
+        self._take_events()
+        used = self._core.position
+        self._core.receive(b"", 0, 0)  # the buffer is the next reader's
+        if self._deaf:
+            return end
+        if self._holding:
+            self._rest = bytes(buffer[used:end])
+            used = end
+        return used
+
+    def _take_events(self) -> None:
+        self._running = True
+        while not self._holding:
+            try:
+                event = self._core.next_event()
+                if event is None:
+                    break
+                self._handle(event)
+            except RemoteProtocolError as error:
+                self._fail(error)
+        self._running = False
+        self._check_pressure()
+
+    def _handle(self, event: Event) -> None:
+        match event:
+            case Traffic():
+                self._traffic(event)
+            case MethodReceived(channel=0, method=method):
+                self._on_connection(method)
+            case MethodReceived(channel=number, method=method):
+                self._on_channel(number, method)
+            case HeaderReceived():
+                start = spec.ConnectionStart(
+                    version_major=0,
+                    version_minor=9,
+                    server_properties=self._properties,
+                    mechanisms=MECHANISMS,
+                    locales=b"en_US",
+                )
+                self.answer(self._core.send(start))
+            case HeaderRefused(reply=reply):
+                self._transport.write(reply)
+                self._deaf = True
+                self._transport.close()
+
+    # --- publishes and acks -----------------------------------------------------------------
+
+    def _traffic(self, traffic: Traffic) -> None:
+        """The publishes, then the acks. An error between them lets those before it count."""
+        settled = 0
+        confirming: dict[Channel, None] = {}
+        for run in traffic.runs:
+            channel = self.channels.get(run.channel)
+            if channel is None:  # closed by an error within this read
+                continue
+            try:
+                self.publisher.publish(channel, traffic.batch, run)
+            except RemoteProtocolError as error:
+                settled = self._settle(traffic.settlements, settled, run.first)
+                self._fail(error)
+                continue
+            if channel.confirming:
+                confirming[channel] = None
+        for channel in confirming:
+            channel.confirm()
+        self._settle(traffic.settlements, settled, traffic.batch.count)
+        if traffic.runs and not self._disk_is_behind:
+            self._disk_is_behind = self.port.overloaded(self._disk_caught_up)
+
+    def _disk_caught_up(self) -> None:
+        self._disk_is_behind = False
+        if not self._gone and not self._running:
+            self._check_pressure()
+
+    def _settle(self, settlements: Sequence[Settlement], index: int, rows: int) -> int:
+        """Take settlements from `index` on that came before row `rows`; returns the next index."""
+        touched: dict[Channel, None] = {}
+        while index < len(settlements) and settlements[index].rows <= rows:
+            settlement = settlements[index]
+            index += 1
+            channel = self.channels.get(settlement.channel)
+            if channel is None:
+                continue
+            try:
+                channel.settle(settlement.first_tag, settlement.count, settlement.bits)
+                touched[channel] = None
+            except RemoteProtocolError as error:
+                self._fail(error)
+        for channel in touched:
+            channel.credit_grew()
+        return index
+
+    # --- methods ----------------------------------------------------------------------------
+
+    def _on_channel(self, number: int, method: Method) -> None:
+        if isinstance(method, spec.ChannelOpen):
+            self.channels[number] = Channel(number, self)
+            self.reply(number, spec.ChannelOpenOk())
+        elif isinstance(method, spec.ChannelClose):
+            channel = self.channels.pop(number, None)
+            if channel is not None:  # else ours crossed theirs
+                channel.close()
+            self.reply(number, spec.ChannelCloseOk())
+        elif type(method) in _SEES_PUBLISHES and not self._sees_publishes():
+            self._wait(partial(self._dispatch, number, method))
+        else:
+            self._dispatch(number, method)
+
+    def _dispatch(self, number: int, method: Method) -> None:
+        channel = self.channels[number]
+        try:
+            _HANDLERS[type(method)](channel, method)
+        except Refused as error:
+            raise mapping.refusal(error, type(method), number) from error
+
+    def _sees_publishes(self) -> bool:
+        position = Position(self.publisher.position)
+        return self.port.committed(position, Durability.FLUSHED)
+
+    def _wait(self, action: Callable[[], None]) -> None:
+        """Do the action when what was published is visible; hold everything behind it."""
+        self._holding = True
+        self.port.when_committed(
+            Position(self.publisher.position),
+            Durability.FLUSHED,
+            self._transport.later,
+            partial(self._act, action),
+        )
+
+    def _act(self, action: Callable[[], None]) -> None:
+        if self._ended:
+            return
+        self._holding = False
+        self._running = True
+        try:
+            action()
+        except RemoteProtocolError as error:
+            self._fail(error)
+        self._running = False
+        self._go_on()
+
+    # --- holding ----------------------------------------------------------------------------
+
+    def hold(self) -> Callable[[], None]:
+        """See `channel.Link.hold`."""
+        self._holding = True
+        return self._release
+
+    def _release(self) -> None:
+        self._holding = False
+        if not self._running:
+            # Not from within an engine's callback: another connection may be taking events.
+            self._transport.later(self._go_on)
+
+    def _go_on(self) -> None:
+        """Take what was kept during a hold."""
+        if self._gone or self._holding:
+            return
+        rest, self._rest = self._rest, b""
+        if rest:
+            used = self._run(rest, 0, len(rest))
+            if not self._holding:
+                self._rest = rest[used:]
+        self._check_pressure()
+
+    # --- the connection's own methods ---------------------------------------------------------
+
+    def _on_connection(self, method: Method) -> None:
+        match method:
+            case spec.ConnectionStartOk():
+                self._log_in(method)
+            case spec.ConnectionTuneOk(heartbeat=seconds):
+                self._transport.heartbeat(seconds)
+            case spec.ConnectionOpen():
+                self._open(method)
+            case spec.ConnectionUpdateSecret():
+                # Passwords do not expire, so there is nothing to renew.
+                self.reply(0, spec.ConnectionUpdateSecretOk())
+            case spec.ConnectionClose():
+                self._end()
+                self.reply(0, spec.ConnectionCloseOk(), then=self._close_socket)
+            case spec.ConnectionCloseOk():
+                self._transport.close()
+
+    def _close_socket(self) -> None:
+        if self._core.state is State.CLOSED:
+            self._transport.close()
+
+    def _log_in(self, method: spec.ConnectionStartOk) -> None:
+        capabilities = method.client_properties.get("capabilities")
+        self._capabilities = capabilities if isinstance(capabilities, Mapping) else {}
+        try:
+            user, password = credentials(method.mechanism, method.response)
+            self.port.authenticate(user, password)
+        except (Refused, Malformed):
+            self._refuse_login(method)
+            return
+        self.user = user
+        tune = spec.ConnectionTune(
+            channel_max=self.limits.channel_max,
+            frame_max=self.limits.frame_bytes_max,
+            heartbeat=self.limits.heartbeat_seconds,
+        )
+        self.reply(0, tune)
+
+    def _refuse_login(self, method: spec.ConnectionStartOk) -> None:
+        if self._capabilities.get("authentication_failure_close") is True:
+            mechanism = method.mechanism[:32]
+            raise RemoteProtocolError(
+                ReplyCode.ACCESS_REFUSED,
+                f"Login was refused using authentication mechanism {mechanism}",
+            )
+        self._deaf = True
+        self._transport.abort_in(self.limits.penalty_seconds)
+
+    def _open(self, method: spec.ConnectionOpen) -> None:
+        if method.virtual_host != VHOST:
+            raise RemoteProtocolError(
+                ReplyCode.NOT_ALLOWED,
+                f"vhost {method.virtual_host} not found",
+                class_id=method.CLASS_ID,
+                method_id=method.METHOD_ID,
+            )
+        self._transport.abort_in(None)
+        self.reply(0, spec.ConnectionOpenOk())
+
+    # --- closing ----------------------------------------------------------------------------
+
+    def _fail(self, error: RemoteProtocolError) -> None:
+        """Close what the error names."""
+        if error.channel:
+            channel = self.channels.pop(error.channel, None)
+            if channel is not None:
+                channel.confirm()
+                channel.close()
+            self.answer(self._core.close(error))
+            return
+        self._end()
+        data = self._core.close(error)
+        if data:
+            self.answer(data)
+            self._transport.abort_in(self.limits.close_seconds)
+
+    def _end(self) -> None:
+        """Close all channels and let go of the exclusive queues."""
+        if self._ended:
+            return
+        self._ended = True
+        for channel in list(self.channels.values()):
+            channel.confirm()
+            channel.close()
+        self.channels.clear()
+        self.port.release_owner(self)
+        if self._holding:  # close-ok has to be heard
+            self._holding = False
+            self._rest = b""
+            self._transport.resume_reading()
+
+    def stop(self) -> None:
+        """The server stops: say so, and wait for close-ok."""
+        if self._core.state is State.OPEN:
+            self._fail(
+                RemoteProtocolError(ReplyCode.CONNECTION_FORCED, "the broker is shutting down")
+            )
+            self._transport.abort_in(None)  # the server's own time counts
+        elif self._core.state not in (State.CLOSING, State.CLOSE_RECEIVED, State.CLOSED):
+            self._transport.close()
+
+    def storage_failed(self, text: str) -> None:
+        """Confirms that wait will never come: close, so that publishers know."""
+        self.answers.stop()
+        self._end()
+        data = self._core.close(RemoteProtocolError(ReplyCode.RESOURCE_ERROR, text))
+        if data:
+            self._transport.write(data)
+        self._transport.abort_in(self.limits.close_seconds)
+
+    def lost(self) -> None:
+        """The socket is gone."""
+        self._gone = True
+        self.answers.stop()
+        self._end()
+        self._rest = b""
+
+    # --- bytes out --------------------------------------------------------------------------
+
+    def answer(
+        self, data: bytes, position: int = 0, then: Callable[[], None] | None = None
+    ) -> None:
+        """See `Answers.send`."""
+        self.answers.send(data, position, then)
+
+    def reply(
+        self,
+        channel: int,
+        method: Method,
+        position: int = 0,
+        then: Callable[[], None] | None = None,
+    ) -> None:
+        """Answer with a method; the core's state changes now, the bytes leave in their turn."""
+        self.answers.send(self._core.send(method, channel), position, then)
+
+    def _write_answer(self, data: bytes) -> None:
+        if self._transport.paused:
+            self._unread_bytes += len(data)
+        self._transport.write(data)
+        if self._choked and not self._running:
+            self._check_pressure()
+
+    def _check_pressure(self) -> None:
+        """Read on only while nothing is held, the disk keeps up, and the answers that wait or
+        that the client does not read stay within their bound."""
+        waiting = self.answers.bytes_waiting + self._unread_bytes
+        self._choked = waiting > self.limits.answers_bytes_max
+        if self._choked or self._holding or self._disk_is_behind:
+            self._transport.stop_reading()
+        else:
+            self._transport.resume_reading()
+
+    def drained(self) -> None:
+        """The socket takes bytes again."""
+        self._unread_bytes = 0
+        if not self._running:
+            self._check_pressure()
+        for channel in list(self.channels.values()):
+            channel.ready()
+
+    # --- for the channels -------------------------------------------------------------------
+
+    @property
+    def frame_max(self) -> int:
+        """Largest whole frame that the client takes."""
+        return self._core.frame_max
+
+    @property
+    def wants_cancel(self) -> bool:
+        """See `channel.Link.wants_cancel`."""
+        return self._capabilities.get("consumer_cancel_notify") is True
+
+    def takes_deliveries(self) -> bool:
+        """See `channel.Link.takes_deliveries`."""
+        return not self._ended and not self._transport.full
+
+    def write_delivery(self, data: bytes) -> None:
+        """Deliveries wait for no answer."""
+        self._transport.write(data)
+
+    def delivered(self, count: int) -> None:
+        """See `channel.Link.delivered`."""
+        self.delivered_count += count

@@ -1,0 +1,225 @@
+"""Consumers: how messages of a queue become deliveries on a channel.
+
+Rules:
+
+* A consumer takes messages only after its consume-ok left, while it has credit, and while the
+  connection's socket takes bytes. Credit is the prefetch of the consumer and, beside it, that of
+  the channel (RabbitMQ's reading of basic.qos: `global` false is for each later consumer, true for
+  all of the channel).
+* With `no_ack` a message is settled when its bytes are written.
+* A delivery is encoded run by run by the kernel, from the log's records. Only messages of gateways
+  that keep properties in each message are taken one by one.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final, Protocol
+
+from broker.port import Delivery, QueueConsumer, RecordRun
+from gateways.amqp import kernels, mapping
+from gateways.amqp.methods import content_frames, short_string
+
+if TYPE_CHECKING:
+    from gateways.amqp.channel import Channel
+
+_TAG: Final = struct.Struct(">QB")
+
+
+class Holder(Protocol):
+    """What unacknowledged messages are given back to."""
+
+    def settle(self, first_offset: int, count: int) -> None: ...
+    def requeue(self, first_offset: int, count: int) -> None: ...
+    def returned(self, count: int) -> None:
+        """`count` messages are no longer unacknowledged."""
+
+
+class Getter:
+    """Holds what basic.get took. Prefetch does not count it."""
+
+    __slots__ = ("_handle",)
+
+    def __init__(self, handle: QueueConsumer) -> None:
+        self._handle = handle
+
+    def settle(self, first_offset: int, count: int) -> None:
+        """Acknowledged."""
+        self._handle.settle(first_offset, count)
+
+    def requeue(self, first_offset: int, count: int) -> None:
+        """Given back."""
+        self._handle.requeue(first_offset, count)
+
+    def returned(self, count: int) -> None:
+        """Nothing waits for credit."""
+
+
+class Consumer:
+    """One consumer tag of a channel: `broker.port.Consumer`.
+
+    Attributes:
+        handle: its hold on the queue, set after `BrokerPort.consume`.
+        started: consume-ok left.
+        unacked_count: delivered and not settled.
+    """
+
+    __slots__ = (
+        "_channel",
+        "_head",
+        "_limit",
+        "_no_ack",
+        "ended",
+        "handle",
+        "started",
+        "tag",
+        "unacked_count",
+    )
+
+    def __init__(self, channel: Channel, tag: str, *, no_ack: bool, limit: int) -> None:
+        self._channel = channel
+        self._no_ack = no_ack
+        self._limit = limit
+        self._head = struct.pack(">HH", 60, 60) + short_string(tag)
+        self.tag = tag
+        self.handle: QueueConsumer | None = None
+        self.started = False
+        self.ended = False
+        self.unacked_count = 0
+
+    # --- broker.port.Consumer ---------------------------------------------------------------
+
+    def credit(self) -> int:
+        """How many messages it takes now."""
+        channel = self._channel
+        if not self.started or self.ended or not channel.takes_deliveries():
+            return 0
+        credit = channel.turn_count_max
+        if not self._no_ack:
+            if self._limit:
+                credit = min(credit, self._limit - self.unacked_count)
+            if channel.prefetch_shared:
+                credit = min(credit, channel.prefetch_shared - channel.unacked_count)
+        return max(0, credit)
+
+    def deliver(self, delivery: Delivery) -> None:
+        """Write the messages; note them as unacknowledged, or settle them."""
+        channel = self._channel
+        first_tag = channel.unacked.next_tag
+        if self._no_ack:
+            channel.unacked.next_tag += delivery.count
+        else:
+            channel.unacked.add(self, delivery.first_offset, delivery.count)
+            self.unacked_count += delivery.count
+            channel.unacked_count += delivery.count
+        for data in encode(delivery, channel.number, channel.frame_max, self._head, first_tag):
+            channel.write_delivery(data)
+        channel.delivered(delivery.count)
+        if self._no_ack:
+            assert self.handle is not None
+            self.handle.settle(delivery.first_offset, delivery.count)
+
+    def cancelled(self) -> None:
+        """The queue is gone."""
+        if not self.ended:
+            self.ended = True
+            self._channel.consumer_cancelled(self)
+
+    # --- Holder -----------------------------------------------------------------------------
+
+    def settle(self, first_offset: int, count: int) -> None:
+        """Acknowledged."""
+        assert self.handle is not None
+        self.handle.settle(first_offset, count)
+
+    def requeue(self, first_offset: int, count: int) -> None:
+        """Given back to the queue."""
+        assert self.handle is not None
+        self.handle.requeue(first_offset, count)
+
+    def returned(self, count: int) -> None:
+        """Credit has grown."""
+        self.unacked_count -= count
+        self._channel.returned(self, count)
+
+    # --- for the channel --------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Consume-ok left: messages may follow."""
+        self.started = True
+        self.ready()
+
+    def ready(self) -> None:
+        """Take messages if there are any."""
+        if self.started and not self.ended and self.handle is not None:
+            self.handle.ready()
+
+    def end(self) -> None:
+        """No more deliveries. What is not settled stays with the channel."""
+        if not self.ended:
+            self.ended = True
+            if self.handle is not None:
+                self.handle.cancel()
+
+
+def encode(
+    delivery: Delivery,
+    channel: int,
+    frame_max: int,
+    head: bytes,
+    first_tag: int,
+    tail: bytes = b"",
+) -> Iterator[bytes]:
+    """The frames of a delivery, run by run.
+
+    Args:
+        head: the method's payload before the delivery tag.
+        tail: what follows exchange and routing key (get-ok: the count of messages).
+    """
+    tag = first_tag
+    done = 0
+    for run in delivery.runs:
+        place = mapping.place_bytes(run.meta) + tail
+        if run.meta.properties.get(mapping.ORIGIN_PROPERTY) in mapping.CONSTANT_ORIGINS:
+            yield kernels.encode_deliveries(
+                run.memory,
+                run.start,
+                run.end,
+                channel,
+                frame_max,
+                head,
+                tag,
+                delivery.redelivered,
+                place,
+                run.meta.prefix_size,
+                mapping.constant_properties(run.meta),
+            )
+        else:
+            yield _encode_one_by_one(delivery, run, done, channel, frame_max, head, tag, place)
+        tag += run.count
+        done += run.count
+
+
+def _encode_one_by_one(
+    delivery: Delivery,
+    run: RecordRun,
+    done: int,
+    channel: int,
+    frame_max: int,
+    head: bytes,
+    first_tag: int,
+    place: bytes,
+) -> bytes:
+    """The cold way: each message has properties of its own. `done` messages stand before it."""
+    only = Delivery([run], delivery.first_offset + done, run.count, delivery.redelivered)
+    return b"".join(
+        content_frames(
+            channel,
+            head + _TAG.pack(first_tag + index, delivery.redelivered) + place,
+            mapping.message_properties(message),
+            message.body,
+            frame_max,
+        )
+        for index, message in enumerate(only.messages())
+    )

@@ -1,0 +1,344 @@
+"""AMQP's words and the engine's: the only file that knows both (part 7 of ARCHITECTURE.md).
+
+Places. An exchange is a topic, a routing key is a tag; the default exchange's topic is the queue's
+name, and `amq.topic` is the root of all topics. A message that was published under another exchange
+name than its topic carries that name in the constant property `PMQ_EXCHANGE`, so that it comes back
+under it.
+
+Properties. What an AMQP client sent is kept raw, as the per-message property `PMQ_AMQP`, and goes
+out as it came. Messages of other protocols get AMQP's properties made from theirs:
+
+    content-type     content_type       KEYS             message_id
+    REPLY_TO         reply_to           CORRELATION_ID   correlation_id
+    TTL              expiration         CE_<name>        header ce-<name>
+    PMQ_*            none: they are the broker's own
+    anything else    a header of the same name
+
+What does not fit a short string (255 bytes) becomes a header of RocketMQ's name: nothing is cut.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import struct
+from collections.abc import Mapping
+from typing import Any, Final
+
+from broker.port import Message, Reason, Refused, Route, RunMeta
+from gateways.amqp.errors import Malformed, RemoteProtocolError, ReplyCode
+from gateways.amqp.spec import Method
+from gateways.amqp.tables import Buffer, encode_sized_table
+
+ROOT_EXCHANGE: Final = "amq.topic"
+EXTRA_NAME: Final = "PMQ_AMQP"
+"""The per-message property that keeps AMQP's own properties, in base64."""
+ORIGIN_PROPERTY: Final = "PMQ_PROTO"
+EXCHANGE_PROPERTY: Final = "PMQ_EXCHANGE"
+
+CONSTANT_ORIGINS: Final = frozenset({"amqp", "mqtt"})
+"""Gateways whose messages have all their properties in the constant part (beside `PMQ_AMQP`).
+Others keep properties in each message, which have to be read one by one."""
+
+CACHE_KEY: Final = "amqp"
+SHORT_BYTES_MAX: Final = 255
+
+# Property flags of class basic (AMQP 4.2.6.1).
+CONTENT_TYPE: Final = 1 << 15
+HEADERS: Final = 1 << 13
+DELIVERY_MODE: Final = 1 << 12
+CORRELATION_ID: Final = 1 << 10
+REPLY_TO: Final = 1 << 9
+EXPIRATION: Final = 1 << 8
+MESSAGE_ID: Final = 1 << 7
+USER_ID: Final = 1 << 4
+# Kinds of the properties of bits 15 to 2: s short string, t table, b octet, q u64.
+_KINDS: Final = "sstbbssssqssss"
+
+# In the order of the wire.
+_TRANSLATED: Final = (
+    (CONTENT_TYPE, "content-type"),
+    (CORRELATION_ID, "CORRELATION_ID"),
+    (REPLY_TO, "REPLY_TO"),
+    (EXPIRATION, "TTL"),
+    (MESSAGE_ID, "KEYS"),
+)
+_NO_HEADERS: Final = frozenset(
+    {"TAGS", "WAIT", "CLUSTER", "UNIQ_KEY", "MSG_REGION", "TRACE_ON", "CE_datacontenttype"}
+)
+"""What RocketMQ clients add to every message for themselves, and what has a property of its own."""
+
+_REPLY_CODES: Final[Mapping[Reason, ReplyCode]] = {
+    Reason.NOT_FOUND: ReplyCode.NOT_FOUND,
+    Reason.DIFFERENT: ReplyCode.PRECONDITION_FAILED,
+    Reason.LOCKED: ReplyCode.RESOURCE_LOCKED,
+    Reason.IN_USE: ReplyCode.PRECONDITION_FAILED,
+    Reason.NOT_EMPTY: ReplyCode.PRECONDITION_FAILED,
+    Reason.FORBIDDEN: ReplyCode.ACCESS_REFUSED,
+    Reason.NOT_AUTHENTICATED: ReplyCode.ACCESS_REFUSED,
+    Reason.BAD_NAME: ReplyCode.PRECONDITION_FAILED,
+    Reason.BAD_ARGUMENT: ReplyCode.PRECONDITION_FAILED,
+    # RabbitMQ's choice; 311 is in the specification only.
+    Reason.TOO_LARGE: ReplyCode.PRECONDITION_FAILED,
+    Reason.LIMIT: ReplyCode.PRECONDITION_FAILED,
+    Reason.READ_ONLY: ReplyCode.RESOURCE_ERROR,
+    Reason.STORAGE_FULL: ReplyCode.RESOURCE_ERROR,
+}
+_CONNECTION_CODES: Final = frozenset({ReplyCode.RESOURCE_ERROR})
+"""Of those, the ones that close the connection (AMQP 1.2); the others close the channel."""
+
+OUR_FAULT: Final = frozenset({Reason.READ_ONLY, Reason.STORAGE_FULL, Reason.LIMIT})
+"""Refused publishes that a confirm answers with nack: the message was in order."""
+
+_REFUSED_QUEUE_ARGUMENTS: Final = frozenset(
+    {
+        "x-message-ttl",
+        "x-expires",
+        "x-dead-letter-exchange",
+        "x-dead-letter-routing-key",
+        "x-dead-letter-strategy",
+        "x-max-length",
+        "x-max-length-bytes",
+        "x-overflow",
+        "x-max-priority",
+        "x-single-active-consumer",
+        "x-delivery-limit",
+        "x-consumer-timeout",
+    }
+)
+"""Arguments that change what happens to messages and are not there yet. To store them and do
+nothing would lose messages that somebody relies on."""
+_REFUSED_EXCHANGE_ARGUMENTS: Final = frozenset({"alternate-exchange"})
+_REFUSED_CONSUMER_ARGUMENTS: Final = frozenset(
+    {"x-priority", "x-stream-offset", "x-stream-filter", "x-consumer-timeout"}
+)
+_QUEUE_TYPES: Final = ("classic", "quorum")
+
+
+# --- refusals --------------------------------------------------------------------------------
+
+
+def refusal(error: Refused, kind: type[Method], channel: int) -> RemoteProtocolError:
+    """The engine's refusal as AMQP's error."""
+    code = _REPLY_CODES[error.reason]
+    return RemoteProtocolError(
+        code,
+        error.text,
+        channel=0 if code in _CONNECTION_CODES else channel,
+        class_id=kind.CLASS_ID,
+        method_id=kind.METHOD_ID,
+    )
+
+
+# --- names -----------------------------------------------------------------------------------
+
+
+def place_of(raw: bytes) -> tuple[str, str]:
+    """Exchange and routing key of two short strings, as a publish has them.
+
+    Raises:
+        Malformed: the exchange's name is not UTF-8. A routing key may hold any octets.
+    """
+    size = raw[0]
+    try:
+        exchange = raw[1 : 1 + size].decode()
+    except UnicodeDecodeError:
+        raise Malformed("exchange of basic.publish is not UTF-8") from None
+    return exchange, raw[2 + size :].decode("utf-8", "surrogateescape")
+
+
+def template_properties(route: Route, exchange: str) -> dict[str, str]:
+    """The constant properties of messages published to `exchange` on this route."""
+    properties = {ORIGIN_PROPERTY: "amqp"}
+    if exchange != route.topic:
+        properties[EXCHANGE_PROPERTY] = exchange
+    return properties
+
+
+def names_of(meta: RunMeta) -> tuple[str, str]:
+    """Exchange and routing key that a client sees: the inverse of `BrokerPort.exchange_route`."""
+    exchange = meta.properties.get(EXCHANGE_PROPERTY)
+    if exchange is None:
+        return meta.topic, meta.tag or ""
+    if exchange == "":
+        return "", meta.topic
+    if exchange == ROOT_EXCHANGE:
+        # The engine turned the first word round, as in all tags: `a/b` names the topic `a.b`.
+        first = meta.topic.replace(".", "/")
+        return exchange, first if meta.tag is None else f"{first}.{meta.tag}"
+    return exchange, meta.tag or ""
+
+
+def strip_name(name: str) -> str:
+    """A declared name without line ends, as RabbitMQ takes it."""
+    return name.replace("\r", "").replace("\n", "")
+
+
+def short_bytes(text: str) -> bytes:
+    """A short string for a name of any length: one that does not fit becomes `|h` and a hash."""
+    raw = text.encode("utf-8", "surrogateescape")
+    if len(raw) > SHORT_BYTES_MAX:
+        raw = b"|h" + hashlib.sha256(raw).hexdigest().encode("ascii")
+    return bytes((len(raw),)) + raw
+
+
+def place_bytes(meta: RunMeta) -> bytes:
+    """Exchange and routing key of a run as two short strings. Cached in the meta."""
+    cached: bytes | None = meta.cache.get(CACHE_KEY)
+    if cached is None:
+        exchange, routing_key = names_of(meta)
+        cached = short_bytes(exchange) + short_bytes(routing_key)
+        meta.cache[CACHE_KEY] = cached
+    return cached
+
+
+# --- properties ------------------------------------------------------------------------------
+
+
+def constant_properties(meta: RunMeta) -> bytes:
+    """AMQP's properties of a run whose messages have none of their own. Cached in the meta."""
+    key = f"{CACHE_KEY} properties"
+    cached: bytes | None = meta.cache.get(key)
+    if cached is None:
+        cached = meta.cache[key] = translate_properties(meta.properties)
+    return cached
+
+
+def message_properties(message: Message) -> bytes:
+    """AMQP's properties of one message of any origin."""
+    kept = message.properties.get(EXTRA_NAME)
+    if kept is not None:
+        return base64.b64decode(kept, validate=True)
+    return translate_properties(message.properties)
+
+
+def translate_properties(properties: Mapping[str, str]) -> bytes:
+    """Property flags and properties made from RocketMQ's names."""
+    flags = DELIVERY_MODE
+    values: dict[int, bytes] = {DELIVERY_MODE: b"\x02"}
+    taken: set[str] = set()
+    for flag, name in _TRANSLATED:
+        value = properties.get(name)
+        if value is None or (flag == EXPIRATION and not _is_expiration(value)):
+            continue
+        raw = value.encode("utf-8", "surrogateescape")
+        if len(raw) <= SHORT_BYTES_MAX:
+            flags |= flag
+            values[flag] = bytes((len(raw),)) + raw
+            taken.add(name)
+    headers = {
+        _header_name(name): value
+        for name, value in properties.items()
+        if name not in taken and _is_header(name)
+    }
+    if headers:
+        flags |= HEADERS
+        values[HEADERS] = encode_sized_table(headers)
+    ordered = (values[1 << bit] for bit in range(15, 1, -1) if flags & 1 << bit)
+    return struct.pack(">H", flags) + b"".join(ordered)
+
+
+def _is_header(name: str) -> bool:
+    if name.startswith(("PMQ_", "__")) or name in _NO_HEADERS:
+        return False
+    return 0 < len(name.encode("utf-8", "surrogateescape")) <= SHORT_BYTES_MAX
+
+
+def _header_name(name: str) -> str:
+    return f"ce-{name[3:]}" if name.startswith("CE_") else name
+
+
+def _is_expiration(value: str) -> bool:
+    return value.isascii() and value.isdigit()
+
+
+def read_property(raw: Buffer, flag: int) -> bytes | None:
+    """One short string of well-formed properties, or None where it is absent."""
+    flags = int.from_bytes(raw[:2], "big")
+    if not flags & flag:
+        return None
+    at = 2
+    for index, kind in enumerate(_KINDS):
+        bit = 0x8000 >> index
+        if bit == flag:
+            return bytes(raw[at + 1 : at + 1 + raw[at]])
+        if flags & bit:
+            if kind == "s":
+                at += 1 + raw[at]
+            elif kind == "t":
+                at += 4 + int.from_bytes(raw[at : at + 4], "big")
+            else:
+                at += 1 if kind == "b" else 8
+    raise AssertionError(flag)
+
+
+def check_properties(raw: Buffer, user: str) -> None:
+    """The properties of a publish that the broker answers for.
+
+    Raises:
+        Refused: a user-id that is not the connection's user, an expiration that is no number.
+    """
+    claimed = read_property(raw, USER_ID)
+    if claimed is not None and claimed != user.encode("utf-8", "surrogateescape"):
+        raise Refused(
+            Reason.BAD_ARGUMENT,
+            f"user_id property set to '{claimed.decode('utf-8', 'replace')}' but authenticated "
+            f"user was '{user}'",
+        )
+    expiration = read_property(raw, EXPIRATION)
+    if expiration is not None and not _is_expiration(expiration.decode("latin-1")):
+        raise Refused(
+            Reason.BAD_ARGUMENT,
+            f"invalid expiration '{expiration.decode('utf-8', 'replace')}': it is a number of "
+            "milliseconds, as text",
+        )
+
+
+# --- arguments -------------------------------------------------------------------------------
+
+
+def queue_arguments(table: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The arguments of queue.declare for the engine. Raises Refused."""
+    kind = table.get("x-queue-type", "classic")
+    if kind not in _QUEUE_TYPES:
+        raise Refused(
+            Reason.BAD_ARGUMENT, f"x-queue-type '{kind}' is not one of {', '.join(_QUEUE_TYPES)}"
+        )
+    return _arguments(table, _REFUSED_QUEUE_ARGUMENTS)
+
+
+def exchange_arguments(table: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The arguments of exchange.declare for the engine. Raises Refused."""
+    return _arguments(table, _REFUSED_EXCHANGE_ARGUMENTS)
+
+
+def binding_arguments(table: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The arguments of a binding for the engine. Raises Refused."""
+    return _arguments(table, frozenset())
+
+
+def consumer_arguments(table: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The arguments of basic.consume. Raises Refused."""
+    return _arguments(table, _REFUSED_CONSUMER_ARGUMENTS)
+
+
+def _arguments(table: Mapping[str, Any], refused: frozenset[str]) -> Mapping[str, Any]:
+    for name, value in table.items():
+        if name in refused:
+            raise Refused(Reason.BAD_ARGUMENT, f"argument '{name}' is not supported: leave it out")
+        if not _is_plain(value):
+            raise Refused(
+                Reason.BAD_ARGUMENT,
+                f"argument '{name}' has a type that cannot be kept: use text, numbers, booleans, "
+                "lists and tables of them",
+            )
+    return table
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether the value is kept in the broker's state as it is. Depth is bounded by the table."""
+    if isinstance(value, Mapping):
+        return all(_is_plain(item) for item in value.values())
+    if isinstance(value, list):
+        return all(_is_plain(item) for item in value)
+    return value is None or isinstance(value, (bool, int, float, str))

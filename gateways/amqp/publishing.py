@@ -1,0 +1,202 @@
+"""From rows of publishes to the engine: templates, returns, confirms.
+
+Rules:
+
+* Python runs once per run of equal messages: one lookup by the bytes of exchange and routing key,
+  one `port.publish`. Per message it runs only for those that carry a user-id or an expiration.
+* Within a read, publishes are taken before acks; an error on a channel leaves its later publishes
+  and acks alone, but never its earlier ones.
+* A message that is returned (312) was not stored. Returns leave before the confirm of the same
+  message.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from broker.port import BrokerPort, Durability, Reason, Refused, Template
+from core_log.kernels.batch import (
+    BODY_SIZE,
+    BODY_START,
+    COLUMNS,
+    EXTRA_BASE64,
+    EXTRA_SIZE,
+    EXTRA_START,
+    Batch,
+)
+from gateways.amqp import mapping, spec
+from gateways.amqp.channel import Channel
+from gateways.amqp.errors import Malformed, RemoteProtocolError, ReplyCode
+from gateways.amqp.events import Run
+from gateways.amqp.kernels import pure as codes
+from gateways.amqp.methods import content_frames, encode_method
+
+_NO_ROUTE: Final = "NO_ROUTE"
+
+
+class Templates:
+    """How messages of each place are stored. Shared by the connections of a listener.
+
+    Args:
+        count_max: places that are kept; beyond it all are forgotten, and come back with use.
+    """
+
+    def __init__(self, *, port: BrokerPort, count_max: int) -> None:
+        self._port = port
+        self._count_max = count_max
+        # By durability: a template says what its messages wait for.
+        self._templates: tuple[dict[bytes, Template], dict[bytes, Template]] = ({}, {})
+
+    def get(self, place: bytes, durability: Durability) -> Template | None:
+        """The template of a place (two short strings), or None if it leads nowhere.
+
+        Raises:
+            Refused: there is no such exchange, or nobody may publish to it.
+            Malformed: the exchange's name is not UTF-8.
+        """
+        known = self._templates[durability]
+        template = known.get(place)
+        if template is not None and template.valid:
+            return template
+        exchange, routing_key = mapping.place_of(place)
+        route = self._port.exchange_route(exchange, routing_key)
+        if route is None:
+            known.pop(place, None)
+            return None
+        template = self._port.template(
+            route,
+            properties=mapping.template_properties(route, exchange),
+            extra_kind=EXTRA_BASE64,
+            extra_name=mapping.EXTRA_NAME,
+            durability=durability,
+        )
+        if len(known) >= self._count_max:
+            known.clear()
+        known[place] = template
+        return template
+
+
+class Publisher:
+    """Publishes of one connection."""
+
+    def __init__(self, *, port: BrokerPort, templates: Templates) -> None:
+        self._port = port
+        self._templates = templates
+        self.position = 0
+        """The highest position of what was published so far."""
+        self.count = 0
+        """Messages that were taken (a metric)."""
+
+    def publish(self, channel: Channel, batch: Batch, run: Run) -> None:
+        """Store the rows of a run, or return them.
+
+        Raises:
+            RemoteProtocolError: what to close. Rows before the one at fault are stored.
+        """
+        try:
+            self._publish(channel, batch, run)
+        except Refused as error:
+            raise mapping.refusal(error, spec.BasicPublish, channel.number) from error
+        except Malformed as error:
+            raise RemoteProtocolError(
+                ReplyCode.FRAME_ERROR, str(error), class_id=60, method_id=40
+            ) from error
+
+    def _publish(self, channel: Channel, batch: Batch, run: Run) -> None:
+        safe = run.flags & codes.PERSISTENT or channel.confirming
+        durability = Durability.FLUSHED if safe else Durability.APPENDED
+        try:
+            template = self._templates.get(batch.topic(run.first), durability)
+        except Refused as error:
+            self._refused(channel, run.last - run.first, error)
+            return
+        if run.flags & codes.CHECKED:
+            self._publish_checked(channel, batch, run, template)
+        else:
+            self._store(channel, batch, run.first, run.last, run.flags, template)
+
+    def _publish_checked(
+        self, channel: Channel, batch: Batch, run: Run, template: Template | None
+    ) -> None:
+        """Look at each row's properties, and store what stands before the first bad one."""
+        view = memoryview(batch.buffer)
+        last = run.first
+        fault: Refused | None = None
+        while last < run.last and fault is None:
+            at = last * COLUMNS
+            start = batch.rows[at + EXTRA_START]
+            raw = view[start : start + batch.rows[at + EXTRA_SIZE]]
+            try:
+                mapping.check_properties(raw, channel.link.user)
+                last += 1
+            except Refused as error:
+                fault = error
+        view.release()
+        if last > run.first:
+            self._store(channel, batch, run.first, last, run.flags, template)
+        if fault is not None:
+            raise fault
+
+    def _store(
+        self,
+        channel: Channel,
+        batch: Batch,
+        first: int,
+        last: int,
+        flags: int,
+        template: Template | None,
+    ) -> None:
+        """Append rows [first, last), or return them if they must and cannot be routed."""
+        if template is None or (flags & codes.MANDATORY and not template.route.routed):
+            if flags & codes.MANDATORY:
+                self._return(channel, batch, first, last)
+            channel.published(last - first, 0)
+            return
+        try:
+            position = self._port.publish(template, batch, first, last)
+        except Refused as error:
+            if error.reason is Reason.TOO_LARGE and last - first > 1:
+                self._store_one_by_one(channel, batch, first, last, template)
+            else:
+                self._refused(channel, last - first, error)
+            return
+        if position > self.position:
+            self.position = position
+        self.count += last - first
+        channel.published(last - first, position)
+
+    def _store_one_by_one(
+        self, channel: Channel, batch: Batch, first: int, last: int, template: Template
+    ) -> None:
+        """One row of the run is too large: store those before it."""
+        for row in range(first, last):
+            self._store(channel, batch, row, row + 1, 0, template)
+
+    def _refused(self, channel: Channel, count: int, error: Refused) -> None:
+        """Nack what failed for reasons of our own, if somebody listens; else it is an error."""
+        if error.reason not in mapping.OUR_FAULT or not channel.confirming:
+            raise error
+        channel.not_published(count)
+
+    def _return(self, channel: Channel, batch: Batch, first: int, last: int) -> None:
+        """basic.return of rows [first, last), with their contents."""
+        exchange, routing_key = mapping.place_of(batch.topic(first))
+        method = encode_method(
+            spec.BasicReturn(
+                reply_code=ReplyCode.NO_ROUTE,
+                reply_text=_NO_ROUTE,
+                exchange=exchange,
+                routing_key=routing_key,
+            )
+        )
+        for row in range(first, last):
+            at = row * COLUMNS
+            extra, body = batch.rows[at + EXTRA_START], batch.rows[at + BODY_START]
+            frames = content_frames(
+                channel.number,
+                method,
+                bytes(batch.buffer[extra : extra + batch.rows[at + EXTRA_SIZE]]),
+                bytes(batch.buffer[body : body + batch.rows[at + BODY_SIZE]]),
+                channel.frame_max,
+            )
+            channel.link.answer(frames)

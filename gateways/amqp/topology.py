@@ -1,0 +1,165 @@
+"""exchange.* and queue.*: declaring, binding, deleting. One function for each method.
+
+Each gets the channel and the method, asks the engine, and answers; the engine's `Refused` goes up
+to the client, which makes it a close. `HANDLERS` at the end is what the client looks in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from broker.port import Reason, Refused
+from gateways.amqp import mapping, spec
+from gateways.amqp.channel import Channel
+from gateways.amqp.errors import RemoteProtocolError, ReplyCode
+from gateways.amqp.spec import Method
+
+Handler = Callable[[Channel, Any], None]
+
+
+def not_implemented(channel: Channel, method: Method) -> None:
+    """A method that would be wrong to accept silently (540 closes the connection)."""
+    raise RemoteProtocolError(
+        ReplyCode.NOT_IMPLEMENTED,
+        f"{method.NAME} is not supported",
+        class_id=method.CLASS_ID,
+        method_id=method.METHOD_ID,
+    )
+
+
+def _queue_name(channel: Channel, name: str) -> str:
+    """An empty name is the queue that was declared last on this channel (AMQP 1.7.2.1)."""
+    if name:
+        return name
+    if not channel.last_queue:
+        raise Refused(Reason.NOT_FOUND, "no previously declared queue")
+    return channel.last_queue
+
+
+def _check_exchange_name(name: str) -> None:
+    """The default exchange cannot be declared, deleted or bound."""
+    if not name:
+        raise Refused(Reason.FORBIDDEN, "operation not permitted on the default exchange")
+
+
+# --- exchanges -------------------------------------------------------------------------------
+
+
+def declare_exchange(channel: Channel, method: spec.ExchangeDeclare) -> None:
+    """exchange.declare: make it, or check that it is as asked for."""
+    name = mapping.strip_name(method.exchange)
+    port = channel.link.port
+    position = 0
+    if method.passive:
+        if port.exchange(name) is None:
+            raise Refused(Reason.NOT_FOUND, f"no exchange '{name}' in vhost '/'")
+    else:
+        _check_exchange_name(name)
+        position = port.declare_exchange(
+            name,
+            type=method.type,
+            durable=method.durable,
+            auto_delete=method.auto_delete,
+            internal=method.internal,
+            arguments=mapping.exchange_arguments(method.arguments),
+        )
+    if not method.nowait:
+        channel.link.reply(channel.number, spec.ExchangeDeclareOk(), position)
+
+
+def delete_exchange(channel: Channel, method: spec.ExchangeDelete) -> None:
+    """exchange.delete: succeeds too if there is none, as in RabbitMQ."""
+    _check_exchange_name(method.exchange)
+    position = channel.link.port.delete_exchange(method.exchange, if_unused=method.if_unused)
+    if not method.nowait:
+        channel.link.reply(channel.number, spec.ExchangeDeleteOk(), position)
+
+
+# --- queues ----------------------------------------------------------------------------------
+
+
+def declare_queue(channel: Channel, method: spec.QueueDeclare) -> None:
+    """queue.declare: the counts that it answers include what this connection published before."""
+    name = mapping.strip_name(method.queue)
+    port = channel.link.port
+    position = 0
+    if method.passive:
+        info = port.queue(_queue_name(channel, name), owner=channel.link)
+    else:
+        info, position = port.declare_queue(
+            name,
+            durable=method.durable,
+            exclusive=method.exclusive,
+            auto_delete=method.auto_delete,
+            arguments=mapping.queue_arguments(method.arguments),
+            owner=channel.link,
+        )
+    channel.last_queue = info.name
+    if not method.nowait:
+        answer = spec.QueueDeclareOk(
+            queue=info.name, message_count=info.ready_count, consumer_count=info.consumer_count
+        )
+        channel.link.reply(channel.number, answer, position)
+
+
+def _binding(
+    channel: Channel, method: spec.QueueBind | spec.QueueUnbind
+) -> tuple[str, str, str, Mapping[str, Any]]:
+    """Queue, exchange, routing key and arguments of a binding."""
+    queue = _queue_name(channel, method.queue)
+    # Neither named: the key is the queue's name (AMQP 1.7.2.3).
+    routing_key = method.routing_key if method.queue or method.routing_key else queue
+    _check_exchange_name(method.exchange)
+    return queue, method.exchange, routing_key, mapping.binding_arguments(method.arguments)
+
+
+def bind_queue(channel: Channel, method: spec.QueueBind) -> None:
+    """queue.bind."""
+    position = channel.link.port.bind_queue(*_binding(channel, method), owner=channel.link)
+    if not method.nowait:
+        channel.link.reply(channel.number, spec.QueueBindOk(), position)
+
+
+def unbind_queue(channel: Channel, method: spec.QueueUnbind) -> None:
+    """queue.unbind: succeeds too if there is no such binding, as in RabbitMQ."""
+    position = channel.link.port.unbind_queue(*_binding(channel, method), owner=channel.link)
+    channel.link.reply(channel.number, spec.QueueUnbindOk(), position)
+
+
+def purge_queue(channel: Channel, method: spec.QueuePurge) -> None:
+    """queue.purge: drops what is ready; what is unacknowledged stays."""
+    count, position = channel.link.port.purge_queue(
+        _queue_name(channel, method.queue), owner=channel.link
+    )
+    if not method.nowait:
+        channel.link.reply(channel.number, spec.QueuePurgeOk(message_count=count), position)
+
+
+def delete_queue(channel: Channel, method: spec.QueueDelete) -> None:
+    """queue.delete: succeeds too if there is none, as in RabbitMQ."""
+    count, position = channel.link.port.delete_queue(
+        _queue_name(channel, method.queue),
+        if_unused=method.if_unused,
+        if_empty=method.if_empty,
+        owner=channel.link,
+    )
+    if not method.nowait:
+        channel.link.reply(channel.number, spec.QueueDeleteOk(message_count=count), position)
+
+
+HANDLERS: Final[Mapping[type[Method], Handler]] = {
+    spec.ExchangeDeclare: declare_exchange,
+    spec.ExchangeDelete: delete_exchange,
+    spec.ExchangeBind: not_implemented,
+    spec.ExchangeUnbind: not_implemented,
+    spec.QueueDeclare: declare_queue,
+    spec.QueueBind: bind_queue,
+    spec.QueueUnbind: unbind_queue,
+    spec.QueuePurge: purge_queue,
+    spec.QueueDelete: delete_queue,
+}
+
+SEES_PUBLISHES: Final = frozenset({spec.QueueDeclare, spec.QueuePurge, spec.QueueDelete})
+"""Methods whose answer depends on the messages of a queue. RabbitMQ's clients may rely on it that
+what they published before on the same connection counts, so these wait for it."""
