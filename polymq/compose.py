@@ -139,7 +139,7 @@ class Node:
         )
         self._engine.when_storage_fails(self._storage_failed)
         flusher = self._store.flusher.fileno()
-        loop.add_reader(flusher, self._engine.core.flush_finished)
+        loop.add_reader(flusher, self._engine.flush_finished)
         self._stack.append(lambda: loop.remove_reader(flusher))
         logger("polymq").info(
             "state folded",

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import Callable
 
 from broker.engine import Engine
 from broker.port import Durability, Position
@@ -20,7 +19,7 @@ from polymq.workers import Workers
 
 
 class Upkeep:
-    """Saves every `save_seconds` between `start` and `stop`."""
+    """Saves every `save_seconds` between `start` and `stop`, if there is something to save."""
 
     def __init__(
         self, *, engine: Engine, store: Store, workers: Workers, save_seconds: float
@@ -30,8 +29,12 @@ class Upkeep:
         self._workers = workers
         self._save_seconds = save_seconds
         self._task: asyncio.Task[None] | None = None
+        self._saving = asyncio.Lock()
+        self._flushed = asyncio.Event()  # what is being saved is on disk, or never will be
+        self._saved = -1  # the log's end at the last saving that worked
         self.saved_count = 0
-        self.save_failures_count = 0
+        self.failures_count = 0
+        engine.when_storage_fails(lambda _: self._flushed.set())
 
     def start(self) -> None:
         """Begin to save."""
@@ -43,49 +46,50 @@ class Upkeep:
             self._task.cancel()
             await asyncio.wait([self._task])
             self._task = None
-        if self._engine.core.failure is None:
-            await self.save()
+        await self.save()
 
     async def _run(self) -> None:
         while True:
             await asyncio.sleep(self._save_seconds)
-            if self._engine.core.failure is None:
-                # Shielded: a saving that has begun is brought to its end before `stop` goes on.
-                await asyncio.shield(self.save())
+            # Shielded: a saving that has begun is brought to its end before `stop` goes on.
+            await asyncio.shield(self.save())
 
     async def save(self) -> None:
         """Save once. A failure is logged and costs only time at the next start."""
-        core = self._engine.core
-        core.write_acks()
-        changed = set(core.journal.dirty)
-        save_state = self._engine.snapshot()
-        save_indexes = self._store.prepare_checkpoint()
-        if save_state is not None:
-            await self._flushed(Position(core.log.appended))
-            if core.failure is not None:
+        async with self._saving:
+            core = self._engine.core
+            if self._log_failed():
+                return
+            core.write_acks()
+            end = core.log.appended
+            if end == self._saved:
+                return
+            changed = set(core.journal.dirty)
+            save_state = self._engine.snapshot()
+            self._flushed.clear()
+            self._engine.when_committed(Position(end), Durability.FLUSHED, self._flushed.set)
+            await self._flushed.wait()
+            if self._log_failed():
+                return
+            save_indexes = self._store.prepare_checkpoint()
+            try:
+                if save_state is not None:
+                    await self._workers.run(save_state)
+            except (sqlite3.Error, OSError) as error:
+                self._engine.snapshot_failed(changed)
+                self._failed("state", error)
                 return
             try:
-                await self._workers.run(save_state)
-            except (sqlite3.Error, OSError) as error:
-                self._failed("state", error)
-                self._engine.snapshot_failed(changed)
-        try:
-            await self._workers.run(save_indexes)
-        except (StoreError, OSError) as error:
-            self._failed("indexes", error)
-        self.saved_count += 1
+                await self._workers.run(save_indexes)
+            except (StoreError, OSError) as error:
+                self._failed("indexes", error)
+                return
+            self._saved = end
+            self.saved_count += 1
 
-    async def _flushed(self, position: Position) -> None:
-        """Wait for the flush of `position`, or for the end of all flushes."""
-        done = asyncio.Event()
-        self._engine.when_storage_fails(_discard(done.set))
-        self._engine.when_committed(position, Durability.FLUSHED, done.set)
-        await done.wait()
+    def _log_failed(self) -> bool:
+        return self._engine.core.failure is not None
 
     def _failed(self, what: str, error: Exception) -> None:
-        self.save_failures_count += 1
+        self.failures_count += 1
         logger("polymq.upkeep").warning("not saved", what=what, error=str(error))
-
-
-def _discard(callback: Callable[[], None]) -> Callable[[object], None]:
-    return lambda _: callback()

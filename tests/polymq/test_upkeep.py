@@ -1,0 +1,182 @@
+"""Saving beside the log: never ahead of the flush, never twice at a time, never after a failure."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import Callable
+from typing import Any, cast
+
+import pytest
+
+from broker.engine import Engine
+from broker.errors import StorageFailed
+from core_log.errors import StorageFull
+from core_log.store import Store
+from polymq.upkeep import Upkeep
+from polymq.workers import Workers
+
+
+class SpyEngine:
+    """What upkeep uses of engine and store, and a list of what it did with them."""
+
+    def __init__(self) -> None:
+        self.done: list[str] = []
+        self.core = self
+        self.log = self
+        self.journal = self
+        self.dirty: set[tuple[str, str]] = {("topic", "t")}
+        self.failure: StorageFailed | None = None
+        self.appended = 100
+        self.waiting: list[tuple[int, Callable[[], None]]] = []
+        self.on_failure: list[Callable[[StorageFailed], None]] = []
+        self.state_error: Exception | None = None
+        self.index_error: Exception | None = None
+        self.put_back: set[tuple[str, str]] = set()
+
+    def write_acks(self) -> None:
+        self.done.append("acks")
+
+    def snapshot(self) -> Callable[[], None]:
+        self.done.append("snapshot")
+        self.dirty = set()
+        return lambda: self._work("state", self.state_error)
+
+    def snapshot_failed(self, dirty: set[tuple[str, str]]) -> None:
+        self.put_back = dirty
+
+    def prepare_checkpoint(self) -> Callable[[], None]:
+        self.done.append("prepare")
+        return lambda: self._work("indexes", self.index_error)
+
+    def _work(self, name: str, error: Exception | None) -> None:
+        if error is not None:
+            raise error
+        self.done.append(name)
+
+    def when_committed(self, position: int, _durability: object, callback: Any) -> None:
+        self.waiting.append((position, callback))
+
+    def when_storage_fails(self, callback: Callable[[StorageFailed], None]) -> None:
+        self.on_failure.append(callback)
+
+    def flush(self) -> None:
+        while self.waiting:
+            self.waiting.pop()[1]()
+
+    def fail(self) -> None:
+        self.failure = StorageFailed("no disk")
+        for callback in self.on_failure:
+            callback(self.failure)
+
+
+async def turns(count: int = 5) -> None:
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+def run(scenario: Callable[[SpyEngine, Upkeep], Any]) -> SpyEngine:
+    async def inside() -> SpyEngine:
+        engine = SpyEngine()
+        workers = Workers(asyncio.get_running_loop(), name="test", count=1)
+        upkeep = Upkeep(
+            engine=cast(Engine, engine),
+            store=cast(Store, engine),
+            workers=workers,
+            save_seconds=0.001,
+        )
+        await asyncio.wait_for(scenario(engine, upkeep), 10)
+        workers.close()
+        return engine
+
+    return asyncio.run(inside())
+
+
+def test_nothing_is_saved_before_it_is_flushed() -> None:
+    """A state that names a position which a crash takes away would be worse than none."""
+
+    async def scenario(engine: SpyEngine, upkeep: Upkeep) -> None:
+        saving = asyncio.ensure_future(upkeep.save())
+        await turns()
+        assert engine.done == ["acks", "snapshot"]
+        assert [position for position, _ in engine.waiting] == [100]
+        engine.flush()
+        await saving
+
+    assert run(scenario).done == ["acks", "snapshot", "prepare", "state", "indexes"]
+
+
+def test_what_is_saved_already_is_not_saved_again() -> None:
+    async def scenario(engine: SpyEngine, upkeep: Upkeep) -> None:
+        for end in (100, 100, 101):
+            engine.appended = end
+            saving = asyncio.ensure_future(upkeep.save())
+            await turns()
+            engine.flush()
+            await saving
+        assert upkeep.saved_count == 2
+
+    assert run(scenario).done.count("snapshot") == 2
+
+
+@pytest.mark.parametrize("error", [sqlite3.OperationalError("locked"), OSError("no space")])
+def test_a_state_that_was_not_saved_belongs_in_the_next(error: Exception) -> None:
+    async def scenario(engine: SpyEngine, upkeep: Upkeep) -> None:
+        engine.state_error = error
+        saving = asyncio.ensure_future(upkeep.save())
+        await turns()
+        engine.flush()
+        await saving
+        assert engine.put_back == {("topic", "t")}
+        assert (upkeep.failures_count, upkeep.saved_count) == (1, 0)
+
+    run(scenario)
+
+
+def test_indexes_that_were_not_saved_are_tried_again() -> None:
+    async def scenario(engine: SpyEngine, upkeep: Upkeep) -> None:
+        engine.index_error = StorageFull("no room")
+        for _ in range(2):
+            saving = asyncio.ensure_future(upkeep.save())
+            await turns()
+            engine.flush()
+            await saving
+            engine.index_error = None
+        assert (upkeep.failures_count, upkeep.saved_count) == (1, 1)
+
+    assert run(scenario).done.count("indexes") == 1
+
+
+def test_a_failed_log_ends_the_saving_and_the_waiting() -> None:
+    """The flush that it waits for never comes; a stop must not wait for it either."""
+
+    async def scenario(engine: SpyEngine, upkeep: Upkeep) -> None:
+        saving = asyncio.ensure_future(upkeep.save())
+        await turns()
+        engine.fail()
+        await saving
+        await upkeep.stop()
+
+    engine = run(scenario)
+    assert engine.done == ["acks", "snapshot"]
+    assert len(engine.on_failure) == 1
+
+
+def test_a_stop_waits_for_the_saving_that_runs_and_saves_a_last_time() -> None:
+    async def scenario(engine: SpyEngine, upkeep: Upkeep) -> None:
+        upkeep.start()
+        while not engine.waiting:
+            await asyncio.sleep(0)
+        stopping = asyncio.ensure_future(upkeep.stop())
+        await turns()
+        assert not stopping.done()
+        engine.appended = 200
+        engine.flush()
+        while not engine.waiting:
+            await asyncio.sleep(0)
+        engine.flush()
+        await stopping
+        assert upkeep.saved_count == 2
+
+    done = run(scenario).done
+    assert done.count("state") == done.count("indexes") == 2
