@@ -1,0 +1,162 @@
+"""One HTTP connection: what aiohttp leaves open about time, number and noise.
+
+Responsible for three things that aiohttp's server does not bound or does too loudly:
+
+* The time from the first byte of a request to the end of its headers, and from connecting to the
+  first byte. The middleware says when a request begins and ends; bytes that arrive between
+  requests belong to the next head.
+* The number of connections: beyond the limit a connection is told 503 and closed.
+* Bytes that are no HTTP: one line at debug level and a problem document, no traceback.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any, Final
+
+import msgspec
+from aiohttp import web
+
+from gateways.http_cloudevents.attributes import printable
+from gateways.http_cloudevents.limits import HttpLimits
+
+_FULL: Final = (
+    b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nContent-Length: 0\r\n"
+    b"Connection: close\r\n\r\n"
+)
+
+
+@dataclass(slots=True)
+class Census:
+    """What all connections of a server count together.
+
+    Attributes:
+        open: connections now.
+        refused: connections closed because there were too many.
+        malformed: requests that were no HTTP.
+        slow: connections closed because a head took too long.
+    """
+
+    open: int = 0
+    refused: int = 0
+    malformed: int = 0
+    slow: int = 0
+
+
+class Connection(web.RequestHandler):
+    """A connection of the gateway.
+
+    Args:
+        manager: aiohttp's server.
+        limits: bounds.
+        census: shared by all connections of the server.
+    """
+
+    __slots__ = ("_census", "_head_timer", "_in_request", "_limits")
+
+    def __init__(
+        self,
+        manager: web.Server,
+        *,
+        loop: asyncio.AbstractEventLoop,
+        limits: HttpLimits,
+        census: Census,
+    ) -> None:
+        super().__init__(
+            manager,
+            loop=loop,
+            keepalive_timeout=limits.idle_seconds_max,
+            max_line_size=limits.head_line_bytes_max,
+            max_field_size=limits.head_line_bytes_max,
+            max_headers=limits.headers_count_max,
+            access_log=None,  # type: ignore[arg-type]  # aiohttp means Logger | None
+            lingering_time=limits.linger_seconds_max,
+        )
+        self._limits = limits
+        self._census = census
+        self._head_timer: asyncio.TimerHandle | None = None
+        self._in_request = False  # between the call of the handler and its answer
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Count, and expect a head."""
+        super().connection_made(transport)
+        self._census.open += 1
+        if self._census.open > self._limits.connections_max:
+            self._census.refused += 1
+            assert isinstance(transport, asyncio.Transport)
+            transport.write(_FULL)
+            self.force_close()
+            return
+        self._expect_head()
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        """Count."""
+        self._census.open -= 1
+        self._head_arrived()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes between requests begin a head."""
+        if not self._in_request and self._head_timer is None:
+            self._expect_head()
+        super().data_received(data)
+
+    def request_began(self) -> None:
+        """The head is complete and its handler runs."""
+        self._in_request = True
+        self._head_arrived()
+
+    def request_ended(self) -> None:
+        """The handler has answered."""
+        self._in_request = False
+
+    def _expect_head(self) -> None:
+        self._head_timer = self._loop.call_later(self._limits.head_seconds_max, self._too_slow)
+
+    def _head_arrived(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+
+    def _too_slow(self) -> None:
+        self._head_timer = None
+        if not self._in_request:
+            self._census.slow += 1
+            self.force_close()
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        """Answer a request that is no HTTP (400), or that met a bug of ours (500)."""
+        self._head_arrived()
+        if status == HTTPStatus.BAD_REQUEST:
+            self._census.malformed += 1
+            self.logger.debug("not HTTP, from %s: %s", request.remote, exc)
+            detail = f"this is no HTTP request: {printable(message or 'it cannot be read')}"
+        else:
+            self.logger.error("error while handling a request", exc_info=exc)
+            detail = "the broker made a mistake; its log says more"
+        if request.writer.output_size > 0:
+            raise ConnectionError("the answer had begun; the connection is closed")
+        response = web.Response(
+            body=msgspec.json.encode(_document(status, detail)),
+            status=status,
+            content_type="application/problem+json",
+        )
+        response.force_close()
+        return response
+
+
+def _document(status: int, detail: str) -> dict[str, Any]:
+    return {
+        "type": "about:blank",
+        "title": HTTPStatus(status).phrase,
+        "status": status,
+        "detail": detail,
+    }

@@ -1,0 +1,180 @@
+"""From decoded events to the log, and the wait for their commit.
+
+Rules:
+
+* What can be refused is refused before the first run is stored: routes, templates and sizes come
+  first. Only the disk can fail between two runs of one request; the answer then says how many
+  events were stored.
+* A success is answered when the last position is flushed (fdatasync), never before. If the log
+  directory fails, every request that waits is told so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Final
+
+from broker.port import (
+    BrokerPort,
+    Durability,
+    Position,
+    Refused,
+    StorageFailed,
+    Template,
+)
+from core_log.kernels.batch import (
+    BODY_SIZE,
+    COLUMNS,
+    EXTRA_SIZE,
+    EXTRA_VERBATIM,
+    Batch,
+)
+from gateways.http_cloudevents.codec import Event
+from gateways.http_cloudevents.errors import STATUS_OF_REASON, Problem
+from gateways.http_cloudevents.limits import HttpLimits
+from gateways.http_cloudevents.mapping import CONSTANT_PROPERTIES, Run, row_of_raw, rows_of
+from gateways.http_cloudevents.responses import storage_problem
+
+TEMPLATES_MAX: Final = 4_096
+"""Templates kept: kinds of messages (topic, type, shard) in use at one time."""
+
+
+class Commits:
+    """Requests that wait for a position to be committed.
+
+    Args:
+        seconds_max: after this a request is told that the outcome is unknown.
+    """
+
+    def __init__(self, port: BrokerPort, *, seconds_max: float) -> None:
+        self._port = port
+        self._seconds_max = seconds_max
+        self._waiting: set[asyncio.Future[None]] = set()
+        self.failed = False
+        port.when_storage_fails(self._fail)
+
+    async def wait(self, position: Position) -> None:
+        """Return when the position is flushed. Raises Problem: 503."""
+        if self.failed:
+            raise storage_problem()
+        if self._port.committed(position, Durability.FLUSHED):
+            return
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.add(future)
+        self._port.when_committed(position, Durability.FLUSHED, _resolve, future)
+        try:
+            async with asyncio.timeout(self._seconds_max):
+                await future
+        except TimeoutError:
+            raise Problem(
+                503,
+                "Commit took too long",
+                f"the disk did not answer for {self._seconds_max:g} seconds; whether this request "
+                "was stored is unknown",
+            ) from None
+        finally:
+            self._waiting.discard(future)
+
+    def _fail(self, error: StorageFailed) -> None:
+        self.failed = True
+        for future in self._waiting:
+            if not future.done():
+                future.set_exception(storage_problem())
+
+
+def _resolve(future: asyncio.Future[None]) -> None:
+    if not future.done():  # The client may have gone, or the wait been too long.
+        future.set_result(None)
+
+
+class Publisher:
+    """Stores events. One per server."""
+
+    def __init__(self, port: BrokerPort, limits: HttpLimits) -> None:
+        self._port = port
+        self._limits = limits
+        self._templates: dict[tuple[str, str | None, str], Template] = {}
+
+    def publish(self, topic: str, events: Sequence[Event]) -> Position:
+        """Store the events of one request; their answer waits for the position.
+
+        Raises:
+            Refused: the engine refuses; nothing was stored.
+            Problem: an event is too large (413, nothing stored), or the engine refused in the
+                middle.
+        """
+        info = self._port.topic(topic)
+        sharded = info is not None and len(info.max_offsets) > 1
+        batch, runs = rows_of(events, sharded=sharded)
+        self._check_sizes(batch, runs)
+        templates = [self._template(topic, run.tag, run.sharding) for run in runs]
+        position = Position(0)
+        for run, template in zip(runs, templates, strict=True):
+            try:
+                position = self._port.publish(template, batch, run.first, run.last)
+            except Refused as refused:
+                if run.first:
+                    raise _stored_partly(refused, run.first, len(events)) from refused
+                raise
+        return position
+
+    def publish_raw(
+        self, topic: str, tag: str | None, body: bytes, content_type: str | None
+    ) -> Position:
+        """Store a body that is no CloudEvent. Raises Refused, Problem."""
+        batch = row_of_raw(body, content_type)
+        run = Run(tag=tag, sharding="", first=0, last=1)
+        self._check_sizes(batch, [run])
+        return self._port.publish(self._template(topic, tag, ""), batch, 0, 1)
+
+    def _template(self, topic: str, tag: str | None, sharding: str) -> Template:
+        key = topic, tag, sharding
+        template = self._templates.get(key)
+        if template is None or not template.valid:
+            template = self._port.template(
+                self._port.route(topic, tag),
+                properties=CONSTANT_PROPERTIES,
+                extra_kind=EXTRA_VERBATIM,
+                sharding=sharding,
+            )
+            self._templates.pop(key, None)
+            if len(self._templates) >= TEMPLATES_MAX:
+                del self._templates[next(iter(self._templates))]
+            self._templates[key] = template
+        return template
+
+    def _check_sizes(self, batch: Batch, runs: Sequence[Run]) -> None:
+        body_max = self._limits.message_bytes_max
+        rows = batch.rows
+        for run in runs:
+            extra_max = self._limits.attributes_bytes_max - len(
+                (run.tag or "").encode("utf-8", "surrogateescape")
+            )
+            for index in range(run.first, run.last):
+                at = index * COLUMNS
+                if rows[at + BODY_SIZE] > body_max:
+                    raise Problem(
+                        413,
+                        "Event too large",
+                        f"event {index} has {rows[at + BODY_SIZE]} bytes of data and the limit is "
+                        f"{body_max}; nothing was stored",
+                        members={"index": index},
+                    )
+                if rows[at + EXTRA_SIZE] > extra_max:
+                    raise Problem(
+                        431,
+                        "Attributes too large",
+                        f"the attributes of event {index} need {rows[at + EXTRA_SIZE]} bytes and "
+                        f"{extra_max} are left for them; nothing was stored",
+                        members={"index": index},
+                    )
+
+
+def _stored_partly(refused: Refused, stored: int, count: int) -> Problem:
+    return Problem(
+        STATUS_OF_REASON[refused.reason],
+        refused.reason.value.capitalize(),
+        f"{refused.text}; the first {stored} of {count} events were stored",
+        members={"stored": stored},
+    )

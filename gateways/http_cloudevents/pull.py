@@ -1,0 +1,326 @@
+"""Receiving by long poll: the events of one subscription under locks.
+
+Responsible for: the waiting polls of one subscription, the events fetched for them, the locks.
+
+Rules:
+
+* Events are fetched from the queue only for polls that wait, so that an idle subscription holds
+  nothing. What a poll could not take (its bytes were full) waits here for the next.
+* A poll is answered once it has at least one event, with what is there, or empty when its time is
+  over.
+* An event is settled by acknowledge or by becoming a dead letter; everything else (release, the
+  end of a lock, a consumer that went away, the end of the server) puts it back to its place.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from broker.port import BrokerPort, Delivery, QueueConsumer, Refused
+from gateways.http_cloudevents.codec import encode_structured
+from gateways.http_cloudevents.errors import Problem
+from gateways.http_cloudevents.held import DeadLetters, Held, take
+from gateways.http_cloudevents.limits import HttpLimits
+from gateways.http_cloudevents.locks import Lock, LockTable, ranges
+from gateways.http_cloudevents.mapping import DeadLetter, dead_letter_of
+from gateways.http_cloudevents.subscriptions import Subscription
+
+
+@dataclass(slots=True, eq=False)
+class _Poll:
+    """One waiting request.
+
+    Attributes:
+        count_max: how many events it takes.
+        answer: gets what it receives.
+    """
+
+    count_max: int
+    answer: asyncio.Future[list[Lock[Held]]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """Which lock tokens a settlement worked for, and which not, with the reason."""
+
+    succeeded: list[str] = field(default_factory=list)
+    failed: list[dict[str, Any]] = field(default_factory=list)
+
+
+_LOST = "the lock has ended or was never given; receive the event again"
+
+
+class PullSubscription:
+    """A subscription that is received from. A `Consumer` of its queue.
+
+    Args:
+        loop: its clock is the clock of the locks.
+        secret: gives secrets of lock tokens.
+    """
+
+    def __init__(
+        self,
+        subscription: Subscription,
+        *,
+        port: BrokerPort,
+        limits: HttpLimits,
+        loop: asyncio.AbstractEventLoop,
+        dead_letters: DeadLetters,
+        broker_name: str,
+        secret: Callable[[], str],
+    ) -> None:
+        self._port = port
+        self._limits = limits
+        self._loop = loop
+        self._dead_letters = dead_letters
+        self._broker_name = broker_name
+        self._polls: deque[_Poll] = deque()
+        self._ready: deque[Held] = deque()  # fetched, and not handed out
+        self._locks: LockTable[Held] = LockTable(secret)
+        self._timer: asyncio.TimerHandle | None = None  # of the next lock to end
+        self._serving = False  # a call of `_serve` is on its way
+        self._closed = False
+        self.reconfigure(subscription)
+        queue = port.subscription_queue(subscription.name)
+        self._queue: QueueConsumer = port.consume(queue, self, exclusive=True, owner=self)
+
+    def reconfigure(self, subscription: Subscription) -> None:
+        """Other settings for the same queue; locks and polls go on."""
+        self._subscription = subscription
+        self._predicate = subscription.predicate(self._limits)
+
+    # --- the consumer of the queue ------------------------------------------------------------
+
+    def credit(self) -> int:
+        """What the waiting polls can take, as far as locks are left."""
+        wanted = sum(poll.count_max for poll in self._polls)
+        left = self._limits.locked_events_max - len(self._locks)
+        return max(0, min(wanted, left) - len(self._ready))
+
+    def deliver(self, delivery: Delivery) -> None:
+        """Keep the events for the polls, which are answered after this loop iteration."""
+        held, skipped = take(delivery, self._predicate, broker_name=self._broker_name)
+        for first, count in ranges(skipped):
+            self._queue.settle(first, count)
+        self._ready.extend(held)
+        self._serve_soon()
+
+    def cancelled(self) -> None:
+        """The subscription was deleted."""
+        self._closed = True
+        self._answer_all()
+
+    # --- the operations -----------------------------------------------------------------------
+
+    async def receive(self, count_max: int, wait_seconds: float) -> list[Lock[Held]]:
+        """Up to `count_max` events under locks; none if there are none for `wait_seconds`.
+
+        Raises:
+            Problem: 429, too many polls wait or too many events are locked.
+        """
+        if len(self._polls) >= self._limits.polls_per_subscription_max:
+            raise Problem(429, "Too many polls", "too many consumers wait on this subscription")
+        if len(self._locks) >= self._limits.locked_events_max:
+            raise Problem(
+                429,
+                "Too many locked events",
+                f"{len(self._locks)} events are received and not settled; acknowledge them first",
+            )
+        poll = _Poll(count_max, self._loop.create_future())
+        self._polls.append(poll)
+        self._serve()
+        self._queue.ready()
+        try:
+            await asyncio.wait([poll.answer], timeout=wait_seconds)
+        except asyncio.CancelledError:
+            if poll.answer.done():  # The consumer went away with events on their way to it.
+                self._put_back(poll.answer.result())
+            raise
+        finally:
+            if poll in self._polls:
+                self._polls.remove(poll)
+        return poll.answer.result() if poll.answer.done() else []
+
+    def acknowledge(self, tokens: Iterable[str]) -> Outcome:
+        """These events are done with."""
+        outcome = Outcome()
+        settled = []
+        for token, lock in self._find(tokens, outcome):
+            self._locks.settle(lock)
+            settled.append(lock.offset)
+            outcome.succeeded.append(token)
+        for first, count in ranges(settled):
+            self._queue.settle(first, count)
+        self._set_timer()
+        return outcome
+
+    def release(self, tokens: Iterable[str], delay_seconds: float) -> Outcome:
+        """These events go back to their places, at once or after a delay."""
+        outcome = Outcome()
+        released = []
+        for token, lock in self._find(tokens, outcome):
+            if delay_seconds > 0:
+                self._locks.extend(lock, until=self._loop.time() + delay_seconds, secret=True)
+            else:
+                released.append(lock)
+            outcome.succeeded.append(token)
+        self._put_back(released)
+        return outcome
+
+    def reject(self, tokens: Iterable[str]) -> Outcome:
+        """These events become dead letters."""
+        outcome = Outcome()
+        for token, lock in self._find(tokens, outcome):
+            if self._bury(lock, "rejected by a consumer"):
+                outcome.succeeded.append(token)
+            else:
+                outcome.failed.append(_failure(token, "Refused", "the dead letter was not stored"))
+        self._set_timer()
+        return outcome
+
+    def renew(self, tokens: Iterable[str]) -> Outcome:
+        """The locks of these events begin anew."""
+        outcome = Outcome()
+        until = self._loop.time() + self._subscription.config.lock_seconds
+        for token, lock in self._find(tokens, outcome):
+            self._locks.extend(lock, until=until)
+            outcome.succeeded.append(token)
+        self._set_timer()
+        return outcome
+
+    def end_polls(self) -> None:
+        """The server stops: answer the waiting polls, with nothing."""
+        self._answer_all()
+
+    def close(self, *, deleted: bool = False) -> None:
+        """Stop consuming and put everything back, unless the queue goes away too."""
+        if self._closed:
+            return
+        self._closed = True
+        self._answer_all()
+        self._queue.cancel()
+        offsets = [lock.offset for lock in self._locks.release_all()]
+        offsets += [held.offset for held in self._ready]
+        self._ready.clear()
+        self._set_timer()
+        if not deleted:
+            for first, count in ranges(offsets):
+                self._queue.requeue(first, count)
+
+    # --- inside -------------------------------------------------------------------------------
+
+    def _find(self, tokens: Iterable[str], outcome: Outcome) -> Iterable[tuple[str, Lock[Held]]]:
+        now = self._loop.time()
+        for token in tokens:
+            lock = self._locks.find(token, now)
+            if lock is None:
+                outcome.failed.append(_failure(token, "TokenLost", _LOST))
+            else:
+                yield token, lock
+
+    def _serve_soon(self) -> None:
+        """Serve at the end of this loop iteration, when all of it has been delivered."""
+        if not self._serving:
+            self._serving = True
+            self._loop.call_soon(self._serve)
+
+    def _serve(self) -> None:
+        self._serving = False
+        until = self._loop.time() + self._subscription.config.lock_seconds
+        while self._polls and self._ready:
+            poll = self._polls[0]
+            if poll.answer.done():
+                self._polls.popleft()
+                continue
+            locks: list[Lock[Held]] = []
+            size = 0
+            while self._ready and len(locks) < poll.count_max:
+                held = self._ready[0]
+                size += held.size
+                if locks and size > self._limits.receive_bytes_max:
+                    break
+                self._ready.popleft()
+                lock = self._locks.lock(
+                    held.offset, held, until=until, redelivered=held.message.redelivered
+                )
+                if lock.count <= self._subscription.retry.attempts_max or not self._bury(
+                    lock, "received too often without being acknowledged"
+                ):
+                    locks.append(lock)
+            if locks:
+                self._polls.popleft()
+                poll.answer.set_result(locks)
+        self._set_timer()
+        if self._polls and not self._closed:
+            self._queue.ready()
+
+    def _bury(self, lock: Lock[Held], reason: str) -> bool:
+        """Make a dead letter; False if the engine refuses, then the lock holds on."""
+        attempts = lock.count if reason.startswith("rejected") else lock.count - 1
+        letter = DeadLetter(reason=reason, attempts=attempts)
+        topic = self._subscription.dead_letter_topic
+        try:
+            self._dead_letters.move(lock.content, topic, letter, self._queue)
+        except Refused:
+            return False
+        self._locks.settle(lock)
+        return True
+
+    def _put_back(self, locks: Iterable[Lock[Held]]) -> None:
+        offsets = []
+        for lock in locks:
+            self._locks.release(lock)
+            offsets.append(lock.offset)
+        self._requeue(offsets)
+
+    def _requeue(self, offsets: list[int]) -> None:
+        for first, count in ranges(offsets):
+            self._queue.requeue(first, count)
+        self._set_timer()
+        if self._polls and offsets:
+            self._queue.ready()
+
+    def _set_timer(self) -> None:
+        deadline = None if self._closed else self._locks.next_deadline()
+        if self._timer is not None:
+            if self._timer.when() == deadline:
+                return
+            self._timer.cancel()
+            self._timer = None
+        if deadline is not None:
+            self._timer = self._loop.call_at(deadline, self._expire)
+
+    def _expire(self) -> None:
+        self._timer = None
+        self._requeue([lock.offset for lock in self._locks.expire(self._loop.time())])
+
+    def _answer_all(self) -> None:
+        while self._polls:
+            poll = self._polls.popleft()
+            if not poll.answer.done():
+                poll.answer.set_result([])
+
+
+def _failure(token: str, code: str, message: str) -> dict[str, Any]:
+    return {"lockToken": token, "error": {"code": code, "message": message}}
+
+
+def encode_received(locks: Iterable[Lock[Held]], encode: Callable[[object], bytes]) -> bytes:
+    """The body of a receive answer; the events stand in it byte for byte.
+
+    Args:
+        encode: a JSON encoder.
+    """
+    parts = []
+    for lock in locks:
+        properties: dict[str, object] = {"lockToken": lock.token, "deliveryCount": lock.count}
+        dead = dead_letter_of(lock.content.message.properties)
+        if dead:
+            properties["deadLetter"] = dead
+        event = encode_structured(lock.content.event)
+        parts.append(b'{"brokerProperties":' + encode(properties) + b',"event":' + event + b"}")
+    return b'{"value":[' + b",".join(parts) + b"]}"

@@ -1,0 +1,267 @@
+"""All subscriptions: made, changed, deleted, stored, and each with the part that serves it.
+
+Rules:
+
+* A subscription is a document, and a queue in the engine. The document is written first and the
+  queue deleted first, so that a crash between the two leaves a subscription that users see.
+* A sink has consented before anything is stored (`Sinks.handshake`).
+* What a subscription collects (topic, and filters on `type`) cannot change: its queue would hold
+  messages of both meanings.
+* Changes of one subscription come one after the other; another request meanwhile gets 409.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import replace
+
+from broker.port import BrokerPort, Refused
+from gateways.http_cloudevents.errors import Problem
+from gateways.http_cloudevents.held import DeadLetters
+from gateways.http_cloudevents.limits import HttpLimits
+from gateways.http_cloudevents.publishing import Commits
+from gateways.http_cloudevents.pull import PullSubscription
+from gateways.http_cloudevents.sinks import Sinks
+from gateways.http_cloudevents.subscriptions import (
+    DOCUMENT_KIND,
+    Subscription,
+    disabled,
+    from_document,
+)
+from gateways.http_cloudevents.webhooks import Webhook
+
+logger = logging.getLogger(__name__)
+
+
+class Registry:
+    """The subscriptions of one server.
+
+    Args:
+        handshake: whether sinks have to consent.
+        random, secret, sleep: see `Webhook` and `PullSubscription`.
+    """
+
+    def __init__(
+        self,
+        *,
+        port: BrokerPort,
+        limits: HttpLimits,
+        loop: asyncio.AbstractEventLoop,
+        commits: Commits,
+        sinks: Sinks,
+        broker_name: str,
+        handshake: bool,
+        random: Callable[[], float],
+        secret: Callable[[], str],
+        sleep: Callable[[float], Awaitable[None]],
+    ) -> None:
+        self._port = port
+        self._limits = limits
+        self._loop = loop
+        self._commits = commits
+        self._sinks = sinks
+        self._broker_name = broker_name
+        self._handshake = handshake
+        self._random = random
+        self._secret = secret
+        self._sleep = sleep
+        self._dead_letters = DeadLetters(port, broker_name=broker_name)
+        self._subscriptions: dict[str, Subscription] = {}
+        self._parts: dict[str, PullSubscription | Webhook] = {}  # those that are not disabled
+        self._changing: set[str] = set()  # names with a change under way
+        self._tasks: set[asyncio.Task[None]] = set()  # parts that are being stopped
+
+    def start(self) -> None:
+        """Take up the stored subscriptions."""
+        for name, document in self._port.documents(DOCUMENT_KIND).items():
+            subscription = from_document(name, document)
+            self._subscriptions[name] = subscription
+            try:
+                self._port.declare_subscription(name, subscription.words)
+                self._start_part(subscription)
+            except Refused as refused:
+                logger.error("subscription %s is not served: %s", name, refused)
+
+    # --- reading ------------------------------------------------------------------------------
+
+    def all(self) -> list[Subscription]:
+        """All subscriptions, by name."""
+        return [self._subscriptions[name] for name in sorted(self._subscriptions)]
+
+    def get(self, name: str) -> Subscription:
+        """One subscription. Raises Problem: 404."""
+        subscription = self._subscriptions.get(name)
+        if subscription is None:
+            raise Problem(404, "No such subscription", f"there is no subscription {name!r}")
+        return subscription
+
+    def pull(self, name: str, topic: str) -> PullSubscription:
+        """What serves a subscription that is received from. Raises Problem: 404, 409."""
+        subscription = self.get(name)
+        if subscription.topic != topic:
+            raise Problem(
+                404,
+                "No such subscription",
+                f"subscription {name!r} is of topic {subscription.topic!r}, not {topic!r}",
+            )
+        if subscription.sink is not None:
+            raise Problem(
+                409,
+                "The subscription is a webhook",
+                f"subscription {name!r} is delivered to its sink; make one without a sink to "
+                "receive from it",
+            )
+        part = self._parts.get(name)
+        if not isinstance(part, PullSubscription):
+            raise Problem(
+                503, "Subscription not served", f"subscription {name!r} is not served now"
+            )
+        return part
+
+    # --- changing -----------------------------------------------------------------------------
+
+    async def put(self, wanted: Subscription, *, create_only: bool) -> bool:
+        """Make or replace a subscription. Returns whether it is new.
+
+        Raises:
+            Problem: 409 where it cannot be changed so, 422 without the sink's consent, 429, 503.
+            Refused: the engine's reasons.
+        """
+        with self._change(wanted.name):
+            existing = self._subscriptions.get(wanted.name)
+            self._check(wanted, existing, create_only=create_only)
+            if wanted.sink is not None:
+                self._sinks.check_url(wanted.sink)
+                if self._handshake:
+                    granted = await self._sinks.handshake(wanted)
+                else:
+                    granted = wanted.config.rate_per_minute
+                wanted = replace(wanted, granted_per_minute=granted)
+            position = self._port.put_document(DOCUMENT_KIND, wanted.name, wanted.document())
+            position = max(position, self._port.declare_subscription(wanted.name, wanted.words))
+            await self._commits.wait(position)
+            self._subscriptions[wanted.name] = wanted
+            await self._replace_part(wanted)
+            return existing is None
+
+    async def delete(self, name: str) -> None:
+        """Delete a subscription with its queue. Raises Problem: 404, 409, 503."""
+        with self._change(name):
+            self.get(name)
+            await self._stop_part(name, drain_seconds=0.0, deleted=True)
+            position = self._port.delete_subscription(name)
+            position = max(position, self._port.put_document(DOCUMENT_KIND, name, None))
+            del self._subscriptions[name]
+            await self._commits.wait(position)
+
+    def end_polls(self) -> None:
+        """Answer all waiting polls, with nothing."""
+        for part in self._parts.values():
+            if isinstance(part, PullSubscription):
+                part.end_polls()
+
+    async def stop(self, drain_seconds: float) -> None:
+        """Stop all parts and put back what they hold."""
+        names = list(self._parts)
+        await asyncio.gather(
+            *(self._stop_part(name, drain_seconds=drain_seconds) for name in names), *self._tasks
+        )
+
+    # --- inside -------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def _change(self, name: str) -> Iterator[None]:
+        if name in self._changing:
+            raise Problem(
+                409, "Change under way", f"subscription {name!r} is being changed; try again"
+            )
+        self._changing.add(name)
+        try:
+            yield
+        finally:
+            self._changing.discard(name)
+
+    def _check(
+        self, wanted: Subscription, existing: Subscription | None, *, create_only: bool
+    ) -> None:
+        if existing is None:
+            if len(self._subscriptions) >= self._limits.subscriptions_max:
+                raise Problem(
+                    429,
+                    "Too many subscriptions",
+                    f"there are {self._limits.subscriptions_max} subscriptions; delete some",
+                )
+            return
+        if create_only:
+            raise Problem(
+                409,
+                "Subscription exists",
+                f"subscription {wanted.name!r} exists; change it with PUT",
+            )
+        if wanted.words != existing.words:
+            raise Problem(
+                409,
+                "Subscription exists with other events",
+                f"the topic and the type filters of {wanted.name!r} cannot change, its queue holds "
+                "what they selected; delete it first, or make another",
+            )
+
+    def _start_part(self, subscription: Subscription) -> None:
+        name = subscription.name
+        assert name not in self._parts
+        if subscription.disabled is not None:
+            return
+        if subscription.sink is None:
+            self._parts[name] = PullSubscription(
+                subscription,
+                port=self._port,
+                limits=self._limits,
+                loop=self._loop,
+                dead_letters=self._dead_letters,
+                broker_name=self._broker_name,
+                secret=self._secret,
+            )
+        else:
+            self._parts[name] = Webhook(
+                subscription,
+                port=self._port,
+                limits=self._limits,
+                loop=self._loop,
+                sinks=self._sinks,
+                dead_letters=self._dead_letters,
+                broker_name=self._broker_name,
+                retired=self._retire,
+                random=self._random,
+                sleep=self._sleep,
+            )
+
+    async def _replace_part(self, subscription: Subscription) -> None:
+        part = self._parts.get(subscription.name)
+        if isinstance(part, PullSubscription) and subscription.sink is None:
+            part.reconfigure(subscription)
+            return
+        await self._stop_part(subscription.name, drain_seconds=subscription.config.timeout_seconds)
+        self._start_part(subscription)
+
+    async def _stop_part(self, name: str, *, drain_seconds: float, deleted: bool = False) -> None:
+        part = self._parts.pop(name, None)
+        if isinstance(part, PullSubscription):
+            part.close(deleted=deleted)
+        elif part is not None:
+            await part.stop(drain_seconds, deleted=deleted)
+
+    def _retire(self, subscription: Subscription, reason: str) -> None:
+        """The sink answered 410. Called from the webhook's own task, which ends by itself."""
+        stopped = disabled(subscription, reason)
+        self._subscriptions[subscription.name] = stopped
+        logger.warning("subscription %s is disabled: %s", subscription.name, reason)
+        try:
+            self._port.put_document(DOCUMENT_KIND, subscription.name, stopped.document())
+        except Refused as refused:  # It will find out again after the next start.
+            logger.error("subscription %s: not stored as disabled: %s", subscription.name, refused)
+        task = self._loop.create_task(self._stop_part(subscription.name, drain_seconds=0.0))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)

@@ -1,0 +1,132 @@
+"""HTTP answers: JSON, problems (RFC 9457), and the one place where errors become answers."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Any, Final
+
+import msgspec
+from aiohttp import web
+from aiohttp.typedefs import Handler
+
+from broker.port import BrokerError, Refused, StorageFailed
+from gateways.http_cloudevents.connection import Connection
+from gateways.http_cloudevents.errors import STATUS_OF_REASON, BadBatch, BadEvent, Problem
+
+PROBLEM_TYPE: Final = "application/problem+json"
+_RETRIED_LATER: Final = frozenset({429, 503, 507})
+_RETRY_AFTER: Final = {"Retry-After": "1"}
+
+logger = logging.getLogger(__name__)
+
+
+def json_response(
+    value: Any, *, status: int = 200, headers: Mapping[str, str] | None = None
+) -> web.Response:
+    """An answer with a JSON body."""
+    return web.Response(
+        body=msgspec.json.encode(value),
+        status=status,
+        content_type="application/json",
+        headers=headers,
+    )
+
+
+def problem_response(problem: Problem) -> web.Response:
+    """The answer to a request that has a problem."""
+    document: dict[str, object] = {
+        "type": "about:blank",
+        "title": problem.title,
+        "status": problem.status,
+        "detail": problem.detail,
+    }
+    document.update(problem.members)
+    headers = dict(problem.headers)
+    if problem.status in _RETRIED_LATER:
+        headers = _RETRY_AFTER | headers
+    return web.Response(
+        body=msgspec.json.encode(document),
+        status=problem.status,
+        content_type=PROBLEM_TYPE,
+        headers=headers,
+    )
+
+
+def problem_of(error: BadEvent | BadBatch | BrokerError) -> Problem:
+    """The problem that an error of the codec or of the engine is."""
+    if isinstance(error, BadEvent):
+        return Problem(
+            400, "Invalid CloudEvent", str(error), members={"attribute": error.attribute}
+        )
+    if isinstance(error, BadBatch):
+        faults = [
+            {
+                "index": fault.index,
+                "id": fault.id,
+                "attribute": fault.attribute,
+                "reason": fault.text,
+            }
+            for fault in error.faults
+        ]
+        return Problem(
+            400,
+            "Invalid CloudEvents in the batch",
+            f"{error}; nothing of the batch was stored",
+            members={"errors": faults, "more": error.more},
+        )
+    if isinstance(error, Refused):
+        status = STATUS_OF_REASON[error.reason]
+        headers = {"WWW-Authenticate": 'Basic realm="polymq"'} if status == 401 else {}
+        return Problem(status, error.reason.value.capitalize(), error.text, headers=headers)
+    assert isinstance(error, StorageFailed)
+    return storage_problem()
+
+
+def storage_problem() -> Problem:
+    """The log directory failed: nothing can be stored until the broker is started again."""
+    return Problem(
+        503,
+        "Storage failed",
+        "the broker cannot write to its disk and is read-only; whether this request was stored is "
+        "unknown",
+    )
+
+
+@web.middleware
+async def problems(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Turn errors into problem documents; tell the connection where its request begins and ends."""
+    connection = request.protocol
+    assert isinstance(connection, Connection)
+    connection.request_began()
+    try:
+        return await handler(request)
+    except Problem as problem:
+        response = problem_response(problem)
+    except (BadEvent, BadBatch, BrokerError) as error:
+        response = problem_response(problem_of(error))
+    except web.HTTPException as error:
+        if error.status < 400:
+            raise
+        response = problem_response(_problem_of_http(request, error))
+    finally:
+        connection.request_ended()
+    if response.status == 413:
+        response.force_close()  # The rest of the body is not wanted.
+    return response
+
+
+def _problem_of_http(request: web.Request, error: web.HTTPException) -> Problem:
+    """404 and 405 come from aiohttp's router."""
+    detail = {
+        404: f"there is nothing at {request.path}; see /topics/{{topic}} and /subscriptions",
+        405: f"{request.method} is not allowed here",
+    }.get(error.status, error.reason)
+    allow = error.headers.get("Allow")
+    return Problem(
+        error.status,
+        HTTPStatus(error.status).phrase,
+        detail,
+        headers={"Allow": allow} if allow else {},
+    )

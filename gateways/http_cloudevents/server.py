@@ -1,0 +1,220 @@
+"""The HTTP door: what is served where, start and stop. The answers are in `handlers.py`.
+
+    POST    /topics/{topic}                      publish: binary, structured, batch, or raw
+    OPTIONS /topics/{topic}                      consent for other systems' webhooks
+    POST    /topics/{topic}/subscriptions/{name}:receive | :acknowledge | :release | :reject
+                                                 | :renewLock
+    GET, POST        /subscriptions              list, make
+    GET, PUT, DELETE /subscriptions/{name}
+    GET     /healthz
+
+The server runs on the loop of the other doors. aiohttp parses and routes; `connection.py` bounds
+what it leaves open.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import random
+import secrets
+import ssl
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final
+
+from aiohttp import web
+from aiohttp.abc import AbstractResolver
+
+from broker.port import BrokerPort
+from gateways.http_cloudevents.connection import Census, Connection
+from gateways.http_cloudevents.handlers import Handlers, allow
+from gateways.http_cloudevents.limits import HttpLimits, WebhookSettings
+from gateways.http_cloudevents.publishing import Commits
+from gateways.http_cloudevents.registry import Registry
+from gateways.http_cloudevents.responses import problems
+from gateways.http_cloudevents.sinks import Sinks
+from net.connection import Context
+from net.listener import BACKLOG, TLS_HANDSHAKE_SECONDS, CannotListen
+
+SUBSCRIPTION_METHODS: Final = "GET, PUT, DELETE, OPTIONS"
+SECRET_BYTES: Final = 8
+"""Of a lock token: 64 bits, and the token is worth nothing outside its subscription."""
+
+
+class HttpServer:
+    """CloudEvents over HTTP.
+
+    Args:
+        port: the engine.
+        context: the loop.
+        limits: bounds.
+        webhooks: what an operator decides about webhooks.
+        broker_name: begins the ids of wrapped messages.
+        routes: more to serve, such as `/metrics`.
+        clock_seconds: the time of day.
+        random_part: uniform in [0, 1).
+        secret: secrets of lock tokens.
+        sleep: waits between deliveries.
+        resolver: DNS for webhooks; the system's if None.
+        webhook_tls: how sinks are trusted; the system's certificates if None.
+    """
+
+    def __init__(
+        self,
+        *,
+        port: BrokerPort,
+        context: Context,
+        limits: HttpLimits | None = None,
+        webhooks: WebhookSettings | None = None,
+        broker_name: str = "polymq",
+        routes: Sequence[web.AbstractRouteDef] = (),
+        clock_seconds: Callable[[], float] = time.time,
+        random_part: Callable[[], float] = random.random,
+        secret: Callable[[], str] = lambda: secrets.token_hex(SECRET_BYTES),
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        resolver: AbstractResolver | None = None,
+        webhook_tls: ssl.SSLContext | None = None,
+    ) -> None:
+        self._port = port
+        self._loop = context.loop
+        self._limits = limits or HttpLimits()
+        self._settings = webhooks or WebhookSettings()
+        self._broker_name = broker_name
+        self._routes = tuple(routes)
+        self._clock_seconds = clock_seconds
+        self._random_part = random_part
+        self._secret = secret
+        self._sleep = sleep
+        self._resolver = resolver
+        self._webhook_tls = webhook_tls
+        self.census = Census()
+        """Counters of connections, for metrics."""
+        self._stopping = False
+        self._commits = Commits(port, seconds_max=self._limits.commit_seconds_max)
+        self._listener: asyncio.Server | None = None
+        self._runner: web.AppRunner | None = None
+        self._handlers: Handlers | None = None
+        self._registry: Registry | None = None
+        self._sinks: Sinks | None = None
+
+    @property
+    def connection_count(self) -> int:
+        """Open connections."""
+        return self.census.open
+
+    # --- start and stop -----------------------------------------------------------------------
+
+    # --- start and stop -----------------------------------------------------------------------
+
+    async def start(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> int:
+        """Listen; port 0 lets the system pick. Returns the bound port. Raises CannotListen."""
+        limits = self._limits
+        self._sinks = self._make_sinks()
+        self._registry = self._make_registry(self._sinks)
+        self._handlers = Handlers(
+            port=self._port,
+            limits=limits,
+            loop=self._loop,
+            commits=self._commits,
+            registry=self._registry,
+        )
+        self._runner = web.AppRunner(
+            self._application(self._handlers), handler_cancellation=True, access_log=None
+        )
+        await self._runner.setup()
+        server = self._runner.server
+        assert server is not None
+        try:
+            self._listener = await self._loop.create_server(
+                lambda: Connection(server, loop=self._loop, limits=limits, census=self.census),
+                host,
+                port,
+                ssl=tls,
+                backlog=BACKLOG,
+                ssl_handshake_timeout=None if tls is None else TLS_HANDSHAKE_SECONDS,
+                start_serving=False,
+            )
+        except OSError as error:
+            raise CannotListen(_cannot_listen(host, port, error)) from error
+        self._registry.start()
+        await self._listener.start_serving()
+        return int(self._listener.sockets[0].getsockname()[1])
+
+    async def stop(self, drain_seconds: float) -> None:
+        """Stop accepting, answer the long polls, let requests and deliveries end, then close.
+
+        Safe after a start that failed, and a second time.
+        """
+        if self._stopping:
+            return
+        self._stopping = True
+        if self._listener is not None:
+            self._listener.close()
+        if self._handlers is None or self._registry is None:
+            return
+        self._handlers.stop()
+        self._registry.end_polls()
+        assert self._runner is not None
+        server = self._runner.server
+        if server is not None:
+            server.pre_shutdown()
+            await asyncio.gather(
+                server.shutdown(drain_seconds),
+                self._handlers.wait_for_changes(),
+                self._registry.stop(drain_seconds),
+            )
+        await self._runner.cleanup()
+        assert self._sinks is not None
+        await self._sinks.close()
+        self._handlers.close()
+
+    def _make_sinks(self) -> Sinks:
+        return Sinks(
+            settings=self._settings,
+            limits=self._limits,
+            clock_seconds=self._clock_seconds,
+            resolver=self._resolver,
+            tls=self._webhook_tls,
+        )
+
+    def _make_registry(self, sinks: Sinks) -> Registry:
+        return Registry(
+            port=self._port,
+            limits=self._limits,
+            loop=self._loop,
+            commits=self._commits,
+            sinks=sinks,
+            broker_name=self._broker_name,
+            handshake=self._settings.handshake,
+            random=self._random_part,
+            secret=self._secret,
+            sleep=self._sleep,
+        )
+
+    def _application(self, handlers: Handlers) -> web.Application:
+        application = web.Application(middlewares=[problems])
+        router, expect = application.router, handlers.expect
+        topic, named = "/topics/{topic}", "/subscriptions/{name}"
+        router.add_post(topic, handlers.publish, expect_handler=expect)
+        router.add_route("OPTIONS", topic, handlers.consent)
+        verbs = topic + "/subscriptions/{name:[^/:]+}:{verb}"
+        router.add_post(verbs, handlers.pull, expect_handler=expect)
+        router.add_get("/subscriptions", handlers.list_all)
+        router.add_post("/subscriptions", handlers.create, expect_handler=expect)
+        router.add_route("OPTIONS", "/subscriptions", allow("GET, POST, OPTIONS"))
+        router.add_get(named, handlers.show)
+        router.add_put(named, handlers.put, expect_handler=expect)
+        router.add_delete(named, handlers.delete)
+        router.add_route("OPTIONS", named, allow(SUBSCRIPTION_METHODS))
+        router.add_get("/healthz", handlers.health)
+        application.add_routes(self._routes)
+        return application
+
+
+def _cannot_listen(host: str, port: int, error: OSError) -> str:
+    if error.errno == errno.EADDRINUSE:
+        return f"port {port} on {host} is taken: stop what uses it, or choose another port"
+    if error.errno == errno.EACCES:
+        return f"port {port} on {host} needs privileges: choose a port above 1023"
+    return f"cannot listen on {host}:{port}: {error.strerror or error}"

@@ -1,0 +1,235 @@
+"""Talking to a webhook's sink: the consent handshake and one delivery.
+
+Follows Web Hooks for Event Delivery: POST only, redirects never followed, a payload and its type
+always sent (so an event without data travels structured), the answer read up to a bound. Every
+connection passes the address guard (`ssrf.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import ssl
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import aiohttp
+from aiohttp.abc import AbstractResolver
+
+from gateways.http_cloudevents.codec import (
+    BATCHED,
+    STRUCTURED,
+    Event,
+    encode_batch,
+    encode_binary,
+    encode_structured,
+)
+from gateways.http_cloudevents.errors import Problem
+from gateways.http_cloudevents.limits import HttpLimits, WebhookSettings
+from gateways.http_cloudevents.retry import Verdict, retry_after_seconds, verdict_of
+from gateways.http_cloudevents.ssrf import AddressPolicy, GuardedResolver
+from gateways.http_cloudevents.subscriptions import Subscription, without_query
+
+_NO_CONSENT: Final = "The sink did not consent"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """How a delivery ended.
+
+    Attributes:
+        verdict: what it means for the events.
+        status: the HTTP status; 0 without an answer.
+        text: one sentence for the log and the dead letter.
+        reply: the beginning of the answer's body.
+        retry_after: seconds that the sink asked to wait.
+    """
+
+    verdict: Verdict
+    status: int
+    text: str
+    reply: bytes = b""
+    retry_after: float | None = None
+
+
+class Sinks:
+    """The one HTTP client of all webhooks.
+
+    Args:
+        clock_seconds: the time of day, for Retry-After with a date.
+        resolver: DNS; the system's if None.
+        tls: how sinks are trusted; the system's certificates if None.
+    """
+
+    def __init__(
+        self,
+        *,
+        settings: WebhookSettings,
+        limits: HttpLimits,
+        clock_seconds: Callable[[], float],
+        resolver: AbstractResolver | None = None,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        self._settings = settings
+        self._limits = limits
+        self._clock_seconds = clock_seconds
+        self._policy = AddressPolicy(
+            allow=settings.allow_networks,
+            deny=settings.deny_networks,
+            allow_http=settings.allow_http,
+        )
+        self._requests = asyncio.Semaphore(limits.webhook_requests_max)
+        connector = aiohttp.TCPConnector(
+            resolver=GuardedResolver(self._policy, resolver or aiohttp.ThreadedResolver()),
+            socket_factory=self._socket,
+            use_dns_cache=False,  # A cached answer is a door for a name that changes its address.
+            limit=limits.webhook_requests_max,
+            ssl=True if tls is None else tls,
+        )
+        self._session = aiohttp.ClientSession(
+            connector=connector,
+            cookie_jar=aiohttp.DummyCookieJar(),
+            trust_env=False,
+            auto_decompress=False,
+            headers={"User-Agent": "PolyMQ", "WebHook-Request-Origin": settings.origin},
+        )
+
+    def _socket(self, addr_info: aiohttp.AddrInfoType) -> socket.socket:
+        return self._policy.socket(addr_info)
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self._session.close()
+
+    def check_url(self, url: str) -> None:
+        """Raise Problem unless the URL may be a sink."""
+        try:
+            self._policy.check_url(url)
+        except (ValueError, OSError) as error:
+            raise Problem(400, "Bad sink", str(error)) from None
+
+    async def handshake(self, subscription: Subscription) -> int | None:
+        """Ask the sink for its consent (part 4). Returns the rate that it grants, or None.
+
+        Raises:
+            Problem: 422, it did not consent.
+        """
+        sink = subscription.sink
+        assert sink is not None
+        headers = {}
+        wanted = subscription.config.rate_per_minute
+        if wanted is not None:
+            headers["WebHook-Request-Rate"] = str(wanted)
+        try:
+            async with self._session.options(
+                sink,
+                headers=headers,
+                allow_redirects=False,
+                timeout=self._timeout(subscription.config.timeout_seconds),
+            ) as response:
+                origin = response.headers.get("WebHook-Allowed-Origin", "").strip()
+                rate = response.headers.get("WebHook-Allowed-Rate")
+                status = response.status
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            raise Problem(
+                422, _NO_CONSENT, f"OPTIONS to the sink failed: {_words(error)}"
+            ) from None
+        if origin != "*" and origin.lower() != self._settings.origin.lower():
+            raise Problem(
+                422,
+                _NO_CONSENT,
+                f"the answer to OPTIONS (status {status}) has no WebHook-Allowed-Origin with "
+                f"{self._settings.origin!r} or '*'",
+            )
+        return _granted(rate, wanted)
+
+    async def deliver(self, subscription: Subscription, events: Sequence[Event]) -> Answer:
+        """Send events in one request. Never raises for what the sink or the network does."""
+        sink = subscription.sink
+        assert sink is not None
+        headers, body = encode_delivery(
+            events,
+            mode=subscription.config.mode,
+            headers_bytes_max=self._limits.webhook_headers_bytes_max,
+        )
+        if "access_token=" in sink:
+            headers.append(("Cache-Control", "no-store"))
+        try:
+            async with (
+                self._requests,
+                self._session.post(
+                    sink,
+                    data=body,
+                    headers=headers,
+                    allow_redirects=False,
+                    timeout=self._timeout(subscription.config.timeout_seconds),
+                ) as response,
+            ):
+                reply = await self._read(response)
+                return Answer(
+                    verdict=verdict_of(response.status),
+                    status=response.status,
+                    text=f"the sink answered {response.status}",
+                    reply=reply,
+                    retry_after=retry_after_seconds(
+                        response.headers.get("Retry-After"),
+                        now_seconds=self._clock_seconds(),
+                        maximum=self._limits.retry_after_seconds_max,
+                    ),
+                )
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            text = f"{without_query(sink)} could not be reached: {_words(error)}"
+            return Answer(verdict=Verdict.RETRY, status=0, text=text)
+
+    async def _read(self, response: aiohttp.ClientResponse) -> bytes:
+        """The beginning of the body. The status has said everything: a broken body is no error."""
+        parts = bytearray()
+        with contextlib.suppress(aiohttp.ClientError, OSError, TimeoutError):
+            while len(parts) < self._limits.webhook_reply_bytes_max:
+                chunk = await response.content.readany()
+                if not chunk:
+                    return bytes(parts)
+                parts += chunk
+        response.close()  # There is more, or it never ends: this connection is not used again.
+        return bytes(parts)
+
+    def _timeout(self, seconds: float) -> aiohttp.ClientTimeout:
+        connect = min(seconds, self._limits.webhook_connect_seconds_max)
+        return aiohttp.ClientTimeout(total=seconds, sock_connect=connect)
+
+
+def encode_delivery(
+    events: Sequence[Event], *, mode: str, headers_bytes_max: int
+) -> tuple[list[tuple[str, str]], bytes]:
+    """Headers and body of one delivery.
+
+    An event in binary mode is sent structured where binary mode cannot carry it: without data,
+    because a webhook request has a payload; without a media type, because it has to name one; with
+    attributes that most servers' headers have no room for.
+    """
+    if mode == "batch":
+        return [("Content-Type", f"{BATCHED}; charset=utf-8")], encode_batch(events)
+    (event,) = events
+    if mode == "binary" and event.data is not None and event.content_type is not None:
+        headers, body = encode_binary(event)
+        if sum(len(name) + len(value) + 4 for name, value in headers) <= headers_bytes_max:
+            return headers, body
+    return [("Content-Type", f"{STRUCTURED}; charset=utf-8")], encode_structured(event)
+
+
+def _granted(rate: str | None, wanted: int | None) -> int | None:
+    """The deliveries per minute that WebHook-Allowed-Rate grants; None without bound."""
+    text = (rate or "").strip()
+    if text.isascii() and text.isdigit() and int(text[:12]) > 0:
+        return int(text[:12])
+    return None if text == "*" else wanted
+
+
+def _words(error: Exception) -> str:
+    if isinstance(error, TimeoutError):
+        return "it took too long"
+    if isinstance(error, aiohttp.ClientConnectorError):
+        return str(error.os_error)
+    return str(error) or type(error).__name__

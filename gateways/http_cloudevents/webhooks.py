@@ -1,0 +1,244 @@
+"""Delivering one subscription to its sink, in order.
+
+Responsible for: the window of messages taken from the subscription's queue, the head of it that
+is being delivered, retries, dead letters.
+
+Rules:
+
+* One request at a time per subscription, always with the head of the queue: what comes later
+  waits, so the sink sees the order of the log. Subscriptions do not wait for each other: each has
+  a window and a task of its own.
+* A message is settled when the sink has answered 2xx, or together with its dead letter. An answer
+  that comes after the stop began still counts; an attempt that is cut off does not.
+* While a delivery fails the head stays: waiting longer after each failure is what protects a sink
+  that is down. After `attempts_max` failures the head becomes a dead letter.
+* A batch that is refused, or that fails to the end, is sent again one event at a time, so that
+  one bad event does not take its neighbours with it.
+* 410 means that the sink is retired: the subscription stops and keeps its queue.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+
+from broker.port import BrokerPort, Delivery, QueueConsumer, Refused
+from gateways.http_cloudevents.held import DeadLetters, Held, take
+from gateways.http_cloudevents.limits import HttpLimits
+from gateways.http_cloudevents.locks import ranges
+from gateways.http_cloudevents.mapping import DeadLetter
+from gateways.http_cloudevents.retry import RetryPolicy, TokenBucket, Verdict
+from gateways.http_cloudevents.sinks import Answer, Sinks
+from gateways.http_cloudevents.subscriptions import Subscription, without_query
+
+logger = logging.getLogger(__name__)
+
+_DISK_RETRY: RetryPolicy = RetryPolicy(first_seconds=1.0, wait_seconds_max=10.0)
+"""Between attempts to store a dead letter while the engine refuses."""
+
+
+class Webhook:
+    """The delivery of one subscription. A `Consumer` of its queue.
+
+    Args:
+        retired: called when the sink answered 410, with the reason.
+        random: uniform in [0, 1).
+        sleep: waits seconds; cancelled by `stop`.
+    """
+
+    def __init__(
+        self,
+        subscription: Subscription,
+        *,
+        port: BrokerPort,
+        limits: HttpLimits,
+        loop: asyncio.AbstractEventLoop,
+        sinks: Sinks,
+        dead_letters: DeadLetters,
+        broker_name: str,
+        retired: Callable[[Subscription, str], None],
+        random: Callable[[], float],
+        sleep: Callable[[float], Awaitable[None]],
+    ) -> None:
+        self.subscription = subscription
+        self._limits = limits
+        self._loop = loop
+        self._sinks = sinks
+        self._dead_letters = dead_letters
+        self._broker_name = broker_name
+        self._retired = retired
+        self._random = random
+        self._sleep = sleep
+        self._predicate = subscription.predicate(limits)
+        self._retry = subscription.retry
+        self._bucket = TokenBucket(subscription.granted_per_minute, now=loop.time())
+        self._window: deque[Held] = deque()  # taken from the queue and not settled, in order
+        self._window_bytes = 0
+        self._arrived = asyncio.Event()  # the window is not empty
+        self._attempts = 0  # failures of the head so far
+        self._alone = 0  # so many events from the head on are sent one at a time
+        self._last_chance = False  # each of them gets one attempt
+        self._busy = False  # a request is under way
+        self._stopping = False
+        queue = port.subscription_queue(subscription.name)
+        self._queue: QueueConsumer = port.consume(queue, self, exclusive=True, owner=self)
+        self._task = loop.create_task(self._run())
+        self._task.add_done_callback(self._ended)
+        loop.call_soon(self._make_ready)
+
+    # --- the consumer of the queue ------------------------------------------------------------
+
+    def credit(self) -> int:
+        """How much the window has left."""
+        if self._stopping or self._window_bytes >= self._limits.webhook_window_bytes:
+            return 0
+        return self._limits.webhook_window_count - len(self._window)
+
+    def deliver(self, delivery: Delivery) -> None:
+        """Append to the window; what does not pass the filters is done with."""
+        held, skipped = take(delivery, self._predicate, broker_name=self._broker_name)
+        for first, count in ranges(skipped):
+            self._queue.settle(first, count)
+        self._window.extend(held)
+        self._window_bytes += sum(one.size for one in held)
+        if held:
+            self._arrived.set()
+
+    def cancelled(self) -> None:
+        """The subscription was deleted."""
+        self._stopping = True
+        self._window.clear()
+        self._task.cancel()
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and task.exception() is not None:
+            logger.error(
+                "webhook %s: delivery ended by a mistake of the broker",
+                self.subscription.name,
+                exc_info=task.exception(),
+            )
+
+    # --- stop ---------------------------------------------------------------------------------
+
+    async def stop(self, drain_seconds: float, *, deleted: bool = False) -> None:
+        """Let the request under way end, if it does so in time; put everything else back."""
+        self._stopping = True
+        if self._busy and drain_seconds > 0:
+            await asyncio.wait([self._task], timeout=drain_seconds)
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+        self._queue.cancel()
+        if not deleted:
+            for first, count in ranges(held.offset for held in self._window):
+                self._queue.requeue(first, count)
+        self._window.clear()
+
+    # --- the delivery -------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        while not self._stopping:
+            await self._arrived.wait()
+            await self._sleep_for(self._bucket.take(self._loop.time()))
+            head = self._head()
+            self._busy = True
+            answer = await self._sinks.deliver(self.subscription, [held.event for held in head])
+            self._busy = False
+            await self._act(head, answer)
+
+    def _head(self) -> list[Held]:
+        """The events of the next request."""
+        if self.subscription.config.mode != "batch" or self._alone:
+            return [self._window[0]]
+        head: list[Held] = []
+        size = 0
+        for held in self._window:
+            size += held.size
+            if head and size > self._limits.webhook_batch_bytes_max:
+                break
+            head.append(held)
+            if len(head) == self.subscription.config.max_batch:
+                break
+        return head
+
+    async def _act(self, head: Sequence[Held], answer: Answer) -> None:
+        """What an answer means for the events that were sent."""
+        if answer.verdict is Verdict.DELIVERED:
+            self._done(head, settle=True)
+        elif answer.verdict is Verdict.GONE:
+            self._stopping = True
+            self._retired(self.subscription, answer.text)
+        elif answer.verdict is Verdict.REJECTED and len(head) > 1:
+            self._isolate(head, last_chance=False)
+        elif answer.verdict is Verdict.REJECTED:
+            await self._bury(head[0], answer, answer.text)
+        else:
+            await self._failed(head, answer)
+
+    async def _failed(self, head: Sequence[Held], answer: Answer) -> None:
+        """A failure that may pass."""
+        self._attempts += 1
+        attempts_max = 1 if self._alone and self._last_chance else self._retry.attempts_max
+        if self._attempts < attempts_max:
+            if self._attempts == 1:
+                logger.info("webhook %s: %s; trying again", self.subscription.name, answer.text)
+            await self._sleep_for(
+                self._retry.wait_seconds(self._attempts, self._random(), answer.retry_after)
+            )
+        elif len(head) > 1:
+            self._isolate(head, last_chance=True)
+        else:
+            await self._bury(head[0], answer, f"{answer.text}, {self._attempts} times")
+
+    def _isolate(self, head: Sequence[Held], *, last_chance: bool) -> None:
+        self._alone = len(head)
+        self._last_chance = last_chance
+        self._attempts = 0
+
+    async def _bury(self, held: Held, answer: Answer, reason: str) -> None:
+        """Make the event a dead letter. While the engine refuses that, it stays at the head."""
+        letter = DeadLetter(
+            reason=reason,
+            sink=without_query(self.subscription.sink or ""),
+            status=answer.status,
+            reply=answer.reply,
+            attempts=max(self._attempts, 1),
+        )
+        topic = self.subscription.dead_letter_topic
+        refusals = 0
+        while not self._stopping:
+            try:
+                self._dead_letters.move(held, topic, letter, self._queue)
+                logger.warning("webhook %s: dead letter: %s", self.subscription.name, reason)
+                self._done([held], settle=False)
+                return
+            except Refused as refused:
+                refusals += 1
+                logger.warning("webhook %s: no dead letter: %s", self.subscription.name, refused)
+                await self._sleep_for(
+                    _DISK_RETRY.wait_seconds(refusals, self._random(), retry_after=None)
+                )
+
+    def _done(self, head: Sequence[Held], *, settle: bool) -> None:
+        """The head is done with: settle it unless that is done, and go on."""
+        if settle:
+            for first, count in ranges(held.offset for held in head):
+                self._queue.settle(first, count)
+        for held in head:
+            taken = self._window.popleft()
+            assert taken is held, "only the head is delivered"
+            self._window_bytes -= held.size
+        self._attempts = 0
+        self._alone = max(0, self._alone - len(head))
+        if not self._window:
+            self._arrived.clear()
+        self._make_ready()
+
+    def _make_ready(self) -> None:
+        if not self._stopping:
+            self._queue.ready()
+
+    async def _sleep_for(self, seconds: float) -> None:
+        if seconds > 0 and not self._stopping:
+            await self._sleep(seconds)

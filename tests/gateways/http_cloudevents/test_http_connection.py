@@ -1,0 +1,311 @@
+"""What a bad client can do to a connection: slow, broken, too many, too large, gone."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+
+import aiohttp
+import pytest
+from aiohttp import web
+
+from gateways.http_cloudevents.limits import HttpLimits
+from gateways.http_cloudevents.server import HttpServer
+from net.connection import Context
+from net.listener import CannotListen
+from tests.gateways.http_cloudevents.http_harness import BINARY, http, run, until
+from tests.gateways.http_cloudevents.http_spy_port import SpyPort
+
+HEAD = b"POST /topics/t HTTP/1.1\r\nHost: x\r\n"
+
+
+@pytest.mark.parametrize("sent", [b"", b"P", HEAD, HEAD + b"X-Slow: "])
+def test_a_slow_head_is_closed(sent: bytes) -> None:
+    """Slow loris: whatever part of the head has come, its time is bounded from the first byte."""
+
+    async def scenario() -> None:
+        async with http(limits=HttpLimits(head_seconds_max=0.05)) as door:
+            assert await door.raw(sent) == b""
+            assert door.server.census.slow == 1
+
+    run(scenario())
+
+
+def test_drops_of_a_head_do_not_extend_its_time() -> None:
+    async def scenario() -> None:
+        async with http(limits=HttpLimits(head_seconds_max=0.05)) as door:
+            reader, writer = await asyncio.open_connection("127.0.0.1", door.bound)
+            writer.write(HEAD + b"X-Slow: ")
+            answer = asyncio.create_task(reader.read())
+            while not answer.done():
+                writer.write(b"y")
+                await asyncio.wait([answer], timeout=0.01)
+            await asyncio.gather(answer, return_exceptions=True)
+            assert door.server.census.slow == 1
+            writer.close()
+
+    run(scenario())
+
+
+def test_the_second_head_is_timed_as_well() -> None:
+    """A connection that was used once is no licence to be slow."""
+
+    async def scenario() -> None:
+        async with http(limits=HttpLimits(head_seconds_max=0.05)) as door:
+            reader, writer = await asyncio.open_connection("127.0.0.1", door.bound)
+            writer.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+            await reader.readuntil(b'{"status":"ok"}')
+            writer.write(b"GET /hea")
+            assert await reader.read() == b""
+            assert door.server.census.slow == 1
+            writer.close()
+
+    run(scenario())
+
+
+def test_an_idle_connection_has_longer() -> None:
+    """Between requests the idle limit counts, not that of a head."""
+
+    async def scenario() -> None:
+        limits = HttpLimits(head_seconds_max=0.02, idle_seconds_max=0.2)
+        async with http(limits=limits) as door:
+            started = asyncio.get_running_loop().time()
+            answer = await door.raw(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert answer.startswith(b"HTTP/1.1 200 ")
+            assert asyncio.get_running_loop().time() - started >= 0.19
+            assert door.server.census.slow == 0
+
+    run(scenario())
+
+
+def test_a_slow_handler_is_no_slow_head() -> None:
+    """The wait for the disk is ours, not the client's."""
+
+    async def scenario() -> None:
+        port = SpyPort(auto_flush=False)
+        async with http(port, limits=HttpLimits(head_seconds_max=0.02)) as door:
+            request = asyncio.create_task(door.publish(b"x", BINARY))
+            await until(lambda: port.stored)
+            await asyncio.wait([request], timeout=0.1)
+            port.flush()
+            assert await request == (204, None)
+
+    run(scenario())
+
+
+def test_a_slow_body_is_408() -> None:
+    async def scenario() -> None:
+        async with http(limits=HttpLimits(body_seconds_max=0.05, linger_seconds_max=0.01)) as door:
+            answer = await door.raw(
+                HEAD + b"Connection: close\r\nContent-Type: a/b\r\nContent-Length: 100\r\n\r\nabc"
+            )
+            assert answer.startswith(b"HTTP/1.1 408 ")
+            assert door.port.stored == []
+
+    run(scenario())
+
+
+def test_expect_is_answered_after_the_check_of_the_size() -> None:
+    """A declared gigabyte is refused before `100 Continue` asks for it."""
+
+    async def scenario() -> None:
+        async with http(limits=HttpLimits(linger_seconds_max=0.01)) as door:
+            big = HEAD + b"Content-Length: 1000000000\r\nExpect: 100-continue\r\n\r\n"
+            answer = await door.raw(big)
+            assert answer.startswith(b"HTTP/1.1 413 ")
+            assert b"100 Continue" not in answer
+            answer = await door.raw(HEAD + b"Content-Length: 1000000000\r\n\r\n")
+            assert answer.startswith(b"HTTP/1.1 413 ")
+            reader, writer = await asyncio.open_connection("127.0.0.1", door.bound)
+            writer.write(HEAD + b"Content-Length: 1\r\nExpect: 100-continue\r\n\r\n")
+            assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+            writer.write(b"x")
+            assert (await reader.readuntil(b"\r\n")).startswith(b"HTTP/1.1 204 ")
+            writer.close()
+            assert [message.body for message in door.port.stored] == [b"x"]
+            answer = await door.raw(
+                HEAD + b"Connection: close\r\nContent-Length: 0\r\nExpect: nonsense\r\n\r\n"
+            )
+            assert answer.startswith(b"HTTP/1.1 417 ")
+
+    run(scenario())
+
+
+def test_chunked_body_over_the_limit() -> None:
+    async def scenario() -> None:
+        limits = HttpLimits(message_bytes_max=10, body_bytes_max=100, linger_seconds_max=0.01)
+        async with http(limits=limits) as door:
+            chunk = b"40\r\n" + b"x" * 64 + b"\r\n"
+            answer = await door.raw(
+                HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + chunk * 4 + b"0\r\n\r\n"
+            )
+            assert answer.startswith(b"HTTP/1.1 413 ")
+            assert b"\r\nConnection: close\r\n" in answer
+            assert b"Body too large" in answer
+
+    run(scenario())
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"\x16\x03\x01\x02\x00",
+        b"\x10\x0c\x00\x04MQTT\x04\x02\x00\x3c\x00\x00\r\n\r\n",
+        b"AMQP\x00\x00\x09\x01\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: x\r\nA\x00: b\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: x\r\nA: b\r\n folded\r\n\r\n",
+        b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nab",
+        b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: x\r\nX: " + b"y" * 10_000 + b"\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: x\r\n" + b"X: y\r\n" * 200 + b"\r\n",
+    ],
+)
+def test_what_is_no_http_is_told_so_quietly(sent: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    """400 in words, the connection closed, nothing in the log that an attacker could flood."""
+
+    async def scenario() -> None:
+        async with http(limits=HttpLimits(head_seconds_max=2.0)) as door:
+            answer = await door.raw(sent)
+            head, _, body = answer.partition(b"\r\n\r\n")
+            assert b" 400 " in head.splitlines()[0]
+            assert json.loads(body)["status"] == 400
+            assert door.server.census.malformed == 1
+
+    with caplog.at_level(logging.INFO):
+        run(scenario())
+    assert caplog.records == []
+
+
+def test_connections_are_bounded() -> None:
+    """One too many is told 503; the others go on; a place is free again when one leaves."""
+
+    async def scenario() -> None:
+        async with http(limits=HttpLimits(connections_max=2)) as door:
+            first = await asyncio.open_connection("127.0.0.1", door.bound)
+            second = await asyncio.open_connection("127.0.0.1", door.bound)
+            await until(lambda: door.server.connection_count == 2)
+            assert (await door.raw(b"")).startswith(b"HTTP/1.1 503 ")
+            assert door.server.census.refused == 1
+            first[1].close()
+            await until(lambda: door.server.connection_count == 1)
+            assert (await door.call("GET", "/healthz"))[0] == 200
+            second[1].close()
+
+    run(scenario())
+
+
+def test_unknown_paths_and_methods_are_problems() -> None:
+    async def scenario() -> None:
+        async with http() as door:
+            for method, path, status in (
+                ("GET", "/", 404),
+                ("GET", "/topics", 404),
+                ("POST", "/topics/", 404),
+                ("POST", "/topics/a/b", 404),
+                ("POST", "/subscriptions/a/b", 404),
+                ("GET", "/topics/t", 405),
+                ("PATCH", "/subscriptions/x", 405),
+                ("POST", "/healthz", 405),
+            ):
+                found, problem, headers = await door.call(method, path, b"")
+                assert (found, problem["status"]) == (status, status), path
+                assert headers["Content-Type"].startswith("application/problem+json")
+                assert ("Allow" in headers) == (status == 405)
+
+    run(scenario())
+
+
+def test_a_client_that_goes_away_does_not_disturb() -> None:
+    """Its event is stored all the same; the next request is answered."""
+
+    async def scenario() -> None:
+        port = SpyPort(auto_flush=False)
+        async with http(port) as door:
+            request = asyncio.create_task(door.publish(b"x", BINARY))
+            await until(lambda: port.stored)
+            request.cancel()
+            await asyncio.gather(request, return_exceptions=True)
+            await until(lambda: not door.server._commits._waiting)
+            port.flush()
+            port.auto_flush = True
+            assert await door.publish(b"y", BINARY) == (204, None)
+
+    run(scenario())
+
+
+def test_a_bug_of_ours_is_500_without_details(caplog: pytest.LogCaptureFixture) -> None:
+    """The client learns nothing about the inside, the operator all."""
+
+    async def scenario() -> None:
+        port = SpyPort()
+        async with http(port) as door:
+            port.topic = None  # type: ignore[method-assign,assignment]
+            status, problem = await door.publish(b"x", BINARY)
+            assert status == 500
+            assert problem["detail"] == "the broker made a mistake; its log says more"
+
+    run(scenario())
+    (record,) = caplog.records
+    assert "'NoneType' object is not callable" in (record.exc_text or str(record.exc_info))
+
+
+# --- start and stop ---------------------------------------------------------------------------
+
+
+def test_stop_lets_requests_end() -> None:
+    """SIGTERM: no new connections, the request under way gets its answer after the flush."""
+
+    async def scenario() -> None:
+        port = SpyPort(auto_flush=False)
+        async with http(port) as door:
+            request = asyncio.create_task(door.publish(b"x", BINARY))
+            await until(lambda: port.stored)
+            stop = asyncio.create_task(door.server.stop(5.0))
+            await asyncio.sleep(0)
+            with pytest.raises(aiohttp.ClientConnectorError):
+                await door.call("GET", "/healthz")
+            assert not request.done()
+            port.flush()
+            assert await request == (204, None)
+            await stop
+
+    run(scenario())
+
+
+def test_stop_does_not_wait_for_idle_connections() -> None:
+    async def scenario() -> None:
+        async with http() as door:
+            reader, writer = await asyncio.open_connection("127.0.0.1", door.bound)
+            await until(lambda: door.server.connection_count == 1)
+            await asyncio.wait_for(door.server.stop(20.0), 2.0)
+            assert await reader.read() == b""
+            writer.close()
+
+    run(scenario())
+
+
+def test_a_taken_port_is_said_in_words() -> None:
+    async def scenario() -> None:
+        async with http() as door:
+            context = Context(asyncio.get_running_loop())
+            other = HttpServer(port=SpyPort(), context=context)  # type: ignore[arg-type]
+            with pytest.raises(CannotListen, match="is taken"):
+                await other.start("127.0.0.1", door.bound)
+            await other.stop(0.0)
+            context.close()
+
+    run(scenario())
+
+
+def test_more_routes_can_be_served() -> None:
+    """The program mounts its metrics here."""
+
+    async def metrics(request: web.Request) -> web.Response:
+        return web.Response(text="up 1")
+
+    async def scenario() -> None:
+        async with http(routes=[web.get("/metrics", metrics)]) as door:
+            assert (await door.call("GET", "/metrics"))[:2] == (200, b"up 1")
+
+    run(scenario())

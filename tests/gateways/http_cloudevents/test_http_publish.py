@@ -1,0 +1,456 @@
+"""Publishing over HTTP: modes, answers, refusals, and the wait for the disk."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+from base64 import b64encode
+
+import pytest
+
+from broker.port import Reason, Refused
+from gateways.http_cloudevents.errors import STATUS_OF_REASON
+from gateways.http_cloudevents.limits import HttpLimits
+from gateways.http_cloudevents.publishing import Publisher
+from tests.gateways.http_cloudevents.http_harness import (
+    BATCH,
+    BINARY,
+    EVENT,
+    STRUCTURED,
+    Http,
+    http,
+    run,
+    until,
+)
+from tests.gateways.http_cloudevents.http_spy_port import SpyPort
+
+
+def publisher_of(door: Http) -> Publisher:
+    handlers = door.server._handlers
+    assert handlers is not None
+    return handlers._publisher
+
+
+def test_binary_event_is_stored_verbatim() -> None:
+    """204 after the commit; the body's bytes and every attribute are in the message."""
+
+    async def scenario() -> None:
+        async with http() as door:
+            body = b'{"a" :1.10,\n "a":2}'
+            headers = {**BINARY, "ce-subject": "Euro%20%E2%82%AC", "Content-Type": "text/x"}
+            assert await door.publish(body, headers) == (204, None)
+            (message,) = door.port.stored
+            assert message.body == body
+            assert (message.topic, message.tag) == ("orders", "t")
+            assert message.properties["CE_subject"] == "Euro €"
+            assert message.properties["content-type"] == "text/x"
+
+    run(scenario())
+
+
+def test_structured_event_is_stored_exploded() -> None:
+    async def scenario() -> None:
+        async with http() as door:
+            body = json.dumps({**EVENT, "data": {"a": 1}}).encode()
+            headers = {**STRUCTURED, "ce-id": "a copy that is ignored"}
+            assert await door.publish(body, headers) == (204, None)
+            (message,) = door.port.stored
+            assert message.body == b'{"a": 1}'
+            assert message.properties["CE_id"] == "1"
+            assert message.properties["PMQ_CE_MODE"] == "structured-json"
+
+    run(scenario())
+
+
+def test_batch_of_one_type_is_one_publish() -> None:
+    async def scenario() -> None:
+        async with http() as door:
+            body = json.dumps([{**EVENT, "id": str(n), "data": n} for n in range(500)]).encode()
+            assert await door.publish(body, BATCH) == (204, None)
+            assert door.port.publish_calls == [500]
+            assert [message.body for message in door.port.stored] == [b"%d" % n for n in range(500)]
+
+    run(scenario())
+
+
+def test_large_batch_is_parsed_beside_the_loop() -> None:
+    """The result is the same whichever thread parsed it, errors too."""
+
+    async def scenario() -> None:
+        async with http(limits=HttpLimits(large_body_bytes=10)) as door:
+            body = json.dumps([{**EVENT, "id": str(n)} for n in range(50)]).encode()
+            assert await door.publish(body, BATCH) == (204, None)
+            assert door.port.publish_calls == [50]
+            status, problem = await door.publish(b"[{}]", BATCH)
+            assert (status, problem["errors"][0]["index"]) == (400, 0)
+
+    run(scenario())
+
+
+def test_empty_batch_stores_nothing() -> None:
+    async def scenario() -> None:
+        async with http() as door:
+            assert await door.publish(b"[]", BATCH) == (204, None)
+            assert door.port.stored == []
+
+    run(scenario())
+
+
+def test_one_bad_event_refuses_the_batch() -> None:
+    """Atomic: nothing stored, and each bad event named by its place, id and attribute."""
+
+    async def scenario() -> None:
+        async with http() as door:
+            events = [EVENT, {**EVENT, "id": "x", "time": "now"}, {**EVENT, "source": ""}]
+            status, problem = await door.publish(json.dumps(events).encode(), BATCH)
+            assert status == 400
+            assert [
+                (fault["index"], fault["id"], fault["attribute"]) for fault in problem["errors"]
+            ] == [(1, "x", "time"), (2, "1", "source")]
+            assert "nothing of the batch was stored" in problem["detail"]
+            assert door.port.stored == []
+
+    run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("headers", "body", "status", "words"),
+    [
+        ({"ce-id": "1"}, b"", 400, "specversion: is missing"),
+        ({**BINARY, "ce-time": "now"}, b"", 400, "time: 'now'"),
+        ({**BINARY, "ce-datacontenttype": "x/y"}, b"", 400, "datacontenttype"),
+        ({**BINARY, "Content-Type": "json"}, b"", 400, "datacontenttype: 'json'"),
+        (STRUCTURED, b"{}", 400, "specversion"),
+        (STRUCTURED, b"\xff", 400, "no UTF-8"),
+        (STRUCTURED, b"[]", 400, "no JSON object"),
+        (BATCH, b"{}", 400, "no JSON array"),
+        ({"Content-Type": "application/cloudevents+avro"}, b"", 415, "is not known here"),
+    ],
+)
+def test_bad_event_is_a_problem_in_words(
+    headers: dict[str, str], body: bytes, status: int, words: str
+) -> None:
+    async def scenario() -> None:
+        async with http() as door:
+            found, problem = await door.publish(body, headers)
+            assert (found, problem["status"]) == (status, status)
+            assert words in problem["detail"]
+            assert door.port.stored == []
+
+    run(scenario())
+
+
+def test_a_header_that_comes_twice_is_refused() -> None:
+    """Parsers differ about which of two counts: neither may."""
+
+    async def scenario() -> None:
+        async with http() as door:
+            head = "".join(f"{name}: {value}\r\n" for name, value in BINARY.items())
+            for twice in (
+                "ce-id: 2\r\n",
+                "CE-ID: 1\r\n",
+                "Content-Type: a/b\r\nContent-Type: a/b\r\n",
+            ):
+                answer = await door.raw(
+                    f"POST /topics/t HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{head}{twice}"
+                    "Content-Length: 0\r\n\r\n".encode()
+                )
+                assert b" 400 Bad Request\r\n" in answer
+                assert b"twice" in answer or b"Duplicate" in answer
+            assert door.port.stored == []
+
+    run(scenario())
+
+
+def test_plain_body_is_a_raw_publish() -> None:
+    """No ce- header at all: a message without CloudEvents, tag by header, any body."""
+
+    async def scenario() -> None:
+        async with http() as door:
+            assert await door.publish(b"\x00raw", {"Content-Type": "a/b"}) == (204, None)
+            assert await door.publish(b"x", {"PolyMQ-Tag": "room1.t%20%C3%A9"}) == (204, None)
+            first, second = door.port.stored
+            assert (first.tag, first.body) == (None, b"\x00raw")
+            assert first.properties == {"PMQ_PROTO": "http", "content-type": "a/b"}
+            assert (second.tag, second.body) == ("room1.t é", b"x")
+            assert second.properties == {"PMQ_PROTO": "http"}
+            assert (await door.publish(b"x", {"PolyMQ-Tag": "%00"}))[0] == 400
+
+    run(scenario())
+
+
+def test_topic_names_are_percent_decoded() -> None:
+    async def scenario() -> None:
+        async with http() as door:
+            async with door.client.post(door.url + "/topics/a%20b%2Fc", headers=BINARY) as answer:
+                assert answer.status == 204
+            assert door.port.stored[0].topic == "a b/c"
+
+    run(scenario())
+
+
+# --- durability -------------------------------------------------------------------------------
+
+
+def test_no_answer_before_the_commit() -> None:
+    """Three requests wait for one flush; then all are answered."""
+
+    async def scenario() -> None:
+        port = SpyPort(auto_flush=False)
+        async with http(port) as door:
+            requests = [
+                asyncio.create_task(door.publish(b"x", {**BINARY, "ce-id": str(n)}))
+                for n in range(3)
+            ]
+            await until(lambda: len(port.stored) == 3)
+            await asyncio.sleep(0)
+            assert not any(request.done() for request in requests)
+            port.flush()
+            assert await asyncio.gather(*requests) == [(204, None)] * 3
+
+    run(scenario())
+
+
+def test_storage_failure_answers_all_who_wait() -> None:
+    """503, unknown outcome, for those under way; 503 for those who come after; health says it."""
+
+    async def scenario() -> None:
+        port = SpyPort(auto_flush=False)
+        async with http(port) as door:
+            assert (await door.call("GET", "/healthz"))[0] == 200
+            request = asyncio.create_task(door.publish(b"x", BINARY))
+            await until(lambda: port.stored)
+            port.fail()
+            status, problem = await request
+            assert status == 503
+            assert "unknown" in problem["detail"]
+            status, problem = await door.publish(b"x", BINARY)
+            assert (status, problem["title"]) == (503, "The broker is read-only")
+            status, body, _ = await door.call("GET", "/healthz")
+            assert (status, body) == (503, {"status": "storage failed"})
+
+    run(scenario())
+
+
+def test_a_commit_that_takes_too_long() -> None:
+    async def scenario() -> None:
+        async with http(
+            SpyPort(auto_flush=False), limits=HttpLimits(commit_seconds_max=0.01)
+        ) as door:
+            status, problem = await door.publish(b"x", BINARY)
+            assert status == 503
+            assert "unknown" in problem["detail"]
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("reason", list(Reason))
+def test_every_refusal_has_its_status(reason: Reason) -> None:
+    async def scenario() -> None:
+        port = SpyPort()
+        port.refusals = [Refused(reason, "because of the test")]
+        async with http(port) as door:
+            status, problem = await door.publish(b"x", BINARY)
+            assert status == STATUS_OF_REASON[reason]
+            assert problem["detail"] == "because of the test"
+            assert port.stored == []
+
+    run(scenario())
+
+
+def test_full_disk_is_507_and_says_when_to_come_again() -> None:
+    async def scenario() -> None:
+        port = SpyPort()
+        port.refusals = [Refused(Reason.STORAGE_FULL, "full")]
+        async with http(port) as door:
+            status, _, headers = await door.call("POST", "/topics/t", b"x", **BINARY)
+            assert (status, headers["Retry-After"]) == (507, "1")
+
+    run(scenario())
+
+
+def test_a_refusal_in_the_middle_says_what_was_stored() -> None:
+    """Only the disk can do this: sizes, routes and permissions are checked before the first run."""
+
+    async def scenario() -> None:
+        port = SpyPort()
+        port.refusals = [None, Refused(Reason.STORAGE_FULL, "the disk is full")]
+        async with http(port) as door:
+            events = [{**EVENT, "id": str(n), "type": kind} for n, kind in enumerate("aab")]
+            status, problem = await door.publish(json.dumps(events).encode(), BATCH)
+            assert (status, problem["stored"]) == (507, 2)
+
+    run(scenario())
+
+
+def test_closed_topic_is_refused_before_anything_is_stored() -> None:
+    async def scenario() -> None:
+        async with http() as door:
+            status, _ = await door.publish(b"x", BINARY, topic="RMQ_SYS_POLYMQ_STATE")
+            assert status == 403
+
+    run(scenario())
+
+
+def test_templates_are_reused_and_replaced() -> None:
+    """A template of a deleted topic is not used again."""
+
+    async def scenario() -> None:
+        async with http(SpyPort(queue_count=4)) as door:
+            for key in ("a", "a", "b"):
+                await door.publish(b"x", {**BINARY, "ce-partitionkey": key})
+            shardings = door.port.shardings
+            assert shardings[0] == shardings[1] != shardings[2]
+            templates = publisher_of(door)._templates
+            assert len(templates) == 2
+            for template in templates.values():
+                template.valid = False  # type: ignore[misc]
+            assert await door.publish(b"x", {**BINARY, "ce-partitionkey": "a"}) == (204, None)
+            assert sum(template.valid for template in templates.values()) == 1
+
+    run(scenario())
+
+
+# --- limits -----------------------------------------------------------------------------------
+
+SMALL = HttpLimits(message_bytes_max=100, body_bytes_max=300, attributes_bytes_max=200)
+
+
+@pytest.mark.parametrize(
+    ("headers", "body", "status"),
+    [
+        ({**BINARY, "Content-Type": "a/b"}, b"x" * 100, 204),
+        ({**BINARY, "Content-Type": "a/b"}, b"x" * 101, 413),
+        ({"Content-Type": "a/b"}, b"x" * 101, 413),
+        ({**BINARY, "Content-Type": "a/b"}, b"x" * 301, 413),
+        ({**BINARY, "ce-ext": "x" * 150}, b"", 431),
+        ({**BINARY, "ce-type": "t" * 150}, b"", 431),
+        (BATCH, json.dumps([EVENT, {**EVENT, "data": "x" * 100}]).encode(), 413),
+    ],
+)
+def test_size_limits(headers: dict[str, str], body: bytes, status: int) -> None:
+    async def scenario() -> None:
+        async with http(limits=SMALL) as door:
+            assert (await door.publish(body, headers))[0] == status
+            assert len(door.port.stored) == (status == 204)
+
+    run(scenario())
+
+
+def test_batch_with_too_many_events() -> None:
+    async def scenario() -> None:
+        async with http(limits=HttpLimits(events_per_batch_max=3)) as door:
+            assert (await door.publish(json.dumps([EVENT] * 4).encode(), BATCH))[0] == 413
+            assert (await door.publish(json.dumps([EVENT] * 3).encode(), BATCH))[0] == 204
+
+    run(scenario())
+
+
+def test_decompression_is_bounded() -> None:
+    """A small body that unpacks to a large one."""
+
+    async def scenario() -> None:
+        async with http(limits=SMALL) as door:
+            headers = {**BINARY, "Content-Encoding": "gzip", "Content-Type": "a/b"}
+            status, problem = await door.publish(gzip.compress(bytes(10_000_000)), headers)
+            assert (status, problem["title"]) == (413, "Body too large")
+            assert await door.publish(gzip.compress(b"small"), headers) == (204, None)
+            assert door.port.stored[0].body == b"small"
+
+    run(scenario())
+
+
+def test_too_many_requests_under_way() -> None:
+    """429 with Retry-After when the disk is slower than the clients; room again after a flush."""
+
+    async def scenario() -> None:
+        port = SpyPort(auto_flush=False)
+        async with http(port, limits=HttpLimits(pending_requests_max=2)) as door:
+            waiting = [asyncio.create_task(door.publish(b"x", BINARY)) for _ in range(2)]
+            await until(lambda: len(port.stored) == 2)
+            status, _, headers = await door.call("POST", "/topics/t", b"x")
+            assert (status, headers["Retry-After"]) == (429, "1")
+            port.flush()
+            assert await asyncio.gather(*waiting) == [(204, None)] * 2
+            port.auto_flush = True
+            assert (await door.publish(b"x", BINARY))[0] == 204
+
+    run(scenario())
+
+
+def test_too_many_bytes_under_way() -> None:
+    async def scenario() -> None:
+        port = SpyPort(auto_flush=False)
+        limits = HttpLimits(pending_bytes_max=150)
+        async with http(port, limits=limits) as door:
+            waiting = asyncio.create_task(door.publish(b"x" * 200, BINARY))
+            await until(lambda: port.stored)
+            assert (await door.publish(b"x", BINARY))[0] == 429
+            port.flush()
+            assert await waiting == (204, None)
+            port.auto_flush = True
+            assert (await door.publish(b"x" * 200, BINARY))[0] == 204
+
+    run(scenario())
+
+
+# --- the webhook target side ------------------------------------------------------------------
+
+
+def test_options_consents_to_other_systems_webhooks() -> None:
+    async def scenario() -> None:
+        async with http() as door:
+            status, _, headers = await door.call(
+                "OPTIONS", "/topics/t", WebHook_Request_Origin="other.example"
+            )
+            assert status == 200
+            assert headers["Allow"] == "POST, OPTIONS"
+            assert headers["WebHook-Allowed-Origin"] == "*"
+            assert headers["WebHook-Allowed-Rate"] == "*"
+            _, _, headers = await door.call("OPTIONS", "/topics/t")
+            assert "WebHook-Allowed-Origin" not in headers
+
+    run(scenario())
+
+
+def token(user: str, password: str) -> str:
+    return b64encode(f"{user}:{password}".encode()).decode()
+
+
+def test_credentials() -> None:
+    """Basic, Bearer and access_token carry the same token; the last makes answers private."""
+
+    async def scenario() -> None:
+        port = SpyPort()
+        port.passwords = {"ann": b"secret:1"}
+        good, bad = token("ann", "secret:1"), token("ann", "wrong")
+        async with http(port) as door:
+            for scheme in ("Basic", "basic", "Bearer"):
+                status, _, headers = await door.call(
+                    "POST", "/topics/t", b"x", Authorization=f"{scheme} {good}"
+                )
+                assert status == 204
+                assert "Cache-Control" not in headers
+            status, _, headers = await door.call("POST", f"/topics/t?access_token={good}", b"x")
+            assert (status, headers["Cache-Control"]) == (204, "private")
+            for authorization in (f"Basic {bad}", "Basic ???", "Basic", f"Digest {good}", ""):
+                status, problem, headers = await door.call(
+                    "POST", "/topics/t", b"x", Authorization=authorization
+                )
+                assert status == 401, authorization
+                assert headers["WWW-Authenticate"].startswith("Basic ")
+                assert "secret" not in json.dumps(problem)
+            for method, path in (
+                ("GET", "/subscriptions"),
+                ("POST", "/subscriptions"),
+                ("GET", "/subscriptions/x"),
+                ("PUT", "/subscriptions/x"),
+                ("DELETE", "/subscriptions/x"),
+                ("POST", "/topics/t/subscriptions/x:receive"),
+                ("POST", "/topics/t/subscriptions/x:acknowledge"),
+            ):
+                assert (await door.call(method, path, b"{}"))[0] == 401, path
+            assert len(port.stored) == 4
+
+    run(scenario())

@@ -1,0 +1,401 @@
+"""Making, changing, reading and deleting subscriptions; the handshake; restarts."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from broker.port import REST, Reason, Refused
+from gateways.http_cloudevents.limits import HttpLimits, WebhookSettings
+from gateways.http_cloudevents.subscriptions import DOCUMENT_KIND, hide_token, without_query
+from tests.gateways.http_cloudevents.http_harness import (
+    BINARY,
+    LOOPBACK,
+    Http,
+    http,
+    receiver,
+    run,
+    until,
+)
+from tests.gateways.http_cloudevents.http_spy_port import SpyPort
+
+PULL = {"topic": "orders"}
+
+
+async def put(door: Http, name: str, body: Any) -> tuple[int, Any]:
+    status, answer, _ = await door.call("PUT", f"/subscriptions/{name}", body)
+    return status, answer
+
+
+def test_life_of_a_subscription() -> None:
+    """Make, read, list, change, delete: stored in the engine at each step before the answer."""
+
+    async def scenario() -> None:
+        async with http() as door:
+            status, made, headers = await door.call(
+                "POST", "/subscriptions", {"id": "s1", "topic": "orders"}
+            )
+            assert (status, headers["Location"]) == (201, "/subscriptions/s1")
+            assert made == {
+                "id": "s1",
+                "topic": "orders",
+                "filters": [],
+                "config": {
+                    "mode": "binary",
+                    "maxBatch": 100,
+                    "timeoutSeconds": 15.0,
+                    "ratePerMinute": None,
+                    "lockSeconds": 60.0,
+                    "deadLetterTopic": "%DLQ%s1",
+                    "retry": {"attemptsMax": 10, "firstSeconds": 1.0, "waitSecondsMax": 60.0},
+                },
+                "status": {"state": "active"},
+            }
+            assert "s1" in door.port.documents(DOCUMENT_KIND)
+            assert door.port.queues["sub:s1"].words == ("orders", REST)
+            assert await put(door, "s1", made) == (200, made), "what was read can be sent"
+            assert (await door.call("GET", "/subscriptions/s1"))[:2] == (200, made)
+            assert (await door.call("GET", "/subscriptions"))[:2] == (200, [made])
+            assert (await door.call("DELETE", "/subscriptions/s1"))[0] == 204
+            assert door.port.documents(DOCUMENT_KIND) == {}
+            assert door.port.queues == {}
+            assert (await door.call("GET", "/subscriptions/s1"))[0] == 404
+            assert (await door.call("DELETE", "/subscriptions/s1"))[0] == 404
+
+    run(scenario())
+
+
+def test_nothing_is_answered_before_the_commit() -> None:
+    """Made and deleted: both answers wait for the disk."""
+
+    async def scenario() -> None:
+        port = SpyPort(auto_flush=False)
+        async with http(port) as door:
+            for method in ("PUT", "DELETE"):
+                body = PULL if method == "PUT" else None
+                request = asyncio.create_task(door.call(method, "/subscriptions/s", body))
+                await until(lambda: port.appended > port.flushed)
+                for _ in range(20):
+                    await asyncio.sleep(0)
+                assert not request.done()
+                port.flush()
+                assert (await request)[0] in (201, 204)
+
+    run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        (b"", "Input data was truncated"),
+        (b"[]", "Expected `object`"),
+        ({}, "missing required field `topic`"),
+        ({"topic": ""}, "$.topic"),
+        ({"topic": "t", "sinc": "https://x"}, "unknown field `sinc`"),
+        ({"topic": "t", "config": {"maxbatch": 5}}, "unknown field `maxbatch`"),
+        ({"topic": "t", "config": {"maxBatch": 0}}, "$.config.maxBatch"),
+        ({"topic": "t", "config": {"maxBatch": 1_000_000}}, "config.maxBatch is at most"),
+        ({"topic": "t", "config": {"mode": "xml"}}, "$.config.mode"),
+        ({"topic": "t", "config": {"retry": {"attemptsMax": 0}}}, "$.config.retry.attemptsMax"),
+        ({"topic": "t", "config": {"timeoutSeconds": 1e9}}, "$.config.timeoutSeconds"),
+        ({"topic": "t", "protocol": "KAFKA"}, "$.protocol"),
+        ({"topic": "t", "filters": [{"sql": "x"}]}, "filters[0].sql"),
+        ({"topic": "t", "filters": {}}, "$.filters"),
+        ({"topic": "t", "id": "other"}, "the path says 's'"),
+        ({"topic": "t", "sink": "http://10.0.0.1/"}, "not a public address"),
+        ({"topic": "t", "sink": "ftp://x/"}, "https"),
+        ({"topic": "t", "sink": ""}, "scheme"),
+    ],
+)
+def test_a_bad_subscription_is_refused_in_words(body: Any, words: str) -> None:
+    async def scenario() -> None:
+        async with http() as door:
+            status, problem = await put(door, "s", body)
+            assert status == 400
+            assert words in problem["detail"]
+            assert door.port.documents(DOCUMENT_KIND) == {}
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("name", ["", "-x", ".x", "a b", "ä", "x" * 65, "a/b", "a:b"])
+def test_bad_names(name: str) -> None:
+    async def scenario() -> None:
+        async with http() as door:
+            status, _, _ = await door.call("POST", "/subscriptions", {"topic": "t", "id": name})
+            assert status == 400
+
+    run(scenario())
+
+
+def test_post_does_not_replace() -> None:
+    async def scenario() -> None:
+        async with http() as door:
+            assert (await put(door, "s", PULL))[0] == 201
+            status, problem, _ = await door.call("POST", "/subscriptions", {**PULL, "id": "s"})
+            assert status == 409
+            assert "PUT" in problem["detail"]
+
+    run(scenario())
+
+
+def test_what_a_subscription_collects_cannot_change() -> None:
+    """Its queue holds messages already. Filters that only decide at reading may change."""
+
+    async def scenario() -> None:
+        async with http() as door:
+            assert (await put(door, "s", PULL))[0] == 201
+            assert (await put(door, "s", {"topic": "other"}))[0] == 409
+            exact = [{"exact": {"type": "a"}}]
+            assert (await put(door, "s", {**PULL, "filters": exact}))[0] == 409
+            assert door.port.documents(DOCUMENT_KIND)["s"]["topic"] == "orders"
+            assert door.port.documents(DOCUMENT_KIND)["s"]["filters"] == []
+            suffix = [{"suffix": {"type": ".a"}}]
+            assert (await put(door, "s", {**PULL, "filters": suffix}))[0] == 200
+
+    run(scenario())
+
+
+def test_subscriptions_are_bounded() -> None:
+    async def scenario() -> None:
+        async with http(limits=HttpLimits(subscriptions_max=2)) as door:
+            assert [(await put(door, n, PULL))[0] for n in "abc"] == [201, 201, 429]
+            assert (await put(door, "a", PULL))[0] == 200, "changing one is no new one"
+
+    run(scenario())
+
+
+def test_a_large_subscription_is_refused() -> None:
+    async def scenario() -> None:
+        async with http(limits=HttpLimits(subscription_bytes_max=100)) as door:
+            assert (await put(door, "s", {"topic": "t" * 200}))[0] == 413
+
+    run(scenario())
+
+
+def test_a_refusal_of_the_engine_makes_no_subscription() -> None:
+    async def scenario() -> None:
+        port = SpyPort()
+        async with http(port) as door:
+
+            def refuse(*arguments: object) -> int:
+                raise Refused(Reason.READ_ONLY, "read-only")
+
+            port.put_document = refuse  # type: ignore[method-assign,assignment]
+            assert (await put(door, "s", PULL))[0] == 503
+            assert (await door.call("GET", "/subscriptions"))[1] == []
+
+    run(scenario())
+
+
+def test_options_name_the_methods() -> None:
+    async def scenario() -> None:
+        async with http() as door:
+            _, _, headers = await door.call("OPTIONS", "/subscriptions")
+            assert headers["Allow"] == "GET, POST, OPTIONS"
+            _, _, headers = await door.call("OPTIONS", "/subscriptions/x")
+            assert headers["Allow"] == "GET, PUT, DELETE, OPTIONS"
+
+    run(scenario())
+
+
+def test_a_change_goes_on_without_its_client() -> None:
+    """The client goes away between the handshake and the commit: no half-made subscription."""
+
+    async def scenario() -> None:
+        port = SpyPort(auto_flush=False)
+        async with http(port) as door:
+            request = asyncio.create_task(put(door, "s", PULL))
+            await until(lambda: port.documents(DOCUMENT_KIND))
+            request.cancel()
+            await asyncio.gather(request, return_exceptions=True)
+            for _ in range(20):
+                await asyncio.sleep(0)
+            port.flush()
+            registry = door.server._registry
+            assert registry is not None
+            await until(registry.all)
+            assert (await door.call("GET", "/subscriptions/s"))[0] == 200
+
+    run(scenario())
+
+
+def test_two_changes_at_a_time() -> None:
+    async def scenario() -> None:
+        port = SpyPort(auto_flush=False)
+        async with http(port) as door:
+            first = asyncio.create_task(put(door, "s", PULL))
+            await until(lambda: port.documents(DOCUMENT_KIND))
+            assert (await put(door, "s", PULL))[0] == 409
+            port.flush()
+            assert (await first)[0] == 201
+
+    run(scenario())
+
+
+# --- the handshake ----------------------------------------------------------------------------
+
+
+def test_a_sink_is_asked_for_its_consent() -> None:
+    """OPTIONS to the exact URL, with our origin and the rate; what it grants is kept."""
+
+    async def scenario() -> None:
+        async with http() as door, receiver() as sink:
+            sink.consent = {
+                "WebHook-Allowed-Origin": "PolyMQ.test",
+                "WebHook-Allowed-Rate": "120",
+            }
+            body = {**PULL, "sink": sink.url + "?a=b", "config": {"ratePerMinute": 600}}
+            status, made = await put(door, "s", body)
+            assert status == 201
+            assert made["status"] == {"state": "active", "grantedRatePerMinute": 120}
+            (asked,) = sink.handshakes
+            assert asked.path == "/hook?a=b"
+            assert asked.headers["WebHook-Request-Origin"] == "polymq.test"
+            assert asked.headers["WebHook-Request-Rate"] == "600"
+            assert asked.body == b""
+
+    run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("consent", "wanted", "status", "granted"),
+    [
+        ({}, None, 422, None),
+        ({"WebHook-Allowed-Origin": "other.example"}, None, 422, None),
+        ({"WebHook-Allowed-Origin": "sub.polymq.test"}, None, 422, None),
+        ({"WebHook-Allowed-Origin": "*"}, None, 201, None),
+        ({"WebHook-Allowed-Origin": "*"}, 60, 201, 60),
+        ({"WebHook-Allowed-Origin": "*", "WebHook-Allowed-Rate": "*"}, 60, 201, None),
+        ({"WebHook-Allowed-Origin": "*", "WebHook-Allowed-Rate": "30"}, None, 201, 30),
+        ({"WebHook-Allowed-Origin": "*", "WebHook-Allowed-Rate": "lots"}, 60, 201, 60),
+    ],
+)
+def test_what_counts_as_consent(
+    consent: dict[str, str], wanted: int | None, status: int, granted: int | None
+) -> None:
+    async def scenario() -> None:
+        async with http() as door, receiver() as sink:
+            sink.consent = consent
+            body = {**PULL, "sink": sink.url, "config": {"ratePerMinute": wanted}}
+            found, answer = await put(door, "s", body)
+            assert found == status
+            if status == 201:
+                assert answer["status"].get("grantedRatePerMinute") == granted
+            else:
+                assert answer["title"] == "The sink did not consent"
+                assert door.port.documents(DOCUMENT_KIND) == {}
+
+    run(scenario())
+
+
+def test_a_redirect_is_no_consent_and_is_not_followed() -> None:
+    async def scenario() -> None:
+        async with http() as door, receiver() as other, receiver() as sink:
+            sink.location = other.url
+            status, _ = await put(door, "s", {**PULL, "sink": sink.url})
+            assert status == 422
+            assert len(sink.requests) == 1
+            assert other.requests == []
+
+    run(scenario())
+
+
+def test_a_sink_that_cannot_be_reached() -> None:
+    async def scenario() -> None:
+        async with http() as door:
+            async with receiver() as sink:
+                gone = sink.url
+            status, problem = await put(door, "s", {**PULL, "sink": gone})
+            assert status == 422
+            assert "OPTIONS to the sink failed" in problem["detail"]
+
+    run(scenario())
+
+
+def test_a_name_inside_the_network_is_no_sink() -> None:
+    """The guard holds for the handshake as well, and says why."""
+
+    async def scenario() -> None:
+        settings = WebhookSettings(origin="polymq.test", allow_http=True)
+        async with http(webhooks=settings) as door, receiver() as sink:
+            url = sink.url.replace("127.0.0.1", "localhost")
+            status, problem = await put(door, "s", {**PULL, "sink": url})
+            assert status == 422
+            assert "is not a public address" in problem["detail"]
+            assert sink.requests == []
+
+    run(scenario())
+
+
+def test_the_handshake_can_be_switched_off() -> None:
+    async def scenario() -> None:
+        settings = WebhookSettings(
+            allow_http=True,
+            allow_networks=LOOPBACK,
+            handshake=False,
+        )
+        async with http(webhooks=settings) as door, receiver() as sink:
+            sink.consent = {}
+            assert (await put(door, "s", {**PULL, "sink": sink.url}))[0] == 201
+            assert sink.handshakes == []
+
+    run(scenario())
+
+
+def test_access_tokens_are_not_shown() -> None:
+    assert hide_token("https://x/h?a=b&access_token=s3cret") == "https://x/h?a=b&access_token=***"
+    assert hide_token("https://x/h?a=%20b") == "https://x/h?a=%20b"
+    assert without_query("https://x/h?access_token=s3cret#f") == "https://x/h"
+
+    async def scenario() -> None:
+        async with http() as door, receiver() as sink:
+            body = {**PULL, "sink": sink.url + "?access_token=s3cret"}
+            for _, answer in (
+                await put(door, "s", body),
+                (await door.call("GET", "/subscriptions/s"))[:2],
+                (await door.call("GET", "/subscriptions"))[:2],
+            ):
+                assert "s3cret" not in str(answer)
+                assert "access_token=***" in str(answer)
+
+    run(scenario())
+
+
+# --- restarts ---------------------------------------------------------------------------------
+
+
+def test_subscriptions_survive_a_restart() -> None:
+    """The engine keeps the documents; a new server takes them up without a new handshake."""
+
+    async def scenario() -> None:
+        port = SpyPort()
+        async with receiver() as sink:
+            async with http(port) as door:
+                await put(door, "hook", {**PULL, "sink": sink.url})
+                await put(door, "pull", {**PULL, "filters": [{"suffix": {"type": ".x"}}]})
+                before = (await door.call("GET", "/subscriptions"))[1]
+            async with http(port) as door:
+                assert (await door.call("GET", "/subscriptions"))[1] == before
+                await door.publish(b"x", {**BINARY, "Content-Type": "a/b"})
+                await until(lambda: sink.deliveries)
+                assert len(sink.handshakes) == 1
+
+    run(scenario())
+
+
+def test_one_subscription_that_cannot_be_served_does_not_stop_the_others() -> None:
+    async def scenario() -> None:
+        port = SpyPort()
+        async with http(port) as door:
+            await put(door, "a", PULL)
+            await put(door, "b", PULL)
+        port.queues["sub:a"].words = ("something", "else")
+        async with http(port) as door:
+            path = "/topics/orders/subscriptions/{}:receive?maxWaitTime=0"
+            assert (await door.call("POST", path.format("a")))[0] == 503
+            assert (await door.call("POST", path.format("b")))[0] == 200
+
+    run(scenario())
