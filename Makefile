@@ -24,6 +24,7 @@ $(BIN)/python:
 
 # Each stamp is an installation with more in it than the one before.
 $(VENV)/.installed: $(BUILD_INPUTS) | $(BIN)/python
+	@echo "Installing PolyMQ into $(VENV) ..."
 	$(PIP) install --quiet --editable .
 	@touch $@
 

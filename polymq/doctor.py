@@ -26,6 +26,7 @@ from typing import Final
 
 from polymq import program_version
 from polymq.errors import bind_problem
+from polymq.ports import running_server
 from polymq.settings import Settings
 
 KERNELS: Final = (
@@ -210,12 +211,17 @@ def fdatasync_ms(descriptor: int) -> float:
 
 
 def check_ports(settings: Settings) -> Iterator[Finding]:
-    """Whether each listener could bind now."""
+    """Whether each listener could bind now, or a server of ours has bound it already."""
+    running = running_server(settings)
     for name in ("mqtt", "amqp", "http", "rocketmq", "admin"):
         section = getattr(settings, name)
         if not section.enabled or section.port == 0:
             continue
         host = "127.0.0.1" if name == "admin" else settings.server.host
+        if running is not None and getattr(running[1], name) == section.port:
+            text = f"{name}: used by your server, process {running[0]}"
+            yield Finding(name=f"port {section.port}", status=Status.GOOD, text=text)
+            continue
         taken = bind_error(host, section.port)
         yield Finding(
             name=f"port {section.port}",

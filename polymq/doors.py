@@ -41,7 +41,9 @@ def make_mqtt(
         connections_max=settings.mqtt.connections_max,
         packet_bytes_max=settings.storage.message_bytes_max + PUBLISH_OVERHEAD_BYTES,
     )
-    return MqttServer(port=engine, context=context, limits=limits)
+    return MqttServer(
+        port=engine, context=context, limits=limits, fixed_topic=settings.mqtt.topic or None
+    )
 
 
 def make_amqp(
@@ -90,7 +92,12 @@ def make_rocketmq(
     from gateways.rocketmq.server import RocketmqServer
 
     limits = RocketmqLimits(connections_max=settings.rocketmq.connections_max)
-    return RocketmqServer(port=engine, context=context, limits=limits)
+    return RocketmqServer(
+        port=engine,
+        context=context,
+        limits=limits,
+        advertise=settings.rocketmq.advertise or None,
+    )
 
 
 Maker = Callable[[Settings, BrokerPort, Context, CollectorRegistry], Door]

@@ -41,8 +41,9 @@ def configure_logs(settings: LogSettings, stream: TextIO | None = None) -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(settings.level.upper())
-    # asyncio says at debug level which selector it uses; nobody asked.
-    logging.getLogger("asyncio").setLevel(max(root.level, logging.WARNING))
+    # They tell about selectors and connections of their own; nobody asked.
+    for chatty in ("asyncio", "py4j"):
+        logging.getLogger(chatty).setLevel(max(root.level, logging.WARNING))
     structlog.configure(
         processors=[
             structlog.stdlib.filter_by_level,

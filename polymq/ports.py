@@ -40,19 +40,28 @@ def write_ports(path: Path, ports: Ports) -> None:
     partial.replace(path)
 
 
-def find_ports(settings: Settings) -> Ports:
-    """The ports of the server that uses the configured data directory, else the configured ones."""
+def running_server(settings: Settings) -> tuple[int, Ports] | None:
+    """Process id and ports of the server that uses the configured data directory, or None."""
     try:
         text = (settings.server.data_directory / FILE_NAME).read_text(encoding="utf-8")
         value = json.loads(text)
-        os.kill(value.pop("pid"), 0)
-        return Ports(**value)
-    except (OSError, ValueError, TypeError, KeyError):
-        return Ports(
-            host=settings.server.host,
-            mqtt=settings.mqtt.port,
-            amqp=settings.amqp.port,
-            http=settings.http.port,
-            rocketmq=settings.rocketmq.port,
-            admin=settings.admin.port,
-        )
+        process_id = int(value.pop("pid"))
+        os.kill(process_id, 0)
+        return process_id, Ports(**value)
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        return None
+
+
+def find_ports(settings: Settings) -> Ports:
+    """The ports of the server that uses the configured data directory, else the configured ones."""
+    running = running_server(settings)
+    if running is not None:
+        return running[1]
+    return Ports(
+        host=settings.server.host,
+        mqtt=settings.mqtt.port,
+        amqp=settings.amqp.port,
+        http=settings.http.port,
+        rocketmq=settings.rocketmq.port,
+        admin=settings.admin.port,
+    )

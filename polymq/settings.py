@@ -89,6 +89,11 @@ class MqttSettings(Section):
     connections_max: PositiveInt = Field(
         default=10_000, description="Connections at a time; one more is closed at once."
     )
+    topic: str = Field(
+        default="",
+        description="Keep the whole MQTT path in the tag of this one topic, for fleets whose first "
+        "level is a device. Empty: the first level of a path is the topic.",
+    )
 
 
 class AmqpSettings(Section):
@@ -140,6 +145,11 @@ class RocketmqSettings(Section):
     port: PortNumber = Field(default=10911, description="0 lets the system pick a free port.")
     connections_max: PositiveInt = Field(
         default=1_000, description="Connections at a time; one more is closed at once."
+    )
+    advertise: str = Field(
+        default="",
+        description="HOST:PORT that clients are told to read from. Empty: the address that they "
+        "came to, which is wrong only behind a translation of addresses.",
     )
 
 

@@ -11,6 +11,7 @@ import pytest
 from polymq import doctor
 from polymq.__main__ import run
 from polymq.doctor import Status
+from polymq.ports import FILE_NAME, Ports, write_ports
 from polymq.settings import Settings, load_settings
 
 JAVA = """#!/bin/sh
@@ -89,6 +90,22 @@ def test_taken_port_is_bad() -> None:
     assert "mqtt: port" in findings[f"port {port}"].text
     assert "port 5672" not in findings
     assert "port 0" not in findings
+
+
+def test_ports_of_the_own_running_server_are_good(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        ports = Ports(host="127.0.0.1", mqtt=port, amqp=None, http=None, rocketmq=None, admin=None)
+        write_ports(tmp_path / FILE_NAME, ports)
+        flags = {
+            "server": {"data_directory": tmp_path},
+            "mqtt": {"port": port},
+            "amqp": {"port": port},
+            "http": {"enabled": False},
+        }
+        mqtt, amqp = doctor.check_ports(load(flags))
+    assert (mqtt.status, amqp.status) == (Status.GOOD, Status.BAD)
+    assert "used by your server" in mqtt.text
 
 
 def load(flags: dict[str, dict[str, object]]) -> Settings:
