@@ -1,0 +1,159 @@
+"""The data source inside a real Spark: one session for all tests of this file.
+
+What Spark only calls is tested without it elsewhere; here stands what only Spark can show: that
+it takes our batches, plans our ranges, and hands our errors on.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from spark_sink import register
+from spark_sink.java import java_home
+from tests.spark_sink.topic_server import TopicServer, topic_server
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[SparkSession]:
+    from pyspark.sql import SparkSession
+
+    root = str(Path(__file__).resolve().parents[2])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("JAVA_HOME", str(java_home()))
+        patch.setenv("PYSPARK_PYTHON", sys.executable)
+        patch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
+        patch.setenv("PYTHONPATH", os.pathsep.join([root, os.environ.get("PYTHONPATH", "")]))
+        session = (
+            SparkSession.builder.master("local[2]")
+            .config("spark.ui.enabled", "false")
+            .config("spark.log.level", "OFF")
+            .config("spark.sql.session.timeZone", "America/New_York")
+            .config("spark.driver.extraJavaOptions", "-XX:+UseSerialGC -XX:TieredStopAtLevel=1")
+            .getOrCreate()
+        )
+        register(session)
+        yield session
+        session.stop()
+
+
+@pytest.fixture
+def server() -> Iterator[TopicServer]:
+    with topic_server() as started:
+        started.port.create("t", queues=2, incarnation=7)
+        started.port.append("t", *(b"0-%d" % n for n in range(10)), queue_id=0)
+        started.port.append("t", *(b"1-%d" % n for n in range(4)), queue_id=1)
+        yield started
+
+
+def read(spark: SparkSession, server: TopicServer, **options: Any) -> Any:
+    return spark.read.format("polymq").options(broker=server.address, **options).load()
+
+
+def bodies(frame: Any) -> list[str]:
+    return sorted(bytes(row.body).decode() for row in frame.select("body").collect())
+
+
+def test_a_batch_query(spark: SparkSession, server: TopicServer) -> None:
+    """All columns, from pieces of queues, with the times as they are whatever the session says."""
+    server.port.expire("t", 3, queue_id=0)
+    frame = read(spark, server, topic="t", maxRecordsPerTask=2)
+    assert frame.rdd.getNumPartitions() == 6
+    assert bodies(frame) == sorted([f"0-{n}" for n in range(3, 10)] + [f"1-{n}" for n in range(4)])
+    row = frame.where("queue_id = 1 and queue_offset = 2").selectExpr(
+        "topic",
+        "tag",
+        "headers",
+        "body",
+        "unix_millis(born_ts) born",
+        "unix_millis(store_ts) store",
+    )
+    assert [tuple(found) for found in row.collect()] == [
+        ("t", None, {}, b"1-2", 1_700_000_000_000, 1_700_000_000_001)
+    ]
+    some = json.dumps({"t": {"0": 8, "1": -1}})
+    assert bodies(read(spark, server, topic="t", startingOffsets=some)) == ["0-8", "0-9"]
+    first = json.dumps({"t": {"0": 4, "1": 0}})
+    assert bodies(read(spark, server, topic="t", endingOffsets=first)) == ["0-3"]
+
+
+class Batches:
+    """Collects what each micro-batch of a stream held."""
+
+    def __init__(self) -> None:
+        self.by_number: dict[int, list[str]] = {}
+
+    def __call__(self, frame: Any, number: int) -> None:
+        self.by_number[number] = bodies(frame)
+
+    @property
+    def all(self) -> list[str]:
+        return sorted(body for batch in self.by_number.values() for body in batch)
+
+
+def stream(
+    spark: SparkSession, server: TopicServer, checkpoint: Path, seen: Batches, **options: Any
+) -> StreamingQuery:
+    """Read what is there now, then end."""
+    frame = spark.readStream.format("polymq").options(broker=server.address, **options).load()
+    writer = frame.writeStream.foreachBatch(seen).option("checkpointLocation", str(checkpoint))
+    query: StreamingQuery = writer.trigger(availableNow=True).start()
+    return query
+
+
+def test_a_stream_in_limited_batches_over_two_runs(
+    spark: SparkSession, server: TopicServer, tmp_path: Path
+) -> None:
+    """AvailableNow keeps the limit; the second run goes on where the first ended, new topics
+    included."""
+    seen = Batches()
+    query = stream(spark, server, tmp_path / "c", seen, maxOffsetsPerTrigger=6)
+    query.awaitTermination(60)
+    before = sorted([f"0-{n}" for n in range(10)] + [f"1-{n}" for n in range(4)])
+    assert seen.all == before
+    sizes = [len(batch) for batch in seen.by_number.values()]
+    assert max(sizes) <= 8
+    assert len(sizes) >= 2
+    latest = json.loads(query.lastProgress["sources"][0]["latestOffset"])  # type: ignore[index]
+    assert latest == {"broker-a/t/0": 10, "broker-a/t/1": 4}
+    server.port.append("t", b"0-10", queue_id=0)
+    server.port.create("later")
+    server.port.append("later", b"new")
+    more = Batches()
+    stream(spark, server, tmp_path / "c", more).awaitTermination(60)
+    assert more.all == ["0-10", "new"]
+
+
+def test_a_topic_that_was_recreated_stops_the_stream_in_words(
+    spark: SparkSession, server: TopicServer, tmp_path: Path
+) -> None:
+    from pyspark.errors import StreamingQueryException
+
+    stream(spark, server, tmp_path / "c", Batches(), topic="t").awaitTermination(60)
+    server.port.create("t", queues=2, incarnation=8)
+    query = stream(spark, server, tmp_path / "c", Batches(), topic="t")
+    with pytest.raises(StreamingQueryException, match="was deleted and created again"):
+        query.awaitTermination(60)
+
+
+def test_the_sink_s_format_is_not_for_other_queries(
+    spark: SparkSession, server: TopicServer, tmp_path: Path
+) -> None:
+    from pyspark.errors import PySparkException
+
+    frame = spark.readStream.format("polymq").options(broker=server.address).load()
+    writer = frame.writeStream.format("polymq-parquet").option("path", str(tmp_path / "lake"))
+    with pytest.raises(PySparkException, match="run_sink"):
+        writer.option("checkpointLocation", str(tmp_path / "c")).start().awaitTermination(60)
