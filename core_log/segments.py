@@ -17,7 +17,7 @@ import threading
 from bisect import bisect_right
 from operator import attrgetter
 
-from core_log.errors import FailureLatch
+from core_log.errors import FailureLatch, StoreError
 from core_log.files import Files
 
 NAME_DIGITS = 20
@@ -73,7 +73,15 @@ class Segments:
         self._preparing = threading.Lock()  # held while `_prepared` changes
         self._names_synced = len(segments)  # how many segments' names are on the disk
         if not segments:
+            self._begin()
+
+    def _begin(self) -> None:
+        """Make the first segment."""
+        try:
             self.roll(0)
+        except StoreError:
+            self._discard_prepared()
+            raise
 
     @property
     def last(self) -> Segment:
@@ -168,6 +176,11 @@ class Segments:
             raise self._failure.translate(f"making {path}", error) from error
         return handle
 
+    def _discard_prepared(self) -> None:
+        if self._prepared is not None:
+            self._discard(self._prepared, f"{self._directory}/{PREPARED_NAME}")
+            self._prepared = None
+
     def _discard(self, handle: int, path: str) -> None:
         """Remove a file that could not be finished, so that it does not hold room."""
         try:
@@ -179,10 +192,7 @@ class Segments:
     # --- closing ------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Remove the prepared file and close all others. Raises OSError."""
-        if self._prepared is not None:
-            self._files.close(self._prepared)
-            self._files.unlink(f"{self._directory}/{PREPARED_NAME}")
-            self._prepared = None
+        """Remove the prepared file and close all others."""
+        self._discard_prepared()
         for segment in self._segments:
             self._files.close(segment.handle)

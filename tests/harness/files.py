@@ -7,9 +7,12 @@ ones raise EIO, so the code under test stops by itself. `after_crash(chooser)` i
 system that the next process finds; the chooser decides which of the unsynced changes are there:
 
     NOTHING      only what was synced
-    EVERYTHING   all of it (the process was killed, the machine runs on)
+    EVERYTHING   all of it
     Chooser(random)   any part: single sectors of 512 bytes in any order, names made, renamed or
                       removed or not, sizes without data; with `trash`, sectors of random bytes
+
+`after_kill()` is what is found when only the process died: everything is there, but what was not
+synced still is not.
 
 `HeldFiles` and `FailingFiles` wrap any other files, real ones too.
 """
@@ -164,6 +167,14 @@ class MemoryFiles:
         """The file system that is found when the machine is up again."""
         with self._mutex:
             return MemoryFiles(self._root.after_crash(chooser))
+
+    def after_kill(self) -> MemoryFiles:
+        """What the next process finds when only the process died: the same pages, of which some
+        are still not on the disk."""
+        with self._mutex:
+            for node in self._handles.values():
+                node.holder = None
+            return MemoryFiles(self._root)
 
     def read(self, path: str) -> bytes:
         """A file's bytes."""

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from core_log.commit_log import Span
-from core_log.errors import StorageFailed
+from core_log.errors import FailureLatch, StorageFailed
 from core_log.files import Files
 from core_log.kernels.batch import EXTRA_BASE64, Batch
 from core_log.queue_index import widen
@@ -20,8 +20,9 @@ from core_log.record import (
     encode_properties,
     java_hash,
 )
+from core_log.recovery import RecoveryReport, recover
 from core_log.settings import StoreSettings
-from core_log.store import Store
+from core_log.store import Store, take_lock
 
 DIRECTORY: Final = "/data/store"
 OWN: Final = 1
@@ -170,6 +171,23 @@ class Bench:
         return [record.body for record in self.history(number)]
 
 
+MESSAGE_SIZE: Final = 232
+"""Bytes of the record of a `numbered` body."""
+
+
+def recover_only(files: Files, settings: StoreSettings = TINY) -> RecoveryReport:
+    """Recovery alone, without an opening and its epoch."""
+    lock = take_lock(files, DIRECTORY)
+    try:
+        recovered = recover(
+            directory=DIRECTORY, files=files, settings=settings, failure=FailureLatch(), now_ms=1
+        )
+        recovered.segments.close()
+        return recovered.report
+    finally:
+        files.close(lock)
+
+
 def decode_all(memory: bytes) -> list[Record]:
     """The records that stand one after the other in memory, each checked."""
     records = []
@@ -182,5 +200,5 @@ def decode_all(memory: bytes) -> list[Record]:
 
 
 def numbered(first: int, count: int, size: int = 20) -> list[bytes]:
-    """Bodies that say which they are."""
-    return [b"message %d " % number + b"." * (size - 12) for number in range(first, first + count)]
+    """Bodies of one size that say which they are."""
+    return [(b"message %d " % number).ljust(size, b".") for number in range(first, first + count)]
