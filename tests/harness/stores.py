@@ -136,7 +136,7 @@ class Bench:
         target = log.written
         flusher.request()
         while flusher.collect() < target:
-            assert select.select([flusher.fileno()], [], [], 30)[0], "the flusher does not answer"
+            assert select_readable(flusher.fileno()), "the flusher does not answer"
         self.promised = len(self.sent)
         return log.flushed
 
@@ -197,6 +197,11 @@ def decode_all(memory: bytes) -> list[Record]:
         records.append(record)
         at += record.size
     return records
+
+
+def select_readable(descriptor: int) -> bool:
+    """Whether the descriptor becomes readable within half a minute."""
+    return bool(select.select([descriptor], [], [], 30)[0])
 
 
 def numbered(first: int, count: int, size: int = 20) -> list[bytes]:
