@@ -67,6 +67,8 @@ class AdminServer:
         self._registry = registry
         self._health = health
         self._runner: web.AppRunner | None = None
+        self._waiting: set[asyncio.Future[None]] = set()  # requests whose change is not on disk
+        port.when_storage_fails(self._storage_failed)
 
     async def start(self, port: int) -> int:
         """Listen; returns the bound port. Raises Failure."""
@@ -132,6 +134,7 @@ class AdminServer:
 
     async def _committed(self, position: Position) -> None:
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.add(done)
         self._port.when_committed(position, Durability.FLUSHED, _finish, done)
         try:
             await asyncio.wait_for(done, COMMIT_SECONDS_MAX)
@@ -139,6 +142,13 @@ class AdminServer:
             raise Refused(
                 Reason.READ_ONLY, "the change is not on disk yet, and may never be: see the log"
             ) from error
+        finally:
+            self._waiting.discard(done)
+
+    def _storage_failed(self, error: StorageFailed) -> None:
+        for done in self._waiting:
+            if not done.done():
+                done.set_exception(error)
 
 
 def _finish(done: asyncio.Future[None]) -> None:

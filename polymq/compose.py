@@ -18,11 +18,11 @@ from typing import Any, Final
 
 from prometheus_client import CollectorRegistry
 
+from broker import errors as broker_errors
 from broker.engine import Engine
-from broker.errors import StorageFailed
 from broker.limits import Limits as EngineLimits
 from broker.state_db import StateDb
-from core_log.errors import StoreCorrupt, StoreError, StoreRefused
+from core_log.errors import StorageFailed, StorageFull, StoreCorrupt, StoreError
 from core_log.files import Files, RealFiles
 from core_log.settings import StoreSettings
 from core_log.store import Store
@@ -97,12 +97,16 @@ def _code_of(error: StoreError) -> ExitCode:
     """Which way of not opening this is, for who starts servers by script."""
     if isinstance(error, StoreCorrupt):
         return ExitCode.DATA_DAMAGED
-    cause = error.__cause__
-    if isinstance(cause, OSError):
-        return ExitCode.DISK_FAILED if cause.errno == errno.EIO else ExitCode.CANNOT_CREATE
-    if "is in use" in str(error):
-        return ExitCode.IN_USE
-    return ExitCode.DATA_DAMAGED if isinstance(error, StoreRefused) else ExitCode.DISK_FAILED
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, StorageFull):
+            return ExitCode.CANNOT_CREATE
+        if isinstance(cause, StorageFailed):
+            return ExitCode.DISK_FAILED
+        if isinstance(cause, OSError):
+            return ExitCode.DISK_FAILED if cause.errno == errno.EIO else ExitCode.CANNOT_CREATE
+        cause = cause.__cause__
+    return ExitCode.IN_USE if "is in use" in str(error) else ExitCode.DATA_DAMAGED
 
 
 class Node:
@@ -115,7 +119,7 @@ class Node:
         self._doors: dict[str, Door] = {}
         self._engine: Engine
         self._bugs_count = 0  # exceptions that nobody foresaw, in callbacks of the loop
-        self.failure: StorageFailed | None = None
+        self.failure: broker_errors.StorageFailed | None = None
         """Set when the disk fails: the server goes on read-only, so that readers get theirs."""
 
     # --- start and stop -------------------------------------------------------------------
@@ -192,7 +196,7 @@ class Node:
 
     # --- what operators see ---------------------------------------------------------------
 
-    def _storage_failed(self, error: StorageFailed) -> None:
+    def _storage_failed(self, error: broker_errors.StorageFailed) -> None:
         self.failure = error
         logger("polymq").error(
             "read-only: the log failed, and what is not acknowledged may be lost", error=str(error)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import resource
 import signal
 import sys
 from pathlib import Path
@@ -18,6 +19,7 @@ from typing import Final
 
 import uvloop
 
+from core_log.errors import StoreError
 from polymq.compose import Node, open_store
 from polymq.errors import ExitCode, Failure
 from polymq.logs import configure_logs, logger
@@ -30,12 +32,32 @@ SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 def run_server(settings: Settings, *, ready_file: Path | None) -> int:
     """Serve until a signal; returns the exit code. Raises Failure."""
     configure_logs(settings.log)
+    raise_open_files()
     store = open_store(settings)
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             return runner.run(_serve(Node(settings, store), settings, ready_file))
     finally:
-        store.close()
+        try:
+            store.close()
+        except StoreError as error:
+            text = f"the log was not closed in order: {error}"
+            raise Failure(ExitCode.DISK_FAILED, text) from error
+
+
+def raise_open_files() -> int:
+    """Allow as many open files as the system lets us: every client is one. Returns the number.
+
+    The usual soft limit of 1024 is there for programs that use select(), which we do not.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        except (OSError, ValueError) as error:
+            logger("polymq").warning("open files stay limited", limit=soft, error=str(error))
+            return soft
+    return hard
 
 
 async def _serve(node: Node, settings: Settings, ready_file: Path | None) -> int:
