@@ -21,7 +21,7 @@ from examples.demo.workers import DemoFailed
 from remoting.driver_blocking import BlockingClient
 from remoting.records import iterate_records
 
-SINK_SECONDS_MAX = 150.0
+SINK_SECONDS_MAX = 240.0
 PULL_COUNT = 1000
 PULL_BYTES = 4 * 1024 * 1024
 
@@ -54,27 +54,30 @@ def run_sink(server: DemoServer, directory: Path) -> Lake:
     """Run `polymq sink --once` and compare its files with what the server holds."""
     output = directory / "lake"
     started = time.monotonic()
-    ended = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "polymq",
-            "sink",
-            "--once",
-            "--broker",
-            server.address("rocketmq"),
-            "--output",
-            str(output),
-            "--checkpoint",
-            str(directory / "lake-checkpoint"),
-        ],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        cwd=directory,
-        timeout=SINK_SECONDS_MAX,
-        check=False,
-    )
+    try:
+        ended = subprocess.run(
+            [
+                sys.executable,
+                "-m",
+                "polymq",
+                "sink",
+                "--once",
+                "--broker",
+                server.address("rocketmq"),
+                "--output",
+                str(output),
+                "--checkpoint",
+                str(directory / "lake-checkpoint"),
+            ],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            cwd=directory,
+            timeout=SINK_SECONDS_MAX,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise DemoFailed(f"polymq sink was not done within {SINK_SECONDS_MAX:.0f} s") from None
     if ended.returncode:
         tail = "\n".join(ended.stderr.splitlines()[-20:])
         raise DemoFailed(f"polymq sink ended with code {ended.returncode}:\n{tail}")
