@@ -101,7 +101,7 @@ class Flusher:
             if target > self._done:
                 self._sync(target)
                 os.eventfd_write(self._report, 1)
-            if not stopping:
+            if not stopping and not self._failure.failed:
                 self._prepare(target)
 
     def _sync(self, target: int) -> None:

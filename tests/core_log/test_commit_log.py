@@ -22,8 +22,8 @@ from core_log.kernels.batch import Batch
 from core_log.queue_index import widen
 from core_log.record import RecordTemplate
 from core_log.settings import StoreSettings
-from tests.harness.files import FailingFiles, MemoryFiles
-from tests.harness.stores import DIRECTORY, TINY, Bench, decode_all, numbered
+from tests.harness.files import FailingFiles, HeldFiles, MemoryFiles
+from tests.harness.stores import DIRECTORY, TINY, Bench, decode_all, numbered, select_readable
 
 LOG = f"{DIRECTORY}/commitlog"
 
@@ -33,8 +33,8 @@ def positions(entries: bytes, stride: int = 20) -> list[int]:
 
 
 def publish_until_refused(bench: Bench, count: int) -> None:
-    """Runs of `count` messages, written but not flushed, until an append raises."""
-    while True:
+    """Runs of `count` messages, written but not flushed, until an append raises (or too many)."""
+    for _ in range(200):
         bench.publish(numbered(len(bench.sent), count))
         bench.store.log.write()
 
@@ -96,18 +96,30 @@ def test_what_left_memory_is_read_cold_only() -> None:
 
 
 def test_memory_is_kept_until_it_is_flushed() -> None:
-    """Nothing leaves memory before it is on the disk, however much it is."""
-    bench = Bench(MemoryFiles())
-    start = bench.store.log.tail_start
-    for first in range(0, 60, 3):
+    """Nothing leaves memory before it is on the disk, however much it is, also when a flush that
+    covers only the beginning is reported."""
+    files = HeldFiles(MemoryFiles())
+    settings = StoreSettings(segment_bytes=1 << 16, chunk_bytes=1024, tail_bytes_max=2048)
+    bench = Bench(files, settings=settings)
+    log, flusher = bench.store.log, bench.store.flusher
+    files.hold()
+    bench.publish(numbered(0, 1))
+    log.write()
+    covered = log.written
+    flusher.request()
+    files.wait_until_held()
+    for first in range(1, 61, 3):
         bench.publish(numbered(first, 3))
-        bench.store.log.write()
-    assert bench.store.log.tail_start == start
-    entries = bench.own.read_hot(0, 60)
+        log.write()
+    files.release()
+    assert select_readable(flusher.fileno())
+    assert flusher.collect() == covered
+    entries = bench.own.read_hot(1, 60)
     assert entries is not None
-    assert bench.store.log.read_hot(entries, 20) is not None
+    assert log.read_hot(entries, 20) == log.read_cold(entries, 20)
+    start = log.tail_start
     bench.flush()
-    assert bench.store.log.tail_start > start
+    assert log.tail_start > start
 
 
 def test_a_readers_memory_is_not_written_over() -> None:
