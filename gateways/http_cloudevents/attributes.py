@@ -69,12 +69,7 @@ def check_value(name: str, value: str) -> None:
             f"holds U+{ord(found.group()):04X}, which CloudEvents strings exclude "
             "(control characters, noncharacters, lone surrogates); remove it",
         )
-    check_plain_value(name, value)
-
-
-def check_plain_value(name: str, value: str) -> None:
-    """The same for a value that is known to be printable ASCII."""
-    check = _CHECKS.get(name)
+    check = CHECKS.get(name)
     if check is not None:
         check(name, value)
 
@@ -135,7 +130,7 @@ def _check_media_type(name: str, value: str) -> None:
         )
 
 
-_CHECKS: Final[Mapping[str, Callable[[str, str], None]]] = {
+CHECKS: Final[Mapping[str, Callable[[str, str], None]]] = {
     "specversion": _check_version,
     "id": _check_not_empty,
     "source": _check_uri_reference,
@@ -146,6 +141,7 @@ _CHECKS: Final[Mapping[str, Callable[[str, str], None]]] = {
     "time": _check_time,
     "partitionkey": _check_not_empty,
 }
+"""What a value has to be beyond a string. Enough for values known to be printable ASCII."""
 
 
 # --- media types ------------------------------------------------------------------------------

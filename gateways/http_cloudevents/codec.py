@@ -34,11 +34,11 @@ from typing import Final
 import msgspec
 
 from gateways.http_cloudevents.attributes import (
+    CHECKS,
     OPTIONAL,
     REQUIRED,
     charset_codec,
     check_name,
-    check_plain_value,
     check_required,
     check_value,
     decode_header_value,
@@ -217,7 +217,14 @@ _DECODE_ARRAY: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
 _DECODE_TEXT: Final = msgspec.json.Decoder(str).decode
 _SPACE: Final = r"[ \t\n\r]*"
 _PLAIN_MEMBER: Final = re.compile(
-    _SPACE + '"([a-z0-9]+)"' + _SPACE + ":" + _SPACE + r'"([ !#-\[\]-~]*)"' + _SPACE + "([,}])"
+    _SPACE
+    + '"(?!data")([a-z0-9]+)"'
+    + _SPACE
+    + ":"
+    + _SPACE
+    + r'"([ !#-\[\]-~]*)"'
+    + _SPACE
+    + "([,}])"
 )
 """An attribute whose value is printable ASCII without escapes: nearly all of them. What matches
 needs no further look at its characters."""
@@ -237,11 +244,13 @@ def _decode_object(body: bytes, text: str) -> Event:
     delimiter = "," if parsed else "}"
     while delimiter == ",":
         found = _PLAIN_MEMBER.match(text, at)
-        if found is not None and found.group(1) != "data":
+        if found is not None:
             name, value, delimiter = found.groups()
             if name in attributes:
                 raise _duplicate(name)
-            check_plain_value(name, value)
+            check = CHECKS.get(name)
+            if check is not None:
+                check(name, value)
             attributes[name] = value
             at = found.end()
         else:

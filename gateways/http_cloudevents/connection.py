@@ -148,6 +148,7 @@ class Connection(web.RequestHandler):
             body=msgspec.json.encode(_document(status, detail)),
             status=status,
             content_type="application/problem+json",
+            headers={"Server": "PolyMQ"},
         )
         response.force_close()
         return response

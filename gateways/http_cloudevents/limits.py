@@ -42,7 +42,7 @@ class HttpLimits:
     """Bodies being read or waiting for their commit; one body is always taken."""
     commit_seconds_max: float = 30.0
     """How long a request waits for its commit before it is told that the outcome is unknown."""
-    large_body_bytes: int = 256 * 1024
+    large_body_bytes: int = 128 * 1024
     """From this size on a body is parsed in a worker thread: about 5 ms of parsing."""
 
     subscriptions_max: int = 1_000

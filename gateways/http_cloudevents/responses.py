@@ -16,6 +16,8 @@ from gateways.http_cloudevents.connection import Connection
 from gateways.http_cloudevents.errors import STATUS_OF_REASON, BadBatch, BadEvent, Problem
 
 PROBLEM_TYPE: Final = "application/problem+json"
+SERVER: Final = "PolyMQ"
+"""Instead of the versions of Python and aiohttp, which only attackers want to know."""
 _RETRIED_LATER: Final = frozenset({429, 503, 507})
 _RETRY_AFTER: Final = {"Retry-After": "1"}
 
@@ -100,8 +102,9 @@ async def problems(request: web.Request, handler: Handler) -> web.StreamResponse
     connection = request.protocol
     assert isinstance(connection, Connection)
     connection.request_began()
+    response: web.StreamResponse
     try:
-        return await handler(request)
+        response = await handler(request)
     except Problem as problem:
         response = problem_response(problem)
     except (BadEvent, BadBatch, BrokerError) as error:
@@ -112,6 +115,7 @@ async def problems(request: web.Request, handler: Handler) -> web.StreamResponse
         response = problem_response(_problem_of_http(request, error))
     finally:
         connection.request_ended()
+    response.headers.setdefault("Server", SERVER)
     if response.status == 413:
         response.force_close()  # The rest of the body is not wanted.
     return response

@@ -216,6 +216,17 @@ def test_unknown_paths_and_methods_are_problems() -> None:
     run(scenario())
 
 
+def test_versions_of_libraries_are_not_told() -> None:
+    async def scenario() -> None:
+        async with http() as door:
+            for method, path in (("GET", "/healthz"), ("GET", "/nothing"), ("POST", "/topics/t")):
+                _, _, headers = await door.call(method, path, b"")
+                assert headers["Server"] == "PolyMQ"
+            assert b"aiohttp" not in await door.raw(b"no http\r\n\r\n")
+
+    run(scenario())
+
+
 def test_a_client_that_goes_away_does_not_disturb() -> None:
     """Its event is stored all the same; the next request is answered."""
 
