@@ -140,9 +140,9 @@ class Bench:
         made.log_in(*channels, **options)
         return made
 
-    def step(self) -> None:
-        """A loop iteration with its flush."""
-        self.broker.step()
+    def step(self, seconds: float = 0.0) -> None:
+        """A loop iteration with its flush, `seconds` later."""
+        self.broker.step(seconds)
 
 
 def answer(peer: Peer, kind: type[Method]) -> Method:
