@@ -1,6 +1,6 @@
 """Places where a test can stop the sink, to kill it there.
 
-`POLYMQ_SINK_FAULT=<place>:<batch>:<file>` makes the process that reaches the place in that batch
+`PMQ_SINK_FAULT=<place>:<batch>:<file>` makes the process that reaches the place in that batch
 create the file and wait for ever; whoever waits for the file then kills the sink. Without the
 variable nothing happens. The places, in the order in which a batch passes them:
 
@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
-VARIABLE: Final = "POLYMQ_SINK_FAULT"
+VARIABLE: Final = "PMQ_SINK_FAULT"
 
 Reach = Callable[[str, int | None], None]
 """Called with the place and the batch that reached it."""
