@@ -17,7 +17,7 @@ from broker.cursor import Cursor
 from broker.errors import Reason, Refused, StorageFailed
 from broker.journal import Journal, Op, Touched
 from broker.limits import Limits
-from broker.port import Durability
+from broker.port import Durability, Position
 from broker.queues import (
     PRIVATE_ENTRY_SIZE,
     TOPIC_ENTRY_SIZE,
@@ -27,7 +27,7 @@ from broker.queues import (
     Reading,
 )
 from broker.records import Metas
-from core_log.errors import StorageFull
+from core_log.errors import StorageBusy, StorageFull, StoreError, TooLarge
 from core_log.queue_index import Index, MemoryIndex
 from core_log.store import Store
 
@@ -61,7 +61,9 @@ class Core:
         self.scheduler = scheduler
         self.limits = limits
         self.commits = CommitPoints(store.log.appended)
-        self.journal = Journal(log=store.log, clock_ms=clock_ms, appended=self.appended)
+        self.journal = Journal(
+            log=store.log, clock_ms=clock_ms, appended=self.appended, refused=self.refused
+        )
         self.topic_names: dict[str, str] = {}
         """Full names of topics whose stored name is a hash."""
         self.metas = Metas(self.topic_names)
@@ -204,6 +206,30 @@ class Core:
         if self.full:
             raise Refused(Reason.STORAGE_FULL, "the disk is full: free some space")
 
+    @property
+    def writable(self) -> bool:
+        """Whether the log takes something, as far as is known."""
+        return self.failure is None and not self.full
+
+    def refused(self, error: StoreError) -> Refused:
+        """What the caller is told when an append fails. Nothing was stored."""
+        if isinstance(error, TooLarge):
+            return Refused(Reason.TOO_LARGE, str(error))
+        if isinstance(error, StorageBusy):
+            return Refused(Reason.LIMIT, f"the disk does not keep up ({error}): send slower")
+        if isinstance(error, StorageFull):
+            return Refused(Reason.STORAGE_FULL, f"the disk is full ({error}): free some space")
+        if isinstance(error, StorageFailed):
+            self.fail(error)
+        return Refused(Reason.READ_ONLY, f"the broker is read-only, its log failed: {error}")
+
+    def end(self) -> Position:
+        """What an answer waits for that depends on all that was appended. After a failure: on
+        all that ever will be on the disk."""
+        if self.failure is not None:
+            return Position(self.commits.points[Durability.FLUSHED])
+        return Position(self.log.appended)
+
     def read_failed(self, error: Exception) -> None:
         """A record could not be read. Counted and told; the queue stands still."""
         self.read_errors_count += 1
@@ -223,18 +249,25 @@ class Core:
             self.scheduler.call_later(self.limits.ack_delay_seconds, self.write_acks)
 
     def write_acks(self) -> None:
-        """One record for all that was delivered and settled since the last. Nobody waits for it."""
+        """One record for all that was delivered and settled since the last. Nobody waits for it;
+        what the log does not take now gathers on."""
         self._acks_scheduled = False
         moved, self._moved = self._moved, set()
         if not moved or self.failure is not None:
             return
-        groups = [
-            [group.number, group.cursor.next, group.cursor.take_settled()]
-            for group in moved
-            if group.number in self.groups
-        ]
-        if groups:
-            self.journal.write({"op": "acks", "g": groups})
+        groups = [group for group in moved if group.number in self.groups]
+        if not groups:
+            return
+        settled = [group.cursor.take_settled() for group in groups]
+        acks = [[g.number, g.cursor.next, s] for g, s in zip(groups, settled, strict=True)]
+        try:
+            self.journal.write({"op": "acks", "g": acks})
+        except Refused:
+            for group, stretches in zip(groups, settled, strict=True):
+                group.cursor.settled[:0] = stretches
+            self._moved.update(groups)
+            self._acks_scheduled = True
+            self.scheduler.call_later(self.limits.lazy_flush_seconds, self.write_acks)
 
     def _apply_acks(self, op: Op) -> Touched:
         touched: list[tuple[str, str]] = []

@@ -282,6 +282,8 @@ class Exchanges:
     def purge_queue(self, name: str, *, owner: object) -> tuple[int, Position]:
         """See `BrokerPort.purge_queue`."""
         found = self.need_queue(name, owner)
+        if found.queue.durable:
+            self.core.check_writable()
         count = found.group.purge()
         if found.queue.durable:
             self.core.write_acks()

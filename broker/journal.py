@@ -19,8 +19,10 @@ import json
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
+from broker.errors import Refused
 from broker.port import Position
 from core_log.commit_log import CommitLog
+from core_log.errors import StoreError
 from core_log.record import RecordTemplate
 
 STATE_TOPIC: Final = "RMQ_SYS_POLYMQ_STATE"
@@ -42,14 +44,21 @@ class Journal:
 
     Args:
         appended: called after each write, so that the record leaves with this loop iteration.
+        refused: what the caller is told when the log takes nothing.
     """
 
     def __init__(
-        self, *, log: CommitLog, clock_ms: Callable[[], int], appended: Callable[[], None]
+        self,
+        *,
+        log: CommitLog,
+        clock_ms: Callable[[], int],
+        appended: Callable[[], None],
+        refused: Callable[[StoreError], Refused],
     ) -> None:
         self._log = log
         self._clock_ms = clock_ms
         self._appended = appended
+        self._refused = refused
         self._handlers: dict[str, Handler] = {}
         self.dirty: set[tuple[str, str]] = set()
         """Entities changed since the last snapshot."""
@@ -60,10 +69,17 @@ class Journal:
         self._handlers[name] = handler
 
     def write(self, op: Op) -> Position:
-        """Append the op, apply it, and return the position that its answer waits for."""
+        """Append the op, apply it, and return the position that its answer waits for.
+
+        Raises:
+            Refused: the log takes nothing (full, behind, failed); nothing has changed.
+        """
         body = json.dumps(op, separators=(",", ":")).encode("utf-8", "surrogatepass")
         now = self._clock_ms()
-        self._log.append_record(_TEMPLATE, body, born_ms=now, store_ms=now)
+        try:
+            self._log.append_record(_TEMPLATE, body, born_ms=now, store_ms=now)
+        except StoreError as error:
+            raise self._refused(error) from error
         self.apply(op)
         self._appended()
         return Position(self._log.appended)

@@ -17,6 +17,11 @@ ENTRY: Final = struct.Struct(">QIq")
 """An index entry of 20 bytes: position, size, tag hash (unused here)."""
 
 
+def position_of(entry: bytes) -> int:
+    """Where the message stands in the log."""
+    return int(ENTRY.unpack(entry)[0])
+
+
 class Retained:
     """(words -> index entry) of all retained messages, by topic."""
 

@@ -22,6 +22,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from broker.cursor import Cursor
+from broker.errors import Refused
 from broker.port import Delivery, Durability, Position, RecordRun, SessionLink, Words
 from broker.queues import Committed, Group, Hold, Queue
 from broker.unacked import Unacked
@@ -147,6 +148,8 @@ class MqttSession:
         self.inbound: set[int] = set()
         """Packet ids of QoS 2 messages that were taken and not yet released."""
         self._starved = False
+        self._looking = False
+        """The log took no packet ids: it will be asked again."""
 
     @property
     def clean(self) -> bool:
@@ -156,8 +159,12 @@ class MqttSession:
     # --- outbound -----------------------------------------------------------------------------
 
     def credit(self) -> int:
-        """How many messages may be sent now: transport, window, and unambiguous packet ids."""
+        """How many messages may be sent now: transport, window, unambiguous packet ids, and a log
+        that takes them."""
         if self.link is None:
+            return 0
+        if not self.clean and (self._looking or not self.core.writable):
+            self._look_for_room_later()
             return 0
         unacked = self.unacked
         inflight = unacked.count + len(self.releasing)
@@ -200,16 +207,13 @@ class MqttSession:
             )
             return
         tag = self.unacked.next_tag
-        position = self.core.journal.write(
-            {
-                "op": "assign",
-                "s": self.number,
-                "t": tag,
-                "g": holder.number,
-                "o": offset,
-                "n": run.count,
-            }
-        )
+        op = {"op": "assign", "s": self.number, "t": tag, "g": holder.number, "o": offset}
+        try:
+            position = self.core.journal.write({**op, "n": run.count})
+        except Refused:  # the packet ids cannot be stored: back to their places
+            holder.requeue(offset, run.count)
+            self._look_for_room_later()
+            return
         self.core.commits.when(
             position,
             Durability.FLUSHED,
@@ -304,6 +308,16 @@ class MqttSession:
     def _resume_if_starved(self) -> None:
         if self._starved:
             self._starved = False
+            self.ready()
+
+    def _look_for_room_later(self) -> None:
+        if not self._looking and not self.core.has_failed():
+            self._looking = True
+            self.core.scheduler.call_later(self.core.limits.lazy_flush_seconds, self._look_for_room)
+
+    def _look_for_room(self) -> None:
+        self._looking = False
+        if self.link is not None:
             self.ready()
 
     def ready(self) -> None:

@@ -12,9 +12,9 @@ from collections.abc import Callable
 from broker.core import Core
 from broker.errors import Reason, Refused
 from broker.journal import Op
-from broker.port import Position, SessionLink, Words
+from broker.port import Durability, Position, SessionLink, Words
 from broker.queues import Group, Queue
-from broker.retained import Retained
+from broker.retained import Retained, position_of
 from broker.session import (
     Holder,
     MqttSession,
@@ -61,7 +61,8 @@ class Sessions:
             existing = None
         if existing is not None:
             existing.present = True
-            existing.position = Position(0)
+            # What is in flight is sent again: its packet ids have to be on the disk.
+            existing.position = self.core.end() if existing.unacked.count else Position(0)
             session = existing
         else:
             session = self._new(client_id, clean=clean, principal=principal)
@@ -112,7 +113,7 @@ class Sessions:
                 subscription = Subscription(session, words, qos)
                 session.subscriptions[words] = subscription
                 session.attach(subscription)
-            return Position(self.core.log.appended)
+            return self.core.end()
         self.core.check_writable()
         existing = session.subscriptions.get(words)
         if existing is not None and existing.durable != (qos > 0):
@@ -134,6 +135,8 @@ class Sessions:
         subscription = session.subscriptions.get(words)
         if subscription is None:
             return Position(0)
+        if not session.clean:
+            self.core.check_writable()
         if not subscription.durable:
             self.topics.router.unsubscribe(words, subscription)
         if session.clean:
@@ -221,7 +224,7 @@ class Sessions:
         """Send the matching retained messages, a slice per loop iteration."""
         found = self.retained.match(subscription.words)
         connection = session.connection_number
-        core = self.core
+        core, flushed = self.core, Durability.FLUSHED
 
         def step() -> None:
             if session.connection_number != connection or session.link is None:
@@ -234,7 +237,9 @@ class Sessions:
                     entry = next(found)
                 except StopIteration:
                     return
-                if entry is not None:
+                # One that is not flushed was published after the SUBSCRIBE, whose SUBACK has waited
+                # for all before it: it comes live.
+                if entry is not None and position_of(entry) < core.commits.points[flushed]:
                     self._send_retained(session, subscription, entry)
             core.scheduler.call_soon(step)
 

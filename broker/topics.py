@@ -21,7 +21,7 @@ from broker.records import constant_properties
 from broker.retained import Retained
 from broker.routing import CachedRoute, Router
 from core_log.commit_log import Span
-from core_log.errors import StorageBusy, StorageFailed, StorageFull, StoreError, TooLarge
+from core_log.errors import StoreError
 from core_log.kernels.batch import (
     BODY_SIZE,
     COLUMNS,
@@ -293,7 +293,7 @@ class Topics:
                 store_ms=now,
             )
         except StoreError as error:
-            raise self._refused(error) from error
+            raise core.refused(error) from error
         own.append(spans)
         for queue in durable:
             queue.append(spans)
@@ -305,18 +305,6 @@ class Topics:
             self._retain(template, spans[-1], batch, last)
         core.appended()
         return position
-
-    def _refused(self, error: StoreError) -> Refused:
-        """What the publisher is told. Nothing was stored."""
-        if isinstance(error, TooLarge):
-            return Refused(Reason.TOO_LARGE, str(error))
-        if isinstance(error, StorageBusy):
-            return Refused(Reason.LIMIT, f"the disk does not keep up ({error}): send slower")
-        if isinstance(error, StorageFull):
-            return Refused(Reason.STORAGE_FULL, f"the disk is full ({error}): free some space")
-        if isinstance(error, StorageFailed):
-            self.core.fail(error)
-        return Refused(Reason.READ_ONLY, f"the broker is read-only, its log failed: {error}")
 
     def _wait(self, template: TopicTemplate, spans: Sequence[Span], position: Position) -> None:
         """Make the run visible when its commit point passes it."""

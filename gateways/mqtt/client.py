@@ -284,9 +284,12 @@ class MqttConnection(Connection):
         position = session.position
         for pattern in packet.filters:
             try:
-                position = max(position, session.unsubscribe(self._mapping.words(pattern)))
+                words = self._mapping.words(pattern)
             except Refused as error:  # a filter that nobody can have subscribed to
                 log.info("%s: filter %r: %s", self._client_id, pattern, error.text)
+            else:
+                # UNSUBACK cannot say no: what the log does not take closes the connection.
+                position = max(position, session.unsubscribe(words))
         # Also for filters that were not there [MQTT-3.10.4-5].
         self._answer_when(position, encode_unsuback(packet.packet_id))
 
