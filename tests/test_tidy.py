@@ -31,10 +31,11 @@ FOLDERS = (
 )
 
 LINE_COLUMNS_MAX = 100
-FILE_LINES_MAX = 600
+FILE_LINES_MAX = 700
 """One sitting. Tables of a protocol that are generated say so in their first line and are free."""
 FUNCTION_LINES_MAX = 90
 GENERATED = "Generated"
+FOR_TOOLS = re.compile(r"\s*# (type: ignore|noqa|cython:|fmt:|distutils:).*$")
 
 # What is left behind by debugging, or promises work that nobody owns.
 LEFTOVERS = re.compile(
@@ -75,8 +76,14 @@ def function_sizes(tree: ast.AST) -> Iterator[tuple[str, int, int]]:
 
 
 def test_lines_fit() -> None:
-    long = re.compile(rf"^.{{{LINE_COLUMNS_MAX + 1},}}$")
-    assert lines_with(long, sources(".py", ".pyx", ".pxd")) == []
+    """What a tool wants to read at the end of a line, or in a file's first, does not count."""
+    found = [
+        f"{path.relative_to(ROOT)}:{number}: {len(shown)} columns"
+        for path in sources(".py", ".pyx", ".pxd")
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+        if len(shown := FOR_TOOLS.sub("", line)) > LINE_COLUMNS_MAX
+    ]
+    assert found == []
 
 
 def test_files_fit_one_sitting() -> None:
