@@ -14,6 +14,7 @@ import paho.mqtt.client as paho
 import pika
 import pytest
 from cloudevents.core.bindings import http as ce
+from cloudevents.core.bindings import rabbitmq
 from cloudevents.core.v1.event import CloudEvent
 from paho.mqtt.enums import CallbackAPIVersion
 
@@ -182,6 +183,51 @@ def test_amqp_and_events_meet(server: Any) -> None:
     channel.cancel()
     connection.close()
     assert bodies == [("order.paid", b'{"amount": 1.10}'), ("order.created", b'"x"')]
+
+
+def test_events_of_the_sdk_over_amqp(server: Any) -> None:
+    """RabbitMQ's binding in the SDK writes `ce-` headers: received over HTTP they are the events,
+    and an event posted over HTTP has them in AMQP."""
+    subscribe(server)
+    connection = pika.BlockingConnection(pika.ConnectionParameters(port=server.amqp_port))
+    channel = connection.channel()
+    channel.exchange_declare("orders", "topic", durable=True)
+    channel.queue_declare("q", durable=True)
+    channel.queue_bind("q", "orders", "#")
+    channel.confirm_delivery()
+    sent = SDK_EVENTS[0]
+    message = rabbitmq.to_binary_event(sent)
+    properties = pika.BasicProperties(
+        content_type=message.content_type, headers=dict(message.headers), delivery_mode=2
+    )
+    channel.basic_publish("orders", "order.created", message.body, properties)
+    (got,) = receive(server, 1)
+    assert got["event"] == {
+        **EVENT,
+        "id": "json",
+        "datacontenttype": "application/json",
+        "time": got["event"]["time"],
+        "data": {"a": [1, "é"]},
+    }
+    call(server, "POST", "/topics/orders", [{**EVENT, "id": "x", "data": {"b": 2}}], BATCH)
+    found = []
+    for method, props, body in channel.consume("q", inactivity_timeout=WAIT_SECONDS_MAX):
+        assert method is not None, "nothing came"
+        found.append(
+            rabbitmq.from_binary_event(
+                rabbitmq.RabbitMQMessage(
+                    headers=props.headers, content_type=props.content_type, body=body
+                )
+            )
+        )
+        if len(found) == 2:
+            break
+    channel.cancel()
+    connection.close()
+    assert [(event.get_id(), event.get_data()) for event in found] == [
+        ("json", {"a": [1, "é"]}),
+        ("x", {"b": 2}),
+    ]
 
 
 # --- crashes and stops ------------------------------------------------------------------------

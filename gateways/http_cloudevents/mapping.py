@@ -18,19 +18,18 @@ RocketMQ are read in the layouts that exist in the wild:
     CE_ names for the attributes, bare names for extensions (the Java SDK)
     bare names only (EventMesh; rocketmq-eventbridge, with USEREXT_KEY as JSON)
 
-A message in structured mode by its media type (MQTT 5, AMQP) is that event. Any other message is
-wrapped: id from the broker's name and the record's position, so that it is the same whenever the
-message is read; source `/topics/<topic>`; type the tag; subject the path, as an MQTT subscriber
-would see it; time the store time. A message that claims to be an event but breaks the rules is
-wrapped too: it was accepted by another protocol, and a reader must get something valid.
+An AMQP message with attributes as headers (`ce-id`, the binding that RabbitMQ and Knative use) is
+that event, and so is a message in structured mode by its media type. Any other message is wrapped:
+id from the broker's name and the record's position, so that it is the same whenever the message is
+read; source `/topics/<topic>`; type the tag; subject the path, as an MQTT subscriber would see it;
+time the store time. A message that claims to be an event but breaks the rules is wrapped too: it
+was accepted by another protocol, and a reader must get something valid.
 """
 
 from __future__ import annotations
 
-import binascii
 import re
 import zlib
-from base64 import b64decode
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -41,6 +40,7 @@ import msgspec
 
 from broker.port import REST, Message, Words
 from core_log.kernels.batch import Batch
+from gateways.http_cloudevents.amqp_properties import read_properties
 from gateways.http_cloudevents.attributes import (
     FORBIDDEN,
     NAME,
@@ -214,6 +214,10 @@ def event_of(message: Message, *, broker_name: str) -> Event:
             return _prefixed_event(message)
         if "specversion" in properties and "source" in properties:
             return _bare_event(message)
+        if "PMQ_AMQP" in properties:
+            found = _amqp_attributes(properties["PMQ_AMQP"])
+            if "specversion" in found:
+                return _foreign_event(found, message.body)
         declared = content_type_of(properties)
         if declared is not None and media_type(declared) == STRUCTURED:
             return decode_structured(message.body)
@@ -289,6 +293,25 @@ def _bare_event(message: Message) -> Event:
     return _foreign_event(found, message.body)
 
 
+_AMQP_PREFIXES: Final = ("ce-", "cloudEvents_", "cloudEvents:")
+"""Of headers: what RabbitMQ's and Knative's binding writes, then the AMQP 1.0 binding's two."""
+
+
+def _amqp_attributes(packed: str) -> dict[str, str]:
+    """The attributes that an AMQP message has as headers, if any."""
+    content_type, headers = read_properties(packed)
+    for prefix in _AMQP_PREFIXES:
+        if prefix + "specversion" in headers:
+            found = {
+                name[len(prefix) :]: value
+                for name, value in headers.items()
+                if name.startswith(prefix)
+            }
+            found.pop("datacontenttype", None)
+            return found if content_type is None else found | {"datacontenttype": content_type}
+    return {}
+
+
 def _foreign_event(found: Mapping[str, str], body: bytes | None) -> Event:
     """An event of attributes that nobody has checked yet. Bad extensions are left out."""
     attributes: dict[str, str] = {}
@@ -337,34 +360,13 @@ def content_type_of(properties: Mapping[str, str]) -> str | None:
     """The media type of any message, if it says a valid one."""
     declared = properties.get("content-type")
     if declared is None and "PMQ_AMQP" in properties:
-        declared = amqp_content_type(properties["PMQ_AMQP"])
+        declared, _ = read_properties(properties["PMQ_AMQP"])
     if declared:
         try:
             check_value("datacontenttype", declared)
         except BadEvent:
             return None
     return declared or None
-
-
-_AMQP_CONTENT_TYPE: Final = 0x8000
-"""The flag of the first property, content-type (AMQP 4.2.6.1)."""
-_AMQP_HEAD_CHARACTERS: Final = 344
-"""Of base64: flags (2 bytes), size (1), a short string (255)."""
-
-
-def amqp_content_type(packed: str) -> str | None:
-    """`content_type` of AMQP content properties (flags, then the list), in base64.
-
-    It is the first property, so a bounded piece of the front is enough.
-    """
-    try:
-        raw = b64decode(packed[:_AMQP_HEAD_CHARACTERS])
-    except (binascii.Error, ValueError):
-        return None
-    if len(raw) < 3 or not int.from_bytes(raw[:2], "big") & _AMQP_CONTENT_TYPE:
-        return None
-    value = raw[3 : 3 + raw[2]]
-    return value.decode("ascii", "replace") if len(value) == raw[2] else None
 
 
 # --- dead letters -----------------------------------------------------------------------------

@@ -130,6 +130,8 @@ class PullSubscription:
                 "Too many locked events",
                 f"{len(self._locks)} events are received and not settled; acknowledge them first",
             )
+        if self._closed:
+            return []
         poll = _Poll(count_max, self._loop.create_future())
         self._polls.append(poll)
         self._serve()

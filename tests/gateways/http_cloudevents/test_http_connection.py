@@ -245,6 +245,50 @@ def test_a_client_that_goes_away_does_not_disturb() -> None:
     run(scenario())
 
 
+@pytest.mark.parametrize(
+    "sent",
+    [
+        HEAD + b"Content-Length: 100\r\n\r\nhalf",
+        HEAD + b"Transfer-Encoding: chunked\r\n\r\n40\r\nhalf",
+        HEAD + b"Content-Encoding: gzip\r\nContent-Length: 100\r\n\r\n\x1f\x8b",
+    ],
+)
+def test_half_a_body_is_nothing(sent: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    """The client is gone in the middle: nothing stored, nothing said, the budget given back."""
+
+    async def scenario() -> None:
+        async with http() as door:
+            _, writer = await asyncio.open_connection("127.0.0.1", door.bound)
+            writer.write(sent)
+            handlers = door.server._handlers
+            assert handlers is not None
+            await until(lambda: handlers._budget._requests == 1)
+            writer.close()
+            await until(lambda: handlers._budget._requests == 0)
+            assert handlers._budget._bytes == 0
+            assert door.port.stored == []
+
+    with caplog.at_level(logging.INFO):
+        run(scenario())
+    assert caplog.records == []
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        HEAD + b"Connection: close\r\nContent-Encoding: gzip\r\nContent-Length: 4\r\n\r\nnope",
+        HEAD + b"Connection: close\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+    ],
+)
+def test_a_broken_body_is_400(sent: bytes) -> None:
+    async def scenario() -> None:
+        async with http(limits=HttpLimits(linger_seconds_max=0.01)) as door:
+            assert b" 400 Bad Request" in await door.raw(sent)
+            assert door.port.stored == []
+
+    run(scenario())
+
+
 def test_a_bug_of_ours_is_500_without_details(caplog: pytest.LogCaptureFixture) -> None:
     """The client learns nothing about the inside, the operator all."""
 

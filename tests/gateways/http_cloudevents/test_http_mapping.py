@@ -286,11 +286,25 @@ def test_names_of_wrapped_messages(
     codec.decode_structured(codec.encode_structured(event))
 
 
-def amqp_properties(content_type: bytes | None) -> str:
+def short(text: str) -> bytes:
+    return bytes([len(text.encode())]) + text.encode()
+
+
+def amqp_properties(content_type: bytes | None = None, headers: bytes | None = None) -> str:
     """Content properties as AMQP 4.2.6.1 lays them out, with a delivery mode behind."""
-    flags = 0x1000 | (0x8000 if content_type is not None else 0)
-    first = b"" if content_type is None else bytes([len(content_type)]) + content_type
-    return b64encode(flags.to_bytes(2, "big") + first + b"\x02").decode()
+    flags = 0x1000
+    raw = b""
+    if content_type is not None:
+        flags |= 0x8000
+        raw += bytes([len(content_type)]) + content_type
+    if headers is not None:
+        flags |= 0x4000 | 0x2000
+        raw += short("gzip") + len(headers).to_bytes(4, "big") + headers
+    return b64encode(flags.to_bytes(2, "big") + raw + b"\x02").decode()
+
+
+def amqp_string(name: str, value: str) -> bytes:
+    return short(name) + b"S" + len(value.encode()).to_bytes(4, "big") + value.encode()
 
 
 @pytest.mark.parametrize(
@@ -298,6 +312,7 @@ def amqp_properties(content_type: bytes | None) -> str:
     [
         (amqp_properties(b"application/json"), "application/json"),
         (amqp_properties(b"x/" + b"y" * 253), "x/" + "y" * 253),
+        (amqp_properties(b"a/b", b""), "a/b"),
         (amqp_properties(None), None),
         (amqp_properties(b""), None),
         (amqp_properties(b"no media type"), None),
@@ -311,6 +326,59 @@ def amqp_properties(content_type: bytes | None) -> str:
 def test_content_type_of_amqp_messages(packed: str, content_type: str | None) -> None:
     found = mapping.content_type_of({"PMQ_AMQP": packed})
     assert found == content_type
+
+
+@pytest.mark.parametrize("prefix", ["ce-", "cloudEvents_", "cloudEvents:"])
+def test_attributes_in_amqp_headers(prefix: str) -> None:
+    """The bindings of RabbitMQ and of AMQP 1.0; every simple type as its canonical string."""
+    headers = b"".join(
+        (
+            amqp_string(prefix + "specversion", "1.0"),
+            amqp_string(prefix + "id", "7 €"),
+            amqp_string("x-other", "no attribute"),
+            amqp_string(prefix + "source", "/s"),
+            amqp_string(prefix + "datacontenttype", "is/ignored"),
+            short(prefix + "n") + b"I" + (-5).to_bytes(4, "big", signed=True),
+            short(prefix + "flag") + b"t\x01",
+            short("x-void") + b"V",
+            short("x-float") + b"d" + bytes(8),
+            short("x-table") + b"F" + (3).to_bytes(4, "big") + b"abc",
+            short(prefix + "time") + b"T" + (1_790_000_000).to_bytes(8, "big"),
+            short(prefix + "far") + b"T" + b"\xff" * 8,
+            amqp_string(prefix + "Bad-Name", "x"),
+            amqp_string(prefix + "type", "t"),
+        )
+    )
+    packed = amqp_properties(b"text/plain", headers)
+    event = event_of(message(b"hot", "key", PMQ_AMQP=packed, PMQ_PROTO="amqp"))
+    assert dict(event.attributes) == {
+        "specversion": "1.0",
+        "id": "7 €",
+        "source": "/s",
+        "n": "-5",
+        "flag": "true",
+        "time": "2026-09-21T14:13:20Z",
+        "type": "t",
+        "datacontenttype": "text/plain",
+    }
+    assert event.data == b"hot"
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        amqp_string("ce-specversion", "1.0"),
+        amqp_string("ce-specversion", "0.3") + amqp_string("ce-id", "1"),
+        b"\x0ece-specversion?",
+        amqp_string("ce-specversion", "1.0")[:-1],
+        short("ce-specversion") + b"S\x00\x00\x00\x01\xff",
+        (short("x") + b"V") * 300,
+    ],
+)
+def test_amqp_headers_that_are_no_event(headers: bytes) -> None:
+    event = event_of(message(b"x", "key", PMQ_AMQP=amqp_properties(None, headers)))
+    assert event.attributes["type"] == "key"
+    assert event.attributes["id"].startswith("b1-")
 
 
 @given(st.text(max_size=40) | st.binary(max_size=300).map(lambda raw: b64encode(raw).decode()))

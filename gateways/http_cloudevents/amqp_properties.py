@@ -1,0 +1,132 @@
+"""AMQP's content properties as the AMQP gateway keeps them, read as far as CloudEvents need them:
+the content type, and headers with simple values. Pure, and bounded by the bytes that are there.
+
+Layout (AMQP 4.2.6.1, 4.2.5.5): two bytes of flags, then the properties whose flags are set, in
+order: content-type and content-encoding as short strings, headers as a table of name, letter of
+the type, value. What comes behind is not looked at. A table that breaks off or has a letter that
+is not known ends the reading: what was found until there counts.
+"""
+
+from __future__ import annotations
+
+import binascii
+import struct
+from base64 import b64decode
+from datetime import UTC, datetime
+from typing import Final
+
+_CONTENT_TYPE: Final = 0x8000
+_CONTENT_ENCODING: Final = 0x4000
+_HEADERS: Final = 0x2000
+
+HEADERS_MAX: Final = 256
+"""Headers looked at. A CloudEvent has a dozen."""
+
+# Letter -> size of a value that is skipped or, where a layout stands, read as a number.
+_FIXED: Final = {
+    "t": (1, ">?"),
+    "b": (1, ">b"),
+    "B": (1, ">B"),
+    "s": (2, ">h"),
+    "u": (2, ">H"),
+    "I": (4, ">i"),
+    "i": (4, ">I"),
+    "l": (8, ">q"),
+    "L": (8, ">q"),
+    "T": (8, ">Q"),
+    "f": (4, ""),
+    "d": (8, ""),
+    "D": (5, ""),
+    "V": (0, ""),
+}
+_LONG: Final = "SxAF"
+"""Letters of values that begin with their size in four bytes."""
+
+
+class _Short(Exception):
+    """The bytes end before the value does."""
+
+
+class _Reader:
+    def __init__(self, raw: bytes) -> None:
+        self._raw = raw
+        self._at = 0
+
+    @property
+    def at(self) -> int:
+        return self._at
+
+    def take(self, size: int) -> bytes:
+        piece = self._raw[self._at : self._at + size]
+        if len(piece) != size:
+            raise _Short
+        self._at += size
+        return piece
+
+    def number(self, size: int) -> int:
+        return int.from_bytes(self.take(size), "big")
+
+    def short_string(self) -> str:
+        return self.take(self.number(1)).decode("utf-8", "replace")
+
+
+def read_properties(packed: str) -> tuple[str | None, dict[str, str]]:
+    """Content type and simple headers of content properties in base64.
+
+    Returns:
+        The content type or None; headers by name, as canonical strings of CloudEvents.
+    """
+    content_type: str | None = None
+    headers: dict[str, str] = {}
+    try:
+        reader = _Reader(b64decode(packed))
+        flags = reader.number(2)
+        if flags & _CONTENT_TYPE:
+            content_type = reader.short_string()
+        if flags & _CONTENT_ENCODING:
+            reader.short_string()
+        if flags & _HEADERS:
+            _read_table(reader, headers)
+    except (binascii.Error, ValueError, _Short):
+        pass  # It was checked when it was stored; whatever it is now, a reader gets the message.
+    return content_type, headers
+
+
+def _read_table(reader: _Reader, headers: dict[str, str]) -> None:
+    size = reader.number(4)
+    end = reader.at + size
+    for _ in range(HEADERS_MAX):
+        if reader.at >= end:
+            return
+        name = reader.short_string()
+        value = _read_value(reader)
+        if value is not None:
+            headers.setdefault(name, value)
+
+
+def _read_value(reader: _Reader) -> str | None:
+    """The next value as a canonical string; None for one that has none."""
+    letter = chr(reader.number(1))
+    if letter in _LONG:
+        raw = reader.take(reader.number(4))
+        return raw.decode("utf-8") if letter == "S" else None
+    if letter not in _FIXED:
+        raise _Short
+    size, layout = _FIXED[letter]
+    raw = reader.take(size)
+    if not layout:
+        return None
+    (value,) = struct.unpack(layout, raw)
+    if letter == "t":
+        return "true" if value else "false"
+    if letter == "T":
+        return _timestamp(value)
+    return str(value)
+
+
+def _timestamp(seconds: int) -> str | None:
+    try:
+        moment = datetime.fromtimestamp(seconds, tz=UTC)
+    except (OverflowError, ValueError, OSError):
+        return None  # Beyond the year 9999, which RFC 3339 cannot say.
+    return f"{moment:%Y-%m-%dT%H:%M:%S}Z"
