@@ -198,8 +198,8 @@ class PullSubscription:
         """The server stops: answer the waiting polls, with nothing."""
         self._answer_all()
 
-    def close(self, *, deleted: bool = False) -> None:
-        """Stop consuming and put everything back, unless the queue goes away too."""
+    def close(self) -> None:
+        """Stop consuming and put everything back."""
         if self._closed:
             return
         self._closed = True
@@ -209,9 +209,8 @@ class PullSubscription:
         offsets += [held.offset for held in self._ready]
         self._ready.clear()
         self._set_timer()
-        if not deleted:
-            for first, count in ranges(offsets):
-                self._queue.requeue(first, count)
+        for first, count in ranges(offsets):
+            self._queue.requeue(first, count)
 
     # --- inside -------------------------------------------------------------------------------
 

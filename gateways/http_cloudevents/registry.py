@@ -150,9 +150,13 @@ class Registry:
     async def delete(self, name: str) -> None:
         """Delete a subscription with its queue. Raises Problem: 404, 409, 503."""
         with self._change(name):
-            self.get(name)
-            await self._stop_part(name, drain_seconds=0.0, deleted=True)
-            position = self._port.delete_subscription(name)
+            subscription = self.get(name)
+            await self._stop_part(name, drain_seconds=0.0)
+            try:
+                position = self._port.delete_subscription(name)
+            except Refused:
+                self._start_part(subscription)
+                raise
             position = max(position, self._port.put_document(DOCUMENT_KIND, name, None))
             del self._subscriptions[name]
             await self._commits.wait(position)
@@ -246,12 +250,12 @@ class Registry:
         await self._stop_part(subscription.name, drain_seconds=subscription.config.timeout_seconds)
         self._start_part(subscription)
 
-    async def _stop_part(self, name: str, *, drain_seconds: float, deleted: bool = False) -> None:
+    async def _stop_part(self, name: str, *, drain_seconds: float) -> None:
         part = self._parts.pop(name, None)
         if isinstance(part, PullSubscription):
-            part.close(deleted=deleted)
+            part.close()
         elif part is not None:
-            await part.stop(drain_seconds, deleted=deleted)
+            await part.stop(drain_seconds)
 
     def _retire(self, subscription: Subscription, reason: str) -> None:
         """The sink answered 410. Called from the webhook's own task, which ends by itself."""

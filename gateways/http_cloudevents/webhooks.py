@@ -122,7 +122,7 @@ class Webhook:
 
     # --- stop ---------------------------------------------------------------------------------
 
-    async def stop(self, drain_seconds: float, *, deleted: bool = False) -> None:
+    async def stop(self, drain_seconds: float) -> None:
         """Let the request under way end, if it does so in time; put everything else back."""
         self._stopping = True
         if self._busy and drain_seconds > 0:
@@ -130,9 +130,8 @@ class Webhook:
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
         self._queue.cancel()
-        if not deleted:
-            for first, count in ranges(held.offset for held in self._window):
-                self._queue.requeue(first, count)
+        for first, count in ranges(held.offset for held in self._window):
+            self._queue.requeue(first, count)
         self._window.clear()
 
     # --- the delivery -------------------------------------------------------------------------

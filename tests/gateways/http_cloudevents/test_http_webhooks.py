@@ -614,3 +614,24 @@ def test_delete_ends_the_delivery() -> None:
             await until(lambda: sink.ids == ["a", "b"])
 
     run(scenario())
+
+
+def test_a_delete_that_the_engine_refuses_changes_nothing() -> None:
+    """Read-only for a moment: the subscription goes on as if nobody had asked."""
+
+    async def scenario() -> None:
+        async with http() as door, receiver() as sink:
+            queue = await subscribe(door, sink)
+            delete = door.port.delete_subscription
+
+            def refuse(name: str) -> int:
+                raise Refused(Reason.READ_ONLY, "read-only")
+
+            door.port.delete_subscription = refuse  # type: ignore[method-assign,assignment]
+            assert (await door.call("DELETE", "/subscriptions/s"))[0] == 503
+            await publish(door, "a")
+            await until(lambda: queue.settled == {0})
+            door.port.delete_subscription = delete  # type: ignore[method-assign]
+            assert (await door.call("DELETE", "/subscriptions/s"))[0] == 204
+
+    run(scenario())
