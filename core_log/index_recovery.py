@@ -88,6 +88,7 @@ def recover_indexes(
         result = passes.take_over(checkpoint)
         passes.rebuild(result, checkpoint.position, end)
     except Mismatch as mismatch:
+        checkpoint = None
         result = passes.start_anew()
         # Nothing is lost where the log is empty, and nothing is worth a word.
         result.rebuilt_all = str(mismatch) if start < end else ""

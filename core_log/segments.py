@@ -169,7 +169,6 @@ class Segments:
             self._files.unlink(path)  # one that an earlier attempt could not finish
             handle = self._files.open(path, create=True)
             self._files.preallocate(handle, self._segment_bytes)
-            self._files.fdatasync(handle)
         except OSError as error:
             if handle is not None:
                 self._discard(handle, path)

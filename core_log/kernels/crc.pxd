@@ -69,7 +69,8 @@ cdef extern from *:
     };
 
     /* size >= 16 */
-    POLYMQ_FOLD_TARGET static uint32_t polymq_crc_fold(uint32_t crc, const uint8_t *at, size_t size) {
+    POLYMQ_FOLD_TARGET static uint32_t polymq_crc_fold(uint32_t crc, const uint8_t *at,
+                                                       size_t size) {
         const __m128i by_512 = _mm_set_epi64x(0x1c6e41596LL, 0x154442bd4LL);
         const __m128i by_128 = _mm_set_epi64x(0x0ccaa009eLL, 0x1751997d0LL);
         const __m128i by_64 = _mm_set_epi64x(0, 0x163cd6124LL);

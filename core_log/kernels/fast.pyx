@@ -1,4 +1,5 @@
-# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
+# cython: initializedcheck=False
 """Sums, writing runs of rows, and what index entries tell, in C on pointers. `pure.py` says what
 each function does.
 
@@ -179,7 +180,8 @@ cdef inline bint part_fits(const int64_t *row, Py_ssize_t available) noexcept no
     return 0 <= row[0] <= available and 0 <= row[1] <= available - row[0]
 
 
-cdef const int64_t *rows_of(array.array rows, int64_t first, int64_t last, int64_t count) except? NULL:
+cdef const int64_t *rows_of(array.array rows, int64_t first, int64_t last,
+                            int64_t count) except? NULL:
     """The rows of a batch, if [first, last) are among them."""
     if not 0 <= first <= last <= count or count * COLUMNS > len(rows):
         raise IndexError("no such rows")

@@ -1,4 +1,5 @@
-# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
+# cython: initializedcheck=False
 """Walking over records in memory, in C on pointers. `pure_walk.py` says what each function does.
 
 Rules: the same functions, results and errors as `pure_walk.py`, for every input. The bytes may
@@ -11,51 +12,22 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memchr, memcmp, memcpy, memset
 
-from core_log.kernels.crc cimport crc_prepare, crc_update
+from core_log.kernels.crc cimport crc_prepare
 from core_log.kernels.numbers cimport get32, get64, put32, put64
+from core_log.kernels.record cimport (
+    BATCH_SIZE, BATCH_START, BATCH_START_SIZE, BODY_AT, BODY_SIZE_AT, CRC_START, CRC_START_SIZE,
+    DISPATCH_START, DISPATCH_START_SIZE, ENTRY_SIZE, MAGIC_BLANK, MAGIC_V1, OF_START, OF_START_SIZE,
+    POSITION_AT, PRIVATE_ENTRY_SIZE, PROPERTY_CRC_SIZE, RECORD_SIZE_MIN, STOP_BATCH, STOP_BLANK,
+    STOP_CRC, STOP_END, STOP_MAGIC, STOP_POSITION, STOP_SHORT, STOP_SIZE, STOP_ZERO, SYSTEM_FLAG_AT,
+    SYSTEM_TOPIC, SYSTEM_TOPIC_SIZE, TAGS_START, TAGS_START_SIZE, TARGETS_MAX, TARGET_SIZE,
+    batch_part, check, find_targets, has_topic, properties_at, read_hex, size_of,
+)
 
 from core_log.kernels import batch as _batch
 from core_log.kernels import layout as _layout
 from core_log.kernels.fast import java_hash
 
-# Copies of declarations in batch.py and layout.py, as C constants; checked below at import.
-cdef enum:
-    POSITION_AT = 28
-    SYSTEM_FLAG_AT = 36
-    BODY_SIZE_AT = 84
-    BODY_AT = 88
-    PROPERTY_CRC_SIZE = 20
-    TARGET_SIZE = 20
-    TARGETS_MAX = 256
-    ENTRY_SIZE = 20
-    PRIVATE_ENTRY_SIZE = 32
-    RECORD_SIZE_MIN = 112
-    BATCH_SIZE = 31
-    BATCH_START_SIZE = 6
-    DISPATCH_START_SIZE = 6
-    CRC_START_SIZE = 9
-    OF_START_SIZE = 7
-    TAGS_START_SIZE = 5
-    SYSTEM_TOPIC_SIZE = 20
-    STOP_END = 0
-    STOP_SHORT = 1
-    STOP_BLANK = 2
-    STOP_ZERO = 3
-    STOP_MAGIC = 4
-    STOP_SIZE = 5
-    STOP_POSITION = 6
-    STOP_CRC = 7
-    STOP_BATCH = 8
-
-cdef uint32_t MAGIC_V1 = 0xDAA320A7u
-cdef uint32_t MAGIC_BLANK = 0xCBD43194u
-cdef const char *BATCH_START = b"PMQ_B\x01"
-cdef const char *DISPATCH_START = b"PMQ_Q\x01"
-cdef const char *CRC_START = b"__CRC32#\x01"
-cdef const char *OF_START = b"PMQ_OF\x01"
-cdef const char *TAGS_START = b"TAGS\x01"
-cdef const char *SYSTEM_TOPIC = b"RMQ_SYS_POLYMQ_STATE"
-
+# record.pxd has copies of declarations in batch.py and layout.py.
 if (
     (_batch.MAGIC_V1, _batch.MAGIC_BLANK) != (MAGIC_V1, MAGIC_BLANK)
     or (_batch.RECORD_POSITION_AT, _batch.RECORD_BODY_SIZE_AT, _batch.RECORD_BODY_AT)
@@ -63,11 +35,13 @@ if (
     or _batch.RECORD_SYSTEM_FLAG_AT != SYSTEM_FLAG_AT
     or (_batch.PROPERTY_CRC_SIZE, _batch.DISPATCH_TARGET_SIZE, _batch.DISPATCH_TARGETS_MAX)
     != (PROPERTY_CRC_SIZE, TARGET_SIZE, TARGETS_MAX)
-    or (_batch.PROPERTY_DISPATCH, _batch.PROPERTY_CRC) != (b"PMQ_Q", b"__CRC32#")
-    or (_layout.PROPERTY_BATCH, _layout.PROPERTY_OF, _layout.PROPERTY_TAGS)
-    != (b"PMQ_B", b"PMQ_OF", b"TAGS")
-    or (_layout.SYSTEM_TOPIC, _layout.PROPERTY_BATCH_SIZE, _layout.NO_BATCH)
-    != (b"RMQ_SYS_POLYMQ_STATE", BATCH_SIZE, (-1, 0, 0))
+    or (_batch.PROPERTY_DISPATCH + b"\x01", _batch.PROPERTY_CRC + b"\x01")
+    != (DISPATCH_START[:DISPATCH_START_SIZE], CRC_START[:CRC_START_SIZE])
+    or (_layout.PROPERTY_BATCH + b"\x01", _layout.PROPERTY_OF + b"\x01")
+    != (BATCH_START[:BATCH_START_SIZE], OF_START[:OF_START_SIZE])
+    or (_layout.PROPERTY_TAGS + b"\x01", _layout.SYSTEM_TOPIC)
+    != (TAGS_START[:TAGS_START_SIZE], SYSTEM_TOPIC[:SYSTEM_TOPIC_SIZE])
+    or (_layout.PROPERTY_BATCH_SIZE, _layout.NO_BATCH) != (BATCH_SIZE, (-1, 0, 0))
     or (_layout.ENTRY_SIZE, _layout.PRIVATE_ENTRY_SIZE, _layout.RECORD_SIZE_MIN)
     != (ENTRY_SIZE, PRIVATE_ENTRY_SIZE, RECORD_SIZE_MIN)
     or (_layout.STOP_END, _layout.STOP_SHORT, _layout.STOP_BLANK, _layout.STOP_ZERO)
@@ -81,136 +55,7 @@ if (
 crc_prepare(1)
 
 
-# --- parts of a record ------------------------------------------------------------------------
-
-
-cdef inline bint crc_matches(const uint8_t *at, uint32_t value) noexcept nogil:
-    """Whether the checksum property at `at` says this CRC."""
-    cdef int index
-    value &= 0x7FFFFFFF
-    if memcmp(at, CRC_START, CRC_START_SIZE) != 0 or at[PROPERTY_CRC_SIZE - 1] != 2:
-        return False
-    for index in range(CRC_START_SIZE, PROPERTY_CRC_SIZE - 1):
-        if at[index] != 48 + value % 10:
-            return False
-        value = value / 10
-    return True
-
-
-cdef int check(const uint8_t *at, int64_t available, int64_t position) noexcept nogil:
-    """`check_record` of pure_walk.py."""
-    cdef uint32_t magic
-    cdef int64_t size, body_size, topic_size, frame
-    if available < 8:
-        return STOP_SHORT
-    size = get32(at)
-    magic = get32(at + 4)
-    if magic != MAGIC_V1:
-        if magic == MAGIC_BLANK:
-            return STOP_BLANK
-        return STOP_ZERO if size == 0 and magic == 0 else STOP_MAGIC
-    if size < RECORD_SIZE_MIN:
-        return STOP_SIZE
-    if available < BODY_AT:
-        return STOP_SHORT
-    if position >= 0 and get64(at + POSITION_AT) != position:
-        return STOP_POSITION
-    body_size = get32(at + BODY_SIZE_AT)
-    if body_size > size - RECORD_SIZE_MIN:
-        return STOP_SIZE
-    if size > available:
-        return STOP_SHORT
-    topic_size = at[BODY_AT + body_size]
-    frame = BODY_AT + body_size + 3 + topic_size
-    if topic_size == 0 or frame > size - PROPERTY_CRC_SIZE:
-        return STOP_SIZE
-    if frame + (<int64_t>at[frame - 2] << 8 | at[frame - 1]) != size:
-        return STOP_SIZE
-    if crc_matches(at + size - PROPERTY_CRC_SIZE, crc_update(0, at, size - PROPERTY_CRC_SIZE)):
-        return STOP_END
-    return STOP_CRC
-
-
-cdef inline int64_t properties_at(const uint8_t *at) noexcept nogil:
-    """Where the properties of a sound record start, from its start."""
-    cdef int64_t topic_at = BODY_AT + <int64_t>get32(at + BODY_SIZE_AT)
-    return topic_at + 3 + at[topic_at]
-
-
-cdef inline int64_t size_of(const uint8_t *at, int64_t available) noexcept nogil:
-    """The size of a record that was checked before; -1 if that can not be."""
-    cdef int64_t size, body_size
-    if available < RECORD_SIZE_MIN:
-        return -1
-    size = get32(at)
-    body_size = get32(at + BODY_SIZE_AT)
-    if size < RECORD_SIZE_MIN or size > available or body_size > size - RECORD_SIZE_MIN:
-        return -1
-    return size if properties_at(at) + PROPERTY_CRC_SIZE <= size else -1
-
-
-cdef inline bint read_hex(const uint8_t *at, int digits, uint64_t *value) noexcept nogil:
-    """The number that lower-case hex digits say; false if one is none."""
-    cdef int index
-    cdef uint8_t digit
-    value[0] = 0
-    for index in range(digits):
-        digit = at[index]
-        if 48 <= digit <= 57:
-            digit -= 48
-        elif 97 <= digit <= 102:
-            digit -= 87
-        else:
-            return False
-        value[0] = value[0] << 4 | digit
-    return True
-
-
-cdef bint batch_part(const uint8_t *at, int64_t size, uint64_t *part) noexcept nogil:
-    """part[0..2] = id, index, count of a sound record's `PMQ_B`; false if it has none."""
-    cdef int64_t start = size - PROPERTY_CRC_SIZE - BATCH_SIZE
-    if start < properties_at(at) or memcmp(at + start, BATCH_START, BATCH_START_SIZE) != 0:
-        return False
-    if at[start + BATCH_SIZE - 1] != 2:
-        return False
-    start += BATCH_START_SIZE
-    return (
-        read_hex(at + start, 16, part) and read_hex(at + start + 16, 4, part + 1)
-        and read_hex(at + start + 20, 4, part + 2)
-    )
-
-
-cdef int find_targets(const uint8_t *at, int64_t size, const uint8_t **digits) noexcept nogil:
-    """How many targets a sound record's `PMQ_Q` has, and where their digits are."""
-    cdef uint64_t part[3]
-    cdef uint64_t ignored
-    cdef int64_t start = properties_at(at)
-    cdef int64_t end = size - PROPERTY_CRC_SIZE
-    cdef int64_t place
-    cdef int count, index
-    if batch_part(at, size, part):
-        end -= BATCH_SIZE
-    if end <= start or at[end - 1] != 2:
-        return 0
-    for count in range(1, TARGETS_MAX + 1):
-        place = end - 1 - count * TARGET_SIZE
-        if place - DISPATCH_START_SIZE < start:
-            return 0
-        if at[place - 1] == 1:
-            if memcmp(at + place - DISPATCH_START_SIZE, DISPATCH_START, DISPATCH_START_SIZE) != 0:
-                return 0
-            for index in range(2 * count):
-                if not read_hex(at + place + 10 * index, 10, &ignored):
-                    return 0
-            digits[0] = at + place
-            return count
-    return 0
-
-
-cdef inline bint has_topic(const uint8_t *properties, const char *topic,
-                           Py_ssize_t size) noexcept nogil:
-    """Whether the record whose properties start there has this topic."""
-    return properties[-3 - size] == size and memcmp(properties - 2 - size, topic, size) == 0
+# --- entries ----------------------------------------------------------------------------------
 
 
 cdef object tag_hash(const uint8_t *at, const uint8_t *end):

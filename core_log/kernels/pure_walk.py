@@ -291,9 +291,7 @@ def find_system(memory: Memory, start: int, end: int, topic: bytes, name: bytes)
     return found
 
 
-def find_marked(
-    memory: Memory, start: int, end: int, topic: bytes, system_flags: int
-) -> list[int]:
+def find_marked(memory: Memory, start: int, end: int, topic: bytes, system_flags: int) -> list[int]:
     """Starts of the sound records in memory[start:end] that have this topic, or one of these bits
     in their system flag."""
     found = []

@@ -48,8 +48,10 @@ def test_a_run_is_what_has_equal_topic_and_constant_part(
 ) -> None:
     """The definition, record by record, against both kernels."""
     memory = b"".join(records[kind] for kind in picked)
-    kinds = [(KINDS[k].topic, KINDS[k].properties[:constant_size]) for k in picked]
-    if any(len(properties) < constant_size for _, properties in kinds):
+    kinds: list[tuple[bytes, object]] = [
+        (KINDS[k].topic, KINDS[k].properties[:constant_size]) for k in picked
+    ]
+    if any(len(KINDS[k].properties) < constant_size for k in picked):
         kinds = [(KINDS[k].topic, k) for k in picked]  # the checksum follows: nearly all differ
         assert pure_walk.record_run(memory, 0, len(memory), constant_size) == (
             fast_walk.record_run(memory, 0, len(memory), constant_size)
