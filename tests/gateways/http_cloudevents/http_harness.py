@@ -17,7 +17,7 @@ from aiohttp import web
 from gateways.http_cloudevents.limits import HttpLimits, WebhookSettings
 from gateways.http_cloudevents.server import HttpServer
 from net.connection import Context
-from tests.gateways.http_cloudevents.http_spy_port import SpyPort
+from tests.gateways.http_cloudevents.http_spy_port import SpyPort, SpyQueue
 
 LOOPBACK = (ipaddress.ip_network("127.0.0.0/8"),)
 EVENT = {"specversion": "1.0", "id": "1", "source": "/s", "type": "t"}
@@ -225,3 +225,16 @@ async def receiver(*answers: int | Answer) -> AsyncIterator[Receiver]:
         yield found
     finally:
         await runner.cleanup()
+
+
+async def subscribe_webhook(door: Http, sink: Receiver, name: str = "s", **body: Any) -> SpyQueue:
+    wanted = {"topic": "orders", "sink": sink.url, **body}
+    status, answer, _ = await door.call("PUT", f"/subscriptions/{name}", wanted)
+    assert status in (200, 201), answer
+    return door.port.queues[f"sub:{name}"]
+
+
+async def publish_batch(door: Http, *ids: str, **headers: str) -> None:
+    """Events in one batch, so that they are there together."""
+    body = json.dumps([{**EVENT, "id": one, "data": one, **headers} for one in ids]).encode()
+    assert await door.publish(body, BATCH) == (204, None)

@@ -7,8 +7,6 @@ import contextlib
 import json
 import logging
 from base64 import b64encode
-from collections.abc import Iterator
-from typing import Any
 
 import pytest
 from aiohttp import web
@@ -16,41 +14,19 @@ from aiohttp import web
 from broker.port import Reason, Refused
 from gateways.http_cloudevents.limits import HttpLimits
 from tests.gateways.http_cloudevents.http_harness import (
-    BATCH,
     BINARY,
     EVENT,
     STRUCTURED,
-    Http,
-    Receiver,
-    Sleeps,
     http,
+    publish_batch,
     receiver,
     run,
+    subscribe_webhook,
     until,
 )
-from tests.gateways.http_cloudevents.http_spy_port import SpyPort, SpyQueue
+from tests.gateways.http_cloudevents.http_spy_port import SpyPort
 
-
-@pytest.fixture(autouse=True)
-def _quiet(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
-    """No delivery may end in a mistake of ours, whatever a test does to it."""
-    yield
-    errors = [record for record in caplog.get_records("call") if record.levelno >= logging.ERROR]
-    assert errors == []
-
-
-async def subscribe(door: Http, sink: Receiver, name: str = "s", **body: Any) -> SpyQueue:
-    wanted = {"topic": "orders", "sink": sink.url, **body}
-    status, answer, _ = await door.call("PUT", f"/subscriptions/{name}", wanted)
-    assert status in (200, 201), answer
-    return door.port.queues[f"sub:{name}"]
-
-
-async def publish(door: Http, *ids: str, **headers: str) -> None:
-    """Events in one batch, so that they are there together."""
-    body = json.dumps([{**EVENT, "id": one, "data": one, **headers} for one in ids]).encode()
-    assert await door.publish(body, BATCH) == (204, None)
-
+pytestmark = pytest.mark.usefixtures("no_mistakes")
 
 RETRY = {"attemptsMax": 3, "firstSeconds": 2, "waitSecondsMax": 10}
 
@@ -63,7 +39,7 @@ def test_binary_delivery() -> None:
 
     async def scenario() -> None:
         async with http() as door, receiver() as sink:
-            queue = await subscribe(door, sink)
+            queue = await subscribe_webhook(door, sink)
             body = b'{"a" :1.10,\n "a":2}'
             headers = {**BINARY, "ce-subject": "Euro%20%E2%82%AC", "Content-Type": "text/x"}
             await door.publish(body, headers)
@@ -85,7 +61,7 @@ def test_binary_delivery() -> None:
 def test_structured_delivery() -> None:
     async def scenario() -> None:
         async with http() as door, receiver() as sink:
-            queue = await subscribe(door, sink, config={"mode": "structured"})
+            queue = await subscribe_webhook(door, sink, config={"mode": "structured"})
             document = json.dumps({**EVENT, "n": 5, "data": {"a": 1.5}}).encode()
             await door.publish(document, STRUCTURED)
             await until(lambda: queue.settled)
@@ -99,8 +75,8 @@ def test_structured_delivery() -> None:
 def test_batched_delivery_keeps_the_order() -> None:
     async def scenario() -> None:
         async with http() as door, receiver() as sink:
-            queue = await subscribe(door, sink, config={"mode": "batch", "maxBatch": 4})
-            await publish(door, *"abcdefghij")
+            queue = await subscribe_webhook(door, sink, config={"mode": "batch", "maxBatch": 4})
+            await publish_batch(door, *"abcdefghij")
             await until(lambda: len(queue.settled) == 10)
             batches = [[one["id"] for one in json.loads(got.body)] for got in sink.deliveries]
             assert batches == [list("abcd"), list("efgh"), list("ij")]
@@ -114,8 +90,8 @@ def test_batches_are_bounded_in_bytes() -> None:
     async def scenario() -> None:
         limits = HttpLimits(webhook_batch_bytes_max=10)
         async with http(limits=limits) as door, receiver() as sink:
-            queue = await subscribe(door, sink, config={"mode": "batch"})
-            await publish(door, "aaaa", "bb", "c" * 20, "d")
+            queue = await subscribe_webhook(door, sink, config={"mode": "batch"})
+            await publish_batch(door, "aaaa", "bb", "c" * 20, "d")
             await until(lambda: len(queue.settled) == 4)
             batches = [[one["id"] for one in json.loads(got.body)] for got in sink.deliveries]
             assert batches == [["aaaa", "bb"], ["c" * 20], ["d"]]
@@ -138,7 +114,7 @@ def test_what_binary_mode_cannot_carry_goes_structured(
 
     async def scenario() -> None:
         async with http() as door, receiver() as sink:
-            queue = await subscribe(door, sink)
+            queue = await subscribe_webhook(door, sink)
             await door.publish(body, {**BINARY, **headers})
             await until(lambda: queue.settled)
             (got,) = sink.deliveries
@@ -155,7 +131,7 @@ def test_a_plain_message_is_delivered_with_its_bytes() -> None:
 
     async def scenario() -> None:
         async with http() as door, receiver() as sink:
-            queue = await subscribe(door, sink)
+            queue = await subscribe_webhook(door, sink)
             door.port.add("orders", "eu.new", b"\x00\xff", {"PMQ_PROTO": "mqtt"})
             door.port.flush()
             await until(lambda: queue.settled)
@@ -171,8 +147,8 @@ def test_a_token_in_the_url_is_not_cached_nor_logged(caplog: pytest.LogCaptureFi
     async def scenario() -> None:
         async with http() as door, receiver(400) as sink:
             sink.url += "?access_token=s3cret"
-            queue = await subscribe(door, sink)
-            await publish(door, "a")
+            queue = await subscribe_webhook(door, sink)
+            await publish_batch(door, "a")
             await until(lambda: queue.settled)
             (got,) = sink.deliveries
             assert got.path == "/hook?access_token=s3cret"
@@ -192,8 +168,8 @@ def test_a_token_in_the_url_is_not_cached_nor_logged(caplog: pytest.LogCaptureFi
 def test_success_settles(status: int) -> None:
     async def scenario() -> None:
         async with http() as door, receiver(status) as sink:
-            queue = await subscribe(door, sink)
-            await publish(door, "a")
+            queue = await subscribe_webhook(door, sink)
+            await publish_batch(door, "a")
             await until(lambda: queue.settled == {0})
             assert len(sink.deliveries) == 1
 
@@ -206,8 +182,8 @@ def test_failures_are_retried_in_order(status: int) -> None:
 
     async def scenario() -> None:
         async with http() as door, receiver(status, status, 204) as sink:
-            queue = await subscribe(door, sink, config={"retry": RETRY})
-            await publish(door, "a", "b")
+            queue = await subscribe_webhook(door, sink, config={"retry": RETRY})
+            await publish_batch(door, "a", "b")
             await until(lambda: queue.settled == {0, 1})
             assert sink.ids == ["a", "a", "a", "b"]
             assert door.sleeps.seconds == [1.0, 2.0]
@@ -221,8 +197,8 @@ def test_a_refusal_is_a_dead_letter(status: int) -> None:
 
     async def scenario() -> None:
         async with http() as door, receiver(status, 204) as sink:
-            queue = await subscribe(door, sink)
-            await publish(door, "a", "b")
+            queue = await subscribe_webhook(door, sink)
+            await publish_batch(door, "a", "b")
             await until(lambda: queue.settled == {0, 1})
             assert sink.ids == ["a", "b"]
             letter = door.port.stored[-1]
@@ -242,9 +218,9 @@ def test_a_refusal_is_a_dead_letter(status: int) -> None:
 def test_redirects_are_not_followed() -> None:
     async def scenario() -> None:
         async with http() as door, receiver() as other, receiver() as sink:
-            queue = await subscribe(door, sink)
+            queue = await subscribe_webhook(door, sink)
             sink.location = other.url
-            await publish(door, "a")
+            await publish_batch(door, "a")
             await until(lambda: queue.settled)
             assert other.requests == []
 
@@ -255,8 +231,8 @@ def test_attempts_are_bounded() -> None:
     async def scenario() -> None:
         async with http() as door, receiver(500, 500, 500, 204) as sink:
             config = {"retry": RETRY, "deadLetterTopic": "dead"}
-            queue = await subscribe(door, sink, config=config)
-            await publish(door, "a", "b")
+            queue = await subscribe_webhook(door, sink, config=config)
+            await publish_batch(door, "a", "b")
             await until(lambda: queue.settled == {0, 1})
             assert sink.ids == ["a", "a", "a", "b"]
             letter = door.port.stored[-1]
@@ -273,8 +249,8 @@ def test_retry_after_is_obeyed() -> None:
 
     async def scenario() -> None:
         async with http() as door, receiver(busy, 204) as sink:
-            queue = await subscribe(door, sink, config={"retry": RETRY})
-            await publish(door, "a")
+            queue = await subscribe_webhook(door, sink, config={"retry": RETRY})
+            await publish_batch(door, "a")
             await until(lambda: queue.settled)
             assert door.sleeps.seconds == [77.0]
 
@@ -288,8 +264,8 @@ def test_gone_disables_the_subscription() -> None:
         port = SpyPort()
         async with receiver(410) as sink:
             async with http(port) as door:
-                queue = await subscribe(door, sink)
-                await publish(door, "a", "b")
+                queue = await subscribe_webhook(door, sink)
+                await publish_batch(door, "a", "b")
                 await until(lambda: queue.consumer is None)
                 _, shown, _ = await door.call("GET", "/subscriptions/s")
                 assert shown["status"] == {
@@ -300,9 +276,9 @@ def test_gone_disables_the_subscription() -> None:
                 assert queue.requeued == [0, 1]
             async with http(port) as door:
                 assert queue.consumer is None, "after a restart too"
-                await publish(door, "c")
+                await publish_batch(door, "c")
                 assert len(sink.deliveries) == 1
-                await subscribe(door, sink)
+                await subscribe_webhook(door, sink)
                 await until(lambda: queue.settled == {0, 1, 2})
                 assert len(sink.handshakes) == 2
                 assert sink.ids == ["a", "a", "b", "c"]
@@ -331,8 +307,8 @@ def test_network_errors_are_retried() -> None:
     async def scenario() -> None:
         async with http() as door, receiver(cut, nonsense, slow, 204) as sink:
             config = {"timeoutSeconds": 0.2, "retry": {"attemptsMax": 4}}
-            queue = await subscribe(door, sink, config=config)
-            await publish(door, "a")
+            queue = await subscribe_webhook(door, sink, config=config)
+            await publish_batch(door, "a")
             await until(lambda: queue.settled)
             assert sink.ids == ["a"] * 4
             assert all(message.topic == "orders" for message in door.port.stored)
@@ -357,8 +333,8 @@ def test_an_endless_answer_is_not_read() -> None:
 
     async def scenario() -> None:
         async with http() as door, receiver(endless, 204) as sink:
-            queue = await subscribe(door, sink)
-            await publish(door, "a", "b")
+            queue = await subscribe_webhook(door, sink)
+            await publish_batch(door, "a", "b")
             await until(lambda: queue.settled == {0, 1})
             reply = door.port.stored[-1].properties["PMQ_DLQ_REPLY"]
             assert reply == "x" * 1024
@@ -380,8 +356,8 @@ def test_a_refused_batch_is_sent_one_by_one() -> None:
 
     async def scenario() -> None:
         async with http() as door, receiver(*[judge] * 20) as sink:
-            queue = await subscribe(door, sink, config={"mode": "batch", "maxBatch": 4})
-            await publish(door, "a", "bad", "c", "d", "e", "f")
+            queue = await subscribe_webhook(door, sink, config={"mode": "batch", "maxBatch": 4})
+            await publish_batch(door, "a", "bad", "c", "d", "e", "f")
             await until(lambda: len(queue.settled) == 6)
             batches = [[one["id"] for one in json.loads(got.body)] for got in sink.deliveries]
             assert batches == [["a", "bad", "c", "d"], ["a"], ["bad"], ["c"], ["d"], ["e", "f"]]
@@ -401,8 +377,8 @@ def test_a_batch_that_fails_to_the_end_is_sent_one_by_one() -> None:
     async def scenario() -> None:
         async with http() as door, receiver(*[judge] * 20) as sink:
             config = {"mode": "batch", "maxBatch": 3, "retry": RETRY}
-            queue = await subscribe(door, sink, config=config)
-            await publish(door, "a", "bad", "c", "d")
+            queue = await subscribe_webhook(door, sink, config=config)
+            await publish_batch(door, "a", "bad", "c", "d")
             await until(lambda: len(queue.settled) == 4)
             batches = [[one["id"] for one in json.loads(got.body)] for got in sink.deliveries]
             assert batches == [["a", "bad", "c"]] * 3 + [["a"], ["bad"], ["c"], ["d"]]
@@ -419,8 +395,8 @@ def test_a_dead_letter_that_cannot_be_stored_is_tried_again() -> None:
 
     async def scenario() -> None:
         async with http() as door, receiver(400, 204) as sink:
-            queue = await subscribe(door, sink)
-            await publish(door, "a", "b")
+            queue = await subscribe_webhook(door, sink)
+            await publish_batch(door, "a", "b")
             door.port.refusals = [Refused(Reason.STORAGE_FULL, "full")] * 3
             await until(lambda: queue.settled == {0, 1})
             assert sink.ids == ["a", "b"]
@@ -434,10 +410,10 @@ def test_filters_decide_what_is_delivered() -> None:
     async def scenario() -> None:
         async with http() as door, receiver() as sink:
             filters = [{"any": [{"exact": {"region": "eu"}}, {"exact": {"region": "us"}}]}]
-            queue = await subscribe(door, sink, filters=filters)
-            await publish(door, "a", region="eu")
-            await publish(door, "b", region="ap")
-            await publish(door, "c", region="us")
+            queue = await subscribe_webhook(door, sink, filters=filters)
+            await publish_batch(door, "a", region="eu")
+            await publish_batch(door, "b", region="ap")
+            await publish_batch(door, "c", region="us")
             await until(lambda: queue.settled == {0, 1, 2})
             assert len(sink.deliveries) == 2
 
@@ -456,8 +432,8 @@ def test_the_window_is_bounded() -> None:
     async def scenario() -> None:
         limits = HttpLimits(webhook_window_count=5, webhook_window_bytes=40)
         async with http(limits=limits) as door, receiver(slow) as sink:
-            queue = await subscribe(door, sink)
-            await publish(door, *(str(n) for n in range(50)))
+            queue = await subscribe_webhook(door, sink)
+            await publish_batch(door, *(str(n) for n in range(50)))
             await until(lambda: sink.deliveries)
             assert queue.delivered == {0, 1, 2, 3, 4}
             release.set()
@@ -476,9 +452,9 @@ def test_subscriptions_do_not_wait_for_each_other() -> None:
 
     async def scenario() -> None:
         async with http() as door, receiver(never) as stuck, receiver() as fine:
-            await subscribe(door, stuck, "stuck")
-            queue = await subscribe(door, fine, "fine")
-            await publish(door, *"abcdef")
+            await subscribe_webhook(door, stuck, "stuck")
+            queue = await subscribe_webhook(door, fine, "fine")
+            await publish_batch(door, *"abcdef")
             await until(lambda: len(queue.settled) == 6)
             assert fine.ids == list("abcdef")
             assert stuck.ids == ["a"]
@@ -492,146 +468,11 @@ def test_the_granted_rate_is_kept() -> None:
     async def scenario() -> None:
         async with http() as door, receiver() as sink:
             sink.consent = {"WebHook-Allowed-Origin": "*", "WebHook-Allowed-Rate": "60"}
-            queue = await subscribe(door, sink)
-            await publish(door, *"abc")
+            queue = await subscribe_webhook(door, sink)
+            await publish_batch(door, *"abc")
             await until(lambda: len(queue.settled) == 3)
             assert len(door.sleeps.seconds) == 2
             assert door.sleeps.seconds[0] == pytest.approx(1.0, abs=0.2)
             assert door.sleeps.seconds[1] == pytest.approx(2.0, abs=0.2), "no time has passed"
-
-    run(scenario())
-
-
-# --- change, delete, stop ---------------------------------------------------------------------
-
-
-def test_stop_lets_the_delivery_under_way_end() -> None:
-    """Its answer counts; nothing else is started; the rest goes back to the queue."""
-
-    release = asyncio.Event()
-
-    async def slow(request: web.Request) -> web.Response:
-        await release.wait()
-        return web.Response(status=204)
-
-    async def scenario() -> None:
-        port = SpyPort()
-        async with receiver(slow) as sink:
-            async with http(port) as door:
-                queue = await subscribe(door, sink)
-                await publish(door, "a", "b")
-                await until(lambda: sink.deliveries)
-                stop = asyncio.create_task(door.server.stop(5.0))
-                await asyncio.sleep(0)
-                release.set()
-                await stop
-                assert (queue.settled, queue.requeued) == ({0}, [1])
-            async with http(port):
-                await until(lambda: queue.settled == {0, 1})
-                assert sink.ids == ["a", "b"]
-
-    run(scenario())
-
-
-def test_stop_abandons_what_takes_too_long() -> None:
-    """Not settled: it is delivered again after the start, perhaps a second time."""
-
-    async def never(request: web.Request) -> web.Response:
-        await asyncio.Event().wait()
-        return web.Response()
-
-    async def scenario() -> None:
-        port = SpyPort()
-        async with receiver(never) as sink:
-            async with http(port, drain_seconds=0.05) as door:
-                queue = await subscribe(door, sink)
-                await publish(door, "a", "b")
-                await until(lambda: sink.deliveries)
-            assert (queue.settled, queue.requeued) == (set(), [0, 1])
-            async with http(port):
-                await until(lambda: queue.settled == {0, 1})
-                assert sink.ids == ["a", "a", "b"]
-
-    run(scenario())
-
-
-def test_stop_does_not_wait_for_a_retry() -> None:
-    async def scenario() -> None:
-        sleeps = Sleeps(at_once=False)
-        async with receiver(500) as sink, http(sleeps=sleeps, drain_seconds=20.0) as door:
-            queue = await subscribe(door, sink)
-            await publish(door, "a")
-            await until(lambda: sleeps.seconds)
-            await asyncio.wait_for(door.server.stop(20.0), 2.0)
-            assert queue.requeued == [0]
-
-    run(scenario())
-
-
-def test_a_changed_sink_gets_the_rest() -> None:
-    """PUT with another sink: what the old one did not take goes to the new one, in order."""
-
-    async def scenario() -> None:
-        sleeps = Sleeps(at_once=False)
-        async with http(sleeps=sleeps) as door, receiver(204, 500) as old, receiver() as new:
-            queue = await subscribe(door, old)
-            await publish(door, *"abc")
-            await until(lambda: sleeps.seconds)
-            await subscribe(door, new)
-            await until(lambda: len(queue.settled) == 3)
-            assert (old.ids, new.ids) == (["a", "b"], ["b", "c"])
-
-    run(scenario())
-
-
-def test_a_webhook_can_become_a_pull_subscription() -> None:
-    async def scenario() -> None:
-        sleeps = Sleeps(at_once=False)
-        async with http(sleeps=sleeps) as door, receiver(500) as sink:
-            await subscribe(door, sink)
-            await publish(door, "a")
-            await until(lambda: sleeps.seconds)
-            status, _, _ = await door.call("PUT", "/subscriptions/s", {"topic": "orders"})
-            assert status == 200
-            path = "/topics/orders/subscriptions/s:receive?maxWaitTime=5"
-            _, body, _ = await door.call("POST", path)
-            assert [one["event"]["id"] for one in body["value"]] == ["a"]
-
-    run(scenario())
-
-
-def test_delete_ends_the_delivery() -> None:
-    async def scenario() -> None:
-        sleeps = Sleeps(at_once=False)
-        async with http(sleeps=sleeps) as door, receiver(500) as sink:
-            await subscribe(door, sink)
-            await publish(door, "a")
-            await until(lambda: sleeps.seconds)
-            assert (await door.call("DELETE", "/subscriptions/s"))[0] == 204
-            assert door.port.queues == {}
-            await subscribe(door, sink)
-            await publish(door, "b")
-            await until(lambda: sink.ids == ["a", "b"])
-
-    run(scenario())
-
-
-def test_a_delete_that_the_engine_refuses_changes_nothing() -> None:
-    """Read-only for a moment: the subscription goes on as if nobody had asked."""
-
-    async def scenario() -> None:
-        async with http() as door, receiver() as sink:
-            queue = await subscribe(door, sink)
-            delete = door.port.delete_subscription
-
-            def refuse(name: str) -> int:
-                raise Refused(Reason.READ_ONLY, "read-only")
-
-            door.port.delete_subscription = refuse  # type: ignore[method-assign,assignment]
-            assert (await door.call("DELETE", "/subscriptions/s"))[0] == 503
-            await publish(door, "a")
-            await until(lambda: queue.settled == {0})
-            door.port.delete_subscription = delete  # type: ignore[method-assign]
-            assert (await door.call("DELETE", "/subscriptions/s"))[0] == 204
 
     run(scenario())
