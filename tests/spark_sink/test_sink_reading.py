@@ -144,6 +144,13 @@ def test_answers_that_make_no_sense(server: TopicServer) -> None:
         read(Liar(pulled(20)), wanted(0, 2))
 
 
+def test_a_broker_that_sends_more_than_it_was_asked_for(server: TopicServer) -> None:
+    """RocketMQ's own brokers round up: what is beyond the range belongs to the next batch."""
+    server.port.append("t", b"0", b"1", b"2")
+    records = b"".join(server.port.topic_by_name["t"].queues[0].records)
+    assert read(Liar(pulled(0, records)), wanted(0, 2)) == [b"0", b"1"]
+
+
 def test_a_broker_that_is_away(client: BlockingClient, server: TopicServer) -> None:
     nobody = BlockingClient(["127.0.0.1:1"], settings=ClientSettings(attempts_max=1))
     with pytest.raises(SinkError, match="no answer from"):
