@@ -36,6 +36,7 @@ class Flusher:
         self._requested = log.flushed  # written by the loop's thread
         self._done = log.flushed  # written by the flusher's thread
         self._stopping = False  # written by the loop's thread, once
+        self._closed = False  # the descriptors are given back
         self._wake = os.eventfd(0, os.EFD_CLOEXEC)
         self._report = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._thread = threading.Thread(target=self._run, name="flusher", daemon=True)
@@ -46,12 +47,12 @@ class Flusher:
     def request(self) -> None:
         """Ask for a sync of everything written so far. Returns at once."""
         written = self._log.written
-        if written > self._requested:
+        if written > self._requested and not self._stopping:
             self._requested = written
             os.eventfd_write(self._wake, 1)
 
     def fileno(self) -> int:
-        """Readable when a turn has ended, well or not: call `collect`."""
+        """Readable when a turn has ended, well or not: call `collect`. Until `stop`."""
         return self._report
 
     def collect(self) -> int:
@@ -60,10 +61,11 @@ class Flusher:
         Raises:
             StorageFailed: a sync failed. Raised by every call from then on.
         """
-        try:
-            os.eventfd_read(self._report)
-        except BlockingIOError:
-            pass  # nothing new; the caller only wants to know where it stands
+        if not self._closed:
+            try:
+                os.eventfd_read(self._report)
+            except BlockingIOError:
+                pass  # nothing new; the caller only wants to know where it stands
         self._failure.check()
         if self._done > self._log.flushed:
             self._log.flushed = self._done
@@ -81,11 +83,10 @@ class Flusher:
         self._stopping = True
         os.eventfd_write(self._wake, 1)
         self._thread.join()
-        try:
-            self.collect()
-        finally:
-            os.close(self._wake)
-            os.close(self._report)
+        self._closed = True
+        os.close(self._wake)
+        os.close(self._report)
+        self.collect()
 
     # --- the thread's side ----------------------------------------------------------------------
 

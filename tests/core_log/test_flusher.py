@@ -180,5 +180,7 @@ def test_stop_flushes_what_is_written_and_ends_the_thread() -> None:
     bench.store.flusher.stop()
     bench.store.flusher.stop()
     assert bench.store.log.flushed == bench.store.log.written
+    bench.store.flusher.request()
+    assert bench.store.flusher.collect() == bench.store.log.flushed
     assert not [thread for thread in threading.enumerate() if thread.name == "flusher"]
     assert Bench(files.after_crash(NOTHING)).bodies() == numbered(0, 3)

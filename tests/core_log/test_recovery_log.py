@@ -72,6 +72,28 @@ def test_a_torn_tail_is_cut_wherever_it_tore(tail: bytes) -> None:
         bench.store.flusher.stop()
 
 
+def test_records_larger_than_one_read_of_the_disk_are_recovered() -> None:
+    """Recovery reads a mebibyte at a time; a record of three is read at one go, a torn one cut."""
+    settings = StoreSettings(segment_bytes=16 << 20)
+    files = MemoryFiles()
+    bench = Bench(files, settings=settings)
+    bodies = [b"small", b"x" * (3 << 20), b"y" * (1 << 20), *numbered(3, 2), b"z" * (2 << 20)]
+    for body in bodies:
+        bench.publish([body])
+    bench.flush()
+    end = bench.store.log.flushed
+    files = files.after_crash(NOTHING)
+    data = files.read(FIRST)
+    found = Bench(files.after_crash(EVERYTHING), settings=settings)
+    assert found.bodies() == bodies
+    assert [record.body for record in found.store.replay(0)][1:] == bodies
+    for torn in (end - 1, end - (1 << 20), end - (2 << 20)):
+        files.overwrite(FIRST, data[:torn].ljust(len(data), b"\0"))
+        assert Bench(files.after_crash(EVERYTHING), settings=settings).bodies() == bodies[:-1]
+        files.overwrite(FIRST, data[:torn])
+        assert Bench(files.after_crash(EVERYTHING), settings=settings).bodies() == bodies[:-1]
+
+
 def test_a_torn_tail_is_reported() -> None:
     files = written_store(4)
     data = files.read(FIRST)

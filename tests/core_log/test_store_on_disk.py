@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import stat
@@ -193,4 +194,28 @@ def test_large_writes_arrive_whole_though_the_system_takes_them_in_parts(
     monkeypatch.setattr(os, "pwrite", lambda h, b, at: 0)
     with pytest.raises(OSError, match="no progress"):
         files.pwritev(handle, [b"abcdef"], 5)
+    files.close(handle)
+
+
+def test_a_file_system_without_reservation_still_works(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file gets its size, and what is there stays; another error of the call is an error."""
+
+    def refuse(error: int) -> None:
+        def call(handle: int, start: int, size: int) -> None:
+            raise OSError(error, os.strerror(error))
+
+        monkeypatch.setattr(os, "posix_fallocate", call)
+
+    files = RealFiles()
+    handle = files.open(f"{tmp_path}/file", create=True)
+    files.pwritev(handle, [b"abc"], 0)
+    refuse(errno.EOPNOTSUPP)
+    files.preallocate(handle, 10)
+    files.preallocate(handle, 5)
+    assert files.pread(handle, 20, 0) == b"abc" + bytes(7)
+    refuse(errno.ENOSPC)
+    with pytest.raises(OSError, match="No space left"):
+        files.preallocate(handle, 20)
     files.close(handle)
