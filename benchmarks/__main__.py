@@ -13,10 +13,11 @@ from benchmarks.comparison import Bench, Comparison
 from benchmarks.errors import BenchmarkFailed
 from benchmarks.generators import build_generators, measure_floor
 from benchmarks.machine import ROOT, describe_machine
+from benchmarks.path import measure_path
 from benchmarks.report import HEADER, comparison_lines, floor_line, kernels_line, machine_lines
 from benchmarks.scenarios import SCENARIOS, Scenario
 from benchmarks.servers import PEERS
-from benchmarks.stages import measure_stages, stage_lines
+from benchmarks.stages import measure_stages, path_lines, stage_lines
 
 FLOOR_CONNECTIONS: Final = 50
 FLOOR_MESSAGE_BYTES: Final = 100
@@ -73,7 +74,7 @@ def parse_arguments(values: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--stage",
         action="store_true",
-        help="no servers: what a message costs in each kernel, in both forms",
+        help="no servers: what a message costs in each kernel and on its whole way, in both forms",
     )
     arguments = parser.parse_args(values)
     if arguments.quick:
@@ -154,6 +155,15 @@ def run_comparisons(arguments: argparse.Namespace) -> tuple[dict[str, Any], bool
     return figures, sound
 
 
+def run_stages() -> dict[str, Any]:
+    """The kernels one by one, and what they are parts of; returns the figures for the JSON file."""
+    stages = measure_stages()
+    print(*stage_lines(stages), "", sep="\n", flush=True)
+    path = measure_path()
+    print(*path_lines(path), sep="\n")
+    return {"machine": describe_machine(), "stages": stages, "path": path}
+
+
 def main(values: Sequence[str] | None = None) -> int:
     """Returns 0 if everything was measured and every check held."""
     arguments = parse_arguments(values)
@@ -164,9 +174,7 @@ def main(values: Sequence[str] | None = None) -> int:
     sound = True
     try:
         if arguments.stage:
-            stages = measure_stages()
-            print(*stage_lines(stages), sep="\n")
-            figures: dict[str, Any] = {"machine": describe_machine(), "stages": stages}
+            figures: dict[str, Any] = run_stages()
         else:
             figures, sound = run_comparisons(arguments)
         if arguments.json is not None:

@@ -73,6 +73,15 @@ def stage_lines(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         yield line
 
 
+def path_lines(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """The figures of `benchmarks.path` as a table."""
+    yield "ns per message through gateway, engine and log, without sockets and disk (MQTT QoS 1)"
+    yield f"{'messages in a read':53}" + "".join(f"{form:>10}" for form in FORMS)
+    for row in rows:
+        line = f"{row['messages_per_read']:53}"
+        yield line + "".join(f"{row[f]:10.0f}" if f in row else f"{'-':>10}" for f in FORMS)
+
+
 def _forms() -> Iterator[tuple[str, Kernels]]:
     for form, (plain, walk) in FORMS.items():
         try:
