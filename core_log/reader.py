@@ -38,6 +38,11 @@ class LogReader:
         self._files = files
         self._segments = segments
 
+    @property
+    def start(self) -> int:
+        """The first position that the log has."""
+        return self._segments.start
+
     def read(self, entries: bytes, stride: int) -> bytes:
         """The records of these index entries, one after the other.
 

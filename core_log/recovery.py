@@ -41,7 +41,7 @@ from core_log.index_recovery import recover_indexes
 from core_log.indexes import INDEXES_NAME, Indexes
 from core_log.kernels.batch import MAGIC_V1
 from core_log.kernels.layout import NO_BATCH, PROPERTY_EPOCH, REASONS, STOP_ZERO
-from core_log.reader import LogReader
+from core_log.reader import LogReader, Walk
 from core_log.record import SYSTEM_TOPIC, decode_record
 from core_log.segments import NAME_DIGITS, PREPARED_NAME, Segment, Segments, segment_name
 from core_log.settings import StoreSettings
@@ -160,14 +160,14 @@ class Recovery:
         """Passes 3 to 6."""
         reader = LogReader(files=self._files, segments=segments)
         start = segments.start if checkpoint is None else checkpoint.position
-        end, reason = self._scan(reader, start)
+        end, reason, epochs = self._scan(reader, start)
         last = segments.last
         untouched = clean and end == start and reason == STOP_ZERO and not self._excess
         clean = untouched and last.start <= end and last.end == self._file_end(last)
         cut_bytes, behind = (0, None) if clean else self._search(segments, reader, end)
         if not clean:
             self._cut(segments, start, end)
-        epochs = self._find_epochs(reader, segments.start, start, end)
+        epochs = self._earlier_epochs(reader, start) + epochs
         indexes = recover_indexes(
             directory=self._directory,
             files=self._files,
@@ -278,14 +278,12 @@ class Recovery:
 
     # --- pass 3: scan ---------------------------------------------------------------------------
 
-    def _scan(self, reader: LogReader, start: int) -> tuple[int, int]:
-        """Where the log ends, and why there."""
+    def _scan(self, reader: LogReader, start: int) -> tuple[int, int, list[tuple[int, int]]]:
+        """Where the log ends, why there, and the epochs that begin on the way."""
         walk = reader.walk(start)
-        for _ in walk.stretches():
-            pass  # the walk itself is what is wanted
-        if walk.batch != NO_BATCH:
-            return walk.batch[0], walk.reason
-        return walk.position, walk.reason
+        epochs = find_epochs(walk)
+        end = walk.position if walk.batch == NO_BATCH else walk.batch[0]
+        return end, walk.reason, [(epoch, place) for epoch, place in epochs if place < end]
 
     def _search(self, segments: Segments, reader: LogReader, end: int) -> tuple[int, int | None]:
         """What is behind the end: how far there are bytes, and the first sound record."""
@@ -301,9 +299,10 @@ class Recovery:
             memory = reader.pread(segment, position, min(1 << 20, limit - position))
             if not memory:
                 break
-            filled = len(memory.rstrip(b"\0"))
-            if filled:
-                last_byte = position + filled
+            if memory == bytes(len(memory)):  # as nearly always; quicker than looking closely
+                position += len(memory)
+                continue
+            last_byte = position + len(memory.rstrip(b"\0"))
             at = memory.find(magic)
             while at >= 0 and behind is None and candidates < CANDIDATES_MAX:
                 candidates += 1
@@ -333,21 +332,22 @@ class Recovery:
 
     # --- pass 5: epochs -------------------------------------------------------------------------
 
-    def _find_epochs(
-        self, reader: LogReader, first: int, start: int, end: int
-    ) -> list[tuple[int, int]]:
-        """All epochs of the log [first, end), of which [start, end) was scanned."""
+    def _earlier_epochs(self, reader: LogReader, start: int) -> list[tuple[int, int]]:
+        """The epochs that begin before the part that was scanned, from their file or the log."""
         listed = read_epochs(self._files, self._directory)
         if listed is None:
-            start = first
-            listed = []
-        epochs = [(epoch, place) for epoch, place in listed if place < start]
-        walk = reader.walk(start)
-        for memory, size, position in walk.stretches():
-            for at in kernels.find_system(memory, 0, size, SYSTEM_TOPIC, PROPERTY_EPOCH):
-                record = decode_record(memory, at, verify=False)
-                epochs.append((epoch_of(record), position + at))
-        return epochs
+            listed = find_epochs(reader.walk(reader.start)) if start > reader.start else []
+        return [(epoch, place) for epoch, place in listed if place < start]
+
+
+def find_epochs(walk: Walk) -> list[tuple[int, int]]:
+    """The epochs that begin on a walk (which is brought to its end)."""
+    epochs = []
+    for memory, size, position in walk.stretches():
+        for at in kernels.find_system(memory, 0, size, SYSTEM_TOPIC, PROPERTY_EPOCH):
+            record = decode_record(memory, at, verify=False)
+            epochs.append((epoch_of(record), position + at))
+    return epochs
 
 
 def is_place(name: str) -> bool:
