@@ -33,11 +33,10 @@ from core_log.kernels.batch import (
     PROPERTY_CRC_SIZE,
     PROPERTY_DISPATCH,
     RECORD_BODY_AT,
-    RECORD_BODY_CRC_AT,
     RECORD_BODY_SIZE_AT,
     RECORD_BORN_HOST_AT,
     RECORD_BORN_MS_AT,
-    RECORD_POSITION_AT,
+    RECORD_MAGIC_AT,
     RECORD_QUEUE_OFFSET_AT,
     RECORD_STORE_HOST_AT,
     RECORD_STORE_MS_AT,
@@ -58,6 +57,8 @@ Form = tuple[bytes, bytes, bytes, int, bytes, int]
 INT: Final = struct.Struct(">I")
 LONG: Final = struct.Struct(">q")
 ENTRY: Final = struct.Struct(">qiq")
+FIRST_FIELDS: Final = struct.Struct(">III")  # size, magic, body CRC
+PLACE_FIELDS: Final = struct.Struct(">qq")  # queue offset, position
 EXPIRY: Final = struct.Struct(">IHBBI")
 DISPATCH_START: Final = PROPERTY_DISPATCH + b"\x01"
 CRC_START: Final = PROPERTY_CRC + b"\x01"
@@ -209,27 +210,31 @@ def append_run(
     LONG.pack_into(fields, RECORD_STORE_MS_AT, store_ms)
     source = memoryview(batch.buffer)
     rows = batch.rows
-    own_offset = targets[0][1] + base if targets else 0
+    magic = INT.unpack_from(head, RECORD_MAGIC_AT)[0]
+    dispatch = _dispatch_pattern(targets)
+    offsets = [offset + base for _, offset in targets]
+    own_offset = 0
     entries = bytearray()
     at = start
     for row in range(first, last):
         column = row * COLUMNS
         body = _part(source, rows, column + BODY_START)
         extra = _part(source, rows, column + EXTRA_START)
-        index = row - first
-        written = b"".join(
-            (properties, _extra(kind, name, extra), _dispatch(targets, base + index), suffix)
-        )
+        if targets:
+            index = row - first
+            own_offset = offsets[0] + index
+            named = dispatch % tuple([offset + index for offset in offsets])
+        else:
+            named = b""
+        written = b"".join((properties, _extra(kind, name, extra), named, suffix))
         properties_size = len(written) + PROPERTY_CRC_SIZE
         if properties_size > PROPERTIES_SIZE_MAX:
             raise ValueError("the properties do not fit")
         size = RECORD_BODY_AT + len(body) + len(topic) + 2 + properties_size
         if at + size > limit:
             break
-        INT.pack_into(fields, 0, size)
-        INT.pack_into(fields, RECORD_BODY_CRC_AT, zlib.crc32(body) & 0x7FFF_FFFF)
-        LONG.pack_into(fields, RECORD_QUEUE_OFFSET_AT, own_offset + index if targets else 0)
-        LONG.pack_into(fields, RECORD_POSITION_AT, position + at - start)
+        FIRST_FIELDS.pack_into(fields, 0, size, magic, zlib.crc32(body) & 0x7FFF_FFFF)
+        PLACE_FIELDS.pack_into(fields, RECORD_QUEUE_OFFSET_AT, own_offset, position + at - start)
         INT.pack_into(fields, RECORD_BODY_SIZE_AT, len(body))
         record = b"".join((fields, body, topic, properties_size.to_bytes(2, "big"), written))
         memory[at : at + size] = record + crc_property(zlib.crc32(record))
@@ -252,11 +257,10 @@ def _extra(kind: int, name: bytes, raw: memoryview) -> bytes:
     return bytes(raw) if kind == EXTRA_VERBATIM else b""
 
 
-def _dispatch(targets: Sequence[tuple[int, int]], index: int) -> bytes:
-    if not targets:
-        return b""
-    digits = "".join(f"{number:08x}{offset + index:012x}" for number, offset in targets)
-    return b"%b%b\x02" % (DISPATCH_START, digits.encode())
+def _dispatch_pattern(targets: Sequence[tuple[int, int]]) -> bytes:
+    """`PMQ_Q` of these targets, with places for their offsets."""
+    numbers = b"".join(b"%08x%%012x" % number for number, _ in targets)
+    return b"%b%b\x02" % (DISPATCH_START, numbers)
 
 
 def crc_property(value: int) -> bytes:
