@@ -16,12 +16,13 @@ import tempfile
 import time
 import venv
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import duckdb
 import paho.mqtt.client as mqtt
 import pytest
+from paho.mqtt.enums import CallbackAPIVersion
 
 from interop_tests.conftest import Server
 
@@ -35,7 +36,7 @@ START_SECONDS_MAX = 90.0
 LOOK_SECONDS = 0.05
 
 
-def run(command: list[str | Path], *, environment: dict[str, str], directory: Path) -> str:
+def run(command: Sequence[str | Path], *, environment: dict[str, str], directory: Path) -> str:
     ended = subprocess.run(
         command,
         env=environment,
@@ -167,7 +168,7 @@ def master(python: Path, directory: Path, environment: dict[str, str]) -> Iterat
 def test_executors_write_the_files_with_nothing_but_the_wheel(
     server: Server, master: str, python: Path, directory: Path, environment: dict[str, str]
 ) -> None:
-    client = mqtt.Client(mqtt.CallbackAPIVersion.VERSION2)
+    client = mqtt.Client(CallbackAPIVersion.VERSION2)
     client.connect(server.host, server.mqtt_port)
     client.loop_start()
     bodies = [b"reading %d" % number for number in range(500)]

@@ -26,6 +26,7 @@ import pika
 import psutil
 import pyarrow.dataset as ds
 import pytest
+from paho.mqtt.enums import CallbackAPIVersion
 
 from interop_tests.conftest import Server
 
@@ -58,7 +59,7 @@ class Publisher:
         self._counts[topic] += 1
 
     def mqtt(self, count: int) -> None:
-        client = mqtt.Client(mqtt.CallbackAPIVersion.VERSION2)
+        client = mqtt.Client(CallbackAPIVersion.VERSION2)
         client.connect(self.server.host, self.server.mqtt_port)
         client.loop_start()
         sent = []

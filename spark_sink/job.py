@@ -94,7 +94,8 @@ def run_sink(
             go on without them and log how many.
         compression: of the Parquet files: zstd, snappy, gzip, none.
         spark_settings: further settings of the Spark session.
-        stop: set it to end the sink after the batch that is running.
+        stop: set it to end the sink. A batch that is running then is given up, and run again by
+            the next start.
 
     Raises:
         SinkError: see `errors`.

@@ -18,7 +18,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from remoting.client import QueueBounds, Route
+from remoting.client import ClientSettings, QueueBounds, Route
 from remoting.codes import ResponseCode
 from remoting.driver_blocking import BlockingClient
 from remoting.errors import RemotingError, RequestFailed
@@ -33,6 +33,8 @@ PULL_BYTES: Final = 4 * 1024 * 1024
 BATCH_ROWS: Final = 16_384
 BATCH_BYTES: Final = 16 * 1024 * 1024
 """Of one Arrow batch. Spark holds a few of them per task; larger ones make it no faster."""
+PATIENCE: Final = ClientSettings(attempts_max=30, pull_seconds=10.0)
+"""Two minutes of refused connections: a server that recovers a long log does not end a query."""
 SNAPSHOT_ATTEMPTS_MAX: Final = 3
 """For a topic that is recreated while its queues are asked."""
 RETRY_COUNT_MAX: Final = 100

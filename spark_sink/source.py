@@ -58,7 +58,7 @@ from spark_sink.offsets import (
     split,
     starting_positions,
 )
-from spark_sink.reading import Reading, parse_brokers, read_range, take_snapshot
+from spark_sink.reading import PATIENCE, Reading, parse_brokers, read_range, take_snapshot
 
 
 class Options:
@@ -78,7 +78,7 @@ class Options:
 
     def client(self) -> BlockingClient:
         """A client of these brokers."""
-        return BlockingClient(self.brokers)
+        return BlockingClient(self.brokers, settings=PATIENCE)
 
     def snapshot(self) -> Snapshot:
         """What the broker has now of the topics that the query reads."""
@@ -162,7 +162,7 @@ def _read(partition: InputPartition, schema: StructType) -> Iterator[pa.RecordBa
     assert isinstance(partition, RangePartition)
     if partition.reading.with_range != (RANGE_COLUMN in schema.fieldNames()):
         raise BadOption("the schema of this source cannot be chosen: leave schema() out")
-    with BlockingClient(partition.reading.brokers) as client:
+    with BlockingClient(partition.reading.brokers, settings=PATIENCE) as client:
         yield from read_range(client, partition.wanted, partition.reading, arrow_schema(schema))
 
 
