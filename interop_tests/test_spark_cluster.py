@@ -86,7 +86,15 @@ def python(directory: Path, environment: dict[str, str]) -> Path:
     # wheel is there in seconds.
     built = {**os.environ, "CC": "/bin/false"}
     wheels = directory / "wheels"
-    build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
+    build: list[str | Path] = [
+        sys.executable,
+        "-m",
+        "pip",
+        "wheel",
+        "--quiet",
+        "--no-deps",
+        "--no-build-isolation",
+    ]
     run([*build, "--wheel-dir", wheels, source], environment=built, directory=directory)
     (wheel,) = wheels.glob("polymq-*.whl")
     venv.create(directory / "venv", with_pip=True)
@@ -94,7 +102,7 @@ def python(directory: Path, environment: dict[str, str]) -> Path:
     # The pip cache of the user serves again; everything else is looked for from scratch.
     cached = {**environment, "XDG_CACHE_HOME": os.environ.get("XDG_CACHE_HOME", "")}
     cached = {name: value for name, value in cached.items() if value}
-    install = [python, "-m", "pip", "install", "--quiet", f"{wheel}[spark]"]
+    install: list[str | Path] = [python, "-m", "pip", "install", "--quiet", f"{wheel}[spark]"]
     run(install, environment=cached, directory=directory)
     return python
 
@@ -136,9 +144,9 @@ class Daemon:
 @pytest.fixture
 def master(python: Path, directory: Path, environment: dict[str, str]) -> Iterator[str]:
     """The address of a running master with one worker."""
-    ask_java = [python, "-m", "spark_sink.java"]
+    ask_java: list[str | Path] = [python, "-m", "spark_sink.java"]
     java_home = run(ask_java, environment=environment, directory=directory).strip()
-    ask_home = [python, "-c", "import pyspark; print(pyspark.__path__[0])"]
+    ask_home: list[str | Path] = [python, "-c", "import pyspark; print(pyspark.__path__[0])"]
     spark_home = run(ask_home, environment=environment, directory=directory).strip()
     assert Path(java_home).is_relative_to(directory)  # the packaged Java, in its wrapper
     daemons: list[Daemon] = []
@@ -177,7 +185,7 @@ def test_executors_write_the_files_with_nothing_but_the_wheel(
     client.disconnect()
     client.loop_stop()
 
-    where = [python, "-c", "import spark_sink; print(spark_sink.__file__)"]
+    where: list[str | Path] = [python, "-c", "import spark_sink; print(spark_sink.__file__)"]
     installed = run(where, environment=environment, directory=directory)
     assert Path(installed.strip()).is_relative_to(directory)
     command: list[str | Path] = [python, "-m", "polymq", "sink", "--once", "--master", master]

@@ -47,6 +47,18 @@ def spark() -> Iterator[SparkSession]:
         register(session)
         yield session
         session.stop()
+        _end_java()
+
+
+def _end_java() -> None:
+    """Spark keeps its Java machine until Python ends: half a gigabyte, beside all other tests."""
+    from pyspark import SparkContext
+
+    gateway: Any = SparkContext._gateway
+    gateway.shutdown()
+    gateway.proc.stdin.close()  # Java's sign that its Python is gone
+    gateway.proc.wait(30)
+    SparkContext._gateway = SparkContext._jvm = None
 
 
 @pytest.fixture
