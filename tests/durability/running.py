@@ -115,9 +115,14 @@ class Running:
         self._thread.start()
         self._ready.result(SECONDS_MAX)
 
+    def begin_stop(self) -> None:
+        """What SIGTERM does."""
+        self._loop.call_soon_threadsafe(self._stop.set)
+
     def stop(self) -> None:
         """Stop in order, as far as the disk allows; the disk is left as it was."""
-        self._loop.call_soon_threadsafe(self._stop.set)
+        if self._thread.is_alive():
+            self.begin_stop()
         self._thread.join(SECONDS_MAX)
         assert not self._thread.is_alive(), "the server does not stop"
 
