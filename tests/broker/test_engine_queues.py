@@ -332,3 +332,18 @@ def test_publishers_pause_while_the_disk_is_behind(tmp_path: Path) -> None:
     assert resumed == [2]
     assert not broker.engine.overloaded(lambda: resumed.append(3))
     broker.stop()
+
+
+def test_a_topic_that_was_made_again_is_another_one(broker: Broker) -> None:
+    """Readers that keep offsets elsewhere see that they belong to messages that are gone."""
+    broker.engine.create_topic("t", 2)
+    first = broker.engine.topic("t")
+    broker.engine.delete_topic("t")
+    broker.engine.create_topic("t", 2)
+    second = broker.engine.topic("t")
+    assert first is not None
+    assert second is not None
+    assert first.incarnation != second.incarnation
+    broker.step()
+    broker.restart()
+    assert broker.engine.topic("t") == second
