@@ -9,7 +9,8 @@ Rules:
   they depend on is flushed.
 * A question whose answer depends on messages (get, counts of a queue) first waits until what this
   connection published is visible. Meanwhile the connection takes no more frames (`hold`), so that
-  nothing overtakes; what was read is kept in `_rest`, and reading stops.
+  nothing overtakes; what was read is kept in `_rest`, and reading stops. The same happens to a
+  client that asks more than it reads of the answers.
 * Closing, from whatever side, gives unacknowledged messages back and deletes exclusive queues
   before close-ok leaves.
 * A failed login says nothing about which part was wrong, and costs three seconds (RabbitMQ's way).
@@ -55,10 +56,6 @@ class Transport(Protocol):
     @property
     def full(self) -> bool:
         """Whether deliveries have to wait until it takes bytes again."""
-
-    @property
-    def paused(self) -> bool:
-        """Whether the peer does not read what was sent."""
 
     def write(self, data: bytes) -> None: ...
     def close(self) -> None:
@@ -111,15 +108,15 @@ class Client:
         self._transport = transport
         self._properties = properties
         self._capabilities: Mapping[str, Any] = {}
-        self._rest = b""  # read, and not taken because of a hold
+        self._rest = b""  # read, and not taken while standing still
         self._holding = False
         self._running = False  # taking events: on the stack
         self._ended = False  # channels are closed, exclusive queues gone
         self._gone = False  # the socket is
         self._deaf = False  # whatever comes is dropped
-        self._choked = False  # not reading, because answers are not read
+        self._choked = False  # too many answers wait or are not read
         self._disk_is_behind = False  # not reading, because the log cannot take more
-        self._unread_bytes = 0  # of answers, since the socket paused
+        self._unread_bytes = 0  # of answers, since the socket was full
 
     # --- bytes in ---------------------------------------------------------------------------
 
@@ -127,7 +124,7 @@ class Client:
         """Take `buffer[start:end]`; returns up to where the bytes are used."""
         if self._deaf:
             return end
-        if self._holding:
+        if self._holding or self._choked:
             self._rest += bytes(buffer[start:end])
             return end
         if not self._rest:
@@ -147,14 +144,14 @@ class Client:
         self._core.receive(b"", 0, 0)  # the buffer is the next reader's
         if self._deaf:
             return end
-        if self._holding:
+        if self._holding or self._choked:
             self._rest = bytes(buffer[used:end])
             used = end
         return used
 
     def _take_events(self) -> None:
         self._running = True
-        while not self._holding:
+        while not (self._holding or self._choked):
             try:
                 event = self._core.next_event()
                 if event is None:
@@ -297,13 +294,13 @@ class Client:
             self._transport.later(self._go_on)
 
     def _go_on(self) -> None:
-        """Take what was kept during a hold."""
-        if self._gone or self._holding:
+        """Take what was kept while standing still."""
+        if self._gone or self._holding or self._choked:
             return
         rest, self._rest = self._rest, b""
         if rest:
             used = self._run(rest, 0, len(rest))
-            if not self._holding:
+            if used < len(rest):
                 self._rest = rest[used:]
         self._check_pressure()
 
@@ -395,10 +392,9 @@ class Client:
             channel.close()
         self.channels.clear()
         self.port.release_owner(self)
-        if self._holding:  # close-ok has to be heard
+        if self._holding:  # close-ok has to be heard, behind whatever was kept
             self._holding = False
-            self._rest = b""
-            self._transport.resume_reading()
+            self._transport.later(self._go_on)
 
     def stop(self) -> None:
         """The server stops: say so, and wait for close-ok."""
@@ -433,6 +429,8 @@ class Client:
     ) -> None:
         """See `Answers.send`."""
         self.answers.send(data, position, then)
+        if self._unread_bytes or self.answers.bytes_waiting:
+            self._weigh()
 
     def reply(
         self,
@@ -442,24 +440,31 @@ class Client:
         then: Callable[[], None] | None = None,
     ) -> None:
         """Answer with a method; the core's state changes now, the bytes leave in their turn."""
-        self.answers.send(self._core.send(method, channel), position, then)
+        self.answer(self._core.send(method, channel), position, then)
 
     def _write_answer(self, data: bytes) -> None:
-        if self._transport.paused:
+        if self._transport.full:
             self._unread_bytes += len(data)
         self._transport.write(data)
-        if self._choked and not self._running:
+        if not self._running:
             self._check_pressure()
 
-    def _check_pressure(self) -> None:
-        """Read on only while nothing is held, the disk keeps up, and the answers that wait or
-        that the client does not read stay within their bound."""
+    def _weigh(self) -> None:
+        """Whether the answers that wait, or that the client does not read, are too many."""
         waiting = self.answers.bytes_waiting + self._unread_bytes
         self._choked = waiting > self.limits.answers_bytes_max
+
+    def _check_pressure(self) -> None:
+        """Read on only while nothing is held, the answers are within their bound, and the disk
+        keeps up."""
+        was_choked = self._choked
+        self._weigh()
         if self._choked or self._holding or self._disk_is_behind:
             self._transport.stop_reading()
         else:
             self._transport.resume_reading()
+        if was_choked and not self._choked:
+            self._transport.later(self._go_on)
 
     def drained(self) -> None:
         """The socket takes bytes again."""

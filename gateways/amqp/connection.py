@@ -57,6 +57,7 @@ from gateways.amqp.states import (
     LATE,
     RECEIVED,
     SENT,
+    TRAFFIC_STATE,
     ChannelState,
     Content,
     State,
@@ -173,34 +174,33 @@ class AmqpConnection:
 
     def _traffic(self, run_count: int, settlement_count: int) -> Traffic | None:
         """The kernel's result as an event, without what its channels do not take."""
-        work = self._work
-        starts = work.runs[:run_count].tolist()
-        starts.append(work.batch.count)
+        batch = self._work.batch
+        starts = self._work.runs
         runs: list[Run] = []
-        fault_row = work.batch.count
+        fault_row = batch.count
         for index in range(run_count):
             first = starts[index]
-            flags = work.batch.rows[first * COLUMNS + FLAGS]
+            flags = batch.rows[first * COLUMNS + FLAGS]
             channel = flags >> codes.CHANNEL_SHIFT
             if self._takes_traffic(channel, spec.BasicPublish):
-                runs.append(Run(channel, flags, first, starts[index + 1]))
+                last = starts[index + 1] if index + 1 < run_count else batch.count
+                runs.append(Run(channel, flags, first, last))
             if self._fault is not None:
                 fault_row = first
                 break
         settlements: list[Settlement] = []
-        columns = work.settlements[: settlement_count * codes.SETTLEMENT_COLUMNS].tolist()
-        for at in range(0, len(columns), codes.SETTLEMENT_COLUMNS):
-            settlement = Settlement(*columns[at : at + codes.SETTLEMENT_COLUMNS])
+        for at in range(0, settlement_count * codes.SETTLEMENT_COLUMNS, codes.SETTLEMENT_COLUMNS):
+            settlement = Settlement(*self._work.settlements[at : at + codes.SETTLEMENT_COLUMNS])
             if settlement.rows > fault_row:
                 break
             if self._takes_traffic(settlement.channel, spec.BasicAck):
                 settlements.append(settlement)
-        return Traffic(work.batch, runs, settlements) if runs or settlements else None
+        return Traffic(batch, runs, settlements) if runs or settlements else None
 
     def _takes_traffic(self, channel: int, method: type[Method]) -> bool:
         """Whether the channel takes publishes and acks; if that is an error, notes it."""
         state = self.channels.get(channel, ChannelState.CLOSED)
-        if (state, Content.TRAFFIC) in CHANNEL_RECEIVED:
+        if state is TRAFFIC_STATE:
             return True
         if state in DROPPED_STATES or (method in LATE and self._was_used(channel, state)):
             return False

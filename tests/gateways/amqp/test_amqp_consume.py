@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -107,6 +108,35 @@ def test_messages_follow_consume_ok(bench: Bench) -> None:
     receiver = consumer(bench)
     names = [type(method).__name__ for method in receiver.methods()]
     assert names == ["BasicConsumeOk", "BasicDeliver", "BasicDeliver"]
+
+
+def test_no_message_overtakes_consume_ok(bench: Bench) -> None:
+    """The message becomes visible while consume-ok still waits behind a confirm."""
+    setup(bench)
+    peer = bench.peer(1)
+    peer.ask(spec.ConfirmSelect())
+    peer.received()
+    peer.send(wire.publish(1, "", "q", b"x"), wire.method(1, spec.BasicConsume(queue="q")))
+    assert peer.methods() == []
+    bench.step()
+    names = [type(method).__name__ for method in peer.methods()]
+    assert names == ["BasicAck", "BasicConsumeOk", "BasicDeliver"]
+
+
+def test_acks_before_a_wrong_publish_count(bench: Bench) -> None:
+    """Within one read; those behind it do not, and their message comes again."""
+    setup(bench, "a", "b")
+    receiver = consumer(bench)
+    assert deliveries(receiver) == ["a", "b"]
+    receiver.send(
+        wire.method(1, spec.BasicAck(delivery_tag=1)),
+        wire.publish(1, "no such exchange", "k", b"x"),
+        wire.method(1, spec.BasicNack(delivery_tag=2)),
+    )
+    assert closed(receiver)[0] == 404
+    bench.step()
+    other = bench.peer(1)
+    assert [get(other) for _ in range(2)] == ["b 0*", "empty"]
 
 
 def test_prefetch_limits_what_is_unacknowledged(bench: Bench) -> None:
@@ -469,3 +499,20 @@ def test_a_heap_of_messages_comes_whole_and_in_order(bench: Bench) -> None:
         got += deliveries(receiver)
         bench.step()
     assert got == bodies
+
+
+def test_gets_that_are_asked_all_at_once_do_not_fill_the_memory(bench: Bench) -> None:
+    """The answers to a read of questions may be a thousand times its size."""
+    bench.limits = replace(bench.limits, answers_bytes_max=100_000)
+    declare(bench.peer(1))
+    body = "x" * 50_000
+    publish(bench, *[body] * 20)
+    peer = bench.peer(1)
+    peer.transport.full = True
+    peer.send(wire.method(1, spec.BasicGet(queue="q", no_ack=True)) * 20)
+    assert len(peer.transport.data) < 200_000
+    got = deliveries(peer)
+    peer.transport.full = False
+    peer.client.drained()
+    bench.step()
+    assert got + deliveries(peer) == [body] * 20

@@ -294,13 +294,48 @@ def test_a_client_that_does_not_read_its_answers_is_not_read() -> None:
     port = SpyPort()
     port.nowhere.add("void")
     peer = spy_peer(port, 1, answers_bytes_max=10_000)
-    peer.transport.paused = True
-    for _ in range(11):
+    peer.transport.full = True
+    for _ in range(15):
         peer.send(wire.publish(1, "", "void", bytes(900), mandatory=True))
     assert not peer.is_read()
-    peer.transport.paused = False
+    assert 10 <= len(peer.received()) <= 11
+    peer.transport.full = False
     peer.client.drained()
     assert peer.is_read()
+    assert 4 <= len(peer.received()) <= 5
+
+
+def test_answers_that_wait_for_the_disk_are_bounded() -> None:
+    """A flood of questions is taken only as far as its answers can be kept."""
+    port = SpyPort()
+    peer = spy_peer(port, 1, answers_bytes_max=1000)
+    asked = wire.method(1, spec.ExchangeDelete(exchange="ex"))
+    peer.send(asked * 200, asked[:5])
+    assert not peer.is_read()
+    assert port.position < 200
+    while port.position > port.flushed:
+        port.flush()
+    assert peer.is_read()
+    peer.send(asked[5:])
+    port.flush()
+    assert len(peer.methods()) == port.position == 201
+
+
+def test_a_stop_during_a_hold_still_hears_close_ok() -> None:
+    """What was kept ends within a frame; the rest of it comes, and then close-ok."""
+    port = SpyPort()
+    peer = spy_peer(port, 1)
+    publish = wire.publish(1, "", "q", b"behind")
+    peer.send(
+        wire.publish(1, "", "q", b"before"), wire.method(1, spec.QueuePurge(queue="q")), publish[:9]
+    )
+    assert not peer.is_read()
+    peer.client.stop()
+    assert peer.is_read()
+    peer.send(publish[9:], wire.method(0, spec.ConnectionCloseOk()))
+    assert peer.transport.closed
+    port.flush()
+    assert "purge q" not in port.calls
 
 
 def test_storage_failure_closes_the_connection_because_no_confirm_will_come() -> None:

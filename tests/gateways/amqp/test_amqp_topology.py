@@ -8,6 +8,7 @@ import pytest
 
 from broker.port import BrokerPort, Reason, Refused
 from gateways.amqp import basic, client, spec, topology
+from gateways.amqp.errors import Malformed
 from gateways.amqp.sasl import credentials
 from gateways.amqp.spec import METHODS, Method
 from gateways.amqp.states import CHANNEL_RECEIVED, ChannelState
@@ -89,6 +90,12 @@ def test_the_server_says_who_it_is_and_what_it_proposes(bench: Bench) -> None:
 def test_amqplain_is_a_table_without_its_length() -> None:
     response = encode_sized_table({"LOGIN": "me", "PASSWORD": "secret"})[4:]
     assert credentials("AMQPLAIN", response) == ("me", b"secret")
+
+
+@pytest.mark.parametrize("response", [b"", b"guest", b"guest\0guest", b"a\0b\0c\0d"])
+def test_a_plain_response_has_three_parts(response: bytes) -> None:
+    with pytest.raises(Malformed):
+        credentials("PLAIN", response)
 
 
 class Strict:
