@@ -283,7 +283,7 @@ class Recovery:
         walk = reader.walk(start)
         epochs = find_epochs(walk)
         end = walk.position if walk.batch == NO_BATCH else walk.batch[0]
-        return end, walk.reason, [(epoch, place) for epoch, place in epochs if place < end]
+        return end, walk.reason, epochs  # none in an open batch: its record would break it
 
     def _search(self, segments: Segments, reader: LogReader, end: int) -> tuple[int, int | None]:
         """What is behind the end: how far there are bytes, and the first sound record."""
