@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -96,11 +97,15 @@ def _seconds(text: str) -> float:
 
 
 def _scenarios(text: str) -> tuple[Scenario, ...]:
-    chosen = tuple(s for s in SCENARIOS if s.name.startswith(tuple(text.split(","))))
-    if not chosen:
-        names = ", ".join(scenario.name for scenario in SCENARIOS)
-        raise argparse.ArgumentTypeError(f"no scenario is called {text!r}; there are {names}")
-    return chosen
+    known = [scenario.name for scenario in SCENARIOS]
+    chosen: set[str] = set()
+    for part in text.split(","):
+        found = [part] if part in known else [name for name in known if name.startswith(part)]
+        if not found or not part:
+            names = ", ".join(known)
+            raise argparse.ArgumentTypeError(f"no scenario is called {part!r}; there are {names}")
+        chosen.update(found)
+    return tuple(scenario for scenario in SCENARIOS if scenario.name in chosen)
 
 
 def run_comparisons(arguments: argparse.Namespace) -> tuple[dict[str, Any], bool]:
@@ -171,6 +176,8 @@ def main(values: Sequence[str] | None = None) -> int:
         for scenario in SCENARIOS:
             print(f"{scenario.name:18} {scenario.title:40} {scenario.options}")
         return 0
+    # Whoever ends this ends the servers that it started, too.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     sound = True
     try:
         if arguments.stage:

@@ -24,7 +24,7 @@ def machine_lines(machine: Mapping[str, Any], versions: Mapping[str, str]) -> It
         f"load average {machine['load_average']}"
     )
     found = ", ".join(f"{name} {version}" for name, version in versions.items())
-    yield f"peers: {found or 'none is installed'}"
+    yield f"peers: {found or 'none'}"
 
 
 def kernels_line(kernels: Mapping[str, str]) -> str:
