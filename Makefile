@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 RUN := $(BIN)/python -m
 
 PACKAGES := $(wildcard core_log broker net remoting namesrv replication gateways spark_sink polymq)
-CHECKED := $(PACKAGES) $(wildcard examples)
+CHECKED := $(PACKAGES) $(wildcard examples benchmarks)
 BUILD_INPUTS := pyproject.toml setup.py $(shell find $(PACKAGES) -path '*/kernels/*' \( -name '*.pyx' -o -name '*.pxd' \))
 
 .DEFAULT_GOAL := install

@@ -61,7 +61,8 @@ class Unacked(Generic[Holder]):
         """Remove tags [first_tag, last_tag]; returns (holder, first offset, count) runs.
 
         Raises:
-            KeyError: a tag of the range is not unacknowledged. Nothing was removed.
+            KeyError: a tag of the range is not unacknowledged; its argument is the first such
+                tag. Nothing was removed.
         """
         at = bisect_right(self._first, first_tag) - 1
         if at < 0 or last_tag < first_tag:
