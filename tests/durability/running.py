@@ -108,7 +108,7 @@ class Running:
         self._loop: asyncio.AbstractEventLoop
         self._stop: asyncio.Event
         self._ready: Future[None] = Future()
-        self._thread = threading.Thread(target=self._run, name="server")
+        self._thread = threading.Thread(target=self._run, name="server", daemon=True)
 
     def start(self) -> None:
         """Return when the doors are open."""
