@@ -67,7 +67,7 @@ def environment(directory: Path) -> dict[str, str]:
         for command in Path(place).glob("*") if "venv" not in place else ():
             if not command.name.startswith("java") and not (tools / command.name).exists():
                 (tools / command.name).symlink_to(command)
-    dropped = ("PYTHON", "JAVA_", "SPARK_", "PYSPARK_", "VIRTUAL_ENV", "XDG_CACHE_HOME")
+    dropped = ("POLYMQ_", "PYTHON", "JAVA_", "SPARK_", "PYSPARK_", "VIRTUAL_ENV", "XDG_CACHE_HOME")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(dropped)}
     assert shutil.which("java", path=str(tools)) is None
     return {**kept, "PATH": str(tools), "XDG_CACHE_HOME": str(directory / "cache")}

@@ -194,7 +194,7 @@ def test_many_states() -> None:
 
     `POLYMQ_CRASH_STATES=1000000` for a night.
     """
-    wanted = int(os.environ.get("POLYMQ_CRASH_STATES", "2500"))
+    wanted = int(os.environ.get("POLYMQ_CRASH_STATES", "800"))
     states = 0
     seed = 100
     while states < wanted:
