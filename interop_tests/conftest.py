@@ -20,6 +20,10 @@ from typing import IO, Any
 
 import pytest
 
+# Whoever starts these tests in the background may have told them to ignore Ctrl-C, and the programs
+# that they start would inherit that; a handler, unlike "ignore", is not inherited.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
 READY_SECONDS_MAX = 60.0
 STOP_SECONDS_MAX = 60.0
 LOOK_SECONDS = 0.02
