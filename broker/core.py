@@ -18,16 +18,11 @@ from broker.errors import Reason, Refused, StorageFailed
 from broker.journal import Journal, Op, Touched
 from broker.limits import Limits
 from broker.port import Durability, Position
-from broker.queues import (
-    PRIVATE_ENTRY_SIZE,
-    TOPIC_ENTRY_SIZE,
-    Group,
-    Queue,
-    Readers,
-    Reading,
-)
+from broker.queues import Group, Queue
+from broker.reading import Readers, Reading
 from broker.records import Metas
 from core_log.errors import StorageBusy, StorageFull, StoreError, TooLarge
+from core_log.kernels.layout import ENTRY_SIZE, PRIVATE_ENTRY_SIZE
 from core_log.queue_index import Index, MemoryIndex
 from core_log.store import Store
 
@@ -105,14 +100,14 @@ class Core:
 
     def durable_queue(self, number: int, *, own: bool) -> Queue:
         """A queue whose index is on disk. `own`: a topic's own queue (RocketMQ's entries)."""
-        size = TOPIC_ENTRY_SIZE if own else PRIVATE_ENTRY_SIZE
+        size = ENTRY_SIZE if own else PRIVATE_ENTRY_SIZE
         index: Index = self.store.index(number, size)
         return Queue(number, index, entry_size=size, durable=True)
 
     def volatile_queue(self, count_max: int) -> Queue:
         """A queue in memory, which loses its oldest entries beyond its limit."""
-        index: Index = MemoryIndex(TOPIC_ENTRY_SIZE, count_max)
-        return Queue(0, index, entry_size=TOPIC_ENTRY_SIZE, durable=False)
+        index: Index = MemoryIndex(ENTRY_SIZE, count_max)
+        return Queue(0, index, entry_size=ENTRY_SIZE, durable=False)
 
     def group(self, queue: Queue, cursor: Cursor, *, number: int = 0) -> Group:
         """A group on the queue; with a number it survives restarts."""

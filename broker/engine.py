@@ -37,7 +37,7 @@ from broker.port import (
     TopicInfo,
     Words,
 )
-from broker.queues import Readers
+from broker.reading import Readers
 from broker.records import PREFIX_HEAD_SIZE, TAGS, parse_properties
 from broker.retained import ENTRY, Retained
 from broker.session import MqttSession

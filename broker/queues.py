@@ -17,147 +17,16 @@ messages and `pump_bytes_max` bytes; then other work gets its turn.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Sequence
-from typing import Final, Protocol
 
+from broker.committed import Committed
 from broker.cursor import Cursor
-from broker.limits import Limits
-from broker.port import Consumer, Delivery, RecordRun, RunMeta
-from broker.records import Metas
+from broker.port import Consumer, Delivery
+from broker.reading import Reading
 from core_log.commit_log import Span
-from core_log.kernels import fit, widen
+from core_log.kernels import widen
+from core_log.kernels.layout import ENTRY_SIZE
 from core_log.queue_index import Index, MemoryIndex
-from core_log.store import Store
-
-TOPIC_ENTRY_SIZE: Final = 20
-"""RocketMQ's consume queue entry: a topic's own queue, and queues in memory."""
-PRIVATE_ENTRY_SIZE: Final = 32
-"""The same, then expiry, priority and flags."""
-
-_U64: Final = struct.Struct(">Q")
-
-
-class Readers(Protocol):
-    """Threads that read history. Implemented where the program is composed."""
-
-    def submit(
-        self, read: Callable[[], bytes], done: Callable[[bytes | None, Exception | None], None]
-    ) -> None:
-        """Run `read` in a thread; then `done` with its result or its error, on the loop."""
-
-
-class Reading:
-    """What groups need to turn offsets into records: passed on, not reached for."""
-
-    def __init__(
-        self,
-        *,
-        store: Store,
-        metas: Metas,
-        readers: Readers,
-        limits: Limits,
-        schedule: Callable[[Callable[[], None]], None],
-        failed: Callable[[Exception], None],
-    ) -> None:
-        self.store = store
-        self.metas = metas
-        self.readers = readers
-        self.limits = limits
-        self.schedule = schedule
-        """Call something in the next loop iteration."""
-        self.failed = failed
-        """Told of a read that failed (corrupt record, disk error)."""
-
-    def read(
-        self,
-        index: Index,
-        first: int,
-        count: int,
-        bytes_max: int,
-        done: Callable[[bytes | None, int], None],
-    ) -> None:
-        """Read messages of a queue: `done(records, how many)`, at once if they are in memory.
-
-        Fewer than `count` are read where `bytes_max` or a file ends; None means a failed read,
-        which was reported.
-        """
-        store = self.store
-        entries = index.read_hot(first, count)
-        if entries is not None:
-            fitting = fit(entries, index.entry_size, count, bytes_max)
-            records = store.log.read_hot(entries[: fitting * index.entry_size], index.entry_size)
-            if records is not None:
-                done(records, fitting)
-                return
-        found = 0
-
-        def read() -> bytes:
-            nonlocal found
-            if entries is None:
-                records, found = store.read_history(index, first, count, bytes_max)
-                return records
-            found = fit(entries, index.entry_size, count, bytes_max)
-            return store.log.read_cold(entries[: found * index.entry_size], index.entry_size)
-
-        def finished(records: bytes | None, error: Exception | None) -> None:
-            if records is None:
-                self.failed(error or RuntimeError("a reader gave no answer"))
-            done(records, found)
-
-        self.readers.submit(read, finished)
-
-    def read_entry(self, entry: bytes, done: Callable[[bytes | None, int], None]) -> None:
-        """The record of one 20-byte index entry, in the same way."""
-        log = self.store.log
-        records = log.read_hot(entry, TOPIC_ENTRY_SIZE)
-        if records is not None:
-            done(records, 1)
-            return
-
-        def finished(records: bytes | None, error: Exception | None) -> None:
-            if records is None:
-                self.failed(error or RuntimeError("a reader gave no answer"))
-            done(records, 1)
-
-        self.readers.submit(lambda: log.read_cold(entry, TOPIC_ENTRY_SIZE), finished)
-
-
-class Committed:
-    """A run of messages that was appended in one call: one or more stretches of records."""
-
-    __slots__ = ("count", "meta", "runs", "spans")
-
-    def __init__(self, meta: RunMeta, spans: Sequence[Span]) -> None:
-        self.meta = meta
-        self.spans = spans
-        self.count = sum(span.count for span in spans)
-        self.runs = [
-            RecordRun(meta, span.memory, span.start, span.end, span.count) for span in spans
-        ]
-
-    def slice(self, first: int, count: int) -> list[RecordRun]:
-        """Messages [first, first + count) of the run."""
-        if first == 0 and count == self.count:
-            return self.runs
-        runs: list[RecordRun] = []
-        for span in self.spans:
-            low, high = max(first, 0), min(first + count, span.count)
-            if low < high:
-                runs.append(self._part(span, low, high))
-            first -= span.count
-        return runs
-
-    def _part(self, span: Span, low: int, high: int) -> RecordRun:
-        start = span.start + _place(span, low)
-        end = span.start + _place(span, high) if high < span.count else span.end
-        return RecordRun(self.meta, span.memory, start, end, high - low)
-
-
-def _place(span: Span, index: int) -> int:
-    """Bytes from the span's first record to its record `index`."""
-    position: int = _U64.unpack_from(span.entries, index * TOPIC_ENTRY_SIZE)[0]
-    return position - span.position
 
 
 class Queue:
@@ -195,7 +64,7 @@ class Queue:
     def append(self, spans: Sequence[Span]) -> None:
         """Take the entries of records that were just appended. They are not visible yet."""
         for span in spans:
-            if self.entry_size == TOPIC_ENTRY_SIZE:
+            if self.entry_size == ENTRY_SIZE:
                 self.index.append(span.entries)
             else:
                 self.index.append(widen(span.entries, 0, 0, 0))

@@ -21,10 +21,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
+from broker.committed import Committed
 from broker.cursor import Cursor
 from broker.errors import Refused
 from broker.port import Delivery, Durability, Position, RecordRun, SessionLink, Words
-from broker.queues import Committed, Group, Hold, Queue
+from broker.queues import Group, Hold, Queue
 from broker.unacked import Unacked
 
 if TYPE_CHECKING:

@@ -11,12 +11,13 @@ import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Protocol
 
+from broker.committed import Committed
 from broker.core import SYSTEM_FLAG_STATE, Core
 from broker.errors import Reason, Refused
 from broker.journal import STATE_TOPIC, Op, Touched
 from broker.names import encode_name, is_hashed
 from broker.port import Durability, Position, RunMeta, TopicInfo, Words
-from broker.queues import Committed, Queue
+from broker.queues import Queue
 from broker.records import constant_properties
 from broker.retained import Retained
 from broker.routing import CachedRoute, Router

@@ -1,0 +1,50 @@
+"""A run of messages that was just appended, still in memory: what live delivery hands on."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import Final
+
+from broker.port import RecordRun, RunMeta
+from core_log.commit_log import Span
+from core_log.kernels.layout import ENTRY_SIZE
+
+_U64: Final = struct.Struct(">Q")
+
+
+class Committed:
+    """A run of messages that was appended in one call: one or more stretches of records."""
+
+    __slots__ = ("count", "meta", "runs", "spans")
+
+    def __init__(self, meta: RunMeta, spans: Sequence[Span]) -> None:
+        self.meta = meta
+        self.spans = spans
+        self.count = sum(span.count for span in spans)
+        self.runs = [
+            RecordRun(meta, span.memory, span.start, span.end, span.count) for span in spans
+        ]
+
+    def slice(self, first: int, count: int) -> list[RecordRun]:
+        """Messages [first, first + count) of the run."""
+        if first == 0 and count == self.count:
+            return self.runs
+        runs: list[RecordRun] = []
+        for span in self.spans:
+            low, high = max(first, 0), min(first + count, span.count)
+            if low < high:
+                runs.append(self._part(span, low, high))
+            first -= span.count
+        return runs
+
+    def _part(self, span: Span, low: int, high: int) -> RecordRun:
+        start = span.start + _place(span, low)
+        end = span.start + _place(span, high) if high < span.count else span.end
+        return RecordRun(self.meta, span.memory, start, end, high - low)
+
+
+def _place(span: Span, index: int) -> int:
+    """Bytes from the span's first record to its record `index`."""
+    position: int = _U64.unpack_from(span.entries, index * ENTRY_SIZE)[0]
+    return position - span.position

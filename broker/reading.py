@@ -1,0 +1,102 @@
+"""From offsets to records: out of memory at once, or by a reader thread.
+
+A group says which messages of its queue it wants; whether they are still in the log's tail, or
+have to come from the disk, is decided here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from broker.limits import Limits
+from broker.records import Metas
+from core_log.kernels import fit
+from core_log.kernels.layout import ENTRY_SIZE
+from core_log.queue_index import Index
+from core_log.store import Store
+
+
+class Readers(Protocol):
+    """Threads that read history. Implemented where the program is composed."""
+
+    def submit(
+        self, read: Callable[[], bytes], done: Callable[[bytes | None, Exception | None], None]
+    ) -> None:
+        """Run `read` in a thread; then `done` with its result or its error, on the loop."""
+
+
+class Reading:
+    """What groups need to turn offsets into records: passed on, not reached for."""
+
+    def __init__(
+        self,
+        *,
+        store: Store,
+        metas: Metas,
+        readers: Readers,
+        limits: Limits,
+        schedule: Callable[[Callable[[], None]], None],
+        failed: Callable[[Exception], None],
+    ) -> None:
+        self.store = store
+        self.metas = metas
+        self.readers = readers
+        self.limits = limits
+        self.schedule = schedule
+        """Call something in the next loop iteration."""
+        self.failed = failed
+        """Told of a read that failed (corrupt record, disk error)."""
+
+    def read(
+        self,
+        index: Index,
+        first: int,
+        count: int,
+        bytes_max: int,
+        done: Callable[[bytes | None, int], None],
+    ) -> None:
+        """Read messages of a queue: `done(records, how many)`, at once if they are in memory.
+
+        Fewer than `count` are read where `bytes_max` or a file ends; None means a failed read,
+        which was reported.
+        """
+        store = self.store
+        entries = index.read_hot(first, count)
+        if entries is not None:
+            fitting = fit(entries, index.entry_size, count, bytes_max)
+            records = store.log.read_hot(entries[: fitting * index.entry_size], index.entry_size)
+            if records is not None:
+                done(records, fitting)
+                return
+        found = 0
+
+        def read() -> bytes:
+            nonlocal found
+            if entries is None:
+                records, found = store.read_history(index, first, count, bytes_max)
+                return records
+            found = fit(entries, index.entry_size, count, bytes_max)
+            return store.log.read_cold(entries[: found * index.entry_size], index.entry_size)
+
+        def finished(records: bytes | None, error: Exception | None) -> None:
+            if records is None:
+                self.failed(error or RuntimeError("a reader gave no answer"))
+            done(records, found)
+
+        self.readers.submit(read, finished)
+
+    def read_entry(self, entry: bytes, done: Callable[[bytes | None, int], None]) -> None:
+        """The record of one 20-byte index entry, in the same way."""
+        log = self.store.log
+        records = log.read_hot(entry, ENTRY_SIZE)
+        if records is not None:
+            done(records, 1)
+            return
+
+        def finished(records: bytes | None, error: Exception | None) -> None:
+            if records is None:
+                self.failed(error or RuntimeError("a reader gave no answer"))
+            done(records, 1)
+
+        self.readers.submit(lambda: log.read_cold(entry, ENTRY_SIZE), finished)
