@@ -21,6 +21,7 @@ from broker.port import Durability, Position
 from broker.queues import Group, Queue
 from broker.reading import Readers, Reading
 from broker.records import Metas
+from broker.timers import Timers
 from core_log.errors import StorageBusy, StorageFull, StoreError, TooLarge
 from core_log.kernels.layout import ENTRY_SIZE, PRIVATE_ENTRY_SIZE
 from core_log.queue_index import Index, MemoryIndex
@@ -55,6 +56,7 @@ class Core:
         self.clock_ms = clock_ms
         self.scheduler = scheduler
         self.limits = limits
+        self.timers = Timers(loop=scheduler, clock_ms=clock_ms, limits=limits)
         self.commits = CommitPoints(store.log.appended)
         self.journal = Journal(
             log=store.log, clock_ms=clock_ms, appended=self.appended, refused=self.refused

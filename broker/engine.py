@@ -22,6 +22,7 @@ from broker.errors import Reason, Refused, StorageFailed
 from broker.exchanges import Exchanges
 from broker.journal import OP_TAG, STATE_TOPIC, Op, Touched
 from broker.limits import Limits
+from broker.moves import QOS2_PROPERTY, Moves, settled_by
 from broker.port import (
     Consumer,
     Delivery,
@@ -47,11 +48,6 @@ from broker.topics import RETAIN_PROPERTY, TopicRoute, Topics, TopicTemplate
 from core_log.kernels.batch import EXTRA_NONE, Batch
 from core_log.record import Record
 from core_log.store import Store
-
-QOS2_PROPERTY = "PMQ_QOS2"
-"""(session number, packet id) of an inbound QoS 2 message, in hex: stored with the message."""
-SETTLES_PROPERTY = "PMQ_S"
-"""(group number, offset) in hex: the entry that this message replaces."""
 
 
 class Engine:
@@ -86,6 +82,7 @@ class Engine:
         )
         self.retained = Retained(self.core.limits.retained_max)
         self.topics_ = Topics(self.core, self.retained)
+        self.moves = Moves(self.core, self.topics_)
         self.exchanges = Exchanges(self.core, self.topics_, new_name)
         self.sessions = Sessions(self.core, self.topics_, self.retained)
         self._documents: dict[str, dict[str, Mapping[str, Any]]] = {}
@@ -161,26 +158,7 @@ class Engine:
         """See `BrokerPort.publish_settling`."""
         assert isinstance(template, TopicTemplate)
         group = consumer.group  # type: ignore[attr-defined]
-        if not group.number:
-            position = self.topics_.publish(template, batch, row, row + 1)
-            consumer.settle(offset, 1)
-            return position
-        properties = {
-            **template.meta.properties,
-            SETTLES_PROPERTY: f"{group.number:x}.{offset:x}",
-        }
-        marked = self.topics_.template(
-            template.route,
-            properties=properties,
-            extra_kind=template.record.extra_kind,
-            extra_name=template.record.extra_name.decode(),
-            durability=template.durability,
-            retain=template.retain,
-        )
-        record = dataclasses.replace(marked.record, system_flag=SYSTEM_FLAG_STATE)
-        position = self.topics_.publish(marked, batch, row, row + 1, record=record)
-        consumer.settle(offset, 1)
-        return position
+        return self.moves.publish(template, batch, row, row + 1, group, offset)
 
     def when_committed(
         self,
@@ -503,11 +481,11 @@ class Engine:
         if QOS2_PROPERTY in record.properties:
             number, _, packet = record.properties[QOS2_PROPERTY].partition(".")
             self.sessions.state.took_inbound(int(number, 16), int(packet, 16))
-        if SETTLES_PROPERTY in record.properties:
-            number, _, offset = record.properties[SETTLES_PROPERTY].partition(".")
-            group = self.core.groups.get(int(number, 16))
-            if group is not None:
-                group.cursor.settle(int(offset, 16), 1)
+        replaced = settled_by(record.properties)
+        if replaced is not None and replaced[0] in self.core.groups:
+            group_number, settled = replaced
+            self.core.groups[group_number].cursor.settle(settled, 1)
+            self.core.journal.dirty.add(("group", str(group_number)))
 
     def _fold_retained(self, record: Record) -> None:
         first = record.raw_properties

@@ -44,5 +44,9 @@ class Limits:
     """How long acks gather before they become one record (architecture, part 5)."""
     lazy_flush_seconds: float = 0.2
     """How long what nobody waits for may stay unflushed."""
+    timers_run_max: int = 1_024
+    """Timers that run in one loop iteration; each looks at one queue, some microseconds long."""
+    timer_sleep_seconds_max: float = 60.0
+    """How late a timer may be after the wall clock was set forward."""
     snapshot_seconds: float = 5.0
     """How often the folded state and the indexes are saved, so that a restart replays little."""

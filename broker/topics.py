@@ -273,8 +273,14 @@ class Topics:
         last: int,
         *,
         record: RecordTemplate | None = None,
+        born_ms: int | None = None,
     ) -> Position:
-        """See `BrokerPort.publish`. `record` replaces the template's for this call."""
+        """See `BrokerPort.publish`.
+
+        Args:
+            record: replaces the template's for this call.
+            born_ms: when the messages were made; now, unless they were moved here.
+        """
         core = self.core
         if core.failure is not None or core.full:
             core.check_writable()
@@ -292,7 +298,7 @@ class Topics:
                 first,
                 last,
                 targets=targets,
-                born_ms=now,
+                born_ms=now if born_ms is None else born_ms,
                 store_ms=now,
             )
         except StoreError as error:

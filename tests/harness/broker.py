@@ -18,20 +18,31 @@ from core_log.kernels.batch import RECORD_BODY_AT, RECORD_BODY_SIZE_AT, Batch
 from core_log.settings import StoreSettings
 from core_log.store import Store
 
+START_MS = 1_700_000_000_000
+"""The wall clock when a `Broker` is made."""
+
 
 class ManualLoop:
-    """`call_soon` and `call_later` on a clock that stands still until `run` is called."""
+    """`call_soon` and `call_later` on a clock that stands still until `run` is called.
 
-    def __init__(self) -> None:
-        self.now = 0.0
+    `now` is the loop's clock in seconds; `clock_ms` the wall clock, which moves with it.
+    """
+
+    def __init__(self, now: float = 0.0) -> None:
+        self.now = now
         self._soon: deque[Callable[[], None]] = deque()
         self._later: list[tuple[float, int, Callable[[], None]]] = []
+        self._count = 0  # keeps the order of equal times
+
+    def clock_ms(self) -> int:
+        return START_MS + round(self.now * 1000)
 
     def call_soon(self, callback: Callable[[], None]) -> None:
         self._soon.append(callback)
 
     def call_later(self, delay: float, callback: Callable[[], None]) -> None:
-        self._later.append((self.now + delay, len(self._later), callback))
+        self._count += 1
+        self._later.append((self.now + delay, self._count, callback))
 
     def run(self, seconds: float = 0.0) -> None:
         """Run everything that is due within the next `seconds`."""
@@ -71,21 +82,23 @@ class Broker:
         self.with_state_db = with_state_db
         self.limits = Limits(**limits)
         self.files: Any = RealFiles()
+        self.loop = ManualLoop()
         self.open()
 
-    def open(self) -> None:
-        self.loop = ManualLoop()
+    def open(self, down_seconds: float = 0.0) -> None:
+        """Start on the directory; the clock goes on, and stood still no longer than that."""
+        self.loop = ManualLoop(self.loop.now + down_seconds)
         self.store = Store.open(
             str(self.directory),
             files=self.files,
-            clock_ms=lambda: 1_700_000_000_000,
+            clock_ms=self.loop.clock_ms,
             settings=StoreSettings(segment_bytes=1 << 20, chunk_bytes=1 << 16),
         )
         state_db = StateDb(self.directory / "state.db") if self.with_state_db else None
         names = iter(range(1 << 30))
         self.engine = Engine(
             store=self.store,
-            clock_ms=lambda: 1_700_000_000_000,
+            clock_ms=self.loop.clock_ms,
             scheduler=self.loop,
             readers=InlineReaders(),
             new_name=lambda: f"name{next(names)}",

@@ -1,0 +1,128 @@
+"""Timers run at their time, in order, in bounded turns, and not when they were cancelled."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+
+import pytest
+
+from broker.limits import Limits
+from broker.timers import Timers
+from tests.harness.broker import START_MS, ManualLoop
+
+
+@pytest.fixture
+def loop() -> ManualLoop:
+    return ManualLoop()
+
+
+def timers_on(loop: ManualLoop, **limits: float) -> Timers:
+    return Timers(loop=loop, clock_ms=loop.clock_ms, limits=Limits(**limits))  # type: ignore[arg-type]
+
+
+def test_timers_run_in_order_of_time_and_never_early(loop: ManualLoop) -> None:
+    """Whatever the order in which they were asked for; equal times in that order."""
+    timers = timers_on(loop)
+    ran: list[tuple[str, int]] = []
+    for name, due in (("late", 900), ("early", 100), ("second", 500), ("third", 500)):
+        timers.at(START_MS + due, lambda name: ran.append((name, loop.clock_ms())), name)
+    loop.run(0.499)
+    assert [name for name, _ in ran] == ["early"]
+    loop.run(0.501)
+    assert [name for name, _ in ran] == ["early", "second", "third", "late"]
+    assert [at - START_MS for _, at in ran] == [100, 500, 500, 900]
+    assert len(timers) == 0
+
+
+def test_a_time_that_has_passed_runs_in_a_later_iteration(loop: ManualLoop) -> None:
+    """Never from within `at`: the caller is in the middle of something."""
+    timers = timers_on(loop)
+    ran: list[int] = []
+    timers.at(START_MS - 5, ran.append, 1)
+    assert ran == []
+    loop.run()
+    assert ran == [1]
+
+
+def test_a_cancelled_timer_does_not_run_and_leaves_the_heap(loop: ManualLoop) -> None:
+    """A queue that asks and cancels all day costs a bounded place."""
+    timers = timers_on(loop)
+    ran: list[int] = []
+    kept = timers.at(START_MS + 10, ran.append, 1)
+    for _ in range(1000):
+        timers.at(START_MS + 5, ran.append, 2).cancel()
+    assert len(timers) == 1
+    assert len(timers._heap) < 200
+    loop.run(1)
+    assert ran == [1]
+    kept.cancel()  # it has run: nothing
+    assert len(timers) == 0
+
+
+def test_one_iteration_runs_a_bounded_number(loop: ManualLoop) -> None:
+    """Ten thousand queues that expire in the same moment do not stop the loop."""
+    timers = timers_on(loop, timers_run_max=3)
+    ran: list[int] = []
+    for number in range(10):
+        timers.at(START_MS, ran.append, number)
+    turns: list[int] = []
+
+    def other_work() -> None:
+        turns.append(len(ran))
+        if len(ran) < 10:
+            loop.call_later(0, other_work)
+
+    loop.call_later(0, other_work)
+    loop.run()
+    assert ran == list(range(10))
+    assert max(b - a for a, b in itertools.pairwise(turns)) <= 3
+
+
+def test_a_timer_that_asks_for_now_again_and_again_lets_others_run(loop: ManualLoop) -> None:
+    """What is asked for during a turn waits for the next one."""
+    timers = timers_on(loop)
+    turns: list[int] = []
+
+    def again() -> None:
+        turns.append(1)
+        if len(turns) < 5:
+            timers.at(loop.clock_ms(), again)
+
+    timers.at(START_MS, again)
+    timers._run_due()
+    assert len(turns) == 1
+    loop.run()
+    assert len(turns) == 5
+
+
+def test_a_clock_that_is_set_forward_is_noticed(loop: ManualLoop) -> None:
+    """The loop sleeps by another clock, and not for longer than its bound."""
+    jump = 0
+
+    def clock_ms() -> int:
+        return loop.clock_ms() + jump
+
+    timers = Timers(loop=loop, clock_ms=clock_ms, limits=Limits(timer_sleep_seconds_max=60))
+    ran: list[int] = []
+    timers.at(START_MS + 3_600_000, ran.append, 1)
+    jump = 3_600_000
+    loop.run(60)
+    assert ran == [1]
+
+
+def test_a_timer_that_fails_does_not_hold_up_the_others(loop: ManualLoop) -> None:
+    """A bug is loud, and the rest goes on."""
+    timers = timers_on(loop)
+    ran: list[int] = []
+
+    def fail() -> None:
+        raise RuntimeError("bug")
+
+    failing: Callable[..., None] = fail
+    timers.at(START_MS, failing)
+    timers.at(START_MS + 1, ran.append, 1)
+    with pytest.raises(RuntimeError):
+        loop.run(1)
+    loop.run(1)
+    assert ran == [1]
