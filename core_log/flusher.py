@@ -14,6 +14,8 @@ Rules:
   and a second sync that succeeds would say nothing about them.
 * Making the next segment ahead of use is this thread's spare-time work. A full disk there is not
   a failure of the flush: the append that needs the segment meets it.
+* A simulation has no threads: a `stepped` flusher has none, and does a turn when `step` is called.
+  Which operations reach the disk, and in what order, is then up to the caller alone.
 """
 
 from __future__ import annotations
@@ -27,9 +29,15 @@ from core_log.segments import Segments
 
 
 class Flusher:
-    """Syncs one log. Started by the constructor, ended by `stop`."""
+    """Syncs one log. Started by the constructor, ended by `stop`.
 
-    def __init__(self, *, log: CommitLog, segments: Segments, failure: FailureLatch) -> None:
+    Args:
+        stepped: no thread and no descriptor; the turns are those of `step`.
+    """
+
+    def __init__(
+        self, *, log: CommitLog, segments: Segments, failure: FailureLatch, stepped: bool = False
+    ) -> None:
         self._log = log
         self._segments = segments
         self._failure = failure
@@ -37,10 +45,13 @@ class Flusher:
         self._done = log.flushed  # written by the flusher's thread
         self._stopping = False  # written by the loop's thread, once
         self._closed = False  # the descriptors are given back
-        self._wake = os.eventfd(0, os.EFD_CLOEXEC)
-        self._report = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        self._thread = threading.Thread(target=self._run, name="flusher", daemon=True)
-        self._thread.start()
+        self._wake = self._report = -1
+        self._thread: threading.Thread | None = None
+        if not stepped:
+            self._wake = os.eventfd(0, os.EFD_CLOEXEC)
+            self._report = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+            self._thread = threading.Thread(target=self._run, name="flusher", daemon=True)
+            self._thread.start()
 
     # --- the loop's side ------------------------------------------------------------------------
 
@@ -49,7 +60,7 @@ class Flusher:
         written = self._log.written
         if written > self._requested and not self._stopping:
             self._requested = written
-            os.eventfd_write(self._wake, 1)
+            signal(self._wake)
 
     def fileno(self) -> int:
         """Readable when a turn has ended, well or not: call `collect`. Until `stop`."""
@@ -61,7 +72,7 @@ class Flusher:
         Raises:
             StorageFailed: a sync failed. Raised by every call from then on.
         """
-        if not self._closed:
+        if self._thread is not None and not self._closed:
             try:
                 os.eventfd_read(self._report)
             except BlockingIOError:
@@ -81,12 +92,20 @@ class Flusher:
             return
         self._requested = self._log.written
         self._stopping = True
-        os.eventfd_write(self._wake, 1)
-        self._thread.join()
+        if self._thread is None:
+            self._turn()
+        else:
+            signal(self._wake)
+            self._thread.join()
+            os.close(self._wake)
+            os.close(self._report)
         self._closed = True
-        os.close(self._wake)
-        os.close(self._report)
         self.collect()
+
+    def step(self) -> None:
+        """Do what was asked for, in the caller's thread. For a stepped flusher only."""
+        assert self._thread is None
+        self._turn()
 
     # --- the thread's side ----------------------------------------------------------------------
 
@@ -94,16 +113,21 @@ class Flusher:
         stopping = False
         while not stopping:
             os.eventfd_read(self._wake)  # blocks; takes all requests that came together
-            stopping = self._stopping
-            target = self._requested
-            if self._failure.failed:
-                os.eventfd_write(self._report, 1)
-                continue
-            if target > self._done:
-                self._sync(target)
-                os.eventfd_write(self._report, 1)
-            if not stopping and not self._failure.failed:
-                self._prepare(target)
+            stopping = self._turn()
+
+    def _turn(self) -> bool:
+        """One turn. Returns whether it was the last."""
+        stopping = self._stopping
+        target = self._requested
+        if self._failure.failed:
+            signal(self._report)
+            return stopping
+        if target > self._done:
+            self._sync(target)
+            signal(self._report)
+        if not stopping and not self._failure.failed:
+            self._prepare(target)
+        return stopping
 
     def _sync(self, target: int) -> None:
         try:
@@ -119,4 +143,10 @@ class Flusher:
         except StorageFull:
             return  # the append that needs the room will say so
         except StoreError:
-            os.eventfd_write(self._report, 1)  # the latch has it: collect raises it
+            signal(self._report)  # the latch has it: collect raises it
+
+
+def signal(descriptor: int) -> None:
+    """Make an eventfd readable; -1 is none."""
+    if descriptor >= 0:
+        os.eventfd_write(descriptor, 1)

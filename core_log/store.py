@@ -51,6 +51,7 @@ class Store:
         lock: int,
         clock_ms: Callable[[], int],
         settings: StoreSettings,
+        stepped: bool,
     ) -> None:
         """Recover the directory and begin an epoch. Raises StoreError, OSError."""
         self._directory = directory
@@ -72,12 +73,12 @@ class Store:
         self._segments: Segments = recovered.segments
         self._reader: LogReader = recovered.reader
         try:
-            self._start(settings)
+            self._start(settings, stepped)
         except BaseException:
             self._segments.close()
             raise
 
-    def _start(self, settings: StoreSettings) -> None:
+    def _start(self, settings: StoreSettings, stepped: bool) -> None:
         """Say that the store is open, and begin its epoch."""
         files = self._files
         make_abort(files, self._directory)
@@ -90,7 +91,9 @@ class Store:
             position=self.recovery.end,
         )
         self.epoch = self._begin_epoch()
-        self.flusher = Flusher(log=self.log, segments=self._segments, failure=self._failure)
+        self.flusher = Flusher(
+            log=self.log, segments=self._segments, failure=self._failure, stepped=stepped
+        )
 
     @classmethod
     def open(
@@ -100,10 +103,14 @@ class Store:
         files: Files,
         clock_ms: Callable[[], int],
         settings: StoreSettings | None = None,
+        stepped: bool = False,
     ) -> Store:
         """Open a directory for writing; make it if it is not there.
 
         Waits for the disk: everything that recovery keeps is synced before this returns.
+
+        Args:
+            stepped: the flusher has no thread and works when it is told to (`Flusher.step`).
 
         Raises:
             StoreRefused: another process has it, it can not be written, or it lost data that had
@@ -117,6 +124,7 @@ class Store:
                 lock=lock,
                 clock_ms=clock_ms,
                 settings=settings or StoreSettings(),
+                stepped=stepped,
             )
         except OSError as error:
             files.close(lock)

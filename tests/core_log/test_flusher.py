@@ -11,8 +11,9 @@ import pytest
 from core_log.errors import StorageFailed
 from core_log.flusher import Flusher
 from core_log.settings import StoreSettings
+from core_log.store import Store
 from tests.harness.files import EVERYTHING, NOTHING, FailingFiles, HeldFiles, MemoryFiles
-from tests.harness.stores import TINY, Bench, numbered
+from tests.harness.stores import DIRECTORY, TEMPLATE, TINY, Bench, numbered
 
 
 def readable(flusher: Flusher, seconds: float) -> bool:
@@ -184,3 +185,23 @@ def test_stop_flushes_what_is_written_and_ends_the_thread() -> None:
     assert bench.store.flusher.collect() == bench.store.log.flushed
     assert not [thread for thread in threading.enumerate() if thread.name == "flusher"]
     assert Bench(files.after_crash(NOTHING)).bodies() == numbered(0, 3)
+
+
+def test_a_stepped_flusher_works_only_when_it_is_told_to() -> None:
+    """A simulation has no threads: what reaches the disk, and when, is the caller's choice."""
+    threads = threading.active_count()
+    store = Store.open(
+        DIRECTORY, files=MemoryFiles(), clock_ms=lambda: 1, settings=TINY, stepped=True
+    )
+    log, flusher = store.log, store.flusher
+    before = log.flushed
+    log.append_record(TEMPLATE, b"m", born_ms=1, store_ms=1)
+    log.write()
+    flusher.request()
+    assert flusher.collect() == before
+    flusher.step()
+    assert flusher.collect() == log.written == log.flushed > before
+    log.append_record(TEMPLATE, b"n", born_ms=1, store_ms=1)
+    assert threading.active_count() == threads
+    store.close()
+    assert log.flushed == log.appended
