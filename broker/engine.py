@@ -44,6 +44,7 @@ from broker.retained import ENTRY, Retained
 from broker.session import MqttSession
 from broker.sessions import Sessions
 from broker.state_db import Row, StateDb
+from broker.topic_settings import TopicSettings
 from broker.topics import RETAIN_PROPERTY, TopicRoute, Topics, TopicTemplate
 from core_log.kernels.batch import EXTRA_NONE, Batch
 from core_log.record import Record
@@ -60,6 +61,7 @@ class Engine:
         readers: threads for reading history.
         new_name: makes random names (server-named queues).
         state_db: where the folded state is cached; None to fold the log at each start.
+        topic_defaults: the settings of topics for which nothing else was chosen.
     """
 
     def __init__(
@@ -72,6 +74,7 @@ class Engine:
         new_name: Callable[[], str],
         limits: Limits | None = None,
         state_db: StateDb | None = None,
+        topic_defaults: TopicSettings | None = None,
     ) -> None:
         self.core = Core(
             store=store,
@@ -81,7 +84,7 @@ class Engine:
             limits=limits or Limits(),
         )
         self.retained = Retained(self.core.limits.retained_max)
-        self.topics_ = Topics(self.core, self.retained)
+        self.topics_ = Topics(self.core, self.retained, topic_defaults or TopicSettings())
         self.moves = Moves(self.core, self.topics_)
         self.exchanges = Exchanges(self.core, self.topics_, new_name)
         self.sessions = Sessions(self.core, self.topics_, self.retained)
@@ -326,9 +329,15 @@ class Engine:
         topic = self.topics_.topics.get(name)
         return None if topic is None else topic.info()
 
-    def create_topic(self, name: str, queue_count: int) -> Position:
+    def create_topic(
+        self, name: str, queue_count: int, settings: Mapping[str, str] | None = None
+    ) -> Position:
         """See `BrokerPort.create_topic`."""
-        return self.topics_.create(name, queue_count)
+        return self.topics_.create(name, queue_count, settings)
+
+    def set_topic(self, name: str, settings: Mapping[str, str]) -> Position:
+        """See `BrokerPort.set_topic`."""
+        return self.topics_.set(name, settings)
 
     def delete_topic(self, name: str) -> Position:
         """See `BrokerPort.delete_topic`."""

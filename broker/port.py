@@ -307,6 +307,10 @@ class TopicInfo:
     """One past the last offset that readers by offset may see (flushed)."""
     incarnation: int
     """Differs for a topic that was deleted and created again."""
+    settings: Mapping[str, str | int] = field(default_factory=dict)
+    """What holds for the topic, by the names of `broker.topic_settings`."""
+    own_settings: tuple[str, ...] = ()
+    """Names of those that were chosen for this topic; the others are the broker's defaults."""
 
 
 class BrokerPort(Protocol):
@@ -525,9 +529,16 @@ class BrokerPort(Protocol):
     def topic(self, name: str) -> TopicInfo | None:
         """One topic by the user's name."""
 
-    def create_topic(self, name: str, queue_count: int) -> Position:
-        """Make a topic with a chosen number of queues. Raises Refused: DIFFERENT (it exists),
-        BAD_NAME, FORBIDDEN, LIMIT."""
+    def create_topic(
+        self, name: str, queue_count: int, settings: Mapping[str, str] | None = None
+    ) -> Position:
+        """Make a topic with a chosen number of queues, and settings by name where they are not
+        the broker's defaults. Raises Refused: DIFFERENT (it exists), BAD_NAME, FORBIDDEN, LIMIT,
+        BAD_ARGUMENT (a setting)."""
+
+    def set_topic(self, name: str, settings: Mapping[str, str]) -> Position:
+        """Change settings of a topic; `default` as a value goes back to the broker's default.
+        Raises Refused: NOT_FOUND, BAD_ARGUMENT."""
 
     def delete_topic(self, name: str) -> Position:
         """Delete a topic with its messages' offsets. Raises Refused: NOT_FOUND."""

@@ -21,6 +21,7 @@ from broker.queues import Queue
 from broker.records import constant_properties
 from broker.retained import Retained
 from broker.routing import CachedRoute, Router
+from broker.topic_settings import TopicSettings, Value, parse_settings
 from core_log.commit_log import Span
 from core_log.errors import StoreError
 from core_log.kernels.batch import (
@@ -50,13 +51,17 @@ Target = Queue | LiveTarget
 class Topic:
     """A topic and its own queues."""
 
-    __slots__ = ("incarnation", "name", "queues", "stored")
+    __slots__ = ("incarnation", "name", "own_values", "queues", "settings", "stored")
 
     def __init__(self, name: str, stored: str, queues: list[Queue], incarnation: int) -> None:
         self.name = name
         self.stored = stored
         self.queues = queues
         self.incarnation = incarnation
+        self.own_values: dict[str, Value] = {}
+        """Settings that somebody chose for this topic."""
+        self.settings = TopicSettings()
+        """What holds for it: its own values, the broker's defaults for the rest."""
 
     def info(self) -> TopicInfo:
         """As the port tells it."""
@@ -65,6 +70,8 @@ class Topic:
             min_offsets=tuple(queue.index.first_offset for queue in self.queues),
             max_offsets=tuple(queue.flushed for queue in self.queues),
             incarnation=self.incarnation,
+            settings=self.settings.values(),
+            own_settings=tuple(self.own_values),
         )
 
 
@@ -129,13 +136,15 @@ class TopicTemplate:
 class Topics:
     """All topics, the router, and the publish path."""
 
-    def __init__(self, core: Core, retained: Retained) -> None:
+    def __init__(self, core: Core, retained: Retained, defaults: TopicSettings) -> None:
         self.core = core
+        self.defaults = defaults
         self.retained = retained
         self.topics: dict[str, Topic] = {}
         self.router: Router[Target, TopicRoute] = Router(self._new_route)
         core.journal.handle("topic+", self._apply_created)
         core.journal.handle("topic-", self._apply_deleted)
+        core.journal.handle("topic=", self._apply_set)
 
     def _new_route(self, words: Words) -> TopicRoute:
         return TopicRoute(words, self.router)
@@ -150,9 +159,13 @@ class Topics:
             topic = self.topics[name]
         return topic
 
-    def create(self, name: str, queue_count: int) -> Position:
-        """Make a topic. Raises Refused: BAD_NAME, LIMIT, DIFFERENT (it exists)."""
+    def create(
+        self, name: str, queue_count: int, settings: Mapping[str, str] | None = None
+    ) -> Position:
+        """Make a topic. Raises Refused: BAD_NAME, LIMIT, BAD_ARGUMENT (settings), DIFFERENT (it
+        exists)."""
         core = self.core
+        chosen = parse_settings(settings or {})
         core.check_writable()
         stored = encode_name(name)
         if stored.startswith(SYSTEM_PREFIXES):
@@ -167,8 +180,16 @@ class Topics:
         # Differs from that of any topic of this name, also in a data directory made anew: readers
         # that keep offsets elsewhere (the Parquet sink) would mix the messages of the two.
         incarnation = core.clock_ms() << 16 | numbers[0] & 0xFFFF
-        return core.journal.write(
-            {"op": "topic+", "name": name, "stored": stored, "q": numbers, "inc": incarnation}
+        own = {key: value for key, value in chosen.items() if value is not None}
+        op = {"op": "topic+", "name": name, "stored": stored, "q": numbers, "inc": incarnation}
+        return core.journal.write({**op, "set": own} if own else op)
+
+    def set(self, name: str, settings: Mapping[str, str]) -> Position:
+        """Change settings of a topic. Raises Refused: NOT_FOUND, BAD_ARGUMENT."""
+        if name not in self.topics:
+            raise Refused(Reason.NOT_FOUND, f"there is no topic {name!r}")
+        return self.core.journal.write(
+            {"op": "topic=", "name": name, "set": parse_settings(settings)}
         )
 
     def delete(self, name: str) -> Position:
@@ -180,6 +201,18 @@ class Topics:
     def _apply_created(self, op: Op) -> Touched:
         self.load(op["name"], op)
         return [("topic", op["name"])]
+
+    def _apply_set(self, op: Op) -> Touched:
+        topic = self.topics.get(op["name"])
+        if topic is None:
+            return []
+        for key, value in op["set"].items():
+            if value is None:
+                topic.own_values.pop(key, None)
+            else:
+                topic.own_values[key] = value
+        topic.settings = self.defaults.with_values(topic.own_values)
+        return [("topic", topic.name)]
 
     def _apply_deleted(self, op: Op) -> Touched:
         topic = self.topics.pop(op["name"], None)
@@ -196,7 +229,9 @@ class Topics:
         queues = [self.core.durable_queue(number, own=True) for number in value["q"]]
         if is_hashed(value["stored"]):
             self.core.topic_names[value["stored"]] = name
-        self.topics[name] = Topic(name, value["stored"], queues, value["inc"])
+        topic = self.topics[name] = Topic(name, value["stored"], queues, value["inc"])
+        topic.own_values = dict(value.get("set", {}))
+        topic.settings = self.defaults.with_values(topic.own_values)
 
     def row(self, name: str) -> Mapping[str, Any] | None:
         """The topic as a JSON value for the snapshot."""
@@ -204,7 +239,8 @@ class Topics:
         if topic is None:
             return None
         numbers = [queue.number for queue in topic.queues]
-        return {"stored": topic.stored, "q": numbers, "inc": topic.incarnation}
+        row = {"stored": topic.stored, "q": numbers, "inc": topic.incarnation}
+        return {**row, "set": topic.own_values} if topic.own_values else row
 
     # --- routes and templates -------------------------------------------------------------
 

@@ -46,6 +46,23 @@ def test_life_of_a_topic(server) -> None:
     assert "there is no topic 'orders'" in complaint(server, "topic", "show", "orders", code=1)
 
 
+def test_settings_of_a_topic(server) -> None:
+    """A value of its own, shown as such, after a kill too; `default` goes back."""
+    polymq(server, "topic", "create", "orders", "retention_bytes=1000")
+    told = polymq(server, "topic", "set", "orders", "retention_seconds=60").stdout.decode()
+    assert "  retention_seconds = 60\n" in told
+    assert "  durability = flushed  (the server's default)\n" in told
+    server.kill()
+    server.restart()
+    assert polymq(server, "topic", "show", "orders").stdout.decode().endswith(told)
+    told = polymq(server, "topic", "set", "orders", "retention_seconds=default").stdout.decode()
+    assert "  retention_seconds = 259200  (the server's default)\n" in told
+    line = complaint(server, "topic", "set", "orders", "retention_seconds=72h", code=1)
+    assert "whole number of seconds" in line
+    line = complaint(server, "topic", "set", "nothing", "retention_seconds=1", code=1)
+    assert "there is no topic 'nothing'" in line
+
+
 def test_delete_asks_and_no_means_no(server) -> None:
     polymq(server, "topic", "create", "kept")
     asked = polymq(server, "topic", "delete", "kept", body=b"n\n", code=130)

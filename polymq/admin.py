@@ -80,6 +80,7 @@ class AdminServer:
                 web.get("/topics", self._get_topics),
                 web.get("/topics/{name}", self._get_topic),
                 web.put("/topics/{name}", self._put_topic),
+                web.patch("/topics/{name}", self._patch_topic),
                 web.delete("/topics/{name}", self._delete_topic),
             ]
         )
@@ -120,13 +121,19 @@ class AdminServer:
     async def _put_topic(self, request: web.Request) -> web.Response:
         name = request.match_info["name"]
         count = _queue_count(request.query.get("queues", "1"))
+        settings = {key: value for key, value in request.query.items() if key != "queues"}
         existed = self._port.topic(name) is not None
         if not existed:
-            await self._committed(self._port.create_topic(name, count))
+            await self._committed(self._port.create_topic(name, count, settings))
         topic = self._port.topic(name)
         if topic is None:
             raise Refused(Reason.NOT_FOUND, f"topic {name!r} was deleted at the same time")
         return web.json_response(_topic_value(topic), status=200 if existed else 201)
+
+    async def _patch_topic(self, request: web.Request) -> web.Response:
+        name = request.match_info["name"]
+        await self._committed(self._port.set_topic(name, dict(request.query)))
+        return await self._get_topic(request)
 
     async def _delete_topic(self, request: web.Request) -> web.Response:
         await self._committed(self._port.delete_topic(request.match_info["name"]))
@@ -170,7 +177,13 @@ def _topic_value(topic: TopicInfo) -> dict[str, Any]:
         )
     ]
     count = sum(topic.max_offsets) - sum(topic.min_offsets)
-    return {"name": topic.name, "message_count": count, "queues": queues}
+    return {
+        "name": topic.name,
+        "message_count": count,
+        "queues": queues,
+        "settings": dict(topic.settings),
+        "own_settings": list(topic.own_settings),
+    }
 
 
 @web.middleware

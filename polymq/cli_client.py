@@ -62,10 +62,33 @@ def topic_list(as_json: bool, **options: Any) -> int:
     show_default=True,
     help="How many queues. Order is kept within a queue; readers share the work by queues.",
 )
-def topic_create(name: str, queue_count: int, **options: Any) -> int:
-    """Create topic NAME. Nothing happens if it is there already."""
-    created = AdminClient(_ports(options)).create_topic(name, queue_count)
+@click.argument("settings", nargs=-1, metavar="[KEY=VALUE]...")
+def topic_create(name: str, queue_count: int, settings: tuple[str, ...], **options: Any) -> int:
+    """Create topic NAME, with settings if some should differ from the server's defaults.
+
+    Nothing happens if it is there already: `polymq topic set` changes settings.
+    """
+    chosen = _assignments(settings)
+    created = AdminClient(_ports(options)).create_topic(name, queue_count, chosen)
     click.echo(f"Topic {name} {'created' if created else 'was there already'}.")
+    return ExitCode.OK
+
+
+@topic.command("set")
+@config_option
+@data_flag
+@click.argument("name")
+@click.argument("settings", nargs=-1, required=True, metavar="KEY=VALUE...")
+def topic_set(name: str, settings: tuple[str, ...], **options: Any) -> int:
+    """Change settings of topic NAME, at once and for what it already holds.
+
+    durability=flushed|page_cache: what an acknowledgement waits for. retention_seconds=N and
+    retention_bytes=N: how long, and how much of it, can be read by offset (0: no limit). The value
+    `default` goes back to the server's configuration.
+
+    Example: polymq topic set sensors retention_seconds=86400
+    """
+    _show_settings(AdminClient(_ports(options)).set_topic(name, _assignments(settings)))
     return ExitCode.OK
 
 
@@ -75,7 +98,7 @@ def topic_create(name: str, queue_count: int, **options: Any) -> int:
 @click.argument("name")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document.")
 def topic_show(name: str, as_json: bool, **options: Any) -> int:
-    """Show the queues of topic NAME and which offsets they hold."""
+    """Show the queues of topic NAME, which offsets they hold, and its settings."""
     value = AdminClient(_ports(options)).topic(name)
     if as_json:
         click.echo(json.dumps(value, ensure_ascii=False))
@@ -85,7 +108,21 @@ def topic_show(name: str, as_json: bool, **options: Any) -> int:
         first, end = queue["first_offset"], queue["end_offset"]
         held = f"offsets {first:,} to {end - 1:,}" if end > first else f"empty, next offset {end:,}"
         click.echo(f"  queue {queue['queue']}: {held}")
+    _show_settings(value)
     return ExitCode.OK
+
+
+def _assignments(texts: tuple[str, ...]) -> dict[str, str]:
+    pairs = [text.partition("=") for text in texts]
+    if any(not separator for _, separator, _ in pairs):
+        raise click.BadParameter("write each setting as KEY=VALUE")
+    return {key: value for key, _, value in pairs}
+
+
+def _show_settings(topic_value: dict[str, Any]) -> None:
+    for key, value in topic_value["settings"].items():
+        origin = "" if key in topic_value["own_settings"] else "  (the server's default)"
+        click.echo(f"  {key} = {value}{origin}")
 
 
 @topic.command("delete")

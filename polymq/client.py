@@ -8,10 +8,10 @@ import http.client
 import json
 import threading
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 from broker.port import decode_name
 from polymq.errors import ExitCode, Failure
@@ -46,10 +46,17 @@ class AdminClient:
         """One topic."""
         return self._ask("GET", _path(name))
 
-    def create_topic(self, name: str, queue_count: int) -> bool:
-        """Create; False if it was there already."""
-        path = f"{_path(name)}?queues={queue_count}"
+    def create_topic(self, name: str, queue_count: int, settings: Mapping[str, str]) -> bool:
+        """Create; False if it was there already, and then nothing of it changes."""
+        path = f"{_path(name)}?{urlencode({'queues': queue_count, **settings})}"
         return _request(ADMIN_HOST, self._port, "PUT", path, headers=_CHANGES)[0] == 201
+
+    def set_topic(self, name: str, settings: Mapping[str, str]) -> dict[str, Any]:
+        """Change settings; the topic as it is then."""
+        path = f"{_path(name)}?{urlencode(settings)}"
+        content = _request(ADMIN_HOST, self._port, "PATCH", path, headers=_CHANGES)[1]
+        changed: dict[str, Any] = json.loads(content)
+        return changed
 
     def delete_topic(self, name: str) -> None:
         """Delete with all messages."""

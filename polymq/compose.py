@@ -22,6 +22,7 @@ from broker import errors as broker_errors
 from broker.engine import Engine
 from broker.limits import Limits as EngineLimits
 from broker.state_db import StateDb
+from broker.topic_settings import TopicSettings
 from core_log.errors import StorageFailed, StorageFull, StoreCorrupt, StoreError
 from core_log.files import Files, RealFiles
 from core_log.settings import StoreSettings
@@ -140,6 +141,7 @@ class Node:
             new_name=random_name,
             limits=EngineLimits(),
             state_db=StateDb(settings.server.data_directory / STATE_FILE),
+            topic_defaults=TopicSettings().with_values(settings.topics.model_dump()),
         )
         self._engine.when_storage_fails(self._storage_failed)
         flusher = self._store.flusher.fileno()

@@ -36,6 +36,7 @@ from pydantic_settings import (
     SettingsError,
 )
 
+from broker.topic_settings import BYTES_MAX, SECONDS_MAX
 from polymq.errors import ExitCode, Failure
 
 ENVIRONMENT_PREFIX: Final = "POLYMQ_"
@@ -179,6 +180,24 @@ class StorageSettings(Section):
     )
 
 
+class TopicDefaults(Section):
+    """Settings of topics for which nothing else was chosen (`polymq topic set`)."""
+
+    durability: Literal["flushed", "page_cache"] = Field(
+        default="flushed",
+        description="What an acknowledgement waits for. page_cache answers publishers before the "
+        "disk has the message: a power cut loses what came last.",
+    )
+    retention_seconds: Annotated[int, Field(ge=0, le=SECONDS_MAX)] = Field(
+        default=72 * 3600,
+        description="How long messages can be read by offset. What a queue, a session or a "
+        "subscription has not settled stays longer. 0: for ever.",
+    )
+    retention_bytes: Annotated[int, Field(ge=0, le=BYTES_MAX)] = Field(
+        default=0, description="How many bytes of each topic can be read by offset. 0: any number."
+    )
+
+
 class LogSettings(Section):
     """What the program says on stderr."""
 
@@ -219,6 +238,7 @@ class Settings(BaseSettings):
     rocketmq: RocketmqSettings = RocketmqSettings()
     admin: AdminSettings = AdminSettings()
     storage: StorageSettings = StorageSettings()
+    topics: TopicDefaults = TopicDefaults()
     log: LogSettings = LogSettings()
     sink: SinkSettings = SinkSettings()
 

@@ -13,6 +13,7 @@ from broker.engine import Engine
 from broker.limits import Limits
 from broker.port import Delivery, Durability, RecordRun, Template
 from broker.state_db import StateDb
+from broker.topic_settings import TopicSettings
 from core_log.files import RealFiles
 from core_log.kernels.batch import RECORD_BODY_AT, RECORD_BODY_SIZE_AT, Batch
 from core_log.settings import StoreSettings
@@ -81,6 +82,7 @@ class Broker:
         self.directory = directory
         self.with_state_db = with_state_db
         self.limits = Limits(**limits)
+        self.topic_defaults: TopicSettings | None = None
         self.files: Any = RealFiles()
         self.loop = ManualLoop()
         self.open()
@@ -104,6 +106,7 @@ class Broker:
             new_name=lambda: f"name{next(names)}",
             limits=self.limits,
             state_db=state_db,
+            topic_defaults=self.topic_defaults,
         )
 
     def step(self, seconds: float = 0.0) -> None:

@@ -71,6 +71,8 @@ def test_every_command_explains_itself(
         (["serve", "--config", "none.toml"], "cannot read the configuration none.toml"),
         (["sreve"], "No such command 'sreve'"),
         (["message", "read", "t", "--from", "yesterday"], "use first, next, or an offset"),
+        (["topic", "set", "t"], "Missing argument 'KEY=VALUE...'"),
+        (["topic", "set", "t", "retention_seconds"], "write each setting as KEY=VALUE"),
     ],
 )
 def test_wrong_usage_is_one_line_and_code_2(
@@ -86,6 +88,7 @@ def test_wrong_usage_is_one_line_and_code_2(
     [
         ["topic", "list"],
         ["topic", "show", "t"],
+        ["topic", "set", "t", "retention_seconds=1"],
         ["message", "publish", "t", "x", "body"],
         ["message", "read", "t"],
     ],
