@@ -9,7 +9,7 @@ and a flush is asked for when somebody waits for one.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Final, Protocol
 
 from broker.commits import CommitPoints
@@ -30,6 +30,10 @@ from core_log.store import Store
 SYSTEM_FLAG_STATE: Final = 0x0001_0000
 """Bit of the record's system flag, beyond RocketMQ's: a data record that also changes state
 (retained, QoS 2, settling). A restart folds these and the system topic, and skips the rest."""
+
+
+Acks = tuple[int, int, list[list[int]]]
+"""Of one group: its number, its `next`, (first, count) stretches that were settled."""
 
 
 class Scheduler(Protocol):
@@ -255,14 +259,26 @@ class Core:
         groups = [group for group in moved if group.number in self.groups]
         if not groups:
             return
-        settled = [group.cursor.take_settled() for group in groups]
-        acks = [[g.number, g.cursor.next, s] for g, s in zip(groups, settled, strict=True)]
+        acks = self.take_acks(groups)
         try:
             self.journal.write({"op": "acks", "g": acks})
         except Refused:
-            for group, stretches in zip(groups, settled, strict=True):
-                group.cursor.settled[:0] = stretches
-            self._moved.update(groups)
+            self.keep_acks(groups, acks)
+
+    def take_acks(self, groups: Iterable[Group]) -> list[Acks]:
+        """What the next record of acks has to say of these groups. Whoever takes it writes it."""
+        acks: list[Acks] = []
+        for group in groups:
+            self._moved.discard(group)
+            acks.append((group.number, group.cursor.next, group.cursor.take_settled()))
+        return acks
+
+    def keep_acks(self, groups: Iterable[Group], acks: Iterable[Acks]) -> None:
+        """The log did not take them: they gather on, to be written a little later."""
+        for group, (_, _, settled) in zip(groups, acks, strict=True):
+            group.cursor.settled[:0] = settled
+            self._moved.add(group)
+        if self._moved and not self._acks_scheduled:
             self._acks_scheduled = True
             self.scheduler.call_later(self.limits.lazy_flush_seconds, self.write_acks)
 

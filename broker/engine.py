@@ -29,11 +29,13 @@ from broker.port import (
     Durability,
     ExchangeInfo,
     Position,
+    Publishing,
     QueueConsumer,
     QueueInfo,
     Route,
     Session,
     SessionLink,
+    Settlement,
     Template,
     TopicInfo,
     Words,
@@ -46,6 +48,7 @@ from broker.sessions import Sessions
 from broker.state_db import Row, StateDb
 from broker.topic_settings import TopicSettings
 from broker.topics import RETAIN_PROPERTY, TopicRoute, Topics, TopicTemplate
+from broker.transactions import Transactions
 from core_log.kernels.batch import EXTRA_NONE, Batch
 from core_log.record import Record
 from core_log.store import Store
@@ -88,6 +91,7 @@ class Engine:
         self.moves = Moves(self.core, self.topics_)
         self.exchanges = Exchanges(self.core, self.topics_, new_name)
         self.sessions = Sessions(self.core, self.topics_, self.retained)
+        self.transactions = Transactions(self.core, self.topics_)
         self._documents: dict[str, dict[str, Mapping[str, Any]]] = {}
         self._state_db = state_db
         self.core.journal.handle("doc", self._apply_document)
@@ -162,6 +166,12 @@ class Engine:
         assert isinstance(template, TopicTemplate)
         group = consumer.group  # type: ignore[attr-defined]
         return self.moves.publish(template, batch, row, row + 1, group, offset)
+
+    def commit_batch(
+        self, publishes: Sequence[Publishing], settlements: Sequence[Settlement]
+    ) -> Position:
+        """See `BrokerPort.commit_batch`."""
+        return self.transactions.commit(publishes, settlements)
 
     def when_committed(
         self,

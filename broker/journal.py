@@ -23,7 +23,7 @@ from broker.errors import Refused
 from broker.port import Position
 from core_log.commit_log import CommitLog
 from core_log.errors import StoreError
-from core_log.record import RecordTemplate
+from core_log.record import RecordParts, RecordTemplate
 
 STATE_TOPIC: Final = "RMQ_SYS_POLYMQ_STATE"
 """The system topic of all state records. Closed to clients."""
@@ -74,15 +74,18 @@ class Journal:
         Raises:
             Refused: the log takes nothing (full, behind, failed); nothing has changed.
         """
-        body = json.dumps(op, separators=(",", ":")).encode("utf-8", "surrogatepass")
         now = self._clock_ms()
         try:
-            self._log.append_record(_TEMPLATE, body, born_ms=now, store_ms=now)
+            self._log.append_record(_TEMPLATE, _encode(op), born_ms=now, store_ms=now)
         except StoreError as error:
             raise self._refused(error) from error
         self.apply(op)
         self._appended()
         return Position(self._log.appended)
+
+    def record(self, op: Op, now_ms: int) -> RecordParts:
+        """The op as a record of an atomic batch. Whoever appends it applies it."""
+        return RecordParts(template=_TEMPLATE, body=_encode(op), born_ms=now_ms)
 
     def apply(self, op: Op) -> None:
         """Apply an op that the log holds."""
@@ -91,3 +94,7 @@ class Journal:
     def replay(self, body: bytes) -> None:
         """Apply an op by its record's body."""
         self.apply(json.loads(body.decode("utf-8", "surrogatepass")))
+
+
+def _encode(op: Op) -> bytes:
+    return json.dumps(op, separators=(",", ":")).encode("utf-8", "surrogatepass")

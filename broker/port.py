@@ -41,6 +41,7 @@ __all__ = [
     "ExchangeInfo",
     "Message",
     "Position",
+    "Publishing",
     "QueueConsumer",
     "QueueInfo",
     "Reason",
@@ -50,6 +51,7 @@ __all__ = [
     "RunMeta",
     "Session",
     "SessionLink",
+    "Settlement",
     "StorageFailed",
     "Template",
     "TopicInfo",
@@ -183,6 +185,16 @@ class Message:
     redelivered: bool
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Publishing:
+    """Rows [first, last) of a batch, to be stored as `template` says: a part of a transaction."""
+
+    template: Template
+    batch: Batch
+    first: int
+    last: int
+
+
 class Consumer(Protocol):
     """What the engine delivers a queue's messages to. Implemented by gateways."""
 
@@ -210,6 +222,10 @@ class QueueConsumer(Protocol):
 
     def cancel(self) -> None:
         """No more deliveries. What is not settled stays with the caller: settle or requeue it."""
+
+
+Settlement = tuple[QueueConsumer, int, int]
+"""A holder, and the first offset and the count of what is settled in its queue."""
 
 
 class SessionLink(Protocol):
@@ -376,6 +392,17 @@ class BrokerPort(Protocol):
     ) -> Position:
         """One message that replaces another (dead letter): stored together with the settlement of
         `offset` in the consumer's queue, so that a crash keeps exactly one of the two."""
+
+    def commit_batch(
+        self, publishes: Sequence[Publishing], settlements: Sequence[Settlement]
+    ) -> Position:
+        """Store all of the publishes and settle all of the settlements, or nothing: also after a
+        crash. Templates that are not valid any more have to be built again before.
+
+        Raises:
+            Refused: as `publish`; TOO_LARGE also for a batch of more than 65,535 records, or of
+                more bytes than a segment has.
+        """
 
     def when_committed(
         self,

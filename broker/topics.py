@@ -320,14 +320,10 @@ class Topics:
         core = self.core
         if core.failure is not None or core.full:
             core.check_writable()
-        route = template.route
-        self.router.refresh(route)
-        durable = route.durable
-        own = template.queue
+        queues = self.queues_of(template)
         now = core.clock_ms()
         try:
-            targets = [(own.number, own.index.end_offset)]
-            targets += [(queue.number, queue.index.end_offset) for queue in durable]
+            targets = [(queue.number, queue.index.end_offset) for queue in queues]
             spans = core.log.append_run(
                 record or template.record,
                 batch,
@@ -339,19 +335,33 @@ class Topics:
             )
         except StoreError as error:
             raise core.refused(error) from error
-        own.append(spans)
-        for queue in durable:
-            queue.append(spans)
-        for queue in route.volatile:
-            queue.append(spans)
-        position = Position(core.log.appended)
-        self._wait(template, spans, position)
-        if template.retain:
-            self._retain(template, spans[-1], batch, last)
+        position = self.stored(template, spans, batch, last)
         core.appended()
         return position
 
-    def _wait(self, template: TopicTemplate, spans: Sequence[Span], position: Position) -> None:
+    def queues_of(self, template: TopicTemplate) -> Sequence[Queue]:
+        """The queues that a record of this template names, the topic's own first."""
+        self.router.refresh(template.route)
+        return (template.queue, *template.route.durable)
+
+    def stored(
+        self, template: TopicTemplate, spans: list[Span], batch: Batch, last: int
+    ) -> Position:
+        """A run was appended with this template, and row `last - 1` of the batch stands at its end:
+        its queues take it, and it becomes visible with its commit point."""
+        route = template.route
+        template.queue.append(spans)
+        for queue in route.durable:
+            queue.append(spans)
+        for queue in route.volatile:
+            queue.append(spans)
+        position = Position(self.core.log.appended)
+        self._wait(template, spans, position)
+        if template.retain:
+            self._retain(template, spans[-1], batch, last)
+        return position
+
+    def _wait(self, template: TopicTemplate, spans: list[Span], position: Position) -> None:
         """Make the run visible when its commit point passes it."""
         core = self.core
         route, own = template.route, template.queue

@@ -101,6 +101,15 @@ class Unacked(Generic[Holder]):
         end = bisect_right(self._first, last_tag)
         return self._cut(0, end, self._first[0], last_tag)
 
+    def put_back(self, first_tag: int, holder: Holder, first_offset: int, count: int) -> None:
+        """Make tags that were settled unacknowledged again (AMQP's tx.rollback)."""
+        assert count > 0
+        assert first_tag + count <= self.next_tag
+        at = bisect_right(self._first, first_tag)
+        self._first.insert(at, first_tag)
+        self._runs.insert(at, (count, holder, first_offset))
+        self.count += count
+
     def drain(self) -> list[tuple[Holder, int, int]]:
         """Remove everything."""
         runs = [(holder, offset, count) for count, holder, offset in self._runs]

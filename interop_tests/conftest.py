@@ -189,3 +189,12 @@ def start_server(tmp_path: Path) -> Iterator[StartServer]:
 def server(start_server: StartServer) -> Server:
     """A running server with an empty data directory."""
     return start_server()
+
+
+@pytest.fixture(scope="module")
+def shared_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A running server that the tests of a file share: each cleans up before itself."""
+    made = Server(tmp_path_factory.mktemp("shared"), {}, {}, (sys.executable, "-m", "polymq"))
+    made.start()
+    yield made
+    made.close(sys.stdout)

@@ -348,13 +348,6 @@ def test_publishing_to_nowhere_closes_the_channel(channel: Channel) -> None:
         channel.queue_declare("q")
 
 
-def test_transactions_are_refused(channel: Channel) -> None:
-    """A client that got select-ok would believe in them."""
-    with pytest.raises(pika.exceptions.ConnectionClosedByBroker) as caught:
-        channel.tx_select()
-    assert caught.value.reply_code == 540
-
-
 def test_an_unknown_virtual_host(connect: Callable[..., Blocking]) -> None:
     with pytest.raises(pika.exceptions.ProbableAccessDeniedError):
         connect(virtual_host="elsewhere")

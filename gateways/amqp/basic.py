@@ -17,7 +17,7 @@ from gateways.amqp.consumer import Consumer, Getter, encode
 from gateways.amqp.errors import RemoteProtocolError, ReplyCode
 from gateways.amqp.kernels import pure as codes
 from gateways.amqp.spec import Method
-from gateways.amqp.topology import Handler, not_implemented
+from gateways.amqp.topology import Handler
 
 _GET_OK_HEAD: Final = struct.pack(">HH", spec.BasicGetOk.CLASS_ID, spec.BasicGetOk.METHOD_ID)
 _COUNT: Final = struct.Struct(">I")
@@ -147,6 +147,8 @@ def recover(channel: Channel, method: spec.BasicRecover | spec.BasicRecoverAsync
 
 def confirm_select(channel: Channel, method: spec.ConfirmSelect) -> None:
     """confirm.select. Twice is once."""
+    if channel.transaction is not None:
+        raise Refused(Reason.BAD_ARGUMENT, "cannot switch from tx to confirm mode")
     channel.confirming = True
     if not method.nowait:
         channel.link.reply(channel.number, spec.ConfirmSelectOk())
@@ -183,11 +185,6 @@ HANDLERS: Final[Mapping[type[Method], Handler]] = {
     spec.ChannelFlow: flow,
     spec.ChannelFlowOk: ignore,
     spec.AccessRequest: access_request,
-    # Transactions are refused, not accepted and not kept: a client that got select-ok would
-    # believe that its publishes are one.
-    spec.TxSelect: not_implemented,
-    spec.TxCommit: not_implemented,
-    spec.TxRollback: not_implemented,
 }
 
 SEES_PUBLISHES: Final = frozenset({spec.BasicGet})

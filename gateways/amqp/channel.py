@@ -13,15 +13,20 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from broker.port import BrokerPort, Position, Unacked
+from core_log.kernels.batch import Batch
 from gateways.amqp import spec
 from gateways.amqp.consumer import Consumer, Holder
 from gateways.amqp.errors import RemoteProtocolError, ReplyCode
 from gateways.amqp.kernels import pure as codes
 from gateways.amqp.limits import Limits
 from gateways.amqp.spec import Method
+from gateways.amqp.transactions import Transaction
+
+if TYPE_CHECKING:
+    from gateways.amqp.publishing import Publisher
 
 _CONFIRM: Final = struct.Struct(">BHIHHQBB")
 """A whole frame of basic.ack or basic.nack."""
@@ -35,8 +40,11 @@ class Link(Protocol):
     port: BrokerPort
     limits: Limits
     user: str
+    publisher: Publisher
     consumer_count: int
     """Consumers of all channels."""
+    transaction_bytes: int
+    """Held by the transactions of all channels."""
 
     @property
     def frame_max(self) -> int: ...
@@ -80,6 +88,7 @@ class Channel:
         prefetch: for each consumer that comes, 0 for no limit.
         prefetch_shared: for all consumers together, 0 for no limit.
         confirming: publishes are confirmed.
+        transaction: what waits for tx.commit; None unless the channel is transactional.
         last_queue: the queue that was declared last, which an empty name means.
     """
 
@@ -96,6 +105,7 @@ class Channel:
         "number",
         "prefetch",
         "prefetch_shared",
+        "transaction",
         "unacked",
         "unacked_count",
     )
@@ -110,6 +120,7 @@ class Channel:
         self.prefetch = 0
         self.prefetch_shared = 0
         self.confirming = False
+        self.transaction: Transaction | None = None
         self.last_queue = ""
         self._sequence = 0  # of the last publish
         self._confirmed = 0  # the last sequence that a confirm was sent, or will be sent, for
@@ -156,16 +167,19 @@ class Channel:
         Raises:
             RemoteProtocolError: a tag is not unacknowledged. Those before it are settled.
         """
+        if self.transaction is not None:
+            self._hold_settlements(self.transaction, first_tag, count, bits)
+            return
         if bits & codes.MULTIPLE:
-            self._give_back(self._settle_to(first_tag), bits)
+            self.give_back(self._settle_to(first_tag), bits)
             return
         last_tag = first_tag + count - 1
         try:
-            self._give_back(self.unacked.settle(first_tag, last_tag), bits)
+            self.give_back(self.unacked.settle(first_tag, last_tag), bits)
         except KeyError as error:
             unknown = int(error.args[0])
             if first_tag < unknown <= last_tag:
-                self._give_back(self.unacked.settle(first_tag, unknown - 1), bits)
+                self.give_back(self.unacked.settle(first_tag, unknown - 1), bits)
             raise self._unknown_tag(unknown, bits) from None
 
     def _settle_to(self, tag: int) -> list[tuple[Holder, int, int]]:
@@ -185,7 +199,8 @@ class Channel:
             method_id=method.METHOD_ID,
         )
 
-    def _give_back(self, runs: list[tuple[Holder, int, int]], bits: int) -> None:
+    def give_back(self, runs: list[tuple[Holder, int, int]], bits: int) -> None:
+        """Carry out acks or nacks of what is no longer unacknowledged."""
         requeue = bits & codes.REQUEUE
         for holder, first_offset, count in runs:
             holder.returned(count)
@@ -196,7 +211,7 @@ class Channel:
 
     def requeue_all(self) -> None:
         """Give everything that is not acknowledged back to its queues."""
-        self._give_back(self.unacked.drain(), codes.REQUEUE)
+        self.give_back(self.unacked.drain(), codes.REQUEUE)
 
     def returned(self, consumer: Consumer, count: int) -> None:
         """Messages of a consumer are no longer unacknowledged."""
@@ -214,6 +229,51 @@ class Channel:
         """The socket takes bytes again, or a limit was changed."""
         for consumer in list(self.consumers.values()):
             consumer.ready()
+
+    # --- transactions -----------------------------------------------------------------------
+
+    def hold(self, batch: Batch, first: int, last: int, *, mandatory: bool) -> None:
+        """Keep publishes for tx.commit. Raises Refused: LIMIT."""
+        link, transaction = self.link, self.transaction
+        assert transaction is not None
+        room = link.limits.transaction_bytes_max - link.transaction_bytes
+        before = transaction.bytes
+        transaction.hold(batch, first, last, mandatory=mandatory, room=room)
+        link.transaction_bytes += transaction.bytes - before
+
+    def _hold_settlements(
+        self, transaction: Transaction, first_tag: int, count: int, bits: int
+    ) -> None:
+        """As `settle`, for tx.commit to carry out."""
+        if bits & codes.MULTIPLE:
+            last_tag = first_tag or self.unacked.next_tag
+            runs = self.unacked.runs()
+            self._settle_to(first_tag)
+            for tag, holder, offset, size in runs:
+                if tag <= last_tag:
+                    size = min(size, last_tag - tag + 1)
+                    transaction.hold_settlement(bits, tag, holder, offset, size)
+            return
+        try:
+            settled = self.unacked.settle(first_tag, first_tag + count - 1)
+        except KeyError as error:  # the channel closes, so nothing before it counts either
+            raise self._unknown_tag(int(error.args[0]), bits) from None
+        for holder, offset, size in settled:
+            transaction.hold_settlement(bits, first_tag, holder, offset, size)
+            first_tag += size
+
+    def roll_back(self) -> None:
+        """Drop the publishes that are held; what was acknowledged is unacknowledged again."""
+        if self.transaction is not None:
+            for held in self.transaction.settlements:
+                self.unacked.put_back(held.first_tag, held.holder, held.first_offset, held.count)
+            self.forget_transaction()
+
+    def forget_transaction(self) -> None:
+        """Begin the next transaction."""
+        if self.transaction is not None:
+            self.link.transaction_bytes -= self.transaction.bytes
+            self.transaction.clear()
 
     # --- consumers --------------------------------------------------------------------------
 
@@ -266,6 +326,7 @@ class Channel:
         if self.closed:
             return
         self.closed = True  # so that nothing which is given back comes here again
+        self.roll_back()
         self.requeue_all()
         for tag in list(self.consumers):
             self.cancel(tag)

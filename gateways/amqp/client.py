@@ -23,7 +23,7 @@ from functools import partial
 from typing import Any, Final, Protocol
 
 from broker.port import BrokerPort, Durability, Position, Refused
-from gateways.amqp import basic, mapping, spec, topology
+from gateways.amqp import basic, mapping, spec, topology, transactions
 from gateways.amqp.answers import Answers
 from gateways.amqp.channel import Channel
 from gateways.amqp.connection import AmqpConnection, Work
@@ -46,7 +46,11 @@ from gateways.amqp.tables import Buffer
 VHOST: Final = "/"
 """The one virtual host that there is."""
 
-_HANDLERS: Final[Mapping[type[Method], topology.Handler]] = topology.HANDLERS | basic.HANDLERS  # type: ignore[operator]
+_HANDLERS: Final[Mapping[type[Method], topology.Handler]] = {
+    **topology.HANDLERS,
+    **basic.HANDLERS,
+    **transactions.HANDLERS,
+}
 _SEES_PUBLISHES: Final = topology.SEES_PUBLISHES | basic.SEES_PUBLISHES
 
 
@@ -100,6 +104,7 @@ class Client:
         self.user = ""
         self.channels: dict[int, Channel] = {}
         self.consumer_count = 0
+        self.transaction_bytes = 0
         self.delivered_count = 0
         """Messages that were written to it (a metric)."""
         self.publisher = Publisher(port=port, templates=templates)

@@ -30,6 +30,9 @@ _TAG: Final = struct.Struct(">QB")
 class Holder(Protocol):
     """What unacknowledged messages are given back to."""
 
+    handle: QueueConsumer | None
+    """The engine's side of it; set before the first message."""
+
     def settle(self, first_offset: int, count: int) -> None: ...
     def requeue(self, first_offset: int, count: int) -> None: ...
     def returned(self, count: int) -> None:
@@ -39,18 +42,20 @@ class Holder(Protocol):
 class Getter:
     """Holds what basic.get took. Prefetch does not count it."""
 
-    __slots__ = ("_handle",)
+    __slots__ = ("handle",)
 
     def __init__(self, handle: QueueConsumer) -> None:
-        self._handle = handle
+        self.handle: QueueConsumer | None = handle
 
     def settle(self, first_offset: int, count: int) -> None:
         """Acknowledged."""
-        self._handle.settle(first_offset, count)
+        assert self.handle is not None
+        self.handle.settle(first_offset, count)
 
     def requeue(self, first_offset: int, count: int) -> None:
         """Given back."""
-        self._handle.requeue(first_offset, count)
+        assert self.handle is not None
+        self.handle.requeue(first_offset, count)
 
     def returned(self, count: int) -> None:
         """Nothing waits for credit."""

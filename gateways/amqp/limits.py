@@ -49,5 +49,10 @@ class Limits:
     """Unsent answers of a client that asks but does not read, before we stop reading from it."""
     templates_max: int = 65_536
     """Cached places (exchange, routing key) of publishes, about 300 bytes each."""
+    transaction_count_max: int = 10_000
+    """Messages that a channel publishes between two commits: they are one atomic batch, which is
+    written without a pause (about 0.2 s for so many). RabbitMQ and LavinMQ have no limit."""
+    transaction_bytes_max: int = 64 * 1024 * 1024
+    """Uncommitted messages of all channels of a connection: sixteen of the largest."""
     connections_max: int = 100_000
     """Sockets of one listener; file descriptors run out before memory does."""

@@ -103,7 +103,7 @@ class Publisher:
             ) from error
 
     def _publish(self, channel: Channel, batch: Batch, run: Run) -> None:
-        safe = run.flags & codes.PERSISTENT or channel.confirming
+        safe = run.flags & codes.PERSISTENT or channel.confirming or channel.transaction
         durability = Durability.FLUSHED if safe else Durability.APPENDED
         try:
             template = self._templates.get(batch.topic(run.first), durability)
@@ -146,10 +146,14 @@ class Publisher:
         flags: int,
         template: Template | None,
     ) -> None:
-        """Append rows [first, last), or return them if they must and cannot be routed."""
+        """Append rows [first, last), or return them if they must and cannot be routed. On a
+        transactional channel all of that happens at the commit."""
+        if channel.transaction is not None:
+            channel.hold(batch, first, last, mandatory=bool(flags & codes.MANDATORY))
+            return
         if template is None or (flags & codes.MANDATORY and not template.route.routed):
             if flags & codes.MANDATORY:
-                self._return(channel, batch, first, last)
+                self.give_back(channel, batch, first, last)
             channel.published(last - first, 0)
             return
         try:
@@ -178,7 +182,21 @@ class Publisher:
             raise error
         channel.not_published(count)
 
-    def _return(self, channel: Channel, batch: Batch, first: int, last: int) -> None:
+    # --- for transactions -------------------------------------------------------------------
+
+    def template(self, place: bytes, durability: Durability) -> Template | None:
+        """As `Templates.get`, but None also for a place that is gone or closed meanwhile."""
+        try:
+            return self._templates.get(place, durability)
+        except Refused:
+            return None
+
+    def committed(self, count: int, position: int) -> None:
+        """A transaction stored so many messages."""
+        self.count += count
+        self.position = max(self.position, position)
+
+    def give_back(self, channel: Channel, batch: Batch, first: int, last: int) -> None:
         """basic.return of rows [first, last), with their contents."""
         exchange, routing_key = mapping.place_of(batch.topic(first))
         method = encode_method(

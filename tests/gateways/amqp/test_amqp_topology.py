@@ -246,9 +246,8 @@ WRONG_BASIC: list[tuple[Method, str, int]] = [
     (spec.BasicRecover(requeue=False), "connection", 540),
     (spec.BasicRecoverAsync(requeue=False), "connection", 540),
     (spec.ChannelFlow(active=False), "connection", 540),
-    (spec.TxSelect(), "connection", 540),
-    (spec.TxCommit(), "connection", 540),
-    (spec.TxRollback(), "connection", 540),
+    (spec.TxCommit(), "channel", 406),
+    (spec.TxRollback(), "channel", 406),
 ]
 
 

@@ -1,0 +1,220 @@
+"""Transactions: tx.select, tx.commit, tx.rollback (AMQP 1.9), and what a channel holds for them.
+
+On a transactional channel publishes and acknowledgements take effect at the commit, which makes
+them one atomic batch of the log (`BrokerPort.commit_batch`): after a crash all of them count or
+none. RabbitMQ promises that for one queue only; here it holds for all that a commit names.
+
+Rules:
+
+* commit-ok leaves when the batch is flushed. The returns of mandatory messages without a route
+  leave before it. Routes are looked up at the commit; an exchange that is missing when a message is
+  published is an error at once.
+* A held acknowledgement gives no credit before the commit. A rollback drops the publishes and makes
+  the deliveries unacknowledged again, under the same tags: they are not delivered again.
+* Acks are part of the batch. Negative acknowledgements are carried out after it: a requeue has no
+  place in the log, and a dead letter is a record of its own.
+* A commit that is refused closes the channel, which rolls back. So does whatever else closes it.
+* Confirms and transactions exclude each other on a channel (RabbitMQ's rule).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from broker.port import Durability, Publishing, Reason, Refused, Settlement
+from core_log.kernels.batch import (
+    BODY_SIZE,
+    BODY_START,
+    COLUMNS,
+    EXTRA_SIZE,
+    EXTRA_START,
+    Batch,
+)
+from gateways.amqp import spec
+from gateways.amqp.kernels import pure as codes
+
+if TYPE_CHECKING:
+    from gateways.amqp.channel import Channel
+    from gateways.amqp.consumer import Holder
+    from gateways.amqp.limits import Limits
+
+HELD_OVERHEAD_BYTES: Final = 512
+"""What a held run costs beyond its bytes, roughly: the batch with its rows."""
+
+
+@dataclass(slots=True)
+class HeldRun:
+    """Publishes to one place that wait for the commit, copied out of the socket's buffer."""
+
+    place: bytes
+    mandatory: bool
+    batch: Batch
+
+
+@dataclass(slots=True)
+class HeldSettlement:
+    """Acknowledgements of consecutive tags and offsets, in one manner (`bits`, see
+    `kernels.pure`)."""
+
+    bits: int
+    first_tag: int
+    holder: Holder
+    first_offset: int
+    count: int
+
+
+class Transaction:
+    """What one transactional channel holds since its last commit or rollback."""
+
+    __slots__ = ("_count", "_limits", "bytes", "runs", "settlements")
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._count = 0
+        self.bytes = 0
+        """Memory that the publishes take, roughly."""
+        self.runs: list[HeldRun] = []
+        self.settlements: list[HeldSettlement] = []
+
+    def hold(self, batch: Batch, first: int, last: int, *, mandatory: bool, room: int) -> None:
+        """Keep rows [first, last) of a read, which go to one place.
+
+        Args:
+            room: bytes that the channels of the connection may still hold.
+
+        Raises:
+            Refused: LIMIT; nothing of it is held.
+        """
+        limits = self._limits
+        if self._count + last - first > limits.transaction_count_max:
+            raise Refused(
+                Reason.LIMIT,
+                f"a transaction has at most {limits.transaction_count_max} messages: "
+                "commit more often",
+            )
+        size = HELD_OVERHEAD_BYTES + sum(
+            batch.rows[row * COLUMNS + BODY_SIZE] + batch.rows[row * COLUMNS + EXTRA_SIZE]
+            for row in range(first, last)
+        )
+        if size > room:
+            raise Refused(
+                Reason.LIMIT,
+                f"the transactions of a connection hold at most {limits.transaction_bytes_max} "
+                "bytes: commit more often",
+            )
+        self._count += last - first
+        self.bytes += size
+        self.runs.append(HeldRun(batch.topic(first), mandatory, copy_rows(batch, first, last)))
+
+    def hold_settlement(
+        self, bits: int, first_tag: int, holder: Holder, first_offset: int, count: int
+    ) -> None:
+        """Keep acknowledgements of consecutive tags and offsets; in order they become one."""
+        if self.settlements:
+            last = self.settlements[-1]
+            if (last.bits, last.holder) == (bits, holder) and (
+                (last.first_tag + last.count, last.first_offset + last.count)
+                == (first_tag, first_offset)
+            ):
+                last.count += count
+                return
+        self.settlements.append(HeldSettlement(bits, first_tag, holder, first_offset, count))
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._count = 0
+        self.bytes = 0
+        self.runs = []
+        self.settlements = []
+
+
+def copy_rows(batch: Batch, first: int, last: int) -> Batch:
+    """Rows [first, last), which have one place, over bytes of their own."""
+    place = batch.topic(first)
+    copy = Batch(last - first)
+    parts = [place]
+    at = len(place)
+    view = memoryview(batch.buffer)
+    for row in range(first, last):
+        column = row * COLUMNS
+        extra, body = batch.rows[column + EXTRA_START], batch.rows[column + BODY_START]
+        extra_size, body_size = batch.rows[column + EXTRA_SIZE], batch.rows[column + BODY_SIZE]
+        parts.append(bytes(view[extra : extra + extra_size]))
+        parts.append(bytes(view[body : body + body_size]))
+        copy.add((0, len(place)), (at + extra_size, body_size), (at, extra_size))
+        at += extra_size + body_size
+    view.release()
+    copy.buffer = b"".join(parts)
+    return copy
+
+
+# --- the methods -----------------------------------------------------------------------------
+
+
+def select(channel: Channel, method: spec.TxSelect) -> None:
+    """tx.select. Twice is once."""
+    if channel.confirming:
+        raise Refused(Reason.BAD_ARGUMENT, "cannot switch from confirm to tx mode")
+    if channel.transaction is None:
+        channel.transaction = Transaction(channel.link.limits)
+    channel.link.reply(channel.number, spec.TxSelectOk())
+
+
+def commit(channel: Channel, method: spec.TxCommit) -> None:
+    """tx.commit: everything that is held takes effect, or the channel closes."""
+    transaction = _transaction(channel)
+    link = channel.link
+    publishes: list[Publishing] = []
+    returned: list[HeldRun] = []
+    for run in transaction.runs:
+        template = link.publisher.template(run.place, Durability.FLUSHED)
+        if template is not None and (template.route.routed or not run.mandatory):
+            publishes.append(
+                Publishing(template=template, batch=run.batch, first=0, last=run.batch.count)
+            )
+        elif run.mandatory:
+            returned.append(run)
+    acks = [held for held in transaction.settlements if not held.bits & codes.NEGATIVE]
+    others = [held for held in transaction.settlements if held.bits & codes.NEGATIVE]
+    position = link.port.commit_batch(publishes, _settlements(acks))
+    channel.forget_transaction()
+    for run in returned:
+        link.publisher.give_back(channel, run.batch, 0, run.batch.count)
+    for held in acks:
+        held.holder.returned(held.count)
+    for held in others:
+        channel.give_back([(held.holder, held.first_offset, held.count)], held.bits)
+    link.publisher.committed(sum(part.last for part in publishes), position)
+    link.reply(channel.number, spec.TxCommitOk(), position)
+    channel.credit_grew()
+
+
+def _settlements(acks: Sequence[HeldSettlement]) -> list[Settlement]:
+    settlements: list[Settlement] = []
+    for held in acks:
+        handle = held.holder.handle
+        assert handle is not None  # it has delivered
+        settlements.append((handle, held.first_offset, held.count))
+    return settlements
+
+
+def rollback(channel: Channel, method: spec.TxRollback) -> None:
+    """tx.rollback: the publishes are dropped, the deliveries are unacknowledged again."""
+    _transaction(channel)
+    channel.roll_back()
+    channel.link.reply(channel.number, spec.TxRollbackOk())
+
+
+def _transaction(channel: Channel) -> Transaction:
+    if channel.transaction is None:
+        raise Refused(Reason.BAD_ARGUMENT, "channel is not transactional")
+    return channel.transaction
+
+
+HANDLERS: Final[Mapping[type[spec.Method], Any]] = {
+    spec.TxSelect: select,
+    spec.TxCommit: commit,
+    spec.TxRollback: rollback,
+}
