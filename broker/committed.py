@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
 from typing import Final
 
 from broker.port import RecordRun, RunMeta
@@ -18,13 +17,29 @@ class Committed:
 
     __slots__ = ("count", "meta", "runs", "spans")
 
-    def __init__(self, meta: RunMeta, spans: Sequence[Span]) -> None:
+    def __init__(self, meta: RunMeta, spans: list[Span]) -> None:
         self.meta = meta
         self.spans = spans
-        self.count = sum(span.count for span in spans)
-        self.runs = [
-            RecordRun(meta, span.memory, span.start, span.end, span.count) for span in spans
-        ]
+        self.count = 0
+        self.runs: list[RecordRun] = []
+        for span in spans:
+            self.count += span.count
+            self.runs.append(RecordRun(meta, span.memory, span.start, span.end, span.count))
+
+    def join(self, span: Span) -> bool:
+        """Take records that stand right behind its own, before anybody has seen it.
+
+        Returns:
+            Whether they do.
+        """
+        last = self.runs[-1]
+        if last.memory is not span.memory or last.end != span.start:
+            return False
+        last.end = span.end
+        last.count += span.count
+        self.count += span.count
+        self.spans.append(span)
+        return True
 
     def slice(self, first: int, count: int) -> list[RecordRun]:
         """Messages [first, first + count) of the run."""

@@ -36,6 +36,9 @@ from core_log.record import RecordTemplate, java_hash
 SYSTEM_PREFIXES: Final = ("RMQ_SYS_", "rmq_sys_", "SCHEDULE_TOPIC_XXXX", "TRANS_CHECK_MAX_TIME")
 """Topics that clients may not publish to."""
 RETAIN_PROPERTY: Final = "PMQ_RETAIN"
+JOINED_COUNT_MAX: Final = 1024
+"""Messages of a run that others may still join: a subscriber takes a run as a whole or reads it
+from its backlog, and what is joined saves nothing any more."""
 
 
 class LiveTarget(Protocol):
@@ -133,6 +136,32 @@ class TopicTemplate:
         return not self.route.evicted
 
 
+class LastWaiting:
+    """The run that was appended last and waits: what equal messages right behind it may join.
+
+    One read of each of fifty publishers makes fifty runs in one loop iteration, which are written
+    and flushed together; joined, they are delivered, encoded and sent as one.
+    """
+
+    __slots__ = ("durability", "live", "position", "queues", "run", "template")
+
+    def __init__(
+        self,
+        template: TopicTemplate,
+        live: tuple[LiveTarget, ...],
+        queues: tuple[Queue, ...],
+        durability: Durability,
+        run: Committed,
+        position: int,
+    ) -> None:
+        self.template = template
+        self.live = live
+        self.queues = queues
+        self.durability = durability
+        self.run = run
+        self.position = position
+
+
 class Topics:
     """All topics, the router, and the publish path."""
 
@@ -140,6 +169,7 @@ class Topics:
         self.core = core
         self.defaults = defaults
         self.retained = retained
+        self._last: LastWaiting | None = None
         self.topics: dict[str, Topic] = {}
         self.router: Router[Target, TopicRoute] = Router(self._new_route)
         core.journal.handle("topic+", self._apply_created)
@@ -365,19 +395,35 @@ class Topics:
         """Make the run visible when its commit point passes it."""
         core = self.core
         route, own = template.route, template.queue
-        run = Committed(template.meta, spans)
         queues = (own, *route.durable, *route.volatile)
+        last = self._last
+        if (
+            last is not None
+            and last.template is template
+            and last.live is route.live
+            and last.queues == queues
+            and last.run.count < JOINED_COUNT_MAX
+            and last.position > core.log.written  # of this loop iteration: one write, one flush
+            and len(spans) == 1
+            and last.run.join(spans[0])
+        ):
+            if last.durability is Durability.FLUSHED:
+                for queue in queues:
+                    queue.blocked_until = position
+            return
+        run = Committed(template.meta, spans)
         durability = template.durability
         flushed = core.commits.points[Durability.FLUSHED]
         if durability is Durability.APPENDED and any(q.blocked_until > flushed for q in queues):
             durability = Durability.FLUSHED
+        self._last = LastWaiting(template, route.live, queues, durability, run, position)
         if durability is Durability.FLUSHED:
             for queue in queues:
                 queue.blocked_until = position
             core.commits.when(position, durability, _release, run, own, queues, route.live, True)
             return
         core.commits.when(position, durability, _release, run, own, queues, route.live, False)
-        core.commits.when(position, Durability.FLUSHED, _flushed, own, run.count, urgent=False)
+        core.commits.when(position, Durability.FLUSHED, _flushed, own, run, urgent=False)
 
     def _retain(self, template: TopicTemplate, span: Span, batch: Batch, last: int) -> None:
         words = template.route.words
@@ -413,5 +459,5 @@ def _release(
         target.offer(run)
 
 
-def _flushed(own: Queue, count: int) -> None:
-    own.flushed += count
+def _flushed(own: Queue, run: Committed) -> None:
+    own.flushed += run.count

@@ -81,6 +81,17 @@ class Unacked(Generic[Holder]):
 
     def settle_present(self, first_tag: int, last_tag: int) -> list[tuple[Holder, int, int]]:
         """Like `settle`, but passes over tags that are not there (MQTT ignores unknown ids)."""
+        if self._first and self._first[0] == first_tag:
+            count, holder, offset = self._runs[0]
+            taken = last_tag - first_tag + 1
+            if taken <= count:  # the common case: the oldest ones, in order
+                if taken < count:
+                    self._first[0] = last_tag + 1
+                    self._runs[0] = (count - taken, holder, offset + taken)
+                else:
+                    del self._first[0], self._runs[0]
+                self.count -= taken
+                return [(holder, offset, taken)]
         settled: list[tuple[Holder, int, int]] = []
         at = max(0, bisect_right(self._first, first_tag) - 1)
         while at < len(self._runs) and self._first[at] <= last_tag:

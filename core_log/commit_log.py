@@ -167,6 +167,33 @@ class CommitLog:
             )
         total = self._measure(template, batch, first, last, len(targets), 0)
         self._check_ready(total)
+        chunk = self._tail.last
+        start = chunk.used
+        position = chunk.position + start
+        fits = (
+            start + total <= len(chunk.memory)
+            and position + total + BLANK_SIZE <= self._segment.end
+        )
+        if fits and total:  # the common case: one call, nothing to take back
+            _, end, entries = kernels.append_run(
+                chunk.memory,
+                start,
+                start + total,
+                position,
+                template.form,
+                self._hosts,
+                b"",
+                targets,
+                0,
+                batch,
+                first,
+                last,
+                born_ms,
+                store_ms,
+            )
+            chunk.used = end
+            self.appended = position + total
+            return [Span(chunk.memory, start, end, position, entries)]
         mark = self._mark()
         try:
             spans = self._write_rows(template, b"", targets, batch, first, last, born_ms, store_ms)

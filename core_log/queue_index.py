@@ -137,7 +137,8 @@ class QueueIndex:
         first = self.stored_offset
         start = (first - self._tail_offset) * self.entry_size
         end = start + self._count_before(position, start) * self.entry_size
-        return first, bytes(self._tail[start:end])
+        with memoryview(self._tail) as tail:  # a slice of the bytearray would be copied twice
+            return first, bytes(tail[start:end])
 
     def _count_before(self, position: int, start: int) -> int:
         """How many entries of the tail from byte `start` on point before `position`."""
