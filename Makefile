@@ -9,6 +9,9 @@ RUN := $(BIN)/python -m
 
 PACKAGES := $(wildcard core_log broker net remoting namesrv replication gateways spark_sink polymq)
 CHECKED := $(PACKAGES) $(wildcard examples benchmarks)
+# One process of tests for each processor, up to four: some start servers and Java machines.
+# For a debugger: make test PARALLEL= TESTS="--pdb tests/broker".
+PARALLEL := --numprocesses auto --maxprocesses 4 --dist worksteal
 BUILD_INPUTS := pyproject.toml setup.py $(shell find $(PACKAGES) -path '*/kernels/*' \( -name '*.pyx' -o -name '*.pxd' \))
 
 .DEFAULT_GOAL := install
@@ -44,8 +47,8 @@ install: $(VENV)/.installed  ## Install PolyMQ into .venv (editable).
 demo: $(VENV)/.installed-demo  ## Send messages through every protocol into Parquet, with a crash in between.
 	@$(RUN) examples.demo
 
-test: $(VENV)/.installed-dev  ## Run all tests (under 10 minutes).
-	$(RUN) pytest $(TESTS)
+test: $(VENV)/.installed-dev  ## Run all tests (under 10 minutes on two processors).
+	$(RUN) pytest $(PARALLEL) $(TESTS)
 
 check: $(VENV)/.installed-dev  ## Lint, formatting, types, and the architecture's import table.
 	$(RUN) ruff check .
