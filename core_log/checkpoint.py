@@ -4,15 +4,12 @@ The checkpoint has 4096 bytes: first RocketMQ's five longs, then ours. It says t
 synced up to `position`, and that all index entries of records before it are synced too; recovery
 reads the log from there. It is replaced as a whole, by a rename, never overwritten.
 
-`index_sum` is a sum over all queue indexes (number, entry size, first and last offset at
-`position`): if the files that recovery finds have another, an index is missing or damaged, and all
-are made again from the log. `dropping` are the queues that were dropped since the checkpoint
-before, whose files may still be there.
+Which indexes there are and where their entries stand is in the pack that it names, up to the
+length that it says (`core_log.packs`).
 
     0   physicMsgTimestamp  8 | logicsMsgTimestamp  8 | indexMsgTimestamp  8
     24  masterFlushedOffset 8 | confirmPhyOffset    8
-    40  "PMQC" 4 | version 4 | position 8 | index count 8 | index sum 8 | dropping count 4
-    76  dropping: 4 each; zeros
+    40  "PMQC" 4 | version 4 | position 8 | pack generation 8 | pack length 8; zeros
     4092  CRC-32 of all before
 
 The abort file (RocketMQ's) exists while a store is open, so finding it means that the last
@@ -21,7 +18,6 @@ process did not close the store.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import struct
 import zlib
@@ -34,13 +30,11 @@ CHECKPOINT_NAME: Final = "checkpoint"
 CHECKPOINT_NEW_NAME: Final = "checkpoint.new"
 ABORT_NAME: Final = "abort"
 CHECKPOINT_SIZE: Final = 4096
-DROPPING_COUNT_MAX: Final = 1000
-"""What surely fits; further drops wait for the next checkpoint."""
 
-_FIELDS: Final = struct.Struct(">qqqqq4sIqqQI")
+_FIELDS: Final = struct.Struct(">qqqqq4sIqqq")
 _MAGIC: Final = b"PMQC"
-_VERSION: Final = 1
-_SUM_MASK: Final = (1 << 64) - 1
+_VERSION: Final = 2
+"""Version 1 had no packs. Its indexes are made again from the log."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,41 +44,24 @@ class Checkpoint:
     Attributes:
         position: the log and its index entries are synced up to here.
         store_ms: when it was taken.
-        index_count, index_sum: which indexes there are, and where they end at `position`.
-        dropping: queues whose files may still have to be removed.
+        pack_generation, pack_length: the pack that holds the catalogue of indexes, and how much of
+            it counts; 0 if there is none yet.
     """
 
     position: int
     store_ms: int
-    index_count: int = 0
-    index_sum: int = 0
-    dropping: tuple[int, ...] = ()
-
-
-def index_digest(number: int, entry_size: int, first_offset: int, end_offset: int) -> int:
-    """What one index adds to `index_sum`; an empty index adds nothing."""
-    if first_offset == end_offset:
-        return 0
-    text = f"{number} {entry_size} {first_offset} {end_offset}".encode()
-    return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big")
-
-
-def add_digests(total: int, added: int, removed: int = 0) -> int:
-    """`total` with one index's digest added and another (its old one) taken away."""
-    return (total + added - removed) & _SUM_MASK
+    pack_generation: int = 0
+    pack_length: int = 0
 
 
 def encode_checkpoint(checkpoint: Checkpoint) -> bytes:
     """The checkpoint as the file's bytes."""
-    assert len(checkpoint.dropping) <= DROPPING_COUNT_MAX
     stamp = checkpoint.store_ms
     fields = _FIELDS.pack(
         *(stamp, stamp, stamp, checkpoint.position, checkpoint.position, _MAGIC, _VERSION),
-        *(checkpoint.position, checkpoint.index_count, checkpoint.index_sum),
-        len(checkpoint.dropping),
+        *(checkpoint.position, checkpoint.pack_generation, checkpoint.pack_length),
     )
-    numbers = struct.pack(f">{len(checkpoint.dropping)}I", *checkpoint.dropping)
-    covered = (fields + numbers).ljust(CHECKPOINT_SIZE - 4, b"\0")
+    covered = fields.ljust(CHECKPOINT_SIZE - 4, b"\0")
     return covered + struct.pack(">I", zlib.crc32(covered))
 
 
@@ -94,15 +71,11 @@ def decode_checkpoint(data: bytes) -> Checkpoint | None:
         return None
     if zlib.crc32(data[:-4]) != struct.unpack(">I", data[-4:])[0]:
         return None
-    stamp, _, _, _, _, magic, version, position, count, total, dropping = _FIELDS.unpack_from(data)
+    stamp, _, _, _, _, magic, version, position, generation, length = _FIELDS.unpack_from(data)
     if (magic, version) != (_MAGIC, _VERSION):
         return None
     return Checkpoint(
-        position=position,
-        store_ms=stamp,
-        index_count=count,
-        index_sum=total,
-        dropping=struct.unpack_from(f">{dropping}I", data, _FIELDS.size),
+        position=position, store_ms=stamp, pack_generation=generation, pack_length=length
     )
 
 

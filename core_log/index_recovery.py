@@ -5,12 +5,14 @@ a cache that is synced up to the checkpoint, and its entries behind the checkpoi
 again from the log. What remains is to find out where each index ends at the checkpoint, and
 whether one is missing or damaged:
 
-* An entry counts only if its record stands before the checkpoint and names this queue and this
-  offset. The last entry that counts is looked for from the file's end backwards. What is behind it
-  is cut.
-* The entry size is not written anywhere. It is the one with which an entry counts.
-* The checkpoint holds a sum over all indexes. If what is found has another sum, the checkpoint is
-  removed, all indexes are removed, and all are made again from the log's beginning.
+* The checkpoint names the pack and its length; what is behind is cut. The pack is read from its
+  beginning: it says of each index what counts, and its frames have checksums.
+* Of an index with files of its own, the files have to be as long as the pack says, and the record
+  of the last entry has to name this queue and this offset. What is behind is cut.
+* Files of indexes that the pack does not speak of, and other packs, are removed.
+
+If anything of that is not as it should be, the checkpoint is removed, all indexes are removed, and
+all are made again from the log's beginning.
 """
 
 from __future__ import annotations
@@ -20,23 +22,20 @@ from typing import Final
 
 from core_log import kernels
 from core_log.checkpoint import CHECKPOINT_NAME, Checkpoint
-from core_log.errors import CorruptRecord, FailureLatch, StoreCorrupt
+from core_log.errors import CorruptRecord, FailureLatch, StorageFailed, StoreCorrupt
 from core_log.files import Files
-from core_log.indexes import INDEXES_NAME, Indexes, remove_index_files
+from core_log.indexes import INDEXES_NAME, Indexes
 from core_log.kernels.batch import DISPATCH_TARGETS_MAX
-from core_log.kernels.layout import ENTRY_SIZE, PRIVATE_ENTRY_SIZE, RECORD_SIZE_MIN
+from core_log.kernels.layout import ENTRY_SIZE, RECORD_SIZE_MIN
+from core_log.packs import DROPPED, FILED, PACKED, PACKS_NAME, Block, PackDamaged
 from core_log.reader import LogReader
 from core_log.record import decode_record
 from core_log.segments import NAME_DIGITS
 from core_log.settings import StoreSettings
 
-READ_ENTRIES: Final = 3200
-"""Entries of one read while looking backwards."""
-WRONG_ENTRIES_MAX: Final = 100
-"""Entries below the checkpoint that do not count, before an index is given up as damaged: a sound
-index has none."""
 SPILL_BYTES_MAX: Final = 64 << 20
 """Entries made again that may be in memory before they are written."""
+DAMAGED: Final = "an index is missing or damaged"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -50,14 +49,36 @@ class IndexRecovery:
     rebuilt_all: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True)
 class FoundIndex:
-    """An index as its files show it: the entries [first_offset, end_offset) count."""
+    """An index as the blocks of the pack, read so far, say.
 
-    number: int
+    Attributes:
+        first, end: its offsets are [first, end).
+        filed: the end of what is in files of its own.
+        extents: as in `QueueIndex`.
+    """
+
     entry_size: int
-    first_offset: int
-    end_offset: int
+    first: int
+    end: int
+    filed: int
+    extents: tuple[int, ...] = ()
+
+    def take(self, block: Block) -> None:
+        """A later block of this index. Raises Mismatch."""
+        self.first = block.index_first
+        if block.kind == FILED:
+            self.extents = ()
+            self.filed = self.end = block.first
+        elif block.kind == PACKED:
+            while self.extents and self.extents[-2] >= block.first:
+                self.end = self.extents[-2]
+                self.extents = self.extents[:-2]
+            if block.first != self.end:
+                raise Mismatch(DAMAGED)
+            self.extents = (*self.extents, block.first, block.place)
+            self.end = block.first + block.count
 
 
 class Mismatch(Exception):
@@ -99,8 +120,8 @@ def recover_indexes(
                 f"{directory}: the log contradicts itself: {contradiction}"
             ) from None
     preparation = result.indexes.prepare(position=end, tail_start=end, store_ms=now_ms)
-    known = None if checkpoint is None else (checkpoint.position, checkpoint.index_sum)
-    if known != (end, preparation.checkpoint.index_sum) or (checkpoint and checkpoint.dropping):
+    preparation.gather_all()
+    if checkpoint is None or checkpoint.position != end or preparation.work:
         preparation()
     return result
 
@@ -116,130 +137,109 @@ class _Passes:
     ) -> None:
         self._root = directory
         self._directory = f"{directory}/{INDEXES_NAME}"
+        self._packs = f"{directory}/{PACKS_NAME}"
         self._files = files
         self._reader = reader
-        self._file_entries = settings.index_file_entries
+        self._settings = settings
         self._failure = failure
 
-    def _empty(self) -> IndexRecovery:
+    def _begin(self, generation: int, length: int) -> IndexRecovery:
         return IndexRecovery(
             indexes=Indexes(
                 directory=self._root,
                 files=self._files,
-                file_entries=self._file_entries,
+                settings=self._settings,
                 failure=self._failure,
+                generation=generation,
+                length=length,
             )
         )
+
+    def _numbers(self, result: IndexRecovery) -> list[int]:
+        """The indexes that have a directory. Other names are strays."""
+        numbers = []
+        for name in self._files.list(self._directory):
+            if name.isascii() and name.isdigit() and str(int(name)) == name:
+                numbers.append(int(name))
+            else:
+                result.strays.append(f"{self._directory}/{name}")
+        return numbers
+
+    def _generations(self, result: IndexRecovery) -> list[int]:
+        """The packs that there are. Other names are strays."""
+        generations = []
+        for name in self._files.list(self._packs):
+            if len(name) == NAME_DIGITS and name.isascii() and name.isdigit():
+                generations.append(int(name))
+            else:
+                result.strays.append(f"{self._packs}/{name}")
+        return generations
 
     # --- taking over what is there --------------------------------------------------------------
 
     def take_over(self, checkpoint: Checkpoint) -> IndexRecovery:
         """The indexes as the checkpoint left them. Raises Mismatch."""
-        result = self._empty()
-        found: list[FoundIndex] = []
-        useless: list[int] = []
-        for name in self._files.list(self._directory):
-            if not (name.isascii() and name.isdigit() and str(int(name)) == name):
-                result.strays.append(f"{self._directory}/{name}")
-            elif int(name) in checkpoint.dropping:
-                useless.append(int(name))
-            else:
-                index = self._measure(int(name), checkpoint.position)
-                if index is None:
-                    useless.append(int(name))
-                else:
-                    found.append(index)
-        for index in found:
-            result.indexes.add(index.number, index.entry_size, index.first_offset, index.end_offset)
-        if result.indexes.digest != (checkpoint.index_count, checkpoint.index_sum):
-            raise Mismatch("an index is missing or damaged")
+        result = self._begin(checkpoint.pack_generation, checkpoint.pack_length)
+        found = self._read_catalogue(result)
+        indexes = result.indexes
+        numbers = self._numbers(result)
+        filed = {n for n, index in found.items() if index.filed > index.first}
+        if not filed.issubset(numbers):
+            raise Mismatch(DAMAGED)
+        for number in sorted(filed):
+            self._check_files(indexes, number, found[number])
+        for number, index in found.items():
+            indexes.add(number, index.entry_size, index.first, index.end, index.extents)
+        useless = [number for number in numbers if number not in filed]
         for number in useless:
-            remove_index_files(self._files, self._root, number)
+            indexes.own.remove(number)
             result.removed.append(f"{self._directory}/{number}: none of its entries counts")
-        for index in found:
-            self._cut(index)
+        for number in sorted(filed):
+            index = found[number]
+            indexes.own.cut(number, index.entry_size, index.filed)
+            indexes.own.remove_before(number, index.entry_size, index.first)
         if useless:
             self._files.sync_directory(self._directory)
+        self._clean_packs(result, checkpoint)
         return result
 
-    def _measure(self, number: int, position: int) -> FoundIndex | None:
-        """What of an index's files counts at the log position `position`; None if nothing."""
-        names = self._names(number)
-        sizes = []
-        for name in names:
-            handle = self._files.open(f"{self._directory}/{number}/{name}")
-            try:
-                sizes.append(self._files.size(handle))
-            finally:
-                self._files.close(handle)
-        for entry_size in (ENTRY_SIZE, PRIVATE_ENTRY_SIZE):
-            found = self._measure_as(number, entry_size, names, sizes, position)
-            if found is not None:
-                return found
-        return None
-
-    def _names(self, number: int) -> list[str]:
-        return [
-            name
-            for name in self._files.list(f"{self._directory}/{number}")
-            if len(name) == NAME_DIGITS and name.isdigit()
-        ]
-
-    def _measure_as(
-        self, number: int, entry_size: int, names: list[str], sizes: list[int], position: int
-    ) -> FoundIndex | None:
-        """The same, if the entries have this size."""
-        whole = entry_size * self._file_entries
-        if any(int(name) % whole for name in names):
-            return None
-        for place in range(len(names) - 1, -1, -1):
-            base = int(names[place])
-            count = min(sizes[place], whole) // entry_size
-            end = self._last_that_counts(number, entry_size, names[place], count, position)
-            if end is None:
-                continue
-            for before in range(place):
-                if sizes[before] < whole or int(names[before]) + whole != int(names[before + 1]):
-                    return None
-            first = self._first_that_is_set(number, entry_size, names[0])
-            return FoundIndex(
-                number=number,
-                entry_size=entry_size,
-                first_offset=int(names[0]) // entry_size + first,
-                end_offset=base // entry_size + end,
-            )
-        return None
-
-    def _read(self, number: int, name: str, start: int, size: int) -> bytes:
-        handle = self._files.open(f"{self._directory}/{number}/{name}")
+    def _read_catalogue(self, result: IndexRecovery) -> dict[int, FoundIndex]:
+        """What the pack says of each index. Raises Mismatch."""
+        found: dict[int, FoundIndex] = {}
         try:
-            return self._files.pread(handle, size, start)
-        finally:
-            self._files.close(handle)
+            for block in result.indexes.packs.scan():
+                index = found.get(block.number)
+                if block.kind == DROPPED:
+                    found.pop(block.number, None)
+                elif index is None:
+                    end = block.first + (block.count if block.kind == PACKED else 0)
+                    extents = (block.first, block.place) if block.kind == PACKED else ()
+                    found[block.number] = FoundIndex(
+                        block.entry_size, block.index_first, end, block.first, extents
+                    )
+                else:
+                    index.take(block)
+        except PackDamaged as error:
+            raise Mismatch(DAMAGED) from error
+        for index in found.values():
+            index.first = min(index.first, index.end)
+        return found
 
-    def _last_that_counts(
-        self, number: int, entry_size: int, name: str, count: int, position: int
-    ) -> int | None:
-        """How many of a file's first `count` entries count: the last one that does, plus one."""
-        base = int(name) // entry_size
-        wrong = 0
-        while count > 0:
-            first = max(count - READ_ENTRIES, 0)
-            entries = self._read(number, name, first * entry_size, (count - first) * entry_size)
-            for index in range(len(entries) // entry_size - 1, -1, -1):
-                at = index * entry_size
-                place = int.from_bytes(entries[at : at + 8], "big")
-                size = int.from_bytes(entries[at + 8 : at + 12], "big")
-                if place >= position or size < RECORD_SIZE_MIN:
-                    continue
-                own = entry_size == ENTRY_SIZE
-                if self._names_it(place, size, number, base + first + index, own):
-                    return first + index + 1
-                wrong += 1
-                if wrong > WRONG_ENTRIES_MAX:
-                    return None
-            count = first
-        return None
+    def _check_files(self, indexes: Indexes, number: int, index: FoundIndex) -> None:
+        """Raises Mismatch unless an index's own files hold what they should."""
+        size, last = index.entry_size, index.filed - 1
+        if not indexes.own.covers(number, size, index.first, index.filed):
+            raise Mismatch(DAMAGED)
+        try:
+            entry = indexes.own.read(number, size, last, 1)
+        except StorageFailed as error:
+            raise Mismatch(DAMAGED) from error
+        position = int.from_bytes(entry[:8], "big")
+        record_size = int.from_bytes(entry[8:12], "big")
+        if record_size < RECORD_SIZE_MIN or not self._names_it(
+            position, record_size, number, last, size == ENTRY_SIZE
+        ):
+            raise Mismatch(DAMAGED)
 
     def _names_it(self, position: int, size: int, number: int, offset: int, own: bool) -> bool:
         """Whether the record there names this queue and offset."""
@@ -254,33 +254,22 @@ class _Passes:
             return targets[:1] == ((number, offset),)
         return (number, offset) in targets[1:] or len(targets) == DISPATCH_TARGETS_MAX
 
-    def _first_that_is_set(self, number: int, entry_size: int, name: str) -> int:
-        """How many entries at a file's start were never written (a queue known in part)."""
-        skipped = 0
-        while True:  # ends at the entry that counts, at the latest
-            entries = self._read(number, name, skipped * entry_size, READ_ENTRIES * entry_size)
-            unset = len(entries) - len(entries.lstrip(b"\0"))
-            skipped += unset // entry_size
-            if unset < len(entries) or not entries:
-                return skipped
-
-    def _cut(self, index: FoundIndex) -> None:
-        """Remove entries behind the end."""
-        size = index.entry_size
-        end = index.end_offset * size
-        for name in reversed(self._names(index.number)):
-            path = f"{self._directory}/{index.number}/{name}"
-            if int(name) >= end:
-                self._files.unlink(path)
+    def _clean_packs(self, result: IndexRecovery, checkpoint: Checkpoint) -> None:
+        """Cut what the checkpoint does not speak of."""
+        packs, files = result.indexes.packs, self._files
+        for generation in self._generations(result):
+            path = packs.path(generation)
+            if generation != checkpoint.pack_generation:
+                files.unlink(path)
+                result.removed.append(f"{path}: the checkpoint names another pack")
                 continue
-            handle = self._files.open(path)
+            handle = files.open(path)
             try:
-                if self._files.size(handle) > end - int(name):
-                    self._files.truncate(handle, end - int(name))
-                    self._files.fdatasync(handle)
+                if files.size(handle) > checkpoint.pack_length:
+                    files.truncate(handle, checkpoint.pack_length)
+                    files.fdatasync(handle)
             finally:
-                self._files.close(handle)
-            return
+                files.close(handle)
 
     # --- making entries again -------------------------------------------------------------------
 
@@ -288,13 +277,17 @@ class _Passes:
         """No indexes at all, and no checkpoint that could mistake half-made ones for whole."""
         self._files.unlink(f"{self._root}/{CHECKPOINT_NAME}")
         self._files.sync_directory(self._root)
-        result = self._empty()
-        for name in self._files.list(self._directory):
-            if name.isascii() and name.isdigit() and str(int(name)) == name:
-                remove_index_files(self._files, self._root, int(name))
-            else:
-                result.strays.append(f"{self._directory}/{name}")
+        result = self._begin(0, 0)
+        for number in self._numbers(result):
+            result.indexes.own.remove(number)
         self._files.sync_directory(self._directory)
+        packs = result.indexes.packs
+        generations = self._generations(result)
+        if generations:  # a new name: an old file that comes back can not be taken for it
+            packs.begin(max(generations) + 1)
+            for generation in generations:
+                self._files.unlink(packs.path(generation))
+            self._files.sync_directory(self._packs)
         return result
 
     def rebuild(self, result: IndexRecovery, start: int, end: int) -> None:

@@ -1,37 +1,43 @@
 """All queue indexes of a store: finding, dropping, and storing them at a checkpoint.
 
-Theory of a checkpoint. `prepare` runs on the loop and is quick: it takes note of the flushed
-position and copies the entries before it that are not in files yet. `Preparation.run` runs in a
-worker and may take its time: it writes and syncs those entries, then replaces the checkpoint file,
-then removes the files of dropped queues. A crash between any two of these steps is one that
-recovery knows: entries behind the checkpoint are made again, and files of dropped queues are named
-by the checkpoint.
+Theory of a checkpoint. It is prepared on the loop: it takes note of the flushed position and of
+the entries before it that are not stored yet, as views, not copies. With many changed queues that
+is done in slices (`gather`), between which the loop does other things: what is appended meanwhile
+stands behind the position and belongs to the next checkpoint. Then it is run in a worker, which may
+take its time: it appends what is new to the pack, moves indexes that have grown large to files of
+their own, syncs both, replaces the checkpoint file, and at last removes the files of dropped
+queues and of an old pack. A crash between any two of these steps is one that recovery knows: what
+the checkpoint does not speak of is cut, and made again from the log.
 
 Rules:
 
-* One preparation runs at a time. One that failed or never ran loses nothing: the next takes the
-  same entries again.
-* `index_sum` covers what the files hold below the checkpoint's position, nothing else.
+* One checkpoint runs at a time. One that failed or never ran loses nothing: the next takes the
+  same entries again. One that comes later than a newer one does nothing.
+* Only the worker changes `extents` and `stored_offset` of an index, after what they say is synced.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from typing import Final
 
-from core_log.checkpoint import (
-    DROPPING_COUNT_MAX,
-    Checkpoint,
-    add_digests,
-    index_digest,
-    write_checkpoint,
-)
+from core_log.checkpoint import Checkpoint, write_checkpoint
 from core_log.errors import FailureLatch
 from core_log.files import Files
-from core_log.queue_index import QueueIndex
+from core_log.index_files import IndexFiles
+from core_log.packs import BLOCK, DROPPED, FILED, FIRST, PACKED, PACKS_NAME, Packs, PackWriter
+from core_log.queue_index import Extents, IndexHome, QueueIndex
+from core_log.settings import StoreSettings
 
 INDEXES_NAME: Final = "consumequeue"
+
+MOVES_MAX: Final = 256
+"""Indexes that move from the packs to files of their own in one checkpoint: each costs a sync. The
+others stay where they are and move later."""
+
+Work = tuple[int, list[memoryview], int, int]
+"""Offset of the first entry to store, the entries, how many; and where the index begins."""
 
 
 class Indexes:
@@ -39,23 +45,46 @@ class Indexes:
 
     Args:
         directory: the store's directory.
-        file_entries: how many entries one file of an index holds.
+        generation, length: the current pack.
     """
 
     def __init__(
-        self, *, directory: str, files: Files, file_entries: int, failure: FailureLatch
+        self,
+        *,
+        directory: str,
+        files: Files,
+        settings: StoreSettings,
+        failure: FailureLatch,
+        generation: int = 0,
+        length: int = 0,
     ) -> None:
         self._directory = directory
         self._files = files
-        self._file_entries = file_entries
         self._failure = failure
+        self._packed_bytes_max = settings.index_packed_bytes_max
+        self._slack_bytes = settings.index_slack_bytes
+        self.own = IndexFiles(
+            directory=f"{directory}/{INDEXES_NAME}",
+            files=files,
+            file_entries=settings.index_file_entries,
+        )
+        self.packs = Packs(
+            directory=f"{directory}/{PACKS_NAME}", files=files, generation=generation, length=length
+        )
+        self._home = IndexHome(self.own, self.packs)
         self._by_number: dict[int, QueueIndex] = {}
-        self._changed: set[QueueIndex] = set()  # those with entries in memory
-        self._digests: dict[int, int] = {}  # what each index adds to the sum
-        self._sum = 0
-        self._dropping: set[int] = set()  # dropped, files may be there
-        self._removed: list[int] = []  # the worker's answer: files are gone
-        self._checkpointing = threading.Lock()
+        self._dropping: dict[int, QueueIndex] = {}  # dropped, and the catalogue does not say so
+        self._prepared_count = 0
+        # The worker's answers, for the loop to take at the next preparation.
+        self._done_drops: list[int] = []
+        self._done_trims: list[tuple[QueueIndex, int]] = []
+        # The worker's own.
+        self._storing = threading.Lock()
+        self._stored_serial = 0
+        self._filed: set[int] = set()  # numbers that have a directory
+        self._old_packs: list[int] = []  # generations that no checkpoint needs any more
+
+    # --- the loop's side ------------------------------------------------------------------------
 
     def get(self, number: int, entry_size: int) -> QueueIndex:
         """The index of this number, made if there is none.
@@ -72,19 +101,27 @@ class Indexes:
             raise ValueError(f"queue {number} has entries of {index.entry_size} bytes")
         return index
 
-    def add(self, number: int, entry_size: int, first_offset: int, end_offset: int) -> QueueIndex:
-        """Take in an index whose files hold the entries [first_offset, end_offset)."""
+    def add(
+        self,
+        number: int,
+        entry_size: int,
+        first_offset: int,
+        end_offset: int,
+        extents: Extents = (),
+    ) -> QueueIndex:
+        """Take in an index of which the entries [first_offset, end_offset) are stored."""
         index = self._by_number[number] = QueueIndex(
             number=number,
             entry_size=entry_size,
-            directory=f"{self._directory}/{INDEXES_NAME}/{number}",
-            files=self._files,
-            file_entries=self._file_entries,
-            changed=self._changed,
+            home=self._home,
             first_offset=first_offset,
             end_offset=end_offset,
+            extents=extents,
         )
-        self._note(index, end_offset)
+        if end_offset:
+            self.packs.live_bytes += live_bytes(index, extents, end_offset)
+            if index.filed_offset > first_offset:
+                self._filed.add(number)
         return index
 
     def find(self, number: int) -> QueueIndex | None:
@@ -92,117 +129,315 @@ class Indexes:
         return self._by_number.get(number)
 
     def drop(self, number: int) -> None:
-        """Forget an index; its files go with the next checkpoint. No error if there is none."""
+        """Forget an index; what is stored of it goes with the next checkpoint. No error if there
+        is none."""
         index = self._by_number.pop(number, None)
         if index is not None:
-            self._changed.discard(index)
-            self._dropping.add(number)
-            self._sum = add_digests(self._sum, 0, self._digests.pop(number, 0))
+            self._home.changed.pop(index, None)
+            self._home.trimmed.pop(index, None)
+            self._dropping[number] = index
 
     def numbers(self) -> Collection[int]:
         """The numbers of all indexes."""
         return self._by_number.keys()
 
-    @property
-    def digest(self) -> tuple[int, int]:
-        """How many indexes have entries in files, and the sum over them."""
-        return len(self._digests), self._sum
-
-    def _note(self, index: QueueIndex, end_offset: int) -> None:
-        """Let the sum say that the files of an index hold its entries up to `end_offset`."""
-        number = index.number
-        digest = index_digest(number, index.entry_size, index.first_offset, end_offset)
-        self._sum = add_digests(self._sum, digest, self._digests.pop(number, 0))
-        if digest:
-            self._digests[number] = digest
-
     def prepare(self, *, position: int, tail_start: int, store_ms: int) -> Preparation:
-        """Take note of what a checkpoint at `position` has to store. Loop's thread.
+        """Begin to take note of what a checkpoint at `position` has to store. Loop's thread.
 
         Args:
             position: the flushed position.
             tail_start: the oldest position in memory: entries before it need not stay in memory.
             store_ms: the present time, for the checkpoint.
         """
-        work = []
-        for index in tuple(self._changed):
-            first, entries = index.take_dirty(position)
-            if entries:
-                work.append((index, first, entries))
-                self._note(index, first + len(entries) // index.entry_size)
-            index.trim(tail_start)
-        while self._removed:
-            self._dropping.discard(self._removed.pop())
-        dropping = tuple(sorted(self._dropping)[:DROPPING_COUNT_MAX])
-        count, total = self.digest
-        checkpoint = Checkpoint(
-            position=position,
-            store_ms=store_ms,
-            index_count=count,
-            index_sum=total,
-            dropping=dropping,
+        while self._done_drops:
+            self._dropping.pop(self._done_drops.pop(), None)
+        while self._done_trims:
+            index, first = self._done_trims.pop()
+            if index.first_offset == first:
+                self._home.trimmed.pop(index, None)
+        self._prepared_count += 1
+        return Preparation(
+            self, self._home, position, tail_start, store_ms, self._prepared_count, self._dropping
         )
-        return Preparation(self, work, checkpoint)
 
     def spill(self, position: int) -> None:
-        """Write entries of records before `position` without a checkpoint, to free their memory.
+        """Store entries of records before `position` without a checkpoint, to free their memory.
         Recovery only. Raises OSError."""
-        for index in tuple(self._changed):
-            first, entries = index.take_dirty(position)
-            if entries:
-                index.write_files(first, entries)
-            index.trim(position)
+        preparation = self.prepare(position=position, tail_start=position, store_ms=0)
+        preparation.gather_all()
+        self._append(preparation.work, ())
+        for index in list(self._home.changed):
+            if not index.trim(position):
+                del self._home.changed[index]
 
-    def store(self, work: Iterable[tuple[QueueIndex, int, bytes]], checkpoint: Checkpoint) -> None:
-        """Write what `prepare` noted. Any thread; one at a time.
+    # --- the worker's side ----------------------------------------------------------------------
+
+    def store(self, preparation: Preparation) -> None:
+        """Store what was gathered, and replace the checkpoint. Any thread; one at a time.
 
         Raises:
             StorageFull: try again with a new preparation. StorageFailed: final.
         """
-        with self._checkpointing:
+        with self._storing:
             self._failure.check()
+            if preparation.serial < self._stored_serial:
+                return  # what it says is stored, and more
             try:
-                self._store(work, checkpoint)
+                self._store(preparation)
             except OSError as error:
                 raise self._failure.translate("writing a checkpoint", error) from error
+            self._stored_serial = preparation.serial
 
-    def _store(self, work: Iterable[tuple[QueueIndex, int, bytes]], checkpoint: Checkpoint) -> None:
-        made = False
-        for index, first, entries in work:
-            made = index.write_files(first, entries) or made
-        if made:
-            self._files.sync_directory(f"{self._directory}/{INDEXES_NAME}")
+    def _store(self, preparation: Preparation) -> None:
+        dropping, work = preparation.dropping, preparation.work
+        self._append(work, dropping)
+        packs = self.packs
+        if packs.length > 2 * packs.live_bytes + self._slack_bytes:
+            self._compact()
+        checkpoint = Checkpoint(
+            position=preparation.position,
+            store_ms=preparation.store_ms,
+            pack_generation=packs.generation,
+            pack_length=packs.length,
+        )
         write_checkpoint(self._files, self._directory, checkpoint)
-        for number in checkpoint.dropping:
-            remove_index_files(self._files, self._directory, number)
-        if checkpoint.dropping:
-            self._files.sync_directory(f"{self._directory}/{INDEXES_NAME}")
-            self._removed.extend(checkpoint.dropping)
+        # From here on nothing has to be done: recovery would do it too.
+        while self._old_packs:
+            self._files.unlink(packs.path(self._old_packs[-1]))
+            self._old_packs.pop()
+        for number in dropping:
+            if number in self._filed:
+                self.own.remove(number)
+                self._filed.discard(number)
+        for index, item in work.items():
+            if item[3] and index.number in self._filed:
+                self.own.remove_before(index.number, index.entry_size, item[3])
+        self._done_drops.extend(dropping)
+        self._done_trims.extend((index, item[3]) for index, item in work.items())
+
+    def _append(self, work: dict[QueueIndex, Work], dropping: Collection[int]) -> None:
+        """Append what is new to the pack and to files, and sync. Raises OSError."""
+        if not work and not dropping:
+            return
+        task = _Appending(self.packs.writer(), self.own, self._packed_bytes_max)
+        try:
+            for index, (first, views, count, index_first) in work.items():
+                if self._by_number.get(index.number) is index:  # else: dropped meanwhile
+                    task.store(index, first, views, count, index_first)
+            for number in dropping:
+                task.writer.add(number, DROPPED, 0, 0, 0)
+            task.writer.finish()
+        finally:
+            task.writer.close()
+        if task.made:
+            self._files.sync_directory(self.own.directory)
+        self._filed.update(task.filed)
+        self._publish(task.results)
+        for number in dropping:
+            gone = self._dropping.get(number)
+            if gone is not None:
+                self.packs.live_bytes -= live_bytes(gone, gone.extents, gone.stored_offset)
+                gone.extents, gone.stored_offset = (), 0
+
+    def _publish(self, results: list[tuple[QueueIndex, Extents, int]]) -> None:
+        """Let readers find what is synced."""
+        for index, extents, end in results:
+            self.packs.live_bytes += live_bytes(index, extents, end)
+            self.packs.live_bytes -= live_bytes(index, index.extents, index.stored_offset)
+            index.extents = extents
+            index.stored_offset = end
+
+    def _compact(self) -> None:
+        """Write what counts of the pack to a new one. Raises OSError."""
+        packs = self.packs
+        old, old_length = packs.generation, packs.length
+        results: list[tuple[QueueIndex, Extents, int]] = []
+        handle = self._files.open(packs.path(old))
+        try:
+            packs.begin(old + 1)
+            writer = packs.writer()
+            try:
+                for index in list(self._by_number.values()):
+                    if index.stored_offset:
+                        results.append((*self._copy(index, writer, handle), index.stored_offset))
+                writer.finish()
+            finally:
+                writer.close()
+        except BaseException:
+            packs.generation, packs.length = old, old_length
+            raise
+        finally:
+            self._files.close(handle)
+        packs.live_bytes = 0
+        for index, extents, end in results:
+            packs.live_bytes += live_bytes(index, extents, end)
+            index.extents = extents
+        self._old_packs.append(old)
+
+    def _copy(
+        self, index: QueueIndex, writer: PackWriter, handle: int
+    ) -> tuple[QueueIndex, Extents]:
+        """One index in the new pack: where its extents are now."""
+        number, size, first = index.number, index.entry_size, index.first_offset
+        extents, end = index.extents, index.stored_offset
+        first = min(first, end)
+        filed = index.filed_offset
+        if filed > first or not extents:
+            writer.add(number, FILED, size, first, max(filed, first))
+        if not extents:
+            return index, ()
+        pieces = []
+        for at in range(0, len(extents), 2):
+            expected = (stored_end(extents, at, end) - extents[at]) * size
+            pieces.append(self.packs.read_from(handle, extents[at + 1], number, expected)[1])
+        place = writer.add(number, PACKED, size, first, extents[0], end - extents[0], pieces)
+        return index, (extents[0], place)
+
+
+class _Appending:
+    """The entries of one checkpoint on their way to the disk."""
+
+    def __init__(self, writer: PackWriter, own: IndexFiles, packed_bytes_max: int) -> None:
+        self.writer = writer
+        self.own = own
+        self.packed_bytes_max = packed_bytes_max
+        self.made = False
+        """Whether a directory's name has to be synced."""
+        self.filed: list[int] = []
+        self.results: list[tuple[QueueIndex, Extents, int]] = []
+        self._moves_left = MOVES_MAX
+
+    def store(
+        self, index: QueueIndex, first: int, views: list[memoryview], count: int, index_first: int
+    ) -> None:
+        """Store entries [first, first + count) of an index, and that it begins at
+        `index_first`."""
+        size = index.entry_size
+        stored = index.stored_offset
+        end = first + count
+        if end > stored > first:  # an earlier checkpoint, prepared at the same time, has some
+            views = skip_bytes(views, (stored - first) * size)
+        extents = self._forget(index, index_first)
+        if end <= stored:
+            self.writer.add(index.number, FIRST, size, index_first, index_first)
+            self.results.append((index, extents, stored))
+            return
+        packed_from = extents[0] if extents else stored
+        new_bytes = (end - stored) * size
+        if (end - packed_from) * size > self.packed_bytes_max and (
+            new_bytes > self.packed_bytes_max or self._moves_left > 0
+        ):
+            self._moves_left -= 1
+            pieces = [*self._read(index, extents, stored), *views]
+            if self.own.write(index.number, size, packed_from, pieces):
+                self.made = True
+            self.filed.append(index.number)
+            self.writer.add(index.number, FILED, size, index_first, end)
+            self.results.append((index, (), end))
+            return
+        # Extents of about one size become one: there are as many as the count has binary digits.
+        at = len(extents)
+        start = stored
+        while at and start - extents[at - 2] <= end - start:
+            start = extents[at - 2]
+            at -= 2
+        pieces = [*self._read(index, extents[at:], stored), *views]
+        place = self.writer.add(index.number, PACKED, size, index_first, start, end - start, pieces)
+        self.results.append((index, (*extents[:at], start, place), end))
+
+    def _forget(self, index: QueueIndex, index_first: int) -> Extents:
+        """The extents without those that end before the index begins."""
+        extents = index.extents
+        while len(extents) > 2 and extents[2] <= index_first:
+            extents = extents[2:]
+        return extents
+
+    def _read(self, index: QueueIndex, extents: Extents, stored: int) -> list[memoryview]:
+        """The entries of these extents, which are the last."""
+        pieces = []
+        for at in range(0, len(extents), 2):
+            expected = (stored_end(extents, at, stored) - extents[at]) * index.entry_size
+            found = self.writer.read(extents[at + 1], index.number, expected)[1]
+            pieces.append(memoryview(found))
+        return pieces
 
 
 class Preparation:
-    """A checkpoint that was prepared: call it in a worker thread."""
+    """A checkpoint that is prepared: `gather` on the loop until it is done, then call it in a
+    worker thread.
 
-    __slots__ = ("_indexes", "_work", "checkpoint")
+    Attributes:
+        position: the checkpoint's.
+        serial: grows with each preparation.
+        work: what there is to store, by index.
+        dropping: numbers of indexes that were dropped.
+    """
 
     def __init__(
         self,
         indexes: Indexes,
-        work: list[tuple[QueueIndex, int, bytes]],
-        checkpoint: Checkpoint,
+        home: IndexHome,
+        position: int,
+        tail_start: int,
+        store_ms: int,
+        serial: int,
+        dropping: Collection[int],
     ) -> None:
         self._indexes = indexes
-        self._work = work
-        self.checkpoint = checkpoint
+        self._home = home
+        self.position = position
+        self.store_ms = store_ms
+        self.serial = serial
+        self.work: dict[QueueIndex, Work] = {}
+        self.dropping = tuple(dropping)
+        self._tail_start = tail_start
+        self._changed = list(home.changed)
+        self._trimmed = list(home.trimmed)
+
+    def gather(self, count_max: int) -> bool:
+        """Take note of up to `count_max` more indexes. Returns whether that was all."""
+        changed = self._changed
+        for _ in range(min(count_max, len(changed))):
+            index = changed.pop()
+            first, views, count = index.take_dirty(self.position)
+            if count:
+                self.work[index] = (first, views, count, index.first_offset)
+            if not index.trim(self._tail_start):
+                self._home.changed.pop(index, None)
+        if changed:
+            return False
+        for index in self._trimmed:
+            self.work.setdefault(index, (index.stored_offset, [], 0, index.first_offset))
+        self._trimmed = []
+        return True
+
+    def gather_all(self) -> None:
+        """All of it at once."""
+        self.gather(len(self._changed))
 
     def __call__(self) -> None:
         """Write it. Raises StorageFull, StorageFailed."""
-        self._indexes.store(self._work, self.checkpoint)
+        self._indexes.store(self)
 
 
-def remove_index_files(files: Files, directory: str, number: int) -> None:
-    """Remove an index's files and its directory. Raises OSError."""
-    path = f"{directory}/{INDEXES_NAME}/{number}"
-    for name in files.list(path):
-        files.unlink(f"{path}/{name}")
-    files.remove_directory(path)
+def stored_end(extents: Extents, at: int, stored: int) -> int:
+    """Where the extent at `at` ends."""
+    return extents[at + 2] if at + 2 < len(extents) else stored
+
+
+def live_bytes(index: QueueIndex, extents: Extents, end: int) -> int:
+    """What a compacted pack would hold of an index with these extents."""
+    if not end:
+        return 0
+    entries = (end - extents[0]) * index.entry_size if extents else 0
+    return 2 * BLOCK.size + entries
+
+
+def skip_bytes(views: list[memoryview], count: int) -> list[memoryview]:
+    """Consecutive views without their first `count` bytes."""
+    left = []
+    for view in views:
+        if count < len(view):
+            left.append(view[count:])
+        count = max(count - len(view), 0)
+    return left

@@ -1,17 +1,26 @@
 """The index of one queue: fixed-size entries that say where its messages stand in the log.
 
 Theory. Entries are appended in memory by the engine, right after the records they point to. A
-checkpoint takes the entries whose records are flushed and writes them to the index's files; after
-a crash recovery makes the rest again from the log. So a file never holds an entry whose record
-may be lost, and an ack never waits for an index.
+checkpoint takes the entries whose records are flushed and stores them; after a crash recovery
+makes the rest again from the log. So no file holds an entry whose record may be lost, and an ack
+never waits for an index.
 
-    consumequeue/<number>/<byte offset of the file's first entry, 20 digits>
+Where stored entries are, by offset:
+
+    first_offset      filed_offset           stored_offset         end_offset
+         | files of its own | extents in the packs | memory only      |
+           (index_files.py)   (packs.py)             (index_tail.py)
+
+A queue with few entries has no files of its own and costs no name on the disk; many entries move
+from the packs to files in RocketMQ's form.
 
 Rules:
 
-* `append`, `read_hot`, `take_dirty` and `trim` belong to the loop's thread, `write_files` to the
-  one worker that runs a checkpoint, `read_cold` to any thread.
+* `append`, `read_hot` and `trim` belong to the loop's thread, storing to the one worker that runs
+  a checkpoint, `read_cold` to any thread.
 * Entries leave memory only after they were written and synced (`stored_offset` has passed them).
+* The worker replaces `extents` as a whole, before it moves `stored_offset`: a reader that took
+  both in the other order finds every stored entry.
 * An idle index holds no open file and no memory but this object.
 """
 
@@ -21,14 +30,22 @@ from typing import Final, Protocol
 
 from core_log import kernels
 from core_log.errors import StorageFailed, describe
-from core_log.files import Files
+from core_log.index_files import IndexFiles
+from core_log.index_tail import IndexTail
 from core_log.kernels.layout import ENTRY_SIZE, PRIVATE_ENTRY_SIZE
-from core_log.segments import NAME_DIGITS
+from core_log.packs import Packs
 
 widen = kernels.widen
 
 KEPT_BYTES_MAX: Final = 4096
-"""Entries that stay in memory though they are on the disk: for a reader just behind the tail."""
+"""What an idle queue may hold in memory is below this: a reader gets it from the disk in one
+read."""
+READ_ATTEMPTS_MAX: Final = 8
+"""How often a read looks again because a compaction has moved what it was about to read."""
+
+Extents = tuple[int, ...]
+"""Offset and place of each extent in the packs, in order: (offset, place, offset, place, ...). An
+extent ends where the next one begins, the last at `stored_offset`."""
 
 
 class Index(Protocol):
@@ -48,30 +65,45 @@ class Index(Protocol):
         """The same from the disk: at least one entry where `read_hot` gave None."""
 
 
-class QueueIndex:
-    """The index of a queue that survives a restart.
+class IndexHome:
+    """What the indexes of a store have in common.
 
     Args:
-        changed: the store's set of indexes with entries in memory; this one adds itself.
+        own: the files of large indexes.
+        packs: the shared files of all others.
+
+    Attributes:
+        changed: indexes with entries in memory.
+        trimmed: indexes whose first offset has moved since it was stored.
+    """
+
+    __slots__ = ("changed", "own", "packs", "trimmed")
+
+    def __init__(self, own: IndexFiles, packs: Packs) -> None:
+        self.own = own
+        self.packs = packs
+        self.changed: dict[QueueIndex, None] = {}
+        self.trimmed: dict[QueueIndex, None] = {}
+
+
+class QueueIndex:
+    """The index of a queue that survives a restart.
 
     Attributes:
         number: the queue's name inside the store.
         entry_size: 20 (a topic's own queue) or 32.
         first_offset: the first offset that the index has.
         end_offset: the offset that the next entry takes.
-        stored_offset: the end of what is in the files.
+        stored_offset: the end of what is on the disk.
+        extents: what of that is in the packs.
     """
 
     __slots__ = (
-        "_changed",
-        "_directory",
-        "_file_entries",
-        "_files",
-        "_listed",
+        "_home",
         "_tail",
-        "_tail_offset",
         "end_offset",
         "entry_size",
+        "extents",
         "first_offset",
         "number",
         "stored_offset",
@@ -82,12 +114,10 @@ class QueueIndex:
         *,
         number: int,
         entry_size: int,
-        directory: str,
-        files: Files,
-        file_entries: int,
-        changed: set[QueueIndex],
+        home: IndexHome,
         first_offset: int = 0,
         end_offset: int = 0,
+        extents: Extents = (),
     ) -> None:
         if entry_size not in (ENTRY_SIZE, PRIVATE_ENTRY_SIZE):
             raise ValueError(f"an index entry has 20 or 32 bytes, not {entry_size}")
@@ -96,13 +126,15 @@ class QueueIndex:
         self.first_offset = first_offset
         self.end_offset = end_offset
         self.stored_offset = end_offset
-        self._directory = directory
-        self._files = files
-        self._file_entries = file_entries
-        self._changed = changed
-        self._listed = False  # whether this index is in `_changed`
-        self._tail = bytearray()  # entries [_tail_offset, end_offset)
-        self._tail_offset = end_offset
+        self.extents = extents
+        self._home = home
+        self._tail: IndexTail | None = None  # entries [its start, end_offset)
+
+    @property
+    def filed_offset(self) -> int:
+        """The end of what is in files of its own."""
+        extents = self.extents
+        return extents[0] if extents else self.stored_offset
 
     # --- the loop's side ------------------------------------------------------------------------
 
@@ -111,11 +143,20 @@ class QueueIndex:
         count, rest = divmod(len(entries), self.entry_size)
         if rest:
             raise ValueError(f"not whole entries of {self.entry_size} bytes")
-        self._tail += entries
+        tail = self._tail
+        if tail is None:
+            tail = self._tail = IndexTail(self.entry_size, self.end_offset)
+            self._home.changed[self] = None
+        tail.append(entries, count)
         self.end_offset += count
-        if not self._listed:
-            self._listed = True
-            self._changed.add(self)
+
+    def trim_before(self, offset: int) -> None:
+        """Let the index begin at `offset`, if it begins before: the messages are not wanted any
+        more. What that frees on the disk is given back with the next checkpoint."""
+        offset = min(offset, self.end_offset)
+        if offset > self.first_offset:
+            self.first_offset = offset
+            self._home.trimmed[self] = None
 
     def read_hot(self, first: int, count: int) -> bytes | None:
         """Up to `count` entries from `first` on, from memory; fewer at the end.
@@ -123,112 +164,85 @@ class QueueIndex:
         Returns:
             None if `first` is not in memory: `read_cold` has it.
         """
-        if first < self._tail_offset:
-            return None
-        start = (first - self._tail_offset) * self.entry_size
-        return bytes(self._tail[start : start + count * self.entry_size])
+        tail = self._tail
+        if tail is None:
+            return b"" if first >= self.end_offset else None
+        return tail.read(first, count) if first >= tail.start else None
 
-    def take_dirty(self, position: int) -> tuple[int, bytes]:
+    def take_dirty(self, position: int) -> tuple[int, list[memoryview], int]:
         """The entries to store: not stored yet, and their records stand before `position`.
 
         Returns:
-            The offset of the first, and the entries, copied.
+            The offset of the first, views of the entries, and how many.
         """
         first = self.stored_offset
-        start = (first - self._tail_offset) * self.entry_size
-        end = start + self._count_before(position, start) * self.entry_size
-        with memoryview(self._tail) as tail:  # a slice of the bytearray would be copied twice
-            return first, bytes(tail[start:end])
+        if self._tail is None or first == self.end_offset:
+            return first, [], 0
+        views, count = self._tail.take(first, position)
+        return first, views, count
 
-    def _count_before(self, position: int, start: int) -> int:
-        """How many entries of the tail from byte `start` on point before `position`."""
-        size = self.entry_size
-        low, high = 0, (len(self._tail) - start) // size
-        if high and int.from_bytes(self._tail[-size : 8 - size], "big") < position:
-            return high
-        while low < high:
-            middle = (low + high) // 2
-            at = start + middle * size
-            if int.from_bytes(self._tail[at : at + 8], "big") < position:
-                low = middle + 1
-            else:
-                high = middle
-        return low
-
-    def trim(self, position: int) -> None:
-        """Give up stored entries whose records are not in memory either.
+    def trim(self, position: int) -> bool:
+        """Give up stored entries whose records are not in memory either; an idle index gives up
+        the few that it has in any case.
 
         Args:
             position: the oldest log position in memory.
-        """
-        size = self.entry_size
-        stored = (self.stored_offset - self._tail_offset) * size
-        cut = min(stored, self._count_before(position, 0) * size)
-        if cut == len(self._tail) or cut > KEPT_BYTES_MAX:
-            del self._tail[:cut]
-            self._tail_offset += cut // size
-        if not self._tail and self._listed:
-            self._listed = False
-            self._changed.discard(self)
-
-    # --- files ------------------------------------------------------------------------------------
-
-    def write_files(self, first: int, entries: bytes) -> bool:
-        """Write and sync entries from offset `first` on. Raises OSError.
 
         Returns:
-            Whether a file was made (then the directory above has to be synced too).
+            Whether entries are left in memory.
         """
-        made = False
-        size = self.entry_size
-        self._files.make_directory(self._directory)
-        offset = first
-        end = first + len(entries) // size
-        while offset < end:
-            file_start = offset - offset % self._file_entries
-            count = min(end, file_start + self._file_entries) - offset
-            at = (offset - first) * size
-            name = f"{file_start * size:0{NAME_DIGITS}d}"
-            handle = self._files.open(f"{self._directory}/{name}", create=True)
-            try:
-                new = self._files.size(handle) == 0
-                place = (offset - file_start) * size
-                self._files.pwritev(handle, (entries[at : at + count * size],), place)
-                self._files.fdatasync(handle)
-            finally:
-                self._files.close(handle)
-            if new:
-                self._files.sync_directory(self._directory)
-                made = True
-            offset += count
-        self.stored_offset = max(self.stored_offset, end)
-        return made
+        tail = self._tail
+        if tail is None:
+            return False
+        stored = self.stored_offset
+        if stored == self.end_offset and (stored - tail.start) * self.entry_size <= KEPT_BYTES_MAX:
+            left = False
+        else:
+            left = tail.trim(stored, position)
+        if not left:
+            self._tail = None
+        return left
+
+    # --- the disk -------------------------------------------------------------------------------
 
     def read_cold(self, first: int, count: int) -> bytes:
-        """Entries from `first` on, from one file: at most `count`, at least one if `first` is
-        stored. Any thread.
+        """Entries from `first` on, from one file or extent: at most `count`, at least one if
+        `first` is stored. Any thread.
 
         Raises:
-            StorageFailed: the file can not be read.
+            StorageFailed: they can not be read, or are damaged.
         """
         count = min(count, self.stored_offset - first)
         if first < self.first_offset or count <= 0:
             return b""
-        size = self.entry_size
-        file_start = first - first % self._file_entries
-        count = min(count, file_start + self._file_entries - first)
-        path = f"{self._directory}/{file_start * size:0{NAME_DIGITS}d}"
-        try:
-            handle = self._files.open(path)
+        for _ in range(READ_ATTEMPTS_MAX):
+            extents = self.extents
             try:
-                entries = self._files.pread(handle, count * size, (first - file_start) * size)
-            finally:
-                self._files.close(handle)
-        except OSError as error:
-            raise StorageFailed(f"reading {path}: {describe(error)}") from error
-        if len(entries) < size:
-            raise StorageFailed(f"reading {path}: it is shorter than it was written")
-        return entries[: len(entries) // size * size]
+                return self._read(extents, first, count)
+            except FileNotFoundError as error:
+                if self.extents is extents:
+                    text = f"reading queue {self.number}: {describe(error)}"
+                    raise StorageFailed(text) from error
+            except OSError as error:
+                text = f"reading queue {self.number}: {describe(error)}"
+                raise StorageFailed(text) from error
+        raise StorageFailed(f"reading queue {self.number}: its entries are moved all the time")
+
+    def _read(self, extents: Extents, first: int, count: int) -> bytes:
+        """`read_cold` with the extents of one moment. Raises OSError, StorageFailed."""
+        size = self.entry_size
+        if not extents or first < extents[0]:
+            if extents:
+                count = min(count, extents[0] - first)
+            return self._home.own.read(self.number, size, first, count)
+        at = len(extents) - 2
+        while extents[at] > first:
+            at -= 2
+        end = extents[at + 2] if at + 2 < len(extents) else self.stored_offset
+        expected = (end - extents[at]) * size
+        start, entries = self._home.packs.read(extents[at + 1], self.number, expected)
+        skip = (first - start) * size
+        return entries[skip : skip + count * size]
 
 
 class MemoryIndex:

@@ -24,6 +24,10 @@ class StoreSettings:
         message_bytes_max: a body's size. RocketMQ's default.
         index_file_entries: entries of one queue index file, as in RocketMQ. A file grows with its
             entries; only a full one has this size.
+        index_packed_bytes_max: entries that one queue has in the shared packs before they move to
+            files of its own: as much as one sync of a file is worth.
+        index_slack_bytes: how much of a pack may be out of date beside as much again as counts,
+            before it is written anew.
         host, port: what records say where they were born and stored (IPv4).
     """
 
@@ -33,6 +37,8 @@ class StoreSettings:
     unflushed_bytes_max: int = 256 * MEBIBYTE
     message_bytes_max: int = 4 * MEBIBYTE
     index_file_entries: int = 300_000
+    index_packed_bytes_max: int = 64 * 1024
+    index_slack_bytes: int = 8 * MEBIBYTE
     host: str = "127.0.0.1"
     port: int = 10911
 
@@ -41,5 +47,7 @@ class StoreSettings:
             raise ValueError("segment_bytes has to be a size below 2 GiB")  # RocketMQ: an int
         if min(self.chunk_bytes, self.index_file_entries, self.message_bytes_max) <= 0:
             raise ValueError("chunk_bytes, message_bytes_max and index_file_entries are positive")
+        if min(self.index_packed_bytes_max, self.index_slack_bytes) < 0:
+            raise ValueError("index_packed_bytes_max and index_slack_bytes can not be negative")
         if self.tail_bytes_max < 0 or self.unflushed_bytes_max <= 0:
             raise ValueError("tail_bytes_max and unflushed_bytes_max can not be negative")

@@ -1,7 +1,8 @@
 """The store: one directory with a log, the indexes of its queues and what recovery needs.
 
     commitlog/<position of the first byte>     segments of the log
-    consumequeue/<number>/<byte offset>        queue indexes
+    consumequeue/<number>/<byte offset>        indexes of queues with many messages
+    packedqueue/<generation>                   indexes of all others, and the catalogue of all
     epochFileCheckpoint                        every opening for writing, and where it began
     checkpoint                                 up to where everything is synced
     abort                                      exists while a process has the store open
@@ -22,8 +23,9 @@ from core_log.epochs import epoch_holds, epoch_template, write_epochs
 from core_log.errors import CorruptRecord, FailureLatch, StoreError, StoreRefused, describe
 from core_log.files import Files, make_directories
 from core_log.flusher import Flusher
-from core_log.indexes import INDEXES_NAME, Indexes
+from core_log.indexes import INDEXES_NAME, Indexes, Preparation
 from core_log.kernels.batch import MAGIC_BLANK
+from core_log.packs import PACKS_NAME
 from core_log.queue_index import Index, QueueIndex
 from core_log.reader import LogReader
 from core_log.record import Record
@@ -167,11 +169,12 @@ class Store:
         shortly before: drop them again."""
         return self._indexes.numbers()
 
-    def prepare_checkpoint(self) -> Callable[[], None]:
-        """Take note of what a checkpoint has to store (quick, on the loop's thread).
+    def begin_checkpoint(self) -> Preparation:
+        """Begin to take note of what a checkpoint has to store. Loop's thread.
 
         Returns:
-            What writes it: run it in a worker thread. It raises StorageFull (prepare another one
+            The preparation: call `gather` until it is done, in as many loop iterations as it
+            takes, then call it in a worker thread. That raises StorageFull (prepare another one
             later) or StorageFailed.
         """
         return self._indexes.prepare(
@@ -179,6 +182,12 @@ class Store:
             tail_start=self.log.tail_start,
             store_ms=self._clock_ms(),
         )
+
+    def prepare_checkpoint(self) -> Callable[[], None]:
+        """`begin_checkpoint`, and all of `gather` at once."""
+        preparation = self.begin_checkpoint()
+        preparation.gather_all()
+        return preparation
 
     # --- reading --------------------------------------------------------------------------------
 
@@ -282,6 +291,7 @@ def take_lock(files: Files, directory: str) -> int:
         make_directories(files, os.path.abspath(directory))
         files.make_directory(f"{directory}/{LOG_NAME}")
         files.make_directory(f"{directory}/{INDEXES_NAME}")
+        files.make_directory(f"{directory}/{PACKS_NAME}")
         files.sync_directory(directory)
         handle = files.open(path, create=True)
     except OSError as error:

@@ -302,9 +302,12 @@ def forget(server: Server, caches: str) -> None:
         for path in found:
             path.unlink()
     if "indexes" in caches:
-        directory = server.data_directory / "store" / "consumequeue"
-        assert any(directory.iterdir()), "there are no indexes to remove"
-        shutil.rmtree(directory)
+        store = server.data_directory / "store"
+        directories = [store / "consumequeue", store / "packedqueue"]
+        found = [path for directory in directories for path in directory.iterdir()]
+        assert found, "there are no indexes to remove"
+        for directory in directories:
+            shutil.rmtree(directory)
 
 
 @pytest.mark.slow

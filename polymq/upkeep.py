@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+from typing import Final
 
 from broker.engine import Engine
 from broker.port import Durability, Position
@@ -16,6 +17,9 @@ from core_log.errors import StoreError
 from core_log.store import Store
 from polymq.logs import logger
 from polymq.workers import Workers
+
+GATHER_COUNT: Final = 500
+"""Queue indexes that one loop iteration takes note of: well below a millisecond."""
 
 
 class Upkeep:
@@ -71,7 +75,9 @@ class Upkeep:
             await self._flushed.wait()
             if self._log_failed():
                 return
-            save_indexes = self._store.prepare_checkpoint()
+            save_indexes = self._store.begin_checkpoint()
+            while not save_indexes.gather(GATHER_COUNT):
+                await asyncio.sleep(0)
             try:
                 if save_state is not None:
                     await self._workers.run(save_state)

@@ -241,7 +241,7 @@ def test_an_index_that_can_not_be_read_says_so() -> None:
     bench.flush()
     bench.checkpoint()
     files.fail("open", errno.EIO)
-    with pytest.raises(StorageFailed, match=r"reading .*/consumequeue/1/0+: Input/output error"):
+    with pytest.raises(StorageFailed, match="reading queue 1: Input/output error"):
         bench.own.read_cold(0, 3)
     assert bench.own.read_cold(3, 1) == b""
 

@@ -154,7 +154,9 @@ def test_a_damaged_index_is_made_again() -> None:
 def test_a_power_cut_while_indexes_are_made_again_leaves_no_half_made_ones() -> None:
     """The files are half there: the right size, the right end, and a hole in the middle. The old
     checkpoint, whose sum such files would fit, must be gone by then."""
-    settings = StoreSettings(segment_bytes=1 << 16, index_file_entries=300)
+    settings = StoreSettings(
+        segment_bytes=1 << 16, index_file_entries=300, index_packed_bytes_max=0
+    )
     files = MemoryFiles()
     bench = Bench(files, settings=settings)
     bench.publish(numbered(0, 200))

@@ -35,6 +35,7 @@ def test_a_store_that_was_closed_is_opened_without_reading_it() -> None:
         "consumequeue",
         "epochFileCheckpoint",
         "lock",
+        "packedqueue",
     ]
     before = files.image()
     recover_only(files, TINY)

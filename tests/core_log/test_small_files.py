@@ -8,26 +8,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from core_log.checkpoint import (
-    DROPPING_COUNT_MAX,
     Checkpoint,
-    add_digests,
     decode_checkpoint,
     encode_checkpoint,
-    index_digest,
     write_whole_file,
 )
 from core_log.epochs import decode_epochs, encode_epochs, epoch_holds
 from tests.harness.files import EVERYTHING, NOTHING, Chooser, MemoryFiles
-from tests.harness.stores import DIRECTORY, Bench, numbered
 
 LONG = st.integers(0, (1 << 63) - 1)
 CHECKPOINTS = st.builds(
     Checkpoint,
     position=LONG,
     store_ms=LONG,
-    index_count=st.integers(0, 1 << 40),
-    index_sum=st.integers(0, (1 << 64) - 1),
-    dropping=st.lists(st.integers(0, (1 << 32) - 1), max_size=DROPPING_COUNT_MAX).map(tuple),
+    pack_generation=LONG,
+    pack_length=LONG,
 )
 
 
@@ -69,20 +64,6 @@ def test_an_epoch_reaches_to_the_start_of_the_next() -> None:
         assert epoch_holds(epochs, epoch, position, 400) is holds
 
 
-def test_the_sum_over_indexes_does_not_depend_on_the_order() -> None:
-    digests = [index_digest(n, 20 if n % 2 else 32, 0, n * 7) for n in range(1, 9)]
-    assert len(set(digests)) == 8
-    forward = backward = 0
-    for digest in digests:
-        forward = add_digests(forward, digest)
-    for digest in reversed(digests):
-        backward = add_digests(backward, digest)
-    assert forward == backward
-    assert add_digests(forward, 0, digests[3]) == add_digests(
-        backward, index_digest(9, 20, 5, 5), digests[3]
-    )
-
-
 def test_a_small_file_is_the_old_one_or_the_new_one() -> None:
     """Power is cut anywhere while it is replaced, and anything of that is on the disk."""
     for seed in range(200):
@@ -100,21 +81,3 @@ def test_a_small_file_is_the_old_one_or_the_new_one() -> None:
         assert found in (b"old" * 400, b"new" * 500)
         if seed % 7 == 6:
             assert found == b"new" * 500
-
-
-def test_more_dropped_queues_than_one_checkpoint_names_go_with_the_next_ones() -> None:
-    files = MemoryFiles()
-    bench = Bench(files)
-    bench.publish(numbered(0, 1))
-    count = DROPPING_COUNT_MAX + 50
-    for number in range(1000, 1000 + count):
-        bench.store.index(number, 20)
-        bench.store.drop_index(number)
-    bench.flush()
-    for expected in (DROPPING_COUNT_MAX, 50, 0):
-        bench.checkpoint()
-        written = decode_checkpoint(files.read(f"{DIRECTORY}/checkpoint"))
-        assert written is not None
-        assert len(written.dropping) == expected
-    found = Bench(files.after_crash(NOTHING))
-    assert found.store.recovery.rebuilt_all == ""

@@ -34,6 +34,7 @@ def sized(segment: int) -> StoreSettings:
         tail_bytes_max=2048,
         message_bytes_max=2000,
         index_file_entries=16,
+        index_packed_bytes_max=0,
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import select
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 from core_log.commit_log import Span
@@ -36,7 +37,13 @@ TINY: Final = StoreSettings(
     unflushed_bytes_max=64 * 1024,
     message_bytes_max=2000,
     index_file_entries=16,
+    index_packed_bytes_max=0,
 )
+
+PACKED: Final = replace(TINY, index_packed_bytes_max=1 << 16, index_slack_bytes=0)
+"""All indexes in the packs, which are written anew as soon as half of them is out of date."""
+MIXED: Final = replace(TINY, index_packed_bytes_max=300, index_slack_bytes=500)
+"""Indexes that begin in the packs and move to files of their own."""
 
 TEMPLATE: Final = RecordTemplate(
     b"sensors",

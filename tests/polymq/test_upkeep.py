@@ -17,6 +17,23 @@ from polymq.upkeep import Upkeep
 from polymq.workers import Workers
 
 
+class SpyPreparation:
+    """A checkpoint that is gathered in three slices."""
+
+    def __init__(self, write: Callable[[], None]) -> None:
+        self._write = write
+        self._slices_left = 3
+
+    def gather(self, count_max: int) -> bool:
+        assert count_max > 0
+        self._slices_left -= 1
+        return self._slices_left == 0
+
+    def __call__(self) -> None:
+        assert self._slices_left == 0, "it was not gathered to its end"
+        self._write()
+
+
 class SpyEngine:
     """What upkeep uses of engine and store, and a list of what it did with them."""
 
@@ -40,16 +57,16 @@ class SpyEngine:
     def snapshot(self) -> Callable[[], None]:
         self.done.append("snapshot")
         self.dirty = set()
-        return lambda: self._work("state", self.state_error)
+        return lambda: self.work("state", self.state_error)
 
     def snapshot_failed(self, dirty: set[tuple[str, str]]) -> None:
         self.put_back = dirty
 
-    def prepare_checkpoint(self) -> Callable[[], None]:
+    def begin_checkpoint(self) -> SpyPreparation:
         self.done.append("prepare")
-        return lambda: self._work("indexes", self.index_error)
+        return SpyPreparation(lambda: self.work("indexes", self.index_error))
 
-    def _work(self, name: str, error: Exception | None) -> None:
+    def work(self, name: str, error: Exception | None) -> None:
         if error is not None:
             raise error
         self.done.append(name)
