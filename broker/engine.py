@@ -89,7 +89,7 @@ class Engine:
         self.retained = Retained(self.core.limits.retained_max)
         self.topics_ = Topics(self.core, self.retained, topic_defaults or TopicSettings())
         self.moves = Moves(self.core, self.topics_)
-        self.exchanges = Exchanges(self.core, self.topics_, new_name)
+        self.exchanges = Exchanges(self.core, self.topics_, self.moves, new_name)
         self.sessions = Sessions(self.core, self.topics_, self.retained)
         self.transactions = Transactions(self.core, self.topics_)
         self._documents: dict[str, dict[str, Mapping[str, Any]]] = {}

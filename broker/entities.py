@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from broker.names import ROOT_EXCHANGE
 from broker.port import ONE_WORD, REST, ExchangeInfo, QueueInfo, Words
 from broker.queues import Group, Hold, Queue
 
-ROOT_EXCHANGE: Final = "amq.topic"
 TYPES: Final = ("direct", "fanout", "topic")
 PREDECLARED: Final = {
     "": "direct",

@@ -20,9 +20,9 @@ from typing import Any, Final
 
 from broker.core import Core
 from broker.cursor import Cursor
+from broker.dead_letters import DeadLetters
 from broker.entities import (
     PREDECLARED,
-    ROOT_EXCHANGE,
     TYPES,
     BindingKey,
     Exchange,
@@ -31,6 +31,8 @@ from broker.entities import (
 )
 from broker.errors import Reason, Refused
 from broker.journal import Op, Touched
+from broker.moves import Moves
+from broker.names import ROOT_EXCHANGE
 from broker.port import (
     Consumer,
     Delivery,
@@ -38,7 +40,9 @@ from broker.port import (
     QueueInfo,
     Words,
 )
-from broker.queues import Group, Hold
+from broker.queue_rules import QueueRules
+from broker.queue_settings import PLAIN, settings_of
+from broker.queues import Group, Hold, Queue
 from broker.topics import TopicRoute, Topics
 
 SUBSCRIPTION_PREFIX: Final = "%SUB%"
@@ -59,6 +63,9 @@ class _AutoDeleting:
     def requeue(self, first_offset: int, count: int) -> None:
         self.hold.requeue(first_offset, count)
 
+    def reject(self, first_offset: int, count: int) -> None:
+        self.hold.reject(first_offset, count)
+
     def ready(self) -> None:
         self.hold.ready()
 
@@ -75,8 +82,11 @@ class _AutoDeleting:
 class Exchanges:
     """All exchanges, queues and bindings of AMQP, and the named subscriptions."""
 
-    def __init__(self, core: Core, topics: Topics, new_name: Callable[[], str]) -> None:
+    def __init__(
+        self, core: Core, topics: Topics, moves: Moves, new_name: Callable[[], str]
+    ) -> None:
         self.core = core
+        self.dead_letters = DeadLetters(core, topics, moves, self)
         self.topics = topics
         self.new_name = new_name
         """Makes up the random part of a server-named queue."""
@@ -215,6 +225,7 @@ class Exchanges:
             "auto_delete": auto_delete,
             "arguments": dict(arguments),
         }
+        settings_of(name, arguments)
         if not name:
             name = f"amq.gen-{self.new_name()}"
         elif name in self.queues:
@@ -437,8 +448,10 @@ class Exchanges:
 
     # --- routes ---------------------------------------------------------------------------
 
-    def route(self, exchange: str, routing_key: str) -> TopicRoute | None:
-        """See `BrokerPort.exchange_route`."""
+    def route(
+        self, exchange: str, routing_key: str, *, internal: bool = False
+    ) -> TopicRoute | None:
+        """See `BrokerPort.exchange_route`. `internal`: the broker itself publishes."""
         if not exchange:
             words: Words = (routing_key,)
             known = routing_key in self.queues or routing_key in self.topics.topics
@@ -446,7 +459,7 @@ class Exchanges:
                 return None
             return self.topics.route(routing_key, None)
         source = self.need_exchange(exchange)
-        if source.internal:
+        if source.internal and not internal:
             raise Refused(
                 Reason.FORBIDDEN, f"cannot publish to internal exchange '{exchange}' in vhost '/'"
             )
@@ -454,6 +467,16 @@ class Exchanges:
             topic, separator, tag = routing_key.partition(".")
             return self.topics.route(topic.replace("/", "."), tag if separator else None)
         return self.topics.route(exchange, routing_key or None)
+
+    def dead_letter_route(self, exchange: str, routing_key: str) -> TopicRoute | None:
+        """See `dead_letters.Places`."""
+        if exchange and self.exchange(exchange) is None:
+            return None
+        return self.route(exchange, routing_key, internal=True)
+
+    def queues_named(self, names: set[str]) -> frozenset[Queue]:
+        """See `dead_letters.Places`."""
+        return frozenset(self.queues[name].queue for name in names if name in self.queues)
 
     # --- snapshot -------------------------------------------------------------------------
 
@@ -477,6 +500,9 @@ class Exchanges:
         cursor = Cursor(queue.index.first_offset)
         group = self.core.group(queue, cursor, number=number)
         found = self.queues[name] = NamedQueue(name, queue, group, value)
+        settings = settings_of(name, found.arguments)
+        if settings is not PLAIN:
+            group.rules = QueueRules(self.dead_letters, name, settings)
         for key, words in value.get("bindings", ()):
             self._load_binding(found, tuple(key), tuple(words))
 

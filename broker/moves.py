@@ -105,14 +105,23 @@ class Moves:
         rows = _rows_of_batch(template, batch, first, last)
         return self._append(template, rows, group, offset)
 
-    def move(self, group: Group, first: int, count: int, target: Target, done: Done) -> None:
+    def move(
+        self,
+        group: Group,
+        first: int,
+        count: int,
+        target: Target,
+        done: Done,
+        dropped: Callable[[int], None] | None = None,
+    ) -> None:
         """Messages [first, first + count) of the group go where `target` says.
 
         At once if they are in memory, else when a reader thread has them; `done` is called at the
         end either way, from within this call or later. A run that the log refuses, and everything
-        behind it, stays as it is: taken and not settled.
+        behind it, stays as it is: taken and not settled. `dropped` is told how many of those that
+        count as moved went nowhere.
         """
-        _Move(self, self._core, group, first, count, target, done).read()
+        _Move(self, self._core, group, first, count, target, done, dropped).read()
 
     def append_run(self, run: RecordRun, template: TopicTemplate, group: Group, offset: int) -> int:
         """Append a run of records anew in place of the messages from `offset` on; returns how
@@ -155,7 +164,9 @@ class _Move:
         count: int,
         target: Target,
         done: Done,
+        dropped: Callable[[int], None] | None,
     ) -> None:
+        self._dropped = dropped
         self._moves = moves
         self._core = core
         self._group = group
@@ -200,6 +211,8 @@ class _Move:
         template = self._target(run.meta)
         if template is None:
             self._group.settle(offset, run.count)
+            if self._dropped is not None:
+                self._dropped(run.count)
         else:
             try:
                 self._moves.append_run(run, template, self._group, offset)

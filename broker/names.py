@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import string
+from collections.abc import Mapping
 from typing import Final
 
 NAME_BYTES_MAX: Final = 127
@@ -20,6 +21,10 @@ NAME_BYTES_MAX: Final = 127
 
 EMPTY_NAME: Final = "||"
 HASH_PREFIX: Final = "|h"
+ROOT_EXCHANGE: Final = "amq.topic"
+"""The exchange whose keys begin with the topic."""
+EXCHANGE_PROPERTY: Final = "PMQ_EXCHANGE"
+"""The exchange of a message that was published under another name than its topic's."""
 _PLAIN: Final = frozenset((string.ascii_letters + string.digits + "%_-").encode())
 _HASH_DIGITS: Final = 32
 
@@ -60,3 +65,21 @@ def decode_name(stored: str) -> str:
     if encode_name(name) != stored:
         raise ValueError(f"not a stored name: {stored!r}")
     return name
+
+
+def exchange_and_key(topic: str, tag: str | None, properties: Mapping[str, str]) -> tuple[str, str]:
+    """AMQP's names of a message's place: the inverse of `BrokerPort.exchange_route`.
+
+    Args:
+        properties: the constant ones.
+    """
+    exchange = properties.get(EXCHANGE_PROPERTY)
+    if exchange is None:
+        return topic, tag or ""
+    if exchange == "":
+        return "", topic
+    if exchange == ROOT_EXCHANGE:
+        # The engine turned the first word round, as in all tags: `a/b` names the topic `a.b`.
+        first = topic.replace(".", "/")
+        return exchange, first if tag is None else f"{first}.{tag}"
+    return exchange, tag or ""

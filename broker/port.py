@@ -25,20 +25,31 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NewType, Protocol
 
+from broker.deaths import DEATH_PROPERTY, History, history_of
 from broker.errors import BrokerError, Reason, Refused, StorageFailed
-from broker.names import decode_name, encode_name
+from broker.names import (
+    EXCHANGE_PROPERTY,
+    ROOT_EXCHANGE,
+    decode_name,
+    encode_name,
+    exchange_and_key,
+)
 from broker.unacked import Unacked
 from core_log.kernels.batch import EXTRA_NONE, Batch
 
 __all__ = [
+    "DEATH_PROPERTY",
+    "EXCHANGE_PROPERTY",
     "ONE_WORD",
     "REST",
+    "ROOT_EXCHANGE",
     "BrokerError",
     "BrokerPort",
     "Consumer",
     "Delivery",
     "Durability",
     "ExchangeInfo",
+    "History",
     "Message",
     "Position",
     "Publishing",
@@ -59,6 +70,8 @@ __all__ = [
     "Words",
     "decode_name",
     "encode_name",
+    "exchange_and_key",
+    "history_of",
 ]
 
 Position = NewType("Position", int)
@@ -216,6 +229,10 @@ class QueueConsumer(Protocol):
 
     def requeue(self, first_offset: int, count: int) -> None:
         """Back to their old places, flagged redelivered."""
+
+    def reject(self, first_offset: int, count: int) -> None:
+        """The consumer does not want them: dead letters where the queue has a place for them,
+        else as `settle`."""
 
     def ready(self) -> None:
         """Credit has grown: look for messages."""

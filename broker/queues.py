@@ -18,6 +18,7 @@ messages and `pump_bytes_max` bytes; then other work gets its turn.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from broker.committed import Committed
 from broker.cursor import Cursor
@@ -82,6 +83,13 @@ class Queue:
             self.index.forget(min(group.cursor.floor for group in self.groups))
 
 
+class Rules(Protocol):
+    """What a group does beyond first in, first out. Implemented by `queue_rules.QueueRules`."""
+
+    def rejected(self, group: Group, first: int, count: int) -> None:
+        """A consumer does not want these messages, which it holds."""
+
+
 class Hold:
     """A consumer's place in a group: the `QueueConsumer` of the port."""
 
@@ -100,6 +108,10 @@ class Hold:
         """Back to their places; others may get them at once."""
         self.group.requeue(first_offset, count)
 
+    def reject(self, first_offset: int, count: int) -> None:
+        """The consumer does not want them."""
+        self.group.reject(first_offset, count)
+
     def ready(self) -> None:
         """Credit has grown."""
         self.group.pump()
@@ -117,6 +129,9 @@ class Group:
     Args:
         number: the group's number in the state, or 0 if it does not survive a restart.
         moved: told when something was delivered or settled, to note it in the next record of acks.
+
+    Attributes:
+        rules: what the queue's arguments ask for; None for a plain group.
     """
 
     __slots__ = (
@@ -130,6 +145,7 @@ class Group:
         "number",
         "queue",
         "reading",
+        "rules",
     )
 
     def __init__(
@@ -146,6 +162,7 @@ class Group:
         self.number = number
         self.reading = reading
         self.moved = moved
+        self.rules: Rules | None = None
         self.holds: list[Hold] = []
         self._turn = 0  # whose turn it is among `holds`
         self._reading = False  # a reader thread is at work: nothing may overtake
@@ -193,6 +210,13 @@ class Group:
         """See `QueueConsumer.requeue`."""
         self.cursor.requeue(first_offset, count)
         self.pump_later()
+
+    def reject(self, first_offset: int, count: int) -> None:
+        """See `QueueConsumer.reject`."""
+        if self.rules is None:
+            self.settle(first_offset, count)
+        else:
+            self.rules.rejected(self, first_offset, count)
 
     def purge(self) -> int:
         """Settle everything that waits."""

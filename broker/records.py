@@ -11,6 +11,7 @@ import struct
 from collections.abc import Mapping
 from typing import Final
 
+from broker.deaths import DEATH_PROPERTY
 from broker.names import decode_name, is_hashed
 from broker.port import Delivery, Message, RecordRun, RunMeta
 from core_log.kernels import record_run
@@ -90,15 +91,18 @@ class Metas:
         self._metas: dict[tuple[bytes, bytes], RunMeta] = {}
 
     def meta(self, topic: bytes, prefix: bytes) -> RunMeta:
-        """The meta of a kind, made on first use. The oldest are forgotten beyond `METAS_MAX`."""
+        """The meta of a kind, made on first use. The oldest are forgotten beyond `METAS_MAX`;
+        those of dead letters are not kept."""
         meta = self._metas.get((topic, prefix))
         if meta is None:
-            if len(self._metas) >= METAS_MAX:
-                del self._metas[next(iter(self._metas))]
             properties = parse_properties(prefix)
             properties.pop(PREFIX_PROPERTY, None)
             tag = properties.pop(TAGS, None)
             meta = RunMeta(self._user_name(topic), tag, properties, len(prefix))
+            if DEATH_PROPERTY in properties:  # says the time: each second another kind
+                return meta
+            if len(self._metas) >= METAS_MAX:
+                del self._metas[next(iter(self._metas))]
             self._metas[topic, prefix] = meta
         return meta
 

@@ -106,6 +106,24 @@ class TopicRoute(CachedRoute[Target]):
         return bool(self.counts)
 
 
+class Detour(TopicRoute):
+    """A route that leaves some queues out: for one use, never cached."""
+
+    __slots__ = ("_skipped",)
+
+    def __init__(
+        self, words: Words, router: Router[Target, TopicRoute], skipped: frozenset[Queue]
+    ) -> None:
+        super().__init__(words, router)
+        self._skipped = skipped
+
+    def targets_changed(self) -> None:
+        """See `TopicRoute`."""
+        for queue in self._skipped:
+            self.counts.pop(queue, None)
+        super().targets_changed()
+
+
 class TopicTemplate:
     """One kind of message on one route."""
 
@@ -287,6 +305,10 @@ class Topics:
         route = self.router.route(words)
         self.topic(topic)
         return route
+
+    def detour(self, route: TopicRoute, skipped: frozenset[Queue]) -> Detour:
+        """The route without some queues."""
+        return Detour(route.words, self.router, skipped)
 
     def template(
         self,

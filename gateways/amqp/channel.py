@@ -202,10 +202,13 @@ class Channel:
     def give_back(self, runs: list[tuple[Holder, int, int]], bits: int) -> None:
         """Carry out acks or nacks of what is no longer unacknowledged."""
         requeue = bits & codes.REQUEUE
+        reject = bits & codes.NEGATIVE
         for holder, first_offset, count in runs:
             holder.returned(count)
             if requeue:
                 holder.requeue(first_offset, count)
+            elif reject:
+                holder.reject(first_offset, count)
             else:
                 holder.settle(first_offset, count)
 

@@ -7,8 +7,8 @@ Rules:
   the channel (RabbitMQ's reading of basic.qos: `global` false is for each later consumer, true for
   all of the channel).
 * With `no_ack` a message is settled when its bytes are written.
-* A delivery is encoded run by run by the kernel, from the log's records. Only messages of gateways
-  that keep properties in each message are taken one by one.
+* A delivery is encoded run by run by the kernel, from the log's records. Only dead letters, and
+  messages of gateways that keep properties in each message, are taken one by one.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ class Holder(Protocol):
 
     def settle(self, first_offset: int, count: int) -> None: ...
     def requeue(self, first_offset: int, count: int) -> None: ...
+    def reject(self, first_offset: int, count: int) -> None: ...
     def returned(self, count: int) -> None:
         """`count` messages are no longer unacknowledged."""
 
@@ -56,6 +57,11 @@ class Getter:
         """Given back."""
         assert self.handle is not None
         self.handle.requeue(first_offset, count)
+
+    def reject(self, first_offset: int, count: int) -> None:
+        """Not wanted."""
+        assert self.handle is not None
+        self.handle.reject(first_offset, count)
 
     def returned(self, count: int) -> None:
         """Nothing waits for credit."""
@@ -143,6 +149,11 @@ class Consumer:
         assert self.handle is not None
         self.handle.requeue(first_offset, count)
 
+    def reject(self, first_offset: int, count: int) -> None:
+        """Not wanted."""
+        assert self.handle is not None
+        self.handle.reject(first_offset, count)
+
     def returned(self, count: int) -> None:
         """Credit has grown."""
         self.unacked_count -= count
@@ -186,7 +197,7 @@ def encode(
     done = 0
     for run in delivery.runs:
         place = mapping.place_bytes(run.meta) + tail
-        if run.meta.properties.get(mapping.ORIGIN_PROPERTY) in mapping.CONSTANT_ORIGINS:
+        if mapping.is_uniform(run.meta):
             yield kernels.encode_deliveries(
                 run.memory,
                 run.start,

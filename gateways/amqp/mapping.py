@@ -25,16 +25,25 @@ import struct
 from collections.abc import Mapping
 from typing import Any, Final
 
-from broker.port import Message, Reason, Refused, Route, RunMeta
+from broker.port import (
+    DEATH_PROPERTY,
+    EXCHANGE_PROPERTY,
+    Message,
+    Reason,
+    Refused,
+    Route,
+    RunMeta,
+    exchange_and_key,
+    history_of,
+)
+from gateways.amqp.added_headers import death_headers, with_headers
 from gateways.amqp.errors import Malformed, RemoteProtocolError, ReplyCode
 from gateways.amqp.spec import Method
 from gateways.amqp.tables import Buffer, encode_sized_table
 
-ROOT_EXCHANGE: Final = "amq.topic"
 EXTRA_NAME: Final = "PMQ_AMQP"
 """The per-message property that keeps AMQP's own properties, in base64."""
 ORIGIN_PROPERTY: Final = "PMQ_PROTO"
-EXCHANGE_PROPERTY: Final = "PMQ_EXCHANGE"
 
 CONSTANT_ORIGINS: Final = frozenset({"amqp", "mqtt"})
 """Gateways whose messages have all their properties in the constant part (beside `PMQ_AMQP`).
@@ -94,8 +103,6 @@ _REFUSED_QUEUE_ARGUMENTS: Final = frozenset(
     {
         "x-message-ttl",
         "x-expires",
-        "x-dead-letter-exchange",
-        "x-dead-letter-routing-key",
         "x-dead-letter-strategy",
         "x-max-length",
         "x-max-length-bytes",
@@ -157,16 +164,7 @@ def template_properties(route: Route, exchange: str) -> dict[str, str]:
 
 def names_of(meta: RunMeta) -> tuple[str, str]:
     """Exchange and routing key that a client sees: the inverse of `BrokerPort.exchange_route`."""
-    exchange = meta.properties.get(EXCHANGE_PROPERTY)
-    if exchange is None:
-        return meta.topic, meta.tag or ""
-    if exchange == "":
-        return "", meta.topic
-    if exchange == ROOT_EXCHANGE:
-        # The engine turned the first word round, as in all tags: `a/b` names the topic `a.b`.
-        first = meta.topic.replace(".", "/")
-        return exchange, first if meta.tag is None else f"{first}.{meta.tag}"
-    return exchange, meta.tag or ""
+    return exchange_and_key(meta.topic, meta.tag, meta.properties)
 
 
 def strip_name(name: str) -> str:
@@ -205,11 +203,24 @@ def constant_properties(meta: RunMeta) -> bytes:
 
 
 def message_properties(message: Message) -> bytes:
-    """AMQP's properties of one message of any origin."""
+    """AMQP's properties of one message of any origin, a dead letter's history included."""
     kept = message.properties.get(EXTRA_NAME)
     if kept is not None:
-        return base64.b64decode(kept, validate=True)
-    return translate_properties(message.properties)
+        raw = base64.b64decode(kept, validate=True)
+    else:
+        raw = translate_properties(message.properties)
+    history = history_of(message.properties)
+    if not history.deaths:
+        return raw
+    expiration = read_property(raw, EXPIRATION)
+    text = None if expiration is None else expiration.decode("utf-8", "surrogateescape")
+    return with_headers(raw, death_headers(history, text), keep_expiration=False)
+
+
+def is_uniform(meta: RunMeta) -> bool:
+    """Whether a kernel may encode a run's deliveries: no message needs to be looked at."""
+    properties = meta.properties
+    return properties.get(ORIGIN_PROPERTY) in CONSTANT_ORIGINS and DEATH_PROPERTY not in properties
 
 
 def translate_properties(properties: Mapping[str, str]) -> bytes:

@@ -126,6 +126,25 @@ def decode_table(buffer: Buffer, start: int, end: int) -> dict[str, Any]:
     return table
 
 
+def split_pairs(raw: bytes) -> list[tuple[str, bytes]]:
+    """(name, encoded pair) of each pair of a well-formed table, its length cut off.
+
+    Raises:
+        Malformed: it is none.
+    """
+    pairs: list[tuple[str, bytes]] = []
+    at = 0
+    while at < len(raw):
+        start = at
+        name, at = _name(raw, at, len(raw))
+        if at >= len(raw):
+            raise Malformed("a table ends before a value")
+        _, at, inner = _value(raw, at, len(raw))
+        at = max(at, inner)
+        pairs.append((name, raw[start:at]))
+    return pairs
+
+
 def _name(buffer: Buffer, at: int, stop: int) -> tuple[str, int]:
     end = at + 1 + buffer[at]
     if end > stop:
@@ -166,6 +185,11 @@ def encode_sized_table(table: Mapping[str, Any]) -> bytes:
     """
     body = _encode_pairs(table, 1)
     return _U32.pack(len(body)) + body
+
+
+def encode_pairs(table: Mapping[str, Any]) -> bytes:
+    """The pairs of a table without its length. Raises ValueError as `encode_sized_table`."""
+    return _encode_pairs(table, 1)
 
 
 def _encode_pairs(table: Mapping[str, Any], depth: int) -> bytes:

@@ -1,0 +1,188 @@
+"""Messages that a queue gives up: to its dead letter exchange, or away.
+
+Why a message is given up (`deaths.Cause`): a consumer rejected it, it expired, the queue was too
+long, it was delivered too often. With a dead letter exchange it goes there, as a move (`moves.py`):
+the new record settles the old entry. Without one it is settled.
+
+Rules:
+
+* Messages are taken from the cursor before they come here, and leave in the order in which they
+  came: a stretch that has to be read from the disk holds up those behind it.
+* A message never comes back by itself to a queue that gave it up, unless somebody rejected it on
+  the way round (`History.cycles`). It is dropped, and counted.
+* Is there no such exchange at that moment, the message is dropped and counted; also if its
+  properties have no room for its history. RabbitMQ's classic queues do the same.
+* What the log does not take now (a full disk) is tried again; until then it is neither settled nor
+  delivered.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+from broker.core import Core
+from broker.deaths import DEATH_PROPERTY, Cause, Death, History, history_of
+from broker.errors import Reason, Refused
+from broker.moves import Moves
+from broker.names import EXCHANGE_PROPERTY, exchange_and_key
+from broker.port import RunMeta
+from broker.queue_settings import QueueSettings
+from broker.queues import Group, Queue
+from broker.topics import RETAIN_PROPERTY, TopicRoute, Topics, TopicTemplate
+
+RETRIED: Final = frozenset({Reason.LIMIT, Reason.STORAGE_FULL, Reason.READ_ONLY})
+"""Refusals that pass; any other is the message's own."""
+
+
+class Places(Protocol):
+    """What dead letters need of the exchanges."""
+
+    def dead_letter_route(self, exchange: str, routing_key: str) -> TopicRoute | None:
+        """Where a message published there goes; None if there is no such place."""
+
+    def queues_named(self, names: set[str]) -> frozenset[Queue]:
+        """The queues that have these names."""
+
+
+@dataclass(slots=True)
+class DeadLetterCounts:
+    """Figures of one engine, for metrics."""
+
+    moved: dict[str, int] = field(default_factory=lambda: dict.fromkeys(Cause, 0))
+    """Messages that went to a dead letter exchange, by cause."""
+    dropped: dict[str, int] = field(default_factory=lambda: dict.fromkeys(Cause, 0))
+    """Messages that had a dead letter exchange and could not go there, by cause."""
+
+
+class DeadLetters:
+    """What the queues of one engine share."""
+
+    def __init__(self, core: Core, topics: Topics, moves: Moves, places: Places) -> None:
+        self.core = core
+        self.topics = topics
+        self.moves = moves
+        self.places = places
+        self.counts = DeadLetterCounts()
+
+    def template(
+        self, name: str, settings: QueueSettings, cause: Cause, meta: RunMeta
+    ) -> TopicTemplate | None:
+        """How messages of a kind that the queue `name` gives up are stored anew; None for not.
+        Raises Refused."""
+        assert settings.dead_letter_exchange is not None
+        exchange, key = exchange_and_key(meta.topic, meta.tag, meta.properties)
+        history = history_of(meta.properties).with_death(
+            Death(
+                queue=name,
+                cause=cause,
+                count=1,
+                time_s=self.core.clock_ms() // 1000,
+                exchange=exchange,
+                routing_key=key,
+            )
+        )
+        target = settings.dead_letter_exchange
+        new_key = key if settings.dead_letter_key is None else settings.dead_letter_key
+        route = self.places.dead_letter_route(target, new_key)
+        if route is not None:
+            route = self._without_cycles(route, history)
+        if route is None:
+            return None
+        properties = dict(meta.properties)
+        for gone in (RETAIN_PROPERTY, EXCHANGE_PROPERTY):
+            properties.pop(gone, None)
+        if target != route.topic:
+            properties[EXCHANGE_PROPERTY] = target
+        properties[DEATH_PROPERTY] = history.encode()
+        return self.topics.template(route, properties=properties)
+
+    def _without_cycles(self, route: TopicRoute, history: History) -> TopicRoute | None:
+        """The route without queues that the message may not come back to."""
+        skipped = self.places.queues_named(set(history.cycles()))
+        if not skipped.intersection(route.durable + route.volatile):
+            return route
+        detour = self.topics.detour(route, skipped)
+        return detour if detour.routed else None
+
+
+class Undertaker:
+    """Gives up messages of one named queue, one stretch after the other."""
+
+    __slots__ = ("_name", "_pending", "_running", "_settings", "_shared", "_waiting")
+
+    def __init__(self, shared: DeadLetters, name: str, settings: QueueSettings) -> None:
+        self._shared = shared
+        self._name = name
+        self._settings = settings
+        self._pending: deque[tuple[Group, int, int, Cause]] = deque()
+        self._running = False  # in `_run`, on the stack
+        self._waiting = False  # a move has not ended
+
+    def give_up(self, group: Group, first: int, count: int, cause: Cause) -> None:
+        """Messages [first, first + count), which were taken from the group's cursor."""
+        if self._settings.dead_letter_exchange is None:
+            group.settle(first, count)
+            return
+        if self._pending:
+            last, start, length, why = self._pending[-1]
+            if last is group and start + length == first and why is cause and not self._alone:
+                self._pending[-1] = (group, start, length + count, cause)
+                return
+        self._pending.append((group, first, count, cause))
+        self._run()
+
+    @property
+    def _alone(self) -> bool:
+        """Whether what would be extended is on its way already."""
+        return self._waiting and len(self._pending) == 1
+
+    def _run(self) -> None:
+        if self._running:
+            return
+        self._running = True
+        while self._pending and not self._waiting:
+            group, first, count, cause = self._pending[0]
+            self._waiting = True
+            self._shared.moves.move(
+                group, first, count, self._target(cause), self._moved, self._dropped(cause)
+            )
+        self._running = False
+
+    def _target(self, cause: Cause) -> Callable[[RunMeta], TopicTemplate | None]:
+        return lambda meta: self._shared.template(self._name, self._settings, cause, meta)
+
+    def _dropped(self, cause: Cause) -> Callable[[int], None]:
+        def count_dropped(count: int) -> None:
+            counts = self._shared.counts
+            counts.dropped[cause] += count
+            counts.moved[cause] -= count
+
+        return count_dropped
+
+    def _moved(self, moved: int, error: Exception | None) -> None:
+        """A stretch has gone, or as much of it as the log took."""
+        group, first, count, cause = self._pending.popleft()
+        counts = self._shared.counts
+        counts.moved[cause] += moved
+        left = (group, first + moved, count - moved, cause)
+        if isinstance(error, Refused):
+            if error.reason in RETRIED:
+                self._pending.appendleft(left)
+                core = self._shared.core
+                core.scheduler.call_later(core.limits.lazy_flush_seconds, self._again)
+                return
+            counts.dropped[cause] += 1
+            group.settle(first + moved, 1)
+            if count - moved > 1:
+                self._pending.appendleft((group, first + moved + 1, count - moved - 1, cause))
+        # Any other error is a record that can not be read: the read was counted and told, and the
+        # message stays as it is until a restart.
+        self._waiting = False
+        self._run()
+
+    def _again(self) -> None:
+        self._waiting = False
+        self._run()

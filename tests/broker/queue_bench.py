@@ -1,0 +1,92 @@
+"""What the tests of queues' rules share: declaring, publishing and consuming through the engine."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from broker.port import Delivery, Durability, Message, QueueConsumer
+from tests.harness.broker import Broker, SpyConsumer
+
+OWNER = object()
+
+
+class MessagesConsumer(SpyConsumer):
+    """Keeps messages as values, too."""
+
+    def __init__(self, credit: int = 1000) -> None:
+        super().__init__(credit)
+        self.messages: list[Message] = []
+
+    def deliver(self, delivery: Delivery) -> None:
+        self.messages += delivery.messages()
+        super().deliver(delivery)
+
+
+def declare(broker: Broker, name: str, *, durable: bool = True, **arguments: Any) -> None:
+    """A queue; `x_message_ttl=5` is the argument `x-message-ttl`."""
+    broker.engine.declare_queue(
+        name,
+        durable=durable,
+        exclusive=False,
+        auto_delete=False,
+        arguments={key.replace("_", "-"): value for key, value in arguments.items()},
+        owner=OWNER,
+    )
+
+
+def exchange(broker: Broker, name: str, kind: str = "fanout", **settings: bool) -> None:
+    """A durable exchange."""
+    broker.engine.declare_exchange(
+        name,
+        type=kind,
+        durable=True,
+        auto_delete=False,
+        internal=settings.get("internal", False),
+        arguments={},
+    )
+
+
+def bind(broker: Broker, queue: str, source: str, key: str = "") -> None:
+    broker.engine.bind_queue(queue, source, key, {}, owner=OWNER)
+
+
+def publish(
+    broker: Broker,
+    queue: str,
+    *bodies: bytes,
+    source: str = "",
+    durability: Durability = Durability.FLUSHED,
+    **properties: str,
+) -> None:
+    """Publish one run to a queue, or to a key of another exchange."""
+    route = broker.engine.exchange_route(source, queue)
+    assert route is not None
+    named = {"PMQ_EXCHANGE": source} if source != route.topic else {}
+    template = broker.engine.template(
+        route, properties={**named, **properties}, durability=durability
+    )
+    broker.publish(template, *bodies)
+
+
+def consume(
+    broker: Broker, name: str, credit: int = 1000, **settings: Any
+) -> tuple[MessagesConsumer, QueueConsumer]:
+    """A consumer that has got what there is."""
+    consumer = MessagesConsumer(credit)
+    hold = broker.engine.consume(name, consumer, exclusive=False, owner=OWNER, **settings)
+    hold.ready()
+    broker.step()
+    return consumer, hold
+
+
+def ready(broker: Broker, name: str) -> int:
+    return broker.engine.queue(name, owner=OWNER).ready_count
+
+
+def look(broker: Broker, name: str) -> list[bytes]:
+    """The bodies that are ready, in order, taken out."""
+    consumer, hold = consume(broker, name)
+    hold.cancel()
+    for offset, _, _ in consumer.got:
+        hold.settle(offset, 1)
+    return consumer.bodies
