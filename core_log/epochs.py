@@ -6,7 +6,8 @@ this log still has that place.
 
 An epoch begins with a system record in the log (`PMQ_E`), which is the truth. The file
 `epochFileCheckpoint` lists all of them, so that opening need not read the whole log; if it is
-missing or damaged, recovery reads the log for them.
+missing or damaged, recovery reads the log for them. Before the segment with such a record goes, it
+is restated: a record with the same property and the list of all epochs as its body.
 
     <CRC-32 of the rest, 8 hex digits>\\n
     <epoch>-<start position>\\n ...
@@ -36,6 +37,15 @@ def epoch_template(epoch: int) -> RecordTemplate:
 def epoch_of(record: Record) -> int:
     """The epoch that a record found by `PROPERTY_EPOCH` begins."""
     return int(record.properties[PROPERTY_EPOCH.decode()], 16)
+
+
+def epochs_of(record: Record, position: int) -> list[tuple[int, int]]:
+    """What a record found by `PROPERTY_EPOCH` at `position` says: the epoch that it begins, or, if
+    it is a restatement, all epochs that had begun before it. A restatement that is damaged (which
+    its record's checksum rules out) says nothing."""
+    if record.body:
+        return decode_epochs(record.body) or []
+    return [(epoch_of(record), position)]
 
 
 def encode_epochs(epochs: Sequence[tuple[int, int]]) -> bytes:

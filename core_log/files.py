@@ -77,6 +77,9 @@ class Files(Protocol):
     def unlink(self, path: str) -> None:
         """Remove a file; no error if there is none."""
 
+    def space(self, path: str) -> tuple[int, int]:
+        """Bytes that may still be written to the file system of `path`, and its size."""
+
 
 class RealFiles:
     """The operating system's files: owner only (0600, 0700), closed on exec."""
@@ -178,6 +181,10 @@ class RealFiles:
             os.unlink(path)
         except FileNotFoundError:
             return
+
+    def space(self, path: str) -> tuple[int, int]:
+        found = os.statvfs(path)
+        return found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize
 
 
 def make_directories(files: Files, path: str) -> None:

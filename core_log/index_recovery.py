@@ -119,6 +119,7 @@ def recover_indexes(
             raise StoreCorrupt(
                 f"{directory}: the log contradicts itself: {contradiction}"
             ) from None
+    result.indexes.checkpointed = end
     preparation = result.indexes.prepare(position=end, tail_start=end, store_ms=now_ms)
     preparation.gather_all()
     if checkpoint is None or checkpoint.position != end or preparation.work:

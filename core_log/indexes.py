@@ -83,6 +83,8 @@ class Indexes:
         self._stored_serial = 0
         self._filed: set[int] = set()  # numbers that have a directory
         self._old_packs: list[int] = []  # generations that no checkpoint needs any more
+        self.checkpointed = 0
+        """The position of the last checkpoint that was written."""
 
     # --- the loop's side ------------------------------------------------------------------------
 
@@ -187,6 +189,7 @@ class Indexes:
             except OSError as error:
                 raise self._failure.translate("writing a checkpoint", error) from error
             self._stored_serial = preparation.serial
+            self.checkpointed = preparation.position
 
     def _store(self, preparation: Preparation) -> None:
         dropping, work = preparation.dropping, preparation.work

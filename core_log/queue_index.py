@@ -158,12 +158,24 @@ class QueueIndex:
             self.first_offset = offset
             self._home.trimmed[self] = None
 
+    def begin_at(self, offset: int) -> None:
+        """An index that lost its entries with the log's oldest segments goes on at `offset`; one
+        that reaches that far gives up what is before it. At a start, before the first append."""
+        if offset > self.end_offset:
+            self._tail = None
+            self._home.changed.pop(self, None)
+            self.extents = ()
+            self.stored_offset = self.end_offset = offset
+        self.trim_before(offset)
+
     def read_hot(self, first: int, count: int) -> bytes | None:
         """Up to `count` entries from `first` on, from memory; fewer at the end.
 
         Returns:
-            None if `first` is not in memory: `read_cold` has it.
+            None if `first` is not in memory: `read_cold` has it. Empty if it is gone.
         """
+        if first < self.first_offset:
+            return b""
         tail = self._tail
         if tail is None:
             return b"" if first >= self.end_offset else None

@@ -84,12 +84,16 @@ class LogReader:
         """Bytes of a segment; fewer if its file is shorter.
 
         Raises:
-            CorruptRecord: the disk can not read them.
+            CorruptRecord: the disk can not read them, or the segment was deleted.
         """
+        if not segment.enter():
+            raise CorruptRecord(position, "the log has no such place any more")
         try:
             return self._files.pread(segment.handle, size, position - segment.start)
         except OSError as error:
             raise CorruptRecord(position, f"it can not be read: {describe(error)}") from error
+        finally:
+            segment.leave(self._files)
 
     def walk(self, position: int) -> Walk:
         """A walk over all records from `position` (a record's place, or where none is yet) on."""

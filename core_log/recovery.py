@@ -34,7 +34,7 @@ from core_log.checkpoint import (
     Checkpoint,
     read_checkpoint,
 )
-from core_log.epochs import EPOCHS_NAME, epoch_of, read_epochs
+from core_log.epochs import EPOCHS_NAME, epochs_of, read_epochs
 from core_log.errors import FailureLatch, StoreCorrupt
 from core_log.files import Files
 from core_log.index_recovery import recover_indexes
@@ -140,6 +140,7 @@ class Recovery:
         found = self._open_segments(checkpoint)
         fresh = checkpoint is None and not found
         clean = (fresh or checkpoint is not None) and not self._was_left_open()
+        segments: Segments | None = None
         try:
             self._remove_leftovers()
             segments = Segments(
@@ -151,7 +152,7 @@ class Recovery:
             )
             return self._run_on(segments, checkpoint, clean, now_ms)
         except BaseException:
-            for segment in found:
+            for segment in found if segments is None else segments.all():
                 files.close(segment.handle)
             raise
 
@@ -168,7 +169,7 @@ class Recovery:
         cut_bytes, behind = (0, None) if clean else self._search(segments, reader, end)
         if not clean:
             self._cut(segments, start, end)
-        epochs = self._earlier_epochs(reader, start) + epochs
+        epochs = living_epochs(self._earlier_epochs(reader, start) + epochs, segments.start)
         indexes = recover_indexes(
             directory=self._directory,
             files=self._files,
@@ -343,12 +344,19 @@ class Recovery:
 
 def find_epochs(walk: Walk) -> list[tuple[int, int]]:
     """The epochs that begin on a walk (which is brought to its end)."""
-    epochs = []
+    epochs: dict[int, int] = {}
     for memory, size, position in walk.stretches():
         for at in kernels.find_system(memory, 0, size, SYSTEM_TOPIC, PROPERTY_EPOCH):
             record = decode_record(memory, at, verify=False)
-            epochs.append((epoch_of(record), position + at))
-    return epochs
+            epochs.update(epochs_of(record, position + at))
+    return sorted(epochs.items())
+
+
+def living_epochs(epochs: list[tuple[int, int]], start: int) -> list[tuple[int, int]]:
+    """The epochs, each once, without those that ended before the log's present start."""
+    listed = sorted(dict(epochs).items())
+    ends = [begin for _, begin in listed[1:]]
+    return [found for found, end in zip(listed, ends, strict=False) if end > start] + listed[-1:]
 
 
 def is_place(name: str) -> bool:

@@ -8,7 +8,10 @@ Rules:
   own. It becomes part of the log by `roll`, on the loop's thread, which makes it itself only if
   it is not there yet.
 * A segment's name is synced by the flusher before any flush that covers the segment is reported.
-* Segments are only added at the end; the list may be read from any thread.
+* Segments are added at the end and taken away at the start (`retire`), by the loop's thread alone.
+  The list is replaced, never changed in place, so it may be read from any thread.
+* A retired segment's file is closed when nobody reads it any more: a reader says so by `enter` and
+  `leave`. Its name goes before the next one's does, so the log never has a hole.
 """
 
 from __future__ import annotations
@@ -38,12 +41,38 @@ class Segment:
         handle: the open file.
     """
 
-    __slots__ = ("end", "handle", "start")
+    __slots__ = ("_lock", "_readers", "_retired", "end", "handle", "start")
 
     def __init__(self, start: int, end: int, handle: int) -> None:
         self.start = start
         self.end = end
         self.handle = handle
+        self._lock = threading.Lock()
+        self._readers = 0
+        self._retired = False
+
+    def enter(self) -> bool:
+        """A reader wants the handle. False: the segment is gone. Any thread."""
+        with self._lock:
+            if not self._retired:
+                self._readers += 1
+            return not self._retired
+
+    def leave(self, files: Files) -> None:
+        """The reader is done. Raises OSError if it was the last of a retired segment."""
+        with self._lock:
+            self._readers -= 1
+            last = self._retired and self._readers == 0
+        if last:
+            files.close(self.handle)
+
+    def close(self, files: Files) -> None:
+        """Nobody may enter any more; close the file, now or when the last reader leaves."""
+        with self._lock:
+            self._retired = True
+            last = self._readers == 0
+        if last:
+            files.close(self.handle)
 
 
 class Segments:
@@ -71,7 +100,9 @@ class Segments:
         self._segments = segments
         self._prepared: int | None = None  # handle of the file that becomes the next segment
         self._preparing = threading.Lock()  # held while `_prepared` changes
-        self._names_synced = len(segments)  # how many segments' names are on the disk
+        # The start of the newest segment whose name is on the disk.
+        self._named = segments[-1].start if segments else -1
+        self._leaving: list[Segment] = []  # retired; their files are there still
         if not segments:
             self._begin()
 
@@ -95,16 +126,21 @@ class Segments:
 
     def at(self, position: int) -> Segment | None:
         """The segment that holds `position`, or None."""
-        place = bisect_right(self._segments, position, key=attrgetter("start")) - 1
-        if place < 0 or position >= self._segments[place].end:
+        segments = self._segments
+        place = bisect_right(segments, position, key=attrgetter("start")) - 1
+        if place < 0 or position >= segments[place].end:
             return None
-        return self._segments[place]
+        return segments[place]
 
     def between(self, start: int, end: int) -> list[Segment]:
         """The segments that hold positions of [start, end), oldest first."""
         return [
             segment for segment in self._segments if segment.start < end and segment.end > start
         ]
+
+    def all(self) -> list[Segment]:
+        """All segments, oldest first."""
+        return list(self._segments)
 
     def cut_after(self, position: int) -> list[Segment]:
         """Take the segments behind the one that holds `position` out of the list, newest first.
@@ -136,8 +172,37 @@ class Segments:
                 raise self._failure.translate(f"naming {path}", error) from error
             self._prepared = None
         segment = Segment(position, position + self._segment_bytes, handle)
-        self._segments.append(segment)
+        self._segments = [*self._segments, segment]
         return segment
+
+    # --- shrinking ------------------------------------------------------------------------------
+
+    def retire(self, position: int) -> int:
+        """Take the segments that end at or before `position` out of the list; the last one stays.
+        Loop's thread; `discard` removes their files. Returns how many bytes they hold."""
+        segments = self._segments
+        count = sum(1 for segment in segments[:-1] if segment.end <= position)
+        self._segments = segments[count:]
+        self._leaving += segments[:count]
+        return sum(segment.end - segment.start for segment in segments[:count])
+
+    def discard(self) -> None:
+        """Remove the files of retired segments, durably, oldest first. One worker's thread.
+
+        Raises:
+            OSError: one could not be removed; the next call tries again.
+            StorageFailed: final, because names of new segments may be lost as well.
+        """
+        while self._leaving:
+            segment = self._leaving[0]
+            path = f"{self._directory}/{segment_name(segment.start)}"
+            self._files.unlink(path)
+            try:
+                self._files.sync_directory(self._directory)  # or a later name might go first
+            except OSError as error:
+                raise self._failure.fail(f"removing {path}", error) from error
+            del self._leaving[0]
+            segment.close(self._files)
 
     # --- ahead of use (flusher's thread) --------------------------------------------------------
 
@@ -156,10 +221,10 @@ class Segments:
         """
         for segment in self.between(start, end):
             self._files.fdatasync(segment.handle)
-        count = len(self._segments)
-        if count > self._names_synced:
+        last = self.last.start
+        if last > self._named:
             self._files.sync_directory(self._directory)
-            self._names_synced = count
+            self._named = last
 
     def _make(self) -> int:
         """A new file of full size, under the name of the next one."""
@@ -193,5 +258,5 @@ class Segments:
     def close(self) -> None:
         """Remove the prepared file and close all others."""
         self._discard_prepared()
-        for segment in self._segments:
-            self._files.close(segment.handle)
+        for segment in (*self._leaving, *self._segments):
+            segment.close(self._files)

@@ -19,12 +19,12 @@ from collections.abc import Callable, Collection, Iterator
 from core_log import kernels
 from core_log.checkpoint import make_abort, remove_abort
 from core_log.commit_log import CommitLog
-from core_log.epochs import epoch_holds, epoch_template, write_epochs
+from core_log.epochs import encode_epochs, epoch_holds, epoch_template, write_epochs
 from core_log.errors import CorruptRecord, FailureLatch, StoreError, StoreRefused, describe
 from core_log.files import Files, make_directories
 from core_log.flusher import Flusher
 from core_log.indexes import INDEXES_NAME, Indexes, Preparation
-from core_log.kernels.batch import MAGIC_BLANK
+from core_log.kernels.batch import MAGIC_BLANK, MAGIC_V1, RECORD_BODY_AT, RECORD_STORE_MS_AT
 from core_log.packs import PACKS_NAME
 from core_log.queue_index import Index, QueueIndex
 from core_log.reader import LogReader
@@ -188,6 +188,67 @@ class Store:
         preparation = self.begin_checkpoint()
         preparation.gather_all()
         return preparation
+
+    # --- room -----------------------------------------------------------------------------------
+
+    def space(self) -> tuple[int, int]:
+        """Bytes that may still be written to the disk, and its size. Any thread. Raises
+        OSError."""
+        return self._files.space(self._directory)
+
+    def segments(self) -> list[tuple[int, int]]:
+        """(start, end) of the log's files, oldest first."""
+        return [(segment.start, segment.end) for segment in self._segments.all()]
+
+    @property
+    def checkpointed(self) -> int:
+        """Where the last checkpoint of this opening is; 0 before the first."""
+        return self._indexes.checkpointed
+
+    def restate_epochs(self) -> int:
+        """Append a record with all epochs, so that the log knows them without its oldest segments.
+        Returns its end. Raises as `CommitLog.append_run`."""
+        now_ms = self._clock_ms()
+        body = encode_epochs(self.epochs)
+        template = epoch_template(self.epoch)
+        self.log.append_record(template, body, born_ms=now_ms, store_ms=now_ms)
+        return self.log.appended
+
+    def retire(self, position: int) -> int:
+        """Let the log begin with the segment that holds `position`, which has to be checkpointed.
+        Nothing of what is given up may be wanted again. `discard` removes the files.
+
+        Returns:
+            How many bytes of the log that gives up; 0 if there is no whole segment.
+        """
+        assert position <= self.checkpointed
+        return self._segments.retire(position)
+
+    def discard(self) -> None:
+        """Remove the files of what was retired. One worker's thread. Raises OSError (it is tried
+        again), StorageFailed."""
+        self._segments.discard()
+
+    def store_ms_at(self, position: int) -> int:
+        """When the record at `position` was appended. It has to be written. Any thread.
+
+        Raises:
+            CorruptRecord: it can not be read.
+        """
+        segment = self._segments.at(position)
+        if segment is None:
+            raise CorruptRecord(position, "the log has no such place")
+        memory = self._reader.pread(segment, position, RECORD_BODY_AT)
+        if len(memory) < RECORD_BODY_AT or memory[4:8] != MAGIC_V1.to_bytes(4, "big"):
+            raise CorruptRecord(position, "no record starts there")
+        return int.from_bytes(memory[RECORD_STORE_MS_AT : RECORD_STORE_MS_AT + 8], "big")
+
+    def record_at(self, position: int) -> Record:
+        """The record at `position`, from the disk, checked. Any thread. Raises CorruptRecord."""
+        record = self._reader.record_at(position)
+        if record is None:
+            raise CorruptRecord(position, "no sound record stands there")
+        return record
 
     # --- reading --------------------------------------------------------------------------------
 

@@ -148,6 +148,10 @@ def rename_all(
 class MemoryFiles:
     """A file system in memory that knows what was synced."""
 
+    size_bytes = 1 << 40
+    free_bytes = 1 << 40
+    """What `space` says; nothing takes from it."""
+
     def __init__(self, root: DirectoryNode | None = None) -> None:
         self._root = root or DirectoryNode()
         self._handles: dict[int, FileNode] = {}
@@ -363,6 +367,9 @@ class MemoryFiles:
             self._directory(posixpath.dirname(path)).apply({posixpath.basename(path): None})
             self._cut(cut)
 
+    def space(self, path: str) -> tuple[int, int]:
+        return self.free_bytes, self.size_bytes
+
 
 class WrappedFiles:
     """Passes everything on to other files. The base of those that interfere."""
@@ -414,6 +421,9 @@ class WrappedFiles:
 
     def unlink(self, path: str) -> None:
         self.files.unlink(path)
+
+    def space(self, path: str) -> tuple[int, int]:
+        return self.files.space(path)
 
 
 class HeldFiles(WrappedFiles):
