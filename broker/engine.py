@@ -334,6 +334,13 @@ class Engine:
         """See `BrokerPort.topics`."""
         return [topic.info() for topic in self.topics_.topics.values()]
 
+    @property
+    def page_cache_count(self) -> int:
+        """Topics whose acks do not wait for the disk (a metric)."""
+        appended = Durability.APPENDED
+        topics = self.topics_.topics.values()
+        return sum(topic.settings.durability is appended for topic in topics)
+
     def topic(self, name: str) -> TopicInfo | None:
         """See `BrokerPort.topic`."""
         topic = self.topics_.topics.get(name)

@@ -90,7 +90,8 @@ class Durability(enum.IntEnum):
     """Which commit point a message waits for before it is acked and visible."""
 
     APPENDED = 0
-    """In the page cache: MQTT QoS 0, AMQP transient without confirm, `page_cache` topics."""
+    """In the page cache: MQTT QoS 0, AMQP transient without confirm, and everything that is
+    published where `page_cache` was chosen."""
     FLUSHED = 1
     """Covered by a successful fdatasync: the default."""
 
@@ -119,8 +120,14 @@ class Template(Protocol):
         """The route that it was built for."""
 
     @property
+    def durability(self) -> Durability:
+        """What its messages wait for, and so their acks: what was asked for, or less where
+        `page_cache` was chosen for the topic or the broker."""
+
+    @property
     def valid(self) -> bool:
-        """False once its topic or exchange was deleted: build a new one."""
+        """False once its topic or exchange was deleted, or the topic's settings were changed:
+        build a new one."""
 
 
 @dataclass(slots=True)
@@ -379,6 +386,8 @@ class BrokerPort(Protocol):
         """How to store messages of one kind.
 
         Args:
+            durability: what the messages should wait for. FLUSHED means: as safe as an ack has to
+                be here, which is APPENDED where `page_cache` was chosen (`Template.durability`).
             properties: constant properties by RocketMQ's names. `TAGS` is added by the engine.
                 Values may hold any character but 0x01 and 0x02.
             extra_kind, extra_name: how each row's extra bytes are stored

@@ -22,7 +22,7 @@ from typing import Any, Final
 from broker.errors import Reason, Refused
 from broker.port import Durability
 
-DURABILITIES: Final = {"flushed": Durability.FLUSHED, "page_cache": Durability.APPENDED}
+DURABILITIES: Final = {"fsync": Durability.FLUSHED, "page_cache": Durability.APPENDED}
 """The names of the commit points that a message may wait for."""
 DEFAULT: Final = "default"
 """Typed as a value: back to the broker's default."""

@@ -259,7 +259,9 @@ class Topics:
                 topic.own_values.pop(key, None)
             else:
                 topic.own_values[key] = value
-        topic.settings = self.defaults.with_values(topic.own_values)
+        before, topic.settings = topic.settings, self.defaults.with_values(topic.own_values)
+        if before.durability is not topic.settings.durability:
+            self.router.forget_topic(topic.name)  # its templates say what acks wait for
         return [("topic", topic.name)]
 
     def _apply_deleted(self, op: Op) -> Touched:
@@ -347,7 +349,7 @@ class Topics:
             queue=topic.queues[queue_id],
             record=record,
             meta=self.core.metas.meta(record.topic, prefix),
-            durability=durability,
+            durability=min(durability, topic.settings.durability),
             retain=retain,
         )
 

@@ -51,7 +51,7 @@ def test_settings_of_a_topic(server) -> None:
     polymq(server, "topic", "create", "orders", "retention_bytes=1000")
     told = polymq(server, "topic", "set", "orders", "retention_seconds=60").stdout.decode()
     assert "  retention_seconds = 60\n" in told
-    assert "  durability = flushed  (the server's default)\n" in told
+    assert "  durability = fsync  (the server's default)\n" in told
     server.kill()
     server.restart()
     assert polymq(server, "topic", "show", "orders").stdout.decode().endswith(told)

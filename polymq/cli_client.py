@@ -82,7 +82,7 @@ def topic_create(name: str, queue_count: int, settings: tuple[str, ...], **optio
 def topic_set(name: str, settings: tuple[str, ...], **options: Any) -> int:
     """Change settings of topic NAME, at once and for what it already holds.
 
-    durability=flushed|page_cache: what an acknowledgement waits for. retention_seconds=N and
+    durability=fsync|page_cache: what an acknowledgement waits for. retention_seconds=N and
     retention_bytes=N: how long, and how much of it, can be read by offset (0: no limit). The value
     `default` goes back to the server's configuration.
 

@@ -248,6 +248,12 @@ class Node:
                 read=lambda: len(self._engine.topics()),
             ),
             Probe(
+                name="polymq_page_cache_topics",
+                kind="gauge",
+                text="Topics whose acknowledgements do not wait for the disk.",
+                read=lambda: self._engine.page_cache_count,
+            ),
+            Probe(
                 name="polymq_connections",
                 kind="gauge",
                 text="Connected clients.",

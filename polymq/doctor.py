@@ -67,6 +67,7 @@ def examine(settings: Settings) -> Iterator[Finding]:
     yield check_uvloop()
     yield check_java()
     yield from check_data_directory(settings.server.data_directory)
+    yield check_durability(settings)
     yield from check_ports(settings)
 
 
@@ -200,6 +201,15 @@ def check_data_directory(directory: Path) -> Iterator[Finding]:
     text = f"fdatasync takes {middle:.1f} ms (slowest of {FDATASYNC_COUNT}: {max(latencies):.1f})"
     status = Status.WORSE if middle > FDATASYNC_SLOW_MS else Status.GOOD
     yield Finding(name="disk", status=status, text=text)
+
+
+def check_durability(settings: Settings) -> Finding:
+    """What an acknowledgement will mean in topics that do not say something else."""
+    if settings.topics.durability == "fsync":
+        text = "an acknowledged message is on the disk"
+        return Finding(name="durability", status=Status.GOOD, text=f"fsync: {text}")
+    text = "a power cut takes what was acknowledged within the last 0.2 seconds"
+    return Finding(name="durability", status=Status.WORSE, text=f"page_cache: {text}")
 
 
 def fdatasync_ms(descriptor: int) -> float:

@@ -87,6 +87,7 @@ async def _serve(node: Node, settings: Settings, ready_file: Path | None) -> int
             rocketmq=ports.rocketmq,
             admin=ports.admin,
             data=str(settings.server.data_directory),
+            durability=settings.topics.durability,
         )
         await stop.wait()
         log.info("stopping", drain_seconds=settings.server.drain_seconds)

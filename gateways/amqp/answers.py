@@ -2,8 +2,9 @@
 
 Rules:
 
-* An answer leaves when the position that it depends on is flushed (`port.when_committed`), and
-  never before an earlier answer: one that depends on nothing waits behind those that do.
+* An answer leaves when the position that it depends on is committed (`port.when_committed`): in the
+  page cache or on the disk, as it says. It never leaves before an earlier answer: one that depends
+  on nothing waits behind those that do.
 * Deliveries are no answers: they leave at once, by another way.
 * Nothing is sent after `stop`.
 """
@@ -15,6 +16,9 @@ from collections.abc import Callable
 
 from broker.port import BrokerPort, Durability, Position
 
+Waiting = tuple[int, Durability, bytes, Callable[[], None] | None]
+"""The position that an answer depends on, its class, the bytes, what to call then."""
+
 
 class Answers:
     """The answers of one connection.
@@ -23,44 +27,52 @@ class Answers:
         write: takes bytes that may leave.
     """
 
-    __slots__ = ("_asked", "_port", "_stopped", "_waiting", "_write", "bytes_waiting", "position")
+    __slots__ = ("_asked", "_port", "_stopped", "_waiting", "_write", "bytes_waiting", "positions")
 
     def __init__(self, *, port: BrokerPort, write: Callable[[bytes], None]) -> None:
         self._port = port
         self._write = write
-        self._waiting: deque[tuple[Position, bytes, Callable[[], None] | None]] = deque()
-        self._asked = Position(0)  # the highest position that a callback was asked for
+        self._waiting: deque[Waiting] = deque()
+        self._asked = [Position(0), Position(0)]  # the highest that callbacks were asked for
         self._stopped = False
-        self.position = Position(0)
-        """The highest position that an answer so far depends on."""
+        self.positions = [Position(0), Position(0)]
+        """By `Durability`: the highest position that an answer so far depends on."""
         self.bytes_waiting = 0
 
-    def send(self, data: bytes, position: int = 0, then: Callable[[], None] | None = None) -> None:
-        """Send `data` once `position` is flushed and all earlier answers are out.
+    def send(
+        self,
+        data: bytes,
+        position: int = 0,
+        then: Callable[[], None] | None = None,
+        durability: Durability = Durability.FLUSHED,
+    ) -> None:
+        """Send `data` once `position` is committed and all earlier answers are out.
 
         Args:
             then: called when the data was handed to the socket.
+            durability: in which class.
         """
         if self._stopped:
             return
-        if position > self.position:
-            self.position = Position(position)
-        if not self._waiting and self._port.committed(self.position, Durability.FLUSHED):
+        if position > self.positions[durability]:
+            self.positions[durability] = Position(position)
+        position = self.positions[durability]
+        if not self._waiting and self._port.committed(Position(position), durability):
             self._write(data)
             if then is not None:
                 then()
             return
-        self._waiting.append((self.position, data, then))
+        self._waiting.append((position, durability, data, then))
         self.bytes_waiting += len(data)
-        if self._asked < self.position:
-            self._asked = self.position
-            self._port.when_committed(
-                self.position, Durability.FLUSHED, self._release, self.position
-            )
+        if self._asked[durability] < position:
+            self._asked[durability] = Position(position)
+            self._port.when_committed(Position(position), durability, self._release)
 
-    def _release(self, position: Position) -> None:
-        while self._waiting and self._waiting[0][0] <= position:
-            _, data, then = self._waiting.popleft()
+    def _release(self) -> None:
+        """Send what waits, up to the first answer that depends on something uncommitted."""
+        waiting, committed = self._waiting, self._port.committed
+        while waiting and committed(Position(waiting[0][0]), waiting[0][1]):
+            _, _, data, then = waiting.popleft()
             self.bytes_waiting -= len(data)
             self._write(data)
             if then is not None:

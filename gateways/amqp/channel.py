@@ -15,7 +15,7 @@ import struct
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Protocol
 
-from broker.port import BrokerPort, Position, Unacked
+from broker.port import BrokerPort, Durability, Position, Unacked
 from core_log.kernels.batch import Batch
 from gateways.amqp import spec
 from gateways.amqp.consumer import Consumer, Holder
@@ -60,7 +60,11 @@ class Link(Protocol):
         """For the statistics."""
 
     def answer(
-        self, data: bytes, position: int = 0, then: Callable[[], None] | None = None
+        self,
+        data: bytes,
+        position: int = 0,
+        then: Callable[[], None] | None = None,
+        durability: Durability = Durability.FLUSHED,
     ) -> None:
         """See `Answers.send`."""
 
@@ -93,6 +97,7 @@ class Channel:
     """
 
     __slots__ = (
+        "_confirm_durability",
         "_confirm_position",
         "_confirmed",
         "_returned",
@@ -125,6 +130,7 @@ class Channel:
         self._sequence = 0  # of the last publish
         self._confirmed = 0  # the last sequence that a confirm was sent, or will be sent, for
         self._confirm_position = Position(0)
+        self._confirm_durability = Durability.APPENDED  # the class that the next confirm waits for
         self._returned: dict[Consumer, None] = {}  # consumers whose credit has grown
 
     # --- for consumers ----------------------------------------------------------------------
@@ -294,12 +300,14 @@ class Channel:
 
     # --- confirms ---------------------------------------------------------------------------
 
-    def published(self, count: int, position: int) -> None:
-        """Publishes were taken; their confirm waits for the position."""
+    def published(self, count: int, position: int, durability: Durability) -> None:
+        """Publishes were taken; their confirm waits for the position, in this class."""
         if self.confirming:
             self._sequence += count
             if position > self._confirm_position:
                 self._confirm_position = Position(position)
+            if durability > self._confirm_durability:
+                self._confirm_durability = durability
 
     def not_published(self, count: int) -> None:
         """Publishes failed for reasons of our own: nack them one by one, because `multiple` would
@@ -315,7 +323,12 @@ class Channel:
         count = self._sequence - self._confirmed
         if count:
             self._confirmed = self._sequence
-            self.link.answer(self._confirm_frame(_ACK, multiple=count > 1), self._confirm_position)
+            self.link.answer(
+                self._confirm_frame(_ACK, multiple=count > 1),
+                self._confirm_position,
+                durability=self._confirm_durability,
+            )
+            self._confirm_durability = Durability.APPENDED
 
     def _confirm_frame(self, method_id: int, *, multiple: bool) -> bytes:
         return _CONFIRM.pack(

@@ -6,7 +6,7 @@ logs the client in, keeps its channels, hands publishes and acks on, and decides
 Rules:
 
 * All answers go through `Answers`, so they leave in the order of the questions and not before what
-  they depend on is flushed.
+  they depend on is committed.
 * A question whose answer depends on messages (get, counts of a queue) first waits until what this
   connection published is visible. Meanwhile the connection takes no more frames (`hold`), so that
   nothing overtakes; what was read is kept in `_rest`, and reading stops. The same happens to a
@@ -430,10 +430,14 @@ class Client:
     # --- bytes out --------------------------------------------------------------------------
 
     def answer(
-        self, data: bytes, position: int = 0, then: Callable[[], None] | None = None
+        self,
+        data: bytes,
+        position: int = 0,
+        then: Callable[[], None] | None = None,
+        durability: Durability = Durability.FLUSHED,
     ) -> None:
         """See `Answers.send`."""
-        self.answers.send(data, position, then)
+        self.answers.send(data, position, then, durability)
         if self._unread_bytes or self.answers.bytes_waiting:
             self._weigh()
 

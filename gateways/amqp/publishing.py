@@ -154,7 +154,7 @@ class Publisher:
         if template is None or (flags & codes.MANDATORY and not template.route.routed):
             if flags & codes.MANDATORY:
                 self.give_back(channel, batch, first, last)
-            channel.published(last - first, 0)
+            channel.published(last - first, 0, Durability.APPENDED)
             return
         try:
             position = self._port.publish(template, batch, first, last)
@@ -167,7 +167,7 @@ class Publisher:
         if position > self.position:
             self.position = position
         self.count += last - first
-        channel.published(last - first, position)
+        channel.published(last - first, position, template.durability)
 
     def _store_one_by_one(
         self, channel: Channel, batch: Batch, first: int, last: int, template: Template

@@ -2,7 +2,8 @@
 
 Rules:
 
-* 2xx for a publish leaves after its fdatasync. There is no 202: nothing is taken without it.
+* 2xx for a publish leaves after its fdatasync, or what was chosen by name instead
+  (`page_cache`). There is no 202: nothing is taken without it.
 * Every error is a problem document (RFC 9457) in words; `responses.problems` makes them.
 * What changes a subscription runs to its end even if the client goes away.
 """
@@ -97,13 +98,13 @@ class Handlers:
             )
             topic = request.match_info["topic"]
             if mode is Mode.BINARY and not is_cloudevent(request.raw_headers):
-                position = self._publisher.publish_raw(topic, _tag(request), body, content_type)
+                stored = self._publisher.publish_raw(topic, _tag(request), body, content_type)
             else:
                 events = await self._decode(request, mode, content_type, body)
                 if not events:
                     return web.Response(status=204)
-                position = self._publisher.publish(topic, events)
-            await self._commits.wait(position)
+                stored = self._publisher.publish(topic, events)
+            await self._commits.wait(*stored)
         headers = {"Cache-Control": "private"} if private else None
         return web.Response(status=204, headers=headers)
 

@@ -5,15 +5,16 @@ Rules:
 * What can be refused is refused before the first run is stored: routes, templates and sizes come
   first. Only the disk can fail between two runs of one request; the answer then says how many
   events were stored.
-* A success is answered when the last position is flushed (fdatasync), never before. If the log
-  directory fails, every request that waits is told so.
+* A success is answered when the last position is flushed (fdatasync), never before; where
+  `page_cache` was chosen, when the operating system has it. If the log directory fails, every
+  request that waits is told so.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from broker.port import (
     BrokerPort,
@@ -40,6 +41,13 @@ TEMPLATES_MAX: Final = 4_096
 """Templates kept: kinds of messages (topic, type, shard) in use at one time."""
 
 
+class Stored(NamedTuple):
+    """What the answer to a publish waits for."""
+
+    position: Position
+    durability: Durability
+
+
 class Commits:
     """Requests that wait for a position to be committed.
 
@@ -54,15 +62,15 @@ class Commits:
         self.failed = False
         port.when_storage_fails(self._fail)
 
-    async def wait(self, position: Position) -> None:
-        """Return when the position is flushed. Raises Problem: 503."""
+    async def wait(self, position: Position, durability: Durability = Durability.FLUSHED) -> None:
+        """Return when the position is committed. Raises Problem: 503."""
         if self.failed:
             raise storage_problem()
-        if self._port.committed(position, Durability.FLUSHED):
+        if self._port.committed(position, durability):
             return
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.add(future)
-        self._port.when_committed(position, Durability.FLUSHED, _resolve, future)
+        self._port.when_committed(position, durability, _resolve, future)
         try:
             async with asyncio.timeout(self._seconds_max):
                 await future
@@ -96,7 +104,7 @@ class Publisher:
         self._limits = limits
         self._templates: dict[tuple[str, str | None, str], Template] = {}
 
-    def publish(self, topic: str, events: Sequence[Event]) -> Position:
+    def publish(self, topic: str, events: Sequence[Event]) -> Stored:
         """Store the events of one request; their answer waits for the position.
 
         Raises:
@@ -109,7 +117,7 @@ class Publisher:
         batch, runs = rows_of(events, sharded=sharded)
         self._check_sizes(batch, runs)
         templates = [self._template(topic, run.tag, run.sharding) for run in runs]
-        position = Position(0)
+        stored = Stored(Position(0), Durability.APPENDED)
         for run, template in zip(runs, templates, strict=True):
             try:
                 position = self._port.publish(template, batch, run.first, run.last)
@@ -117,16 +125,18 @@ class Publisher:
                 if run.first:
                     raise _stored_partly(refused, run.first, len(events)) from refused
                 raise
-        return position
+            stored = Stored(position, max(template.durability, stored.durability))
+        return stored
 
     def publish_raw(
         self, topic: str, tag: str | None, body: bytes, content_type: str | None
-    ) -> Position:
+    ) -> Stored:
         """Store a body that is no CloudEvent. Raises Refused, Problem."""
         batch = row_of_raw(body, content_type)
         run = Run(tag=tag, sharding="", first=0, last=1)
         self._check_sizes(batch, [run])
-        return self._port.publish(self._template(topic, tag, ""), batch, 0, 1)
+        template = self._template(topic, tag, "")
+        return Stored(self._port.publish(template, batch, 0, 1), template.durability)
 
     def _template(self, topic: str, tag: str | None, sharding: str) -> Template:
         key = topic, tag, sharding

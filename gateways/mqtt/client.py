@@ -3,8 +3,10 @@
 Responsible for which engine call a packet makes, what is answered and when. Rules:
 
 * What a PUBLISH, SUBSCRIBE, UNSUBSCRIBE, PUBREL or CONNECT is answered with leaves when the engine
-  says that its effect is committed. Callbacks come in the order of positions, so the answers of a
-  connection keep the order of what they answer [MQTT-4.6.0-2], [MQTT-4.6.0-3].
+  says that its effect is committed: a change of state is flushed, a message as safe as its template
+  says. Callbacks of one class come in the order of positions; an answer that would have to wait
+  for less than an earlier one waits for as much. So the acknowledgements of a connection keep the
+  order of what they answer [MQTT-4.6.0-2], [MQTT-4.6.0-3].
 * Per read, not per message: one answer for all publishes of a read. QoS 2 is the exception: each
   message carries its packet id into the log.
 * A publish that the engine refuses is never acknowledged, because an ack means that the message is
@@ -78,6 +80,7 @@ class MqttConnection(Connection):
         self._keep_alive = 0.0  # seconds without a packet that are too many; 0: never
         self._heard = 0.0  # loop time of the last packet
         self._waiting = 0  # answers that wait for a commit
+        self._flushes_waiting = 0  # those of them that wait for the disk
         self._disk_behind = False  # what is published waits for the disk too long
         self._unread = 0  # bytes of answers written while the transport was full
         self._held_back = False  # not reading, because of one of the two
@@ -308,6 +311,7 @@ class MqttConnection(Connection):
         count = batch.count
         buffer = batch.buffer
         waits_for = Position(-1)  # none of them wants an answer
+        durability = Durability.APPENDED
         self._counters.publishes_received += count
         for index in range(inbox.run_count):
             first = inbox.runs[index]
@@ -329,9 +333,12 @@ class MqttConnection(Connection):
                 log.debug("%s: QoS 0 to %r dropped: %s", self._client_id, topic, error.text)
                 continue
             if flags & codes.FLAG_QOS:
-                waits_for = max(waits_for, stored)
+                if stored > waits_for:
+                    waits_for = stored
+                if template.durability > durability:
+                    durability = template.durability
         if waits_for >= 0:
-            self._answer_when(waits_for, encode_acks(batch, 0, count))
+            self._answer_when(waits_for, encode_acks(batch, 0, count), durability)
         if not self._disk_behind:
             self._disk_behind = True
             if self._port.overloaded(self._caught_up):
@@ -378,10 +385,20 @@ class MqttConnection(Connection):
 
     # --- answers ----------------------------------------------------------------------------
 
-    def _answer_when(self, position: Position, data: bytes) -> None:
-        """Write `data` once the position is committed."""
+    def _answer_when(
+        self, position: Position, data: bytes, durability: Durability = Durability.FLUSHED
+    ) -> None:
+        """Write `data` once the position is committed, and not before what waits for the disk."""
         self._waiting += 1
-        self._port.when_committed(position, Durability.FLUSHED, self._answered, data)
+        if durability is Durability.FLUSHED or self._flushes_waiting:
+            self._flushes_waiting += 1
+            self._port.when_committed(position, Durability.FLUSHED, self._flushed, data)
+        else:
+            self._port.when_committed(position, durability, self._answered, data)
+
+    def _flushed(self, data: bytes) -> None:
+        self._flushes_waiting -= 1
+        self._answered(data)
 
     def _answered(self, data: bytes) -> None:
         self._waiting -= 1

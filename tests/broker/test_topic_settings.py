@@ -25,7 +25,7 @@ def test_a_new_topic_has_the_brokers_defaults(broker: Broker) -> None:
     info = broker.engine.topic("t")
     assert info is not None
     assert info.settings == {
-        "durability": "flushed",
+        "durability": "fsync",
         "retention_seconds": 259_200,
         "retention_bytes": 0,
     }
@@ -87,7 +87,7 @@ def test_a_change_of_a_topic_that_is_gone_is_refused(broker: Broker) -> None:
     ("name", "text", "sentence"),
     [
         ("retention", "1", "a topic has no setting 'retention': use durability, retention_seconds"),
-        ("durability", "disk", "durability is flushed or page_cache, not 'disk'"),
+        ("durability", "disk", "durability is fsync or page_cache, not 'disk'"),
         ("retention_seconds", "72h", "retention_seconds is a whole number of seconds up to"),
         ("retention_seconds", "-1", "not '-1'"),
         ("retention_seconds", str(SECONDS_MAX + 1), "up to"),

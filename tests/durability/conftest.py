@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.durability.clients import Sink
+from tests.durability.publishers import Publisher
 from tests.durability.running import Running, running
 
 
@@ -24,3 +26,10 @@ def sink() -> Iterator[Sink]:
     made = Sink()
     yield made
     made.close()
+
+
+@pytest.fixture
+def publisher(server: Running) -> Iterator[Publisher]:
+    """Connections of every kind to publish on."""
+    with contextlib.ExitStack() as stack:
+        yield Publisher(server, stack)

@@ -195,6 +195,7 @@ def settings_for(directory: Path, **options: Any) -> Settings:
         "amqp": {},
         "rocketmq": {},
         "admin": {},
+        "topics": {},
     }
     for door in ("mqtt", "amqp", "http", "rocketmq", "admin"):
         sections[door]["port"] = 0

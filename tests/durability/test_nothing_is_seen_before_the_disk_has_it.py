@@ -3,69 +3,13 @@ returned for it. MQTT QoS 0 and AMQP's transient messages are the exception, and
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
-
-import pika
 import pytest
 
 from tests.durability import mqtt_packets as mqtt
-from tests.durability.clients import AmqpWire, HttpWire, MqttWire, Sink, bodies_of, post, pull
+from tests.durability.clients import MqttWire, Sink, bodies_of, pull
+from tests.durability.publishers import SAFE, Publisher
 from tests.durability.readers import TOPIC, Readers
 from tests.durability.running import Running
-
-spec = pika.spec
-
-
-class Publisher:
-    """Publishes to the readers' topic in any way, and does not wait for an answer."""
-
-    def __init__(self, server: Running, stack: contextlib.ExitStack) -> None:
-        ports = server.ports
-        assert ports.mqtt is not None
-        assert ports.amqp is not None
-        assert ports.http is not None
-        self.mqtt = stack.enter_context(MqttWire.connected(ports.mqtt, "publisher"))
-        self.confirmed = stack.enter_context(AmqpWire(ports.amqp, confirms=True))
-        self.plain = stack.enter_context(AmqpWire(ports.amqp))
-        self.http = stack.enter_context(HttpWire(ports.http))
-
-    def publish(self, way: str, body: bytes) -> None:
-        match way:
-            case "MQTT QoS 0":
-                self.mqtt.send(mqtt.publish(f"{TOPIC}/k", body))
-            case "MQTT QoS 1":
-                self.mqtt.send(mqtt.publish(f"{TOPIC}/k", body, qos=1, packet_id=1))
-            case "MQTT QoS 2":
-                self.mqtt.send(mqtt.publish(f"{TOPIC}/k", body, qos=2, packet_id=1))
-            case "AMQP confirmed":
-                self.confirmed.publish(TOPIC, "k", body)
-            case "AMQP confirmed transient":
-                self.confirmed.publish(TOPIC, "k", body, persistent=False)
-            case "AMQP persistent":
-                self.plain.publish(TOPIC, "k", body)
-            case "AMQP transient":
-                self.plain.publish(TOPIC, "k", body, persistent=False)
-            case "HTTP":
-                post(self.http, TOPIC, "k", body)
-            case _:
-                raise AssertionError(way)
-
-
-@pytest.fixture
-def publisher(server: Running) -> Iterator[Publisher]:
-    with contextlib.ExitStack() as stack:
-        yield Publisher(server, stack)
-
-
-SAFE = (
-    "MQTT QoS 1",
-    "MQTT QoS 2",
-    "AMQP confirmed",
-    "AMQP confirmed transient",
-    "AMQP persistent",
-    "HTTP",
-)
 
 
 @pytest.mark.parametrize("way", SAFE)

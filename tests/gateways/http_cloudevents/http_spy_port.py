@@ -54,6 +54,7 @@ class SpyTemplate:
     route: SpyRoute
     properties: Mapping[str, str]
     sharding: str
+    durability: Durability = Durability.FLUSHED
     valid: bool = True
 
 
