@@ -1,0 +1,199 @@
+"""What every state of the disk has to show when it is opened.
+
+    (a) every message whose flush was reported is there, byte for byte
+    (b) the messages are a beginning of those that were attempted, in order, their offsets dense;
+        an atomic batch is whole or gone
+    (c) every index says exactly where the kept messages stand
+    (d) recovery is idempotent: a second one changes no byte of any file. (Opening adds more: an
+        abort file and the record of a new epoch. So the two recoveries are those of
+        `recover_only`, which opens nothing.)
+    (e) what recovery kept is durable before it is served, and appending goes on
+    (f) recovery reads of the log at most what stands behind the checkpoint, twice, and a segment;
+        the whole log only if it made all indexes again
+
+After damage to bytes that had been synced, (a) is weaker: a promised message is there byte for
+byte, or reading it is an error, or recovery reported what it cut; and the store may refuse to open
+with a sentence, as often as it is tried. Never may anything be wrong or gone in silence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from core_log.checkpoint import read_checkpoint
+from core_log.errors import CorruptRecord, StorageFailed, StoreRefused
+from core_log.queue_index import Index, widen
+from core_log.recovery import RecoveryReport
+from core_log.settings import StoreSettings
+from core_log.store import Store
+from tests.crash.actor import Actor, Attempted, open_store
+from tests.crash.disk import Disk
+from tests.crash.losses import NOTHING
+from tests.harness.stores import DIRECTORY, OWN, PRIVATE, recover_only
+
+READ_BYTES: Final = 1 << 20
+ENDINGS: Final = 3
+"""How a check may end: power is cut at once, after another flush, or the store is closed."""
+
+
+class Violation(AssertionError):
+    """A promise of the store is broken."""
+
+
+def demand(holds: bool, text: str) -> None:
+    """Raise Violation unless it holds."""
+    if not holds:
+        raise Violation(text)
+
+
+def check(disk: Disk, settings: StoreSettings, attempted: Attempted, ending: int) -> int:
+    """(a) to (f) on one state, which is used up. Returns how many recoveries it took.
+
+    Raises:
+        Violation, StoreError: something is not as promised.
+    """
+    checkpoint = read_checkpoint(disk, DIRECTORY)
+    report = recover_only(disk, settings)
+    _check_reads(disk, report, 0 if checkpoint is None else checkpoint.position, settings)
+    once = disk.image()
+    recover_only(disk, settings)
+    demand(once == disk.image(), "(d) a second recovery changed something")
+    actor = Actor(disk, settings, attempted)
+    kept = check_contents(actor.store, attempted)
+    if ending == 0:
+        _check_found(disk.crash(NOTHING), settings, attempted, kept)
+        return 4
+    attempted = attempted.copy()
+    attempted.forget_after(kept)
+    actor.attempted = attempted
+    actor.publish(2, 20)
+    actor.publish_atomic(2, 20)
+    if ending == 1:
+        actor.flush()
+        _check_found(disk.crash(NOTHING), settings, attempted, attempted.count)
+    else:
+        actor.close()
+        store = _check_found(disk.crash(NOTHING), settings, attempted, attempted.count)
+        demand(store.recovery.clean, "(e) the store was closed, and is not clean")
+    return 4
+
+
+def _check_found(disk: Disk, settings: StoreSettings, attempted: Attempted, kept: int) -> Store:
+    """(e): on a disk whose power was cut, exactly `kept` messages are there."""
+    store = open_store(disk, settings)
+    demand(check_contents(store, attempted) == kept, "(e) what was served or flushed is gone")
+    return store
+
+
+def _check_reads(
+    disk: Disk, report: RecoveryReport, position: int, settings: StoreSettings
+) -> None:
+    """(f)"""
+    segment = settings.segment_bytes
+    behind = report.end - max(position, report.start)
+    passes = 2 * (behind + segment) + segment
+    if report.rebuilt_all or position == 0:
+        passes += 2 * (report.end - report.start)
+    records = 20 * 2000  # the last entries of indexes are held against their records
+    demand(disk.log_bytes_read <= passes + records, f"(f) recovery read {disk.log_bytes_read}")
+
+
+def check_contents(store: Store, attempted: Attempted) -> int:
+    """(a), (b), (c): all messages of all queues, read and compared. Returns how many there are."""
+    own = store.index(OWN, 20)
+    kept = own.end_offset
+    demand(kept >= attempted.promised, f"(a) {kept} of {attempted.promised} promised are there")
+    demand(kept <= attempted.count, f"(b) {kept} are there, {attempted.count} were attempted")
+    for first, end in attempted.batches:
+        demand(kept <= first or kept >= end, "(b) a part of an atomic batch is there")
+    _check_queue(store, OWN, range(kept), attempted)
+    for number in PRIVATE:
+        _check_queue(store, number, range(kept), attempted)
+    found = set(store.index_numbers()) - attempted.dropped
+    for number, places in attempted.wide.items():
+        _check_queue(store, number, [place for place in places if place < kept], attempted)
+    demand(found <= {OWN, *PRIVATE, *attempted.wide}, f"(c) there is an index too much: {found}")
+    return kept
+
+
+def _check_queue(store: Store, number: int, places: Sequence[int], attempted: Attempted) -> None:
+    """One queue has exactly these of the attempted messages."""
+    index = store.index(number, 20 if number == OWN else 32)
+    where = f"queue {number}"
+    demand(index.first_offset == 0, f"(c) {where} begins at {index.first_offset}")
+    demand(index.end_offset == len(places), f"(c) {where} ends at {index.end_offset}")
+    expected = b"".join([attempted.entries[place] for place in places])
+    found = entries_of(index)
+    demand(found == (expected if number == OWN else widen(expected)), f"(c) {where} differs")
+    if number != OWN:
+        return
+    records = b""
+    count = 0
+    while count < len(places):
+        part, taken = store.read_history(index, count, len(places) - count, READ_BYTES)
+        demand(taken > 0, f"(a) message {count} of {where} can not be read")
+        records += part
+        count += taken
+    wanted = b"".join([attempted.records[place] for place in places])
+    demand(records == wanted, f"(a) messages of {where} differ")
+
+
+def entries_of(index: Index) -> bytes:
+    """All entries of an index, from memory and from its files."""
+    found = b""
+    offset = index.first_offset
+    while offset < index.end_offset:
+        part = index.read_hot(offset, 1 << 16) or index.read_cold(offset, 1 << 16)
+        demand(bool(part), f"(c) an index has nothing at {offset}")
+        found += part
+        offset += len(part) // index.entry_size
+    return found
+
+
+# --- after damage --------------------------------------------------------------------------------
+
+
+def check_damaged(disk: Disk, settings: StoreSettings, attempted: Attempted) -> str:
+    """What was promised is there, or is known to be damaged. Returns how it was met.
+
+    Raises:
+        Violation: something is wrong or gone in silence.
+    """
+    try:
+        store = open_store(disk, settings)
+    except StoreRefused as refused:
+        try:
+            open_store(disk, settings)
+        except StoreRefused as again:
+            demand(str(again) == str(refused), f"refused, and then differently: {again}")
+            return "refused"
+        raise Violation(f"it opens after it was refused: {refused}") from refused
+    report = store.recovery
+    cut = report.cut_bytes > 0 or bool(report.removed) or report.behind_cut is not None
+    errors = 0
+    for number in (OWN, *PRIVATE):
+        errors += _check_damaged_queue(store, number, attempted, cut)
+    if errors:
+        return "read error"
+    if cut and store.index(OWN, 20).end_offset < attempted.promised:
+        return "cut and reported"
+    return "rebuilt" if report.rebuilt_all else "harmless"
+
+
+def _check_damaged_queue(store: Store, number: int, attempted: Attempted, cut: bool) -> int:
+    """Every promised message of a queue, read on its own. Returns how many can not be read."""
+    index = store.index(number, 20 if number == OWN else 32)
+    errors = 0
+    for offset in range(attempted.promised):
+        if offset >= index.end_offset:
+            demand(cut, f"message {offset} of queue {number} is gone, and nobody said so")
+            break
+        try:
+            record, count = store.read_history(index, offset, 1, READ_BYTES)
+        except (CorruptRecord, StorageFailed):
+            errors += 1
+            continue
+        demand(count == 1, f"message {offset} of queue {number} is gone")
+        demand(record == attempted.records[offset], f"message {offset} of {number} is wrong")
+    return errors

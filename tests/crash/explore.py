@@ -1,0 +1,229 @@
+"""All states of one seed: a workload, power cut at every change, every kind of debris.
+
+A *state* is a disk as it is found after something went wrong. One seed gives some hundreds: the
+workload is carried out once, and at each of its changes (`Disk.on_change`) the disks that a power
+cut could leave there are built and checked, so nothing is run again for the next state. Then the
+same workload meets a failing or a full disk, from some change on.
+
+Every state has a number, and all that is random about it comes from the seed and the number: the
+same seed gives the same states, and one state can be repeated alone.
+"""
+
+from __future__ import annotations
+
+import errno
+import traceback
+from collections import Counter
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from random import Random
+from typing import Final
+
+from core_log.errors import StoreError
+from tests.crash.actor import Actor, Workload, draw_settings
+from tests.crash.checks import ENDINGS, check, check_damaged
+from tests.crash.disk import NEED_ROOM, NEVER, REMOVE, SYNCS, Disk, Fault
+from tests.crash.losses import (
+    DAMAGES,
+    EVERYTHING,
+    NOTHING,
+    POWER_CUTS,
+    Parts,
+    Subset,
+    live_bytes,
+)
+
+STEPS_COUNT: Final = 45
+"""Steps of one workload: a few segments and checkpoints, and a life or two."""
+FAULT_RUNS: Final = 6
+"""How often the same workload meets a disk that fails or is full."""
+FAULT_STATES: Final = 12
+"""States of each of those."""
+SUBSETS_BITS_MAX: Final = 7
+"""Where so few changes are unsynced, all their subsets are gone through, now and then."""
+SUBSETS_CHANCE: Final = 0.02
+AGAIN_CHANCE: Final = 0.35
+"""How often power is cut again during recovery; and again, and again."""
+RECOVERY_CHANGES: Final = 24
+"""A recovery and an opening have about so many changes."""
+
+KINDS: Final = {
+    **dict.fromkeys(POWER_CUTS, 2),
+    "nothing": 1,
+    "everything": 1,
+    "kill": 2,
+    **dict.fromkeys(DAMAGES, 3),
+}
+"""Every kind of state, and how often it is drawn."""
+
+
+@dataclass(slots=True)
+class Tally:
+    """What was found. Adds up over seeds."""
+
+    states: Counter[str] = field(default_factory=Counter)
+    outcomes: Counter[str] = field(default_factory=Counter)
+    recoveries: int = 0
+    deeper: int = 0
+    images: set[bytes] = field(default_factory=set)
+    faults: int = 0
+    failures: list[str] = field(default_factory=list)
+
+    def add(self, other: Tally) -> None:
+        """Take in what another found."""
+        self.states += other.states
+        self.outcomes += other.outcomes
+        self.recoveries += other.recoveries
+        self.deeper += other.deeper
+        self.images |= other.images
+        self.faults += other.faults
+        self.failures += other.failures
+
+
+class Explorer:
+    """Goes through the states of one seed.
+
+    Args:
+        only: the number of the one state to check; None for all.
+    """
+
+    def __init__(self, seed: int, *, only: int | None = None) -> None:
+        self.seed = seed
+        self.tally = Tally()
+        self._only = only
+        self._number = 0
+        self._settings = draw_settings(Random(seed))
+        self._workload: Workload
+
+    def run(self) -> Tally:
+        """All states."""
+        changes_count = self._run(None)
+        for run in range(FAULT_RUNS):
+            self._run(self._draw_fault(run, changes_count))
+        return self.tally
+
+    def _run(self, fault: Fault | None) -> int:
+        """The workload once. Returns how many changes it made."""
+        disk = Disk()
+        disk.fault = fault
+        workload = self._workload = Workload(Random(self.seed), self._settings, disk)
+        if fault is None:
+            disk.on_change = self._each_change
+        else:
+            chance = Random(fault.first)
+            disk.on_change = lambda: self._after_fault(fault, chance)
+        try:
+            workload.run(STEPS_COUNT)
+        except StoreError as error:
+            if fault is None or not fault.failed:
+                raise AssertionError(f"seed {self.seed}: the workload failed") from error
+        workload.disk.on_change = None
+        if fault is not None and fault.failed:
+            self.tally.faults += 1
+            for kind in POWER_CUTS:
+                self._state(f"{errno.errorcode[fault.error]} then {kind}", kind)
+            if "open" not in fault.calls or fault.error == errno.ENOSPC:
+                self._state(f"{errno.errorcode[fault.error]} then kill", "kill")
+        return workload.disk.changes_count
+
+    def _draw_fault(self, run: int, changes_count: int) -> Fault:
+        random = Random(f"fault {self.seed} {run}")
+        full = run % 2 == 0
+        calls = NEED_ROOM
+        if not full:
+            calls = random.choice((SYNCS, SYNCS, SYNCS | NEED_ROOM | REMOVE))
+        return Fault(
+            error=errno.ENOSPC if full else errno.EIO,
+            calls=calls,
+            first=random.randint(1, changes_count),
+            count=random.randint(1, 6) if full else NEVER,
+            random=random,
+            loss=Parts(random, random.choice((0.0, 0.5, 1.0))),
+        )
+
+    # --- states ---------------------------------------------------------------------------------
+
+    def _each_change(self) -> None:
+        """One state at each change, of a kind that its number draws; sometimes all subsets."""
+        random = Random(f"kind {self.seed} {self._number}")
+        kind = random.choices(list(KINDS), list(KINDS.values()))[0]
+        self._state(kind, kind)
+        if random.random() < SUBSETS_CHANCE:
+            count = Subset(0)
+            self._workload.disk.crash(count)
+            if count.asked <= SUBSETS_BITS_MAX:
+                for mask in range(1 << count.asked):
+                    self._state("subset", "subset", mask)
+
+    def _after_fault(self, fault: Fault, chance: Random) -> None:
+        """Some states after the fault."""
+        if fault.failed and chance.random() < FAULT_STATES / 100:
+            kind = chance.choice(list(POWER_CUTS))
+            self._state(f"{errno.errorcode[fault.error]} then {kind}", kind)
+
+    def _state(self, label: str, kind: str, mask: int = 0) -> None:
+        """Build and check a state, unless another one is wanted."""
+        number = self._number
+        self._number += 1
+        if self._only is not None and number != self._only:
+            return
+        random = Random(f"state {self.seed} {number}")
+        told = [label]
+        try:
+            self._check(kind, mask, random, told)
+        except Exception as error:  # noqa: BLE001  (whatever it is, it is a finding)
+            lines = traceback.format_exception(error)
+            text = "".join(lines) if self._only is not None else f"{type(error).__name__}: {error}"
+            self.tally.failures.append(
+                f"seed {self.seed}, state {number} ({', '.join(told)}): {text}\n"
+                f'    make crash CRASH="--seed {self.seed} --state {number}"'
+            )
+        self.tally.states[label] += 1
+
+    def _check(self, kind: str, mask: int, random: Random, told: list[str]) -> None:
+        disk, attempted = self._workload.disk, self._workload.attempted
+        if kind in DAMAGES:
+            found = disk.crash(random.choice((NOTHING, EVERYTHING)))
+            if not any(live_bytes(path, file) for path, file in found.files().items()):
+                return
+            told.append(DAMAGES[kind](found, random))
+            self.tally.outcomes[f"{kind}: {check_damaged(found, self._settings, attempted)}"] += 1
+            self.tally.recoveries += 1
+            return
+        if kind == "kill":
+            found = disk.kill()
+        elif kind == "subset":
+            found = disk.crash(Subset(mask))
+        else:
+            found = disk.crash(POWER_CUTS[kind](disk, random))
+        while random.random() < AGAIN_CHANCE:
+            found = self._cut_again(found, random, told)
+        self._note(found)
+        ending = random.randrange(ENDINGS)
+        self.tally.recoveries += check(found, self._settings, attempted, ending)
+
+    def _cut_again(self, disk: Disk, random: Random, told: list[str]) -> Disk:
+        """Power is cut, or the process dies, during the recovery of a state or right after."""
+        self.tally.deeper += 1
+        self.tally.recoveries += 1
+        disk.off_at = random.randint(1, RECOVERY_CHANGES)
+        try:
+            Actor(disk, self._settings, self._workload.attempted)
+        except StoreError:
+            pass  # that is how it ends
+        kind = random.choice(["kill", *POWER_CUTS])
+        told.append(f"again at change {disk.off_at} of the recovery: {kind}")
+        return disk.kill() if kind == "kill" else disk.crash(POWER_CUTS[kind](disk, random))
+
+    def _note(self, disk: Disk) -> None:
+        """Count different disks."""
+        digest = blake2b(digest_size=8)
+        for path, file in disk.files().items():
+            digest.update(path.encode())
+            digest.update(file.data)
+        self.tally.images.add(digest.digest())
+
+
+def explore(seed: int, only: int | None = None) -> Tally:
+    """All states of one seed, or one of them."""
+    return Explorer(seed, only=only).run()
