@@ -188,7 +188,11 @@ class RealFiles:
 
 
 def make_directories(files: Files, path: str) -> None:
-    """Make a directory and the parents that it lacks, each durable in its own parent.
+    """Make a directory and the parents that it lacks, and make all their names durable.
+
+    The names of those that are there are synced too: an earlier process may have made one and
+    died before it synced it. Where that is refused (a directory that we may not read was not made
+    by us), what is above is taken as durable.
 
     Raises OSError.
     """
@@ -202,3 +206,10 @@ def make_directories(files: Files, path: str) -> None:
         made = files.make_directory(path)
     if made:
         files.sync_directory(parent)
+        path, parent = parent, os.path.dirname(parent)
+    while path != parent:  # ends at the root
+        try:
+            files.sync_directory(parent)
+        except OSError:
+            return
+        path, parent = parent, os.path.dirname(parent)

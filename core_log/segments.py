@@ -100,9 +100,9 @@ class Segments:
         self._segments = segments
         self._prepared: int | None = None  # handle of the file that becomes the next segment
         self._preparing = threading.Lock()  # held while `_prepared` changes
-        # The start of the newest segment whose name is on the disk.
-        self._named = segments[-1].start if segments else -1
-        self._leaving: list[Segment] = []  # retired; their files are there still
+        # The start of the newest segment whose name is on the disk. Of those that were found nobody
+        # knows: an earlier process may have died between naming one and syncing the directory.
+        self._named = -1
         if not segments:
             self._begin()
 

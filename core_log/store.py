@@ -349,7 +349,8 @@ def take_lock(files: Files, directory: str) -> int:
     """
     path = f"{directory}/{LOCK_NAME}"
     try:
-        make_directories(files, os.path.abspath(directory))
+        if not files.list(directory):  # before anything else is made in it
+            make_directories(files, os.path.abspath(directory))
         files.make_directory(f"{directory}/{LOG_NAME}")
         files.make_directory(f"{directory}/{INDEXES_NAME}")
         files.make_directory(f"{directory}/{PACKS_NAME}")
