@@ -14,6 +14,7 @@ second recovery finds nothing to do.
                    atomic batches: there the log ends
     4. Cut         what is behind the end goes: later files are removed, the rest is zero again,
                    so that no old record can ever stand behind a new one; what is kept is synced
+                   (after a failed sync it is written once more, see `core_log.segments`)
     5. Epochs      from their file, completed from the scanned part (or from the whole log)
     6. Indexes     see `core_log.index_recovery`; ends with a new checkpoint
 
@@ -44,7 +45,14 @@ from core_log.kernels.layout import NO_BATCH, PROPERTY_EPOCH, REASONS, STOP_ZERO
 from core_log.packs import PACKS_NAME
 from core_log.reader import LogReader, Walk
 from core_log.record import SYSTEM_TOPIC, decode_record
-from core_log.segments import NAME_DIGITS, PREPARED_NAME, Segment, Segments, segment_name
+from core_log.segments import (
+    NAME_DIGITS,
+    PREPARED_NAME,
+    UNSYNCED_NAME,
+    Segment,
+    Segments,
+    segment_name,
+)
 from core_log.settings import StoreSettings
 
 LOG_NAME: Final = "commitlog"
@@ -56,6 +64,8 @@ SEARCH_BYTES_MAX: Final = 64 << 20
 """How far behind the cut sound records are looked for: enough to tell a torn tail from a hole."""
 CANDIDATES_MAX: Final = 10_000
 """How many places that look like a record are examined there."""
+COPY_BYTES: Final = 1 << 20
+"""One piece of what is written once more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,6 +142,7 @@ class Recovery:
         self._removed: list[str] = []
         self._strays: list[str] = []
         self._excess: list[str] = []  # segments behind a gap: they go in pass 4
+        self._unsynced = False  # a sync of the log has failed
 
     def run(self, now_ms: int) -> Recovered:
         """All passes."""
@@ -164,7 +175,8 @@ class Recovery:
         start = segments.start if checkpoint is None else checkpoint.position
         end, reason, epochs = self._scan(reader, start)
         last = segments.last
-        untouched = clean and end == start and reason == STOP_ZERO and not self._excess
+        untouched = clean and end == start and reason == STOP_ZERO
+        untouched = untouched and not self._excess and not self._unsynced
         clean = untouched and last.start <= end and last.end == self._file_end(last)
         cut_bytes, behind = (0, None) if clean else self._search(segments, reader, end)
         if not clean:
@@ -214,6 +226,8 @@ class Recovery:
             path = f"{self._log_directory}/{name}"
             if name == PREPARED_NAME:
                 self._remove(path, "it was made ahead and never used")
+            elif name == UNSYNCED_NAME:
+                self._unsynced = True
             elif not is_place(name):
                 self._strays.append(path)
 
@@ -328,9 +342,22 @@ class Recovery:
         last = segments.last
         self._files.truncate(last.handle, end - last.start)
         self._files.preallocate(last.handle, last.end - last.start)
-        for segment in segments.between(start, last.end):
-            self._files.fdatasync(segment.handle)
-        self._files.sync_directory(self._log_directory)
+        if self._unsynced:
+            self._write_again(segments, start, end)
+        segments.sync(start, last.end)
+        if self._unsynced:
+            self._files.unlink(f"{self._log_directory}/{UNSYNCED_NAME}")
+
+    def _write_again(self, segments: Segments, start: int, end: int) -> None:
+        """Write what is kept where it stands, so that a sync has something to write."""
+        for segment in segments.between(start, end):
+            position = max(start, segment.start)
+            while position < min(end, segment.end):
+                at = position - segment.start
+                size = min(COPY_BYTES, min(end, segment.end) - position)
+                memory = self._files.pread(segment.handle, size, at)
+                self._files.pwritev(segment.handle, (memory,), at)
+                position += size
 
     # --- pass 5: epochs -------------------------------------------------------------------------
 

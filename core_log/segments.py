@@ -12,6 +12,9 @@ Rules:
   The list is replaced, never changed in place, so it may be read from any thread.
 * A retired segment's file is closed when nobody reads it any more: a reader says so by `enter` and
   `leave`. Its name goes before the next one's does, so the log never has a hole.
+* A failed sync leaves a note, an empty file: the kernel may have given up the pages and yet show
+  them to the next process, where no sync writes them any more. With a note there, recovery writes
+  what it keeps once more. The note need not survive a power cut, which the pages would not either.
 """
 
 from __future__ import annotations
@@ -26,6 +29,8 @@ from core_log.files import Files
 NAME_DIGITS = 20
 """RocketMQ's file names: the first position, padded to the width of the largest long."""
 PREPARED_NAME = "next"
+UNSYNCED_NAME = "unsynced"
+"""The note that a failed sync leaves."""
 
 
 def segment_name(position: int) -> str:
@@ -103,6 +108,7 @@ class Segments:
         # The start of the newest segment whose name is on the disk. Of those that were found nobody
         # knows: an earlier process may have died between naming one and syncing the directory.
         self._named = -1
+        self._leaving: list[Segment] = []  # retired; their files are there still
         if not segments:
             self._begin()
 
@@ -217,14 +223,24 @@ class Segments:
     def sync(self, start: int, end: int) -> None:
         """Sync the positions [start, end), then the names of segments that were added.
 
-        Raises OSError. After that nobody knows what is on the disk.
+        Raises OSError. After that nobody knows what is on the disk, and a note says so.
         """
-        for segment in self.between(start, end):
-            self._files.fdatasync(segment.handle)
-        last = self.last.start
-        if last > self._named:
-            self._files.sync_directory(self._directory)
-            self._named = last
+        try:
+            for segment in self.between(start, end):
+                self._files.fdatasync(segment.handle)
+            last = self.last.start
+            if last > self._named:
+                self._files.sync_directory(self._directory)
+                self._named = last
+        except OSError:
+            self._leave_note()
+            raise
+
+    def _leave_note(self) -> None:
+        try:
+            self._files.close(self._files.open(f"{self._directory}/{UNSYNCED_NAME}", create=True))
+        except OSError:
+            return  # a disk that takes not even that has to be replaced
 
     def _make(self) -> int:
         """A new file of full size, under the name of the next one."""
