@@ -12,7 +12,8 @@ whether one is missing or damaged:
 * Files of indexes that the pack does not speak of, and other packs, are removed.
 
 If anything of that is not as it should be, the checkpoint is removed, all indexes are removed, and
-all are made again from the log's beginning.
+all are made again from the log's beginning. That reads the whole log. If a record of it is damaged,
+it is said before anything is removed: without the checkpoint, the log would seem to end there.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from core_log.errors import CorruptRecord, FailureLatch, StorageFailed, StoreCor
 from core_log.files import Files
 from core_log.indexes import INDEXES_NAME, Indexes
 from core_log.kernels.batch import DISPATCH_TARGETS_MAX
-from core_log.kernels.layout import ENTRY_SIZE, RECORD_SIZE_MIN
+from core_log.kernels.layout import ENTRY_SIZE, REASONS, RECORD_SIZE_MIN
 from core_log.packs import DROPPED, FILED, PACKED, PACKS_NAME, Block, PackDamaged
 from core_log.reader import LogReader
 from core_log.record import decode_record
@@ -100,7 +101,8 @@ def recover_indexes(
     """The indexes of a log that has the records [start, end).
 
     Raises:
-        StoreCorrupt: the log contradicts itself. StorageFull, StorageFailed, OSError: try again.
+        StoreCorrupt: the log contradicts itself, or is damaged below the checkpoint and needed.
+        StorageFull, StorageFailed, OSError: try again.
     """
     passes = _Passes(directory, files, reader, settings, failure)
     try:
@@ -109,6 +111,8 @@ def recover_indexes(
         result = passes.take_over(checkpoint)
         passes.rebuild(result, checkpoint.position, end)
     except Mismatch as mismatch:
+        if checkpoint is not None:  # else the scan has just read it all
+            passes.check_log(start, end, str(mismatch))
         checkpoint = None
         result = passes.start_anew()
         # Nothing is lost where the log is empty, and nothing is worth a word.
@@ -274,6 +278,18 @@ class _Passes:
 
     # --- making entries again -------------------------------------------------------------------
 
+    def check_log(self, start: int, end: int, why: str) -> None:
+        """Raise StoreCorrupt unless all records of [start, end) are sound. Changes nothing."""
+        walk = self._reader.walk(start)
+        for _ in walk.stretches():
+            pass
+        if walk.position < end:
+            raise StoreCorrupt(
+                f"{self._root}: {why}, so the indexes have to be made again from the log, whose"
+                f" record at {walk.position} is damaged ({REASONS[walk.reason]}): restore that"
+                " file of the log, or the directory, from a copy"
+            )
+
     def start_anew(self) -> IndexRecovery:
         """No indexes at all, and no checkpoint that could mistake half-made ones for whole."""
         self._files.unlink(f"{self._root}/{CHECKPOINT_NAME}")
@@ -295,7 +311,8 @@ class _Passes:
         """Make the entries of the records [start, end) again. Raises Mismatch."""
         tables: dict[int, list[object]] = {}
         held = 0
-        for memory, size, position in self._reader.walk(start).stretches():
+        walk = self._reader.walk(start)
+        for memory, size, position in walk.stretches():
             bad = kernels.dispatch(memory, 0, size, tables)
             if bad >= 0:
                 record = decode_record(memory, bad, verify=False)
@@ -306,7 +323,7 @@ class _Passes:
                 result.indexes.spill(position + size)
                 held = 0
         self._merge(result, tables)
-        assert start <= end
+        assert walk.position == end, "records that were sound are not any more"
 
     def _merge(self, result: IndexRecovery, tables: dict[int, list[object]]) -> None:
         """Append what the tables gathered to the indexes, and empty the tables."""
