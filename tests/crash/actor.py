@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import errno
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Final
 
 from core_log.commit_log import Span
 from core_log.errors import StorageFull, StoreRefused
+from core_log.indexes import Preparation
 from core_log.kernels.batch import Batch
 from core_log.queue_index import widen
 from core_log.record import RecordParts
@@ -37,10 +38,14 @@ OPEN_ATTEMPTS_MAX: Final = 20
 
 SEGMENTS: Final = (4096, 4096, 8192)
 CHUNKS: Final = (512, 1024, 2048)
+PACKS: Final = ((0, 1 << 20), (1 << 16, 0), (300, 500))
+"""Bytes that an index may have in the packs, and slack of a pack: all indexes have files of their
+own, all are packed, or they move."""
 
 
 def draw_settings(random: Random) -> StoreSettings:
     """Settings so small that a few messages fill chunks, segments and index files."""
+    packed_bytes_max, slack_bytes = random.choice(PACKS)
     return StoreSettings(
         segment_bytes=random.choice(SEGMENTS),
         chunk_bytes=random.choice(CHUNKS),
@@ -48,6 +53,8 @@ def draw_settings(random: Random) -> StoreSettings:
         unflushed_bytes_max=64 * 1024,
         message_bytes_max=2000,
         index_file_entries=random.choice((4, 16)),
+        index_packed_bytes_max=packed_bytes_max,
+        index_slack_bytes=slack_bytes,
     )
 
 
@@ -134,7 +141,7 @@ class Actor:
         self.private = [self.store.index(number, 32) for number in PRIVATE]
         for number in attempted.dropped:
             self.store.drop_index(number)
-        self._prepared: Callable[[], None] | None = None
+        self._prepared: Preparation | None = None
 
     # --- publishing -----------------------------------------------------------------------------
 
@@ -214,13 +221,15 @@ class Actor:
         self.turn()
 
     def prepare(self) -> None:
-        """Prepare a checkpoint: `store_prepared` writes it, now or after other steps."""
-        self._prepared = self.store.prepare_checkpoint()
+        """Begin to prepare a checkpoint: `store_prepared` goes on, now or after other steps."""
+        self._prepared = self.store.begin_checkpoint()
+        self._prepared.gather(2)
 
     def store_prepared(self) -> None:
         """Write the checkpoint that was prepared. Raises StorageFull, StorageFailed."""
         prepared, self._prepared = self._prepared, None
         if prepared is not None:
+            prepared.gather_all()
             prepared()
 
     def drop(self, number: int) -> None:

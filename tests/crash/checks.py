@@ -9,7 +9,7 @@
         `recover_only`, which opens nothing.)
     (e) what recovery kept is durable before it is served, and appending goes on
     (f) recovery reads of the log at most what stands behind the checkpoint, twice, and a segment;
-        the whole log only if it made all indexes again
+        the whole log, and all indexes anew, only where there is no checkpoint yet
 
 After damage to bytes that had been synced, (a) is weaker: a promised message is there byte for
 byte, or reading it is an error, or recovery reported what it cut; and the store may refuse to open
@@ -93,8 +93,10 @@ def _check_reads(
     segment = settings.segment_bytes
     behind = report.end - max(position, report.start)
     passes = 2 * (behind + segment) + segment
-    if report.rebuilt_all or position == 0:
+    if position == 0:
         passes += 2 * (report.end - report.start)
+    else:
+        demand(not report.rebuilt_all, f"(f) all indexes were made again: {report.rebuilt_all}")
     records = 20 * 2000  # the last entries of indexes are held against their records
     demand(disk.log_bytes_read <= passes + records, f"(f) recovery read {disk.log_bytes_read}")
 
