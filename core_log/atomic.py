@@ -10,7 +10,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from core_log.kernels.batch import COLUMNS, DISPATCH_TARGETS_MAX, Batch
-from core_log.kernels.layout import PROPERTY_BATCH, PROPERTY_OF
+from core_log.kernels.layout import (
+    ENTRY_SIZE,
+    PROPERTY_BATCH,
+    PROPERTY_CONSTANT,
+    PROPERTY_CONSTANT_SIZE,
+    PROPERTY_LIFE,
+    PROPERTY_LIFE_SIZE,
+    PROPERTY_OF,
+)
 from core_log.record import SYSTEM_TOPIC, RecordParts, RecordTemplate
 
 
@@ -31,13 +39,22 @@ class Piece:
     continues: int | None = None
 
 
-def continuation(entry: bytes) -> RecordTemplate:
-    """The template of a record that continues the targets of the record with this entry."""
-    return RecordTemplate(SYSTEM_TOPIC, 0, PROPERTY_OF + b"\x01" + entry.hex().encode() + b"\x02")
+def continuation(entry: bytes, life: bytes = b"") -> RecordTemplate:
+    """The template of a record that continues the targets of the record with this entry.
+
+    Args:
+        life: `PMQ_X` of that record (`life_of`).
+    """
+    name = PROPERTY_OF + b"\x01" + entry.hex().encode() + b"\x02"
+    return RecordTemplate(SYSTEM_TOPIC, 0, name + life)
 
 
-ANY_CONTINUATION = continuation(bytes(20))
-"""For measuring: all continuations' templates have one size."""
+def life_of(template: RecordTemplate) -> bytes:
+    """The `PMQ_X` of this template's records, encoded; empty where they have none."""
+    start = PROPERTY_CONSTANT_SIZE
+    life = template.properties[start : start + PROPERTY_LIFE_SIZE]
+    named = template.properties.startswith(PROPERTY_CONSTANT + b"\x01")
+    return life if named and life.startswith(PROPERTY_LIFE + b"\x01") else b""
 
 
 def expand(records: Sequence[RecordParts]) -> list[Piece]:
@@ -57,7 +74,7 @@ def expand(records: Sequence[RecordParts]) -> list[Piece]:
         )
         pieces.extend(
             Piece(
-                template=ANY_CONTINUATION,
+                template=continuation(bytes(ENTRY_SIZE), life_of(record.template)),
                 body=b"",
                 extra=b"",
                 targets=targets[at : at + DISPATCH_TARGETS_MAX],

@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from core_log import kernels
-from core_log.atomic import Piece, batch_property, continuation, expand, part_of, row_of
+from core_log.atomic import Piece, batch_property, continuation, expand, life_of, part_of, row_of
 from core_log.errors import (
     FailureLatch,
     StorageBusy,
@@ -290,7 +290,8 @@ class CommitLog:
         for index, (piece, row) in enumerate(zip(pieces, rows, strict=True)):
             template = piece.template
             if piece.continues is not None:
-                template = continuation(spans[piece.continues].entries)
+                life = life_of(pieces[piece.continues].template)
+                template = continuation(spans[piece.continues].entries, life)
             suffix = batch_property(identifier, index, len(pieces)) if suffix_size else b""
             spans += self._write_rows(
                 template, suffix, piece.targets, row, 0, 1, piece.born_ms, store_ms

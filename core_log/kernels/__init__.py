@@ -33,6 +33,7 @@ FORM: Final = "pure" if chosen.__name__.endswith(".pure") else "compiled"
 # Sums, writing, index entries.
 append_run = chosen.append_run
 crc32 = chosen.crc32
+expired = chosen.expired
 fit = chosen.fit
 java_hash = chosen.java_hash
 next_run = chosen.next_run

@@ -56,6 +56,7 @@ cdef uint8_t HEX_PAIRS[256][2]  # the two hex digits of each byte
 cdef uint8_t TEN_PAIRS[100][2]  # the two decimal digits of 0 to 99, the least significant first
 cdef const char *BASE64 = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
 cdef int64_t NUMBER_MAX = 0xFFFFFFFF
+cdef int64_t TTL_CODE_MAX = 0xFFFFFFFF
 cdef int64_t OFFSET_MAX = 0xFFFFFFFFFFFF
 
 if (
@@ -464,7 +465,7 @@ def append_run(bytearray memory, Py_ssize_t start, Py_ssize_t limit, int64_t pos
     return row - first, at, entries
 
 
-def widen(entries, expire_ms=0, priority=0, flags=0):
+def widen(entries, store_ms=0, priority=0, flags=0, ttl_code=0):
     """See pure.py."""
     cdef Py_buffer view
     cdef uint8_t tail[12]
@@ -472,17 +473,20 @@ def widen(entries, expire_ms=0, priority=0, flags=0):
     cdef uint8_t *out
     cdef bytes wide
     cdef Py_ssize_t index, count
-    cdef int64_t expiry
-    if not (0 <= expire_ms <= OFFSET_MAX and 0 <= priority <= 255 and 0 <= flags <= 255):
+    cdef int64_t stored
+    if not (
+        0 <= store_ms <= OFFSET_MAX and 0 <= priority <= 255 and 0 <= flags <= 255
+        and 0 <= ttl_code <= TTL_CODE_MAX
+    ):
         if len(entries) % ENTRY_SIZE == 0:
-            raise ValueError("expiry, priority or flags do not fit an entry")
+            raise ValueError("time, priority, flags or time to live do not fit an entry")
         raise ValueError("not whole entries")
-    expiry = expire_ms
-    put16(tail, <uint32_t>(expiry >> 32))
-    put32(tail + 2, <uint32_t>expiry)
+    stored = store_ms
+    put16(tail, <uint32_t>(stored >> 32))
+    put32(tail + 2, <uint32_t>stored)
     tail[6] = priority
     tail[7] = flags
-    put32(tail + 8, 0)
+    put32(tail + 8, ttl_code)
     PyObject_GetBuffer(entries, &view, PyBUF_SIMPLE)
     try:
         if view.len % ENTRY_SIZE:
@@ -556,3 +560,43 @@ def fit(entries, Py_ssize_t stride, int64_t count_max, int64_t bytes_max):
         at += stride
     PyBuffer_Release(&view)
     return count
+
+
+def expired(entries, now_ms, ttl_code):
+    """See pure.py."""
+    cdef Py_buffer view
+    cdef const uint8_t *at
+    cdef int64_t now, ends, due = -1
+    cdef int64_t code, limit
+    cdef Py_ssize_t index, gone = 0, live = 0
+    if not (0 <= now_ms <= OFFSET_MAX and 0 <= ttl_code <= TTL_CODE_MAX):
+        if len(entries) % PRIVATE_ENTRY_SIZE == 0:
+            raise ValueError("time or time to live do not fit an entry")
+        raise ValueError("not whole entries")
+    now = now_ms
+    limit = ttl_code
+    PyObject_GetBuffer(entries, &view, PyBUF_SIMPLE)
+    try:
+        if view.len % PRIVATE_ENTRY_SIZE:
+            raise ValueError("not whole entries")
+        at = <const uint8_t *>view.buf + ENTRY_SIZE
+        for index in range(view.len / PRIVATE_ENTRY_SIZE):
+            code = get32(at + 8)
+            if limit and (code == 0 or limit < code):
+                code = limit
+            ends = -1
+            if code:
+                ends = (<int64_t>at[0] << 40 | <int64_t>at[1] << 32 | get32(at + 2)) + code - 1
+                if ends <= now:
+                    if live:
+                        break
+                    gone += 1
+                    at += PRIVATE_ENTRY_SIZE
+                    continue
+            if not live:
+                due = ends
+            live += 1
+            at += PRIVATE_ENTRY_SIZE
+        return gone, live, due
+    finally:
+        PyBuffer_Release(&view)

@@ -13,13 +13,14 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memchr, memcmp, memcpy, memset
 
 from core_log.kernels.crc cimport crc_prepare
-from core_log.kernels.numbers cimport get32, get64, put32, put64
+from core_log.kernels.numbers cimport get32, get64, put16, put32, put64
 from core_log.kernels.record cimport (
-    BATCH_SIZE, BATCH_START, BATCH_START_SIZE, BODY_AT, BODY_SIZE_AT, CRC_START, CRC_START_SIZE,
-    DISPATCH_START, DISPATCH_START_SIZE, ENTRY_SIZE, MAGIC_BLANK, MAGIC_V1, OF_START, OF_START_SIZE,
-    POSITION_AT, PRIVATE_ENTRY_SIZE, PROPERTY_CRC_SIZE, RECORD_SIZE_MIN, STOP_BATCH, STOP_BLANK,
-    STOP_CRC, STOP_END, STOP_MAGIC, STOP_POSITION, STOP_SHORT, STOP_SIZE, STOP_ZERO, SYSTEM_FLAG_AT,
-    SYSTEM_TOPIC, SYSTEM_TOPIC_SIZE, TAGS_START, TAGS_START_SIZE, TARGETS_MAX, TARGET_SIZE,
+    BATCH_SIZE, BATCH_START, BATCH_START_SIZE, BODY_AT, BODY_SIZE_AT, CONSTANT_SIZE,
+    CONSTANT_START, CONSTANT_START_SIZE, CRC_START, CRC_START_SIZE, DISPATCH_START,
+    DISPATCH_START_SIZE, ENTRY_SIZE, LIFE_SIZE, LIFE_START, LIFE_START_SIZE, MAGIC_BLANK, MAGIC_V1,
+    OF_START, OF_START_SIZE, POSITION_AT, PRIVATE_ENTRY_SIZE, PROPERTY_CRC_SIZE, RECORD_SIZE_MIN,
+    STOP_BATCH, STOP_BLANK, STOP_CRC, STOP_END, STOP_MAGIC, STOP_POSITION, STOP_SHORT, STOP_SIZE,
+    STOP_ZERO, STORE_MS_AT, SYSTEM_FLAG_AT, SYSTEM_TOPIC, SYSTEM_TOPIC_SIZE, TAGS_START, TAGS_START_SIZE, TARGETS_MAX, TARGET_SIZE,
     batch_part, check, find_targets, has_topic, properties_at, read_hex, size_of,
 )
 
@@ -41,6 +42,10 @@ if (
     != (BATCH_START[:BATCH_START_SIZE], OF_START[:OF_START_SIZE])
     or (_layout.PROPERTY_TAGS + b"\x01", _layout.SYSTEM_TOPIC)
     != (TAGS_START[:TAGS_START_SIZE], SYSTEM_TOPIC[:SYSTEM_TOPIC_SIZE])
+    or (_layout.PROPERTY_CONSTANT + b"\x01", _layout.PROPERTY_LIFE + b"\x01")
+    != (CONSTANT_START[:CONSTANT_START_SIZE], LIFE_START[:LIFE_START_SIZE])
+    or (_layout.PROPERTY_CONSTANT_SIZE, _layout.PROPERTY_LIFE_SIZE) != (CONSTANT_SIZE, LIFE_SIZE)
+    or _batch.RECORD_STORE_MS_AT != STORE_MS_AT
     or (_layout.PROPERTY_BATCH_SIZE, _layout.NO_BATCH) != (BATCH_SIZE, (-1, 0, 0))
     or (_layout.ENTRY_SIZE, _layout.PRIVATE_ENTRY_SIZE, _layout.RECORD_SIZE_MIN)
     != (ENTRY_SIZE, PRIVATE_ENTRY_SIZE, RECORD_SIZE_MIN)
@@ -82,8 +87,31 @@ cdef object tag_hash(const uint8_t *at, const uint8_t *end):
     return <int64_t><int>hashed
 
 
+cdef void fill_life(const uint8_t *at, int64_t size, const uint8_t *life,
+                    uint8_t *entry) noexcept nogil:
+    """The second part of a private entry: the record's store time, and the `PMQ_X` that may stand
+    at `life`."""
+    cdef uint64_t ttl_code = 0, priority = 0
+    cdef uint64_t store_ms = <uint64_t>get64(at + STORE_MS_AT)
+    if not (
+        at + size - life >= LIFE_SIZE
+        and memcmp(life, LIFE_START, LIFE_START_SIZE) == 0
+        and life[LIFE_SIZE - 1] == 2
+        and read_hex(life + LIFE_START_SIZE, 8, &ttl_code)
+        and read_hex(life + LIFE_START_SIZE + 8, 2, &priority)
+    ):
+        ttl_code = 0
+        priority = 0
+    put16(entry + 20, <uint32_t>(store_ms >> 32 & 0xFFFF))
+    put32(entry + 22, <uint32_t>store_ms)
+    entry[26] = <uint8_t>priority
+    entry[27] = 0
+    put32(entry + 28, <uint32_t>ttl_code)
+
+
 cdef bint fill_entry(const uint8_t *at, int64_t size, uint8_t *entry) except -1:
-    """The entry of a sound record; returns whether it is a continuation (of another record)."""
+    """The private entry of a sound record (an own one is its start); returns whether the record is
+    a continuation (of another record)."""
     cdef const uint8_t *properties = at + properties_at(at)
     cdef const uint8_t *digits = properties + OF_START_SIZE
     cdef uint64_t position, entry_size, tag
@@ -99,7 +127,14 @@ cdef bint fill_entry(const uint8_t *at, int64_t size, uint8_t *entry) except -1:
         put64(entry, position)
         put32(entry + 8, <uint32_t>entry_size)
         put64(entry + 12, tag)
+        fill_life(at, size, digits + 2 * ENTRY_SIZE + 1, entry)
         return True
+    if at + size - properties >= CONSTANT_SIZE and (
+        memcmp(properties, CONSTANT_START, CONSTANT_START_SIZE) == 0
+    ):
+        fill_life(at, size, properties + CONSTANT_SIZE, entry)
+    else:
+        fill_life(at, size, at + size, entry)
     put64(entry, <uint64_t>get64(at + POSITION_AT))
     put32(entry + 8, <uint32_t>size)
     put64(entry + 12, <uint64_t><int64_t>tag_hash(properties, at + size))

@@ -35,7 +35,19 @@ HOST_SIZE: Final = 8
 ENTRY_SIZE: Final = 20
 """An entry of a topic's own queue: position 8, size 4, tag hash 8 (RocketMQ's ConsumeQueue)."""
 PRIVATE_ENTRY_SIZE: Final = 32
-"""An entry of any other queue: the same, then expiry in ms 6, priority 1, flags 1, zeros 4."""
+"""An entry of any other queue: the same, then the record's store time in ms 6, priority 1, flags 1
+(zero), time to live 4 (in ms and one more; 0: for ever). So what a queue asks of its messages (how
+old, how large, how long to live) is answered without the log, and also for settings that the
+queue got later: when a message expires depends on its own time to live and on the queue's."""
+
+PROPERTY_CONSTANT: Final = b"PMQ_P"
+"""First property of a record of the broker: 4 hex digits, the size of its constant properties."""
+PROPERTY_CONSTANT_SIZE: Final = len(PROPERTY_CONSTANT) + 1 + 4 + 1
+PROPERTY_LIFE: Final = b"PMQ_X"
+"""Time to live as in the entry, 8 hex digits, and priority, 2. Stands right behind `PMQ_P`, or
+behind `PMQ_OF` in a continuation; absent where both are zero."""
+PROPERTY_LIFE_SIZE: Final = len(PROPERTY_LIFE) + 1 + 10 + 1
+TTL_CODE_MAX: Final = 0xFFFF_FFFF
 
 NUMBER_MAX: Final = 0xFFFF_FFFF
 OFFSET_MAX: Final = 0xFFFF_FFFF_FFFF

@@ -48,6 +48,8 @@ from core_log.kernels.layout import (
     HOST_SIZE,
     NUMBER_MAX,
     OFFSET_MAX,
+    PRIVATE_ENTRY_SIZE,
+    TTL_CODE_MAX,
 )
 
 Memory = bytes | bytearray | memoryview
@@ -59,7 +61,7 @@ LONG: Final = struct.Struct(">q")
 ENTRY: Final = struct.Struct(">qiq")
 FIRST_FIELDS: Final = struct.Struct(">III")  # size, magic, body CRC
 PLACE_FIELDS: Final = struct.Struct(">qq")  # queue offset, position
-EXPIRY: Final = struct.Struct(">IHBBI")
+LIFE: Final = struct.Struct(">HIBBI")  # the second part of a private entry
 DISPATCH_START: Final = PROPERTY_DISPATCH + b"\x01"
 CRC_START: Final = PROPERTY_CRC + b"\x01"
 
@@ -268,17 +270,24 @@ def crc_property(value: int) -> bytes:
     return CRC_START + (b"%010d" % (value & 0x7FFF_FFFF))[::-1] + b"\x02"
 
 
-def widen(entries: Memory, expire_ms: int = 0, priority: int = 0, flags: int = 0) -> bytes:
-    """20-byte entries as 32-byte entries, all with the same expiry, priority and flags.
+def widen(
+    entries: Memory, store_ms: int = 0, priority: int = 0, flags: int = 0, ttl_code: int = 0
+) -> bytes:
+    """20-byte entries as 32-byte entries, all with the same time, priority, flags and time to live.
 
     Raises:
         ValueError: not whole entries, or a number that does not fit its field.
     """
     if len(entries) % ENTRY_SIZE:
         raise ValueError("not whole entries")
-    if not (0 <= expire_ms <= OFFSET_MAX and 0 <= priority <= 255 and 0 <= flags <= 255):
-        raise ValueError("expiry, priority or flags do not fit an entry")
-    tail = EXPIRY.pack(expire_ms >> 16, expire_ms & 0xFFFF, priority, flags, 0)
+    if not (
+        0 <= store_ms <= OFFSET_MAX
+        and 0 <= priority <= 255
+        and 0 <= flags <= 255
+        and 0 <= ttl_code <= TTL_CODE_MAX
+    ):
+        raise ValueError("time, priority, flags or time to live do not fit an entry")
+    tail = LIFE.pack(store_ms >> 32, store_ms & 0xFFFF_FFFF, priority, flags, ttl_code)
     return b"".join(
         bytes(entries[at : at + ENTRY_SIZE]) + tail for at in range(0, len(entries), ENTRY_SIZE)
     )
@@ -336,3 +345,38 @@ def fit(entries: Memory, stride: int, count_max: int, bytes_max: int) -> int:
             break
         count += 1
     return count
+
+
+def expired(entries: Memory, now_ms: int, ttl_code: int) -> tuple[int, int, int]:
+    """What of a queue's private entries has expired, from the first on.
+
+    Args:
+        ttl_code: the queue's time to live, as in an entry; the lower of both counts.
+
+    Returns:
+        How many at the start have expired; how many behind them have not, up to the next that has;
+        when the first of those expires (-1: never, or there is none).
+
+    Raises:
+        ValueError: not whole private entries, or a number that does not fit.
+    """
+    if len(entries) % PRIVATE_ENTRY_SIZE:
+        raise ValueError("not whole entries")
+    if not (0 <= now_ms <= OFFSET_MAX and 0 <= ttl_code <= TTL_CODE_MAX):
+        raise ValueError("time or time to live do not fit an entry")
+    gone = live = 0
+    due_ms = -1
+    for at in range(ENTRY_SIZE, len(entries), PRIVATE_ENTRY_SIZE):
+        high, low, _priority, _flags, code = LIFE.unpack_from(entries, at)
+        if ttl_code and (code == 0 or ttl_code < code):
+            code = ttl_code
+        ends_ms = (high << 32 | low) + code - 1 if code else -1
+        if code and ends_ms <= now_ms:
+            if live:
+                break
+            gone += 1
+            continue
+        if not live:
+            due_ms = ends_ms
+        live += 1
+    return gone, live, due_ms

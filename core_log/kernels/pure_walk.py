@@ -19,14 +19,20 @@ from core_log.kernels.batch import (
     RECORD_BODY_AT,
     RECORD_BODY_SIZE_AT,
     RECORD_POSITION_AT,
+    RECORD_STORE_MS_AT,
     RECORD_SYSTEM_FLAG_AT,
 )
 from core_log.kernels.layout import (
     ENTRY_SIZE,
     NO_BATCH,
+    OFFSET_MAX,
     PRIVATE_ENTRY_SIZE,
     PROPERTY_BATCH,
     PROPERTY_BATCH_SIZE,
+    PROPERTY_CONSTANT,
+    PROPERTY_CONSTANT_SIZE,
+    PROPERTY_LIFE,
+    PROPERTY_LIFE_SIZE,
     PROPERTY_OF,
     PROPERTY_TAGS,
     RECORD_SIZE_MIN,
@@ -45,6 +51,7 @@ from core_log.kernels.pure import (
     DISPATCH_START,
     ENTRY,
     INT,
+    LIFE,
     LONG,
     Memory,
     check_entries,
@@ -58,6 +65,8 @@ SIZE_AND_MAGIC: Final = struct.Struct(">II")
 BATCH_START: Final = PROPERTY_BATCH + b"\x01"
 OF_START: Final = PROPERTY_OF + b"\x01"
 TAGS_START: Final = PROPERTY_TAGS + b"\x01"
+CONSTANT_START: Final = PROPERTY_CONSTANT + b"\x01"
+LIFE_START: Final = PROPERTY_LIFE + b"\x01"
 HEX: Final = frozenset(b"0123456789abcdef")
 
 # --- checking -------------------------------------------------------------------------------
@@ -200,7 +209,8 @@ def _targets(memory: Memory, at: int, size: int) -> bytes:
 
 
 def _entry_of(memory: Memory, at: int, size: int) -> tuple[bytes, bool]:
-    """The entry of a sound record, and whether it is a continuation (of another record)."""
+    """The private entry of a sound record (an own one is its start), and whether the record is a
+    continuation (of another record)."""
     start = _properties_start(memory, at)
     properties = bytes(memory[start : at + size])
     of_end = len(OF_START) + 2 * ENTRY_SIZE
@@ -211,9 +221,29 @@ def _entry_of(memory: Memory, at: int, size: int) -> tuple[bytes, bool]:
     ):
         digits = properties[len(OF_START) : of_end]
         if HEX.issuperset(digits):
-            return bytes.fromhex(digits.decode()), True
+            life = _life(memory, at, properties, of_end + 1)
+            return bytes.fromhex(digits.decode()) + life, True
     position = LONG.unpack_from(memory, at + RECORD_POSITION_AT)[0]
-    return ENTRY.pack(position, size, _tag_hash(properties)), False
+    life_at = PROPERTY_CONSTANT_SIZE if properties.startswith(CONSTANT_START) else len(properties)
+    life = _life(memory, at, properties, life_at)
+    return ENTRY.pack(position, size, _tag_hash(properties)) + life, False
+
+
+def _life(memory: Memory, at: int, properties: bytes, life_at: int) -> bytes:
+    """The second part of the private entry: the record's store time, and the `PMQ_X` that may
+    stand at `life_at` of its properties."""
+    store_ms = LONG.unpack_from(memory, at + RECORD_STORE_MS_AT)[0] & OFFSET_MAX
+    ttl_code = priority = 0
+    start = life_at + len(LIFE_START)
+    end = life_at + PROPERTY_LIFE_SIZE - 1
+    digits = properties[start:end]
+    if (
+        properties.startswith(LIFE_START, life_at)
+        and properties[end : end + 1] == b"\x02"
+        and HEX.issuperset(digits)
+    ):
+        ttl_code, priority = int(digits[:8], 16), int(digits[8:], 16)
+    return LIFE.pack(store_ms >> 32, store_ms & 0xFFFF_FFFF, priority, 0, ttl_code)
 
 
 def _has_topic(memory: Memory, properties: int, topic: bytes) -> bool:
@@ -267,7 +297,7 @@ def dispatch(memory: Memory, start: int, end: int, tables: dict[int, list[object
                     return at
                 entries = table[3]
                 assert isinstance(entries, bytearray)
-                entries += entry if own else entry + bytes(PRIVATE_ENTRY_SIZE - ENTRY_SIZE)
+                entries += entry[:stride]
                 table[2] = offset + 1
         at += size
     return -1

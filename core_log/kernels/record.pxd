@@ -16,6 +16,7 @@ from core_log.kernels.numbers cimport get32, get64
 cdef enum:
     POSITION_AT = 28
     SYSTEM_FLAG_AT = 36
+    STORE_MS_AT = 56
     BODY_SIZE_AT = 84
     BODY_AT = 88
     PROPERTY_CRC_SIZE = 20
@@ -30,6 +31,10 @@ cdef enum:
     CRC_START_SIZE = 9
     OF_START_SIZE = 7
     TAGS_START_SIZE = 5
+    CONSTANT_START_SIZE = 6
+    CONSTANT_SIZE = 11
+    LIFE_START_SIZE = 6
+    LIFE_SIZE = 17
     SYSTEM_TOPIC_SIZE = 20
     STOP_END = 0
     STOP_SHORT = 1
@@ -48,6 +53,8 @@ cdef extern from *:
     #define POLYMQ_CRC_START "__CRC32#\001"
     #define POLYMQ_OF_START "PMQ_OF\001"
     #define POLYMQ_TAGS_START "TAGS\001"
+    #define POLYMQ_CONSTANT_START "PMQ_P\001"
+    #define POLYMQ_LIFE_START "PMQ_X\001"
     #define POLYMQ_SYSTEM_TOPIC "RMQ_SYS_POLYMQ_STATE"
     """
     const char *BATCH_START "POLYMQ_BATCH_START"
@@ -55,6 +62,8 @@ cdef extern from *:
     const char *CRC_START "POLYMQ_CRC_START"
     const char *OF_START "POLYMQ_OF_START"
     const char *TAGS_START "POLYMQ_TAGS_START"
+    const char *CONSTANT_START "POLYMQ_CONSTANT_START"
+    const char *LIFE_START "POLYMQ_LIFE_START"
     const char *SYSTEM_TOPIC "POLYMQ_SYSTEM_TOPIC"
     uint32_t MAGIC_V1 "0xDAA320A7u"
     uint32_t MAGIC_BLANK "0xCBD43194u"

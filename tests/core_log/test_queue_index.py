@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from core_log.errors import CorruptRecord, StorageFailed, StorageFull
+from core_log.kernels import expired
 from core_log.queue_index import MemoryIndex, QueueIndex, widen
 from core_log.settings import StoreSettings
 from tests.harness.files import NOTHING, FailingFiles, MemoryFiles
@@ -25,20 +26,51 @@ def entry(position: int, size: int = 100, tag: int = -7) -> bytes:
 # --- entries ----------------------------------------------------------------------------------
 
 
-def test_a_private_entry_says_when_it_expires_and_how_important_it_is() -> None:
-    wide = widen(entry(5) + entry(9), expire_ms=0x0102_0304_0506, priority=7, flags=0x81)
+def test_a_private_entry_says_how_old_a_message_is_and_how_long_it_lives() -> None:
+    wide = widen(
+        entry(5) + entry(9), store_ms=0x0102_0304_0506, priority=7, flags=0x81, ttl_code=0xA0B0C0D0
+    )
     assert len(wide) == 64
     for at, position in ((0, 5), (32, 9)):
         assert wide[at : at + 20] == entry(position)
-        assert wide[at + 20 : at + 32] == bytes((1, 2, 3, 4, 5, 6, 7, 0x81, 0, 0, 0, 0))
+        assert wide[at + 20 : at + 32] == bytes((1, 2, 3, 4, 5, 6, 7, 0x81, 0xA0, 0xB0, 0xC0, 0xD0))
 
 
 def test_widening_refuses_what_does_not_fit() -> None:
-    for expiry, priority, flags in ((1 << 48, 0, 0), (-1, 0, 0), (0, 256, 0), (0, 0, 256)):
+    for numbers in (
+        (1 << 48, 0, 0, 0),
+        (-1, 0, 0, 0),
+        (0, 256, 0, 0),
+        (0, 0, 256, 0),
+        (0, 0, 0, 1 << 32),
+    ):
         with pytest.raises(ValueError, match="do not fit an entry"):
-            widen(entry(1), expiry, priority, flags)
+            widen(entry(1), *numbers)
     with pytest.raises(ValueError, match="not whole entries"):
         widen(entry(1)[:-1])
+
+
+def test_what_has_expired_is_told_from_entries() -> None:
+    """The lower of both times to live counts; an end is named up to which none has expired."""
+    entries = b"".join(
+        (
+            widen(entry(1), 1000, ttl_code=1),  # expired with its arrival
+            widen(entry(2), 1000, ttl_code=501),
+            widen(entry(3), 1000),
+            widen(entry(4), 1000, ttl_code=5001),
+            widen(entry(5), 1000, ttl_code=101),  # behind: not at the head, and expired
+            widen(entry(6), 1000),
+        )
+    )
+    assert expired(entries, 1499, 0) == (1, 3, 1500)
+    assert expired(entries, 1500, 0) == (2, 2, -1)
+    assert expired(entries[64:], 1500, 0) == (0, 2, -1)
+    assert expired(entries[96:], 1500, 0) == (0, 1, 6000)
+    assert expired(entries, 1500, 1001) == (2, 2, 2000)
+    assert expired(entries, 9999, 1001) == (6, 0, -1)
+    assert expired(b"", 5, 0) == (0, 0, -1)
+    with pytest.raises(ValueError, match="not whole entries"):
+        expired(bytes(31), 0, 0)
 
 
 # --- in memory --------------------------------------------------------------------------------

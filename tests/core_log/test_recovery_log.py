@@ -6,6 +6,7 @@ from __future__ import annotations
 import pytest
 
 from core_log.errors import StoreCorrupt
+from core_log.record import RecordTemplate
 from core_log.settings import StoreSettings
 from tests.harness.damage import (
     FIRST,
@@ -18,7 +19,16 @@ from tests.harness.damage import (
     written_store,
 )
 from tests.harness.files import EVERYTHING, NOTHING, MemoryFiles
-from tests.harness.stores import DIRECTORY, MESSAGE_SIZE, TINY, Bench, numbered, recover_only
+from tests.harness.stores import (
+    DIRECTORY,
+    LIVES,
+    MESSAGE_SIZE,
+    TEMPLATE,
+    TINY,
+    Bench,
+    numbered,
+    recover_only,
+)
 
 # --- the tail ---------------------------------------------------------------------------------
 
@@ -295,10 +305,13 @@ def test_an_incomplete_atomic_batch_goes_as_a_whole() -> None:
     check_recovered(files, numbered(0, 6))
 
 
-def test_a_message_with_many_queues_is_rebuilt_in_all_of_them() -> None:
+@pytest.mark.parametrize("template", [TEMPLATE, LIVES])
+def test_a_message_with_many_queues_is_rebuilt_in_all_of_them(template: RecordTemplate) -> None:
+    """Its age, its time to live and its priority, too, also where the list of queues goes on."""
     files = MemoryFiles()
     settings = StoreSettings(segment_bytes=1 << 18)
     bench = Bench(files, settings=settings)
+    bench.template = template
     bench.publish(numbered(0, 3), wide=600)
     bench.flush()
     found = Bench(files.after_crash(NOTHING), settings=settings)

@@ -85,6 +85,10 @@ def templates(draw: st.DrawFn) -> RecordTemplate:
     )
 
 
+LIVES = st.sampled_from(
+    (b"", b"PMQ_X\x010a0b0c0d0e\x02", b"PMQ_X\x010a0b0c0dxx\x02", b"PMQ_X\x01", b"PMQ_X\x01ff\x02")
+)
+
 TARGETS = st.lists(
     st.tuples(
         st.integers(0, 0xFFFF_FFFF) | st.integers(-1, 1 << 40),
@@ -188,7 +192,9 @@ def logs(draw: st.DrawFn) -> tuple[bytearray, bytes, int]:
     template = draw(templates())
     if draw(st.booleans()):
         kind = draw(st.sampled_from((b"PMQ_OF\x01" + b"0a" * 20 + b"\x02", b"PMQ_E\x010\x02")))
-        template = RecordTemplate(SYSTEM_TOPIC, 0, kind)
+        template = RecordTemplate(SYSTEM_TOPIC, 0, kind + draw(LIVES))
+    elif draw(st.booleans()):
+        template = RecordTemplate(b"t", 0, b"PMQ_P\x01001c\x02" + draw(LIVES))
     memory, entries = written(
         draw(batches()), template, targets, draw(st.lists(suffix, max_size=3)), position
     )
@@ -301,10 +307,28 @@ def test_reads_are_planned_alike(
     st.integers(-1, 1 << 49),
     st.integers(-1, 256),
     st.integers(-1, 256),
+    st.integers(-1, 1 << 33),
 )
-def test_entries_are_widened_alike(noise: bytes, expire: int, priority: int, flags: int) -> None:
-    same("widen", WRITING, noise, expire, priority, flags)
-    same("widen", WRITING, noise[: len(noise) // 20 * 20], expire, priority, flags)
+def test_entries_are_widened_alike(
+    noise: bytes, store_ms: int, priority: int, flags: int, ttl_code: int
+) -> None:
+    for entries in (noise, noise[: len(noise) // 20 * 20]):
+        same("widen", WRITING, entries, store_ms, priority, flags, ttl_code)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 99), st.integers(0, 99)), max_size=8),
+    st.integers(-1, 250),
+    st.integers(0, 99) | st.integers(-1, 1 << 33),
+    st.binary(max_size=40),
+)
+def test_entries_expire_alike(
+    times: list[tuple[int, int]], now_ms: int, ttl_code: int, noise: bytes
+) -> None:
+    entries = b"".join(pure.widen(bytes(20), stored, 0, 0, code) for stored, code in times)
+    same("expired", WRITING, entries, now_ms, ttl_code)
+    same("expired", WRITING, entries + noise, now_ms, ttl_code)
+    same("expired", WRITING, noise * 32, now_ms * 1000, ttl_code)
 
 
 @given(st.text() | st.text(st.characters(codec=None)))

@@ -53,6 +53,15 @@ TEMPLATE: Final = RecordTemplate(
     extra_kind=EXTRA_BASE64,
     extra_name=b"PMQ_X",
 )
+LIVES: Final = RecordTemplate(
+    b"sensors",
+    0,
+    encode_properties({"PMQ_P": "001c", "PMQ_X": "0102030407", "TAGS": "room1.temp"}),
+    java_hash("room1.temp"),
+    extra_kind=EXTRA_BASE64,
+    extra_name=b"PMQ_X",
+)
+"""Messages with a time to live and a priority, as their private entries have them, too."""
 
 
 class Bench:
@@ -76,6 +85,7 @@ class Bench:
             directory, files=files, clock_ms=lambda: self.now_ms, settings=settings
         )
         self.own = self.store.index(OWN, 20)
+        self.template = TEMPLATE
         self.private = [self.store.index(number, 32) for number in PRIVATE]
         self.sent = list(sent)
         self.promised = len(self.sent)
@@ -92,10 +102,12 @@ class Bench:
         """Let the queues take what was appended."""
         for span in spans:
             self.own.append(span.entries)
+            life = (7, 0, 0x0102_0304) if self.template is LIVES else (0, 0, 0)
+            private = widen(span.entries, self.now_ms, *life)
             for queue in self.private:
-                queue.append(widen(span.entries))
+                queue.append(private)
             for number in range(100, 100 + wide):
-                self.store.index(number, 32).append(widen(span.entries))
+                self.store.index(number, 32).append(private)
 
     def publish(self, bodies: Sequence[bytes], *, extra: bytes = b"e", wide: int = 0) -> list[Span]:
         """One run of messages."""
@@ -106,7 +118,7 @@ class Bench:
             batch.add((0, 0), (at, len(body)), (len(batch.buffer) - len(extra), len(extra)))
             at += len(body)
         spans = self.store.log.append_run(
-            TEMPLATE,
+            self.template,
             batch,
             0,
             batch.count,
@@ -124,7 +136,7 @@ class Bench:
         spans = self.store.log.append_atomic(
             [
                 RecordParts(
-                    template=TEMPLATE,
+                    template=self.template,
                     body=body,
                     targets=[(number, offset + index) for number, offset in targets],
                 )
