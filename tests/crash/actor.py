@@ -199,7 +199,7 @@ class Actor:
             self.attempted.add(span, wide)
             self.own.append(span.entries)
             for queue in queues:
-                queue.append(widen(span.entries))
+                queue.append(widen(span.entries, NOW_MS))
 
     # --- the disk -------------------------------------------------------------------------------
 

@@ -27,7 +27,7 @@ from core_log.queue_index import Index, widen
 from core_log.recovery import RecoveryReport
 from core_log.settings import StoreSettings
 from core_log.store import Store
-from tests.crash.actor import Actor, Attempted, open_store
+from tests.crash.actor import NOW_MS, Actor, Attempted, open_store
 from tests.crash.disk import Disk
 from tests.crash.losses import NOTHING
 from tests.harness.stores import DIRECTORY, OWN, PRIVATE, recover_only
@@ -127,7 +127,9 @@ def _check_queue(store: Store, number: int, places: Sequence[int], attempted: At
     demand(index.end_offset == len(places), f"(c) {where} ends at {index.end_offset}")
     expected = b"".join([attempted.entries[place] for place in places])
     found = entries_of(index)
-    demand(found == (expected if number == OWN else widen(expected)), f"(c) {where} differs")
+    demand(
+        found == (expected if number == OWN else widen(expected, NOW_MS)), f"(c) {where} differs"
+    )
     if number != OWN:
         return
     records = b""
