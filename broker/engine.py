@@ -13,17 +13,21 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import secrets
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from broker.admission import Admission
 from broker.core import SYSTEM_FLAG_STATE, Core, Scheduler
 from broker.cursor import Cursor
 from broker.errors import Reason, Refused, StorageFailed
 from broker.exchanges import Exchanges
 from broker.journal import OP_TAG, STATE_TOPIC, Op, Touched
 from broker.limits import Limits
+from broker.logins import Hashers, Logins
 from broker.moves import QOS2_PROPERTY, Moves, settled_by
 from broker.port import (
+    BrokerPort,
     Consumer,
     Delivery,
     Durability,
@@ -40,6 +44,7 @@ from broker.port import (
     TopicInfo,
     Words,
 )
+from broker.readers import QueueReaders
 from broker.reading import Readers
 from broker.records import PREFIX_HEAD_SIZE, TAGS, parse_properties
 from broker.retained import ENTRY, Retained
@@ -49,6 +54,7 @@ from broker.state_db import Row, StateDb
 from broker.topic_settings import TopicSettings
 from broker.topics import RETAIN_PROPERTY, TopicRoute, Topics, TopicTemplate
 from broker.transactions import Transactions
+from broker.users import Users
 from core_log.kernels.batch import EXTRA_NONE, Batch
 from core_log.record import Record
 from core_log.store import Store
@@ -65,6 +71,9 @@ class Engine:
         new_name: makes random names (server-named queues).
         state_db: where the folded state is cached; None to fold the log at each start.
         topic_defaults: the settings of topics for which nothing else was chosen.
+        hashers: threads for passwords; by default those that read.
+        random_bytes: for secrets that last as long as the process.
+        strangers: whether clients are let in while there are no users.
     """
 
     def __init__(
@@ -78,6 +87,9 @@ class Engine:
         limits: Limits | None = None,
         state_db: StateDb | None = None,
         topic_defaults: TopicSettings | None = None,
+        hashers: Hashers | None = None,
+        random_bytes: Callable[[int], bytes] = secrets.token_bytes,
+        strangers: bool = True,
     ) -> None:
         self.core = Core(
             store=store,
@@ -92,6 +104,17 @@ class Engine:
         self.exchanges = Exchanges(self.core, self.topics_, self.moves, new_name)
         self.sessions = Sessions(self.core, self.topics_, self.retained)
         self.transactions = Transactions(self.core, self.topics_)
+        self.users = Users(self.core)
+        self.logins = Logins(
+            users=self.users,
+            scheduler=scheduler,
+            hashers=hashers or readers,
+            now=lambda: clock_ms() / 1000,
+            limits=self.core.limits,
+            secret=random_bytes(32),
+        )
+        self.readers = QueueReaders()
+        self.admission = Admission(self, self.users, self.logins, strangers=strangers)
         self._documents: dict[str, dict[str, Mapping[str, Any]]] = {}
         self._state_db = state_db
         self.core.journal.handle("doc", self._apply_document)
@@ -393,9 +416,40 @@ class Engine:
 
     # --- users ----------------------------------------------------------------------------
 
-    def authenticate(self, user: str | None, password: bytes | None) -> str:
-        """See `BrokerPort.authenticate`. Without configured users everybody is who they say."""
-        return user or "anonymous"
+    def authenticate(
+        self,
+        user: str | None,
+        password: bytes | None,
+        address: str,
+        answer: Callable[[str | Refused], None],
+    ) -> None:
+        """See `BrokerPort.authenticate`."""
+        self.admission.authenticate(user, password, address, answer)
+
+    def listener_principal(self, user: str) -> str:
+        """See `BrokerPort.listener_principal`."""
+        return self.admission.listener_principal(user)
+
+    def for_principal(self, principal: str, client_id: str | None = None) -> BrokerPort:
+        """See `BrokerPort.for_principal`."""
+        return self.admission.for_principal(principal, client_id)
+
+    def for_owner(self, principal: str) -> BrokerPort:
+        """See `BrokerPort.for_owner`."""
+        return self.admission.for_owner(principal)
+
+    def enter(self, expelled: Callable[[str], None]) -> Callable[[], None]:
+        """See `BrokerPort.enter`: a connection that came in while there were no users."""
+        return self.admission.enter(None, expelled)
+
+    def check_publish(self, topic: str, tag: str | None, *, every_tag: bool = False) -> None:
+        """See `BrokerPort.check_publish`."""
+
+    def check_read(self, words: Words) -> None:
+        """See `BrokerPort.check_read`."""
+
+    def check_admin(self, words: Words) -> None:
+        """See `BrokerPort.check_admin`."""
 
     # --- snapshots ------------------------------------------------------------------------
 
@@ -442,6 +496,10 @@ class Engine:
             value = None if group is None else {"q": group.queue.number, **group.cursor.snapshot()}
         elif kind == "session":
             value = self.sessions.state.row(key)
+        elif kind == "user":
+            value = self.users.row_user(key)
+        elif kind == "rule":
+            value = self.users.row_rule(key)
         elif kind == "retained":
             entry = self.retained.get(tuple(key.split("\x00")))
             value = None if entry is None else list(ENTRY.unpack(entry)[:2])
@@ -491,6 +549,10 @@ class Engine:
             self.sessions.state.load(key, value)
         for key, (position, size) in rows.get("retained", {}).items():
             self.retained.set(tuple(key.split("\x00")), position, size)
+        for key, value in rows.get("user", {}).items():
+            self.users.load_user(key, value)
+        for key, value in rows.get("rule", {}).items():
+            self.users.load_rule(key, value)
         for key, value in rows.get("document", {}).items():
             self._load_document(key, value)
 

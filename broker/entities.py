@@ -69,6 +69,7 @@ class NamedQueue:
         "name",
         "owner",
         "queue",
+        "user",
     )
 
     def __init__(self, name: str, queue: Queue, group: Group, value: Mapping[str, Any]) -> None:
@@ -79,6 +80,8 @@ class NamedQueue:
         self.exclusive: bool = value["exclusive"]
         self.auto_delete: bool = value["auto_delete"]
         self.arguments: Mapping[str, Any] = value["arguments"]
+        self.user: str = value.get("u", "")
+        """Who declared it, for the quota; empty before there were users."""
         self.owner: object = None
         """The connection that an exclusive queue belongs to."""
         self.bindings: dict[BindingKey, Words] = {}
@@ -105,6 +108,16 @@ class NamedQueue:
             auto_delete=self.auto_delete,
             arguments=self.arguments,
         )
+
+
+def place_of(exchange: str, routing_key: str) -> tuple[str, str | None]:
+    """Topic and tag of what is published to `exchange` with this key."""
+    if not exchange:
+        return routing_key, None
+    if exchange == ROOT_EXCHANGE:
+        topic, separator, tag = routing_key.partition(".")
+        return topic.replace("/", "."), tag if separator else None
+    return exchange, routing_key or None
 
 
 def binding_words(exchange: Exchange, routing_key: str) -> Words:

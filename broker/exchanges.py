@@ -28,11 +28,11 @@ from broker.entities import (
     Exchange,
     NamedQueue,
     binding_words,
+    place_of,
 )
 from broker.errors import Reason, Refused
 from broker.journal import Op, Touched
 from broker.moves import Moves
-from broker.names import ROOT_EXCHANGE
 from broker.port import (
     Consumer,
     Delivery,
@@ -74,6 +74,11 @@ class _AutoDeleting:
         self.entities.consumer_left(self.queue, self.hold)
 
     @property
+    def active(self) -> bool:
+        """Whether messages may still come."""
+        return self.hold.active
+
+    @property
     def group(self) -> Group:
         """What it holds messages of (for moves)."""
         return self.hold.group
@@ -92,6 +97,8 @@ class Exchanges:
         """Makes up the random part of a server-named queue."""
         self.exchanges: dict[str, Exchange] = {}
         self.queues: dict[str, NamedQueue] = {}
+        self.counts: dict[str, int] = {}
+        """Queues by the user that declared them; users without one are not in it."""
         for name, kind in PREDECLARED.items():
             self.exchanges[name] = Exchange(
                 name,
@@ -217,8 +224,9 @@ class Exchanges:
         auto_delete: bool,
         arguments: Mapping[str, Any],
         owner: object,
+        user: str = "",
     ) -> tuple[QueueInfo, Position]:
-        """See `BrokerPort.declare_queue`."""
+        """See `BrokerPort.declare_queue`. `user`: whose quota it counts for."""
         value = {
             "durable": durable,
             "exclusive": exclusive,
@@ -234,7 +242,7 @@ class Exchanges:
             return existing.info(), Position(0)
         elif name.startswith(("amq.", SUBSCRIPTION_PREFIX)):
             raise Refused(Reason.FORBIDDEN, f"queue name '{name}' contains a reserved prefix")
-        position = self._create_queue(name, value, owner)
+        position = self._create_queue(name, {**value, "u": user} if user else value, owner)
         self._bind(self.queues[name], ("", name, "{}"), (name,))
         return self.queues[name].info(), max(position, self._position(durable))
 
@@ -285,6 +293,7 @@ class Exchanges:
             return []
         for words in found.bindings.values():
             self.topics.router.unsubscribe(words, found.queue)
+        self._count(found.user, -1)
         self.core.drop_group(found.group)
         if found.queue.durable:
             self.core.store.drop_index(found.queue.number)
@@ -463,10 +472,7 @@ class Exchanges:
             raise Refused(
                 Reason.FORBIDDEN, f"cannot publish to internal exchange '{exchange}' in vhost '/'"
             )
-        if exchange == ROOT_EXCHANGE:
-            topic, separator, tag = routing_key.partition(".")
-            return self.topics.route(topic.replace("/", "."), tag if separator else None)
-        return self.topics.route(exchange, routing_key or None)
+        return self.topics.route(*place_of(exchange, routing_key))
 
     def dead_letter_route(self, exchange: str, routing_key: str) -> TopicRoute | None:
         """See `dead_letters.Places`."""
@@ -503,6 +509,7 @@ class Exchanges:
         settings = settings_of(name, found.arguments)
         if settings is not PLAIN:
             group.rules = QueueRules(self.dead_letters, name, settings)
+        self._count(found.user, 1)
         for key, words in value.get("bindings", ()):
             self._load_binding(found, tuple(key), tuple(words))
 
@@ -512,7 +519,16 @@ class Exchanges:
         if found is None or not found.queue.durable:
             return None
         bindings = [[list(key), list(words)] for key, words in found.bindings.items()]
-        return {**found.value(), "n": found.queue.number, "bindings": bindings}
+        row = {**found.value(), "n": found.queue.number, "bindings": bindings}
+        return {**row, "u": found.user} if found.user else row
+
+    def _count(self, user: str, change: int) -> None:
+        if user:
+            count = self.counts.get(user, 0) + change
+            if count:
+                self.counts[user] = count
+            else:
+                del self.counts[user]
 
     def reopen(self) -> None:
         """After a restart: requeue what connections held; forget bindings to exchanges that went

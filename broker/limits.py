@@ -48,5 +48,32 @@ class Limits:
     """Timers that run in one loop iteration; each looks at one queue, some microseconds long."""
     timer_sleep_seconds_max: float = 60.0
     """How late a timer may be after the wall clock was set forward."""
+    users_max: int = 100_000
+    """A user per device of a large fleet; each is about 300 bytes."""
+    roles_per_user_max: int = 32
+    """Every role's rules are looked through for each new place that a client uses."""
+    rules_max: int = 200_000
+    """Two for each user; more of them belong into roles, with `{user}` and `{client_id}`."""
+    rules_per_subject_max: int = 1_000
+    """Likewise: a decision looks at them one by one, a microsecond each."""
+    rule_sets_max: int = 10_000
+    """Principals whose rules are kept put together; made anew for the others when they come."""
+    ports_kept_max: int = 1_000
+    """Principals whose checked view of the engine is kept between two HTTP requests."""
+    logins_pending_max: int = 256
+    """Logins that wait for their hash: at 50 ms and two at a time the last waits six seconds, and
+    clients give up after ten."""
+    login_cache_max: int = 10_000
+    """Logins remembered, 200 bytes each."""
+    login_cache_seconds: float = 60.0
+    """How long a login is remembered: one hash a minute for a client that speaks HTTP."""
+    login_failures_max: int = 5
+    """Of one (address, user) before the next has to wait: who mistypes does not notice."""
+    login_failure_seconds: float = 60.0
+    """How long a failure counts."""
+    login_delay_seconds_max: float = 60.0
+    """The longest wait: 1,440 guesses a day."""
+    login_failures_kept_max: int = 10_000
+    """Pairs of (address, user) that are kept, the least recent are forgotten first."""
     snapshot_seconds: float = 5.0
     """How often the folded state and the indexes are saved, so that a restart replays little."""

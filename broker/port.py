@@ -272,6 +272,10 @@ class SessionLink(Protocol):
     def taken_over(self) -> None:
         """Another connection took the session [MQTT-3.1.4-2]: close this one, send its will."""
 
+    def expelled(self, why: str) -> None:
+        """The client may not have this session or what it subscribed to any more: close the
+        connection. MQTT 3.1.1 has no other way to tell it."""
+
 
 class Session(Protocol):
     """An MQTT session. All packet ids here are ranges: first id and count, wrapping at 65,535."""
@@ -616,5 +620,55 @@ class BrokerPort(Protocol):
 
     # --- users ----------------------------------------------------------------------------
 
-    def authenticate(self, user: str | None, password: bytes | None) -> str:
-        """The principal of these credentials. Raises Refused: NOT_AUTHENTICATED."""
+    def authenticate(
+        self,
+        user: str | None,
+        password: bytes | None,
+        address: str,
+        answer: Callable[[str | Refused], None],
+    ) -> None:
+        """Who is it? `answer` is called once with the principal, or with Refused:
+        NOT_AUTHENTICATED, LIMIT (come again). At once or later, for passwords are checked in
+        threads and guesses wait: take nothing from the client meanwhile.
+
+        Args:
+            user, password: None where the client named none.
+            address: the client's address without its port.
+        """
+
+    def listener_principal(self, user: str) -> str:
+        """The principal of all connections of a listener whose protocol knows no login: the user
+        that the configuration names, or nobody (an empty name)."""
+
+    def for_principal(self, principal: str, client_id: str | None = None) -> BrokerPort:
+        """The port that a client uses from its login on: its operations are those that it may do,
+        and raise Refused: FORBIDDEN otherwise. Ask for it in the call that authenticated.
+
+        Args:
+            client_id: of an MQTT client; rules may name it.
+        """
+
+    def for_owner(self, principal: str) -> BrokerPort:
+        """The same for what outlives its client's connection (an HTTP subscription): it goes on
+        to be right when the first user comes or the last one goes."""
+
+    def enter(self, expelled: Callable[[str], None]) -> Callable[[], None]:
+        """A connection of this port's principal is there. Call what is returned when it is gone.
+
+        Args:
+            expelled: called, maybe within another operation, when the connection has to end.
+
+        Raises:
+            Refused: LIMIT, the user has too many connections.
+        """
+
+    def check_publish(self, topic: str, tag: str | None, *, every_tag: bool = False) -> None:
+        """For what is published later, such as a will, or dead letters, which keep whatever tag
+        they have (`every_tag`). Raises Refused: FORBIDDEN."""
+
+    def check_read(self, words: Words) -> None:
+        """Whether all that the filter matches may be read. Raises Refused: FORBIDDEN."""
+
+    def check_admin(self, words: Words) -> None:
+        """Whether everything may be administered that the filter matches. Raises Refused:
+        FORBIDDEN."""

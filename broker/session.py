@@ -29,6 +29,7 @@ from broker.queues import Group, Hold, Queue
 from broker.unacked import Unacked
 
 if TYPE_CHECKING:
+    from broker.permitted import Permitted
     from broker.sessions import Sessions
 
 PACKET_IDS: Final = 65_535
@@ -137,6 +138,8 @@ class MqttSession:
         self.number = number
         """0 for a clean session, which leaves no trace in the log."""
         self.principal = principal
+        self.guard: Permitted | None = None
+        """Whose rights the connected client has; None where nothing is checked."""
         self.present = False
         self.position = Position(0)
         self.link: SessionLink | None = None
@@ -342,8 +345,22 @@ class MqttSession:
 
     # --- subscriptions ------------------------------------------------------------------------
 
+    def keep(self, subscription: Subscription) -> None:
+        """A subscription that is new: from now on it is one of the session's."""
+        self.subscriptions[subscription.words] = subscription
+        self.sessions.count_subscriptions(self.principal, 1)
+
+    def forget(self, words: Words) -> Subscription | None:
+        """The subscription is none any more; returns it, if there was one."""
+        found = self.subscriptions.pop(words, None)
+        if found is not None:
+            self.sessions.count_subscriptions(self.principal, -1)
+        return found
+
     def subscribe(self, words: Words, qos: int) -> Position:
         """See `port.Session`."""
+        if self.guard is not None:
+            self.guard.check_subscribe(self, words)
         return self.sessions.subscribe(self, words, qos)
 
     def unsubscribe(self, words: Words) -> Position:
@@ -379,6 +396,7 @@ class MqttSession:
     def disconnect(self) -> None:
         """See `port.Session`."""
         self.link = None
+        self.guard = None
         self.connection_number += 1
         for subscription in self.subscriptions.values():
             if not subscription.durable:

@@ -63,8 +63,12 @@ class SessionState:
 
     def _apply_session_end(self, op: Op) -> Touched:
         session = self.by_number.pop(op["n"], None)
-        if session is not None and self.by_client.get(session.client_id) is session:
-            del self.by_client[session.client_id]
+        if session is not None:
+            for words in list(session.subscriptions):
+                session.forget(words)
+            self._sessions.count_session(session.principal, -1)
+            if self.by_client.get(session.client_id) is session:
+                del self.by_client[session.client_id]
         return [("session", str(op["n"]))]
 
     def _apply_filter(self, op: Op) -> Touched:
@@ -88,7 +92,7 @@ class SessionState:
         subscription = session.subscriptions.get(words)
         if subscription is None:
             subscription = Subscription(session, words, op["q"])
-            session.subscriptions[words] = subscription
+            session.keep(subscription)
         subscription.qos = op["q"]
         touched = [("session", str(session.number))]
         if op["g"] and subscription.group is None:
@@ -101,7 +105,7 @@ class SessionState:
 
     def _apply_unsubscribe(self, op: Op) -> Touched:
         session = self.by_number.get(op["s"])
-        subscription = session.subscriptions.pop(tuple(op["w"]), None) if session else None
+        subscription = session.forget(tuple(op["w"])) if session is not None else None
         if session is None or subscription is None:
             return []
         touched = [("session", str(session.number))]
@@ -164,11 +168,12 @@ class SessionState:
         session = MqttSession(self._sessions, value["c"], number=number, principal=value["u"])
         self.by_number[number] = session
         self.by_client[value["c"]] = session
+        self._sessions.count_session(session.principal, 1)
         session.inbound.update(value.get("in", ()))
         session.releasing.update(dict.fromkeys(value.get("rel", ())))
         for words, qos, group_number in value.get("subs", ()):
             subscription = Subscription(session, tuple(words), qos)
-            session.subscriptions[tuple(words)] = subscription
+            session.keep(subscription)
             group = self.core.groups.get(group_number)
             if group is not None:
                 subscription.group = group

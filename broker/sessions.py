@@ -34,6 +34,10 @@ class Sessions:
         self.core = core
         self.topics = topics
         self.retained = retained
+        self.subscription_counts: dict[str, int] = {}
+        """Subscriptions of all sessions by principal."""
+        self.counts: dict[str, int] = {}
+        """Persistent sessions by principal."""
         self.state = SessionState(core, topics, self)
         self.by_client = self.state.by_client
         self.by_number = self.state.by_number
@@ -94,9 +98,30 @@ class Sessions:
 
     def ended(self, session: MqttSession) -> None:
         """A clean session's connection is gone."""
-        session.subscriptions.clear()
+        for words in list(session.subscriptions):
+            session.forget(words)
         if self.by_client.get(session.client_id) is session:
             del self.by_client[session.client_id]
+
+    def connected(self) -> list[MqttSession]:
+        """Sessions with a connection now."""
+        return [session for session in self.by_client.values() if session.link is not None]
+
+    def end_sessions_of(self, principal: str) -> None:
+        """The user is gone: nobody who gets its name later gets what waits in its sessions.
+        Raises Refused: the log takes nothing."""
+        for session in [s for s in self.by_number.values() if s.principal == principal]:
+            if session.link is not None:
+                session.link.expelled("the user was deleted")
+            self._end(session)
+
+    def count_session(self, principal: str, change: int) -> None:
+        """A persistent session came or went."""
+        _count(self.counts, principal, change)
+
+    def count_subscriptions(self, principal: str, change: int) -> None:
+        """Subscriptions came or went."""
+        _count(self.subscription_counts, principal, change)
 
     # --- subscribing ----------------------------------------------------------------------
 
@@ -111,7 +136,7 @@ class Sessions:
                 existing.qos = qos
             else:
                 subscription = Subscription(session, words, qos)
-                session.subscriptions[words] = subscription
+                session.keep(subscription)
                 session.attach(subscription)
             return self.core.end()
         self.core.check_writable()
@@ -141,7 +166,7 @@ class Sessions:
             self.topics.router.unsubscribe(words, subscription)
         if session.clean:
             subscription.detach()
-            del session.subscriptions[words]
+            session.forget(words)
             return Position(0)
         durable = subscription.durable
         position = self.core.journal.write({"op": "sub-", "s": session.number, "w": list(words)})
@@ -257,3 +282,12 @@ class Sessions:
                 session.send(subscription, run, RetainedHolder(entry), 0, False, retain=True)
 
         self.core.reading.read_entry(entry, done)
+
+
+def _count(counts: dict[str, int], principal: str, change: int) -> None:
+    count = counts.get(principal, 0) + change
+    assert count >= 0
+    if count:
+        counts[principal] = count
+    else:
+        del counts[principal]

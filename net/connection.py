@@ -167,6 +167,28 @@ class Connection(asyncio.BufferedProtocol):
             self._watched = at
             self.context.watch(self, at)
 
+    @property
+    def address(self) -> str:
+        """Remote address without its port: whom to count failed logins against."""
+        return self.peer.rpartition(":")[0] or self.peer
+
+    def consume_again(self) -> None:
+        """Present once more what `consume` left, without waiting for more bytes.
+
+        Not while any connection of the loop is in `consume`: they share the buffer.
+        """
+        if self.closing:
+            return
+        if self._own is not None:
+            self._consume_own(self._own)
+            return
+        rest = self._rest
+        end = len(rest)
+        if end:
+            self.context.buffer[:end] = rest
+            used = self.consume(self.context.buffer, 0, end)
+            self._rest = rest[used:]
+
     def stop_reading(self) -> None:
         """Leave what comes in the kernel's buffers, so that the sender stops in the end."""
         if self.transport is not None and not self.closing and self.transport.is_reading():

@@ -22,7 +22,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, Protocol
 
-from broker.port import BrokerPort, Durability, Position, Refused
+from broker.port import BrokerPort, Durability, Position, Reason, Refused
 from gateways.amqp import basic, mapping, spec, topology, transactions
 from gateways.amqp.answers import Answers
 from gateways.amqp.channel import Channel
@@ -60,6 +60,10 @@ class Transport(Protocol):
     @property
     def full(self) -> bool:
         """Whether deliveries have to wait until it takes bytes again."""
+
+    @property
+    def address(self) -> str:
+        """The client's address without its port."""
 
     def write(self, data: bytes) -> None: ...
     def close(self) -> None:
@@ -108,6 +112,8 @@ class Client:
         self.delivered_count = 0
         """Messages that were written to it (a metric)."""
         self.publisher = Publisher(port=port, templates=templates)
+        self._templates = templates
+        self._leave: Callable[[], None] | None = None  # takes it off the list of its user
         self.answers = Answers(port=port, write=self._write_answer)
         self._core = AmqpConnection(work=work, limits=limits)
         self._transport = transport
@@ -337,11 +343,38 @@ class Client:
         self._capabilities = capabilities if isinstance(capabilities, Mapping) else {}
         try:
             user, password = credentials(method.mechanism, method.response)
-            self.port.authenticate(user, password)
-        except (Refused, Malformed):
+        except Malformed:
             self._refuse_login(method)
             return
-        self.user = user
+        release = self.hold()
+        self.port.authenticate(
+            user, password, self._transport.address, partial(self._known, method, release)
+        )
+
+    def _known(
+        self, method: spec.ConnectionStartOk, release: Callable[[], None], principal: str | Refused
+    ) -> None:
+        """The answer to who the client is; it may come in the call that asked."""
+        if self._gone or self._ended:
+            return
+        release()
+        try:
+            if isinstance(principal, Refused):
+                raise principal
+            port = self.port.for_principal(principal)
+            self._leave = port.enter(self._expelled)
+        except Refused as error:
+            try:
+                self._refuse_login(method, error)
+            except RemoteProtocolError as fault:
+                self._fail(fault)
+            return
+        self.port = port
+        self.publisher = Publisher(port=port, templates=self._templates.of(port))
+        self.user = principal
+        self._tune()
+
+    def _tune(self) -> None:
         tune = spec.ConnectionTune(
             channel_max=self.limits.channel_max,
             frame_max=self.limits.frame_bytes_max,
@@ -349,7 +382,14 @@ class Client:
         )
         self.reply(0, tune)
 
-    def _refuse_login(self, method: spec.ConnectionStartOk) -> None:
+    def _expelled(self, why: str) -> None:
+        """The user may not be here any more."""
+        self._fail(RemoteProtocolError(ReplyCode.CONNECTION_FORCED, why))
+
+    def _refuse_login(self, method: spec.ConnectionStartOk, error: Refused | None = None) -> None:
+        if error is not None and error.reason is Reason.LIMIT:
+            # Not the password is wrong, so the client may know.
+            raise RemoteProtocolError(ReplyCode.NOT_ALLOWED, error.text)
         if self._capabilities.get("authentication_failure_close") is True:
             mechanism = method.mechanism[:32]
             raise RemoteProtocolError(
@@ -423,6 +463,9 @@ class Client:
     def lost(self) -> None:
         """The socket is gone."""
         self._gone = True
+        if self._leave is not None:
+            self._leave()
+            self._leave = None
         self.answers.stop()
         self._end()
         self._rest = b""

@@ -13,6 +13,7 @@ Rules:
 from __future__ import annotations
 
 from typing import Final
+from weakref import WeakValueDictionary
 
 from broker.port import BrokerPort, Durability, Reason, Refused, Template
 from core_log.kernels.batch import (
@@ -44,8 +45,19 @@ class Templates:
     def __init__(self, *, port: BrokerPort, count_max: int) -> None:
         self._port = port
         self._count_max = count_max
+        self._others: WeakValueDictionary[BrokerPort, Templates] = WeakValueDictionary()
         # By durability: a template says what its messages wait for.
         self._templates: tuple[dict[bytes, Template], dict[bytes, Template]] = ({}, {})
+
+    def of(self, port: BrokerPort) -> Templates:
+        """Those of clients with another port, which may publish elsewhere: one table for each
+        port, as long as somebody uses it."""
+        if port is self._port:
+            return self
+        other = self._others.get(port)
+        if other is None:
+            other = self._others[port] = Templates(port=port, count_max=self._count_max)
+        return other
 
     def get(self, place: bytes, durability: Durability) -> Template | None:
         """The template of a place (two short strings), or None if it leads nowhere.

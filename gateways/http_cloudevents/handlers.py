@@ -12,15 +12,17 @@ from __future__ import annotations
 
 import asyncio
 import binascii
+import contextlib
 from base64 import b64decode
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from typing import Any, Final, TypeVar
 
 import msgspec
 from aiohttp import web
 
-from broker.port import BrokerPort
+from broker.port import BrokerPort, Refused
 from gateways.http_cloudevents import subscriptions
 from gateways.http_cloudevents.attributes import check_value, decode_header_value
 from gateways.http_cloudevents.bodies import Budget, check_declared_size, read_body
@@ -45,6 +47,9 @@ TAG_HEADER: Final = "PolyMQ-Tag"
 RECEIVE_SECONDS: Final = 60
 """How long a receive waits if it does not say; Event Grid's default."""
 
+PUBLISHERS_MAX: Final = 256
+"""Principals whose templates are kept between their requests."""
+
 Result = TypeVar("Result")
 
 
@@ -66,7 +71,7 @@ class Handlers:
         self._commits = commits
         self._registry = registry
         self._budget = Budget(limits)
-        self._publisher = Publisher(port, limits)
+        self._publishers: dict[BrokerPort, Publisher] = {}  # least recent first
         self._parsers = ThreadPoolExecutor(1, thread_name_prefix="polymq-http")
         self._changes: set[asyncio.Task[Any]] = set()  # subscription changes under way
         self._stopping = False
@@ -86,7 +91,8 @@ class Handlers:
     # --- publishing ---------------------------------------------------------------------------
 
     async def publish(self, request: web.Request) -> web.Response:
-        private = self._authenticate(request)
+        who = await self._authenticate(request)
+        publisher = self._publisher(who.port)
         content_type = _one_content_type(request)
         mode = content_mode(content_type)
         with self._budget.request() as share:
@@ -98,14 +104,15 @@ class Handlers:
             )
             topic = request.match_info["topic"]
             if mode is Mode.BINARY and not is_cloudevent(request.raw_headers):
-                stored = self._publisher.publish_raw(topic, _tag(request), body, content_type)
+                stored = publisher.publish_raw(topic, _tag(request), body, content_type)
             else:
                 events = await self._decode(request, mode, content_type, body)
                 if not events:
                     return web.Response(status=204)
-                stored = self._publisher.publish(topic, events)
+                stored = publisher.publish(topic, events)
             await self._commits.wait(*stored)
-        headers = {"Cache-Control": "private"} if private else None
+        await self._pace(who.port)
+        headers = {"Cache-Control": "private"} if who.in_url else None
         return web.Response(status=204, headers=headers)
 
     async def _decode(
@@ -150,9 +157,12 @@ class Handlers:
     # --- receiving ----------------------------------------------------------------------------
 
     async def pull(self, request: web.Request) -> web.Response:
-        self._authenticate(request)
+        who = await self._authenticate(request)
         verb = request.match_info["verb"]
-        part = self._registry.pull(request.match_info["name"], request.match_info["topic"])
+        name = request.match_info["name"]
+        part = self._registry.pull(name, request.match_info["topic"])
+        words = self._registry.get(name).words
+        who.port.check_read(words)
         limits = self._limits
         if verb == "receive":
             count = _number(request, "maxEvents", 1, limits.receive_events_max, default=1)
@@ -161,6 +171,11 @@ class Handlers:
             )
             wait = 0 if self._stopping else max(wait, limits.receive_seconds_min)
             locks = await part.receive(int(count), wait)
+            try:
+                who.port.check_read(words)  # it may have waited long
+            except Refused:
+                part.release([lock.token for lock in locks], 0)
+                raise
             body = encode_received(locks, msgspec.json.encode)
             return web.Response(body=body, content_type="application/json")
         if verb not in ("acknowledge", "release", "reject", "renewLock"):
@@ -199,32 +214,42 @@ class Handlers:
     # --- subscriptions ------------------------------------------------------------------------
 
     async def list_all(self, request: web.Request) -> web.Response:
-        self._authenticate(request)
-        return json_response([one.shown() for one in self._registry.all()])
+        who = await self._authenticate(request)
+        seen = [one for one in self._registry.all() if _may_read(who.port, one)]
+        return json_response([one.shown() for one in seen])
 
     async def show(self, request: web.Request) -> web.Response:
-        self._authenticate(request)
-        return json_response(self._registry.get(request.match_info["name"]).shown())
+        who = await self._authenticate(request)
+        found = self._registry.get(request.match_info["name"])
+        who.port.check_read(found.words)
+        return json_response(found.shown())
 
     async def create(self, request: web.Request) -> web.Response:
-        self._authenticate(request)
-        return await self._store(request, name=None)
+        who = await self._authenticate(request)
+        return await self._store(request, who, name=None)
 
     async def put(self, request: web.Request) -> web.Response:
-        self._authenticate(request)
-        return await self._store(request, name=request.match_info["name"])
+        who = await self._authenticate(request)
+        return await self._store(request, who, name=request.match_info["name"])
 
-    async def _store(self, request: web.Request, *, name: str | None) -> web.Response:
+    async def _store(self, request: web.Request, who: _Who, *, name: str | None) -> web.Response:
         body = await self._small_body(request)
-        wanted = subscriptions.parse(body, name=name, limits=self._limits)
+        parsed = subscriptions.parse(body, name=name, limits=self._limits)
+        wanted = replace(parsed, owner=who.principal)
+        who.port.check_read(wanted.words)
+        if wanted.config.dead_letter_topic is not None:
+            who.port.check_publish(wanted.config.dead_letter_topic, None, every_tag=True)
+        self._check_owner(who, wanted.name)
         is_new = await self._to_the_end(self._registry.put(wanted, create_only=name is None))
         headers = {"Location": f"/subscriptions/{wanted.name}"} if is_new else None
         shown = self._registry.get(wanted.name).shown()
         return json_response(shown, status=201 if is_new else 200, headers=headers)
 
     async def delete(self, request: web.Request) -> web.Response:
-        self._authenticate(request)
-        await self._to_the_end(self._registry.delete(request.match_info["name"]))
+        who = await self._authenticate(request)
+        name = request.match_info["name"]
+        self._check_owner(who, name)
+        await self._to_the_end(self._registry.delete(name))
         return web.Response(status=204)
 
     async def _to_the_end(self, change: Coroutine[Any, Any, Result]) -> Result:
@@ -253,25 +278,89 @@ class Handlers:
             seconds_max=self._limits.body_seconds_max,
         )
 
-    def _authenticate(self, request: web.Request) -> bool:
-        """Check the credentials. Returns whether they stood in the URL. Raises Refused: 401.
+    async def _authenticate(self, request: web.Request) -> _Who:
+        """Check the credentials. Raises Refused: 401, 429.
 
         A webhook target has to take a token as Bearer and as `access_token` (Web Hooks for Event
         Delivery 3): the token is what Basic carries, base64 of `user:password`.
         """
-        scheme, _, token = request.headers.get("Authorization", "").partition(" ")
-        in_url = False
-        if not scheme and "access_token" in request.query:
-            scheme, token, in_url = "bearer", request.query["access_token"], True
-        if scheme.lower() not in ("basic", "bearer"):
-            self._port.authenticate(None, None)
-            return False
+        user, password, in_url = _credentials(request)
+        known: asyncio.Future[str | Refused] = self._loop.create_future()
+
+        def answer(principal: str | Refused) -> None:
+            if not known.done():  # the client may have gone
+                known.set_result(principal)
+
+        self._port.authenticate(user, password, request.remote or "", answer)
+        principal = await known
+        if isinstance(principal, Refused):
+            raise principal
+        return _Who(principal, self._port.for_principal(principal), in_url)
+
+    def _publisher(self, port: BrokerPort) -> Publisher:
+        """The publisher over a principal's port, with its templates."""
+        found = self._publishers.pop(port, None) or Publisher(port, self._limits)
+        if len(self._publishers) >= PUBLISHERS_MAX:
+            del self._publishers[next(iter(self._publishers))]
+        self._publishers[port] = found
+        return found
+
+    async def _pace(self, port: BrokerPort) -> None:
+        """Let a client that is ahead of its rates wait for its answer."""
+        ready = asyncio.Event()
+        if port.overloaded(ready.set):
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._limits.commit_seconds_max):
+                    await ready.wait()
+
+    def _check_owner(self, who: _Who, name: str) -> None:
+        """Whether a subscription is the client's to change; one that is not there is anybody's.
+        Raises Refused."""
         try:
-            user, _, password = b64decode(token.strip(), validate=True).partition(b":")
-        except (binascii.Error, ValueError):
-            user, password = b"", b""
-        self._port.authenticate(user.decode("utf-8", "surrogateescape"), password)
-        return in_url
+            found = self._registry.get(name)
+        except Problem:
+            return
+        if found.owner != who.principal:
+            who.port.check_admin(found.words)
+
+
+@dataclass(frozen=True, slots=True)
+class _Who:
+    """Who sent a request.
+
+    Attributes:
+        port: what it may do.
+        in_url: its credentials stood in the URL, so no cache may keep the answer.
+    """
+
+    principal: str
+    port: BrokerPort
+    in_url: bool
+
+
+def _credentials(request: web.Request) -> tuple[str | None, bytes | None, bool]:
+    """User and password, and whether they stood in the URL; none of both if none were sent."""
+    scheme, _, token = request.headers.get("Authorization", "").partition(" ")
+    in_url = False
+    if not scheme and "access_token" in request.query:
+        scheme, token, in_url = "bearer", request.query["access_token"], True
+    if not scheme:
+        return None, None, False
+    if scheme.lower() not in ("basic", "bearer"):
+        return "", b"", False
+    try:
+        user, _, password = b64decode(token.strip(), validate=True).partition(b":")
+    except (binascii.Error, ValueError):
+        user, password = b"", b""
+    return user.decode("utf-8", "surrogateescape"), password, in_url
+
+
+def _may_read(port: BrokerPort, subscription: subscriptions.Subscription) -> bool:
+    try:
+        port.check_read(subscription.words)
+    except Refused:
+        return False
+    return True
 
 
 class _Tokens(msgspec.Struct):

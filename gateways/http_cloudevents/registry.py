@@ -7,6 +7,8 @@ Rules:
 * A sink has consented before anything is stored (`Sinks.handshake`).
 * What a subscription collects (topic, and filters on `type`) cannot change: its queue would hold
   messages of both meanings.
+* A webhook has the rights of who stored it: when they go, it is disabled, and keeps its queue.
+  Who receives from a subscription needs rights of his own for each request (`handlers.py`).
 * Changes of one subscription come one after the other; another request meanwhile gets 409.
 """
 
@@ -231,7 +233,7 @@ class Registry:
         else:
             self._parts[name] = Webhook(
                 subscription,
-                port=self._port,
+                port=self._port.for_owner(subscription.owner),
                 limits=self._limits,
                 loop=self._loop,
                 sinks=self._sinks,
@@ -258,7 +260,7 @@ class Registry:
             await part.stop(drain_seconds)
 
     def _retire(self, subscription: Subscription, reason: str) -> None:
-        """The sink answered 410. Called from the webhook's own task, which ends by itself."""
+        """The sink answered 410, or the owner lost its rights: stop, and keep the queue."""
         stopped = disabled(subscription, reason)
         self._subscriptions[subscription.name] = stopped
         logger.warning("subscription %s is disabled: %s", subscription.name, reason)

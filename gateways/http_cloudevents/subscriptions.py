@@ -85,6 +85,7 @@ class Subscription:
         config: as sent, defaults filled in.
         granted_per_minute: what the sink allows; None without bound.
         disabled: why nothing is delivered; None while it works.
+        owner: who stored it, and whose rights a webhook has.
     """
 
     name: str
@@ -94,6 +95,7 @@ class Subscription:
     config: Config
     granted_per_minute: int | None = None
     disabled: str | None = None
+    owner: str = ""
 
     @property
     def words(self) -> Words:
@@ -132,6 +134,7 @@ class Subscription:
             "config": msgspec.to_builtins(self.config),
             "granted": self.granted_per_minute,
             "disabled": self.disabled,
+            "owner": self.owner,
         }
 
     def shown(self) -> dict[str, Any]:
@@ -206,6 +209,7 @@ def from_document(name: str, document: Mapping[str, Any]) -> Subscription:
         config=msgspec.convert(dict(document["config"]), Config),
         granted_per_minute=document["granted"],
         disabled=document["disabled"],
+        owner=document.get("owner", ""),
     )
 
 

@@ -14,7 +14,8 @@ Rules:
   that is down. After `attempts_max` failures the head becomes a dead letter.
 * A batch that is refused, or that fails to the end, is sent again one event at a time, so that
   one bad event does not take its neighbours with it.
-* 410 means that the sink is retired: the subscription stops and keeps its queue.
+* 410 means that the sink is retired: the subscription stops and keeps its queue. So it does when
+  its owner loses the right to read it.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ class Webhook:
     """The delivery of one subscription. A `Consumer` of its queue.
 
     Args:
-        retired: called when the sink answered 410, with the reason.
+        retired: called when it stops for good, with the reason.
         random: uniform in [0, 1).
         sleep: waits seconds; cancelled by `stop`.
     """
@@ -107,10 +108,16 @@ class Webhook:
             self._arrived.set()
 
     def cancelled(self) -> None:
-        """The subscription was deleted."""
-        self._stopping = True
-        self._window.clear()
-        self._task.cancel()
+        """The queue was deleted, or its owner may not read it any more. What is in the window goes
+        back to its places in `stop`."""
+        if not self._stopping:
+            self._stopping = True
+            self._task.cancel()
+            self._retired(
+                self.subscription,
+                "its owner may not read what it collects any more: store it again in the name of "
+                "somebody who may",
+            )
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and task.exception() is not None:

@@ -12,6 +12,8 @@ Responsible for which engine call a packet makes, what is answered and when. Rul
 * A publish that the engine refuses is never acknowledged, because an ack means that the message is
   stored: the connection is closed [MQTT-3.3.5-2]. At QoS 0 there is no ack that could lie, so the
   message is dropped and counted, unless it is too large.
+* Who the client is may take a while to find out. Until then nothing more of what it sends is
+  looked at; from then on it speaks to its own port, which checks what it may do.
 * However a connection ends, `_finish` ends it, once. The will is published unless the client sent
   DISCONNECT [MQTT-3.1.2-10], the CONNECT was refused, or the server itself stops.
 """
@@ -19,6 +21,8 @@ Responsible for which engine call a packet makes, what is answered and when. Rul
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from broker.port import (
@@ -83,7 +87,9 @@ class MqttConnection(Connection):
         self._flushes_waiting = 0  # those of them that wait for the disk
         self._disk_behind = False  # what is published waits for the disk too long
         self._unread = 0  # bytes of answers written while the transport was full
-        self._held_back = False  # not reading, because of one of the two
+        self._asking = False  # who the client is: nothing is read until that is known
+        self._leave: Callable[[], None] | None = None  # takes it off the list of its user
+        self._held_back = False  # not reading, because of one of these three
         self._leaving = False  # the server stops: close when nothing waits any more
         self._turn_bytes = 0  # deliveries of this turn of the loop
         self._message_bytes = 256  # size of a delivery lately, for `credit`
@@ -98,7 +104,7 @@ class MqttConnection(Connection):
         core = self._core
         at = start
         try:
-            while at < end:
+            while at < end and not self._asking:
                 event = core.next_event(buffer, at, end)
                 at = core.at
                 if event is PUBLISHES:
@@ -135,8 +141,9 @@ class MqttConnection(Connection):
         if self.closing:  # the last bytes were not taken in time
             self.abort()
             return None
-        if self._core.state is State.WAIT_CONNECT:
-            log.info("closing %s: no CONNECT came in time", self.peer)
+        if self._core.state is State.WAIT_CONNECT or self._asking:
+            what = "the login took too long" if self._asking else "no CONNECT came in time"
+            log.info("closing %s: %s", self.peer, what)
             self._finish(will=False)
             return None
         if self._held_back:  # what the client says waits in the kernel's buffers
@@ -170,7 +177,10 @@ class MqttConnection(Connection):
         if session is not None:
             session.disconnect()
         if will and published is not None:
-            self._shared.publish_will(published)
+            self._shared.publish_will(published, self._port, self._mapping)
+        if self._leave is not None:
+            self._leave()
+            self._leave = None
         if not self.closing:
             self.close()
             self.deadline(self.context.now() + self._limits.close_seconds_max)
@@ -209,19 +219,48 @@ class MqttConnection(Connection):
             self._refuse(ConnectCode.IDENTIFIER_REJECTED, "the client id is too long")
             return
         self._client_id = client_id
+        self._asking = True
+        self._port.authenticate(
+            packet.user, packet.password, self.address, partial(self._known, packet)
+        )
+        if self._asking:
+            self._regulate()
+
+    def _known(self, packet: Connect, principal: str | Refused) -> None:
+        """The answer to who the client is; it may come in the call that asked."""
+        self._asking = False
+        if self._core.state is not State.ACCEPTING:
+            return  # it did not wait
+        waited = self._held_back
         try:
-            if packet.will is not None:
-                self._mapping.check_publishable(packet.will.topic)
-            principal = self._port.authenticate(packet.user, packet.password)
-            session = self._port.connect_session(
-                client_id, clean=packet.clean, link=self, principal=principal
-            )
+            if isinstance(principal, Refused):
+                raise principal
+            session = self._log_in(packet, principal)
         except Refused as error:
             code = CONNECT_CODES[error.reason]
             if code is ConnectCode.BAD_CREDENTIALS and packet.user is None:
                 code = ConnectCode.NOT_AUTHORIZED  # there were no credentials to be bad
             self._refuse(code, error.text)
             return
+        self._connected(packet, session)
+        if waited:
+            self._regulate()
+            self.consume_again()
+
+    def _log_in(self, packet: Connect, principal: str) -> Session:
+        """From now on the client's own port. Raises Refused."""
+        client_id = self._client_id
+        self._port = self._port.for_principal(principal, client_id)
+        self._mapping = self._shared.mapping.of(self._port)
+        if packet.will is not None:
+            self._mapping.check_publishable(packet.will.topic)
+            self._port.check_publish(*self._mapping.place(packet.will.topic))
+        self._leave = self._port.enter(self.expelled)
+        return self._port.connect_session(
+            client_id, clean=packet.clean, link=self, principal=principal
+        )
+
+    def _connected(self, packet: Connect, session: Session) -> None:
         self._session = session
         self._will = packet.will
         self._keep_alive = KEEP_ALIVE_FACTOR * packet.keep_alive_seconds
@@ -423,7 +462,8 @@ class MqttConnection(Connection):
 
     def _regulate(self) -> None:
         """Read no further while too much waits for the disk or for the client to read."""
-        hold_back = self._disk_behind or self._unread > self._limits.unread_answers_bytes_max
+        unread = self._unread > self._limits.unread_answers_bytes_max
+        hold_back = self._disk_behind or unread or self._asking
         if hold_back == self._held_back or self._leaving:
             return
         self._held_back = hold_back
@@ -470,6 +510,11 @@ class MqttConnection(Connection):
     def send_pubrels(self, first_packet_id: int, count: int) -> None:
         """PUBREL for consecutive packet ids."""
         self.write(encode_ids(_PUBREL, first_packet_id, count))
+
+    def expelled(self, why: str) -> None:
+        """The client may not be here, or have what it subscribed to: close, as if it were lost."""
+        log.info("closing %s (%s): %s", self.peer, self._client_id, why)
+        self._finish(will=True)
 
     def taken_over(self) -> None:
         """The session belongs to another connection now: this one ends, as if it had been lost."""

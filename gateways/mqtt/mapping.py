@@ -25,6 +25,7 @@ is MQTT 5; to take it as an ordinary filter would silently deliver nothing, so i
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import re
 from collections.abc import Mapping
@@ -90,6 +91,12 @@ def _unescape(pattern: re.Pattern[str], name: str) -> str:
     return pattern.sub(lambda found: _CHARACTER[found[0]], name)
 
 
+_Templates = tuple[dict[bytes, Template], ...]
+"""Templates by raw topic name, a table per value of a row's FLAGS."""
+_NO_TEMPLATES: Final[_Templates] = ({},) * ((FLAG_QOS | FLAG_RETAIN) + 1)
+"""Those of a client that has published nothing yet: most clients of a fleet, most of the time."""
+
+
 class TopicMapping:
     """Topic names and filters of one listener, and the templates of what is published to it.
 
@@ -101,15 +108,22 @@ class TopicMapping:
         self._port = port
         self._limits = limits
         self._fixed_topic = fixed_topic
-        # Templates by raw topic name, a table per value of a row's FLAGS.
-        self._templates: tuple[dict[bytes, Template], ...] = tuple(
-            {} for _ in range((FLAG_QOS | FLAG_RETAIN) + 1)
-        )
+        self._templates = _NO_TEMPLATES
         self._template_count = 0
         name = "mqtt" if fixed_topic is None else f"mqtt {fixed_topic}"
         self._field_key = f"{name} topic"
         self.encoded_keys = (f"{name} 0", f"{name} 1")
         """Keys of QoS 0 frames shared by subscribers, by RETAIN (`RecordRun.encoded`)."""
+
+    def of(self, port: BrokerPort) -> TopicMapping:
+        """The same names over another port: what its client may publish is its own table."""
+        if port is self._port:
+            return self
+        other = copy.copy(self)
+        other._port = port
+        other._templates = _NO_TEMPLATES
+        other._template_count = 0
+        return other
 
     # --- publishing -------------------------------------------------------------------------
 
@@ -129,6 +143,8 @@ class TopicMapping:
         name = decode_topic(topic)
         self.check_publishable(name)
         template = self._make_template(name, flags)
+        if self._templates is _NO_TEMPLATES:
+            self._templates = tuple({} for _ in _NO_TEMPLATES)
         if self._template_count >= self._limits.templates_max:
             for table in self._templates:
                 table.clear()

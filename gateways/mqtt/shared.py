@@ -54,15 +54,19 @@ class Shared:
     once_position: Position = NOWHERE
     """Where the last QoS 2 message of any connection was stored."""
 
-    def publish_will(self, will: Will) -> None:
-        """Publish the will of a connection that ended without DISCONNECT [MQTT-3.1.2-8]."""
+    def publish_will(self, will: Will, port: BrokerPort, mapping: TopicMapping) -> None:
+        """Publish the will of a connection that ended without DISCONNECT [MQTT-3.1.2-8].
+
+        Args:
+            port, mapping: the client's own, so that its rights count, those of this moment.
+        """
         topic = will.topic.encode()
         batch = Batch(1)
         batch.buffer = topic + will.body
         flags = will.qos << codes.FLAG_QOS_SHIFT | will.retain
         batch.add((0, len(topic)), (len(topic), len(will.body)), flags=flags)
         try:
-            self.port.publish(self.mapping.template(topic, flags), batch, 0, 1)
+            port.publish(mapping.template(topic, flags), batch, 0, 1)
         except BrokerError as error:
             self.counters.publishes_refused += 1
             log.warning("a will for %r is lost: %s", will.topic, error)

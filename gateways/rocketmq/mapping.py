@@ -18,7 +18,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from broker.port import BrokerPort, Reason, Refused, TopicInfo, decode_name, encode_name
+from broker.port import REST, BrokerPort, Reason, Refused, TopicInfo, decode_name, encode_name
 from remoting.bodies import BrokerData, QueueData, TopicList, TopicRoute, encode_body
 from remoting.codes import PERMISSION_READ, PULL_SUSPEND, RequestCode, ResponseCode
 from remoting.headers import (
@@ -70,14 +70,19 @@ class Answer:
 
 
 def find_topic(port: BrokerPort, topic: str, user_topic: str | None) -> TopicInfo | None:
-    """The topic of a request: its user's name if the client sent that, else its stored name."""
-    if user_topic is not None:
-        return port.topic(user_topic)
-    try:
-        return port.topic(decode_name(topic))
-    except ValueError:
-        pass  # a hashed name, or one that was not encoded: compare with those that there are
-    return next((info for info in port.topics() if encode_name(info.name) == topic), None)
+    """The topic of a request: its user's name if the client sent that, else its stored name.
+
+    Raises:
+        Refused: FORBIDDEN, the client may not read it; whether it exists is not said then.
+    """
+    name = user_topic
+    if name is None:
+        try:
+            name = decode_name(topic)
+        except ValueError:  # a hashed name, or one that was not encoded: look through all
+            return next((info for info in port.topics() if encode_name(info.name) == topic), None)
+    port.check_read((name, REST))
+    return port.topic(name)
 
 
 def refused(error: Refused) -> Answer:

@@ -10,6 +10,8 @@ Rules:
   `TURN_BYTES_MAX` of answers, and goes on in the next iteration.
 * Between the question to the engine and its answer a topic may be deleted, or a client vanish.
   The topic is looked up again when the records are there, and its incarnation compared.
+* The protocol as it is spoken here has no login: a connection has the rights of the user that the
+  configuration names for this door, or of nobody. They are looked at for each request.
 * Closing is answering first: a server that stops answers what it holds with "nothing new".
 """
 
@@ -18,6 +20,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections import deque
+from collections.abc import Callable
 
 from broker.port import BrokerPort, Refused, TopicInfo
 from gateways.rocketmq import mapping
@@ -52,6 +55,8 @@ class RocketmqConnection(Connection):
     def __init__(self, server: RocketmqServer) -> None:
         super().__init__(server.context)
         self._server = server
+        self._port = server.port
+        self._leave: Callable[[], None] | None = None
         self._limits = server.limits
         self._core = RocketmqCore()
         self._turn: deque[Pull] = deque()  # pulls that wait for their turn to read
@@ -65,6 +70,15 @@ class RocketmqConnection(Connection):
 
     def opened(self) -> None:
         self._stay_awake()
+        port = self._server.port
+        self._port = port.for_principal(port.listener_principal(self._server.user))
+        try:
+            self._leave = self._port.enter(self._expelled)
+        except Refused:
+            self.close()
+
+    def _expelled(self, _why: str) -> None:
+        self.close()
 
     def consume(self, buffer: bytearray, start: int, end: int) -> int:
         self._stay_awake()
@@ -88,6 +102,8 @@ class RocketmqConnection(Connection):
         self._turn.clear()
         self._held.clear()
         self._server.holds.drop(self)
+        if self._leave is not None:
+            self._leave()
 
     def expired(self, now: float) -> float | None:
         if self._core.open_count:  # it waits for us, not we for it
@@ -113,7 +129,13 @@ class RocketmqConnection(Connection):
     # --- answering ------------------------------------------------------------------------
 
     def _handle(self, event: Event) -> None:
-        port = self._server.port
+        try:
+            self._take(event)
+        except Refused as error:
+            self._answer(event.serial, mapping.refused(error))
+
+    def _take(self, event: Event) -> None:
+        port = self._port
         match event:
             case Pull():
                 self._turn.append(event)
@@ -181,7 +203,11 @@ class RocketmqConnection(Connection):
 
     def _pull(self, pull: Pull) -> None:
         fields = pull.fields
-        info = mapping.find_topic(self._server.port, fields.topic, fields.user_topic)
+        try:
+            info = mapping.find_topic(self._port, fields.topic, fields.user_topic)
+        except Refused as error:
+            self._answer(pull.serial, mapping.refused(error))
+            return
         if info is None:
             self._answer(pull.serial, mapping.no_such_topic(fields.topic))
             return
@@ -205,7 +231,7 @@ class RocketmqConnection(Connection):
         asked = fields.bytes_max if fields.bytes_max is not None else limits.pull_bytes_default
         self._reading_count += 1
         try:
-            self._server.port.pull(
+            self._port.pull(
                 info.name,
                 fields.queue_id,
                 fields.queue_offset,
@@ -259,7 +285,11 @@ class RocketmqConnection(Connection):
         """Answer a held pull: with what came meanwhile, or that nothing did."""
         pull = self._held.pop(serial)
         fields = pull.fields
-        info = mapping.find_topic(self._server.port, fields.topic, fields.user_topic)
+        try:
+            info = mapping.find_topic(self._port, fields.topic, fields.user_topic)
+        except Refused as error:
+            self._answer(serial, mapping.refused(error))
+            return
         if info is not None and fields.queue_id < len(info.max_offsets):
             code = mapping.pull_code(info, fields.queue_id, fields.queue_offset)
             if code == ResponseCode.PULL_NOT_FOUND:
@@ -275,6 +305,7 @@ class RocketmqServer:
     Args:
         advertise: `host:port` that routes name; by default each client is told the address that
             it connected to, which is wrong only behind a translation of addresses.
+        user: whose rights all clients of this door have; empty for nobody's.
     """
 
     def __init__(
@@ -286,8 +317,10 @@ class RocketmqServer:
         cluster: str = "DefaultCluster",
         broker_name: str = "broker-a",
         advertise: str | None = None,
+        user: str = "",
     ) -> None:
         self.port = port
+        self.user = user
         self.context = context
         self.limits = limits or RocketmqLimits()
         self.identity = Identity(cluster=cluster, broker_name=broker_name)

@@ -35,6 +35,7 @@ class MemoryTransport:
         self.closed = False
         self.abort_seconds: float | None = None
         self.heartbeat_seconds = 0
+        self.address = "127.0.0.1"
 
     def write(self, data: bytes) -> None:
         assert not self.closed
@@ -197,8 +198,25 @@ class SpyPort:
     def when_storage_fails(self, callback: Callable[..., None]) -> None:
         self.calls.append("when_storage_fails")
 
-    def authenticate(self, user: str, password: bytes) -> str:
-        return user
+    def authenticate(
+        self, user: str, password: bytes, address: str, answer: Callable[[str | Refused], None]
+    ) -> None:
+        answer(user)
+
+    def for_principal(self, principal: str, client_id: str | None = None) -> SpyPort:
+        return self
+
+    def for_owner(self, principal: str) -> SpyPort:
+        return self
+
+    def enter(self, expelled: Callable[[str], None]) -> Callable[[], None]:
+        return lambda: None
+
+    def check_publish(self, topic: str, tag: str | None, *, every_tag: bool = False) -> None:
+        pass
+
+    def check_read(self, words: tuple[str, ...]) -> None:
+        pass
 
     def exchange_route(self, exchange: str, routing_key: str) -> SpyRoute | None:
         if routing_key in self.nowhere:

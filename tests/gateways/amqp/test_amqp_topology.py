@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, cast
 
 import pytest
@@ -104,10 +105,15 @@ class Strict:
     def __init__(self, port: BrokerPort) -> None:
         self._port = port
 
-    def authenticate(self, user: str | None, password: bytes | None) -> str:
-        if (user, password) != ("guest", b"guest"):
-            raise Refused(Reason.NOT_AUTHENTICATED, "no such user")
-        return "guest"
+    def authenticate(
+        self,
+        user: str | None,
+        password: bytes | None,
+        address: str,
+        answer: Callable[[str | Refused], None],
+    ) -> None:
+        known = (user, password) == ("guest", b"guest")
+        answer("guest" if known else Refused(Reason.NOT_AUTHENTICATED, "no such user"))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._port, name)

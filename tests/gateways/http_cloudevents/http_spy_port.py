@@ -344,10 +344,38 @@ class SpyPort:
         zeros = (0,) * self.queue_count
         return TopicInfo(name=name, min_offsets=zeros, max_offsets=zeros, incarnation=1)
 
-    def authenticate(self, user: str | None, password: bytes | None) -> str:
+    def authenticate(
+        self,
+        user: str | None,
+        password: bytes | None,
+        address: str,
+        answer: Callable[[str | Refused], None],
+    ) -> None:
         if self.passwords is not None and self.passwords.get(user or "", b"?") != password:
-            raise Refused(Reason.NOT_AUTHENTICATED, "user or password is wrong")
-        return user or "anonymous"
+            answer(Refused(Reason.NOT_AUTHENTICATED, "user or password is wrong"))
+        else:
+            answer(user or "anonymous")
+
+    def for_principal(self, principal: str, client_id: str | None = None) -> SpyPort:
+        return self
+
+    def for_owner(self, principal: str) -> SpyPort:
+        return self
+
+    def enter(self, expelled: Callable[[str], None]) -> Callable[[], None]:
+        return lambda: None
+
+    def check_publish(self, topic: str, tag: str | None, *, every_tag: bool = False) -> None:
+        pass
+
+    def check_read(self, words: Words) -> None:
+        pass
+
+    def check_admin(self, words: Words) -> None:
+        pass
+
+    def overloaded(self, resume: Callable[[], None]) -> bool:
+        return False
 
 
 def matches(pattern: Words, words: Words) -> bool:

@@ -29,7 +29,7 @@ from tests.gateways.http_cloudevents.http_spy_port import SpyPort
 def publisher_of(door: Http) -> Publisher:
     handlers = door.server._handlers
     assert handlers is not None
-    return handlers._publisher
+    return next(iter(handlers._publishers.values()))
 
 
 def test_binary_event_is_stored_verbatim() -> None:

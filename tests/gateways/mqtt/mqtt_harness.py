@@ -130,6 +130,9 @@ class SpyPort:
         self.refused_topics: dict[str, Refused] = {}
         self.refused_connect: Refused | None = None
         self.users: dict[str | None, bytes | None] | None = None
+        self.logins_take_time = False
+        self.logins: list[Callable[[], None]] = []
+        """Answers to logins that the test gives later."""
         self.present_ids: set[str] = set()
         self._waiting: list[tuple[int, Callable[..., None], tuple[object, ...]]] = []
         self._on_failure: list[Callable[[StorageFailed], None]] = []
@@ -223,10 +226,37 @@ class SpyPort:
     def when_storage_fails(self, callback: Callable[[StorageFailed], None]) -> None:
         self._on_failure.append(callback)
 
-    def authenticate(self, user: str | None, password: bytes | None) -> str:
+    def authenticate(
+        self,
+        user: str | None,
+        password: bytes | None,
+        address: str,
+        answer: Callable[[str | Refused], None],
+    ) -> None:
+        assert address
         if self.users is not None and (user not in self.users or self.users[user] != password):
-            raise Refused(Reason.NOT_AUTHENTICATED, "user or password is wrong")
-        return user or "anonymous"
+            known: str | Refused = Refused(Reason.NOT_AUTHENTICATED, "user or password is wrong")
+        else:
+            known = user or "anonymous"
+        if self.logins_take_time:
+            self.logins.append(lambda: answer(known))
+        else:
+            answer(known)
+
+    def for_principal(self, principal: str, client_id: str | None = None) -> SpyPort:
+        return self
+
+    def for_owner(self, principal: str) -> SpyPort:
+        return self
+
+    def enter(self, expelled: Callable[[str], None]) -> Callable[[], None]:
+        return lambda: None
+
+    def check_publish(self, topic: str, tag: str | None, *, every_tag: bool = False) -> None:
+        pass
+
+    def check_read(self, words: Words) -> None:
+        pass
 
     def connect_session(
         self, client_id: str, *, clean: bool, link: SessionLink, principal: str

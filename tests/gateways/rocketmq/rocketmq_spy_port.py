@@ -54,6 +54,18 @@ class SpyPort:
 
     # --- BrokerPort -----------------------------------------------------------------------
 
+    def listener_principal(self, user: str) -> str:
+        return user or "anonymous"
+
+    def for_principal(self, principal: str, client_id: str | None = None) -> SpyPort:
+        return self
+
+    def enter(self, expelled: Callable[[str], None]) -> Callable[[], None]:
+        return lambda: None
+
+    def check_read(self, words: tuple[str, ...]) -> None:
+        pass
+
     def topics(self) -> Sequence[TopicInfo]:
         return [info for name in self.topic_by_name if (info := self.topic(name)) is not None]
 

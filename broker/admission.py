@@ -1,0 +1,187 @@
+"""Who comes in, and what becomes of them when their rights change.
+
+A broker without users is *open*: a client is who it says it is and may do everything, if the
+broker's doors can be reached from its own machine only (or the operator wants it so); otherwise
+nobody is let in. With the first user it is *closed*: every client names a user and its password,
+or is `anonymous`, if a rule for that role exists.
+
+Rules:
+
+* A connection gets the port of its principal once, after it has logged in. While the broker is
+  open that is the engine itself, so nothing is checked and nothing costs anything.
+* Every connection registers (`enter`), so that it can be told to go: when its user is deleted,
+  disabled or gets another password, and all that came in while the broker was open when it closes.
+* When rights change, those who live on them are looked at, at once: connected sessions and
+  consumers that may no longer have what they wait for end. So no delivery is checked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+from weakref import WeakValueDictionary
+
+from broker import audit
+from broker.errors import Reason, Refused
+from broker.logins import WRONG, Answer, Logins
+from broker.permissions import ADMIN_RULES, ANONYMOUS, RuleSet
+from broker.permitted import Permitted
+from broker.port import BrokerPort
+from broker.quotas import DEFAULT, Pace, Quotas
+from broker.users import Change, Users
+
+if TYPE_CHECKING:
+    from broker.engine import Engine
+    from broker.session import MqttSession
+
+Expelled = Callable[[str], None]
+"""Told to end a connection, and why, in words."""
+
+_NO_USERS: str = (
+    "this server has no users yet, so it lets in clients of its own machine only: make a user "
+    "with `polymq user add NAME`, or set server.allow_insecure = true"
+)
+_OPEN_RULES: RuleSet = RuleSet(ADMIN_RULES, user=None)
+
+
+class Admission:
+    """See the head of this file.
+
+    Args:
+        engine: what is behind the checks.
+        strangers: whether clients are let in while there are no users.
+    """
+
+    def __init__(self, engine: Engine, users: Users, logins: Logins, *, strangers: bool) -> None:
+        self._engine = engine
+        self.users = users
+        self._logins = logins
+        self._strangers = strangers
+        self._ports: WeakValueDictionary[str, Permitted] = WeakValueDictionary()
+        self._recent: dict[str, Permitted] = {}  # keeps ports of those who come for one request
+        self._paces: dict[str, Pace] = {}
+        self._serial = 0
+        self._inside: dict[int, tuple[str | None, Expelled]] = {}  # None: came in while open
+        self._counts: dict[str, int] = {}  # connections by principal
+        users.told = self._changed
+
+    # --- coming in ------------------------------------------------------------------------
+
+    @property
+    def is_open(self) -> bool:
+        """Whether everybody is who they say, and may do everything."""
+        return self._strangers and not self.users.users
+
+    def authenticate(
+        self, user: str | None, password: bytes | None, address: str, answer: Answer
+    ) -> None:
+        """See `BrokerPort.authenticate`."""
+        if not self.users.users:
+            if self._strangers:
+                answer(user or ANONYMOUS)
+                return
+            audit.warn("login failed", user=user or "", address=address, reason="no users yet")
+            answer(Refused(Reason.NOT_AUTHENTICATED, _NO_USERS))
+        elif user is not None:
+            self._logins.check(user, password or b"", address, answer)
+        elif self.users.rule_set(ANONYMOUS).is_empty:
+            audit.warn("login failed", user="", address=address, reason="no user named")
+            answer(Refused(Reason.NOT_AUTHENTICATED, "name a user and its password"))
+        else:
+            answer(ANONYMOUS)
+
+    def for_principal(self, principal: str, client_id: str | None) -> BrokerPort:
+        """See `BrokerPort.for_principal`."""
+        if self.is_open:
+            return self._engine
+        if client_id is not None:
+            return self._made(principal, client_id)
+        return self.for_owner(principal)
+
+    def for_owner(self, principal: str) -> Permitted:
+        """See `BrokerPort.for_owner`."""
+        found = self._ports.get(principal)
+        if found is None:
+            found = self._ports[principal] = self._made(principal, None)
+        self._recent.pop(principal, None)
+        if len(self._recent) >= self._engine.core.limits.ports_kept_max:
+            del self._recent[next(iter(self._recent))]
+        self._recent[principal] = found
+        return found
+
+    def listener_principal(self, user: str) -> str:
+        """See `BrokerPort.listener_principal`."""
+        return user or ANONYMOUS
+
+    def _made(self, principal: str, client_id: str | None) -> Permitted:
+        return Permitted(
+            engine=self._engine, admission=self, principal=principal, client_id=client_id
+        )
+
+    def rules_of(self, principal: str) -> RuleSet:
+        """What a principal may do now."""
+        return _OPEN_RULES if self.is_open else self.users.rule_set(principal)
+
+    # --- connections ----------------------------------------------------------------------
+
+    def enter(self, principal: str | None, expelled: Expelled) -> Callable[[], None]:
+        """See `BrokerPort.enter`. None: whoever it is came in while the broker was open."""
+        if principal is not None:
+            most = self.quotas_of(principal).connections
+            count = self._counts.get(principal, 0)
+            if most is not None and count >= most:
+                audit.warn("refused", user=principal, what="connection", reason="quota")
+                raise Refused(
+                    Reason.LIMIT, f"user {principal!r} has {count} connections, and may have {most}"
+                )
+            self._counts[principal] = count + 1
+        self._serial += 1
+        serial = self._serial
+        self._inside[serial] = (principal, expelled)
+
+        def leave() -> None:
+            if self._inside.pop(serial, None) is not None and principal is not None:
+                left = self._counts[principal] - 1
+                if left:
+                    self._counts[principal] = left
+                else:
+                    del self._counts[principal]
+
+        return leave
+
+    def quotas_of(self, principal: str) -> Quotas:
+        """The quotas of a principal; who has no name has the defaults."""
+        user = self.users.users.get(principal)
+        return DEFAULT if user is None else user.quotas
+
+    def pace_of(self, principal: str, now: float) -> Pace:
+        """The rates of a principal, one for all its connections."""
+        pace = self._paces.get(principal)
+        if pace is None:
+            pace = self._paces[principal] = Pace(self.quotas_of(principal), now)
+        return pace
+
+    # --- changes --------------------------------------------------------------------------
+
+    def _changed(self, change: Change) -> None:
+        self._paces.pop(change.subject, None)
+        if change.ended:
+            self._engine.sessions.end_sessions_of(change.subject)
+        for principal, expelled in list(self._inside.values()):
+            if principal is None and not self.is_open:
+                expelled("this server has users from now on: log in")
+            elif change.expels is not None and principal == change.subject:
+                expelled(change.expels)
+        for session in self._engine.sessions.connected():
+            guard = session.guard
+            if guard is not None and self.users.concerns(change, session.principal):
+                self._check_session(session, guard)
+        self._engine.readers.check(lambda guard: self.users.concerns(change, guard.principal))
+
+    def _check_session(self, session: MqttSession, guard: Permitted) -> None:
+        lost = [words for words in session.subscriptions if not guard.may_read(words)]
+        if lost and session.link is not None:
+            session.link.expelled("it may no longer have what it subscribed to")
+
+
+__all__ = ["WRONG", "Admission", "Expelled"]

@@ -1,0 +1,353 @@
+"""Who may do what where: rules over places, and the decision. Pure: no state, no clock.
+
+A *place* is where messages are: a topic and a tag, written as words with dots between them
+(`sensors.room1.temp`; part 7 of ARCHITECTURE.md). A rule allows or denies a subject (a user or a
+role) an action on all places that a pattern matches: `*` is one word, `#` at the end is the rest,
+`{user}` and `{client_id}` are the name of who asks.
+
+Rules of this file:
+
+* Nothing is allowed that no rule allows. A rule that denies wins over every rule that allows.
+* To publish, the place has to match. To subscribe, *everything* that the filter may ever match has
+  to be allowed by one rule, and nothing of it may be denied: so a subscription that was granted
+  needs no look at its messages.
+* A topic whose name has dots reads like a topic and a tag. It is taken both ways: either way is
+  enough to match a rule. So `deny bob publish orders.secret` holds for the exchange
+  `orders.secret` and for the key `secret` of the exchange `orders`.
+* Names are put in as whole words and compared, never spliced into an expression: a client that
+  calls itself `#` gains nothing. A name that is no word of its own (it is empty, or holds a dot, a
+  slash or a wildcard) makes a rule that allows match nothing, and one that denies match every word.
+* Topics of the broker itself are closed to everybody.
+
+Theory of the two questions about filters, both over patterns of literals, ONE_WORD and REST:
+
+* *covers*: a pattern has its REST at the end only, so it says what the first words have to be and
+  how many there are at least. A filter lies within it if it has that many words, and if each
+  literal of the pattern meets the same literal in the filter before any REST of it (behind one,
+  any word may stand at that place, because there are infinitely many).
+* *overlaps*: whether one sequence of words matches both, by dynamic programming.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from broker.port import ONE_WORD, REST, Words
+
+USER: Final = "\x00user"
+"""In a pattern: the name of the user who asks."""
+CLIENT_ID: Final = "\x00client"
+"""In a pattern: the MQTT client id of the connection that asks."""
+
+ADMIN_ROLE: Final = "admin"
+"""The one role that has a rule of its own: it may do everything, everywhere."""
+ANONYMOUS: Final = "anonymous"
+"""Name and role of who comes without a name. No user can be called so."""
+
+PATTERN_BYTES_MAX: Final = 1_024
+"""A topic's name has at most 127 bytes as stored; a pattern of eight such words is long."""
+WORDS_MAX: Final = 128
+"""As `limits.words_max`: a longer pattern could match nothing."""
+
+SYSTEM_PREFIXES: Final = ("RMQ_SYS_", "rmq_sys_", "SCHEDULE_TOPIC_XXXX", "TRANS_CHECK_MAX_TIME")
+"""Topics of the broker itself, RocketMQ's names among them."""
+UNPUBLISHABLE_PREFIXES: Final = ("%RETRY%", "%DLQ%")
+"""Topics that only the broker puts messages into; they are read like any other."""
+
+_NAMES: Final[Mapping[str, str]] = {"{user}": USER, "{client_id}": CLIENT_ID}
+_NAMED: Final[Mapping[str, str]] = {symbol: text for text, symbol in _NAMES.items()}
+_NO_WORD: Final = frozenset("./*#+{}")
+
+
+class Action(enum.Enum):
+    """What a rule is about."""
+
+    PUBLISH = "publish"
+    SUBSCRIBE = "subscribe"
+    """Every kind of reading: subscriptions, consumers, gets, pulls by offset, purges."""
+    CREATE = "create"
+    """Topics that come into being, and AMQP's exchanges, queues and bindings: their making and
+    their end."""
+    ADMIN = "admin"
+    """The operator's door: topics, users, permissions."""
+
+
+class Effect(enum.Enum):
+    """What a rule does."""
+
+    ALLOW = "allow"
+    DENY = "deny"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """One line of the permissions.
+
+    Attributes:
+        subject: a user's name, or `role:` and a role's.
+        pattern: as `parse_pattern` gives it.
+    """
+
+    subject: str
+    effect: Effect
+    action: Action
+    pattern: Words
+
+    def __str__(self) -> str:
+        place = format_pattern(self.pattern)
+        return f"{self.effect.value} {self.subject} {self.action.value} {place}"
+
+
+EVERYTHING: Final[Words] = (REST,)
+ADMIN_RULES: Final = tuple(
+    Rule(subject=f"role:{ADMIN_ROLE}", effect=Effect.ALLOW, action=action, pattern=EVERYTHING)
+    for action in Action
+)
+"""What the role `admin` has without being given it."""
+
+
+class BadPattern(ValueError):
+    """Not a pattern; the text says what is wrong and what to write."""
+
+
+# --- patterns as text --------------------------------------------------------------------------
+
+
+def parse_pattern(text: str) -> Words:
+    """A pattern as a person writes it: `sensors.*.temp`, or as MQTT does, `sensors/+/temp`.
+
+    A text with a slash is in MQTT's notation: there `.` is an ordinary character and `+` is one
+    word. A topic that has dots in its name is written as its words.
+
+    Raises:
+        BadPattern: with a sentence for the user.
+    """
+    if not text:
+        raise BadPattern("a pattern is not empty: write # for every place")
+    if len(text.encode("utf-8", "surrogatepass")) > PATTERN_BYTES_MAX:
+        raise BadPattern(f"a pattern has at most {PATTERN_BYTES_MAX} bytes")
+    if any(ord(letter) < 0x20 or 0xD800 <= ord(letter) < 0xE000 for letter in text):
+        raise BadPattern("a pattern has no control characters")
+    if "/" in text:
+        parts, one = _mqtt_parts(text), "+"
+    else:
+        parts, one = text.split("."), "*"
+    if len(parts) > WORDS_MAX:
+        raise BadPattern(f"a pattern has at most {WORDS_MAX} words")
+    return tuple(
+        _word(part, one, last=at == len(parts) - 1, text=text) for at, part in enumerate(parts)
+    )
+
+
+def _mqtt_parts(text: str) -> list[str]:
+    levels = text.split("/")
+    # As in tags: within a level a dot takes the place of the slash. The topic reads as its words.
+    return [*levels[0].split("."), *(level.replace(".", "/") for level in levels[1:])]
+
+
+def _word(part: str, one: str, *, last: bool, text: str) -> str:
+    if part == one:
+        return ONE_WORD
+    if part == "#":
+        if not last:
+            raise BadPattern(f"# stands for the rest, so it is the last word, unlike in {text!r}")
+        return REST
+    if part in _NAMES:
+        return _NAMES[part]
+    for letter in "*#+{}":
+        if letter in part:
+            raise BadPattern(
+                f"{part!r} in {text!r} is not a word: {one}, #, {{user}} and {{client_id}} stand "
+                "alone between the dots"
+            )
+    return part
+
+
+def format_pattern(pattern: Words) -> str:
+    """The text of a pattern: in dots, or in MQTT's notation where a word has a slash."""
+    if any("/" in word for word in pattern):
+        wildcards = {ONE_WORD: "+", REST: "#", **_NAMED}
+        return "/".join(wildcards.get(word, word.replace("/", ".")) for word in pattern)
+    wildcards = {ONE_WORD: "*", REST: "#", **_NAMED}
+    return ".".join(wildcards.get(word, word) for word in pattern)
+
+
+# --- places ------------------------------------------------------------------------------------
+
+
+def views(words: Words) -> Iterable[Words]:
+    """The ways to read a place or a filter: as it is, and with the topic's dots between words."""
+    yield words
+    if "." in words[0]:
+        yield (*words[0].split("."), *words[1:])
+
+
+def is_closed(topic: str, action: Action) -> bool:
+    """Whether nobody may do this with the topic, whatever the rules say."""
+    if topic.startswith(SYSTEM_PREFIXES):
+        return True
+    return action is Action.PUBLISH and topic.startswith(UNPUBLISHABLE_PREFIXES)
+
+
+def matches(pattern: Words, words: Words) -> bool:
+    """Whether a message with these words is at a place of the pattern."""
+    fixed = len(pattern)
+    if pattern and pattern[-1] == REST:
+        fixed -= 1
+        if len(words) < fixed:
+            return False
+    elif len(words) != fixed:
+        return False
+    return all(pattern[at] in (ONE_WORD, words[at]) for at in range(fixed))
+
+
+def covers(pattern: Words, wanted: Words) -> bool:
+    """Whether every message that the filter matches is at a place of the pattern."""
+    rest = wanted.index(REST) if REST in wanted else None
+    least = max(1, sum(word != REST for word in wanted))  # every place has a topic
+    fixed = len(pattern)
+    if pattern and pattern[-1] == REST:
+        fixed -= 1
+        if least < fixed:
+            return False
+    elif rest is not None or least != fixed:
+        return False
+    for at in range(fixed):
+        if pattern[at] == ONE_WORD:
+            continue
+        if (rest is not None and at >= rest) or wanted[at] != pattern[at]:
+            return False
+    return True
+
+
+def overlaps(pattern: Words, wanted: Words) -> bool:
+    """Whether some message that the filter matches is at a place of the pattern."""
+    # `reached` holds the `j` for which words of pattern[:i] and wanted[:j] agree.
+    reached = _past_rests(wanted, {0})
+    for word in pattern:
+        following: set[int] = set()
+        if word == REST:
+            following = set(range(min(reached), len(wanted) + 1)) if reached else set()
+        else:
+            for at in reached:
+                if at == len(wanted):
+                    continue
+                if wanted[at] == REST:
+                    following.add(at)
+                elif ONE_WORD in (word, wanted[at]) or word == wanted[at]:
+                    following.add(at + 1)
+        reached = _past_rests(wanted, following)
+    return len(wanted) in reached
+
+
+def _past_rests(wanted: Words, reached: set[int]) -> set[int]:
+    found = set(reached)
+    for at in reached:
+        while at < len(wanted) and wanted[at] == REST:
+            at += 1
+            found.add(at)
+    return found
+
+
+def is_word(name: str | None) -> bool:
+    """Whether a name can stand in a place as one word."""
+    return bool(name) and not any(
+        letter in _NO_WORD or ord(letter) < 0x20 or 0xD800 <= ord(letter) < 0xE000
+        for letter in name or ""
+    )
+
+
+# --- decisions ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """Whether something is allowed, and the rule that says so; None where no rule speaks of it."""
+
+    allowed: bool
+    rule: Rule | None
+
+
+class RuleSet:
+    """The rules of one principal, with its names put in.
+
+    Args:
+        rules: those of the user and of all its roles.
+        user, client_id: what `{user}` and `{client_id}` stand for; None where there is none.
+    """
+
+    __slots__ = ("_allows", "_denies", "_rules", "names_clients")
+
+    def __init__(
+        self, rules: Sequence[Rule], *, user: str | None, client_id: str | None = None
+    ) -> None:
+        self._rules = tuple(rules)
+        self.names_clients = any(CLIENT_ID in rule.pattern for rule in rules)
+        """Whether `{client_id}` occurs: then every connection needs a set of its own."""
+        self._allows: dict[Action, list[tuple[Words, Rule]]] = {}
+        self._denies: dict[Action, list[tuple[Words, Rule]]] = {}
+        names = {USER: user, CLIENT_ID: client_id}
+        for rule in rules:
+            allow = rule.effect is Effect.ALLOW
+            pattern = _resolved(rule.pattern, names, None if allow else ONE_WORD)
+            if pattern is not None:
+                kept = self._allows if allow else self._denies
+                kept.setdefault(rule.action, []).append((pattern, rule))
+
+    def for_client(self, user: str | None, client_id: str | None) -> RuleSet:
+        """The same rules for one client."""
+        if not self.names_clients or client_id is None:
+            return self
+        return RuleSet(self._rules, user=user, client_id=client_id)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is allowed anywhere."""
+        return not self._allows
+
+    def decide(self, action: Action, words: Words) -> Decision:
+        """About one place: publishing to it, creating it, administering it."""
+        if is_closed(words[0], action):
+            return Decision(False, None)
+        seen = tuple(views(words))
+        for pattern, rule in self._denies.get(action, ()):
+            if any(matches(pattern, view) for view in seen):
+                return Decision(False, rule)
+        for pattern, rule in self._allows.get(action, ()):
+            if any(matches(pattern, view) for view in seen):
+                return Decision(True, rule)
+        return Decision(False, None)
+
+    def decide_filter(self, action: Action, wanted: Words) -> Decision:
+        """About everything that a filter may match: subscribing to it."""
+        if is_closed(wanted[0], action):
+            return Decision(False, None)
+        seen = tuple(views(wanted))
+        # A wildcard in the place of the topic also stands for topics with dots in their names.
+        reach = [(ONE_WORD, REST, *wanted[1:])] if wanted[0] == ONE_WORD else []
+        for pattern, rule in self._denies.get(action, ()):
+            if any(overlaps(pattern, view) for view in (*seen, *reach)):
+                return Decision(False, rule)
+        for pattern, rule in self._allows.get(action, ()):
+            if any(covers(pattern, view) for view in seen):
+                return Decision(True, rule)
+        return Decision(False, None)
+
+
+def _resolved(pattern: Words, names: Mapping[str, str | None], unnamed: str | None) -> Words | None:
+    """The pattern with names put in; `unnamed` in the place of one that is no word, or no pattern
+    at all if that is None."""
+    words: list[str] = []
+    for word in pattern:
+        if word in names:
+            name = names[word]
+            put = name if is_word(name) else unnamed
+            if put is None:
+                return None
+            words.append(put)
+        else:
+            words.append(word)
+    return tuple(words)

@@ -1,0 +1,555 @@
+"""The engine as one principal sees it: every operation is checked, then handed on.
+
+A gateway gets one of these when a client has logged in (`BrokerPort.for_principal`), and uses it
+like the engine.
+
+Rules:
+
+* Publishing is checked when a template is made. A template remembers the version of the users that
+  it was made under, and is not `valid` under any other: the hot path pays one comparison of
+  integers for a run of messages.
+* Reading is checked when it begins: a subscription, a consumer, a resumed session. It ends when
+  the right does (`admission.py`), so no delivery is checked.
+* A queue is a view on what its bindings collect. Who consumes from it needs the right to read all
+  of that, whoever bound it; who binds it needs it as well. Queues with names that the server made
+  up (`amq.gen-`) are known to nobody else, and need no right of their own.
+* Every operation of the port stands here, checked or handed on by choice; a test holds this class
+  complete.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+from broker import audit
+from broker.entities import binding_words, place_of
+from broker.errors import Reason, Refused, StorageFailed
+from broker.names import ROOT_EXCHANGE
+from broker.permissions import Action, Decision, RuleSet, format_pattern
+from broker.port import (
+    REST,
+    BrokerPort,
+    Consumer,
+    Delivery,
+    Durability,
+    ExchangeInfo,
+    Position,
+    Publishing,
+    QueueConsumer,
+    QueueInfo,
+    Route,
+    Session,
+    SessionLink,
+    Settlement,
+    Template,
+    TopicInfo,
+    Words,
+)
+from broker.quotas import Pace
+from broker.readers import Reader
+from broker.routing import words_of
+from broker.session import MqttSession
+from core_log.kernels.batch import Batch
+
+if TYPE_CHECKING:
+    from broker.admission import Admission
+    from broker.engine import Engine
+
+SERVER_NAMED: Final = "amq.gen-"
+DEAD_LETTER_EXCHANGE: Final = "x-dead-letter-exchange"
+DEAD_LETTER_KEY: Final = "x-dead-letter-routing-key"
+TOLD_MAX: Final = 32
+"""Places of one client whose refusal is logged, until its rights change: one that asks for ever
+does not fill the disk."""
+
+
+class PermittedTemplate:
+    """A template that was allowed under one version of the users."""
+
+    __slots__ = ("_users", "durability", "inner", "version")
+
+    def __init__(self, inner: Template, users: Any, version: int) -> None:
+        self.inner = inner
+        self.durability = inner.durability
+        self.version = version
+        self._users = users
+
+    @property
+    def route(self) -> Route:
+        """See `port.Template`."""
+        return self.inner.route
+
+    @property
+    def valid(self) -> bool:
+        """See `port.Template`."""
+        return self.version == self._users.version and self.inner.valid
+
+
+class Permitted:
+    """`broker.port.BrokerPort` for one principal.
+
+    Args:
+        client_id: of an MQTT connection, for rules that name it.
+    """
+
+    def __init__(
+        self, *, engine: Engine, admission: Admission, principal: str, client_id: str | None
+    ) -> None:
+        self.principal = principal
+        self._engine = engine
+        self._admission = admission
+        self._users = admission.users
+        self._client_id = client_id
+        self._version = -1  # of the users, that what follows was taken from
+        self._rules: RuleSet
+        self._pace: Pace
+        self._told: set[tuple[Action, Words]] = set()  # refusals that were logged
+
+    # --- decisions ------------------------------------------------------------------------
+
+    def _now(self) -> float:
+        return self._engine.core.clock_ms() / 1000
+
+    def _refresh(self) -> None:
+        if self._version != self._users.version:
+            self._version = self._users.version
+            rules = self._admission.rules_of(self.principal)
+            self._rules = rules.for_client(self.principal, self._client_id)
+            self._pace = self._admission.pace_of(self.principal, self._now())
+            self._told.clear()
+
+    def _check(self, action: Action, words: Words) -> None:
+        self._refresh()
+        self._require(action, words, self._rules.decide(action, words))
+
+    def _check_filter(self, words: Words) -> None:
+        self._refresh()
+        action = Action.SUBSCRIBE
+        self._require(action, words, self._rules.decide_filter(action, words))
+
+    def _require(self, action: Action, words: Words, decision: Decision) -> None:
+        if decision.allowed:
+            return
+        place = format_pattern(words)
+        if (action, words) not in self._told and len(self._told) < TOLD_MAX:
+            self._told.add((action, words))
+            audit.warn(
+                "refused",
+                user=self.principal,
+                what=action.value,
+                place=place,
+                client_id=self._client_id or "",
+                rule="" if decision.rule is None else str(decision.rule),
+            )
+        raise Refused(
+            Reason.FORBIDDEN,
+            f"user '{self.principal}' may not {action.value} {audit.printable(place)}",
+        )
+
+    def may_read(self, words: Words) -> bool:
+        """Whether everything that the filter matches may be read."""
+        self._refresh()
+        return self._rules.decide_filter(Action.SUBSCRIBE, words).allowed
+
+    def may_consume(self, queue: str) -> bool:
+        """Whether everything that the queue collects may be read."""
+        return all(self.may_read(words) for words in self._collected(queue))
+
+    def _collected(self, queue: str) -> list[Words]:
+        found = self._engine.exchanges.queues.get(queue)
+        if found is None:
+            return []
+        return [words for words in found.bindings.values() if not _is_server_named(words[0])]
+
+    def _check_consume(self, queue: str) -> None:
+        collected = self._collected(queue)
+        if not collected and not _is_server_named(queue):
+            self._check_filter((queue,))
+        for words in collected:
+            self._check_filter(words)
+
+    def _check_queue(self, queue: str) -> None:
+        if not _is_server_named(queue):
+            self._check(Action.CREATE, (queue,))
+
+    # --- who it is ------------------------------------------------------------------------
+
+    def authenticate(
+        self,
+        user: str | None,
+        password: bytes | None,
+        address: str,
+        answer: Callable[[str | Refused], None],
+    ) -> None:
+        """See `BrokerPort.authenticate`."""
+        self._engine.authenticate(user, password, address, answer)
+
+    def listener_principal(self, user: str) -> str:
+        """See `BrokerPort.listener_principal`."""
+        return self._engine.listener_principal(user)
+
+    def for_principal(self, principal: str, client_id: str | None = None) -> BrokerPort:
+        """See `BrokerPort.for_principal`."""
+        return self._engine.for_principal(principal, client_id)
+
+    def for_owner(self, principal: str) -> BrokerPort:
+        """See `BrokerPort.for_owner`."""
+        return self._engine.for_owner(principal)
+
+    def enter(self, expelled: Callable[[str], None]) -> Callable[[], None]:
+        """See `BrokerPort.enter`."""
+        return self._admission.enter(self.principal, expelled)
+
+    def check_publish(self, topic: str, tag: str | None, *, every_tag: bool = False) -> None:
+        """See `BrokerPort.check_publish`."""
+        if every_tag:
+            self._refresh()
+            wanted = (topic, REST)
+            decision = self._rules.decide_filter(Action.PUBLISH, wanted)
+            self._require(Action.PUBLISH, wanted, decision)
+            return
+        words = words_of(topic, tag)
+        self._check(Action.PUBLISH, words)
+        if not self._is_made(topic):
+            self._check(Action.CREATE, words)
+
+    def check_read(self, words: Words) -> None:
+        """See `BrokerPort.check_read`."""
+        self._check_filter(words)
+
+    def check_admin(self, words: Words) -> None:
+        """See `BrokerPort.check_admin`."""
+        self._refresh()
+        decision = self._rules.decide_filter(Action.ADMIN, words)
+        self._require(Action.ADMIN, words, decision)
+
+    # --- publishing -----------------------------------------------------------------------
+
+    def route(self, topic: str, tag: str | None) -> Route:
+        """See `BrokerPort.route`."""
+        self.check_publish(topic, tag)
+        return self._engine.route(topic, tag)
+
+    def exchange_route(self, exchange: str, routing_key: str) -> Route | None:
+        """See `BrokerPort.exchange_route`."""
+        topic, tag = place_of(exchange, routing_key)
+        words = words_of(topic, tag)
+        self._check(Action.PUBLISH, words)
+        if exchange in ("", ROOT_EXCHANGE) and not self._is_made(topic):
+            leads = exchange or self._engine.topics_.router.match(words)
+            if leads:  # else it goes nowhere, and makes nothing
+                self._check(Action.CREATE, words)
+        return self._engine.exchange_route(exchange, routing_key)
+
+    def _is_made(self, topic: str) -> bool:
+        """Whether somebody with the right to do so has made the topic, or a queue or an exchange
+        that its messages are for."""
+        exchanges = self._engine.exchanges
+        return (
+            topic in self._engine.topics_.topics
+            or topic in exchanges.exchanges
+            or topic in exchanges.queues
+        )
+
+    def template(self, route: Route, **settings: Any) -> Template:
+        """See `BrokerPort.template`."""
+        self._check(Action.PUBLISH, words_of(route.topic, route.tag))
+        inner = self._engine.template(route, **settings)
+        return PermittedTemplate(inner, self._users, self._users.version)
+
+    def _inner(self, template: Template) -> Template:
+        """The engine's template, if it is still allowed."""
+        assert isinstance(template, PermittedTemplate)
+        if template.version != self._users.version:
+            self._check(Action.PUBLISH, words_of(template.route.topic, template.route.tag))
+            template.version = self._users.version
+        return template.inner
+
+    def publish(self, template: Template, batch: Batch, first: int, last: int) -> Position:
+        """See `BrokerPort.publish`."""
+        inner = self._inner(template)
+        if not self._pace.limited:
+            return self._engine.publish(inner, batch, first, last)
+        log = self._engine.core.log
+        before = log.appended
+        position = self._engine.publish(inner, batch, first, last)
+        self._pace.used(last - first, log.appended - before, self._now())
+        return position
+
+    def publish_once(
+        self, template: Template, batch: Batch, row: int, session: Session, packet_id: int
+    ) -> Position:
+        """See `BrokerPort.publish_once`."""
+        inner = self._inner(template)
+        log = self._engine.core.log
+        before = log.appended
+        position = self._engine.publish_once(inner, batch, row, session, packet_id)
+        self._pace.used(1, log.appended - before, self._now())
+        return position
+
+    def publish_settling(
+        self, template: Template, batch: Batch, row: int, consumer: QueueConsumer, offset: int
+    ) -> Position:
+        """See `BrokerPort.publish_settling`."""
+        inner = self._inner(template)
+        return self._engine.publish_settling(inner, batch, row, consumer, offset)
+
+    def commit_batch(
+        self, publishes: Sequence[Publishing], settlements: Sequence[Settlement]
+    ) -> Position:
+        """See `BrokerPort.commit_batch`. A right that was lost since the publish refuses all."""
+        inner = [replace(one, template=self._inner(one.template)) for one in publishes]
+        log = self._engine.core.log
+        before = log.appended
+        position = self._engine.commit_batch(inner, settlements)
+        count = sum(one.last - one.first for one in publishes)
+        self._refresh()
+        self._pace.used(count, log.appended - before, self._now())
+        return position
+
+    def when_committed(
+        self,
+        position: Position,
+        durability: Durability,
+        callback: Callable[..., None],
+        *args: object,
+    ) -> None:
+        """See `BrokerPort.when_committed`."""
+        self._engine.when_committed(position, durability, callback, *args)
+
+    def committed(self, position: Position, durability: Durability) -> bool:
+        """See `BrokerPort.committed`."""
+        return self._engine.committed(position, durability)
+
+    def overloaded(self, resume: Callable[[], None]) -> bool:
+        """See `BrokerPort.overloaded`: here also while the user is ahead of its rates."""
+        self._refresh()
+        if self._pace.limited:
+            seconds = self._pace.pause_seconds(self._now())
+            if seconds > 0:
+                self._engine.core.scheduler.call_later(seconds, resume)
+                return True
+        return self._engine.overloaded(resume)
+
+    def when_storage_fails(self, callback: Callable[[StorageFailed], None]) -> None:
+        """See `BrokerPort.when_storage_fails`."""
+        self._engine.when_storage_fails(callback)
+
+    # --- MQTT -----------------------------------------------------------------------------
+
+    def connect_session(
+        self, client_id: str, *, clean: bool, link: SessionLink, principal: str
+    ) -> Session:
+        """See `BrokerPort.connect_session`. A session that is resumed loses the subscriptions
+        that are not allowed any more."""
+        sessions = self._engine.sessions
+        if not clean and client_id not in sessions.by_client:
+            most = self._admission.quotas_of(self.principal).sessions
+            self._check_quota("sessions", sessions.counts.get(self.principal, 0), most)
+        try:
+            session = sessions.connect(client_id, clean=clean, link=link, principal=self.principal)
+        except Refused as error:
+            if error.reason is Reason.FORBIDDEN:
+                audit.warn(
+                    "refused", user=self.principal, what="session", client_id=client_id, rule=""
+                )
+            raise
+        session.guard = self
+        for words in [words for words in session.subscriptions if not self.may_read(words)]:
+            audit.warn(
+                "subscription ended",
+                user=self.principal,
+                client_id=client_id,
+                place=format_pattern(words),
+            )
+            session.position = max(session.position, sessions.unsubscribe(session, words))
+        return session
+
+    def check_subscribe(self, session: MqttSession, words: Words) -> None:
+        """The session's question before it subscribes. Raises Refused: FORBIDDEN, LIMIT."""
+        self._check_filter(words)
+        if words not in session.subscriptions:
+            most = self._admission.quotas_of(self.principal).subscriptions
+            count = self._engine.sessions.subscription_counts.get(self.principal, 0)
+            self._check_quota("subscriptions", count, most)
+
+    def _check_quota(self, what: str, count: int, most: int | None) -> None:
+        if most is not None and count >= most:
+            audit.warn("refused", user=self.principal, what=what, reason="quota")
+            raise Refused(
+                Reason.LIMIT, f"user '{self.principal}' has {count} {what}, and may have {most}"
+            )
+
+    # --- AMQP -----------------------------------------------------------------------------
+
+    def exchange(self, name: str) -> ExchangeInfo | None:
+        """See `BrokerPort.exchange`: that one exists is no secret to who can name it."""
+        return self._engine.exchange(name)
+
+    def declare_exchange(self, name: str, **settings: Any) -> Position:
+        """See `BrokerPort.declare_exchange`."""
+        self._check(Action.CREATE, (name,))
+        return self._engine.declare_exchange(name, **settings)
+
+    def delete_exchange(self, name: str, *, if_unused: bool) -> Position:
+        """See `BrokerPort.delete_exchange`."""
+        self._check(Action.CREATE, (name,))
+        return self._engine.delete_exchange(name, if_unused=if_unused)
+
+    def queue(self, name: str, *, owner: object) -> QueueInfo:
+        """See `BrokerPort.queue`: for who may consume from it, or make it."""
+        if not self.may_consume(name):
+            self._check_queue(name)
+        return self._engine.queue(name, owner=owner)
+
+    def declare_queue(
+        self, name: str, *, arguments: Mapping[str, Any], **settings: Any
+    ) -> tuple[QueueInfo, Position]:
+        """See `BrokerPort.declare_queue`. Its dead letters are published in this user's name."""
+        if name:
+            self._check_queue(name)
+        dead = arguments.get(DEAD_LETTER_EXCHANGE)
+        if isinstance(dead, str):
+            key = arguments.get(DEAD_LETTER_KEY)
+            topic, tag = place_of(dead, key if isinstance(key, str) else name)
+            self._check(Action.PUBLISH, words_of(topic, tag))
+        exchanges = self._engine.exchanges
+        if name not in exchanges.queues:
+            most = self._admission.quotas_of(self.principal).queues
+            self._check_quota("queues", exchanges.counts.get(self.principal, 0), most)
+        return self._engine.declare_queue(
+            name, arguments=arguments, user=self.principal, **settings
+        )
+
+    def delete_queue(
+        self, name: str, *, if_unused: bool, if_empty: bool, owner: object
+    ) -> tuple[int, Position]:
+        """See `BrokerPort.delete_queue`."""
+        self._check_queue(name)
+        return self._engine.delete_queue(name, if_unused=if_unused, if_empty=if_empty, owner=owner)
+
+    def purge_queue(self, name: str, *, owner: object) -> tuple[int, Position]:
+        """See `BrokerPort.purge_queue`: it takes messages away, as reading them would."""
+        self._check_consume(name)
+        return self._engine.purge_queue(name, owner=owner)
+
+    def bind_queue(
+        self,
+        queue: str,
+        exchange: str,
+        routing_key: str,
+        arguments: Mapping[str, Any],
+        *,
+        owner: object,
+    ) -> Position:
+        """See `BrokerPort.bind_queue`. Consumers that may not read what it brings end."""
+        self._check_queue(queue)
+        source = self._engine.exchanges.need_exchange(exchange)
+        self._check_filter(binding_words(source, routing_key))
+        position = self._engine.bind_queue(queue, exchange, routing_key, arguments, owner=owner)
+        self._engine.readers.check_queue(queue, lambda guard: True)
+        return position
+
+    def unbind_queue(
+        self,
+        queue: str,
+        exchange: str,
+        routing_key: str,
+        arguments: Mapping[str, Any],
+        *,
+        owner: object,
+    ) -> Position:
+        """See `BrokerPort.unbind_queue`."""
+        self._check_queue(queue)
+        return self._engine.unbind_queue(queue, exchange, routing_key, arguments, owner=owner)
+
+    def consume(
+        self, queue: str, consumer: Consumer, *, exclusive: bool, owner: object, **settings: Any
+    ) -> QueueConsumer:
+        """See `BrokerPort.consume`."""
+        self._check_consume(queue)
+        reading = self._engine.exchanges.consume(
+            queue, consumer, exclusive=exclusive, owner=owner, **settings
+        )
+        self._engine.readers.add(queue, Reader(self, consumer, reading))
+        return reading
+
+    def get(
+        self,
+        queue: str,
+        callback: Callable[[Delivery | None, QueueConsumer, int], None],
+        *,
+        owner: object,
+    ) -> None:
+        """See `BrokerPort.get`."""
+        self._check_consume(queue)
+        self._engine.get(queue, callback, owner=owner)
+
+    def release_owner(self, owner: object) -> None:
+        """See `BrokerPort.release_owner`."""
+        self._engine.release_owner(owner)
+
+    # --- filter subscriptions by name -------------------------------------------------------
+
+    def declare_subscription(self, name: str, words: Words) -> Position:
+        """See `BrokerPort.declare_subscription`."""
+        self._check_filter(words)
+        return self._engine.declare_subscription(name, words)
+
+    def delete_subscription(self, name: str) -> Position:
+        """See `BrokerPort.delete_subscription`: the gateway knows whose it is."""
+        return self._engine.delete_subscription(name)
+
+    def subscription_queue(self, name: str) -> str:
+        """See `BrokerPort.subscription_queue`."""
+        return self._engine.subscription_queue(name)
+
+    # --- documents: the gateway's own -------------------------------------------------------
+
+    def put_document(self, kind: str, key: str, value: Mapping[str, Any] | None) -> Position:
+        """See `BrokerPort.put_document`."""
+        return self._engine.put_document(kind, key, value)
+
+    def documents(self, kind: str) -> Mapping[str, Mapping[str, Any]]:
+        """See `BrokerPort.documents`."""
+        return self._engine.documents(kind)
+
+    # --- reading by offset ------------------------------------------------------------------
+
+    def topics(self) -> Sequence[TopicInfo]:
+        """See `BrokerPort.topics`: those that may be read."""
+        return [info for info in self._engine.topics() if self.may_read((info.name, REST))]
+
+    def topic(self, name: str) -> TopicInfo | None:
+        """See `BrokerPort.topic`: gateways ask it for themselves, and answer what was checked."""
+        return self._engine.topic(name)
+
+    def create_topic(
+        self, name: str, queue_count: int, settings: Mapping[str, str] | None = None
+    ) -> Position:
+        """See `BrokerPort.create_topic`."""
+        self._check(Action.CREATE, (name,))
+        if settings:
+            self._check(Action.ADMIN, (name,))
+        return self._engine.create_topic(name, queue_count, settings)
+
+    def set_topic(self, name: str, settings: Mapping[str, str]) -> Position:
+        """See `BrokerPort.set_topic`."""
+        self._check(Action.ADMIN, (name,))
+        return self._engine.set_topic(name, settings)
+
+    def delete_topic(self, name: str) -> Position:
+        """See `BrokerPort.delete_topic`."""
+        self._check(Action.ADMIN, (name,))
+        return self._engine.delete_topic(name)
+
+    def pull(self, topic: str, queue_id: int, offset: int, **settings: Any) -> None:
+        """See `BrokerPort.pull`. By offset one reads all tags of a topic."""
+        self._check_filter((topic, REST))
+        self._engine.pull(topic, queue_id, offset, **settings)
+
+
+def _is_server_named(queue: str) -> bool:
+    return queue.startswith(SERVER_NAMED)

@@ -1,0 +1,254 @@
+"""Rules and places: what a pattern matches, covers and overlaps, against their definitions."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from broker.permissions import (
+    ADMIN_RULES,
+    CLIENT_ID,
+    USER,
+    Action,
+    BadPattern,
+    Effect,
+    Rule,
+    RuleSet,
+    covers,
+    format_pattern,
+    is_word,
+    matches,
+    overlaps,
+    parse_pattern,
+)
+from broker.port import ONE_WORD, REST, Words
+from broker.routing import matches as filter_matches
+
+# Two words that patterns use, and one that none does: it stands for every other word.
+PLACES = [place for size in range(1, 6) for place in itertools.product("abc", repeat=size)]
+PATTERNS: list[Words] = [
+    (*words, *rest)
+    for size in range(3)
+    for words in itertools.product(("a", "b", ONE_WORD), repeat=size)
+    for rest in ((), (REST,))
+    if words or rest
+]
+FILTERS: list[Words] = [
+    words
+    for size in range(1, 4)
+    for words in itertools.product(("a", "b", ONE_WORD, REST), repeat=size)
+]
+
+
+def rule(text: str, *, effect: Effect = Effect.ALLOW, action: Action = Action.PUBLISH) -> Rule:
+    return Rule(subject="u", effect=effect, action=action, pattern=parse_pattern(text))
+
+
+def allowed(*rules: Rule, action: Action, words: Words, **names: str | None) -> bool:
+    made = RuleSet(rules, user=names.get("user"), client_id=names.get("client_id"))
+    reads = action is Action.SUBSCRIBE
+    return (made.decide_filter if reads else made.decide)(action, words).allowed
+
+
+# --- the three questions ---------------------------------------------------------------------
+
+
+def test_covers_and_overlaps_are_what_their_places_say() -> None:
+    """Every pattern of up to two words and every filter of up to three, over all places of up to
+    five: enough words for every difference to show."""
+    for wanted in FILTERS:
+        found = [place for place in PLACES if filter_matches(wanted, place)]
+        for pattern in PATTERNS:
+            seen = [matches(pattern, place) for place in found]
+            assert covers(pattern, wanted) == all(seen), (pattern, wanted)
+            assert overlaps(pattern, wanted) == any(seen), (pattern, wanted)
+
+
+def test_matches_is_what_the_router_says() -> None:
+    for pattern in PATTERNS:
+        for place in PLACES:
+            assert matches(pattern, place) == filter_matches(pattern, place)
+
+
+def test_what_may_be_subscribed_to_may_be_read_message_by_message() -> None:
+    """The promise that no delivery has to be checked: every place that a granted filter matches
+    would be granted alone."""
+    random = Random(20)
+    places = [place for place in PLACES if len(place) < 4]
+    granted = 0
+    for _ in range(2_000):
+        rules = [
+            Rule(
+                subject="u",
+                effect=random.choice((Effect.ALLOW, Effect.ALLOW, Effect.DENY)),
+                action=Action.SUBSCRIBE,
+                pattern=random.choice(PATTERNS),
+            )
+            for _ in range(random.randint(1, 5))
+        ]
+        made = RuleSet(rules, user="u")
+        wanted = random.choice(FILTERS)
+        if made.decide_filter(Action.SUBSCRIBE, wanted).allowed:
+            granted += 1
+            for place in places:
+                if filter_matches(wanted, place):
+                    assert made.decide(Action.SUBSCRIBE, place).allowed, (rules, wanted, place)
+    assert granted > 200
+
+
+# --- names ----------------------------------------------------------------------------------
+
+NASTY = ["#", "*", "+", "a.b", "{client_id}", "\x00#", "", ONE_WORD, REST, CLIENT_ID, "a/b", "a\n"]
+
+
+def ids(count: int) -> Iterator[str]:
+    """Client ids, those among them that would like to be more than a name."""
+    yield from NASTY
+    random = Random(7)
+    for _ in range(count - len(NASTY)):
+        letters = random.choice(("abcdefgh0123-_:", "ab.*#/+{}\x00$", "aé漢\U0001f600 \u2028"))
+        yield "".join(random.choices(letters, k=random.randint(0, 10)))
+
+
+def test_a_client_id_opens_its_own_place_only() -> None:
+    """20,000 ids: whatever a client calls itself, it reaches the word that is its id, or none."""
+    pattern = parse_pattern("devices.{client_id}.#")
+    rules = [
+        Rule(subject="u", effect=Effect.ALLOW, action=action, pattern=pattern)
+        for action in (Action.PUBLISH, Action.SUBSCRIBE)
+    ]
+    for client_id in ids(20_000):
+        made = RuleSet(rules, user="u", client_id=client_id)
+        for word in (client_id, "b", "#", ONE_WORD, REST):
+            own = word == client_id and is_word(client_id)
+            assert made.decide(Action.PUBLISH, ("devices", word, "x")).allowed == own
+            wanted = ("devices", word, REST)
+            assert made.decide_filter(Action.SUBSCRIBE, wanted).allowed == own
+        assert not made.decide_filter(Action.SUBSCRIBE, ("devices", REST)).allowed
+
+
+def test_a_denied_name_cannot_be_dodged() -> None:
+    """A name that is no word makes a rule that denies wider, not empty."""
+    rules = [rule("#"), rule("devices.{client_id}.admin", effect=Effect.DENY)]
+    for client_id in ids(5_000):
+        made = RuleSet(rules, user="u", client_id=client_id)
+        assert not made.decide(Action.PUBLISH, ("devices", client_id, "admin")).allowed
+
+
+def test_names_are_put_in_as_whole_words() -> None:
+    pattern = parse_pattern("fleet.{user}.{client_id}.#")
+    assert pattern == ("fleet", USER, CLIENT_ID, REST)
+    rules = [Rule(subject="u", effect=Effect.ALLOW, action=Action.PUBLISH, pattern=pattern)]
+    made = RuleSet(rules, user="ann", client_id="d1")
+    assert made.decide(Action.PUBLISH, ("fleet", "ann", "d1", "x")).allowed
+    assert not made.decide(Action.PUBLISH, ("fleet", "bob", "d1", "x")).allowed
+    nameless = RuleSet(rules, user="ann")
+    assert not nameless.decide(Action.PUBLISH, ("fleet", "ann", "d1", "x")).allowed
+
+
+# --- decisions ------------------------------------------------------------------------------
+
+
+def test_nothing_is_allowed_that_no_rule_allows() -> None:
+    for action in Action:
+        assert not allowed(action=action, words=("a",))
+        assert not allowed(rule("a", action=action), action=action, words=("b",))
+
+
+def test_who_denies_wins_in_whatever_order() -> None:
+    deny = rule("a.secret.#", effect=Effect.DENY)
+    for rules in ((rule("a.#"), deny), (deny, rule("a.#"))):
+        assert allowed(*rules, action=Action.PUBLISH, words=("a", "x"))
+        assert not allowed(*rules, action=Action.PUBLISH, words=("a", "secret"))
+        assert not allowed(*rules, action=Action.PUBLISH, words=("a", "secret", "x"))
+
+
+def test_a_subscription_that_would_see_something_denied_is_refused() -> None:
+    rules = (
+        rule("a.#", action=Action.SUBSCRIBE),
+        rule("a.secret", action=Action.SUBSCRIBE, effect=Effect.DENY),
+    )
+    assert allowed(*rules, action=Action.SUBSCRIBE, words=("a", "x"))
+    assert allowed(*rules, action=Action.SUBSCRIBE, words=("a", "x", REST))
+    for wanted in (("a", REST), ("a", ONE_WORD), (REST,), (REST, "secret"), ("a", "secret")):
+        assert not allowed(*rules, action=Action.SUBSCRIBE, words=wanted), wanted
+
+
+def test_a_topic_with_dots_is_read_both_ways() -> None:
+    """The exchange `orders.eu` with key `x`, and the exchange `orders` with key `eu.x`."""
+    for words in (("orders.eu", "x"), ("orders", "eu", "x")):
+        assert allowed(rule("orders.eu.#"), action=Action.PUBLISH, words=words)
+        denied = (rule("#"), rule("orders.eu.#", effect=Effect.DENY))
+        assert not allowed(*denied, action=Action.PUBLISH, words=words)
+    assert allowed(rule("*.x"), action=Action.PUBLISH, words=("orders.eu", "x"))
+    reads = (
+        rule("#", action=Action.SUBSCRIBE),
+        rule("orders.eu.x", action=Action.SUBSCRIBE, effect=Effect.DENY),
+    )
+    assert not allowed(*reads, action=Action.SUBSCRIBE, words=(ONE_WORD, "x"))
+
+
+def test_topics_of_the_broker_are_closed_to_all() -> None:
+    for action in Action:
+        words = ("RMQ_SYS_POLYMQ_STATE",)
+        assert not allowed(*ADMIN_RULES, action=action, words=words)
+        assert not RuleSet(ADMIN_RULES, user="u").decide_filter(action, (*words, REST)).allowed
+    for topic in ("%DLQ%orders", "%RETRY%group"):
+        assert not allowed(*ADMIN_RULES, action=Action.PUBLISH, words=(topic, "x"))
+        assert allowed(*ADMIN_RULES, action=Action.SUBSCRIBE, words=(topic, REST))
+
+
+def test_an_admin_may_everything_else() -> None:
+    for action in Action:
+        assert allowed(*ADMIN_RULES, action=action, words=("any", "place"))
+
+
+# --- text -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "pattern"),
+    [
+        ("#", (REST,)),
+        ("sensors", ("sensors",)),
+        ("sensors.*.temp", ("sensors", ONE_WORD, "temp")),
+        ("sensors.#", ("sensors", REST)),
+        ("sensors/+/temp", ("sensors", ONE_WORD, "temp")),
+        ("sensors/v1.2/#", ("sensors", "v1/2", REST)),
+        ("a.b/c", ("a", "b", "c")),
+        ("devices/{client_id}/#", ("devices", CLIENT_ID, REST)),
+        ("%DLQ%orders.#", ("%DLQ%orders", REST)),
+        ("", None),
+        ("a.#.b", None),
+        ("a#", None),
+        ("a*.b", None),
+        ("a/*/b", None),
+        ("a.+.b", None),
+        ("x{user}", None),
+        ("{name}", None),
+        ("a\nb", None),
+        ("a" * 1025, None),
+        (".".join("a" * 129), None),
+    ],
+)
+def test_patterns_as_people_write_them(text: str, pattern: Words | None) -> None:
+    if pattern is None:
+        with pytest.raises(BadPattern):
+            parse_pattern(text)
+    else:
+        assert parse_pattern(text) == pattern
+
+
+@given(st.text("ab./*+#{}user", min_size=1, max_size=12))
+@settings(max_examples=500, deadline=None)
+def test_the_text_of_a_pattern_gives_the_pattern(text: str) -> None:
+    try:
+        pattern = parse_pattern(text)
+    except BadPattern:
+        return
+    assert parse_pattern(format_pattern(pattern)) == pattern
