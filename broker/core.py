@@ -90,6 +90,7 @@ class Core:
         self._lazy_scheduled = False
         self._acks_scheduled = False
         self._moved: set[Group] = set()
+        self._note_moved = self._group_moved  # one method object for all groups
         self.journal.handle("acks", self._apply_acks)
 
     # --- numbers and queues ---------------------------------------------------------------
@@ -117,7 +118,7 @@ class Core:
 
     def group(self, queue: Queue, cursor: Cursor, *, number: int = 0) -> Group:
         """A group on the queue; with a number it survives restarts."""
-        moved = self._group_moved if number else _trim_memory
+        moved = self._note_moved if number else _trim_memory
         group = Group(queue, cursor, number=number, reading=self.reading, moved=moved)
         if number:
             self.groups[number] = group
@@ -276,7 +277,7 @@ class Core:
     def keep_acks(self, groups: Iterable[Group], acks: Iterable[Acks]) -> None:
         """The log did not take them: they gather on, to be written a little later."""
         for group, (_, _, settled) in zip(groups, acks, strict=True):
-            group.cursor.settled[:0] = settled
+            group.cursor.give_back_settled(settled)
             self._moved.add(group)
         if self._moved and not self._acks_scheduled:
             self._acks_scheduled = True
@@ -293,10 +294,10 @@ class Core:
                 group.cursor.delivered_to(next_offset)
             for first, count in settled:
                 group.cursor.settle(first, count)
-            group.cursor.settled.clear()
+            group.cursor.forget_settled()
         return touched
 
 
 def _trim_memory(group: Group) -> None:
-    group.cursor.settled.clear()  # nobody writes a record of these acks
+    group.cursor.forget_settled()  # nobody writes a record of these acks
     group.queue.trim()

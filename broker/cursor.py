@@ -28,7 +28,7 @@ _OUTSTANDING_TO_REQUEUED: Final = bytes.maketrans(b"\x00", b"\x02")
 class Cursor:
     """Floor, next, and the states between. Offsets are those of one queue."""
 
-    __slots__ = ("_states", "floor", "next", "redelivered_below", "requeued_count", "settled")
+    __slots__ = ("_settled", "_states", "floor", "next", "redelivered_below", "requeued_count")
 
     def __init__(self, offset: int) -> None:
         self.floor = offset
@@ -38,9 +38,9 @@ class Cursor:
         self.redelivered_below = offset
         """Offsets below were handed out before a restart: deliver them flagged redelivered."""
         self.requeued_count = 0
-        self.settled: list[list[int]] = []
+        self._settled: list[list[int]] | None = None
         """(first, count) stretches settled since the last `take_settled`: what a record of acks
-        has to say."""
+        has to say. None while there are none, as in nearly all queues."""
         self._states = bytearray()
 
     def ready_count(self, end: int) -> int:
@@ -161,8 +161,16 @@ class Cursor:
 
     def take_settled(self) -> list[list[int]]:
         """The (first, count) stretches settled since the last call, for a record of acks."""
-        settled, self.settled = self.settled, []
-        return settled
+        settled, self._settled = self._settled, None
+        return settled or []
+
+    def give_back_settled(self, settled: list[list[int]]) -> None:
+        """Undo `take_settled`: the record was not written."""
+        self._settled = settled + (self._settled or [])
+
+    def forget_settled(self) -> None:
+        """Nobody writes a record of what was settled so far."""
+        self._settled = None
 
     # --- keeping and restoring ------------------------------------------------------------
 
@@ -178,7 +186,7 @@ class Cursor:
         cursor.next = next_offset
         for first, count in settled:
             cursor.settle(first, count)
-        cursor.settled.clear()
+        cursor.forget_settled()
         return cursor
 
     def delivered_to(self, next_offset: int) -> None:
@@ -214,7 +222,10 @@ class Cursor:
         self.skip_to(first)
 
     def _note(self, first: int, count: int) -> None:
-        settled = self.settled
+        settled = self._settled
+        if settled is None:
+            self._settled = [[first, count]]
+            return
         if settled and settled[-1][0] + settled[-1][1] == first:
             settled[-1][1] += count
         else:

@@ -50,7 +50,7 @@ from broker.records import PREFIX_HEAD_SIZE, TAGS, parse_properties
 from broker.retained import ENTRY, Retained
 from broker.session import MqttSession
 from broker.sessions import Sessions
-from broker.state_db import Row, StateDb
+from broker.state_db import Folded, Row, StateDb
 from broker.topic_settings import TopicSettings
 from broker.topics import RETAIN_PROPERTY, TopicRoute, Topics, TopicTemplate
 from broker.transactions import Transactions
@@ -471,8 +471,9 @@ class Engine:
             return None
         self._saved = position
         dirty, self.core.journal.dirty = self.core.journal.dirty, set()
-        rows: list[Row] = [(kind, key, self._row(kind, key)) for kind, key in sorted(dirty)]
-        rows.append(("number", "next", json.dumps(self.core.next_number)))
+        # The values are made here, their text in the worker: that is most of the work.
+        rows: list[Row] = [(kind, key, self._row(kind, key)) for kind, key in dirty]
+        rows.append(("number", "next", self.core.next_number))
         state_db = self._state_db
         return lambda: state_db.save(position, epoch, rows)
 
@@ -481,7 +482,8 @@ class Engine:
         self._saved = -1
         self.core.journal.dirty |= dirty
 
-    def _row(self, kind: str, key: str) -> str | None:
+    def _row(self, kind: str, key: str) -> object:
+        """An entity as a JSON value that nobody changes afterwards; None if it is gone."""
         value: object
         if kind == "topic":
             value = self.topics_.row(key)
@@ -507,7 +509,7 @@ class Engine:
             assert kind == "document", kind
             name, _, document = key.partition("\x00")
             value = self._documents.get(name, {}).get(document)
-        return None if value is None else json.dumps(value)
+        return value
 
     def _restore(self) -> None:
         """Load the cached state if the log has its place, then fold the rest of the log."""
@@ -515,10 +517,7 @@ class Engine:
         folded = self._state_db.load() if self._state_db is not None else None
         if folded is not None and self.core.store.is_record_boundary(folded.position, folded.epoch):
             position = folded.position
-            by_kind: dict[str, dict[str, Any]] = {}
-            for kind, key, value in folded.rows:
-                by_kind.setdefault(kind, {})[key] = json.loads(value)
-            self._load(by_kind)
+            self._load(folded)
         elif self._state_db is not None:
             self._state_db.discard()
         for record in self.core.store.replay(position, SYSTEM_FLAG_STATE):
@@ -526,34 +525,35 @@ class Engine:
             self.folded_count += 1
         self._reopen()
 
-    def _load(self, rows: Mapping[str, Mapping[str, Any]]) -> None:
+    def _load(self, folded: Folded) -> None:
         """Take the snapshot's rows, each kind after those it refers to."""
-        self.core.next_number = rows.get("number", {}).get("next", 1)
-        for key, value in rows.get("topic", {}).items():
+        for _, value in folded.take("number"):
+            self.core.next_number = value
+        for key, value in folded.take("topic"):
             self.topics_.load(key, value)
-        for key, value in rows.get("exchange", {}).items():
+        for key, value in folded.take("exchange"):
             self.exchanges.load_exchange(key, value)
-        for key, value in rows.get("queue", {}).items():
+        for key, value in folded.take("queue"):
             self.exchanges.load_queue(key, value)
-        for key, value in rows.get("filter", {}).items():
+        for key, value in folded.take("filter"):
             self.sessions.state.load_filter(key, value)
         queues = {found.queue.number: found.queue for found in self.sessions.filters.values()}
-        for key, value in rows.get("group", {}).items():
+        for key, value in folded.take("group"):
             cursor = Cursor.restore(value["floor"], value["next"], value["settled"])
             group = self.core.groups.get(int(key))
             if group is not None:
                 group.cursor = cursor
             elif value["q"] in queues:
                 self.core.group(queues[value["q"]], cursor, number=int(key))
-        for key, value in rows.get("session", {}).items():
+        for key, value in folded.take("session"):
             self.sessions.state.load(key, value)
-        for key, (position, size) in rows.get("retained", {}).items():
+        for key, (position, size) in folded.take("retained"):
             self.retained.set(tuple(key.split("\x00")), position, size)
-        for key, value in rows.get("user", {}).items():
+        for key, value in folded.take("user"):
             self.users.load_user(key, value)
-        for key, value in rows.get("rule", {}).items():
+        for key, value in folded.take("rule"):
             self.users.load_rule(key, value)
-        for key, value in rows.get("document", {}).items():
+        for key, value in folded.take("document"):
             self._load_document(key, value)
 
     def _fold(self, record: Record) -> None:
@@ -595,7 +595,7 @@ class Engine:
         self.exchanges.reopen()
         self.sessions.state.reopen()
         for group in self.core.groups.values():
-            group.cursor.settled.clear()
+            group.cursor.forget_settled()
         known = set(self.core.groups)
         known |= {queue.number for topic in self.topics_.topics.values() for queue in topic.queues}
         known |= {found.queue.number for found in self.sessions.filters.values()}

@@ -5,7 +5,8 @@ What is done with them is in `exchanges.py`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from types import MappingProxyType
 from typing import Any, Final
 
 from broker.names import ROOT_EXCHANGE
@@ -22,6 +23,64 @@ PREDECLARED: Final = {
 
 BindingKey = tuple[str, str, str]
 """Exchange, routing key, arguments as canonical text."""
+NO_ARGUMENTS: Final[Mapping[str, Any]] = MappingProxyType({})
+"""Shared by all queues without arguments."""
+
+
+class Bindings(MutableMapping[BindingKey, Words]):
+    """The bindings of one queue: their patterns by key, in the order of their making.
+
+    Nearly every queue is bound to the default exchange by its name, and to nothing else: that
+    binding is a flag here, and costs no tuples and no dictionary.
+
+    Args:
+        name: the queue's.
+    """
+
+    __slots__ = ("_by_name", "_more", "_name")
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._by_name = False
+        self._more: dict[BindingKey, Words] | None = None
+
+    def _is_default(self, key: BindingKey, words: Words | None = None) -> bool:
+        return key == ("", self._name, "{}") and words in (None, (self._name,))
+
+    def __getitem__(self, key: BindingKey) -> Words:
+        if self._by_name and self._is_default(key):
+            return (self._name,)
+        if self._more is None:
+            raise KeyError(key)
+        return self._more[key]
+
+    def __setitem__(self, key: BindingKey, words: Words) -> None:
+        if self._is_default(key, words):
+            self._by_name = True
+            return
+        if self._more is None:
+            self._more = {}
+        self._more[key] = words
+
+    def __delitem__(self, key: BindingKey) -> None:
+        if self._by_name and self._is_default(key):
+            self._by_name = False
+            return
+        if self._more is None:
+            raise KeyError(key)
+        del self._more[key]
+
+    def __iter__(self) -> Iterator[BindingKey]:
+        if self._by_name:
+            yield ("", self._name, "{}")
+        yield from self._more or ()
+
+    def __len__(self) -> int:
+        return self._by_name + len(self._more or ())
+
+    def chosen(self) -> Sequence[BindingKey]:
+        """The keys of those that somebody chose: all but the one to the default exchange."""
+        return () if self._more is None else tuple(key for key in self._more if key[0])
 
 
 class Exchange:
@@ -79,12 +138,12 @@ class NamedQueue:
         self.durable: bool = value["durable"]
         self.exclusive: bool = value["exclusive"]
         self.auto_delete: bool = value["auto_delete"]
-        self.arguments: Mapping[str, Any] = value["arguments"]
+        self.arguments: Mapping[str, Any] = value["arguments"] or NO_ARGUMENTS
         self.user: str = value.get("u", "")
         """Who declared it, for the quota; empty before there were users."""
         self.owner: object = None
         """The connection that an exclusive queue belongs to."""
-        self.bindings: dict[BindingKey, Words] = {}
+        self.bindings = Bindings(name)
         self.exclusive_hold: Hold | None = None
         self.had_consumer = False
 

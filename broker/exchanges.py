@@ -376,9 +376,11 @@ class Exchanges:
     def _load_binding(self, found: NamedQueue, key: BindingKey, words: Words) -> None:
         # Two keys may give the same pattern (topic `a` and direct `a`): the trie has it once.
         found.bindings[key] = words
+        if key == ("", found.name, "{}"):
+            words = found.bindings[key]  # the same strings again, not copies of them
         self.topics.router.subscribe(words, found.queue)
         source = self.exchanges.get(key[0])
-        if source is not None:
+        if source is not None and key[0]:  # nobody asks what is bound to the default exchange
             source.bindings.add((found.name, key[1]))
 
     def _apply_unbind(self, op: Op) -> Touched:
@@ -535,8 +537,8 @@ class Exchanges:
         with the process."""
         for found in self.queues.values():
             found.group.cursor.reopen()
-            for key in list(found.bindings):
-                if key[0] and self.exchange(key[0]) is None:
+            for key in found.bindings.chosen():
+                if self.exchange(key[0]) is None:
                     self._apply_unbind({"queue": found.name, "key": list(key)})
 
     # --- helpers --------------------------------------------------------------------------

@@ -72,6 +72,8 @@ def settings_of(name: str, arguments: Mapping[str, Any]) -> QueueSettings:
     Raises:
         Refused: BAD_ARGUMENT; the sentence names the argument and what it may be.
     """
+    if not arguments:
+        return PLAIN
     read = _Arguments(name, arguments)
     settings = QueueSettings(
         ttl_ms=read.number("x-message-ttl", 0, MILLISECONDS_MAX),

@@ -57,7 +57,7 @@ class Queue:
         self.index = index
         self.entry_size = entry_size
         self.durable = durable
-        self.groups: list[Group] = []
+        self.groups: list[Group] | tuple[()] = ()
         self.visible = index.end_offset
         self.flushed = index.end_offset
         self.blocked_until = 0
@@ -163,31 +163,35 @@ class Group:
         self.reading = reading
         self.moved = moved
         self.rules: Rules | None = None
-        self.holds: list[Hold] = []
+        self.holds: Sequence[Hold] = ()  # replaced, never changed in place: most have none
         self._turn = 0  # whose turn it is among `holds`
         self._reading = False  # a reader thread is at work: nothing may overtake
         self._pumping = False
         self._scheduled = False
-        queue.groups.append(self)
+        if queue.groups:
+            queue.groups.append(self)
+        else:  # nearly all have but one
+            queue.groups = [self]
 
     # --- consumers ------------------------------------------------------------------------
 
     def add(self, consumer: Consumer) -> Hold:
         """A consumer joins; it gets nothing before its `ready()` or the next message."""
         hold = Hold(self, consumer)
-        self.holds.append(hold)
+        self.holds = [*self.holds, hold]
         return hold
 
     def remove(self, hold: Hold) -> None:
         """A consumer leaves."""
-        self.holds.remove(hold)
+        self.holds = [other for other in self.holds if other is not hold]
 
     def leave(self) -> None:
         """The group itself goes."""
+        assert self.queue.groups
         self.queue.groups.remove(self)
         for hold in self.holds:
             hold.active = False
-        self.holds.clear()
+        self.holds = ()
 
     @property
     def ready_count(self) -> int:

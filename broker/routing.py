@@ -20,7 +20,7 @@ Leading wildcards don't match topics that begin with `$` [MQTT-4.7.2-1].
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any, Final, Generic, TypeVar
 
 from broker.port import ONE_WORD, REST, Words
@@ -76,13 +76,76 @@ def _closure(pattern: Words, states: set[int]) -> set[int]:
 
 
 class Node(Generic[Target]):
-    """A place in the trie: what ends here, and what goes on by the next word of the pattern."""
+    """A place in the trie: what ends here, and what goes on by the next word of the pattern.
 
-    __slots__ = ("children", "targets")
+    Nearly every node has one target and no children, or children and no target: each is kept as
+    what it is, and becomes a dictionary when there are more. (A hundred thousand exact bindings
+    would hold 30 MB of dictionaries with one key.)
+    """
+
+    __slots__ = ("_only", "_targets", "children")
 
     def __init__(self) -> None:
-        self.children: dict[str, Node[Target]] = {}
-        self.targets: dict[Target, None] = {}  # a set that keeps its order
+        self.children: dict[str, Node[Target]] | None = None
+        self._only: Target | None = None  # the target, while there is but one
+        self._targets: dict[Target, None] | None = None  # a set that keeps its order
+
+    def child(self, word: str) -> Node[Target] | None:
+        """Where patterns go on with this word."""
+        return None if self.children is None else self.children.get(word)
+
+    def grow(self, word: str) -> Node[Target]:
+        """The same, made if there is none."""
+        if self.children is None:
+            self.children = {}
+        child = self.children.get(word)
+        if child is None:
+            child = self.children[word] = Node()
+        return child
+
+    def cut(self, word: str) -> None:
+        """No pattern goes on with this word any more."""
+        assert self.children is not None
+        del self.children[word]
+        if not self.children:
+            self.children = None
+
+    @property
+    def targets(self) -> Collection[Target]:
+        """The targets of the pattern that ends here, in the order of their coming."""
+        if self._targets is not None:
+            return self._targets
+        return () if self._only is None else (self._only,)
+
+    def add(self, target: Target) -> bool:
+        """Returns False if it was there already."""
+        if target in self.targets:
+            return False
+        if self._targets is not None:
+            self._targets[target] = None
+        elif self._only is None:
+            self._only = target
+        else:
+            self._targets = {self._only: None, target: None}
+            self._only = None
+        return True
+
+    def remove(self, target: Target) -> bool:
+        """Returns False if it was not there."""
+        if target not in self.targets:
+            return False
+        if self._targets is None:
+            self._only = None
+            return True
+        del self._targets[target]
+        if not self._targets:
+            self._targets = None
+        return True
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the trie does not need it."""
+        return self.children is None and self._only is None and self._targets is None
 
 
 class Trie(Generic[Target]):
@@ -95,32 +158,25 @@ class Trie(Generic[Target]):
         """Returns False if it was there already."""
         node = self._root
         for word in pattern:
-            child = node.children.get(word)
-            if child is None:
-                child = node.children[word] = Node()
-            node = child
-        if target in node.targets:
-            return False
-        node.targets[target] = None
-        return True
+            node = node.grow(word)
+        return node.add(target)
 
     def remove(self, pattern: Words, target: Target) -> bool:
         """Returns False if it was not there. Empty nodes go with it."""
         path: list[Node[Target]] = [self._root]
         for word in pattern:
-            child = path[-1].children.get(word)
+            child = path[-1].child(word)
             if child is None:
                 return False
             path.append(child)
-        if target not in path[-1].targets:
+        if not path[-1].remove(target):
             return False
-        del path[-1].targets[target]
         for word, parent, node in zip(
             reversed(pattern), reversed(path[:-1]), reversed(path[1:]), strict=True
         ):
-            if node.children or node.targets:
+            if not node.is_empty:
                 break
-            del parent.children[word]
+            parent.cut(word)
         return True
 
     def match(self, words: Words) -> Iterator[Target]:
@@ -132,11 +188,11 @@ class Trie(Generic[Target]):
             for node, rest in nodes.values():
                 if rest:  # this node is a REST: it may take the word and stay
                     reached[id(node)] = (node, True)
-                child = node.children.get(word)
+                child = node.child(word)
                 if child is not None:
                     self._reach(child, reached)
                 dollar = node is self._root and word.startswith("$")
-                child = node.children.get(ONE_WORD)
+                child = node.child(ONE_WORD)
                 if child is not None and not dollar:
                     self._reach(child, reached)
             nodes = reached
@@ -155,7 +211,7 @@ class Trie(Generic[Target]):
         """Note the node, and the REST nodes below it, which match no word."""
         if id(node) not in reached or rest:
             reached[id(node)] = (node, rest)
-        child = node.children.get(REST)
+        child = node.child(REST)
         if child is not None and not (first and dollar):
             self._reach(child, reached, rest=True)
 

@@ -41,6 +41,7 @@ class SessionState:
         self.by_client: dict[str, MqttSession] = {}
         self.by_number: dict[int, MqttSession] = {}
         self.filters: dict[Words, FilterQueue] = {}
+        self._filter_words: dict[int, Words] = {}  # the same, by the queue's number
         for name, handler in (
             ("session+", self._apply_session),
             ("session-", self._apply_session_end),
@@ -82,6 +83,7 @@ class SessionState:
             return []
         self.topics.router.unsubscribe(words, found.queue)
         self.core.store.drop_index(found.queue.number)
+        self._filter_words.pop(found.queue.number, None)
         return [("filter", str(found.queue.number))]
 
     def _apply_subscribe(self, op: Op) -> Touched:
@@ -214,15 +216,13 @@ class SessionState:
         words = tuple(value["w"])
         queue = self.core.durable_queue(number, own=False)
         self.filters[words] = FilterQueue(words, queue)
+        self._filter_words[number] = words
         self.topics.router.subscribe(words, queue)
 
     def row_filter(self, key: str) -> Mapping[str, Any] | None:
         """The filter queue as a JSON value for the snapshot."""
-        number = int(key)
-        for found in self.filters.values():
-            if found.queue.number == number:
-                return {"w": list(found.words)}
-        return None
+        words = self._filter_words.get(int(key))
+        return None if words is None else {"w": list(words)}
 
     def reopen(self) -> None:
         """After a restart: drop from what is in flight what the cursors know as settled, and give

@@ -290,7 +290,7 @@ class Topics:
             return None
         numbers = [queue.number for queue in topic.queues]
         row = {"stored": topic.stored, "q": numbers, "inc": topic.incarnation}
-        return {**row, "set": topic.own_values} if topic.own_values else row
+        return {**row, "set": dict(topic.own_values)} if topic.own_values else row
 
     # --- routes and templates -------------------------------------------------------------
 

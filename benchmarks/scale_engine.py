@@ -1,0 +1,360 @@
+"""The engine and its store without sockets, in a process of its own: what queues and backlogs cost.
+
+`python -m benchmarks.scale_engine ACTION DIRECTORY COUNT` does one thing and prints its figures as
+JSON; `benchmarks.scale` runs the actions one after the other on one directory. The engine runs on a
+manual loop, with a real disk and real flushes.
+"""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import json
+import os
+import select
+import sys
+import time
+import tracemalloc
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+from broker.engine import Engine
+from broker.port import Delivery, Template
+from broker.state_db import StateDb
+from core_log.files import RealFiles
+from core_log.kernels.batch import Batch
+from core_log.store import Store
+
+DECLARES_PER_FLUSH: Final = 100
+"""What a client that declares without waiting, or some that do, bring to one flush."""
+TOUCHED_COUNT: Final = 5_000
+"""Queues that get a message before a checkpoint is timed."""
+FANOUT_COUNT: Final = 10
+BODY: Final = b"x" * 100
+RUN: Final = 1_000
+"""Messages of one publish to a backlog."""
+FLUSH_SECONDS_MAX: Final = 60
+PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
+ALLOCATIONS_SHOWN: Final = 25
+
+
+class Loop:
+    """As much of an event loop as the engine uses. It moves when it is told to."""
+
+    def __init__(self) -> None:
+        self._soon: deque[Callable[[], object]] = deque()
+
+    def call_soon(self, callback: Callable[[], object]) -> None:
+        """In the next turn."""
+        self._soon.append(callback)
+
+    def call_later(self, _delay: float, callback: Callable[[], object]) -> None:
+        """What is for later is done when the loop turns next: acks are written, nothing waits."""
+        self._soon.append(callback)
+
+    def turn(self) -> None:
+        """What is due now."""
+        for _ in range(len(self._soon)):
+            self._soon.popleft()()
+
+
+class InlineReaders:
+    """History is read in this thread."""
+
+    def submit(
+        self, read: Callable[[], bytes], done: Callable[[bytes | None, Exception | None], None]
+    ) -> None:
+        """Read now."""
+        done(read(), None)
+
+
+class Drain:
+    """A consumer that settles what it gets at once."""
+
+    def __init__(self) -> None:
+        self.hold: Any = None
+        self.count = 0
+
+    def credit(self) -> int:
+        """As much as there is."""
+        return 1_000
+
+    def deliver(self, delivery: Delivery) -> None:
+        """Settle it."""
+        self.count += delivery.count
+        self.hold.settle(delivery.first_offset, delivery.count)
+
+    def cancelled(self) -> None:
+        """The queue stays."""
+
+
+class Parts:
+    """An open engine.
+
+    Attributes:
+        open_seconds: how long opening took, state and indexes.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        start, cpu = time.perf_counter(), time.process_time()
+        self.loop = Loop()
+        gc.disable()  # as the server does while it starts
+        self.store = Store.open(
+            str(directory / "store"),
+            files=RealFiles(),
+            clock_ms=lambda: time.time_ns() // 1_000_000,
+        )
+        self.store_seconds = time.perf_counter() - start
+        names = itertools.count()
+        self.engine = Engine(
+            store=self.store,
+            clock_ms=lambda: time.time_ns() // 1_000_000,
+            scheduler=self.loop,
+            readers=InlineReaders(),
+            new_name=lambda: f"name{next(names)}",
+            state_db=StateDb(directory / "state.db"),
+        )
+        gc.enable()
+        self.open_seconds = time.perf_counter() - start
+        self.open_cpu_seconds = time.process_time() - cpu
+
+    def commit(self) -> None:
+        """The end of a loop iteration, and the flush that it asked for."""
+        core = self.engine.core
+        core.commits.urgent = core.log.appended
+        core.appended()
+        self.loop.turn()
+        while core.flush_pending:
+            select.select([self.store.flusher.fileno()], [], [], FLUSH_SECONDS_MAX)
+            core.flush_finished()
+            self.loop.turn()
+
+    def save(self) -> dict[str, float]:
+        """Save state and indexes as the server does every few seconds.
+
+        Returns:
+            Milliseconds on the loop and in the worker.
+        """
+        self.commit()
+        start = time.perf_counter()
+        snapshot = self.engine.snapshot()
+        snapshotted = time.perf_counter()
+        self.commit()
+        begun = time.perf_counter()
+        checkpoint = self.store.prepare_checkpoint()
+        prepared = time.perf_counter()
+        if snapshot is not None:
+            snapshot()
+        saved = time.perf_counter()
+        checkpoint()
+        stored = time.perf_counter()
+        return {
+            "snapshot_loop_ms": 1000 * (snapshotted - start),
+            "checkpoint_loop_ms": 1000 * (prepared - begun),
+            "state_worker_ms": 1000 * (saved - prepared),
+            "checkpoint_worker_ms": 1000 * (stored - saved),
+        }
+
+    def template(self, name: str) -> Template:
+        """How messages for the queue of this name are stored."""
+        route = self.engine.exchange_route("", name)
+        assert route is not None
+        return self.engine.template(route, properties={"PMQ_PROTO": "amqp"})
+
+
+def declare(directory: Path, count: int) -> dict[str, Any]:
+    """Declare durable queues, publish to some of them, and leave as `kill -9` does."""
+    parts = Parts(directory)
+    traced = bool(os.environ.get("POLYMQ_SCALE_TRACE"))
+    gc.collect()
+    before = resident_bytes()
+    if traced:
+        tracemalloc.start()
+    start = time.perf_counter()
+    for first in range(0, count, DECLARES_PER_FLUSH):
+        for number in range(first, min(first + DECLARES_PER_FLUSH, count)):
+            declare_queue(parts, f"device-{number:06d}")
+        parts.commit()
+    seconds = time.perf_counter() - start
+    first_save = parts.save()
+    gc.collect()
+    if traced:
+        print_allocations(count)
+    after = resident_bytes()
+    batch = one_row(BODY)
+    for number in range(min(TOUCHED_COUNT, count)):
+        parts.engine.publish(parts.template(f"device-{number:06d}"), batch, 0, 1)
+        if number % DECLARES_PER_FLUSH == 0:
+            parts.commit()
+    touched_save = parts.save()
+    figures = {
+        "declared_per_second": count / seconds,
+        "bytes_each": (after - before) / count,
+        "save_all": first_save,
+        "save_touched": touched_save,
+        "fanout_bytes": fan_out(parts, batch),
+    }
+    parts.commit()
+    return figures
+
+
+def fan_out(parts: Parts, batch: Batch) -> int:
+    """Bytes that the log grows by when one message goes to some of all the queues."""
+    engine = parts.engine
+    engine.declare_exchange(
+        "group", type="fanout", durable=True, auto_delete=False, internal=False, arguments={}
+    )
+    for number in range(FANOUT_COUNT):
+        engine.bind_queue(f"device-{number:06d}", "group", "", {}, owner=None)
+    route = engine.exchange_route("group", "")
+    assert route is not None
+    template = engine.template(route, properties={"PMQ_PROTO": "amqp"})
+    parts.commit()
+    before = parts.store.log.appended
+    engine.publish(template, batch, 0, 1)
+    return parts.store.log.appended - before
+
+
+def open_and_close(directory: Path, count: int) -> dict[str, Any]:
+    """Open what is there, see that it is all there, and close it in order."""
+    before = resident_bytes()
+    parts = Parts(directory)
+    gc.collect()
+    after = resident_bytes()
+    held = len(parts.engine.exchanges.queues)
+    if held != count:
+        raise SystemExit(f"{held} of {count} queues are there")
+    figures = {
+        "seconds": parts.open_seconds,
+        "cpu_seconds": parts.open_cpu_seconds,
+        "store_seconds": parts.store_seconds,
+        "bytes_each": (after - before) / count,
+        "clean": parts.store.recovery.clean,
+        "rebuilt_queues": len(parts.store.recovery.rebuilt),
+    }
+    parts.commit()
+    parts.save()
+    parts.store.close()
+    return figures
+
+
+def backlog(directory: Path, count: int) -> dict[str, Any]:
+    """Put messages into one queue that nobody reads, then read and settle all of them."""
+    parts = Parts(directory)
+    declare_queue(parts, "backlog")
+    parts.commit()
+    template = parts.template("backlog")
+    batch = Batch(RUN)
+    batch.buffer = BODY
+    for _ in range(RUN):
+        batch.add((0, 0), (0, len(BODY)))
+    gc.collect()
+    before = resident_bytes()
+    start = time.perf_counter()
+    for number in range(count // RUN):
+        parts.engine.publish(template, batch, 0, RUN)
+        parts.commit()
+        if number % 100 == 99:
+            parts.store.prepare_checkpoint()()
+    filled = time.perf_counter()
+    parts.save()
+    parts.save()
+    gc.collect()
+    after = resident_bytes()
+    drain = Drain()
+    begun = time.perf_counter()
+    drain.hold = parts.engine.consume("backlog", drain, exclusive=False, owner=None)
+    drain.hold.ready()
+    while drain.count < count:
+        seen = drain.count
+        parts.commit()
+        if drain.count == seen:
+            raise SystemExit(f"only {seen} of {count} messages came back")
+    drained = time.perf_counter()
+    peak = resident_bytes()
+    parts.store.close()
+    tail = parts.store.log.appended - parts.store.log.tail_start
+    return {
+        "fill_seconds": filled - start,
+        "drain_seconds": drained - begun,
+        "memory_bytes": after - before,
+        "tail_bytes": tail,
+        "drained_memory_bytes": peak - before,
+    }
+
+
+def route(_directory: Path, count: int) -> dict[str, Any]:
+    """Nanoseconds per publish while more and more exact subscriptions exist, none of which match,
+    and with a queue that does."""
+    directory = _directory
+    parts = Parts(directory)
+    declare_queue(parts, "measured")
+    parts.commit()
+    template = parts.template("measured")
+    batch = one_row(BODY)
+    figures = {}
+    made = 0
+    step = 10
+    while step <= count:
+        while made < step:
+            parts.engine.exchanges.topics.router.subscribe(
+                (f"topic-{made}", "exact"), parts.engine.core.volatile_queue(10)
+            )
+            made += 1
+        gc.collect()
+        best = float("inf")
+        for _ in range(5):
+            start = time.perf_counter_ns()
+            for _ in range(2_000):
+                parts.engine.publish(template, batch, 0, 1)
+            best = min(best, (time.perf_counter_ns() - start) / 2_000)
+            parts.commit()
+        figures[str(step)] = best
+        step *= 10
+    parts.store.close()
+    return figures
+
+
+def declare_queue(parts: Parts, name: str) -> None:
+    """One durable queue, as an AMQP client declares it."""
+    parts.engine.declare_queue(
+        name, durable=True, exclusive=False, auto_delete=False, arguments={}, owner=None
+    )
+
+
+def one_row(body: bytes) -> Batch:
+    """A batch of one message."""
+    batch = Batch(1)
+    batch.buffer = body
+    batch.add((0, 0), (0, len(body)))
+    return batch
+
+
+def resident_bytes() -> int:
+    """Memory of this process that is in use now."""
+    return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * PAGE_BYTES
+
+
+def print_allocations(count: int) -> None:
+    """Who holds the memory, by line of source: bytes for each queue. On stderr."""
+    for line in tracemalloc.take_snapshot().statistics("lineno")[:ALLOCATIONS_SHOWN]:
+        frame = line.traceback[0]
+        each = f"{line.size / count:8.1f} B {line.count / count:5.2f}x"
+        print(f"{each}  {frame.filename}:{frame.lineno}", file=sys.stderr)
+
+
+ACTIONS: Final = {"declare": declare, "open": open_and_close, "backlog": backlog, "route": route}
+
+
+def main() -> None:
+    """One action, then the end of the process without tidying up."""
+    action, directory, count = sys.argv[1:]
+    figures = ACTIONS[action](Path(directory), int(count))
+    print(json.dumps(figures), flush=True)
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()
