@@ -21,7 +21,8 @@ from core_log.kernels.record cimport (
     OF_START, OF_START_SIZE, POSITION_AT, PRIVATE_ENTRY_SIZE, PROPERTY_CRC_SIZE, RECORD_SIZE_MIN,
     STOP_BATCH, STOP_BLANK, STOP_CRC, STOP_END, STOP_MAGIC, STOP_POSITION, STOP_SHORT, STOP_SIZE,
     STOP_ZERO, STORE_MS_AT, SYSTEM_FLAG_AT, SYSTEM_TOPIC, SYSTEM_TOPIC_SIZE, TAGS_START,
-    TAGS_START_SIZE, TARGETS_MAX, TARGET_SIZE, batch_part, check, find_targets, has_topic, properties_at, read_hex, size_of,
+    TAGS_START_SIZE, TARGETS_MAX, TARGET_SIZE, batch_part, check, find_targets, has_topic,
+    properties_at, read_hex, size_of,
 )
 
 from core_log.kernels import batch as _batch
