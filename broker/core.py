@@ -39,8 +39,11 @@ Acks = tuple[int, int, list[list[int]]]
 class Scheduler(Protocol):
     """The loop, as far as the engine needs it."""
 
-    def call_soon(self, callback: Callable[[], None]) -> Any: ...
-    def call_later(self, delay: float, callback: Callable[[], None]) -> Any: ...
+    def call_soon(self, callback: Callable[[], None]) -> Any:
+        """Call back in the next loop iteration."""
+
+    def call_later(self, delay: float, callback: Callable[[], None]) -> Any:
+        """Call back in `delay` seconds."""
 
 
 class Core:

@@ -321,6 +321,8 @@ class Session(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueInfo:
+    """An AMQP queue: how it was declared, and how it stands."""
+
     name: str
     ready_count: int
     consumer_count: int
@@ -332,6 +334,8 @@ class QueueInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExchangeInfo:
+    """An AMQP exchange as it was declared."""
+
     name: str
     type: str
     durable: bool

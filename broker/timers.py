@@ -30,7 +30,8 @@ COMPACT_COUNT_MIN: Final = 64
 class Later(Protocol):
     """The loop, as far as timers need it."""
 
-    def call_later(self, delay: float, callback: Callable[[], None]) -> Any: ...
+    def call_later(self, delay: float, callback: Callable[[], None]) -> Any:
+        """Call back in `delay` seconds."""
 
 
 class Timer:

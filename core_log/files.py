@@ -85,16 +85,20 @@ class RealFiles:
     """The operating system's files: owner only (0600, 0700), closed on exec."""
 
     def open(self, path: str, *, create: bool = False) -> int:
+        """See `Files.open`."""
         flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
         return os.open(path, flags, FILE_MODE)
 
     def close(self, handle: int) -> None:
+        """See `Files.close`."""
         os.close(handle)
 
     def size(self, handle: int) -> int:
+        """See `Files.size`."""
         return os.fstat(handle).st_size
 
     def pread(self, handle: int, size: int, position: int) -> bytes:
+        """See `Files.pread`."""
         first = os.pread(handle, size, position)
         if len(first) == size or not first:
             return first
@@ -109,6 +113,7 @@ class RealFiles:
         return b"".join(parts)
 
     def pwritev(self, handle: int, buffers: Sequence[Buffer], position: int) -> None:
+        """See `Files.pwritev`."""
         written = os.pwritev(handle, buffers, position)
         total = sum(len(buffer) for buffer in buffers)
         if written == total:
@@ -121,9 +126,11 @@ class RealFiles:
             written += step
 
     def truncate(self, handle: int, size: int) -> None:
+        """See `Files.truncate`."""
         os.ftruncate(handle, size)
 
     def preallocate(self, handle: int, size: int) -> None:
+        """See `Files.preallocate`."""
         if size == 0:
             return
         try:
@@ -136,9 +143,11 @@ class RealFiles:
                 os.ftruncate(handle, size)
 
     def fdatasync(self, handle: int) -> None:
+        """See `Files.fdatasync`."""
         os.fdatasync(handle)
 
     def lock(self, handle: int) -> bool:
+        """See `Files.lock`."""
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -146,12 +155,14 @@ class RealFiles:
         return True
 
     def list(self, path: str) -> list[str]:
+        """See `Files.list`."""
         try:
             return sorted(os.listdir(path))
         except FileNotFoundError:
             return []
 
     def make_directory(self, path: str) -> bool:
+        """See `Files.make_directory`."""
         try:
             os.mkdir(path, DIRECTORY_MODE)
         except FileExistsError:
@@ -161,12 +172,14 @@ class RealFiles:
         return True
 
     def remove_directory(self, path: str) -> None:
+        """See `Files.remove_directory`."""
         try:
             os.rmdir(path)
         except FileNotFoundError:
             return
 
     def sync_directory(self, path: str) -> None:
+        """See `Files.sync_directory`."""
         handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             os.fsync(handle)
@@ -174,15 +187,18 @@ class RealFiles:
             os.close(handle)
 
     def rename(self, path: str, new_path: str) -> None:
+        """See `Files.rename`."""
         os.rename(path, new_path)
 
     def unlink(self, path: str) -> None:
+        """See `Files.unlink`."""
         try:
             os.unlink(path)
         except FileNotFoundError:
             return
 
     def space(self, path: str) -> tuple[int, int]:
+        """See `Files.space`."""
         found = os.statvfs(path)
         return found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize
 
