@@ -137,14 +137,14 @@ class ServerParts:
             clock_ms=lambda: time.time_ns() // 1_000_000,
             settings=StoreSettings(segment_bytes=256 << 20),
         )
+        context: Any = Context(self.loop)  # type: ignore[arg-type]
         self.engine = Engine(
             store=self.store,
             clock_ms=lambda: time.time_ns() // 1_000_000,
-            scheduler=self.loop,
+            scheduler=context,
             readers=NoReaders(),
             new_name=lambda: "name",
         )
-        context: Any = Context(self.loop)  # type: ignore[arg-type]
         limits = Limits()
         mapping = TopicMapping(port=self.engine, limits=limits, fixed_topic=None)
         shared = Shared(

@@ -9,7 +9,7 @@ and a flush is asked for when somebody waits for one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, Protocol
 
 from broker.commits import CommitPoints
@@ -88,8 +88,12 @@ class Core:
         self.full = False
         """The disk is full: publishers are refused until a write succeeds again."""
         self.read_errors_count = 0
+        self.unflushed: set[Queue] = set()
+        """Queues with messages that are visible before they are on the disk: for readers by offset
+        they end where the last flush left them."""
         self._flush_requested = store.log.flushed
-        self._end_scheduled = False
+        self.end_scheduled = False
+        """The end of this loop iteration will write, let go and ask for a flush."""
         self._lazy_scheduled = False
         self._acks_scheduled = False
         self._moved: set[Group] = set()
@@ -137,13 +141,13 @@ class Core:
 
     def appended(self) -> None:
         """Something was appended: write it at the end of this loop iteration."""
-        if not self._end_scheduled:
-            self._end_scheduled = True
+        if not self.end_scheduled:
+            self.end_scheduled = True
             self.scheduler.call_soon(self.end_iteration)
 
     def end_iteration(self) -> None:
         """Write what was appended, let go what waits for that, ask for a flush if one is needed."""
-        self._end_scheduled = False
+        self.end_scheduled = False
         if self.failure is not None:
             return
         try:
@@ -156,8 +160,10 @@ class Core:
             self.fail(error)
             return
         self.full = False
-        self.commits.advance(Durability.APPENDED, self.log.written)
-        self._ask_for_flush()
+        written = self.log.written
+        self.commits.advance(Durability.APPENDED, written)
+        if self._flush_requested < written:
+            self._ask_for_flush()
 
     @property
     def flush_pending(self) -> bool:
@@ -166,8 +172,7 @@ class Core:
 
     def _ask_for_flush(self) -> None:
         if self.commits.urgent > self._flush_requested:
-            self._flush_requested = self.log.written
-            self.store.flusher.request()
+            self._flush()
         elif self.log.written > self._flush_requested and not self._lazy_scheduled:
             self._lazy_scheduled = True
             self.scheduler.call_later(self.limits.lazy_flush_seconds, self._flush_lazily)
@@ -175,8 +180,16 @@ class Core:
     def _flush_lazily(self) -> None:
         self._lazy_scheduled = False
         if self.failure is None and self.log.written > self._flush_requested:
-            self._flush_requested = self.log.written
-            self.store.flusher.request()
+            self._flush()
+
+    def _flush(self) -> None:
+        """Ask for a flush of all that is written; then readers by offset see it."""
+        written = self._flush_requested = self.log.written
+        if self.unflushed:
+            ends = [(queue, queue.visible) for queue in self.unflushed]
+            self.unflushed.clear()
+            self.commits.when(written, Durability.FLUSHED, _show_flushed, ends, urgent=False)
+        self.store.flusher.request()
 
     def flush_finished(self) -> None:
         """The flusher reported: call when its descriptor is readable."""
@@ -304,3 +317,10 @@ class Core:
 def _trim_memory(group: Group) -> None:
     group.cursor.forget_settled()  # nobody writes a record of these acks
     group.queue.trim()
+
+
+def _show_flushed(ends: Sequence[tuple[Queue, int]]) -> None:
+    """Messages that were visible already are on the disk now, up to these offsets."""
+    for queue, end in ends:
+        if queue.flushed < end:
+            queue.flushed = end

@@ -204,9 +204,10 @@ class Engine:
         *args: object,
     ) -> None:
         """See `BrokerPort.when_committed`."""
-        self.core.commits.when(position, durability, callback, *args)
-        if durability is Durability.FLUSHED and position > self.core.commits.points[durability]:
-            self.core.appended()
+        core = self.core
+        core.commits.when(position, durability, callback, *args)
+        if not core.end_scheduled and position > core.commits.points[durability]:
+            core.appended()  # what was written some time ago may not have been asked a flush for
 
     def committed(self, position: Position, durability: Durability) -> bool:
         """See `BrokerPort.committed`."""
@@ -215,7 +216,8 @@ class Engine:
     def overloaded(self, resume: Callable[[], None]) -> bool:
         """See `BrokerPort.overloaded`."""
         core = self.core
-        if core.log.unflushed_bytes < core.limits.unflushed_bytes_pause or core.has_failed():
+        behind = core.log.appended - core.commits.points[Durability.FLUSHED]
+        if behind < core.limits.unflushed_bytes_pause or core.failure is not None:
             return False
         self.when_committed(Position(core.log.appended), Durability.FLUSHED, resume)
         return True

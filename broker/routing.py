@@ -222,13 +222,13 @@ class CachedRoute(Generic[Target]):
     The engine subclasses it and forgets in `targets_changed` what it derived from `counts`.
     """
 
-    __slots__ = ("counts", "evicted", "generation", "seen", "words")
+    __slots__ = ("counts", "evicted", "version", "words")
 
     def __init__(self, words: Words) -> None:
         self.words = words
         self.counts: dict[Target, int] = {}
-        self.generation = -1
-        self.seen = 0
+        self.version = -1
+        """How many wildcard changes of the router it knows."""
         self.evicted = False
         """The cache let it go: it is no longer patched, and nobody may use it."""
 
@@ -249,8 +249,10 @@ class Router(Generic[Target, R]):
     def __init__(self, new_route: Callable[[Words], R], *, routes_max: int = ROUTES_MAX) -> None:
         self._trie: Trie[Target] = Trie()
         self._routes: dict[Words, R] = {}
-        self._journal: list[tuple[bool, Words, Target]] = []
-        self._generation = 0
+        self._journal: list[tuple[bool, Words, Target]] = []  # the latest wildcard changes
+        self._journal_start = 0  # how many there were before those
+        self.version = 0
+        """How many wildcard changes there were: a route that has seen them all is up to date."""
         self._new_route = new_route
         self._routes_max = routes_max
 
@@ -295,17 +297,17 @@ class Router(Generic[Target, R]):
 
     def refresh(self, route: R) -> None:
         """Replay what the route has not seen. What the publish path calls per run."""
-        if route.seen == len(self._journal) and route.generation == self._generation:
+        if route.version == self.version:
             return
-        if route.generation != self._generation:
+        if route.version < self._journal_start:
             self._build(route)
             return
         changed = False
-        for added, pattern, target in self._journal[route.seen :]:
+        for added, pattern, target in self._journal[route.version - self._journal_start :]:
             if matches(pattern, route.words):
                 _count(route.counts, target, added)
                 changed = True
-        route.seen = len(self._journal)
+        route.version = self.version
         if changed:
             route.targets_changed()
 
@@ -313,8 +315,7 @@ class Router(Generic[Target, R]):
         route.counts = {}
         for target in self._trie.match(route.words):
             _count(route.counts, target, True)
-        route.generation = self._generation
-        route.seen = len(self._journal)
+        route.version = self.version
         route.targets_changed()
 
     def _note(self, added: bool, pattern: Words, target: Target) -> None:
@@ -322,15 +323,16 @@ class Router(Generic[Target, R]):
             route = self._routes.get(pattern)
             if route is None:
                 return
-            if route.seen == len(self._journal) and route.generation == self._generation:
+            if route.version == self.version:
                 _count(route.counts, target, added)
                 route.targets_changed()
             else:
                 self._build(route)
             return
+        self.version += 1
         if len(self._journal) >= JOURNAL_MAX:
             self._journal.clear()
-            self._generation += 1
+            self._journal_start = self.version
             return
         self._journal.append((added, pattern, target))
 

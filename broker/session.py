@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 PACKET_IDS: Final = 65_535
 QOS_PROPERTY: Final = "PMQ_QOS"
+QOS_KEY: Final = "broker.qos"
+"""Where `publish_qos` keeps its answer (`RunMeta.cache`)."""
 OTHER_PROTOCOL_QOS: Final = 1
 """QoS of messages that were not published by MQTT: acknowledged to their publisher when durable,
 so at least once."""
@@ -171,9 +173,9 @@ class MqttSession:
             self._look_for_room_later()
             return 0
         unacked = self.unacked
-        inflight = unacked.count + len(self.releasing)
-        window = self.core.limits.inflight_count_max - inflight
-        if inflight:
+        window = self.core.limits.inflight_count_max
+        if unacked.count or self.releasing:
+            window -= unacked.count + len(self.releasing)
             window = min(window, PACKET_IDS - 1 - (unacked.next_tag - self._oldest_tag()))
         if window <= 0:
             self._starved = True
@@ -192,9 +194,13 @@ class MqttSession:
     ) -> None:
         """Send a run to the client. `offset` is its first one in the holder's queue."""
         link = self.link
-        qos = min(subscription.qos, publish_qos(run))
         if link is None:
             return
+        qos: int = run.meta.cache.get(QOS_KEY, -1)
+        if qos < 0:
+            qos = publish_qos(run)
+        if qos > subscription.qos:
+            qos = subscription.qos
         if qos == 0:
             link.send_publishes(run, qos=0, first_packet_id=0, duplicate=False, retain=retain)
             if isinstance(holder, Group):
@@ -244,8 +250,11 @@ class MqttSession:
     def acknowledged(self, first_packet_id: int, count: int) -> None:
         """See `port.Session`."""
         tag = self._tag(first_packet_id)
-        self._settle(self.unacked.settle_present(tag, tag + count - 1))
-        self._resume_if_starved()
+        for holder, offset, settled in self.unacked.settle_present(tag, tag + count - 1):
+            if isinstance(holder, Group):
+                holder.settle(offset, settled)
+        if self._starved:
+            self._resume_if_starved()
 
     def received(self, first_packet_id: int, count: int) -> None:
         """See `port.Session`."""
@@ -307,7 +316,7 @@ class MqttSession:
     def _tag(self, packet: int) -> int:
         """The tag that the packet id stands for, or one that is not in flight."""
         oldest = self._oldest_tag()
-        return oldest + (packet - packet_id(oldest)) % PACKET_IDS
+        return oldest + (packet - oldest) % PACKET_IDS
 
     def _resume_if_starved(self) -> None:
         if self._starved:
@@ -413,9 +422,9 @@ def packet_id(tag: int) -> int:
 
 def publish_qos(run: RecordRun) -> int:
     """The QoS that the run was published with."""
-    qos: int | None = run.meta.cache.get("broker.qos")
+    qos: int | None = run.meta.cache.get(QOS_KEY)
     if qos is None:
         stored = run.meta.properties.get(QOS_PROPERTY)
         qos = OTHER_PROTOCOL_QOS if stored is None else int(stored)
-        run.meta.cache["broker.qos"] = qos
+        run.meta.cache[QOS_KEY] = qos
     return qos

@@ -81,7 +81,7 @@ class Topic:
 class TopicRoute(CachedRoute[Target]):
     """One (topic, tag): who gets its messages."""
 
-    __slots__ = ("_router", "durable", "live", "tag", "topic", "volatile")
+    __slots__ = ("_router", "durable", "live", "queues", "tag", "topic", "volatile")
 
     def __init__(self, words: Words, router: Router[Target, TopicRoute]) -> None:
         super().__init__(words)
@@ -91,6 +91,9 @@ class TopicRoute(CachedRoute[Target]):
         self.durable: tuple[Queue, ...] = ()
         self.volatile: tuple[Queue, ...] = ()
         self.live: tuple[LiveTarget, ...] = ()
+        self.queues: tuple[Queue, ...] = ()
+        """All of them: made anew with every change, so that who derives something from it sees
+        whether it is still the same."""
 
     def targets_changed(self) -> None:
         """Sort the targets into what the publish path needs."""
@@ -98,6 +101,7 @@ class TopicRoute(CachedRoute[Target]):
         self.durable = tuple(sorted((q for q in queues if q.durable), key=lambda q: q.number))
         self.volatile = tuple(queue for queue in queues if not queue.durable)
         self.live = tuple(target for target in self.counts if not isinstance(target, Queue))
+        self.queues = self.durable + self.volatile
 
     @property
     def routed(self) -> bool:
@@ -127,7 +131,18 @@ class Detour(TopicRoute):
 class TopicTemplate:
     """One kind of message on one route."""
 
-    __slots__ = ("durability", "meta", "queue", "record", "retain", "route", "topic")
+    __slots__ = (
+        "_derived_from",
+        "durability",
+        "meta",
+        "named",
+        "queue",
+        "queues",
+        "record",
+        "retain",
+        "route",
+        "topic",
+    )
 
     def __init__(
         self,
@@ -147,6 +162,21 @@ class TopicTemplate:
         self.meta = meta
         self.durability = durability
         self.retain = retain
+        self._derived_from: tuple[Queue, ...] | None = None
+        self.named: tuple[Queue, ...] = ()
+        """The queues that a record of this template names, the topic's own first."""
+        self.queues: tuple[Queue, ...] = ()
+        """All queues that take it."""
+
+    def refresh(self, router: Router[Target, TopicRoute]) -> None:
+        """Bring the route and what follows from it up to date: before each run."""
+        route = self.route
+        if route.version != router.version:
+            router.refresh(route)
+        if self._derived_from is not route.queues:
+            self._derived_from = route.queues
+            self.named = (self.queue, *route.durable)
+            self.queues = (*self.named, *route.volatile)
 
     @property
     def valid(self) -> bool:
@@ -374,10 +404,10 @@ class Topics:
         core = self.core
         if core.failure is not None or core.full:
             core.check_writable()
-        queues = self.queues_of(template)
+        template.refresh(self.router)
         now = core.clock_ms()
         try:
-            targets = [(queue.number, queue.index.end_offset) for queue in queues]
+            targets = [(queue.number, queue.index.end_offset) for queue in template.named]
             spans = core.log.append_run(
                 record or template.record,
                 batch,
@@ -395,19 +425,15 @@ class Topics:
 
     def queues_of(self, template: TopicTemplate) -> Sequence[Queue]:
         """The queues that a record of this template names, the topic's own first."""
-        self.router.refresh(template.route)
-        return (template.queue, *template.route.durable)
+        template.refresh(self.router)
+        return template.named
 
     def stored(
         self, template: TopicTemplate, spans: list[Span], batch: Batch, last: int
     ) -> Position:
         """A run was appended with this template, and row `last - 1` of the batch stands at its end:
         its queues take it, and it becomes visible with its commit point."""
-        route = template.route
-        template.queue.append(spans)
-        for queue in route.durable:
-            queue.append(spans)
-        for queue in route.volatile:
+        for queue in template.queues:
             queue.append(spans)
         position = Position(self.core.log.appended)
         self._wait(template, spans, position)
@@ -418,14 +444,13 @@ class Topics:
     def _wait(self, template: TopicTemplate, spans: list[Span], position: Position) -> None:
         """Make the run visible when its commit point passes it."""
         core = self.core
-        route, own = template.route, template.queue
-        queues = (own, *route.durable, *route.volatile)
+        live, queues = template.route.live, template.queues
         last = self._last
         if (
             last is not None
             and last.template is template
-            and last.live is route.live
-            and last.queues == queues
+            and last.live is live
+            and last.queues is queues
             and last.run.count < JOINED_COUNT_MAX
             and last.position > core.log.written  # of this loop iteration: one write, one flush
             and len(spans) == 1
@@ -437,17 +462,24 @@ class Topics:
             return
         run = Committed(template.meta, spans)
         durability = template.durability
-        flushed = core.commits.points[Durability.FLUSHED]
-        if durability is Durability.APPENDED and any(q.blocked_until > flushed for q in queues):
-            durability = Durability.FLUSHED
-        self._last = LastWaiting(template, route.live, queues, durability, run, position)
+        if durability is Durability.APPENDED:
+            flushed = core.commits.points[Durability.FLUSHED]
+            for queue in queues:
+                if queue.blocked_until > flushed:
+                    durability = Durability.FLUSHED
+        self._last = LastWaiting(template, live, queues, durability, run, position)
         if durability is Durability.FLUSHED:
             for queue in queues:
                 queue.blocked_until = position
-            core.commits.when(position, durability, _release, run, own, queues, route.live, True)
-            return
-        core.commits.when(position, durability, _release, run, own, queues, route.live, False)
-        core.commits.when(position, Durability.FLUSHED, _flushed, own, run, urgent=False)
+            core.commits.when(position, durability, _release_flushed, run, queues, live)
+        else:
+            core.commits.when(position, durability, self._release_unflushed, run, queues, live)
+
+    def _release_unflushed(
+        self, run: Committed, queues: Sequence[Queue], live: Sequence[LiveTarget]
+    ) -> None:
+        self.core.unflushed.add(queues[0])
+        _release(run, queues, live)
 
     def _retain(self, template: TopicTemplate, span: Span, batch: Batch, last: int) -> None:
         words = template.route.words
@@ -467,21 +499,17 @@ class Topics:
         return stored == STATE_TOPIC or stored.startswith(SYSTEM_PREFIXES)
 
 
-def _release(
-    run: Committed,
-    own: Queue,
-    queues: Sequence[Queue],
-    live: Sequence[LiveTarget],
-    flushed: bool,
-) -> None:
+def _release(run: Committed, queues: Sequence[Queue], live: Sequence[LiveTarget]) -> None:
     """A run passed its commit point: everybody may see it."""
-    if flushed:
-        own.flushed += run.count
     for queue in queues:
         queue.commit(run)
     for target in live:
         target.offer(run)
 
 
-def _flushed(own: Queue, run: Committed) -> None:
-    own.flushed += run.count
+def _release_flushed(run: Committed, queues: Sequence[Queue], live: Sequence[LiveTarget]) -> None:
+    """The same for what waited for the disk: readers by offset may see it, too, and whatever the
+    topic's own queue has before it."""
+    own = queues[0]
+    own.flushed = own.visible + run.count
+    _release(run, queues, live)

@@ -44,7 +44,7 @@ from core_log.reader import LogReader
 from core_log.record import RecordParts, RecordTemplate, encode_host
 from core_log.segments import Segment, Segments
 from core_log.settings import StoreSettings
-from core_log.tail import Tail
+from core_log.tail import Chunk, Tail
 
 BLANK: Final = struct.Struct(">II")
 BATCH_COUNT_MAX: Final = 0xFFFF
@@ -103,6 +103,8 @@ class CommitLog:
         self._reader = reader
         self._hosts = encode_host(settings.host, settings.port)
         self._full: StorageFull | None = None  # why the last write left something in memory
+        # Less than this waits for the disk: whatever fits into a chunk may be appended.
+        self._ready_below = settings.unflushed_bytes_max - settings.chunk_bytes
         self.appended = position
         """End of what is in memory and visible to `read_hot`."""
         self.written = position
@@ -165,20 +167,49 @@ class CommitLog:
             return self._append_wide_run(
                 template, batch, first, last, targets=targets, born_ms=born_ms, store_ms=store_ms
             )
+        waiting = self.appended - self._flushed
+        if waiting < self._ready_below and self._full is None and not self._failure.failed:
+            span = self._append_at_once(template, batch, first, last, targets, born_ms, store_ms)
+            if span is not None:
+                return [span]
         total = self._measure(template, batch, first, last, len(targets), 0)
         self._check_ready(total)
+        mark = self._mark()
+        try:
+            spans = self._write_rows(template, b"", targets, batch, first, last, born_ms, store_ms)
+        except BaseException:
+            self._rewind(mark)
+            raise
+        self.appended = self._tail.last.end
+        return spans
+
+    def _append_at_once(
+        self,
+        template: RecordTemplate,
+        batch: Batch,
+        first: int,
+        last: int,
+        targets: Sequence[tuple[int, int]],
+        born_ms: int,
+        store_ms: int,
+    ) -> Span | None:
+        """The common case of `append_run`: one kernel call, and nothing to take back.
+
+        Returns:
+            None if the rows do not all fit where the log stands, or have to be measured first.
+            Nothing was appended then: what was written behind the end counts for nothing.
+        """
         chunk = self._tail.last
-        start = chunk.used
+        memory, start = chunk.memory, chunk.used
         position = chunk.position + start
-        fits = (
-            start + total <= len(chunk.memory)
-            and position + total + BLANK_SIZE <= self._segment.end
-        )
-        if fits and total:  # the common case: one call, nothing to take back
-            _, end, entries = kernels.append_run(
-                chunk.memory,
+        limit = min(len(memory), start + self._segment.end - BLANK_SIZE - position)
+        if limit <= start:
+            return None
+        try:
+            count, end, entries = kernels.append_run(
+                memory,
                 start,
-                start + total,
+                limit,
                 position,
                 template.form,
                 self._hosts,
@@ -191,17 +222,13 @@ class CommitLog:
                 born_ms,
                 store_ms,
             )
-            chunk.used = end
-            self.appended = position + total
-            return [Span(chunk.memory, start, end, position, entries)]
-        mark = self._mark()
-        try:
-            spans = self._write_rows(template, b"", targets, batch, first, last, born_ms, store_ms)
-        except BaseException:
-            self._rewind(mark)
-            raise
-        self.appended = self._tail.last.end
-        return spans
+        except ValueError:  # properties that do not fit: measuring says which, and how large
+            return None
+        if count == 0 or count < last - first or end - start > self._settings.message_bytes_max:
+            return None  # a body may be too large only where all of it is
+        chunk.used = end
+        self.appended = position + end - start
+        return Span(memory, start, end, position, entries)
 
     def append_record(
         self,
@@ -414,15 +441,15 @@ class CommitLog:
         if self.written == self.appended:
             return
         self._failure.check()
+        last = self._tail.last
         try:
-            for chunk in self._tail.since(self.written):
-                segment = self._segments.at(chunk.position)
-                assert segment is not None
-                start = max(self.written - chunk.position, 0)
-                piece = memoryview(chunk.memory)[start : chunk.used]
-                at = chunk.position + start - segment.start
-                self._files.pwritev(segment.handle, (piece,), at)
-                self.written = chunk.end
+            if self.written >= last.position:  # the common case
+                self._write_chunk(last, self._segment)
+            else:
+                for chunk in self._tail.since(self.written):
+                    segment = self._segments.at(chunk.position)
+                    assert segment is not None
+                    self._write_chunk(chunk, segment)
         except OSError as error:
             failed = self._failure.translate("writing the log", error)
             if isinstance(failed, StorageFull):
@@ -430,6 +457,14 @@ class CommitLog:
             raise failed from error
         assert self.written == self.appended
         self._full = None
+
+    def _write_chunk(self, chunk: Chunk, segment: Segment) -> None:
+        """Write what the operating system does not have of the chunk. Raises OSError."""
+        start = max(self.written - chunk.position, 0)
+        at = chunk.position + start - segment.start
+        piece = memoryview(chunk.memory)[start : chunk.used]
+        self._files.pwritev(segment.handle, (piece,), at)
+        self.written = chunk.end
 
     # --- reading ------------------------------------------------------------------------------
 

@@ -65,15 +65,12 @@ class FailureLatch:
     the writes in all others. Never reset: a new process has to look at the disk anew.
     """
 
-    __slots__ = ("_text",)
+    __slots__ = ("_text", "failed")
 
     def __init__(self) -> None:
         self._text: str | None = None
-
-    @property
-    def failed(self) -> bool:
-        """Whether the directory has failed."""
-        return self._text is not None
+        self.failed = False
+        """Whether the directory has failed. Written once, by `fail`."""
 
     def check(self) -> None:
         """Raise `StorageFailed` if the directory has failed."""
@@ -84,6 +81,7 @@ class FailureLatch:
         """Take note of a failure (the first one stays) and return the error to raise."""
         if self._text is None:
             self._text = f"{what}: {describe(cause)}"
+            self.failed = True
         return StorageFailed(self._text)
 
     def translate(self, what: str, cause: OSError) -> StoreError:

@@ -115,7 +115,7 @@ class RealFiles:
     def pwritev(self, handle: int, buffers: Sequence[Buffer], position: int) -> None:
         """See `Files.pwritev`."""
         written = os.pwritev(handle, buffers, position)
-        total = sum(len(buffer) for buffer in buffers)
+        total = len(buffers[0]) if len(buffers) == 1 else sum(map(len, buffers))
         if written == total:
             return
         rest = memoryview(b"".join(buffers))

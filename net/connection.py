@@ -12,6 +12,9 @@ Rules:
   grows with the bytes that came, never with the length that was promised.
 * What a connection writes during a loop iteration leaves in one call at its end. A transport past
   its high-water mark makes `paused` true; whoever produces bytes has to look at it.
+* The end of an iteration is one callback of the loop for all that has to happen there: first what
+  `call_soon` was asked for, which makes most of the bytes, then the writes. A callback each would
+  cost a turn of the loop each.
 * Deadlines are coarse (a second), because ten thousand keep-alives must not cost a timer each.
 """
 
@@ -37,7 +40,9 @@ class Context:
         self.loop = loop
         self.buffer = bytearray(BUFFER_BYTES)
         self.view = memoryview(self.buffer)
+        self._soon: list[Callable[[], object]] = []  # to be called at the end of this iteration
         self._writers: list[Connection] = []  # connections with gathered bytes
+        self._ending = False  # the end of this iteration is scheduled
         self._wheel: dict[int, set[Connection]] = {}  # second -> connections to look at
         self._tick: asyncio.TimerHandle | None = None
         self._closed = False
@@ -53,13 +58,37 @@ class Context:
             self._tick.cancel()
         self._wheel.clear()
 
+    def call_soon(self, callback: Callable[[], object]) -> None:
+        """Call back at the end of this iteration, before its writes; what a callback asks for is
+        called in the next one."""
+        self._soon.append(callback)
+        if not self._ending:
+            self._ending = True
+            self.loop.call_soon(self._end_iteration)
+
+    def call_later(self, delay: float, callback: Callable[[], object]) -> asyncio.TimerHandle:
+        """The loop's own timer, so that a context is all that an engine needs of a loop."""
+        return self.loop.call_later(delay, callback)
+
     def write_later(self, connection: Connection) -> None:
         """Write what the connection gathered at the end of this iteration."""
-        if not self._writers:
-            self.loop.call_soon(self._write_all)
         self._writers.append(connection)
+        if not self._ending:
+            self._ending = True
+            self.loop.call_soon(self._end_iteration)
 
-    def _write_all(self) -> None:
+    def _end_iteration(self) -> None:
+        soon, self._soon = self._soon, []
+        for callback in soon:
+            try:
+                callback()
+            except Exception as error:  # noqa: BLE001  (as the loop does: the others have their turn)
+                what = f"exception in callback {callback!r}"
+                self.loop.call_exception_handler({"message": what, "exception": error})
+        self._ending = False
+        if self._soon:
+            self._ending = True
+            self.loop.call_soon(self._end_iteration)
         writers, self._writers = self._writers, []
         for connection in writers:
             connection.write_gathered()
@@ -211,6 +240,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def get_buffer(self, sizehint: int) -> memoryview:
         if self._own is None:
+            if not self._rest:
+                return self.context.view
             rest = len(self._rest)
             if rest <= BUFFER_BYTES // 2:
                 self.context.buffer[:rest] = self._rest
@@ -233,9 +264,12 @@ class Connection(asyncio.BufferedProtocol):
             self._filled += nbytes
             self._consume_own(self._own)
             return
-        end = len(self._rest) + nbytes
+        end = len(self._rest) + nbytes if self._rest else nbytes
         used = self.consume(self.context.buffer, 0, end)
-        self._rest = bytes(self.context.view[used:end]) if used < end else b""
+        if used < end:
+            self._rest = bytes(self.context.view[used:end])
+        elif self._rest:
+            self._rest = b""
 
     def _consume_own(self, own: bytearray) -> None:
         used = self.consume(own, 0, self._filled)

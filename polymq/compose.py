@@ -133,10 +133,12 @@ class Node:
         self._stack.append(workers.close)
         savers = Workers(loop, name="polymq-saver", count=1)
         self._stack.append(savers.close)
+        context = Context(loop)
+        self._stack.append(context.close)
         self._engine = Engine(
             store=self._store,
             clock_ms=clock_ms,
-            scheduler=loop,
+            scheduler=context,
             readers=workers,
             new_name=random_name,
             limits=EngineLimits(),
@@ -160,7 +162,7 @@ class Node:
         )
         upkeep.start()
         self._stack.append(upkeep.stop)
-        ports = await self._open_doors(loop)
+        ports = await self._open_doors(context)
         return Ports(host=settings.server.host, **ports)
 
     async def stop(self) -> None:
@@ -172,10 +174,8 @@ class Node:
             if asyncio.iscoroutine(result):
                 await result
 
-    async def _open_doors(self, loop: asyncio.AbstractEventLoop) -> dict[str, int | None]:
+    async def _open_doors(self, context: Context) -> dict[str, int | None]:
         settings = self._settings
-        context = Context(loop)
-        self._stack.append(context.close)
         registry = make_registry(self._probes())
         ports: dict[str, int | None] = {}
         for name, make in DOORS.items():

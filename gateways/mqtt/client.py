@@ -108,7 +108,11 @@ class MqttConnection(Connection):
                 event = core.next_event(buffer, at, end)
                 at = core.at
                 if event is PUBLISHES:
-                    self._take_inbox(self._shared.inbox)
+                    inbox = self._shared.inbox
+                    if inbox.ack_count:
+                        self._take_acks(inbox)
+                    if inbox.run_count:
+                        self._take_publishes(inbox)
                 elif event is NEED_DATA:
                     break
                 else:
@@ -124,7 +128,7 @@ class MqttConnection(Connection):
             log.warning("closing %s (%s): %s", self.peer, self._client_id, error)
             self._finish(will=True)
             return end
-        if at > start:
+        if at > start and self._keep_alive:
             self._heard = self.context.now()
         return at
 
@@ -337,13 +341,6 @@ class MqttConnection(Connection):
 
     # --- publishes and acknowledgements -----------------------------------------------------
 
-    def _take_inbox(self, inbox: Inbox) -> None:
-        """All that the kernel found in one read."""
-        if inbox.ack_count:
-            self._take_acks(inbox)
-        if inbox.run_count:
-            self._take_publishes(inbox)
-
     def _take_publishes(self, inbox: Inbox) -> None:
         batch = inbox.batch
         rows = batch.rows
@@ -404,6 +401,9 @@ class MqttConnection(Connection):
         session = self._session
         assert session is not None
         acks = inbox.acks
+        if inbox.ack_count == 1 and acks[0] == codes.TYPE_PUBACK:  # the common case
+            session.acknowledged(acks[1], acks[2])
+            return
         completions: list[bytes] = []
         position = session.position
         for at in range(0, codes.ACK_COLUMNS * inbox.ack_count, codes.ACK_COLUMNS):
@@ -441,8 +441,12 @@ class MqttConnection(Connection):
 
     def _answered(self, data: bytes) -> None:
         self._waiting -= 1
-        self._write_answer(data)
-        self._leave_if_done()
+        if self._core.state is State.OPEN and not self.paused:  # the common case
+            self.write(data)
+        else:
+            self._write_answer(data)
+        if self._leaving:
+            self._leave_if_done()
 
     def _write_answer(self, data: bytes) -> None:
         data = self._core.answer(data)
@@ -489,14 +493,17 @@ class MqttConnection(Connection):
         self, run: RecordRun, *, qos: int, first_packet_id: int, duplicate: bool, retain: bool
     ) -> None:
         """Send a run of the log as PUBLISH packets, in one piece."""
-        topic = self._mapping.topic_field(run.meta)
+        mapping = self._mapping
+        topic: bytes | None = run.meta.cache.get(mapping.field_key)
+        if topic is None:
+            topic = mapping.topic_field(run.meta)
         first_byte = _PUBLISH | duplicate << _DUPLICATE_SHIFT | qos << codes.FLAG_QOS_SHIFT | retain
         if qos:
             data = encode_publishes(
                 run.memory, run.start, run.end, topic, first_byte, first_packet_id
             )
         else:
-            key = self._mapping.encoded_keys[retain]
+            key = mapping.encoded_keys[retain]
             shared = run.encoded.get(key)
             if shared is None:
                 shared = encode_publishes(run.memory, run.start, run.end, topic, first_byte, 0)

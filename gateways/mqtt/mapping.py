@@ -111,7 +111,8 @@ class TopicMapping:
         self._templates = _NO_TEMPLATES
         self._template_count = 0
         name = "mqtt" if fixed_topic is None else f"mqtt {fixed_topic}"
-        self._field_key = f"{name} topic"
+        self.field_key = f"{name} topic"
+        """Where `topic_field` keeps its answer (`RunMeta.cache`)."""
         self.encoded_keys = (f"{name} 0", f"{name} 1")
         """Keys of QoS 0 frames shared by subscribers, by RETAIN (`RecordRun.encoded`)."""
 
@@ -218,14 +219,14 @@ class TopicMapping:
 
         A name that is longer than MQTT's becomes `|h` and a hash, as topics do in the log.
         """
-        cached: bytes | None = meta.cache.get(self._field_key)
+        cached: bytes | None = meta.cache.get(self.field_key)
         if cached is not None:
             return cached
         raw = self.name(meta.topic, meta.tag).encode("utf-8")
         if len(raw) > TOPIC_BYTES_MAX:
             raw = b"|h" + hashlib.sha256(raw).hexdigest().encode("ascii")
         field = len(raw).to_bytes(2, "big") + raw
-        meta.cache[self._field_key] = field
+        meta.cache[self.field_key] = field
         return field
 
     def name(self, topic: str, tag: str | None) -> str:

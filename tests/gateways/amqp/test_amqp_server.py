@@ -112,7 +112,7 @@ class Shell:
         """Bytes of the client, and the turn in which they come."""
         data = b"".join(parts)
         while data:
-            view = self.socket.get_buffer(-1)
+            view = memoryview(self.socket.get_buffer(-1))
             size = min(len(view), len(data))
             view[:size] = data[:size]
             self.socket.buffer_updated(size)

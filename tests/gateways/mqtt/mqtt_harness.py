@@ -385,7 +385,7 @@ class Peer:
         data = b"".join(packets)
         at = 0
         while at < len(data) and not self.connection.closing:
-            view = self.connection.get_buffer(-1)
+            view = memoryview(self.connection.get_buffer(-1))
             size = min(len(view), len(data) - at)
             view[:size] = data[at : at + size]
             view.release()  # as loops do: they keep no hold on the buffer
