@@ -56,6 +56,10 @@ class Files(Protocol):
     def fdatasync(self, handle: int) -> None:
         """Return once the file's bytes and its size are on the disk."""
 
+    def drop_cache(self, handle: int) -> None:
+        """Let reads see what the disk has, not what memory holds of it; what is synced stays the
+        same. After a failed sync, memory may go on to show what was never written."""
+
     def lock(self, handle: int) -> bool:
         """Take the file's one exclusive lock, without waiting. False if somebody has it."""
 
@@ -145,6 +149,9 @@ class RealFiles:
     def fdatasync(self, handle: int) -> None:
         """See `Files.fdatasync`."""
         os.fdatasync(handle)
+
+    def drop_cache(self, handle: int) -> None:
+        os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_DONTNEED)
 
     def lock(self, handle: int) -> bool:
         """See `Files.lock`."""

@@ -11,10 +11,10 @@ second recovery finds nothing to do.
     1. Leftovers   half-made files are removed; names that are not ours are left alone and named
     2. Segments    the log's files are put in order; a gap below the checkpoint refuses to open
     3. Scan        from the checkpoint on, as far as records are sound, in place and in whole
-                   atomic batches: there the log ends
+                   atomic batches: there the log ends. After a failed sync (see `core_log.segments`)
+                   nothing that is only in memory counts
     4. Cut         what is behind the end goes: later files are removed, the rest is zero again,
                    so that no old record can ever stand behind a new one; what is kept is synced
-                   (after a failed sync it is written once more, see `core_log.segments`)
     5. Epochs      from their file, completed from the scanned part (or from the whole log)
     6. Indexes     see `core_log.index_recovery`; ends with a new checkpoint
 
@@ -64,8 +64,6 @@ SEARCH_BYTES_MAX: Final = 64 << 20
 """How far behind the cut sound records are looked for: enough to tell a torn tail from a hole."""
 CANDIDATES_MAX: Final = 10_000
 """How many places that look like a record are examined there."""
-COPY_BYTES: Final = 1 << 20
-"""One piece of what is written once more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,6 +171,8 @@ class Recovery:
         """Passes 3 to 6."""
         reader = LogReader(files=self._files, segments=segments)
         start = segments.start if checkpoint is None else checkpoint.position
+        if self._unsynced:
+            self._look_at_the_disk(segments, start)
         end, reason, epochs = self._scan(reader, start)
         last = segments.last
         untouched = clean and end == start and reason == STOP_ZERO
@@ -294,6 +294,12 @@ class Recovery:
 
     # --- pass 3: scan ---------------------------------------------------------------------------
 
+    def _look_at_the_disk(self, segments: Segments, start: int) -> None:
+        """Forget what memory holds of the log from `start` on: it may never have been written."""
+        segments.sync(start, segments.last.end)
+        for segment in segments.between(start, segments.last.end):
+            self._files.drop_cache(segment.handle)
+
     def _scan(self, reader: LogReader, start: int) -> tuple[int, int, list[tuple[int, int]]]:
         """Where the log ends, why there, and the epochs that begin on the way."""
         walk = reader.walk(start)
@@ -342,22 +348,9 @@ class Recovery:
         last = segments.last
         self._files.truncate(last.handle, end - last.start)
         self._files.preallocate(last.handle, last.end - last.start)
-        if self._unsynced:
-            self._write_again(segments, start, end)
         segments.sync(start, last.end)
         if self._unsynced:
             self._files.unlink(f"{self._log_directory}/{UNSYNCED_NAME}")
-
-    def _write_again(self, segments: Segments, start: int, end: int) -> None:
-        """Write what is kept where it stands, so that a sync has something to write."""
-        for segment in segments.between(start, end):
-            position = max(start, segment.start)
-            while position < min(end, segment.end):
-                at = position - segment.start
-                size = min(COPY_BYTES, min(end, segment.end) - position)
-                memory = self._files.pread(segment.handle, size, at)
-                self._files.pwritev(segment.handle, (memory,), at)
-                position += size
 
     # --- pass 5: epochs -------------------------------------------------------------------------
 

@@ -13,8 +13,8 @@ Rules:
 * A retired segment's file is closed when nobody reads it any more: a reader says so by `enter` and
   `leave`. Its name goes before the next one's does, so the log never has a hole.
 * A failed sync leaves a note, an empty file: the kernel may have given up the pages and yet show
-  them to the next process, where no sync writes them any more. With a note there, recovery writes
-  what it keeps once more. The note need not survive a power cut, which the pages would not either.
+  them to the next process, where no sync writes them any more. With a note there, recovery looks at
+  the disk itself. The note need not survive a power cut, which the pages would not either.
 """
 
 from __future__ import annotations

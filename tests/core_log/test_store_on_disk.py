@@ -219,3 +219,15 @@ def test_a_file_system_without_reservation_still_works(
     with pytest.raises(OSError, match="No space left"):
         files.preallocate(handle, 20)
     files.close(handle)
+
+
+def test_dropping_the_cache_changes_no_byte(tmp_path: Path) -> None:
+    """Written or not, what a process wrote is read: only what memory alone knows may go."""
+    files = RealFiles()
+    handle = files.open(str(tmp_path / "file"), create=True)
+    files.pwritev(handle, (b"synced",), 0)
+    files.fdatasync(handle)
+    files.pwritev(handle, (b"not yet",), 6)
+    files.drop_cache(handle)
+    assert files.pread(handle, 100, 0) == b"syncednot yet"
+    files.close(handle)

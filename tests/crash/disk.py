@@ -14,8 +14,9 @@ The fault model, which is what the store has to bear:
   sets both names or none.
 * A sector that was being written may also hold zeros, noise, or other places of the log. Bytes of
   it that the write did not change stay as they were: disks write sectors whole.
-* A failed sync drops the dirty pages: processes go on to see them, no later sync writes them. As
-  long as the machine runs, the next process sees what an earlier one wrote, also a note.
+* A failed sync drops the dirty pages: processes go on to see them until they drop the cache, no
+  later sync writes them. As long as the machine runs, the next process sees what an earlier one
+  wrote, also a note.
 * A full disk may take a part of a write before it says so.
 * Preallocated room reads as zeros, as file systems with extents promise; what an earlier file with
   the same name held at the same place does not come back.
@@ -91,6 +92,14 @@ class File:
                 apply(left, place, written)
             self.disk = bytes(left)
         self.pending.clear()
+
+    def drop_cache(self) -> None:
+        """Processes see what the disk has, and what is still to be written."""
+        left = bytearray(self.disk)
+        for place, written in self.pending:
+            apply(left, place, written)
+        self.data = left
+        self.whole = True
 
     def left_by(self, loss: Loss) -> bytes:
         """What a power cut leaves."""
@@ -389,6 +398,9 @@ class Disk:
         if self.changes_count != self.off_at:
             file.sync()
         self._end()
+
+    def drop_cache(self, handle: int) -> None:
+        self._handles[handle].drop_cache()
 
     def lock(self, handle: int) -> bool:
         file = self._handles[handle]

@@ -54,10 +54,11 @@ def test_a_segment_found_by_its_name_is_not_yet_durable() -> None:
     promised_after(disk, 3)
 
 
-@pytest.mark.parametrize("kept", [0.0, 0.5])
-def test_what_recovery_keeps_after_a_failed_sync_is_written_again(kept: float) -> None:
-    """After a failed sync the pages are clean and still shown: the next process reads records that
-    are not on the disk, and no sync would write them."""
+@pytest.mark.parametrize("kept", [0.0, 0.5, 0.9])
+def test_what_recovery_keeps_after_a_failed_sync_is_on_the_disk(kept: float) -> None:
+    """After a failed sync the pages are clean and still shown: the next process would read records
+    that are not on the disk, and no sync would write them. Writing them again in place is no way
+    out: what had been acked stands among them, and power may be cut meanwhile."""
     disk = Disk()
     actor = Actor(disk, SETTINGS, Attempted())
     actor.publish(5, 20)
@@ -77,7 +78,7 @@ def test_what_recovery_keeps_after_a_failed_sync_is_written_again(kept: float) -
     found = disk.kill()
     store = open_store(found, SETTINGS)
     served = check_contents(store, actor.attempted)
-    assert served == 25
+    assert 5 <= served <= 25
     again = open_store(found.crash(NOTHING), SETTINGS)
     assert check_contents(again, actor.attempted) == served
     store.close()
