@@ -32,6 +32,9 @@ class IndexFiles:
         self.directory = directory
         self._files = files
         self._file_entries = file_entries
+        # Names that were made and are not synced yet, perhaps because a write behind it failed.
+        self._new_files: set[int] = set()  # numbers of indexes with such files
+        self._new_directories = False
 
     def names(self, number: int) -> list[str]:
         """The names of an index's files, in order. Raises OSError."""
@@ -41,23 +44,22 @@ class IndexFiles:
             if len(name) == NAME_DIGITS and name.isdigit()
         ]
 
-    def write(self, number: int, size: int, first: int, pieces: Sequence[memoryview]) -> bool:
-        """Write and sync entries of `size` bytes from offset `first` on. Raises OSError.
-
-        Returns:
-            Whether a file was made (then the directory above has to be synced too).
+    def write(self, number: int, size: int, first: int, pieces: Sequence[memoryview]) -> None:
+        """Write and sync entries of `size` bytes from offset `first` on. Only after `sync_names`
+        are they sure to be found. Raises OSError.
         """
         files = self._files
         path = f"{self.directory}/{number}"
-        files.make_directory(path)
-        made = False
+        if files.make_directory(path):
+            self._new_directories = True
         at = first * size
         whole = self._file_entries * size
         for start, buffers in split(pieces, at, whole):
             base = start - start % whole
             handle = files.open(f"{path}/{base:0{NAME_DIGITS}d}", create=True)
             try:
-                made = files.size(handle) == 0 or made
+                if files.size(handle) == 0:
+                    self._new_files.add(number)
                 place = start - base
                 for group in range(0, len(buffers), BUFFERS_MAX):
                     some = buffers[group : group + BUFFERS_MAX]
@@ -66,9 +68,15 @@ class IndexFiles:
                 files.fdatasync(handle)
             finally:
                 files.close(handle)
-        if made:
+        if number in self._new_files:
             files.sync_directory(path)
-        return made
+            self._new_files.discard(number)
+
+    def sync_names(self) -> None:
+        """Sync the names of the indexes' directories. Raises OSError."""
+        if self._new_directories:
+            self._files.sync_directory(self.directory)
+            self._new_directories = False
 
     def read(self, number: int, size: int, first: int, count: int) -> bytes:
         """Up to `count` entries from `first` on, from one file: at least one.

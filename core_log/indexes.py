@@ -232,8 +232,7 @@ class Indexes:
             task.writer.finish()
         finally:
             task.writer.close()
-        if task.made:
-            self._files.sync_directory(self.own.directory)
+        self.own.sync_names()
         self._filed.update(task.filed)
         self._publish(task.results)
         for number in dropping:
@@ -304,8 +303,6 @@ class _Appending:
         self.writer = writer
         self.own = own
         self.packed_bytes_max = packed_bytes_max
-        self.made = False
-        """Whether a directory's name has to be synced."""
         self.filed: list[int] = []
         self.results: list[tuple[QueueIndex, Extents, int]] = []
         self._moves_left = MOVES_MAX
@@ -332,8 +329,7 @@ class _Appending:
         ):
             self._moves_left -= 1
             pieces = [*self._read(index, extents, stored), *views]
-            if self.own.write(index.number, size, packed_from, pieces):
-                self.made = True
+            self.own.write(index.number, size, packed_from, pieces)
             self.filed.append(index.number)
             self.writer.add(index.number, FILED, size, index_first, end)
             self.results.append((index, (), end))
