@@ -15,7 +15,7 @@ PARALLEL := --numprocesses auto --maxprocesses 4 --dist worksteal
 BUILD_INPUTS := pyproject.toml setup.py $(shell find $(PACKAGES) -path '*/kernels/*' \( -name '*.pyx' -o -name '*.pxd' \))
 
 .DEFAULT_GOAL := install
-.PHONY: install demo test check run bench clean help
+.PHONY: install demo test crash check run bench clean help
 
 help:  ## List the commands.
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -49,6 +49,9 @@ demo: $(VENV)/.installed-demo  ## Send messages through every protocol into Parq
 
 test: $(VENV)/.installed-dev  ## Run all tests (under 10 minutes on two processors).
 	$(RUN) pytest $(PARALLEL) $(TESTS)
+
+crash: $(VENV)/.installed-dev  ## Break the disk in 20,000 ways and look for what was promised (CRASH="--states 1000000").
+	$(RUN) tests.crash $(CRASH)
 
 check: $(VENV)/.installed-dev  ## Lint, formatting, types, and the architecture's import table.
 	$(RUN) ruff check .

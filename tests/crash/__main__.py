@@ -1,0 +1,93 @@
+"""`make crash`: many states in several processes, and a report.
+
+--states N          how many states to check at least (default 20,000; a night: 1,000,000)
+--seed N            the first seed; without it one is drawn, and printed
+--state N           only this state of the seed: how a failure is repeated
+--processes N       default: as many as there are processors
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import sys
+import time
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from itertools import count
+
+from tests.crash.explore import Tally, explore
+
+FAILURES_SHOWN = 20
+
+
+def main() -> int:
+    """Run, print, and say by the exit code whether a promise was broken."""
+    options = parse_options()
+    seed = options.seed if options.seed is not None else random.randrange(1_000_000)
+    if options.state is not None:
+        tally = explore(seed, options.state)
+        print(*(tally.failures or ["the state is sound"]), sep="\n")
+        return bool(tally.failures)
+    began = time.monotonic()
+    tally, seeds_count = run(seed, options.states, options.processes)
+    report(tally, seed, seeds_count, time.monotonic() - began)
+    return bool(tally.failures)
+
+
+def parse_options() -> argparse.Namespace:
+    """The options of the command line."""
+    parser = argparse.ArgumentParser(prog="make crash CRASH=...", description=__doc__)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("--states", type=int, default=20_000)
+    parser.add_argument("--seed", type=int)
+    parser.add_argument("--state", type=int)
+    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
+    options = parser.parse_args()
+    if options.state is not None and options.seed is None:
+        parser.error("--state is a state of a seed: give --seed, too")
+    return options
+
+
+def run(seed: int, states: int, processes: int) -> tuple[Tally, int]:
+    """Seeds from `seed` on, until there are so many states or a failure. Returns what was found,
+    and how many seeds that were."""
+    total = Tally()
+    done = 0
+    seeds = count(seed)
+    with ProcessPoolExecutor(processes) as pool:
+        running: set[Future[Tally]] = set()
+        while running or total.states.total() < states:
+            while len(running) < 2 * processes and total.states.total() < states:
+                if total.failures:
+                    break
+                running.add(pool.submit(explore, next(seeds)))
+            if not running:
+                break
+            finished, running = wait(running, return_when=FIRST_COMPLETED)
+            for future in finished:
+                total.add(future.result())
+                done += 1
+    return total, done
+
+
+def report(tally: Tally, seed: int, seeds_count: int, seconds: float) -> None:
+    """One page about a run."""
+    states = tally.states.total()
+    print(f"{states:,} states of {seeds_count} seeds from {seed} on, in {seconds:.0f} s", end="")
+    print(f" ({states / seconds:.0f}/s); {len(tally.images):,} different disks")
+    print(f"{tally.recoveries:,} recoveries; power cut again in {tally.deeper:,} of them", end="")
+    print(f"; {tally.faults} workloads met a failing or a full disk")
+    print("\nstates by kind:")
+    for kind, number in sorted(tally.states.items()):
+        print(f"  {number:>9,}  {kind}")
+    print("\nwhat became of damaged bytes:")
+    for outcome, number in sorted(tally.outcomes.items()):
+        print(f"  {number:>9,}  {outcome}")
+    print(f"\n{len(tally.failures)} violations")
+    for failure in tally.failures[:FAILURES_SHOWN]:
+        print(failure)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

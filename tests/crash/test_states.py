@@ -1,0 +1,126 @@
+"""A small part of `make crash`: the same states every time, and the explorer's own promises."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from core_log import recovery
+from core_log.recovery import Recovery
+from core_log.segments import Segments
+from tests.crash.disk import Disk, File
+from tests.crash.explore import Explorer, explore
+from tests.crash.losses import EVERYTHING, NOTHING, Parts, Subset
+
+
+@pytest.mark.parametrize("seed", [3, 6])
+def test_states_of_a_seed(seed: int) -> None:
+    """Some hundreds of states, of every kind, and no violation."""
+    tally = explore(seed)
+    assert tally.failures == []
+    assert tally.states.total() > 200
+    assert tally.deeper > 50
+    assert tally.faults > 3
+
+
+def test_the_same_seed_gives_the_same_states() -> None:
+    """Else a failure could not be repeated."""
+    first, second = explore(5), explore(5)
+    assert first == second
+    assert len(first.images) > 100
+
+
+def test_one_state_can_be_repeated_alone() -> None:
+    whole = Explorer(4)
+    disks: dict[int, int] = {}
+    note = whole._note
+
+    def watch(disk: Disk) -> None:
+        disks[whole._number] = len(whole.tally.images)
+        note(disk)
+
+    whole._note = watch  # type: ignore[method-assign]
+    whole.run()
+    number = sorted(disks)[len(disks) // 2]
+    alone = Explorer(4, only=number - 1).run()
+    assert alone.states.total() == 1
+    assert alone.images <= whole.tally.images
+
+
+# --- broken on purpose: a suite that finds nothing proves nothing ---------------------------------
+
+
+def failures(monkeypatch: pytest.MonkeyPatch, owner: object, name: str, value: object) -> list[str]:
+    monkeypatch.setattr(owner, name, value)
+    for seed in range(4):
+        found = explore(seed).failures
+        if found:
+            return found
+    return []
+
+
+def test_a_sync_that_does_nothing_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert failures(monkeypatch, Segments, "sync", lambda self, start, end: None)
+
+
+def test_a_torn_tail_that_is_not_cut_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert failures(monkeypatch, Recovery, "_cut", lambda self, segments, start, end: None)
+
+
+def test_a_directory_that_is_not_synced_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def sync(self: Segments, start: int, end: int) -> None:
+        for segment in self.between(start, end):
+            self._files.fdatasync(segment.handle)
+
+    assert failures(monkeypatch, Segments, "sync", sync)
+
+
+def test_a_lost_atomic_batch_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A scan that ends within a batch keeps a part of it."""
+
+    def scan(self: Recovery, reader: object, start: int) -> tuple[int, int, list[tuple[int, int]]]:
+        walk = reader.walk(start)  # type: ignore[attr-defined]
+        epochs = recovery.find_epochs(walk)
+        return walk.position, walk.reason, epochs
+
+    assert failures(monkeypatch, Recovery, "_scan", scan)
+
+
+# --- the disk -------------------------------------------------------------------------------------
+
+
+def test_what_a_power_cut_leaves_of_a_file() -> None:
+    file = File()
+    file.change(0, b"a" * 1000)
+    file.sync()
+    file.change(900, b"b" * 1000)
+    assert file.left_by(NOTHING) == b"a" * 1000
+    assert file.left_by(EVERYTHING) == b"a" * 900 + b"b" * 1000
+    for seed in range(20):
+        left = file.left_by(Parts(Random(seed), 0.5))
+        assert left[:900] == b"a" * 900
+        assert set(left) <= set(b"ab\0")
+
+
+def test_all_subsets_of_a_few_changes_are_gone_through() -> None:
+    disk = Disk()
+    disk.make_directory("/d")
+    handle = disk.open("/d/f", create=True)
+    disk.pwritev(handle, (b"x" * 1024,), 0)
+    count = Subset(0)
+    disk.crash(count)
+    assert count.asked == 1, "without its directory, nothing else can be there"
+    images = {str(disk.crash(Subset(mask)).image()) for mask in range(16)}
+    assert len(images) == 1 + 1 + 4 - 1  # no name, or with 0 to 2 sectors in any place
+
+
+def test_a_failed_sync_leaves_clean_pages() -> None:
+    file = File()
+    file.change(0, b"a" * 512)
+    file.fail_sync(NOTHING)
+    assert bytes(file.data) == b"a" * 512
+    file.sync()
+    assert file.left_by(EVERYTHING) == b""
+    file.drop_cache()
+    assert bytes(file.data) == b""
