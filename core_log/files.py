@@ -151,6 +151,7 @@ class RealFiles:
         os.fdatasync(handle)
 
     def drop_cache(self, handle: int) -> None:
+        """See `Files.drop_cache`."""
         os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_DONTNEED)
 
     def lock(self, handle: int) -> bool:
