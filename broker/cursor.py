@@ -13,6 +13,9 @@ All operations take stretches of offsets; searching is done by `bytearray.find`,
 
 from __future__ import annotations
 
+import re
+import zlib
+from base64 import b64decode, b64encode
 from collections.abc import Iterable
 from typing import Final
 
@@ -20,8 +23,13 @@ OUTSTANDING: Final = 0
 SETTLED: Final = 1
 REQUEUED: Final = 2
 
+STRETCHES_MAX: Final = 1_000
+"""Settled stretches that a snapshot lists one by one."""
+
 _SETTLED_BYTE: Final = b"\x01"
 _REQUEUED_BYTE: Final = b"\x02"
+_SETTLED_STRETCH: Final = re.compile(b"\x01+")
+_OTHERS_TO_OUTSTANDING: Final = bytes.maketrans(b"\x02", b"\x00")
 _OUTSTANDING_TO_REQUEUED: Final = bytes.maketrans(b"\x00", b"\x02")
 
 
@@ -175,15 +183,34 @@ class Cursor:
     # --- keeping and restoring ------------------------------------------------------------
 
     def snapshot(self) -> dict[str, object]:
-        """Floor, next, and settled stretches above the floor, as a JSON value."""
-        return {"floor": self.floor, "next": self.next, "settled": self._settled_above_floor()}
+        """Floor, next, and what is settled between, as a JSON value.
+
+        That is (first, count) stretches; where there are many (delayed messages leave in the order
+        of their times), one byte an offset, compressed, in base64.
+        """
+        settled: object = None
+        if self._states.count(b"\x00\x01") > STRETCHES_MAX:
+            mask = self._states.translate(_OTHERS_TO_OUTSTANDING)
+            settled = b64encode(zlib.compress(mask, 1)).decode("ascii")
+        else:
+            settled = [
+                [self.floor + stretch.start(), stretch.end() - stretch.start()]
+                for stretch in _SETTLED_STRETCH.finditer(self._states)
+            ]
+        return {"floor": self.floor, "next": self.next, "settled": settled}
 
     @classmethod
-    def restore(cls, floor: int, next_offset: int, settled: Iterable[Iterable[int]]) -> Cursor:
+    def restore(
+        cls, floor: int, next_offset: int, settled: Iterable[Iterable[int]] | str
+    ) -> Cursor:
         """The cursor of a snapshot. What was outstanding is outstanding still: see `reopen`."""
         cursor = cls(floor)
-        cursor._states.extend(bytes(next_offset - floor))
         cursor.next = next_offset
+        if isinstance(settled, str):
+            cursor._states = bytearray(zlib.decompress(b64decode(settled)))
+            assert len(cursor._states) == next_offset - floor
+            return cursor
+        cursor._states.extend(bytes(next_offset - floor))
         for first, count in settled:
             cursor.settle(first, count)
         cursor.forget_settled()
@@ -242,13 +269,3 @@ class Cursor:
                 end = requeued
         del states[:end]
         self.floor += end
-
-    def _settled_above_floor(self) -> list[list[int]]:
-        stretches: list[list[int]] = []
-        at = self._states.find(SETTLED)
-        while at >= 0:
-            window = self._states[at:]
-            count = len(window) - len(window.lstrip(_SETTLED_BYTE))
-            stretches.append([self.floor + at, count])
-            at = self._states.find(SETTLED, at + count)
-        return stretches

@@ -20,6 +20,8 @@ from typing import Any
 from broker.admission import Admission
 from broker.core import SYSTEM_FLAG_STATE, Core, Scheduler
 from broker.cursor import Cursor
+from broker.delay import Delays
+from broker.delayed import deliver_ms
 from broker.errors import Reason, Refused, StorageFailed
 from broker.exchanges import Exchanges
 from broker.journal import OP_TAG, STATE_TOPIC, Op, Touched
@@ -103,7 +105,8 @@ class Engine:
         self.moves = Moves(self.core, self.topics_)
         self.exchanges = Exchanges(self.core, self.topics_, self.moves, new_name)
         self.sessions = Sessions(self.core, self.topics_, self.retained)
-        self.transactions = Transactions(self.core, self.topics_)
+        self.delays = Delays(self.core, self.topics_, self.moves)
+        self.transactions = Transactions(self.core, self.topics_, self.delays)
         self.users = Users(self.core)
         self.logins = Logins(
             users=self.users,
@@ -161,24 +164,64 @@ class Engine:
         assert isinstance(template, TopicTemplate)
         return self.topics_.publish(template, batch, first, last)
 
+    def publish_later(
+        self,
+        template: Template,
+        batch: Batch,
+        first: int,
+        last: int,
+        *,
+        delay_ms: int = 0,
+        deliver_ms: int = 0,
+    ) -> Position:
+        """See `BrokerPort.publish_later`."""
+        assert isinstance(template, TopicTemplate)
+        now = self.core.clock_ms()
+        due_ms = deliver_ms or now + delay_ms
+        if due_ms <= now:
+            return self.topics_.publish(template, batch, first, last)
+        return self.delays.publish(template, batch, first, last, due_ms)
+
+    def deliver_ms(self, properties: Mapping[str, str]) -> int | None:
+        """See `BrokerPort.deliver_ms`."""
+        return deliver_ms(properties, self.core.clock_ms())
+
     def publish_once(
-        self, template: Template, batch: Batch, row: int, session: Session, packet_id: int
+        self,
+        template: Template,
+        batch: Batch,
+        row: int,
+        session: Session,
+        packet_id: int,
+        *,
+        delay_ms: int = 0,
     ) -> Position:
         """See `BrokerPort.publish_once`."""
         assert isinstance(template, TopicTemplate)
         assert isinstance(session, MqttSession)
         if session.clean:
-            position = self.topics_.publish(template, batch, row, row + 1)
+            position = self.publish_later(template, batch, row, row + 1, delay_ms=delay_ms)
             session.inbound.add(packet_id)
             return position
         # The property stands behind the constant part, which all messages of the kind share.
         mark = f"{QOS2_PROPERTY}\x01{session.number:x}.{packet_id:x}\x02".encode()
-        record = dataclasses.replace(
-            template.record,
-            properties=template.record.properties + mark,
-            system_flag=SYSTEM_FLAG_STATE,
-        )
-        position = self.topics_.publish(template, batch, row, row + 1, record=record)
+        if delay_ms > 0:
+            position = self.delays.publish(
+                template,
+                batch,
+                row,
+                row + 1,
+                self.core.clock_ms() + delay_ms,
+                properties=mark,
+                system_flag=SYSTEM_FLAG_STATE,
+            )
+        else:
+            record = dataclasses.replace(
+                template.record,
+                properties=template.record.properties + mark,
+                system_flag=SYSTEM_FLAG_STATE,
+            )
+            position = self.topics_.publish(template, batch, row, row + 1, record=record)
         self.sessions.state.took_inbound(session.number, packet_id)
         return position
 
@@ -498,6 +541,8 @@ class Engine:
         elif kind == "group":
             group = self.core.groups.get(int(key))
             value = None if group is None else {"q": group.queue.number, **group.cursor.snapshot()}
+        elif kind == "delay":
+            value = self.delays.row()
         elif kind == "session":
             value = self.sessions.state.row(key)
         elif kind == "user":
@@ -526,6 +571,7 @@ class Engine:
             self._fold(record)
             self.folded_count += 1
         self._reopen()
+        self.delays.reopen()
 
     def _load(self, folded: Folded) -> None:
         """Take the snapshot's rows, each kind after those it refers to."""
@@ -539,6 +585,8 @@ class Engine:
             self.exchanges.load_queue(key, value)
         for key, value in folded.take("filter"):
             self.sessions.state.load_filter(key, value)
+        for _, value in folded.take("delay"):
+            self.delays.load(value)
         queues = {found.queue.number: found.queue for found in self.sessions.filters.values()}
         for key, value in folded.take("group"):
             cursor = Cursor.restore(value["floor"], value["next"], value["settled"])

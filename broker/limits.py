@@ -44,6 +44,23 @@ class Limits:
     """How long acks gather before they become one record (architecture, part 5)."""
     lazy_flush_seconds: float = 0.2
     """How long what nobody waits for may stay unflushed."""
+    delay_ms_max: int = 366 * 86_400_000
+    """How far ahead a message may be delayed: a year. RocketMQ allows 3 days, RabbitMQ's plugin
+    49 days."""
+    delayed_max: int = 10_000_000
+    """Messages that wait to be due: 20 bytes of memory each."""
+    delay_tick_ms: int = 20
+    """How often delayed messages are looked after while some are due: a fifth of the lateness that
+    nobody notices, and 50 looks a second at most."""
+    delay_window_max: int = 1_000_000
+    """Messages between the oldest delayed message and the newest, a byte of memory each, before the
+    oldest are copied forward (if they are few among those)."""
+    delay_lag_bytes_max: int = 8 * 1024 * 1024 * 1024
+    """How much log the oldest delayed message may hold likewise: eight segments."""
+    delay_copied_max: int = 1_024
+    """Delayed messages that are copied forward in one loop iteration."""
+    delay_watch_ms: int = 60_000
+    """How often it is asked whether some have to be."""
     timers_run_max: int = 1_024
     """Timers that run in one loop iteration; each looks at one queue, some microseconds long."""
     timer_sleep_seconds_max: float = 60.0

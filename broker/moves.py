@@ -103,7 +103,7 @@ class Moves:
             Refused: as `BrokerPort.publish`; nothing was stored, nothing was settled.
         """
         rows = _rows_of_batch(template, batch, first, last)
-        return self._append(template, rows, group, offset)
+        return self.append_rows(template, rows, group, range(offset, offset + len(rows)))
 
     def move(
         self,
@@ -130,25 +130,34 @@ class Moves:
         first = 0
         for at in range(1, len(rows) + 1):
             if at == len(rows) or rows[at].born_ms != rows[first].born_ms:
-                self._append(template, rows[first:at], group, offset + first)
+                self.append_rows(
+                    template, rows[first:at], group, range(offset + first, offset + at)
+                )
                 first = at
         return len(rows)
 
-    def _append(
-        self, template: TopicTemplate, rows: Sequence[Row], group: Group, offset: int
+    def append_rows(
+        self, template: TopicTemplate, rows: Sequence[Row], group: Group, offsets: Sequence[int]
     ) -> Position:
+        """Append messages that were born in the same millisecond; row k takes the place of the
+        group's message at offsets[k].
+
+        Raises:
+            Refused: as `BrokerPort.publish`; nothing was stored, nothing was settled.
+        """
         record = dataclasses.replace(template.record, extra_kind=EXTRA_VERBATIM, extra_name=b"")
         if group.number:
             record = dataclasses.replace(record, system_flag=record.system_flag | SYSTEM_FLAG_STATE)
         position = self._topics.publish(
             template,
-            _batch_of(rows, group.number, offset),
+            settling_batch(rows, group.number, offsets),
             0,
             len(rows),
             record=record,
             born_ms=rows[0].born_ms or None,
         )
-        group.settle(offset, len(rows))
+        for first, count in _stretches(offsets):
+            group.settle(first, count)
         return position
 
 
@@ -259,30 +268,39 @@ def _rows_of_run(run: RecordRun) -> Iterator[Row]:
         body_size = _U32.unpack_from(memory, at + RECORD_BODY_SIZE_AT)[0]
         yield Row(
             _U64.unpack_from(memory, at + RECORD_BORN_MS_AT)[0],
-            _message_properties(bytes(memory[first + run.meta.prefix_size : last])),
+            message_properties(bytes(memory[first + run.meta.prefix_size : last])),
             bytes(memory[at + RECORD_BODY_AT : at + RECORD_BODY_AT + body_size]),
         )
         at += _U32.unpack_from(memory, at)[0]
 
 
-def _message_properties(raw: bytes) -> bytes:
+def message_properties(raw: bytes) -> bytes:
     """Encoded properties without those that belong to the old record."""
     pairs = (pair for pair in raw.split(b"\x02") if pair)
     return b"".join(pair + b"\x02" for pair in pairs if pair.partition(b"\x01")[0] not in _BOUND)
 
 
-def _batch_of(rows: Sequence[Row], number: int, offset: int) -> Batch:
-    """The rows as a batch; row k settles `offset + k` of the group `number`, if it has one."""
+def settling_batch(rows: Sequence[Row], number: int, offsets: Sequence[int]) -> Batch:
+    """The rows as a batch; row k settles offsets[k] of the group `number`, if it has one."""
     batch = Batch(len(rows))
     parts: list[bytes] = []
     at = 0
-    for index, row in enumerate(rows):
+    for row, offset in zip(rows, offsets, strict=True):
         extra = row.extra
         if number:
-            extra += f"{SETTLES_PROPERTY}\x01{number:x}.{offset + index:x}\x02".encode()
+            extra += f"{SETTLES_PROPERTY}\x01{number:x}.{offset:x}\x02".encode()
         parts += (extra, row.body)
         body_at = at + len(extra)
         batch.add((at, 0), (body_at, len(row.body)), (at, len(extra)))
         at = body_at + len(row.body)
     batch.buffer = b"".join(parts)
     return batch
+
+
+def _stretches(offsets: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Offsets as (first, count) of those that follow each other."""
+    first = 0
+    for at in range(1, len(offsets) + 1):
+        if at == len(offsets) or offsets[at] != offsets[at - 1] + 1:
+            yield offsets[first], at - first
+            first = at

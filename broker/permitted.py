@@ -278,14 +278,47 @@ class Permitted:
         self._pace.used(last - first, log.appended - before, self._now())
         return position
 
+    def publish_later(
+        self,
+        template: Template,
+        batch: Batch,
+        first: int,
+        last: int,
+        *,
+        delay_ms: int = 0,
+        deliver_ms: int = 0,
+    ) -> Position:
+        """See `BrokerPort.publish_later`. The right is asked for now, not when it is due."""
+        inner = self._inner(template)
+        log = self._engine.core.log
+        before = log.appended
+        position = self._engine.publish_later(
+            inner, batch, first, last, delay_ms=delay_ms, deliver_ms=deliver_ms
+        )
+        self._pace.used(last - first, log.appended - before, self._now())
+        return position
+
+    def deliver_ms(self, properties: Mapping[str, str]) -> int | None:
+        """See `BrokerPort.deliver_ms`."""
+        return self._engine.deliver_ms(properties)
+
     def publish_once(
-        self, template: Template, batch: Batch, row: int, session: Session, packet_id: int
+        self,
+        template: Template,
+        batch: Batch,
+        row: int,
+        session: Session,
+        packet_id: int,
+        *,
+        delay_ms: int = 0,
     ) -> Position:
         """See `BrokerPort.publish_once`."""
         inner = self._inner(template)
         log = self._engine.core.log
         before = log.appended
-        position = self._engine.publish_once(inner, batch, row, session, packet_id)
+        position = self._engine.publish_once(
+            inner, batch, row, session, packet_id, delay_ms=delay_ms
+        )
         self._pace.used(1, log.appended - before, self._now())
         return position
 

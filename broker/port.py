@@ -27,6 +27,7 @@ from typing import Any, Final, NewType, Protocol
 
 from broker.deaths import DEATH_PROPERTY, History, history_of
 from broker.errors import BrokerError, Reason, Refused, StorageFailed
+from broker.infos import ExchangeInfo, QueueInfo, TopicInfo
 from broker.names import (
     EXCHANGE_PROPERTY,
     ROOT_EXCHANGE,
@@ -207,12 +208,17 @@ class Message:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Publishing:
-    """Rows [first, last) of a batch, to be stored as `template` says: a part of a transaction."""
+    """Rows [first, last) of a batch, to be stored as `template` says: a part of a transaction.
+
+    Attributes:
+        delay_ms: how long after the commit they are due.
+    """
 
     template: Template
     batch: Batch
     first: int
     last: int
+    delay_ms: int = 0
 
 
 class Consumer(Protocol):
@@ -319,48 +325,6 @@ class Session(Protocol):
         """The connection is gone (either way). A clean session ends; a persistent one waits."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QueueInfo:
-    """An AMQP queue: how it was declared, and how it stands."""
-
-    name: str
-    ready_count: int
-    consumer_count: int
-    durable: bool
-    exclusive: bool
-    auto_delete: bool
-    arguments: Mapping[str, Any]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExchangeInfo:
-    """An AMQP exchange as it was declared."""
-
-    name: str
-    type: str
-    durable: bool
-    auto_delete: bool
-    internal: bool
-    arguments: Mapping[str, Any]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TopicInfo:
-    """A topic and its queues. Index in the tuples is the queue id."""
-
-    name: str
-    """The user's name (decoded)."""
-    min_offsets: tuple[int, ...]
-    max_offsets: tuple[int, ...]
-    """One past the last offset that readers by offset may see (flushed)."""
-    incarnation: int
-    """Differs for a topic that was deleted and created again."""
-    settings: Mapping[str, str | int] = field(default_factory=dict)
-    """What holds for the topic, by the names of `broker.topic_settings`."""
-    own_settings: tuple[str, ...] = ()
-    """Names of those that were chosen for this topic; the others are the broker's defaults."""
-
-
 class BrokerPort(Protocol):
     """The operations that gateways call."""
 
@@ -416,8 +380,44 @@ class BrokerPort(Protocol):
                 was stored and no offset was taken.
         """
 
+    def publish_later(
+        self,
+        template: Template,
+        batch: Batch,
+        first: int,
+        last: int,
+        *,
+        delay_ms: int = 0,
+        deliver_ms: int = 0,
+    ) -> Position:
+        """As `publish`, but nobody sees the messages before they are due.
+
+        They are stored and acknowledged now, and routed when they are due. A time that has passed
+        means at once.
+
+        Args:
+            delay_ms: so long from now; or
+            deliver_ms: at this time, in milliseconds since the epoch.
+
+        Raises:
+            Refused: as `publish`; BAD_ARGUMENT also for a time more than a year ahead, LIMIT for
+                too many messages that wait.
+        """
+
+    def deliver_ms(self, properties: Mapping[str, str]) -> int | None:
+        """When a message that has these properties of RocketMQ's (`DELAY`, `TIMER_DELAY_SEC`,
+        `TIMER_DELAY_MS`, `TIMER_DELIVER_MS`) is to be delivered; None for at once. Raises Refused:
+        BAD_ARGUMENT for a value that is no number."""
+
     def publish_once(
-        self, template: Template, batch: Batch, row: int, session: Session, packet_id: int
+        self,
+        template: Template,
+        batch: Batch,
+        row: int,
+        session: Session,
+        packet_id: int,
+        *,
+        delay_ms: int = 0,
     ) -> Position:
         """One inbound QoS 2 message: stored together with (session, packet id)."""
 

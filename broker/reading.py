@@ -86,17 +86,18 @@ class Reading:
 
         self.readers.submit(read, finished)
 
-    def read_entry(self, entry: bytes, done: Callable[[bytes | None, int], None]) -> None:
-        """The record of one 20-byte index entry, in the same way."""
+    def read_entries(self, entries: bytes, done: Callable[[bytes | None, int], None]) -> None:
+        """The records of 20-byte index entries from anywhere, in the same way, all of them."""
         log = self.store.log
-        records = log.read_hot(entry, ENTRY_SIZE)
+        count = len(entries) // ENTRY_SIZE
+        records = log.read_hot(entries, ENTRY_SIZE)
         if records is not None:
-            done(records, 1)
+            done(records, count)
             return
 
         def finished(records: bytes | None, error: Exception | None) -> None:
             if records is None:
                 self.failed(error or RuntimeError("a reader gave no answer"))
-            done(records, 1)
+            done(records, count)
 
-        self.readers.submit(lambda: log.read_cold(entry, ENTRY_SIZE), finished)
+        self.readers.submit(lambda: log.read_cold(entries, ENTRY_SIZE), finished)

@@ -225,7 +225,7 @@ class Sessions:
             reading.read(holder.queue.index, offset, count, bytes_max, done)
         else:
             assert isinstance(holder, RetainedHolder)  # a live one's session ended with its link
-            reading.read_entry(holder.entry, done)
+            reading.read_entries(holder.entry, done)
 
     def _resend_records(
         self, session: MqttSession, tag: int, holder: Holder, records: bytes
@@ -281,7 +281,7 @@ class Sessions:
             for run in self.core.metas.runs(records, 0, len(records)):
                 session.send(subscription, run, RetainedHolder(entry), 0, False, retain=True)
 
-        self.core.reading.read_entry(entry, done)
+        self.core.reading.read_entries(entry, done)
 
 
 def _count(counts: dict[str, int], principal: str, change: int) -> None:

@@ -19,8 +19,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from broker.core import Core
+from broker.delay import Delays
 from broker.port import Position, Publishing, Settlement
-from broker.queues import Group
+from broker.queues import Group, Queue
 from broker.topics import Topics, TopicTemplate
 from core_log.atomic import part_of
 from core_log.commit_log import Span
@@ -32,9 +33,10 @@ from core_log.record import RecordParts
 class Transactions:
     """Atomic batches of publishes and settlements."""
 
-    def __init__(self, core: Core, topics: Topics) -> None:
+    def __init__(self, core: Core, topics: Topics, delays: Delays) -> None:
         self._core = core
         self._topics = topics
+        self._delays = delays
 
     def commit(
         self, publishes: Sequence[Publishing], settlements: Sequence[Settlement]
@@ -62,7 +64,7 @@ class Transactions:
         except StoreError as error:
             core.keep_acks(settled, pending)
             raise core.refused(error) from error
-        self._stored(publishes, spans)
+        self._stored(publishes, spans, now)
         for consumer, first_offset, count in settlements:
             consumer.settle(first_offset, count)
         core.take_acks(settled)  # the batch says them
@@ -76,7 +78,15 @@ class Transactions:
         """The records of one run, with the offsets that they take behind those before them."""
         template, batch = publishing.template, publishing.batch
         assert isinstance(template, TopicTemplate)
-        queues = self._topics.queues_of(template)
+        if publishing.delay_ms > 0:
+            due_ms = now + publishing.delay_ms
+            queues: Sequence[Queue] = (
+                self._delays.prepare(due_ms, publishing.last - publishing.first).queue,
+            )
+            record = self._delays.record(template, due_ms)
+        else:
+            queues = self._topics.queues_of(template)
+            record = template.record
         records = []
         for row in range(publishing.first, publishing.last):
             targets = []
@@ -86,7 +96,7 @@ class Transactions:
                 targets.append((queue.number, offset))
             records.append(
                 RecordParts(
-                    template=template.record,
+                    template=record,
                     body=part_of(batch, row, BODY_START),
                     extra=part_of(batch, row, EXTRA_START),
                     targets=targets,
@@ -104,14 +114,18 @@ class Transactions:
                 by_group.setdefault(group, []).append([first_offset, count])
         return by_group
 
-    def _stored(self, publishes: Sequence[Publishing], spans: Sequence[Span]) -> None:
+    def _stored(self, publishes: Sequence[Publishing], spans: Sequence[Span], now: int) -> None:
         """The records are in the log: their queues take them."""
         at = 0
         for publishing in publishes:
             template = publishing.template
             assert isinstance(template, TopicTemplate)
             end = at + publishing.last - publishing.first
-            self._topics.stored(template, join(spans[at:end]), publishing.batch, publishing.last)
+            run = join(spans[at:end])
+            if publishing.delay_ms > 0:
+                self._delays.stored(run, now + publishing.delay_ms)
+            else:
+                self._topics.stored(template, run, publishing.batch, publishing.last)
             at = end
 
 

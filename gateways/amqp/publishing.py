@@ -197,10 +197,12 @@ class Publisher:
     # --- for transactions -------------------------------------------------------------------
 
     def template(self, place: bytes, durability: Durability) -> Template | None:
-        """As `Templates.get`, but None also for a place that is gone or closed meanwhile."""
+        """As `Templates.get`, but None also for an exchange that is gone meanwhile."""
         try:
             return self._templates.get(place, durability)
-        except Refused:
+        except Refused as error:
+            if error.reason is not Reason.NOT_FOUND:
+                raise
             return None
 
     def committed(self, count: int, position: int) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -110,3 +112,18 @@ def test_a_cursor_agrees_with_a_dict_of_states(steps: list[tuple[int, int, int]]
     assert cursor.floor == (min(unsettled) if unsettled else len(states))
     requeued = sum(state == "requeued" for state in states.values())
     assert cursor.ready_count(end) == requeued + end - len(states)
+
+
+def test_a_snapshot_with_many_holes_is_packed() -> None:
+    """More stretches than are listed: the same cursor comes back, in less space."""
+    cursor = Cursor(5)
+    cursor.delivered_to(10_005)
+    for offset in range(6, 10_000, 3):
+        cursor.settle(offset, 1)
+    value = cursor.snapshot()
+    assert len(json.dumps(value)) < 1000
+    again = Cursor.restore(value["floor"], value["next"], value["settled"])  # type: ignore[arg-type]
+    assert (again.floor, again.next, again.take_settled()) == (5, 10_005, [])
+    assert [again.is_settled(n) for n in range(10_005)] == [
+        cursor.is_settled(n) for n in range(10_005)
+    ]

@@ -1,0 +1,495 @@
+"""Messages that come later: kept in a queue of the broker's own until they are due.
+
+Theory. A delayed message is a record of a system topic (`delayed.py`), which is in no queue but
+that topic's own. So it is durable and acknowledged like any other message, and nobody sees it. When
+it is due it is moved (`moves.py`): appended to its topic as a new record that settles the old
+entry, so that a crash keeps exactly one of the two.
+
+When which message is due is known by a timing wheel in memory (`wheel.py`), 20 bytes a message. It
+is made anew at a start, from the index of the queue: an entry's tag hash is the due time here, as
+in RocketMQ's schedule queues. Only an entry that recovery made again from the log has a real tag
+hash, far below any due time; the record of such a one is read.
+
+Rules:
+
+* A message is never early, and late by at most `delay_tick_ms` and the time that releasing those
+  before it takes. What became due while the server was down is released at the start, in the order
+  of the due times. Equal times keep the order of publishing.
+* One loop iteration releases what one read of a queue may have (`pump_count_max`, in bytes
+  `pump_bytes_max`); then others get their turn.
+* A topic that was deleted, or made anew under the same name, gets nothing of what was meant for the
+  old one: that is dropped, and counted.
+* A few very late messages hold neither the cursor's window nor the log: when much more has been
+  released behind the oldest one than still waits, it is copied forward, which is a move of the
+  delayed record itself. What is copied keeps its place among those due in the same millisecond,
+  except over a restart.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, Final
+
+from broker.core import SYSTEM_FLAG_STATE, Core
+from broker.cursor import Cursor
+from broker.delayed import DUE_MS_MIN, Delayed, delayed_record, take_apart
+from broker.errors import Reason, Refused
+from broker.journal import Op, Touched
+from broker.moves import Moves, Row, settling_batch
+from broker.names import decode_name, is_hashed
+from broker.port import Position
+from broker.queues import Group
+from broker.records import PREFIX_PROPERTY, TAGS, parse_properties
+from broker.timers import Timer
+from broker.topics import RETAIN_PROPERTY, Topics, TopicTemplate
+from broker.wheel import Taken, Wheel
+from core_log.commit_log import Span
+from core_log.errors import StoreError
+from core_log.kernels.batch import (
+    EXTRA_VERBATIM,
+    Batch,
+)
+from core_log.kernels.layout import ENTRY_SIZE
+from core_log.record import RecordTemplate
+
+REBUILD_COUNT: Final = 65_536
+"""Index entries of one read at a start."""
+REFINE_COUNT_MAX: Final = 20_000
+"""Messages that the wheel refines in one loop iteration: some 10 ms."""
+TEMPLATES_MAX: Final = 10_000
+"""Kinds of delayed messages whose templates are kept."""
+
+_ENTRY: Final = struct.Struct(">12sq")
+
+
+class Delays:
+    """All delayed messages of one engine.
+
+    Attributes:
+        dropped_count: messages whose topic was gone when they were due.
+        released_count: messages that were released.
+    """
+
+    def __init__(self, core: Core, topics: Topics, moves: Moves) -> None:
+        self._core = core
+        self._topics = topics
+        self._moves = moves
+        self._group: Group | None = None  # of the system topic's queue; made with the first message
+        self._wheel = Wheel()
+        self._timer: Timer | None = None  # the next look at the wheel
+        self._watch: Timer | None = None  # the next look at the oldest message
+        self._at_work = False  # messages are being read or wait for the log: others wait
+        self._templates: dict[bytes, TopicTemplate] = {}
+        self.dropped_count = 0
+        self.released_count = 0
+        core.journal.handle("delay+", self._apply_made)
+
+    @property
+    def waiting_count(self) -> int:
+        """Messages that are not due yet (a metric)."""
+        return self._wheel.count
+
+    # --- publishing -----------------------------------------------------------------------
+
+    def publish(
+        self,
+        template: TopicTemplate,
+        batch: Batch,
+        first: int,
+        last: int,
+        due_ms: int,
+        *,
+        properties: bytes = b"",
+        system_flag: int = 0,
+    ) -> Position:
+        """Keep rows [first, last) until `due_ms`.
+
+        Args:
+            properties: more of the record's properties, encoded: what belongs to the record and
+                not to the message.
+            system_flag: of the record.
+
+        Raises:
+            Refused: as `BrokerPort.publish_later`.
+        """
+        core = self._core
+        core.check_writable()
+        queue = self.prepare(due_ms, last - first).queue
+        record = self.record(template, due_ms)
+        if properties or system_flag:
+            record = dataclasses.replace(
+                record, properties=record.properties + properties, system_flag=system_flag
+            )
+        now = core.clock_ms()
+        try:
+            spans = core.log.append_run(
+                record,
+                batch,
+                first,
+                last,
+                targets=[(queue.number, queue.index.end_offset)],
+                born_ms=now,
+                store_ms=now,
+            )
+        except StoreError as error:
+            raise core.refused(error) from error
+        self.stored(spans, due_ms)
+        core.appended()
+        return Position(core.log.appended)
+
+    def prepare(self, due_ms: int, count: int) -> Group:
+        """The group that delayed messages wait in, if so many more may wait until then.
+
+        Raises:
+            Refused: BAD_ARGUMENT (too far away), LIMIT, or the log takes nothing.
+        """
+        core = self._core
+        if due_ms > core.clock_ms() + core.limits.delay_ms_max:
+            days = core.limits.delay_ms_max // 86_400_000
+            raise Refused(
+                Reason.BAD_ARGUMENT, f"a message can be delayed by at most {days} days: send later"
+            )
+        if self._wheel.count + count > core.limits.delayed_max:
+            raise Refused(
+                Reason.LIMIT,
+                f"{core.limits.delayed_max} delayed messages wait, which is the limit: try later",
+            )
+        if self._group is None:
+            core.journal.write({"op": "delay+", "n": core.take_number()})
+        assert self._group is not None
+        return self._group
+
+    def record(self, template: TopicTemplate, due_ms: int) -> RecordTemplate:
+        """How a message of this template is stored until it is due."""
+        assert template.topic is not None
+        where = (
+            f"{template.topic.incarnation:x}.{template.record.queue_id:x}.{template.topic.stored}"
+        )
+        record = template.record
+        return dataclasses.replace(
+            delayed_record(due_ms, where.encode(), record.properties),
+            extra_kind=record.extra_kind,
+            extra_name=record.extra_name,
+        )
+
+    def stored(self, spans: Sequence[Span], due_ms: int) -> None:
+        """Delayed records were appended: note when they are due."""
+        assert self._group is not None
+        queue = self._group.queue
+        now = self._core.clock_ms()
+        for span in spans:
+            self._wheel.add_run(due_ms, span.entries, queue.index.end_offset, now)
+            queue.append((span,))
+        queue.visible = queue.flushed = queue.index.end_offset
+        self._arm()
+
+    # --- releasing ------------------------------------------------------------------------
+
+    def _arm(self) -> None:
+        """See to it that somebody looks when there is something to do."""
+        at = self._wheel.next_ms()
+        if at is None or self._at_work:
+            return
+        tick = self._core.limits.delay_tick_ms
+        at = -(-at // tick) * tick  # rounded up: few looks, and never an early one
+        if self._timer is not None and self._timer.active:
+            if self._timer.due_ms <= at:
+                return
+            self._timer.cancel()
+        self._timer = self._core.timers.at(at, self._look)
+        if self._watch is None:
+            self._watch_later()
+
+    def _look(self) -> None:
+        """Release the next messages that are due."""
+        group = self._group
+        if self._at_work or group is None:
+            return
+        limits = self._core.limits
+        taken = self._wheel.take(
+            self._core.clock_ms(),
+            floor=group.cursor.floor,
+            count_max=limits.pump_count_max,
+            bytes_max=limits.pump_bytes_max,
+            refine_max=REFINE_COUNT_MAX,
+        )
+        if taken.offsets:
+            self._at_work = True
+            self._read(group, [taken])
+        else:
+            self._arm()
+
+    def _read(self, group: Group, work: list[Taken]) -> None:
+        """Release what is in `work`, piece by piece."""
+        if not work:
+            self._at_work = False
+            self._arm()
+            return
+        self._core.reading.read_entries(work[0].entries, partial(self._write, group, work))
+
+    def _write(self, group: Group, work: list[Taken], records: bytes | None, found: int) -> None:
+        taken = work.pop(0)
+        if records is None:
+            # One of them is damaged. It stays unsettled, and is tried again after a restart.
+            if len(taken.offsets) > 1:
+                work[:0] = [
+                    Taken(taken.entries[at * ENTRY_SIZE : (at + 1) * ENTRY_SIZE], [offset])
+                    for at, offset in enumerate(taken.offsets)
+                ]
+        else:
+            try:
+                self._release(group, records, taken.offsets)
+            except Refused:  # full, behind or failed
+                work.insert(0, _left(group.cursor, taken))
+                self._later(partial(self._read, group, work))
+                return
+        if work:
+            self._core.reading.schedule(partial(self._read, group, work))
+        else:
+            self._read(group, work)
+
+    def _release(self, group: Group, records: bytes, offsets: Sequence[int]) -> None:
+        """Append the messages to their topics, run by run. Raises Refused."""
+        kind: tuple[bytes, bytes, int] | None = None
+        rows: list[Row] = []
+        first = 0
+        for index, delayed in enumerate(take_apart(records)):
+            found = (delayed.where, delayed.prefix, delayed.row.born_ms)
+            if found != kind:
+                if kind is not None:
+                    self._release_run(group, kind, rows, offsets[first:index])
+                kind, rows, first = found, [], index
+            rows.append(delayed.row)
+        if kind is not None:
+            self._release_run(group, kind, rows, offsets[first:])
+
+    def _release_run(
+        self,
+        group: Group,
+        kind: tuple[bytes, bytes, int],
+        rows: Sequence[Row],
+        offsets: Sequence[int],
+    ) -> None:
+        template = self._template(kind[0], kind[1])
+        if template is None:
+            self.dropped_count += len(rows)
+            for offset in offsets:
+                group.settle(offset, 1)
+        else:
+            self._moves.append_rows(template, rows, group, offsets)
+            self.released_count += len(rows)
+
+    def _template(self, where: bytes, prefix: bytes) -> TopicTemplate | None:
+        """How messages of a kind are stored in their topic; None if that is gone."""
+        key = where + b"\x00" + prefix
+        template = self._templates.get(key)
+        if template is not None and template.valid:
+            return template
+        self._templates.pop(key, None)
+        incarnation, queue_id, stored = where.decode("ascii").split(".", 2)
+        name = self._core.topic_names.get(stored) if is_hashed(stored) else decode_name(stored)
+        topic = None if name is None else self._topics.topics.get(name)
+        if name is None or topic is None or topic.incarnation != int(incarnation, 16):
+            return None
+        properties = parse_properties(prefix)
+        del properties[PREFIX_PROPERTY]
+        route = self._topics.route(name, properties.pop(TAGS, None))
+        template = self._topics.template(
+            route, properties=properties, retain=RETAIN_PROPERTY in properties
+        )
+        number = int(queue_id, 16)
+        template.queue = topic.queues[number]
+        template.record = dataclasses.replace(template.record, queue_id=number)
+        if len(self._templates) >= TEMPLATES_MAX:
+            del self._templates[next(iter(self._templates))]
+        self._templates[key] = template
+        return template
+
+    def _later(self, retry: partial[None]) -> None:
+        """The log takes nothing now: try again in a moment, unless it never will."""
+        if not self._core.has_failed():
+            seconds = self._core.limits.lazy_flush_seconds
+            self._core.timers.at(self._core.clock_ms() + int(seconds * 1000), retry)
+
+    # --- copying forward --------------------------------------------------------------------
+
+    def _watch_later(self) -> None:
+        limits = self._core.limits
+        self._watch = self._core.timers.at(
+            self._core.clock_ms() + limits.delay_watch_ms, self._look_back
+        )
+
+    def _look_back(self) -> None:
+        """Whether the oldest message is too far behind: then it and those after it go forward."""
+        self._watch = None
+        group = self._group
+        if group is None or not self._wheel.count or self._core.has_failed():
+            return
+        if self._at_work:
+            self._watch_later()
+            return
+        index, floor = group.queue.index, group.cursor.floor
+        count = self._core.limits.delay_copied_max
+        self._at_work = True
+        entries = index.read_hot(floor, count)
+        if entries is not None:
+            self._copy(group, entries)
+            return
+
+        def finished(entries: bytes | None, error: Exception | None) -> None:
+            if entries is None:
+                self._core.read_failed(error or RuntimeError("a reader gave no answer"))
+            self._copy(group, entries or b"")
+
+        self._core.reading.readers.submit(lambda: index.read_cold(floor, count), finished)
+
+    def _copy(self, group: Group, entries: bytes) -> None:
+        floor = group.cursor.floor
+        offsets = [
+            floor + at
+            for at in range(len(entries) // ENTRY_SIZE)
+            if not group.cursor.is_settled(floor + at)
+        ]
+        if not offsets or not self._is_behind(group, entries):
+            self._copied(more=False)
+            return
+        taken = Taken(
+            b"".join(
+                [
+                    entries[(at - floor) * ENTRY_SIZE : (at - floor + 1) * ENTRY_SIZE]
+                    for at in offsets
+                ]
+            ),
+            offsets,
+        )
+        self._core.reading.read_entries(
+            taken.entries, lambda records, _: self._write_copies(group, taken, records)
+        )
+
+    def _is_behind(self, group: Group, entries: bytes) -> bool:
+        """Whether what lies behind the oldest message is much more than what waits.
+
+        Copying everything that waits then writes at most a quarter of what was written since the
+        last time, so it costs little, however often.
+        """
+        limits, wheel = self._core.limits, self._wheel
+        window = group.queue.index.end_offset - group.cursor.floor
+        if window > max(limits.delay_window_max, 4 * wheel.count):
+            return True
+        position = int.from_bytes(entries[:8], "big")
+        lag = self._core.log.appended - position
+        return lag > max(limits.delay_lag_bytes_max, 4 * wheel.bytes)
+
+    def _write_copies(self, group: Group, taken: Taken, records: bytes | None) -> None:
+        if records is None:
+            self._copied(more=False)
+            return
+        try:
+            for at, delayed in enumerate(take_apart(records)):
+                entry = taken.entries[at * ENTRY_SIZE : (at + 1) * ENTRY_SIZE]
+                self._write_copy(group, delayed, taken.offsets[at], entry)
+        except Refused:
+            self._copied(more=False)
+        else:
+            self._copied(more=True)
+
+    def _write_copy(self, group: Group, delayed: Delayed, offset: int, entry: bytes) -> None:
+        """Append one delayed message anew, in place of the entry at `offset`."""
+        core, queue = self._core, group.queue
+        template = dataclasses.replace(
+            delayed_record(delayed.due_ms, delayed.where, delayed.prefix),
+            extra_kind=EXTRA_VERBATIM,
+            system_flag=SYSTEM_FLAG_STATE,
+        )
+        now = core.clock_ms()
+        new_offset = queue.index.end_offset
+        try:
+            (span,) = core.log.append_run(
+                template,
+                settling_batch((delayed.row,), group.number, (offset,)),
+                0,
+                1,
+                targets=[(queue.number, new_offset)],
+                born_ms=delayed.row.born_ms,
+                store_ms=now,
+            )
+        except StoreError as error:
+            raise core.refused(error) from error
+        queue.append((span,))
+        queue.visible = queue.flushed = queue.index.end_offset
+        if not self._wheel.replace(delayed.due_ms, entry, offset, span.entries, new_offset):
+            self._wheel.add(delayed.due_ms, span.entries, new_offset, now)
+        group.settle(offset, 1)
+        core.appended()
+
+    def _copied(self, *, more: bool) -> None:
+        self._at_work = False
+        self._arm()
+        if more:
+            self._core.reading.schedule(self._look_back)
+        else:
+            self._watch_later()
+
+    # --- state ----------------------------------------------------------------------------
+
+    def _apply_made(self, op: Op) -> Touched:
+        self.load(op)
+        return [("delay", "")]
+
+    def load(self, value: Mapping[str, Any]) -> None:
+        """Take the queue from its op or its snapshot."""
+        number = value["n"]
+        self._core.saw_number(number)
+        queue = self._core.durable_queue(number, own=True)
+        self._group = self._core.group(queue, Cursor(queue.index.first_offset), number=number)
+
+    def row(self) -> Mapping[str, Any] | None:
+        """The queue as a JSON value for the snapshot; what it still holds is its group's row."""
+        return None if self._group is None else {"n": self._group.number}
+
+    def reopen(self) -> None:
+        """After a restart: fill the wheel from the queue's index. Raises StoreError."""
+        group = self._group
+        if group is None:
+            return
+        now = self._core.clock_ms()
+        index, cursor = group.queue.index, group.cursor
+        offset = cursor.floor
+        while offset < index.end_offset:
+            entries = index.read_hot(offset, REBUILD_COUNT)
+            if entries is None:
+                entries = index.read_cold(offset, REBUILD_COUNT)
+            assert entries
+            for due_ms, at in self._due_times(entries, offset, cursor):
+                entry = entries[at * ENTRY_SIZE : (at + 1) * ENTRY_SIZE]
+                self._wheel.add(due_ms, entry, offset + at, now)
+            offset += len(entries) // ENTRY_SIZE
+        self._arm()
+
+    def _due_times(self, entries: bytes, offset: int, cursor: Cursor) -> Iterator[tuple[int, int]]:
+        """(due time, index) of those entries whose message still waits."""
+        waiting = [
+            (tag, at)
+            for at, (_, tag) in enumerate(_ENTRY.iter_unpack(entries))
+            if not cursor.is_settled(offset + at)
+        ]
+        unknown = [at for tag, at in waiting if tag < DUE_MS_MIN]
+        known: dict[int, int] = {}
+        for first in range(0, len(unknown), self._core.limits.pump_count_max):
+            some = unknown[first : first + self._core.limits.pump_count_max]
+            wanted = b"".join([entries[at * ENTRY_SIZE : (at + 1) * ENTRY_SIZE] for at in some])
+            records = self._core.log.read_cold(wanted, ENTRY_SIZE)
+            for at, delayed in zip(some, take_apart(records), strict=True):
+                known[at] = delayed.due_ms
+        for tag, at in waiting:
+            yield known.get(at, tag), at
+
+
+def _left(cursor: Cursor, taken: Taken) -> Taken:
+    """What of it is not settled."""
+    left = [at for at, offset in enumerate(taken.offsets) if not cursor.is_settled(offset)]
+    entries = [taken.entries[at * ENTRY_SIZE : (at + 1) * ENTRY_SIZE] for at in left]
+    return Taken(b"".join(entries), [taken.offsets[at] for at in left])

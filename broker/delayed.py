@@ -1,0 +1,105 @@
+"""What a delayed message is in the log, and how RocketMQ's clients ask for one.
+
+It is a record of the system topic `rmq_sys_wheel_timer` (RocketMQ's name for the same thing), with
+the constant properties, the extra properties and the body that it will have in its own topic, and
+behind the constant ones
+
+    PMQ_D = due time . incarnation of the topic . queue id . stored name of the topic
+
+with the numbers in hex. The tag hash of its index entry is the due time, as in RocketMQ's schedule
+queues.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Mapping
+from typing import Final, NamedTuple
+
+from broker.errors import Reason, Refused
+from broker.moves import Row, message_properties
+from broker.records import constant_size, properties_span
+from core_log.kernels.batch import RECORD_BODY_AT, RECORD_BODY_SIZE_AT, RECORD_BORN_MS_AT
+from core_log.record import RecordTemplate
+
+DELAY_TOPIC: Final = b"rmq_sys_wheel_timer"
+DELAY_PROPERTY: Final = "PMQ_D"
+"""See the head of this file."""
+LEVEL_SECONDS: Final = (
+    *(1, 5, 10, 30),
+    *(60 * minutes for minutes in (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 20, 30)),
+    *(3600, 7200),
+)
+"""RocketMQ's 18 delay levels; level 1 is the first."""
+DUE_MS_MIN: Final = 1 << 33
+"""Smaller than any due time (it is in 1970), larger than any tag hash."""
+
+_U32: Final = struct.Struct(">I")
+_U64: Final = struct.Struct(">Q")
+
+
+class Delayed(NamedTuple):
+    """A delayed record, taken apart.
+
+    Attributes:
+        due_ms: when it is due.
+        where: incarnation, queue id and stored topic, as in `PMQ_D`.
+        prefix: the constant properties.
+        row: what moves.
+    """
+
+    due_ms: int
+    where: bytes
+    prefix: bytes
+    row: Row
+
+
+def deliver_ms(properties: Mapping[str, str], now_ms: int) -> int | None:
+    """When a message with these of RocketMQ's properties is to be delivered; None for at once.
+
+    A delay level (`DELAY`) counts before the others, and one beyond the last is the last, as in
+    RocketMQ.
+
+    Raises:
+        Refused: BAD_ARGUMENT, a value is no number.
+    """
+    for name, factor in (("DELAY", 0), ("TIMER_DELAY_SEC", 1000), ("TIMER_DELAY_MS", 1)):
+        value = _number(properties, name)
+        if value and name == "DELAY":
+            return now_ms + 1000 * LEVEL_SECONDS[min(value, len(LEVEL_SECONDS)) - 1]
+        if value:
+            return now_ms + value * factor
+    return _number(properties, "TIMER_DELIVER_MS") or None
+
+
+def _number(properties: Mapping[str, str], name: str) -> int:
+    text = properties.get(name, "0")
+    if not (text.isascii() and text.isdigit() and len(text) < 19):
+        raise Refused(Reason.BAD_ARGUMENT, f"property {name} is {text!r}, which is no number")
+    return int(text)
+
+
+def delayed_record(due_ms: int, where: bytes, prefix: bytes) -> RecordTemplate:
+    """How messages with these constant properties wait until they are due."""
+    mark = b"%b\x01%x.%b\x02" % (DELAY_PROPERTY.encode(), due_ms, where)
+    return RecordTemplate(topic=DELAY_TOPIC, queue_id=0, properties=prefix + mark, tag_hash=due_ms)
+
+
+def take_apart(records: bytes) -> Iterator[Delayed]:
+    """Delayed records, one after the other in memory, taken apart."""
+    at = 0
+    while at < len(records):
+        _, _, first, last = properties_span(records, at)
+        mark_at = first + constant_size(records, first, last)
+        mark_end = records.index(b"\x02", mark_at)
+        name, _, value = records[mark_at:mark_end].partition(b"\x01")
+        assert name == DELAY_PROPERTY.encode(), "not a delayed record"
+        due, _, where = value.partition(b".")
+        body_size = _U32.unpack_from(records, at + RECORD_BODY_SIZE_AT)[0]
+        row = Row(
+            _U64.unpack_from(records, at + RECORD_BORN_MS_AT)[0],
+            message_properties(records[mark_end + 1 : last]),
+            records[at + RECORD_BODY_AT : at + RECORD_BODY_AT + body_size],
+        )
+        yield Delayed(int(due, 16), where, records[first:mark_at], row)
+        at += _U32.unpack_from(records, at)[0]
