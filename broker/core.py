@@ -81,6 +81,8 @@ class Core:
         )
         self.groups: dict[int, Group] = {}
         """Groups that survive a restart, by number."""
+        self.volatile_groups: set[Group] = set()
+        """All others: they hold the log, too, as long as they live."""
         self.next_number = 1
         """The next number for a queue, a group or a session. Never reused."""
         self.failure: StorageFailed | None = None
@@ -129,12 +131,15 @@ class Core:
         group = Group(queue, cursor, number=number, reading=self.reading, moved=moved)
         if number:
             self.groups[number] = group
+        else:
+            self.volatile_groups.add(group)
         return group
 
     def drop_group(self, group: Group) -> None:
         """The group is gone."""
         group.leave()
         self.groups.pop(group.number, None)
+        self.volatile_groups.discard(group)
         self._moved.discard(group)
 
     # --- pace -----------------------------------------------------------------------------

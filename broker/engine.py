@@ -24,6 +24,7 @@ from broker.delay import Delays
 from broker.delayed import deliver_ms
 from broker.errors import Reason, Refused, StorageFailed
 from broker.exchanges import Exchanges
+from broker.group_names import name_of
 from broker.journal import OP_TAG, STATE_TOPIC, Op, Touched
 from broker.limits import Limits
 from broker.logins import Hashers, Logins
@@ -50,9 +51,11 @@ from broker.readers import QueueReaders
 from broker.reading import Readers
 from broker.records import PREFIX_HEAD_SIZE, TAGS, parse_properties
 from broker.retained import ENTRY, Retained
+from broker.retention import Retention
 from broker.session import MqttSession
 from broker.sessions import Sessions
 from broker.state_db import Folded, Row, StateDb
+from broker.state_snapshot import need_snapshot
 from broker.topic_settings import TopicSettings
 from broker.topics import RETAIN_PROPERTY, TopicRoute, Topics, TopicTemplate
 from broker.transactions import Transactions
@@ -118,6 +121,13 @@ class Engine:
         )
         self.readers = QueueReaders()
         self.admission = Admission(self, self.users, self.logins, strangers=strangers)
+        self.retention = Retention(
+            core=self.core,
+            topics=self.topics_,
+            retained=self.retained,
+            state_db=state_db,
+            name_of=lambda group: name_of(group, self.exchanges, self.sessions),
+        )
         self._documents: dict[str, dict[str, Mapping[str, Any]]] = {}
         self._state_db = state_db
         self.core.journal.handle("doc", self._apply_document)
@@ -552,6 +562,8 @@ class Engine:
         elif kind == "retained":
             entry = self.retained.get(tuple(key.split("\x00")))
             value = None if entry is None else list(ENTRY.unpack(entry)[:2])
+        elif kind == "snapshot":
+            value = self.retention.row()
         else:
             assert kind == "document", kind
             name, _, document = key.partition("\x00")
@@ -565,13 +577,27 @@ class Engine:
         if folded is not None and self.core.store.is_record_boundary(folded.position, folded.epoch):
             position = folded.position
             self._load(folded)
-        elif self._state_db is not None:
-            self._state_db.discard()
+        else:
+            if self._state_db is not None:
+                self._state_db.discard()
+            if self.core.store.log.start > 0:
+                position = self._restore_from_log()
         for record in self.core.store.replay(position, SYSTEM_FLAG_STATE):
             self._fold(record)
             self.folded_count += 1
         self._reopen()
         self.delays.reopen()
+
+    def _restore_from_log(self) -> int:
+        """Load the newest snapshot of the state that the log has; the position from which the log
+        has to be folded on. Raises StoreCorrupt."""
+        snapshot = need_snapshot(self.core.store)
+        folded = snapshot.folded()
+        for kind, rows in folded.rows.items():  # all of it belongs in the new `state.db`
+            if kind != "number":
+                self.core.journal.dirty.update((kind, key) for key, _ in rows)
+        self._load(folded)
+        return snapshot.position
 
     def _load(self, folded: Folded) -> None:
         """Take the snapshot's rows, each kind after those it refers to."""
@@ -605,6 +631,8 @@ class Engine:
             self.users.load_rule(key, value)
         for key, value in folded.take("document"):
             self._load_document(key, value)
+        for _, value in folded.take("snapshot"):
+            self.retention.load(value)
 
     def _fold(self, record: Record) -> None:
         """Apply one record of the log: an op, or a message that changes state."""
@@ -639,6 +667,10 @@ class Engine:
 
     def _reopen(self) -> None:
         """No connection survived: cursors give back what is held, and fit their queues' ends."""
+        self.topics_.reopen()
+        for queue in {group.queue for group in self.core.groups.values()}:
+            # What all have settled may have left the log, and the index with it.
+            queue.index.begin_at(min(group.cursor.floor for group in queue.groups))
         for group in self.core.groups.values():
             group.queue.flushed = group.queue.visible = group.queue.index.end_offset
             group.cursor.clamp(group.queue.index.first_offset, group.queue.index.end_offset)

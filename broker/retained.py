@@ -55,6 +55,11 @@ class Retained:
         """The entry of one topic."""
         return self._by_topic.get(words[0], {}).get(words)
 
+    def entries(self) -> Iterator[tuple[Words, bytes]]:
+        """All entries; it may go on while messages come and go, and misses only what comes."""
+        for name in list(self._by_topic):
+            yield from list(self._by_topic.get(name, {}).items())
+
     def match(self, pattern: Words) -> Iterator[bytes | None]:
         """Entries that match, over a copy of the names at the time; None where one did not.
 

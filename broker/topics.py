@@ -54,13 +54,23 @@ Target = Queue | LiveTarget
 class Topic:
     """A topic and its own queues."""
 
-    __slots__ = ("incarnation", "name", "own_values", "queues", "settings", "stored")
+    __slots__ = (
+        "first_offsets",
+        "incarnation",
+        "name",
+        "own_values",
+        "queues",
+        "settings",
+        "stored",
+    )
 
     def __init__(self, name: str, stored: str, queues: list[Queue], incarnation: int) -> None:
         self.name = name
         self.stored = stored
         self.queues = queues
         self.incarnation = incarnation
+        self.first_offsets = [0] * len(queues)
+        """Where retention lets each queue begin."""
         self.own_values: dict[str, Value] = {}
         """Settings that somebody chose for this topic."""
         self.settings = TopicSettings()
@@ -223,6 +233,7 @@ class Topics:
         core.journal.handle("topic+", self._apply_created)
         core.journal.handle("topic-", self._apply_deleted)
         core.journal.handle("topic=", self._apply_set)
+        core.journal.handle("trim", self._apply_trim)
 
     def _new_route(self, words: Words) -> TopicRoute:
         return TopicRoute(words, self.router)
@@ -294,6 +305,28 @@ class Topics:
             self.router.forget_topic(topic.name)  # its templates say what acks wait for
         return [("topic", topic.name)]
 
+    def trim(self, moved: Sequence[Sequence[Any]]) -> Position:
+        """Let own queues begin later: [topic, queue id, first offset] of each. Raises Refused."""
+        return self.core.journal.write({"op": "trim", "q": [list(item) for item in moved]})
+
+    def _apply_trim(self, op: Op) -> Touched:
+        touched = []
+        for name, queue_id, first in op["q"]:
+            topic = self.topics.get(name)
+            if topic is not None and queue_id < len(topic.queues):
+                topic.first_offsets[queue_id] = first
+                topic.queues[queue_id].index.trim_before(first)
+                touched.append(("topic", name))
+        return touched
+
+    def reopen(self) -> None:
+        """After a restart: own queues begin where retention left them, and offsets go on behind
+        all that were ever given, also where the log and the index have nothing of them left."""
+        for topic in self.topics.values():
+            for queue, first in zip(topic.queues, topic.first_offsets, strict=True):
+                queue.index.begin_at(first)
+                queue.flushed = queue.visible = queue.index.end_offset
+
     def _apply_deleted(self, op: Op) -> Touched:
         topic = self.topics.pop(op["name"], None)
         if topic is not None:
@@ -310,6 +343,7 @@ class Topics:
         if is_hashed(value["stored"]):
             self.core.topic_names[value["stored"]] = name
         topic = self.topics[name] = Topic(name, value["stored"], queues, value["inc"])
+        topic.first_offsets = list(value.get("first", topic.first_offsets))
         topic.own_values = dict(value.get("set", {}))
         topic.settings = self.defaults.with_values(topic.own_values)
 
@@ -320,6 +354,8 @@ class Topics:
             return None
         numbers = [queue.number for queue in topic.queues]
         row = {"stored": topic.stored, "q": numbers, "inc": topic.incarnation}
+        if any(topic.first_offsets):
+            row["first"] = list(topic.first_offsets)
         return {**row, "set": dict(topic.own_values)} if topic.own_values else row
 
     # --- routes and templates -------------------------------------------------------------

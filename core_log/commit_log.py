@@ -133,6 +133,11 @@ class CommitLog:
         return self._tail.start
 
     @property
+    def body_bytes_max(self) -> int:
+        """A body that is surely taken, and leaves most of a segment to others."""
+        return min(self._settings.message_bytes_max, self._settings.segment_bytes // 4)
+
+    @property
     def unflushed_bytes(self) -> int:
         """How much waits for the disk."""
         return self.appended - self._flushed

@@ -64,6 +64,12 @@ class Index(Protocol):
     def read_cold(self, first: int, count: int) -> bytes:
         """The same from the disk: at least one entry where `read_hot` gave None."""
 
+    def trim_before(self, offset: int) -> None:
+        """Let the index begin at `offset`, if it begins before."""
+
+    def begin_at(self, offset: int) -> None:
+        """The same, and let it end there if it ends before."""
+
 
 class IndexHome:
     """What the indexes of a store have in common.
@@ -306,6 +312,14 @@ class MemoryIndex:
         if count > 0:
             del self._entries[: count * self.entry_size]
             self.first_offset += count
+
+    def trim_before(self, offset: int) -> None:
+        """The same as `forget`."""
+        self.forget(offset)
+
+    def begin_at(self, offset: int) -> None:
+        """Nothing of it survives, so there is nothing to go on with."""
+        self.forget(offset)
 
     def read_hot(self, first: int, count: int) -> bytes | None:
         """Up to `count` entries from `first` on; empty if `first` is gone (see `first_offset`)."""

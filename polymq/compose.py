@@ -135,16 +135,10 @@ class Node:
         self._stack.append(savers.close)
         context = Context(loop)
         self._stack.append(context.close)
-        self._engine = Engine(
-            store=self._store,
-            clock_ms=clock_ms,
-            scheduler=context,
-            readers=workers,
-            new_name=random_name,
-            limits=EngineLimits(),
-            state_db=StateDb(settings.server.data_directory / STATE_FILE),
-            topic_defaults=TopicSettings().with_values(settings.topics.model_dump()),
-        )
+        try:
+            self._engine = self._make_engine(context, workers)
+        except StoreError as error:
+            raise Failure(_code_of(error), str(error)) from error
         self._engine.when_storage_fails(self._storage_failed)
         flusher = self._store.flusher.fileno()
         loop.add_reader(flusher, self._engine.flush_finished)
@@ -159,11 +153,26 @@ class Node:
             store=self._store,
             workers=savers,
             save_seconds=settings.storage.save_seconds,
+            tidy_seconds=settings.storage.retention_check_seconds,
         )
         upkeep.start()
         self._stack.append(upkeep.stop)
         ports = await self._open_doors(context)
         return Ports(host=settings.server.host, **ports)
+
+    def _make_engine(self, scheduler: Context, readers: Workers) -> Engine:
+        """Fold the state. Raises StoreError."""
+        settings = self._settings
+        return Engine(
+            store=self._store,
+            clock_ms=clock_ms,
+            scheduler=scheduler,
+            readers=readers,
+            new_name=random_name,
+            limits=EngineLimits(),
+            state_db=StateDb(settings.server.data_directory / STATE_FILE),
+            topic_defaults=TopicSettings().with_values(settings.topics.model_dump()),
+        )
 
     async def stop(self) -> None:
         """Close the doors, save, and undo what `start` did, however far it came."""

@@ -178,6 +178,9 @@ class StorageSettings(Section):
         description="How often indexes and state are saved beside the log. Less means a faster "
         "start after a crash; nothing is lost either way.",
     )
+    retention_check_seconds: Annotated[float, Field(gt=0)] = Field(
+        default=10.0, description="How often is looked for messages that may be deleted."
+    )
 
 
 class TopicDefaults(Section):

@@ -1,18 +1,20 @@
-"""Saving what makes a start fast: the folded state (`state.db`) and the indexes.
+"""Saving what makes a start fast, the folded state (`state.db`) and the indexes; and retention.
 
-Nothing here is needed for correctness: the log has everything. It runs every `save_seconds`, the
-quick part on the loop, the slow part in a thread, one saving at a time. A snapshot may only be
-saved once the log is flushed up to it; otherwise it could name a position that a crash takes away.
+Nothing of the saving is needed for correctness: the log has everything. It runs every
+`save_seconds`, the quick part on the loop, the slow part in a thread, one saving at a time. A
+snapshot may only be saved once the log is flushed up to it; otherwise it could name a position that
+a crash takes away.
 """
 
 from __future__ import annotations
 
 import asyncio
 import sqlite3
-from typing import Final
+from typing import Any, Final
 
 from broker.engine import Engine
 from broker.port import Durability, Position
+from broker.retention import InWorker, Round, UntilFlushed
 from core_log.errors import StoreError
 from core_log.store import Store
 from polymq.logs import logger
@@ -23,15 +25,23 @@ GATHER_COUNT: Final = 500
 
 
 class Upkeep:
-    """Saves every `save_seconds` between `start` and `stop`, if there is something to save."""
+    """Saves every `save_seconds` between `start` and `stop`, if there is something to save, and
+    lets go of what nobody wants every `tidy_seconds`, never both at once."""
 
     def __init__(
-        self, *, engine: Engine, store: Store, workers: Workers, save_seconds: float
+        self,
+        *,
+        engine: Engine,
+        store: Store,
+        workers: Workers,
+        save_seconds: float,
+        tidy_seconds: float = 10.0,
     ) -> None:
         self._engine = engine
         self._store = store
         self._workers = workers
         self._save_seconds = save_seconds
+        self._tidy_seconds = tidy_seconds
         self._task: asyncio.Task[None] | None = None
         self._saving = asyncio.Lock()
         self._flushed = asyncio.Event()  # what is being saved is on disk, or never will be
@@ -53,10 +63,15 @@ class Upkeep:
         await self.save()
 
     async def _run(self) -> None:
+        loop = asyncio.get_running_loop()
+        due = loop.time() + self._tidy_seconds
         while True:
             await asyncio.sleep(self._save_seconds)
             # Shielded: a saving that has begun is brought to its end before `stop` goes on.
             await asyncio.shield(self.save())
+            if loop.time() >= due:
+                await asyncio.shield(self.tidy())
+                due = loop.time() + self._tidy_seconds
 
     async def save(self) -> None:
         """Save once. A failure is logged and costs only time at the next start."""
@@ -70,9 +85,7 @@ class Upkeep:
                 return
             changed = set(core.journal.dirty)
             save_state = self._engine.snapshot()
-            self._flushed.clear()
-            self._engine.when_committed(Position(end), Durability.FLUSHED, self._flushed.set)
-            await self._flushed.wait()
+            await self._until_flushed(end)
             if self._log_failed():
                 return
             save_indexes = self._store.begin_checkpoint()
@@ -92,6 +105,48 @@ class Upkeep:
                 return
             self._saved = end
             self.saved_count += 1
+
+    async def tidy(self, wanted_bytes: int = 0) -> None:
+        """One round of retention. A failure is logged; the next round goes on.
+
+        Args:
+            wanted_bytes: see `Retention.round`.
+        """
+        async with self._saving:
+            before = self._engine.retention.deleted_bytes
+            try:
+                await self._drive(self._engine.retention.round(wanted_bytes))
+            except (StoreError, sqlite3.Error, OSError) as error:
+                self._failed("retention", error)
+            deleted = self._engine.retention.deleted_bytes - before
+            if deleted:
+                start = self._store.log.start
+                logger("polymq.upkeep").info("log deleted", bytes=deleted, start=start)
+
+    async def _drive(self, steps: Round) -> None:
+        """Do what a round asks for, until it ends or the log has failed."""
+        result: Any = None
+        while not self._log_failed():
+            try:
+                step = steps.send(result)
+            except StopIteration:
+                return
+            result = None
+            if isinstance(step, InWorker):
+                result = await self._workers.run(step.run)
+            elif isinstance(step, UntilFlushed):
+                await self._until_flushed(step.position)
+            else:
+                await asyncio.sleep(0)
+        steps.close()
+
+    async def _until_flushed(self, position: int) -> None:
+        """Return when the log is flushed up to there, or has failed."""
+        if self._log_failed():
+            return
+        self._flushed.clear()
+        self._engine.when_committed(Position(position), Durability.FLUSHED, self._flushed.set)
+        await self._flushed.wait()
 
     def _log_failed(self) -> bool:
         return self._engine.core.failure is not None

@@ -12,6 +12,7 @@ from typing import Any
 from broker.engine import Engine
 from broker.limits import Limits
 from broker.port import Delivery, Durability, RecordRun, Template
+from broker.retention import InWorker, UntilFlushed
 from broker.state_db import StateDb
 from broker.topic_settings import TopicSettings
 from core_log.files import RealFiles
@@ -83,6 +84,7 @@ class Broker:
         self.with_state_db = with_state_db
         self.limits = Limits(**limits)
         self.topic_defaults: TopicSettings | None = None
+        self.store_settings = StoreSettings(segment_bytes=1 << 20, chunk_bytes=1 << 16)
         self.files: Any = RealFiles()
         self.loop = ManualLoop()
         self.open()
@@ -94,7 +96,7 @@ class Broker:
             str(self.directory),
             files=self.files,
             clock_ms=self.loop.clock_ms,
-            settings=StoreSettings(segment_bytes=1 << 20, chunk_bytes=1 << 16),
+            settings=self.store_settings,
         )
         state_db = StateDb(self.directory / "state.db") if self.with_state_db else None
         names = iter(range(1 << 30))
@@ -128,6 +130,28 @@ class Broker:
         if snapshot is not None:
             snapshot()
         checkpoint()
+
+    def tidy(self, wanted_bytes: int = 0) -> int:
+        """Save, then one round of retention; returns how many bytes of the log went."""
+        self.save()
+        before = self.engine.retention.deleted_bytes
+        steps = self.engine.retention.round(wanted_bytes)
+        result = None
+        while True:
+            try:
+                step = steps.send(result)
+            except StopIteration:
+                return self.engine.retention.deleted_bytes - before
+            result = None
+            if isinstance(step, InWorker):
+                result = step.run()
+            elif isinstance(step, UntilFlushed):
+                self.engine.core.commits.urgent = step.position
+                self.engine.core.appended()
+                self.step()
+                assert self.store.log.flushed >= step.position
+            else:
+                self.loop.run()
 
     def stop(self) -> None:
         """A clean stop."""

@@ -1,0 +1,451 @@
+"""Retention: what nobody wants any more leaves the log.
+
+Theory. Messages go in two steps. A topic's settings move the first offset of its own queues (the
+op `trim`): that is all that readers by offset see of retention. A segment of the log goes when
+nothing of it is wanted: not by a topic's retained range, not by an unsettled message of a queue or
+a session, not by a retained MQTT message, not by a checkpoint. The lowest place that somebody holds
+is found without reading messages: a queue's entries ascend, so one entry per queue says it, and
+a place that was found once stays a lower bound for ever.
+
+State that was folded from a segment stands further on before the segment goes: see
+`state_snapshot.py`. A retained message that alone holds a segment is copied forward, as long as
+what is copied is at most a quarter of the segment; held messages of queues are never copied.
+
+A round is a generator: it yields what has to be done elsewhere (`InWorker`, `UntilFlushed`) or
+`None` to let the loop go on, and whoever drives it sends back the results. It may be given up at
+any yield, also by an exception: what it has done so far is sound, and the next round goes on.
+
+Rules:
+
+* Rounds do not overlap with one another or with the saving of `state.db` and of indexes.
+* Nothing is deleted behind the newest complete snapshot's position, nor behind the checkpoint.
+* A queue whose entry can not be read holds everything (position -1): nothing is deleted on a
+  guess.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final, NamedTuple
+
+from broker.core import SYSTEM_FLAG_STATE, Core
+from broker.errors import Refused
+from broker.journal import Op, Touched
+from broker.moves import message_properties
+from broker.port import Words
+from broker.queues import Group
+from broker.records import PREFIX_HEAD_SIZE
+from broker.retained import Retained, position_of
+from broker.state_db import StateDb
+from broker.state_snapshot import HEAD_BYTES_MAX, PIECE_BYTES_MAX, TEMPLATE, encode_snapshot
+from broker.topic_trims import TopicTrims, Trim
+from broker.topics import Topics
+from core_log.commit_log import Span
+from core_log.errors import CorruptRecord, StorageFailed, StoreError
+from core_log.queue_index import MemoryIndex, QueueIndex
+from core_log.record import Record, RecordTemplate
+from core_log.retention import position_at
+
+SLICE_COUNT: Final = 512
+"""Topics or groups looked at before other work gets its turn: about a millisecond."""
+RETAINED_SLICE_COUNT: Final = 4096
+COPIED_PART_MAX: Final = 4
+"""Retained messages are copied out of a segment if they are at most this part of it (a quarter)."""
+COPY_COUNT: Final = 64
+"""Retained messages read and appended per turn."""
+
+
+class InWorker(NamedTuple):
+    """Run this in a worker's thread and send back what it returns."""
+
+    run: Callable[[], Any]
+
+
+class UntilFlushed(NamedTuple):
+    """Go on when the log is flushed up to here."""
+
+    position: int
+
+
+Step = InWorker | UntilFlushed | None
+Round = Generator[Step, Any, None]
+
+
+class Hold(NamedTuple):
+    """Who needs the log from a position on."""
+
+    position: int
+    kind: str
+    """`topic`, `queue`, `session`, `group`, `retained`."""
+    name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LastSnapshot:
+    """The newest complete snapshot in the log: the state as of `position`; it ends at `end` and
+    takes `size` bytes."""
+
+    position: int
+    end: int
+    size: int
+
+
+class _Found(NamedTuple):
+    """A hold whose owner has no name yet: a group, or a topic's name."""
+
+    position: int
+    owner: Group | str
+
+
+class _Place(NamedTuple):
+    """A queue whose entry at `offset` says what is held."""
+
+    queue_index: QueueIndex
+    offset: int
+    owner: Group | str
+
+
+class Retention:
+    """Decides what leaves the log, and lets it go.
+
+    Args:
+        state_db: where snapshots are read from; without it nothing is ever deleted.
+        name_of: what to call a group in words: (kind, name).
+
+    Attributes:
+        hold: who holds the oldest segment that could go otherwise, as of the last round.
+        deleted_bytes, copied_count, trimmed_count: since the start.
+        errors_count: entries and records that could not be read.
+    """
+
+    def __init__(
+        self,
+        *,
+        core: Core,
+        topics: Topics,
+        retained: Retained,
+        state_db: StateDb | None,
+        name_of: Callable[[Group], tuple[str, str]],
+    ) -> None:
+        self._core = core
+        self._topics = topics
+        self._retained = retained
+        self._state_db = state_db
+        self._name_of = name_of
+        self._trims = TopicTrims(core.store)
+        self._places: dict[int, tuple[int, int]] = {}  # queue number -> (offset, its position)
+        self.snapshot: LastSnapshot | None = None
+        self.hold: Hold | None = None
+        self.deleted_bytes = 0
+        self.copied_count = 0
+        self.trimmed_count = 0
+        core.journal.handle("snapshot", self._apply_snapshot)
+
+    @property
+    def errors_count(self) -> int:
+        """Queues that retention could not look into."""
+        return self._trims.errors_count
+
+    # --- one round --------------------------------------------------------------------------
+
+    def round(self, wanted_bytes: int = 0) -> Round:
+        """Trim what is due, and delete what nobody holds.
+
+        Args:
+            wanted_bytes: room that the disk lacks. Then topics whose retention has a limit lose
+                their oldest messages earlier than due, as far as that frees so much.
+        """
+        core = self._core
+        if core.failure is not None:
+            return
+        yield from self._trim_due(0)
+        ends = self._deletable_ends()
+        if not ends:
+            self.hold = None
+            return
+        if wanted_bytes:
+            start = core.log.start
+            early = next((end for end in ends if end - start >= wanted_bytes), ends[-1])
+            yield from self._trim_due(early)
+        self.hold = yield from self._lowest_hold(ends[-1])
+        limit = ends[-1] if self.hold is None else self.hold.position
+        ends = [end for end in ends if end <= limit]
+        if ends:
+            freed = yield from self._copy_retained(ends)
+            if freed is not None and (yield from self._see_to_snapshot(freed)):
+                yield from self._delete_before(freed)
+
+    def _deletable_ends(self) -> list[int]:
+        """Where the segments end that are checkpointed, oldest first; the last one never goes."""
+        store = self._core.store
+        return [end for _, end in store.segments()[:-1] if end <= store.checkpointed]
+
+    # --- first offsets ----------------------------------------------------------------------
+
+    def _trim_due(self, before: int) -> Round:
+        """Move the first offsets of topics' own queues. `before`: also what stands before this
+        position, of topics whose retention has a limit."""
+        names = list(self._topics.topics)
+        now_ms = self._core.clock_ms()
+        for at in range(0, len(names), SLICE_COUNT):
+            trims: list[Trim] = []
+            for name in names[at : at + SLICE_COUNT]:
+                topic = self._topics.topics.get(name)
+                if topic is not None:
+                    indexes = [queue.index for queue in topic.queues]
+                    trims += self._trims.due(name, topic.settings, indexes, now_ms, before)
+            if trims:
+                found = yield InWorker(partial(_find_all, trims))
+                self._apply_trims(trims, found)
+            yield None
+
+    def _apply_trims(
+        self, trims: Sequence[Trim], found: Sequence[Sequence[tuple[int, int]]]
+    ) -> None:
+        moved = []
+        for trim, firsts in zip(trims, found, strict=True):
+            for queue_id, first in firsts:
+                moved.append([trim.name, queue_id, first])
+                self.trimmed_count += first - trim.indexes[queue_id].first_offset
+        if moved:
+            try:
+                self._topics.trim(moved)
+            except Refused:
+                return  # the log takes nothing now: the next round finds it again
+
+    # --- who holds what ---------------------------------------------------------------------
+
+    def _lowest_hold(self, limit: int) -> Generator[Step, Any, Hold | None]:
+        """Who holds the lowest place below `limit`; None if nobody holds any."""
+        lowest: _Found | None = None
+        names = list(self._topics.topics)
+        for at in range(0, len(names), SLICE_COUNT):
+            places = [
+                _Place(queue.index, queue.index.first_offset, name)
+                for name in names[at : at + SLICE_COUNT]
+                if (topic := self._topics.topics.get(name)) is not None
+                for queue in topic.queues
+                if isinstance(queue.index, QueueIndex)
+            ]
+            lowest = yield from self._look(places, limit, lowest)
+        groups = [*self._core.groups.values(), *self._core.volatile_groups]
+        for at in range(0, len(groups), SLICE_COUNT):
+            places = []
+            for group in groups[at : at + SLICE_COUNT]:
+                index = group.queue.index
+                if isinstance(index, QueueIndex):
+                    floor = max(group.cursor.floor, index.first_offset)
+                    places.append(_Place(index, floor, group))
+                elif isinstance(index, MemoryIndex):
+                    lowest = self._look_into_memory(group, index, limit, lowest)
+            lowest = yield from self._look(places, limit, lowest)
+        if lowest is None:
+            return None
+        owner = lowest.owner
+        named = ("topic", owner) if isinstance(owner, str) else self._name_of(owner)
+        return Hold(lowest.position, *named)
+
+    def _look(
+        self, places: Iterable[_Place], limit: int, lowest: _Found | None
+    ) -> Generator[Step, Any, _Found | None]:
+        """The lower of `lowest` and what these queues hold below `limit`."""
+        asked = [place for place in places if self._may_be_below(place, limit)]
+        if not asked:
+            yield None
+            return lowest
+        positions = yield InWorker(partial(_positions, asked))
+        for place, position in zip(asked, positions, strict=True):
+            if position >= 0:
+                self._places[place.queue_index.number] = (place.offset, position)
+            if position < limit and (lowest is None or position < lowest.position):
+                lowest = _Found(position, place.owner)
+        return lowest
+
+    def _may_be_below(self, place: _Place, limit: int) -> bool:
+        """Whether it takes a look to know that the queue holds nothing below `limit`."""
+        index = place.queue_index
+        if place.offset >= index.stored_offset:  # behind the checkpoint, or empty
+            self._places.pop(index.number, None)
+            return False
+        known = self._places.get(index.number)
+        return known is None or known[1] < limit
+
+    def _look_into_memory(
+        self, group: Group, index: MemoryIndex, limit: int, lowest: _Found | None
+    ) -> _Found | None:
+        floor = max(group.cursor.floor, index.first_offset)
+        entry = index.read_hot(floor, 1)
+        if not entry:
+            return lowest
+        position = int.from_bytes(entry[:8], "big")
+        if position >= limit or (lowest is not None and lowest.position <= position):
+            return lowest
+        return _Found(position, group)
+
+    # --- retained messages ------------------------------------------------------------------
+
+    def _copy_retained(self, ends: Sequence[int]) -> Generator[Step, Any, int | None]:
+        """Copy retained messages out of the segments that end at `ends`, where it is worth it.
+
+        Returns:
+            Where the last segment ends of which nothing is wanted now; None if there is none.
+        """
+        found: list[tuple[int, int, Words]] = []
+        for count, (words, entry) in enumerate(self._retained.entries()):
+            if position_of(entry) < ends[-1]:
+                found.append((position_of(entry), int.from_bytes(entry[8:12], "big"), words))
+            if count % RETAINED_SLICE_COUNT == 0:
+                yield None
+        found.sort()
+        start = self._core.log.start
+        freed: int | None = None
+        copied: list[tuple[int, int, Words]] = []
+        for end in ends:
+            here = [item for item in found if start <= item[0] < end]
+            if sum(size for _, size, _ in here) * COPIED_PART_MAX > end - start:
+                self.hold = Hold(here[0][0], "retained", "/".join(here[0][2]))
+                break
+            copied += here
+            freed = start = end
+        for at in range(0, len(copied), COPY_COUNT):
+            yield from self._wait_for_the_disk()
+            some = copied[at : at + COPY_COUNT]
+            records = yield InWorker(partial(self._records_at, [item[0] for item in some]))
+            for (position, _, words), record in zip(some, records, strict=True):
+                if not self._copy_one(words, position, record):
+                    return None
+        if copied:
+            yield UntilFlushed(self._core.log.appended)
+        return freed
+
+    def _records_at(self, positions: Sequence[int]) -> list[Record]:
+        return [self._core.store.record_at(position) for position in positions]
+
+    def _copy_one(self, words: Words, position: int, record: Record) -> bool:
+        """Append a retained message anew, unless another one took its place meanwhile. It is in no
+        queue: only new subscribers get it. False if the log does not take it."""
+        entry = self._retained.get(words)
+        if entry is None or position_of(entry) != position:
+            return True
+        raw = record.raw_properties
+        constant = int(raw[6 : PREFIX_HEAD_SIZE - 1], 16)
+        template = RecordTemplate(
+            topic=record.topic,
+            queue_id=record.queue_id,
+            properties=raw[:constant] + message_properties(raw[constant:]),
+            flag=record.flag,
+            system_flag=SYSTEM_FLAG_STATE,
+        )
+        span = self._append(template, record.body, record.born_ms)
+        if span is None:
+            return False
+        self._retained.set(words, span.position, span.end - span.start)
+        self._core.journal.dirty.add(("retained", "\x00".join(words)))
+        self.copied_count += 1
+        return True
+
+    def _wait_for_the_disk(self) -> Round:
+        """Let publishers have the log, too."""
+        log = self._core.log
+        if log.unflushed_bytes > self._core.limits.unflushed_bytes_pause // 4:
+            yield UntilFlushed(log.appended)
+
+    def _append(self, template: RecordTemplate, body: bytes, born_ms: int) -> Span | None:
+        """Append one record in the broker's own name; None if the log does not take it."""
+        core = self._core
+        now_ms = core.clock_ms()
+        try:
+            span = core.log.append_record(
+                template, body, born_ms=born_ms or now_ms, store_ms=now_ms
+            )
+        except StoreError:
+            return None  # the next round tries again
+        core.appended()
+        return span
+
+    # --- the state --------------------------------------------------------------------------
+
+    def _see_to_snapshot(self, position: int) -> Generator[Step, Any, bool]:
+        """Whether the log has all state without what is before `position`; write it if not."""
+        core, last = self._core, self.snapshot
+        if last is not None:
+            if last.position >= position:
+                return True
+            # A state larger than what the log holds besides must not be written for ever.
+            grown = core.log.appended - last.end
+            if min(grown, position - core.log.start) < last.size:
+                return False
+        state_db = self._state_db
+        if state_db is None:
+            return False
+        folded = yield InWorker(state_db.load)
+        if folded is None or folded.position < position or folded.epoch != core.store.epoch:
+            return False  # it is saved soon
+        piece_bytes = max(min(PIECE_BYTES_MAX, core.log.body_bytes_max - HEAD_BYTES_MAX), 1)
+        bodies = yield InWorker(partial(encode_snapshot, folded, piece_bytes))
+        size = 0
+        for body in bodies:
+            span = self._append(TEMPLATE, body, 0)
+            if span is None:
+                return False
+            size += span.end - span.start
+            yield None
+            yield from self._wait_for_the_disk()
+        try:
+            core.store.restate_epochs()
+            core.journal.write({"op": "snapshot", "p": folded.position, "e": core.log.appended,
+                                "size": size})  # fmt: skip
+        except (StoreError, Refused):
+            return False
+        yield UntilFlushed(core.log.appended)
+        return True
+
+    def _apply_snapshot(self, op: Op) -> Touched:
+        self.load({"p": op["p"], "e": op["e"], "size": op["size"]})
+        return [("snapshot", "last")]
+
+    def load(self, value: Mapping[str, int]) -> None:
+        """Take the last snapshot's place from its op or its row."""
+        self.snapshot = LastSnapshot(position=value["p"], end=value["e"], size=value["size"])
+
+    def row(self) -> Mapping[str, int] | None:
+        """The same as a JSON value for `state.db`."""
+        last = self.snapshot
+        return None if last is None else {"p": last.position, "e": last.end, "size": last.size}
+
+    # --- deleting ---------------------------------------------------------------------------
+
+    def _delete_before(self, position: int) -> Round:
+        """Delete the segments that end at or before `position`; nobody holds anything there."""
+        core = self._core
+        groups = list(core.groups.values())
+        for at in range(0, len(groups), SLICE_COUNT):
+            for group in groups[at : at + SLICE_COUNT]:
+                queue = group.queue
+                if isinstance(queue.index, QueueIndex) and queue.groups:
+                    queue.index.trim_before(min(other.cursor.floor for other in queue.groups))
+            yield None
+        preparation = core.store.begin_checkpoint()
+        while not preparation.gather(SLICE_COUNT):
+            yield None
+        yield InWorker(preparation)
+        deleted = core.store.retire(position)
+        yield InWorker(core.store.discard)
+        self.deleted_bytes += deleted
+
+
+def _find_all(trims: Sequence[Trim]) -> list[list[tuple[int, int]]]:
+    return [trim.find() for trim in trims]
+
+
+def _positions(places: Sequence[_Place]) -> list[int]:
+    """Where the entries' records stand; -1 where that can not be read. A worker's thread."""
+    positions = []
+    for place in places:
+        try:
+            positions.append(position_at(place.queue_index, place.offset))
+        except (CorruptRecord, StorageFailed):
+            positions.append(-1)
+    return positions

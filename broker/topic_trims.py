@@ -1,0 +1,178 @@
+"""Which offset a topic's own queues should begin at, by its settings.
+
+A `Trim` is one topic on one occasion: made on the loop, if something may be due, and run in a
+worker, because it reads entries and record heads. What was learnt is kept, so that most topics cost
+a comparison per round: when the oldest message of a queue was stored, and how many bytes a topic's
+messages take (each entry is read twice in its life for that: when it comes and when it goes; only
+for topics with `retention_bytes`).
+
+Rule: a `Trim` runs alone; only then may it touch what was learnt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from broker.topic_settings import TopicSettings
+from core_log.errors import CorruptRecord, StorageFailed
+from core_log.queue_index import Index, QueueIndex
+from core_log.retention import first_after_position, first_after_time, position_at, sizes
+from core_log.store import Store
+
+SLACK_PART: Final = 20
+"""A message may stay a twentieth of its time longer, so that a busy queue is not searched in each
+round ..."""
+SLACK_MS_MAX: Final = 60_000
+"""... and never longer than a minute."""
+STEP_COUNT: Final = 64
+"""Messages that go at a time while the queue with the oldest ones is looked for."""
+
+
+@dataclass(slots=True)
+class Counted:
+    """The bytes of a queue's messages [first, end)."""
+
+    first: int
+    end: int
+    size: int
+
+
+@dataclass(slots=True)
+class Learnt:
+    """What is known of a topic's queues, by their numbers."""
+
+    oldest_ms: dict[int, tuple[int, int]] = field(default_factory=dict)
+    """(first offset, when its message was stored)."""
+    counted: dict[int, Counted] = field(default_factory=dict)
+
+
+class TopicTrims:
+    """Makes `Trim`s for the topics of one store."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.errors_count = 0
+        self._learnt: dict[str, Learnt] = {}
+
+    def due(
+        self,
+        name: str,
+        settings: TopicSettings,
+        indexes: Sequence[Index],
+        now_ms: int,
+        before: int,
+    ) -> Iterator[Trim]:
+        """The trim of a topic if something may be due, else nothing.
+
+        Args:
+            before: messages before this log position go earlier than due; 0 for none.
+        """
+        own = [index for index in indexes if isinstance(index, QueueIndex)]
+        limited = settings.retention_seconds or settings.retention_bytes
+        if not limited or all(index.first_offset >= index.stored_offset for index in own):
+            self._learnt.pop(name, None)
+            return
+        learnt = self._learnt.setdefault(name, Learnt())
+        keep_ms = settings.retention_seconds * 1000
+        cutoff_ms = now_ms - keep_ms if keep_ms else 0
+        due_ms = cutoff_ms - min(keep_ms // SLACK_PART, SLACK_MS_MAX)
+        if before or settings.retention_bytes or any(_is_due(i, learnt, due_ms) for i in own):
+            yield Trim(self, name, own, learnt, cutoff_ms, settings.retention_bytes, before)
+
+
+def _is_due(index: QueueIndex, learnt: Learnt, due_ms: int) -> bool:
+    if index.first_offset >= index.stored_offset:
+        return False
+    known = learnt.oldest_ms.get(index.number)
+    return known is None or known[0] != index.first_offset or known[1] < due_ms
+
+
+@dataclass(slots=True)
+class Trim:
+    """One topic's queues on one occasion. See `TopicTrims.due`."""
+
+    owner: TopicTrims
+    name: str
+    indexes: Sequence[QueueIndex]
+    learnt: Learnt
+    cutoff_ms: int
+    bytes_max: int
+    before: int
+
+    def find(self) -> list[tuple[int, int]]:
+        """(queue id, first offset) of each queue that should begin later. A worker's thread. What
+        can not be read is counted and stays."""
+        firsts = [index.first_offset for index in self.indexes]
+        for queue_id, index in enumerate(self.indexes):
+            try:
+                firsts[queue_id] = self._by_time_and_place(index)
+            except (CorruptRecord, StorageFailed):
+                self.owner.errors_count += 1
+        if self.bytes_max:
+            try:
+                self._by_size(firsts)
+            except (CorruptRecord, StorageFailed):
+                self.owner.errors_count += 1
+        return [
+            (queue_id, first)
+            for queue_id, first in enumerate(firsts)
+            if first > self.indexes[queue_id].first_offset
+        ]
+
+    def _by_time_and_place(self, index: QueueIndex) -> int:
+        store, first = self.owner.store, index.first_offset
+        if self.cutoff_ms and first < index.stored_offset:
+            first = first_after_time(store, index, self.cutoff_ms)
+            if first < index.stored_offset:
+                stored_ms = store.store_ms_at(position_at(index, first))
+                self.learnt.oldest_ms[index.number] = (first, stored_ms)
+        if self.before:
+            first = max(first, first_after_position(index, self.before))
+        return first
+
+    def _by_size(self, firsts: list[int]) -> None:
+        """Let the oldest go, whichever queue they are in, until the rest is small enough."""
+        counts = [self._count(*pair) for pair in zip(self.indexes, firsts, strict=True)]
+        excess = sum(counted.size for counted in counts) - self.bytes_max
+        heads = [
+            position_at(index, counted.first) if counted.first < counted.end else None
+            for index, counted in zip(self.indexes, counts, strict=True)
+        ]
+        while excess > 0 and any(head is not None for head in heads):
+            queue_id = min((head, at) for at, head in enumerate(heads) if head is not None)[1]
+            index, counted = self.indexes[queue_id], counts[queue_id]
+            end = min(counted.first + STEP_COUNT, counted.end)
+            for size in sizes(index, counted.first, end):
+                if excess <= 0:
+                    break
+                counted.first += 1
+                counted.size -= size
+                excess -= size
+            left = counted.first < counted.end
+            heads[queue_id] = position_at(index, counted.first) if left else None
+        for queue_id, counted in enumerate(counts):
+            firsts[queue_id] = max(firsts[queue_id], counted.first)
+
+    def _count(self, index: QueueIndex, first: int) -> Counted:
+        """The bytes of the queue's stored messages from `first` on."""
+        counted = self.learnt.counted.setdefault(index.number, Counted(first, first, 0))
+        if counted.first > first:  # what was to go could not be noted: count anew
+            counted.first = counted.end = first
+            counted.size = 0
+        while counted.first < min(first, counted.end):
+            gone = sizes(index, counted.first, min(first, counted.end))
+            if not gone:  # they went while the topic had no such limit: count anew
+                counted.first = counted.end = first
+                counted.size = 0
+                break
+            counted.first += len(gone)
+            counted.size -= sum(gone)
+        counted.first = max(counted.first, first)
+        counted.end = max(counted.end, first)
+        while counted.end < index.stored_offset:
+            come = sizes(index, counted.end, index.stored_offset)
+            counted.end += len(come)
+            counted.size += sum(come)
+        return counted
