@@ -120,10 +120,10 @@ class Core:
         index: Index = self.store.index(number, size)
         return Queue(number, index, entry_size=size, durable=True)
 
-    def volatile_queue(self, count_max: int) -> Queue:
+    def volatile_queue(self, count_max: int, entry_size: int = ENTRY_SIZE) -> Queue:
         """A queue in memory, which loses its oldest entries beyond its limit."""
-        index: Index = MemoryIndex(ENTRY_SIZE, count_max)
-        return Queue(0, index, entry_size=ENTRY_SIZE, durable=False)
+        index: Index = MemoryIndex(entry_size, count_max)
+        return Queue(0, index, entry_size=entry_size, durable=False)
 
     def group(self, queue: Queue, cursor: Cursor, *, number: int = 0) -> Group:
         """A group on the queue; with a number it survives restarts."""

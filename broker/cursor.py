@@ -85,6 +85,16 @@ class Cursor:
         self.next += count
         return first, count, redelivered
 
+    def peek(self, limit: int, end: int) -> tuple[int, int] | None:
+        """The stretch that `take` would hand out next, or the start of it: (first, count)."""
+        if self.requeued_count:
+            at = self._states.find(REQUEUED)
+            window = self._states[at : at + limit]
+            return self.floor + at, len(window) - len(window.lstrip(_REQUEUED_BYTE))
+        if self.next >= end:
+            return None
+        return self.next, min(limit, end - self.next)
+
     def untake(self, first: int, count: int, redelivered: bool) -> None:
         """Give back the end of what was just taken, as if it had not been handed out."""
         if first + count == self.next and not redelivered:

@@ -26,6 +26,7 @@ from typing import Final, Protocol
 from broker.core import Core
 from broker.deaths import DEATH_PROPERTY, Cause, Death, History, history_of
 from broker.errors import Reason, Refused
+from broker.life import LIFE_PROPERTY, life_property
 from broker.moves import Moves
 from broker.names import EXCHANGE_PROPERTY, exchange_and_key
 from broker.port import RunMeta
@@ -92,8 +93,10 @@ class DeadLetters:
         if route is None:
             return None
         properties = dict(meta.properties)
-        for gone in (RETAIN_PROPERTY, EXCHANGE_PROPERTY):
+        for gone in (RETAIN_PROPERTY, EXCHANGE_PROPERTY, LIFE_PROPERTY):
             properties.pop(gone, None)
+        if meta.priority:  # a dead letter does not expire again
+            properties[LIFE_PROPERTY] = life_property(None, meta.priority)
         if target != route.topic:
             properties[EXCHANGE_PROPERTY] = target
         properties[DEATH_PROPERTY] = history.encode()

@@ -9,8 +9,11 @@ from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final
 
+from broker.leases import Lease
 from broker.names import ROOT_EXCHANGE
 from broker.port import ONE_WORD, REST, ExchangeInfo, QueueInfo, Words
+from broker.queue_rules import QueueRules
+from broker.queue_settings import QueueSettings, settings_of
 from broker.queues import Group, Hold, Queue
 
 TYPES: Final = ("direct", "fanout", "topic")
@@ -125,9 +128,12 @@ class NamedQueue:
         "exclusive_hold",
         "group",
         "had_consumer",
+        "lease",
         "name",
         "owner",
         "queue",
+        "rules",
+        "settings",
         "user",
     )
 
@@ -141,6 +147,10 @@ class NamedQueue:
         self.arguments: Mapping[str, Any] = value["arguments"] or NO_ARGUMENTS
         self.user: str = value.get("u", "")
         """Who declared it, for the quota; empty before there were users."""
+        self.settings: QueueSettings = settings_of(name, self.arguments)
+        self.rules: QueueRules | None = None
+        """None for a plain queue."""
+        self.lease: Lease | None = None
         self.owner: object = None
         """The connection that an exclusive queue belongs to."""
         self.bindings = Bindings(name)

@@ -32,6 +32,7 @@ from broker.entities import (
 )
 from broker.errors import Reason, Refused
 from broker.journal import Op, Touched
+from broker.leases import Lease
 from broker.moves import Moves
 from broker.port import (
     Consumer,
@@ -44,6 +45,7 @@ from broker.queue_rules import QueueRules
 from broker.queue_settings import PLAIN, settings_of
 from broker.queues import Group, Hold, Queue
 from broker.topics import TopicRoute, Topics
+from core_log.kernels.layout import PRIVATE_ENTRY_SIZE
 
 SUBSCRIPTION_PREFIX: Final = "%SUB%"
 """Queue names of named subscriptions. AMQP clients may not declare them."""
@@ -92,6 +94,7 @@ class Exchanges:
     ) -> None:
         self.core = core
         self.dead_letters = DeadLetters(core, topics, moves, self)
+        self._on_expiring = self.start_expiring  # one object for all queues
         self.topics = topics
         self.new_name = new_name
         """Makes up the random part of a server-named queue."""
@@ -115,6 +118,7 @@ class Exchanges:
             ("exchange-", self._apply_exchange_end),
             ("queue+", self._apply_queue),
             ("queue-", self._apply_queue_end),
+            ("expiring", self._apply_expiring),
             ("bind+", self._apply_bind),
             ("bind-", self._apply_unbind),
         ):
@@ -213,6 +217,8 @@ class Exchanges:
                 Reason.LOCKED,
                 f"cannot obtain exclusive access to locked queue '{name}' in vhost '/'",
             )
+        if found.lease is not None:
+            found.lease.touch()
         return found
 
     def declare_queue(
@@ -295,9 +301,45 @@ class Exchanges:
             self.topics.router.unsubscribe(words, found.queue)
         self._count(found.user, -1)
         self.core.drop_group(found.group)
+        if found.rules is not None:
+            found.rules.close()
+        if found.lease is not None:
+            found.lease.close()
         if found.queue.durable:
             self.core.store.drop_index(found.queue.number)
         return [("queue", op["name"]), ("group", str(found.group.number))]
+
+    def _add_rules(self, found: NamedQueue, *, expiring: bool) -> None:
+        """The queue is more than a plain one."""
+        settings = found.settings
+        if found.rules is None:
+            found.rules = found.group.rules = QueueRules(self.dead_letters, found.name, settings)
+        if expiring or settings.ttl_ms is not None:
+            found.queue.expiring = expiring
+            found.rules.start_expiring(found.group)
+        if settings.expires_ms is not None and found.lease is None:
+            found.lease = Lease(
+                self.core.timers,
+                self.core.clock_ms,
+                duration_ms=settings.expires_ms,
+                in_use=lambda: bool(found.group.holds),
+                end=lambda: self._expire_queue(found),
+            )
+
+    def _expire_queue(self, found: NamedQueue) -> None:
+        if self.queues.get(found.name) is found:
+            self._delete(found)
+
+    def start_expiring(self, queue: Queue) -> None:
+        """The first message with a time to live of its own is on its way to the queue."""
+        self._write({"op": "expiring", "queue": queue.name}, durable=queue.durable)
+
+    def _apply_expiring(self, op: Op) -> Touched:
+        found = self.queues.get(op["queue"])
+        if found is None:
+            return []
+        self._add_rules(found, expiring=True)
+        return [("queue", found.name)]
 
     def purge_queue(self, name: str, *, owner: object) -> tuple[int, Position]:
         """See `BrokerPort.purge_queue`."""
@@ -415,6 +457,8 @@ class Exchanges:
         """A consumer was cancelled: an auto-delete queue goes with its last."""
         if found.exclusive_hold is hold:
             found.exclusive_hold = None
+        if found.lease is not None:
+            found.lease.touch()
         if found.auto_delete and not found.group.holds and self.queues.get(found.name) is found:
             self._delete(found)
 
@@ -504,13 +548,16 @@ class Exchanges:
             self.core.saw_number(number)
             queue = self.core.durable_queue(number, own=False)
         else:
-            queue = self.core.volatile_queue(self.core.limits.volatile_count_max)
+            queue = self.core.volatile_queue(
+                self.core.limits.volatile_count_max, PRIVATE_ENTRY_SIZE
+            )
         cursor = Cursor(queue.index.first_offset)
         group = self.core.group(queue, cursor, number=number)
         found = self.queues[name] = NamedQueue(name, queue, group, value)
-        settings = settings_of(name, found.arguments)
-        if settings is not PLAIN:
-            group.rules = QueueRules(self.dead_letters, name, settings)
+        queue.name = name
+        queue.on_expiring = self._on_expiring
+        if found.settings is not PLAIN or value.get("expiring"):
+            self._add_rules(found, expiring=value.get("expiring", False))
         self._count(found.user, 1)
         for key, words in value.get("bindings", ()):
             self._load_binding(found, tuple(key), tuple(words))
@@ -522,6 +569,8 @@ class Exchanges:
             return None
         bindings = [[list(key), list(words)] for key, words in found.bindings.items()]
         row = {**found.value(), "n": found.queue.number, "bindings": bindings}
+        if found.queue.expiring:
+            row["expiring"] = True
         return {**row, "u": found.user} if found.user else row
 
     def _count(self, user: str, change: int) -> None:

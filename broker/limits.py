@@ -21,7 +21,7 @@ class Limits:
     """Unacknowledged QoS 1 and 2 messages of one session. mosquitto has 20, which costs a round
     trip per 20 messages; packet ids end at 65,535, and the window has to stay well below."""
     volatile_count_max: int = 1_000_000
-    """Positions in a queue that is not durable, 20 bytes each. Beyond it the oldest are dropped
+    """Positions in a queue that is not durable, 32 bytes each. Beyond it the oldest are dropped
     and counted."""
     backlog_count_max: int = 100_000
     """Positions that wait for a slow live subscriber: 2 MB. mosquitto has 1,000 messages."""

@@ -28,6 +28,7 @@ from typing import Any, Final, NewType, Protocol
 from broker.deaths import DEATH_PROPERTY, History, history_of
 from broker.errors import BrokerError, Reason, Refused, StorageFailed
 from broker.infos import ExchangeInfo, QueueInfo, TopicInfo
+from broker.life import LIFE_PROPERTY, life_property
 from broker.names import (
     EXCHANGE_PROPERTY,
     ROOT_EXCHANGE,
@@ -41,6 +42,7 @@ from core_log.kernels.batch import EXTRA_NONE, Batch
 __all__ = [
     "DEATH_PROPERTY",
     "EXCHANGE_PROPERTY",
+    "LIFE_PROPERTY",
     "ONE_WORD",
     "REST",
     "ROOT_EXCHANGE",
@@ -73,6 +75,7 @@ __all__ = [
     "encode_name",
     "exchange_and_key",
     "history_of",
+    "life_property",
 ]
 
 Position = NewType("Position", int)
@@ -140,6 +143,8 @@ class RunMeta:
         properties: the constant properties by RocketMQ's names (`content-type`, `PMQ_QOS`, ...).
         prefix_size: bytes of the constant properties at the start of a record's properties; the
             per-message extra property, if any, follows at once.
+        ttl_code: the messages' own time to live in ms and one more; 0 for none.
+        priority: 0 to 255.
         cache: a gateway keeps what it derived (encoded topic, headers) under a key of its own.
     """
 
@@ -147,6 +152,8 @@ class RunMeta:
     tag: str | None
     properties: Mapping[str, str]
     prefix_size: int
+    ttl_code: int = 0
+    priority: int = 0
     cache: dict[str, Any] = field(default_factory=dict)
 
 
@@ -361,6 +368,7 @@ class BrokerPort(Protocol):
             durability: what the messages should wait for. FLUSHED means: as safe as an ack has to
                 be here, which is APPENDED where `page_cache` was chosen (`Template.durability`).
             properties: constant properties by RocketMQ's names. `TAGS` is added by the engine.
+                A time to live and a priority are one of them: `life_property`.
                 Values may hold any character but 0x01 and 0x02.
             extra_kind, extra_name: how each row's extra bytes are stored
                 (`core_log.kernels.batch`); `PMQ_AMQP` with EXTRA_BASE64 for AMQP's properties.

@@ -74,6 +74,8 @@ def settings_of(name: str, arguments: Mapping[str, Any]) -> QueueSettings:
     """
     if not arguments:
         return PLAIN
+    if not arguments:
+        return PLAIN
     read = _Arguments(name, arguments)
     settings = QueueSettings(
         ttl_ms=read.number("x-message-ttl", 0, MILLISECONDS_MAX),

@@ -25,8 +25,6 @@ from broker.cursor import Cursor
 from broker.port import Consumer, Delivery
 from broker.reading import Reading
 from core_log.commit_log import Span
-from core_log.kernels import widen
-from core_log.kernels.layout import ENTRY_SIZE
 from core_log.queue_index import Index, MemoryIndex
 
 
@@ -37,6 +35,10 @@ class Queue:
         number: the queue's number, never reused.
         visible: one past the last offset that consumers may see.
         flushed: one past the last offset that readers by offset may see.
+        expiring: messages with a time to live of their own may be in it.
+        name: of a named queue; else empty.
+        on_expiring: told before the first of them comes, so that it makes `expiring` true; None
+            for a queue that does not look at them.
         blocked_until: log position of the last message that waits for a flush; a later message
             of a weaker class waits with it, so that nothing overtakes within the queue.
     """
@@ -45,10 +47,13 @@ class Queue:
         "blocked_until",
         "durable",
         "entry_size",
+        "expiring",
         "flushed",
         "groups",
         "index",
+        "name",
         "number",
+        "on_expiring",
         "visible",
     )
 
@@ -58,6 +63,9 @@ class Queue:
         self.entry_size = entry_size
         self.durable = durable
         self.groups: list[Group] | tuple[()] = ()
+        self.expiring = False
+        self.name = ""
+        self.on_expiring: Callable[[Queue], None] | None = None
         self.visible = index.end_offset
         self.flushed = index.end_offset
         self.blocked_until = 0
@@ -65,10 +73,12 @@ class Queue:
     def append(self, spans: Sequence[Span]) -> None:
         """Take the entries of records that were just appended. They are not visible yet."""
         for span in spans:
-            if self.entry_size == ENTRY_SIZE:
-                self.index.append(span.entries)
-            else:
-                self.index.append(widen(span.entries, 0, 0, 0))
+            self.index.append(span.entries)
+
+    def append_private(self, entries: Sequence[bytes]) -> None:
+        """The same for a queue that is not a topic's own, whose entries say more."""
+        for part in entries:
+            self.index.append(part)
 
     def commit(self, run: Committed) -> None:
         """The next `run.count` messages became visible."""
@@ -88,6 +98,16 @@ class Rules(Protocol):
 
     def rejected(self, group: Group, first: int, count: int) -> None:
         """A consumer does not want these messages, which it holds."""
+
+    def requeued(self, group: Group, first: int, count: int) -> None:
+        """A consumer gives these messages back."""
+
+    def arrived(self, group: Group, run: Committed, first: int) -> None:
+        """A run became visible at offset `first`: offer it, and see to the bounds."""
+
+    def deliverable(self, group: Group) -> int:
+        """How many messages at the head may be delivered in one stretch; below zero: not known
+        yet, the group is pumped when it is."""
 
 
 class Hold:
@@ -212,7 +232,10 @@ class Group:
 
     def requeue(self, first_offset: int, count: int) -> None:
         """See `QueueConsumer.requeue`."""
-        self.cursor.requeue(first_offset, count)
+        if self.rules is not None:
+            self.rules.requeued(self, first_offset, count)
+        else:
+            self.cursor.requeue(first_offset, count)
         self.pump_later()
 
     def reject(self, first_offset: int, count: int) -> None:
@@ -232,6 +255,13 @@ class Group:
 
     def arrived(self, run: Committed, first: int) -> None:
         """A run became visible at offset `first`."""
+        if self.rules is not None:
+            self.rules.arrived(self, run, first)
+        else:
+            self.offer(run, first)
+
+    def offer(self, run: Committed, first: int) -> None:
+        """Hand a run that is still in memory to the consumers, if it is their turn."""
         cursor = self.cursor
         if not self.holds or self._reading:
             return
@@ -264,8 +294,8 @@ class Group:
         try:
             budget = self.reading.limits.pump_count_max
             while budget > 0:
-                ready = self.cursor.ready_count(self.queue.visible)
-                turn = self._next_hold(min(ready, budget)) if ready else None
+                ready = self._deliverable()
+                turn = self._next_hold(min(ready, budget)) if ready > 0 else None
                 if turn is None:
                     return
                 hold, limit = turn
@@ -278,12 +308,19 @@ class Group:
 
     def give_one(self, hold: Hold) -> None:
         """One message to a consumer outside of the turn (AMQP get), or None if there is none."""
-        if self._reading:  # what is being read comes first
+        ready = -1 if self._reading else self._deliverable()
+        if ready < 0:  # what is being read comes first
             self.reading.schedule(lambda: self.give_one(hold))
-        elif not self.ready_count:
+        elif not ready:
             hold.consumer.deliver(None)  # type: ignore[arg-type]
         else:
             self._take_and_deliver(hold, 1)
+
+    def _deliverable(self) -> int:
+        """How many messages may be delivered; below zero: not known yet."""
+        if self.rules is not None:
+            return self.rules.deliverable(self)
+        return self.cursor.ready_count(self.queue.visible)
 
     def pump_later(self) -> None:
         """Pump in the next loop iteration."""

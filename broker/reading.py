@@ -86,6 +86,19 @@ class Reading:
 
         self.readers.submit(read, finished)
 
+    def entries(
+        self, index: Index, first: int, count: int, done: Callable[[int, bytes | None], None]
+    ) -> None:
+        """Entries of a queue from the disk: `done(first, entries)`; None means a failed read,
+        which was reported."""
+
+        def finished(entries: bytes | None, error: Exception | None) -> None:
+            if entries is None:
+                self.failed(error or RuntimeError("a reader gave no answer"))
+            done(first, entries)
+
+        self.readers.submit(lambda: index.read_cold(first, count), finished)
+
     def read_entries(self, entries: bytes, done: Callable[[bytes | None, int], None]) -> None:
         """The records of 20-byte index entries from anywhere, in the same way, all of them."""
         log = self.store.log

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from broker.deaths import DEATH_PROPERTY
+from broker.life import LIFE_PROPERTY, life_of
 from broker.names import decode_name, is_hashed
 from broker.port import Delivery, Message, RecordRun, RunMeta
 from core_log.kernels import record_run
@@ -45,8 +46,11 @@ Memory = bytes | bytearray | memoryview
 
 def constant_properties(tag: str | None, properties: Mapping[str, str]) -> bytes:
     """The constant part of the properties of one kind of message, `PMQ_P` included."""
-    pairs = [] if tag is None else [(TAGS, tag)]
-    pairs += properties.items()
+    # PMQ_X has its place in front, where recovery looks for it.
+    pairs = [(LIFE_PROPERTY, properties[LIFE_PROPERTY])] if LIFE_PROPERTY in properties else []
+    if tag is not None:
+        pairs.append((TAGS, tag))
+    pairs += [pair for pair in properties.items() if pair[0] != LIFE_PROPERTY]
     text = "".join(f"{name}\x01{value}\x02" for name, value in pairs)
     encoded = text.encode("utf-8", "surrogateescape")
     if encoded.count(b"\x01") != len(pairs) or encoded.count(b"\x02") != len(pairs):
@@ -98,7 +102,9 @@ class Metas:
             properties = parse_properties(prefix)
             properties.pop(PREFIX_PROPERTY, None)
             tag = properties.pop(TAGS, None)
-            meta = RunMeta(self._user_name(topic), tag, properties, len(prefix))
+            meta = RunMeta(
+                self._user_name(topic), tag, properties, len(prefix), *life_of(properties)
+            )
             if DEATH_PROPERTY in properties:  # says the time: each second another kind
                 return meta
             if len(self._metas) >= METAS_MAX:

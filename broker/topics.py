@@ -24,6 +24,7 @@ from broker.routing import CachedRoute, Router
 from broker.topic_settings import TopicSettings, Value, parse_settings
 from core_log.commit_log import Span
 from core_log.errors import StoreError
+from core_log.kernels import widen
 from core_log.kernels.batch import (
     BODY_SIZE,
     COLUMNS,
@@ -146,6 +147,7 @@ class TopicTemplate:
         "durability",
         "meta",
         "named",
+        "private",
         "queue",
         "queues",
         "record",
@@ -177,14 +179,21 @@ class TopicTemplate:
         """The queues that a record of this template names, the topic's own first."""
         self.queues: tuple[Queue, ...] = ()
         """All queues that take it."""
+        self.private: tuple[Queue, ...] = ()
+        """Those without the topic's own."""
 
     def refresh(self, router: Router[Target, TopicRoute]) -> None:
-        """Bring the route and what follows from it up to date: before each run."""
+        """Bring the route and what follows from it up to date: before each run. Raises Refused."""
         route = self.route
         if route.version != router.version:
             router.refresh(route)
         if self._derived_from is not route.queues:
+            if self.meta.ttl_code:
+                for queue in route.queues:
+                    if queue.on_expiring is not None and not queue.expiring:
+                        queue.on_expiring(queue)
             self._derived_from = route.queues
+            self.private = route.queues
             self.named = (self.queue, *route.durable)
             self.queues = (*self.named, *route.volatile)
 
@@ -455,7 +464,7 @@ class Topics:
             )
         except StoreError as error:
             raise core.refused(error) from error
-        position = self.stored(template, spans, batch, last)
+        position = self.stored(template, spans, batch, last, now)
         core.appended()
         return position
 
@@ -465,12 +474,16 @@ class Topics:
         return template.named
 
     def stored(
-        self, template: TopicTemplate, spans: list[Span], batch: Batch, last: int
+        self, template: TopicTemplate, spans: list[Span], batch: Batch, last: int, now: int
     ) -> Position:
-        """A run was appended with this template, and row `last - 1` of the batch stands at its end:
-        its queues take it, and it becomes visible with its commit point."""
-        for queue in template.queues:
-            queue.append(spans)
+        """A run was appended with this template at the time `now`, and row `last - 1` of the batch
+        stands at its end: its queues take it, and it becomes visible with its commit point."""
+        template.queue.append(spans)
+        if template.private:
+            meta = template.meta
+            entries = [widen(span.entries, now, meta.priority, 0, meta.ttl_code) for span in spans]
+            for queue in template.private:
+                queue.append_private(entries)
         position = Position(self.core.log.appended)
         self._wait(template, spans, position)
         if template.retain:

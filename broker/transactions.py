@@ -125,7 +125,7 @@ class Transactions:
             if publishing.delay_ms > 0:
                 self._delays.stored(run, now + publishing.delay_ms)
             else:
-                self._topics.stored(template, run, publishing.batch, publishing.last)
+                self._topics.stored(template, run, publishing.batch, publishing.last, now)
             at = end
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -131,8 +132,8 @@ def test_errors(connection: Any) -> None:
     kombu.Queue("q", durable=True)(connection.channel()).declare()
     with pytest.raises(amqp.exceptions.PreconditionFailed):
         kombu.Queue("q", durable=False)(connection.channel()).declare()
-    with pytest.raises(amqp.exceptions.PreconditionFailed, match="x-message-ttl"):
-        kombu.Queue("ttl", message_ttl=10)(connection.channel()).declare()
+    with pytest.raises(amqp.exceptions.PreconditionFailed, match="x-max-length"):
+        kombu.Queue("many", max_length=-1)(connection.channel()).declare()
 
 
 def test_heartbeats_are_checked(server: Any) -> None:
@@ -144,3 +145,17 @@ def test_heartbeats_are_checked(server: Any) -> None:
             with pytest.raises((TimeoutError, OSError)):
                 connection.drain_events(timeout=0.5)
         connection.SimpleQueue("alive").put("yes")
+
+
+def test_queues_that_expire(connection: Any) -> None:
+    """`expires` and `message_ttl`, as Celery declares its reply queues."""
+    channel = connection.channel()
+    replies = kombu.Queue(
+        "replies", kombu.Exchange("c"), "k", expires=3600.0, message_ttl=0.05, durable=False
+    )(channel)
+    replies.declare()
+    connection.Producer().publish("late", exchange=replies.exchange, routing_key="k")
+    deadline = time.monotonic() + SECONDS_MAX
+    while replies.queue_declare(passive=True).message_count:
+        assert time.monotonic() < deadline
+    assert replies.get() is None

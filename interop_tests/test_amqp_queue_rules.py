@@ -54,6 +54,14 @@ def ready(channel: Channel, queue: str) -> int:
     return int(channel.queue_declare(queue, passive=True).method.message_count)
 
 
+def exists(connection: Blocking, queue: str) -> bool:
+    try:
+        connection.channel().queue_declare(queue, passive=True)
+    except pika.exceptions.ChannelClosedByBroker:
+        return False
+    return True
+
+
 def dead_letter_queue(channel: Channel) -> None:
     channel.exchange_declare("dlx", "direct", durable=True)
     channel.queue_declare("dead", durable=True)
@@ -121,6 +129,8 @@ def test_nack_multiple_moves_a_run_in_order(channel: Channel) -> None:
     [
         ({"x-dead-letter-routing-key": "k"}, "x-dead-letter-exchange"),
         ({"x-dead-letter-exchange": 5}, "text"),
+        ({"x-message-ttl": -1}, "0 to "),
+        ({"x-expires": "soon"}, "whole number"),
     ],
 )
 def test_wrong_arguments_are_406(
@@ -132,3 +142,67 @@ def test_wrong_arguments_are_406(
     assert closed.value.reply_code == 406
     assert "invalid arg" in closed.value.reply_text
     assert words in closed.value.reply_text
+
+
+# --- time to live --------------------------------------------------------------------------------
+
+
+def test_messages_expire_into_the_dead_letter_queue(channel: Channel) -> None:
+    """x-message-ttl and a message's own expiration, the lower of both; nobody reads the queue."""
+    dead_letter_queue(channel)
+    channel.queue_declare(
+        "wait",
+        durable=True,
+        arguments={
+            "x-message-ttl": 200,
+            "x-dead-letter-exchange": "dlx",
+            "x-dead-letter-routing-key": "gone",
+        },
+    )
+    channel.basic_publish("", "wait", b"own", pika.BasicProperties(expiration="1"))
+    channel.basic_publish("", "wait", b"queue's", pika.BasicProperties(expiration="3600000"))
+    for body, expiration in ((b"own", "1"), (b"queue's", "3600000")):
+        method, properties, got = get(channel, "dead")
+        channel.basic_ack(method.delivery_tag)
+        assert got == body
+        (death,) = properties.headers["x-death"]
+        assert (death["reason"], death["queue"]) == ("expired", "wait")
+        assert death["original-expiration"] == expiration
+        assert properties.expiration is None
+    assert ready(channel, "wait") == 0
+
+
+def test_expiration_in_a_plain_queue_is_kept_for_readers(channel: Channel) -> None:
+    """What is read in time has its properties as they were sent; what is not is gone."""
+    channel.queue_declare("plain")
+    channel.basic_publish("", "plain", b"a", pika.BasicProperties(expiration="3600000", priority=0))
+    method, properties, _ = get(channel, "plain")
+    assert properties.expiration == "3600000"
+    channel.basic_ack(method.delivery_tag)
+    channel.basic_publish("", "plain", b"b", pika.BasicProperties(expiration="1"))
+    deadline = time.monotonic() + SECONDS_MAX
+    while ready(channel, "plain"):
+        assert time.monotonic() < deadline
+    assert channel.basic_get("plain")[0] is None
+
+
+def test_an_unused_queue_goes(channel: Channel) -> None:
+    """x-expires, as Celery's reply and event queues use it."""
+    channel.queue_declare("used", arguments={"x-expires": 200})
+    tag = channel.basic_consume("used", lambda *_: None)
+    channel.queue_declare("unused", arguments={"x-expires": 100})
+    deadline = time.monotonic() + SECONDS_MAX
+    while exists(channel.connection, "unused"):
+        assert time.monotonic() < deadline
+        channel.connection.process_data_events(0.3)  # looking at it is a use
+    assert ready(channel, "used") == 0
+    channel.basic_cancel(tag)
+
+
+@pytest.mark.parametrize("expiration", ["-1", "soon", "1.5", ""])
+def test_a_wrong_expiration_closes_the_channel(channel: Channel, expiration: str) -> None:
+    channel.queue_declare("q")
+    with pytest.raises(pika.exceptions.ChannelClosedByBroker) as closed:
+        channel.basic_publish("", "q", b"x", pika.BasicProperties(expiration=expiration))
+    assert closed.value.reply_code == 406
+    assert "expiration" in closed.value.reply_text

@@ -241,13 +241,13 @@ class Channel:
 
     # --- transactions -----------------------------------------------------------------------
 
-    def hold(self, batch: Batch, first: int, last: int, *, mandatory: bool) -> None:
+    def hold(self, batch: Batch, first: int, last: int, *, mandatory: bool, life: bytes) -> None:
         """Keep publishes for tx.commit. Raises Refused: LIMIT."""
         link, transaction = self.link, self.transaction
         assert transaction is not None
         room = link.limits.transaction_bytes_max - link.transaction_bytes
         before = transaction.bytes
-        transaction.hold(batch, first, last, mandatory=mandatory, room=room)
+        transaction.hold(batch, first, last, mandatory=mandatory, life=life, room=room)
         link.transaction_bytes += transaction.bytes - before
 
     def _hold_settlements(

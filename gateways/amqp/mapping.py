@@ -28,6 +28,7 @@ from typing import Any, Final
 from broker.port import (
     DEATH_PROPERTY,
     EXCHANGE_PROPERTY,
+    LIFE_PROPERTY,
     Message,
     Reason,
     Refused,
@@ -35,6 +36,7 @@ from broker.port import (
     RunMeta,
     exchange_and_key,
     history_of,
+    life_property,
 )
 from gateways.amqp.added_headers import death_headers, with_headers
 from gateways.amqp.errors import Malformed, RemoteProtocolError, ReplyCode
@@ -101,8 +103,6 @@ OUR_FAULT: Final = frozenset({Reason.READ_ONLY, Reason.STORAGE_FULL, Reason.LIMI
 
 _REFUSED_QUEUE_ARGUMENTS: Final = frozenset(
     {
-        "x-message-ttl",
-        "x-expires",
         "x-dead-letter-strategy",
         "x-max-length",
         "x-max-length-bytes",
@@ -154,9 +154,15 @@ def place_of(raw: bytes) -> tuple[str, str]:
     return exchange, raw[2 + size :].decode("utf-8", "surrogateescape")
 
 
-def template_properties(route: Route, exchange: str) -> dict[str, str]:
-    """The constant properties of messages published to `exchange` on this route."""
+def template_properties(route: Route, exchange: str, life: bytes = b"") -> dict[str, str]:
+    """The constant properties of messages published to `exchange` on this route.
+
+    Args:
+        life: the value of `port.LIFE_PROPERTY`, or empty.
+    """
     properties = {ORIGIN_PROPERTY: "amqp"}
+    if life:
+        properties[LIFE_PROPERTY] = life.decode()
     if exchange != route.topic:
         properties[EXCHANGE_PROPERTY] = exchange
     return properties
@@ -283,8 +289,11 @@ def read_property(raw: Buffer, flag: int) -> bytes | None:
     raise AssertionError(flag)
 
 
-def check_properties(raw: Buffer, user: str) -> None:
-    """The properties of a publish that the broker answers for.
+def check_properties(raw: Buffer, user: str) -> bytes:
+    """Look at the properties of a publish that the broker answers for.
+
+    Returns:
+        How long the message lives (`port.life_property`), or empty for ever.
 
     Raises:
         Refused: a user-id that is not the connection's user, an expiration that is no number.
@@ -297,12 +306,15 @@ def check_properties(raw: Buffer, user: str) -> None:
             f"user was '{user}'",
         )
     expiration = read_property(raw, EXPIRATION)
-    if expiration is not None and not _is_expiration(expiration.decode("latin-1")):
+    if expiration is None:
+        return b""
+    if not _is_expiration(expiration.decode("latin-1")):
         raise Refused(
             Reason.BAD_ARGUMENT,
             f"invalid expiration '{expiration.decode('utf-8', 'replace')}': it is a number of "
             "milliseconds, as text",
         )
+    return life_property(int(expiration), 0).encode()
 
 
 # --- arguments -------------------------------------------------------------------------------

@@ -46,7 +46,7 @@ class Templates:
         self._port = port
         self._count_max = count_max
         self._others: WeakValueDictionary[BrokerPort, Templates] = WeakValueDictionary()
-        # By durability: a template says what its messages wait for.
+        # By durability: a template says what its messages wait for. Then by place and life.
         self._templates: tuple[dict[bytes, Template], dict[bytes, Template]] = ({}, {})
 
     def of(self, port: BrokerPort) -> Templates:
@@ -59,32 +59,36 @@ class Templates:
             other = self._others[port] = Templates(port=port, count_max=self._count_max)
         return other
 
-    def get(self, place: bytes, durability: Durability) -> Template | None:
+    def get(self, place: bytes, durability: Durability, life: bytes = b"") -> Template | None:
         """The template of a place (two short strings), or None if it leads nowhere.
+
+        Args:
+            life: how long the messages live (`port.life_property`), if not for ever.
 
         Raises:
             Refused: there is no such exchange, or nobody may publish to it.
             Malformed: the exchange's name is not UTF-8.
         """
         known = self._templates[durability]
-        template = known.get(place)
+        key = place + life  # the life has 10 digits, and a place ends where its sizes say
+        template = known.get(key)
         if template is not None and template.valid:
             return template
         exchange, routing_key = mapping.place_of(place)
         route = self._port.exchange_route(exchange, routing_key)
         if route is None:
-            known.pop(place, None)
+            known.pop(key, None)
             return None
         template = self._port.template(
             route,
-            properties=mapping.template_properties(route, exchange),
+            properties=mapping.template_properties(route, exchange, life),
             extra_kind=EXTRA_BASE64,
             extra_name=mapping.EXTRA_NAME,
             durability=durability,
         )
         if len(known) >= self._count_max:
             known.clear()
-        known[place] = template
+        known[key] = template
         return template
 
 
@@ -117,37 +121,61 @@ class Publisher:
     def _publish(self, channel: Channel, batch: Batch, run: Run) -> None:
         safe = run.flags & codes.PERSISTENT or channel.confirming or channel.transaction
         durability = Durability.FLUSHED if safe else Durability.APPENDED
-        try:
-            template = self._templates.get(batch.topic(run.first), durability)
-        except Refused as error:
-            self._refused(channel, run.last - run.first, error)
-            return
         if run.flags & codes.CHECKED:
-            self._publish_checked(channel, batch, run, template)
+            self._publish_checked(channel, batch, run, durability)
         else:
-            self._store(channel, batch, run.first, run.last, run.flags, template)
+            self._publish_alike(channel, batch, run, run.first, run.last, durability)
 
     def _publish_checked(
-        self, channel: Channel, batch: Batch, run: Run, template: Template | None
+        self, channel: Channel, batch: Batch, run: Run, durability: Durability
     ) -> None:
-        """Look at each row's properties, and store what stands before the first bad one."""
-        view = memoryview(batch.buffer)
-        last = run.first
+        """Look at each row's properties, and store what stands before the first bad one: rows that
+        live equally long together."""
+        first = last = run.first
+        life = b""
         fault: Refused | None = None
-        while last < run.last and fault is None:
+        while last < run.last:
             at = last * COLUMNS
             start = batch.rows[at + EXTRA_START]
-            raw = view[start : start + batch.rows[at + EXTRA_SIZE]]
+            raw = bytes(batch.buffer[start : start + batch.rows[at + EXTRA_SIZE]])
             try:
-                mapping.check_properties(raw, channel.link.user)
-                last += 1
+                wanted = mapping.check_properties(raw, channel.link.user)
             except Refused as error:
                 fault = error
-        view.release()
-        if last > run.first:
-            self._store(channel, batch, run.first, last, run.flags, template)
+                break
+            if wanted != life and last > first:
+                self._publish_alike(channel, batch, run, first, last, durability, life)
+                first = last
+            life = wanted
+            last += 1
+        if last > first:
+            self._publish_alike(channel, batch, run, first, last, durability, life)
         if fault is not None:
             raise fault
+
+    def _publish_alike(
+        self,
+        channel: Channel,
+        batch: Batch,
+        run: Run,
+        first: int,
+        last: int,
+        durability: Durability,
+        life: bytes = b"",
+    ) -> None:
+        """Rows of a run that are stored alike."""
+        if channel.transaction is not None:
+            # Everything happens at the commit, but what is wrong is said now.
+            self._templates.get(batch.topic(first), durability, life)
+            mandatory = bool(run.flags & codes.MANDATORY)
+            channel.hold(batch, first, last, mandatory=mandatory, life=life)
+            return
+        try:
+            template = self._templates.get(batch.topic(first), durability, life)
+        except Refused as error:
+            self._refused(channel, last - first, error)
+            return
+        self._store(channel, batch, first, last, run.flags, template)
 
     def _store(
         self,
@@ -158,11 +186,7 @@ class Publisher:
         flags: int,
         template: Template | None,
     ) -> None:
-        """Append rows [first, last), or return them if they must and cannot be routed. On a
-        transactional channel all of that happens at the commit."""
-        if channel.transaction is not None:
-            channel.hold(batch, first, last, mandatory=bool(flags & codes.MANDATORY))
-            return
+        """Append rows [first, last), or return them if they must and cannot be routed."""
         if template is None or (flags & codes.MANDATORY and not template.route.routed):
             if flags & codes.MANDATORY:
                 self.give_back(channel, batch, first, last)
@@ -196,10 +220,10 @@ class Publisher:
 
     # --- for transactions -------------------------------------------------------------------
 
-    def template(self, place: bytes, durability: Durability) -> Template | None:
+    def template(self, place: bytes, durability: Durability, life: bytes) -> Template | None:
         """As `Templates.get`, but None also for an exchange that is gone meanwhile."""
         try:
-            return self._templates.get(place, durability)
+            return self._templates.get(place, durability, life)
         except Refused as error:
             if error.reason is not Reason.NOT_FOUND:
                 raise

@@ -49,6 +49,7 @@ class HeldRun:
     """Publishes to one place that wait for the commit, copied out of the socket's buffer."""
 
     place: bytes
+    life: bytes
     mandatory: bool
     batch: Batch
 
@@ -78,10 +79,20 @@ class Transaction:
         self.runs: list[HeldRun] = []
         self.settlements: list[HeldSettlement] = []
 
-    def hold(self, batch: Batch, first: int, last: int, *, mandatory: bool, room: int) -> None:
+    def hold(
+        self,
+        batch: Batch,
+        first: int,
+        last: int,
+        *,
+        mandatory: bool,
+        life: bytes = b"",
+        room: int,
+    ) -> None:
         """Keep rows [first, last) of a read, which go to one place.
 
         Args:
+            life: see `publishing.Templates.get`.
             room: bytes that the channels of the connection may still hold.
 
         Raises:
@@ -106,7 +117,9 @@ class Transaction:
             )
         self._count += last - first
         self.bytes += size
-        self.runs.append(HeldRun(batch.topic(first), mandatory, copy_rows(batch, first, last)))
+        self.runs.append(
+            HeldRun(batch.topic(first), life, mandatory, copy_rows(batch, first, last))
+        )
 
     def hold_settlement(
         self, bits: int, first_tag: int, holder: Holder, first_offset: int, count: int
@@ -169,7 +182,7 @@ def commit(channel: Channel, method: spec.TxCommit) -> None:
     publishes: list[Publishing] = []
     returned: list[HeldRun] = []
     for run in transaction.runs:
-        template = link.publisher.template(run.place, Durability.FLUSHED)
+        template = link.publisher.template(run.place, Durability.FLUSHED, run.life)
         if template is not None and (template.route.routed or not run.mandatory):
             publishes.append(
                 Publishing(template=template, batch=run.batch, first=0, last=run.batch.count)

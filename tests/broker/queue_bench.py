@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from broker.port import Delivery, Durability, Message, QueueConsumer
+from broker.port import (
+    LIFE_PROPERTY,
+    Delivery,
+    Durability,
+    Message,
+    QueueConsumer,
+    life_property,
+)
 from tests.harness.broker import Broker, SpyConsumer
 
 OWNER = object()
@@ -56,12 +63,16 @@ def publish(
     *bodies: bytes,
     source: str = "",
     durability: Durability = Durability.FLUSHED,
+    ttl_ms: int | None = None,
+    priority: int = 0,
     **properties: str,
 ) -> None:
     """Publish one run to a queue, or to a key of another exchange."""
     route = broker.engine.exchange_route(source, queue)
     assert route is not None
     named = {"PMQ_EXCHANGE": source} if source != route.topic else {}
+    if ttl_ms is not None or priority:
+        properties[LIFE_PROPERTY] = life_property(ttl_ms, priority)
     template = broker.engine.template(
         route, properties={**named, **properties}, durability=durability
     )

@@ -226,7 +226,7 @@ WRONG_QUEUE: list[tuple[Method, str, int]] = [
     (spec.QueueDeclare(queue="amq.mine"), "channel", 403),
     (spec.QueueDeclare(queue="q", durable=True), "channel", 406),
     (spec.QueueDeclare(queue="q", arguments={"x-any": 1}), "channel", 406),
-    (spec.QueueDeclare(queue="x", arguments={"x-message-ttl": 1000}), "channel", 406),
+    (spec.QueueDeclare(queue="x", arguments={"x-message-ttl": -1}), "channel", 406),
     (spec.QueueDeclare(queue="x", arguments={"x-queue-type": "stream"}), "channel", 406),
     (spec.QueueDeclare(queue="x", arguments={"x-bytes": b"\xff"}), "channel", 406),
     (spec.QueueDeclare(queue="mine", passive=True), "channel", 405),

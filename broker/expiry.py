@@ -1,0 +1,170 @@
+"""Messages that have waited too long: they leave at the head of their queue, read or not.
+
+Theory. A message's time to live is the lower of its own and its queue's; both count from the time
+when the record was stored, which the index entry says. As in RabbitMQ a message expires at the head
+of its queue: behind one that lives longer it waits, is counted as ready, and goes when it comes to
+the head. What is at the head is looked at
+
+* before each delivery, so that nothing is delivered after its time;
+* when its time comes (one timer for each queue), so that it goes though nobody reads.
+
+Rules:
+
+* A message with a time to live of zero is offered once, to the consumers that wait in the moment
+  when it becomes visible.
+* Entries that are not in memory are fetched by a reader thread. Until they are there nothing of the
+  queue is delivered, so nothing overtakes.
+* One look drops at most `pump_count_max` messages; then other work gets its turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from broker.core import Core
+from broker.queues import Group
+from broker.timers import Timer
+from core_log.kernels import expired
+
+NOT_KNOWN: Final = -1
+"""What is at the head has to be read from the disk first; the group is pumped when it is there."""
+LOOK_COUNT: Final = 256
+"""Entries that are looked at before a delivery, where nothing has expired: 8 KiB."""
+ZERO_TTL_CODE: Final = 1
+_STORE_MS: Final = slice(20, 26)  # of a private entry
+
+
+def ttl_code(ttl_ms: int | None) -> int:
+    """A time to live as index entries have it."""
+    return 0 if ttl_ms is None else ttl_ms + 1
+
+
+class Expiry:
+    """The expiring of one group's messages.
+
+    Args:
+        ttl_ms: the queue's own time to live.
+        give_up: takes (group, first, count) that were taken from the cursor.
+    """
+
+    __slots__ = ("_code", "_core", "_fetched", "_fetching", "_give_up", "_group", "_timer")
+
+    def __init__(
+        self,
+        core: Core,
+        group: Group,
+        *,
+        ttl_ms: int | None,
+        give_up: Callable[[Group, int, int], None],
+    ) -> None:
+        self._core = core
+        self._group = group
+        self._code = ttl_code(ttl_ms)
+        self._give_up = give_up
+        self._timer: Timer | None = None
+        self._fetching = False
+        self._fetched: tuple[int, bytes] | None = None  # (first offset, entries) from the disk
+
+    def is_late(self, first: int, code: int) -> bool:
+        """Whether messages that become visible at `first` have expired before they could.
+
+        Args:
+            code: their own time to live, as in an entry.
+        """
+        if self._code and (code == 0 or self._code < code):
+            code = self._code
+        if code <= ZERO_TTL_CODE:
+            return False
+        entry = self._group.queue.index.read_hot(first, 1)
+        if not entry:
+            return True  # too old to be in memory
+        stored_ms = int.from_bytes(entry[_STORE_MS], "big")
+        return stored_ms + code - 1 <= self._core.clock_ms()
+
+    def deliverable(self) -> int:
+        """Drop what has expired at the head; how many messages behind it may be delivered in one
+        stretch (0: there are none), or `NOT_KNOWN`."""
+        budget = self._core.limits.pump_count_max
+        group = self._group
+        look_count = LOOK_COUNT
+        while budget > 0:
+            head = group.cursor.peek(min(budget, look_count), group.queue.visible)
+            if head is None:
+                return 0
+            first, count = head
+            entries = self._entries(first, count)
+            if entries is None:
+                return NOT_KNOWN
+            gone, live, due_ms = expired(entries, self._core.clock_ms(), self._code)
+            if not gone:
+                if due_ms >= 0:
+                    self._arm(due_ms)
+                return live
+            taken = group.cursor.take(gone, group.queue.visible)
+            assert taken is not None
+            self._give_up(group, taken[0], taken[1])
+            budget -= taken[1]
+            look_count = budget
+        self._arm(self._core.clock_ms())
+        return NOT_KNOWN
+
+    def look(self) -> None:
+        """Drop what has expired at the head, and wait for the time of what is there then."""
+        if self._group.cursor.ready_count(self._group.queue.visible):
+            self.deliverable()
+
+    def look_later(self) -> None:
+        """The same in a later loop iteration."""
+        self._arm(self._core.clock_ms())
+
+    def close(self) -> None:
+        """The queue is gone."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _arm(self, due_ms: int) -> None:
+        if self._timer is not None:
+            if self._timer.due_ms <= due_ms:
+                return  # it looks, and asks again
+            self._timer.cancel()
+        self._timer = self._core.timers.at(due_ms, self._due)
+
+    def _due(self) -> None:
+        self._timer = None
+        if self._group.waiting:  # what a reader thread brings is on its way to a consumer
+            self._arm(self._core.clock_ms() + 1000)
+            return
+        self.look()
+        self._group.pump_later()
+
+    def _entries(self, first: int, count: int) -> bytes | None:
+        """Entries from `first` on, at least one; None while a reader thread gets them."""
+        index = self._group.queue.index
+        entries = index.read_hot(first, count)
+        if entries:
+            return entries
+        if entries is not None:  # a queue in memory let go of its oldest
+            self._group.cursor.skip_to(index.first_offset)
+            self._arm(self._core.clock_ms())
+            return None
+        if self._fetched is not None:
+            start, entries = self._fetched
+            self._fetched = None
+            skip = (first - start) * index.entry_size
+            if 0 <= skip < len(entries):
+                kept = entries[skip : skip + count * index.entry_size]
+                self._fetched = (start, entries)
+                return kept
+        if not self._fetching:
+            self._fetching = True
+            self._core.reading.entries(index, first, count, self._took)
+        return None
+
+    def _took(self, first: int, entries: bytes | None) -> None:
+        self._fetching = False
+        if entries:
+            self._fetched = (first, entries)
+            self.look()
+            self._group.pump()
