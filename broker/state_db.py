@@ -4,6 +4,11 @@ One table of entities (kind, key, JSON value), written in small transactions tog
 position and epoch that they are folded up to. It is only a cache: without it, or with a position
 that the log does not have, the state is folded from the log's beginning.
 
+SQLite has no checksums over what it stores. So each row has one, and the row that says the position
+has the sum of all of them and one over itself: a flipped bit, and a row that a damaged page no
+longer shows, mean that there is no cache. The sum is carried on from save to save, never made anew
+from what the file holds, so that damage is not signed by the next save.
+
 Used from worker threads; a connection is opened per use, because SQLite connections belong to one
 thread and saving happens every few seconds at most.
 """
@@ -18,19 +23,23 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
+from zlib import crc32
 
-SCHEMA_VERSION: Final = 1
+SCHEMA_VERSION: Final = 2
 BUSY_SECONDS: Final = 10.0
 
 _SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS entity (
-    kind TEXT NOT NULL, key TEXT NOT NULL, value TEXT NOT NULL, PRIMARY KEY (kind, key)
+    kind TEXT NOT NULL, key TEXT NOT NULL, value TEXT NOT NULL, crc INTEGER NOT NULL,
+    PRIMARY KEY (kind, key)
 ) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS folded (
     one INTEGER PRIMARY KEY CHECK (one = 1), position INTEGER NOT NULL, epoch INTEGER NOT NULL,
-    version INTEGER NOT NULL
+    version INTEGER NOT NULL, total INTEGER NOT NULL, crc INTEGER NOT NULL
 );
 """
+_TOTAL_MASK: Final = (1 << 62) - 1
+"""What an integer of SQLite surely holds."""
 
 Row = tuple[str, str, object]
 """(kind, key, a value for JSON); None deletes the entity."""
@@ -66,6 +75,7 @@ class StateDb:
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self._begun = False  # the file holds a state, to which saves add what has changed
 
     def load(self) -> Folded | None:
         """The folded state, or None if there is none that can be read."""
@@ -73,44 +83,55 @@ class StateDb:
             return None
         try:
             with closing(self._connect()) as connection:
-                found = connection.execute("SELECT position, epoch, version FROM folded").fetchone()
-                if found is None or found[2] != SCHEMA_VERSION:
+                found = _read_folded(connection)
+                if found is None:
                     return None
+                position, epoch, total = found
                 rows: dict[str, list[tuple[str, str]]] = {}
-                for kind, key, value in connection.execute("SELECT kind, key, value FROM entity"):
+                for kind, key, value, crc in connection.execute("SELECT * FROM entity"):
+                    if crc != _checksum(kind, key, value):
+                        return None
+                    total -= crc
                     rows.setdefault(kind, []).append((key, value))
-        except sqlite3.Error:
+        except (sqlite3.Error, UnicodeError):  # a damaged file may have names that are no text
             return None
-        return Folded(position=found[0], epoch=found[1], rows=rows)
+        if total & _TOTAL_MASK:
+            return None
+        self._begun = True
+        return Folded(position=position, epoch=epoch, rows=rows)
 
     def save(self, position: int, epoch: int, rows: Sequence[Row]) -> None:
         """Write changed entities and the position in one transaction.
 
         Raises:
-            sqlite3.Error: nothing was written; the file is behind, which is allowed.
+            sqlite3.Error: nothing was written; the file is behind, which is allowed. Also when it
+                was damaged or removed since the last save: what has changed would not be all.
         """
+        try:
+            self._save(position, epoch, rows)
+        except UnicodeError as error:
+            raise sqlite3.DatabaseError(f"{self._path} is damaged: {error}") from error
+        self._begun = True
+
+    def _save(self, position: int, epoch: int, rows: Sequence[Row]) -> None:
         with closing(self._connect()) as connection, connection:
-            connection.executemany(
-                "DELETE FROM entity WHERE kind=? AND key=?",
-                ((kind, key) for kind, key, value in rows if value is None),
-            )
-            connection.executemany(
-                "INSERT INTO entity VALUES (?,?,?) "
-                "ON CONFLICT (kind, key) DO UPDATE SET value=excluded.value",
-                (
-                    (kind, key, json.dumps(value, separators=(",", ":")))
-                    for kind, key, value in rows
-                    if value is not None
-                ),
-            )
+            found = _read_folded(connection)
+            if found is None and self._begun:
+                raise sqlite3.DatabaseError(
+                    f"{self._path} is damaged or was removed; it is made again at the next start"
+                )
+            total = 0 if found is None else found[2]
+            for kind, key, value in rows:
+                total += _write(connection, kind, key, value)
+            total &= _TOTAL_MASK
             connection.execute(
-                "INSERT INTO folded VALUES (1,?,?,?) ON CONFLICT (one) DO UPDATE SET "
-                "position=excluded.position, epoch=excluded.epoch, version=excluded.version",
-                (position, epoch, SCHEMA_VERSION),
+                "INSERT OR REPLACE INTO folded VALUES (1,?,?,?,?,?)",
+                (position, epoch, SCHEMA_VERSION, total, _checksum(position, epoch, total)),
             )
 
     def discard(self) -> None:
         """Delete the file: the next start folds the log from its beginning."""
+        self._begun = False
         for suffix in ("", "-wal", "-shm"):
             Path(str(self._path) + suffix).unlink(missing_ok=True)
 
@@ -122,7 +143,39 @@ class StateDb:
             connection.execute("PRAGMA journal_mode=WAL")
             connection.execute("PRAGMA synchronous=NORMAL")
             connection.executescript(_SCHEMA)
-        except sqlite3.Error:
+        except BaseException:
             connection.close()
             raise
         return connection
+
+
+def _checksum(*values: object) -> int:
+    """Over the values of a row, whatever a damaged file makes of their types."""
+    text = "\0".join(map(str, values))
+    return crc32(text.encode("utf-8", "surrogatepass"))
+
+
+def _read_folded(connection: sqlite3.Connection) -> tuple[int, int, int] | None:
+    """Position, epoch and sum of all checksums; None if there is no sound row. Raises
+    sqlite3.Error."""
+    found = connection.execute("SELECT position, epoch, version, total, crc FROM folded").fetchone()
+    if found is None or found[2] != SCHEMA_VERSION:
+        return None
+    position, epoch, _, total, crc = found
+    if not all(isinstance(value, int) for value in found):
+        return None
+    return (position, epoch, total) if crc == _checksum(position, epoch, total) else None
+
+
+def _write(connection: sqlite3.Connection, kind: str, key: str, value: object) -> int:
+    """Write or delete an entity. Returns what it adds to the sum. Raises sqlite3.Error."""
+    name = (kind, key)
+    old = connection.execute("SELECT crc FROM entity WHERE kind=? AND key=?", name).fetchone()
+    change = 0 if old is None else -int(old[0])
+    if value is None:
+        connection.execute("DELETE FROM entity WHERE kind=? AND key=?", name)
+        return change
+    text = json.dumps(value, separators=(",", ":"))
+    crc = _checksum(kind, key, text)
+    connection.execute("INSERT OR REPLACE INTO entity VALUES (?,?,?,?)", (kind, key, text, crc))
+    return change + crc

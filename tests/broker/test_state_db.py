@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import sqlite3
+from contextlib import closing
 from pathlib import Path
+from random import Random
+
+import pytest
 
 from broker.state_db import DECODED_COUNT, StateDb
 
@@ -38,6 +43,54 @@ def test_a_damaged_file_is_no_cache(tmp_path: Path) -> None:
     database.discard()
     path.write_bytes(b"garbage" * 1000)
     assert database.load() is None
+
+
+def test_no_flipped_bit_makes_a_wrong_state(tmp_path: Path) -> None:
+    """SQLite itself would give back most of these rows as if they were right. What is loaded is
+    what was saved, or nothing."""
+    path = tmp_path / "state.db"
+    rows = [("topic", f"t{number}", {"queues": [number, number + 1]}) for number in range(60)]
+    StateDb(path).save(1234, 5, rows)
+    sound = path.read_bytes()
+    random = Random(7)
+    refused = 0
+    for _ in range(400):
+        data = bytearray(sound)
+        data[random.randrange(len(data))] ^= 1 << random.randrange(8)
+        path.write_bytes(data)
+        folded = StateDb(path).load()
+        if folded is None:
+            refused += 1
+        else:
+            assert (folded.position, folded.epoch) == (1234, 5)
+            found = [("topic", key, value) for key, value in folded.take("topic")]
+            assert sorted(found) == sorted(rows)
+            assert not folded.rows
+    assert refused > 50
+
+
+def test_a_row_that_disappeared_is_missed(tmp_path: Path) -> None:
+    """A page that is not reached any more takes its rows away without an error."""
+    path = tmp_path / "state.db"
+    database = StateDb(path)
+    database.save(1, 1, [("topic", "a", 1), ("topic", "b", 2)])
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("DELETE FROM entity WHERE key='a'")
+    database.save(2, 1, [("topic", "b", 3)])
+    assert StateDb(path).load() is None
+
+
+def test_a_file_that_was_removed_meanwhile_is_not_begun_anew(tmp_path: Path) -> None:
+    """What has changed since the last save is not all: it would pass for a whole state."""
+    path = tmp_path / "state.db"
+    database = StateDb(path)
+    database.save(1, 1, [("topic", "a", 1)])
+    path.unlink()
+    with pytest.raises(sqlite3.DatabaseError, match="removed"):
+        database.save(2, 1, [("topic", "b", 2)])
+    database.discard()
+    database.save(3, 1, [("topic", "a", 1), ("topic", "b", 2)])
+    assert StateDb(path).load() is not None
 
 
 def test_others_may_not_read_it(tmp_path: Path) -> None:
