@@ -37,6 +37,8 @@ from core_log.settings import StoreSettings
 SPILL_BYTES_MAX: Final = 64 << 20
 """Entries made again that may be in memory before they are written."""
 DAMAGED: Final = "an index is missing or damaged"
+CHECKPOINT_DAMAGED: Final = "the checkpoint is damaged"
+"""No crash does that, as it is replaced whole: then more may be damaged."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -107,7 +109,7 @@ def recover_indexes(
     passes = _Passes(directory, files, reader, settings, failure)
     try:
         if checkpoint is None:
-            raise Mismatch("there is no sound checkpoint")
+            raise Mismatch(passes.why_no_checkpoint())
         result = passes.take_over(checkpoint)
         passes.rebuild(result, checkpoint.position, end)
     except Mismatch as mismatch:
@@ -115,8 +117,9 @@ def recover_indexes(
             passes.check_log(start, end, str(mismatch))
         checkpoint = None
         result = passes.start_anew()
-        # Nothing is lost where the log is empty, and nothing is worth a word.
-        result.rebuilt_all = str(mismatch) if start < end else ""
+        # Nothing is lost where the log is empty, and nothing is worth a word but damage.
+        told = start < end or str(mismatch) == CHECKPOINT_DAMAGED
+        result.rebuilt_all = str(mismatch) if told else ""
         try:
             passes.rebuild(result, start, end)
         except Mismatch as contradiction:
@@ -179,6 +182,11 @@ class _Passes:
             else:
                 result.strays.append(f"{self._packs}/{name}")
         return generations
+
+    def why_no_checkpoint(self) -> str:
+        """Why there is no sound checkpoint."""
+        there = CHECKPOINT_NAME in self._files.list(self._root)
+        return CHECKPOINT_DAMAGED if there else "there is no checkpoint"
 
     # --- taking over what is there --------------------------------------------------------------
 

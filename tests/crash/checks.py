@@ -23,6 +23,7 @@ from typing import Final
 
 from core_log.checkpoint import read_checkpoint
 from core_log.errors import CorruptRecord, StorageFailed, StoreRefused
+from core_log.index_recovery import CHECKPOINT_DAMAGED
 from core_log.queue_index import Index, widen
 from core_log.recovery import RecoveryReport
 from core_log.settings import StoreSettings
@@ -175,6 +176,7 @@ def check_damaged(disk: Disk, settings: StoreSettings, attempted: Attempted) -> 
         raise Violation(f"it opens after it was refused: {refused}") from refused
     report = store.recovery
     cut = report.cut_bytes > 0 or bool(report.removed) or report.behind_cut is not None
+    cut = cut or report.rebuilt_all == CHECKPOINT_DAMAGED
     errors = 0
     for number in (OWN, *PRIVATE):
         errors += _check_damaged_queue(store, number, attempted, cut)
