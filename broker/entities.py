@@ -17,6 +17,10 @@ from broker.queue_settings import QueueSettings, settings_of
 from broker.queues import Group, Hold, Queue
 
 TYPES: Final = ("direct", "fanout", "topic")
+"""How an exchange reads its bindings."""
+DELAYED_TYPE: Final = "x-delayed-message"
+"""An exchange that routes messages when they are due, as its argument `x-delayed-type` says."""
+DELAYED_ARGUMENT: Final = "x-delayed-type"
 PREDECLARED: Final = {
     "": "direct",
     "amq.direct": "direct",
@@ -191,10 +195,13 @@ def place_of(exchange: str, routing_key: str) -> tuple[str, str | None]:
 
 def binding_words(exchange: Exchange, routing_key: str) -> Words:
     """The pattern of a binding."""
-    if exchange.type == "fanout":
+    kind = exchange.type
+    if kind == DELAYED_TYPE:
+        kind = exchange.arguments[DELAYED_ARGUMENT]
+    if kind == "fanout":
         return (exchange.name, REST)
     words = tuple(routing_key.split("."))
-    if exchange.type == "topic":
+    if kind == "topic":
         words = tuple({"*": ONE_WORD, "#": REST}.get(word, word) for word in words)
     if exchange.name == ROOT_EXCHANGE:
         return (words[0].replace("/", "."), *words[1:])

@@ -22,6 +22,8 @@ from broker.core import Core
 from broker.cursor import Cursor
 from broker.dead_letters import DeadLetters
 from broker.entities import (
+    DELAYED_ARGUMENT,
+    DELAYED_TYPE,
     PREDECLARED,
     TYPES,
     BindingKey,
@@ -176,11 +178,7 @@ class Exchanges:
                 if name
                 else "operation not permitted on the default exchange",
             )
-        if type not in TYPES:
-            raise Refused(
-                Reason.BAD_ARGUMENT,
-                f"unknown exchange type '{type}': use one of {', '.join(TYPES)}",
-            )
+        _check_type(type, arguments)
         return self._write({"op": "exchange+", "name": name, **value}, durable=durable)
 
     def delete_exchange(self, name: str, *, if_unused: bool) -> Position:
@@ -199,10 +197,14 @@ class Exchanges:
 
     def _apply_exchange(self, op: Op) -> Touched:
         self.exchanges[op["name"]] = Exchange(op["name"], op)
+        if op["type"] == DELAYED_TYPE:  # whoever publishes there has to look again
+            self.topics.router.forget_topic(op["name"])
         return [("exchange", op["name"])]
 
     def _apply_exchange_end(self, op: Op) -> Touched:
-        self.exchanges.pop(op["name"], None)
+        ended = self.exchanges.pop(op["name"], None)
+        if ended is not None and ended.type == DELAYED_TYPE:
+            self.topics.router.forget_topic(op["name"])
         return [("exchange", op["name"])]
 
     # --- queues ---------------------------------------------------------------------------
@@ -624,6 +626,23 @@ class _Getter:
 
 def _canonical(arguments: Mapping[str, Any]) -> str:
     return repr(sorted(arguments.items())) if arguments else "{}"
+
+
+def _check_type(type: str, arguments: Mapping[str, Any]) -> None:
+    """Raise Refused unless exchanges of this type, with these arguments, are known."""
+    if type == DELAYED_TYPE:
+        if arguments.get(DELAYED_ARGUMENT) in TYPES:
+            return
+        raise Refused(
+            Reason.BAD_ARGUMENT,
+            f"an exchange of type '{DELAYED_TYPE}' needs the argument '{DELAYED_ARGUMENT}': one of "
+            f"{', '.join(TYPES)}",
+        )
+    if type not in TYPES:
+        raise Refused(
+            Reason.BAD_ARGUMENT,
+            f"unknown exchange type '{type}': use one of {', '.join(TYPES)}, {DELAYED_TYPE}",
+        )
 
 
 def _check_equal(

@@ -25,7 +25,7 @@ from core_log.kernels.batch import (
     EXTRA_START,
     Batch,
 )
-from gateways.amqp import mapping, spec
+from gateways.amqp import delays, mapping, spec
 from gateways.amqp.channel import Channel
 from gateways.amqp.errors import Malformed, RemoteProtocolError, ReplyCode
 from gateways.amqp.events import Run
@@ -45,6 +45,8 @@ class Templates:
     def __init__(self, *, port: BrokerPort, count_max: int) -> None:
         self._port = port
         self._count_max = count_max
+        self.delayed: set[str] = set()
+        """Exchanges that delay messages, among those that were published to."""
         self._others: WeakValueDictionary[BrokerPort, Templates] = WeakValueDictionary()
         # By durability: a template says what its messages wait for. Then by place and life.
         self._templates: tuple[dict[bytes, Template], dict[bytes, Template]] = ({}, {})
@@ -79,6 +81,11 @@ class Templates:
         if route is None:
             known.pop(key, None)
             return None
+        info = self._port.exchange(exchange)
+        if info is not None and info.type == delays.EXCHANGE_TYPE:
+            self.delayed.add(exchange)
+        else:
+            self.delayed.discard(exchange)
         template = self._port.template(
             route,
             properties=mapping.template_properties(route, exchange, life),
@@ -187,6 +194,43 @@ class Publisher:
         template: Template | None,
     ) -> None:
         """Append rows [first, last), or return them if they must and cannot be routed."""
+        if template is not None and self.delays(template):
+            for part, delay_ms in delays.split(batch, first, last):
+                if delay_ms:
+                    self._store_later(channel, part, template, delay_ms)
+                else:
+                    self._store_now(channel, part, 0, part.count, flags, template)
+        else:
+            self._store_now(channel, batch, first, last, flags, template)
+
+    def delays(self, template: Template) -> bool:
+        """Whether messages of this template may ask for a delay."""
+        delayed = self._templates.delayed
+        return bool(delayed) and template.route.topic in delayed
+
+    def _store_later(
+        self, channel: Channel, batch: Batch, template: Template, delay_ms: int
+    ) -> None:
+        """Keep all rows of a batch until they are due."""
+        count = batch.count
+        try:
+            position = self._port.publish_later(template, batch, 0, count, delay_ms=delay_ms)
+        except Refused as error:
+            self._refused(channel, count, error)
+            return
+        self.position = max(self.position, position)
+        self.count += count
+        channel.published(count, position, template.durability)
+
+    def _store_now(
+        self,
+        channel: Channel,
+        batch: Batch,
+        first: int,
+        last: int,
+        flags: int,
+        template: Template | None,
+    ) -> None:
         if template is None or (flags & codes.MANDATORY and not template.route.routed):
             if flags & codes.MANDATORY:
                 self.give_back(channel, batch, first, last)
@@ -210,7 +254,7 @@ class Publisher:
     ) -> None:
         """One row of the run is too large: store those before it."""
         for row in range(first, last):
-            self._store(channel, batch, row, row + 1, 0, template)
+            self._store_now(channel, batch, row, row + 1, 0, template)
 
     def _refused(self, channel: Channel, count: int, error: Refused) -> None:
         """Nack what failed for reasons of our own, if somebody listens; else it is an error."""

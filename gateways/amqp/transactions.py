@@ -32,7 +32,7 @@ from core_log.kernels.batch import (
     EXTRA_START,
     Batch,
 )
-from gateways.amqp import spec
+from gateways.amqp import delays, spec
 from gateways.amqp.kernels import pure as codes
 
 if TYPE_CHECKING:
@@ -183,7 +183,14 @@ def commit(channel: Channel, method: spec.TxCommit) -> None:
     returned: list[HeldRun] = []
     for run in transaction.runs:
         template = link.publisher.template(run.place, Durability.FLUSHED, run.life)
-        if template is not None and (template.route.routed or not run.mandatory):
+        if template is not None and link.publisher.delays(template):
+            publishes += [
+                Publishing(
+                    template=template, batch=part, first=0, last=part.count, delay_ms=delay_ms
+                )
+                for part, delay_ms in delays.split(run.batch, 0, run.batch.count)
+            ]
+        elif template is not None and (template.route.routed or not run.mandatory):
             publishes.append(
                 Publishing(template=template, batch=run.batch, first=0, last=run.batch.count)
             )

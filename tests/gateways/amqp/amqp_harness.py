@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
-from broker.port import BrokerPort, Durability, Position, Refused
+from broker.port import BrokerPort, Durability, ExchangeInfo, Position, Refused
 from core_log.kernels.batch import Batch
 from gateways.amqp import spec
 from gateways.amqp.client import Client
@@ -261,7 +261,9 @@ class SpyPort:
         self.calls.append("release_owner")
 
     def exchange(self, name: str) -> object:
-        return object()
+        return ExchangeInfo(
+            name=name, type="topic", durable=True, auto_delete=False, internal=False, arguments={}
+        )
 
     def delete_exchange(self, name: str, *, if_unused: bool) -> Position:
         self.position += 1
