@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
-from broker.port import Durability
+from broker.port import FLUSHED, Durability
 
 Waiting = deque[tuple[int, Callable[..., None], tuple[object, ...]]]
 
@@ -60,7 +60,7 @@ class CommitPoints:
         if waiting and position < waiting[-1][0]:
             position = waiting[-1][0]  # keep the order; waiting longer is always right
         waiting.append((position, callback, args))
-        if urgent and durability is Durability.FLUSHED and position > self.urgent:
+        if urgent and durability is FLUSHED and position > self.urgent:
             self.urgent = position
 
     def advance(self, durability: Durability, position: int) -> None:

@@ -17,7 +17,7 @@ from broker.cursor import Cursor
 from broker.errors import Reason, Refused, StorageFailed
 from broker.journal import Journal, Op, Touched
 from broker.limits import Limits
-from broker.port import Durability, Position
+from broker.port import APPENDED, FLUSHED, Position
 from broker.queues import Group, Queue
 from broker.reading import Readers, Reading
 from broker.records import Metas
@@ -166,7 +166,7 @@ class Core:
             return
         self.full = False
         written = self.log.written
-        self.commits.advance(Durability.APPENDED, written)
+        self.commits.advance(APPENDED, written)
         if self._flush_requested < written:
             self._ask_for_flush()
 
@@ -193,7 +193,7 @@ class Core:
         if self.unflushed:
             ends = [(queue, queue.visible) for queue in self.unflushed]
             self.unflushed.clear()
-            self.commits.when(written, Durability.FLUSHED, _show_flushed, ends, urgent=False)
+            self.commits.when(written, FLUSHED, _show_flushed, ends, urgent=False)
         self.store.flusher.request()
 
     def flush_finished(self) -> None:
@@ -203,7 +203,7 @@ class Core:
         except StorageFailed as error:
             self.fail(error)
             return
-        self.commits.advance(Durability.FLUSHED, flushed)
+        self.commits.advance(FLUSHED, flushed)
 
     def fail(self, error: StorageFailed) -> None:
         """The log directory failed: read-only from now on, and nothing that waits is let go."""
@@ -250,7 +250,7 @@ class Core:
         """What an answer waits for that depends on all that was appended. After a failure: on
         all that ever will be on the disk."""
         if self.failure is not None:
-            return Position(self.commits.points[Durability.FLUSHED])
+            return Position(self.commits.points[FLUSHED])
         return Position(self.log.appended)
 
     def read_failed(self, error: Exception) -> None:

@@ -30,6 +30,7 @@ from broker.limits import Limits
 from broker.logins import Hashers, Logins
 from broker.moves import QOS2_PROPERTY, Moves, settled_by
 from broker.port import (
+    FLUSHED,
     BrokerPort,
     Consumer,
     Delivery,
@@ -153,7 +154,7 @@ class Engine:
         properties: Mapping[str, str],
         extra_kind: int = EXTRA_NONE,
         extra_name: str = "",
-        durability: Durability = Durability.FLUSHED,
+        durability: Durability = FLUSHED,
         retain: bool = False,
         sharding: str = "",
     ) -> Template:
@@ -269,10 +270,10 @@ class Engine:
     def overloaded(self, resume: Callable[[], None]) -> bool:
         """See `BrokerPort.overloaded`."""
         core = self.core
-        behind = core.log.appended - core.commits.points[Durability.FLUSHED]
+        behind = core.log.appended - core.commits.points[FLUSHED]
         if behind < core.limits.unflushed_bytes_pause or core.failure is not None:
             return False
-        self.when_committed(Position(core.log.appended), Durability.FLUSHED, resume)
+        self.when_committed(Position(core.log.appended), FLUSHED, resume)
         return True
 
     def when_storage_fails(self, callback: Callable[[StorageFailed], None]) -> None:

@@ -16,7 +16,7 @@ from broker.core import SYSTEM_FLAG_STATE, Core
 from broker.errors import Reason, Refused
 from broker.journal import STATE_TOPIC, Op, Touched
 from broker.names import encode_name, is_hashed
-from broker.port import Durability, Position, RunMeta, TopicInfo, Words
+from broker.port import APPENDED, FLUSHED, Durability, Position, RunMeta, TopicInfo, Words
 from broker.queues import Queue
 from broker.records import constant_properties
 from broker.retained import Retained
@@ -203,30 +203,46 @@ class TopicTemplate:
         return not self.route.evicted
 
 
-class LastWaiting:
-    """The run that was appended last and waits: what equal messages right behind it may join.
+class Waiting(Committed):
+    """A run that waits for its commit point, and who gets it then.
 
     One read of each of fifty publishers makes fifty runs in one loop iteration, which are written
-    and flushed together; joined, they are delivered, encoded and sent as one.
+    and flushed together; equal messages right behind a run join it, and are delivered, encoded and
+    sent as one with it.
     """
 
-    __slots__ = ("durability", "live", "position", "queues", "run", "template")
+    __slots__ = ("durability", "live", "position", "queues", "template")
 
     def __init__(
         self,
         template: TopicTemplate,
-        live: tuple[LiveTarget, ...],
-        queues: tuple[Queue, ...],
+        spans: list[Span],
         durability: Durability,
-        run: Committed,
         position: int,
     ) -> None:
+        super().__init__(template.meta, spans)
         self.template = template
-        self.live = live
-        self.queues = queues
+        self.live = template.route.live
+        self.queues = template.queues
         self.durability = durability
-        self.run = run
         self.position = position
+
+    def takes(self, template: TopicTemplate, spans: list[Span], written: int) -> bool:
+        """Take the spans of the template, if nobody can tell the difference.
+
+        Args:
+            written: how far the log is written. What was written may be flushed before what comes
+                now.
+        """
+        return (
+            self.template is template
+            and self.position > written
+            and self.live is template.route.live
+            and self.queues is template.queues
+            and self.count < JOINED_COUNT_MAX
+            and len(spans) == 1
+            and self.join(spans[0])
+        )
 
 
 class Topics:
@@ -236,7 +252,7 @@ class Topics:
         self.core = core
         self.defaults = defaults
         self.retained = retained
-        self._last: LastWaiting | None = None
+        self._last: Waiting | None = None  # the run that was appended last
         self.topics: dict[str, Topic] = {}
         self.router: Router[Target, TopicRoute] = Router(self._new_route)
         core.journal.handle("topic+", self._apply_created)
@@ -394,7 +410,7 @@ class Topics:
         properties: Mapping[str, str],
         extra_kind: int = EXTRA_NONE,
         extra_name: str = "",
-        durability: Durability = Durability.FLUSHED,
+        durability: Durability = FLUSHED,
         retain: bool = False,
         sharding: str = "",
     ) -> TopicTemplate:
@@ -493,42 +509,29 @@ class Topics:
     def _wait(self, template: TopicTemplate, spans: list[Span], position: Position) -> None:
         """Make the run visible when its commit point passes it."""
         core = self.core
-        live, queues = template.route.live, template.queues
         last = self._last
-        if (
-            last is not None
-            and last.template is template
-            and last.live is live
-            and last.queues is queues
-            and last.run.count < JOINED_COUNT_MAX
-            and last.position > core.log.written  # of this loop iteration: one write, one flush
-            and len(spans) == 1
-            and last.run.join(spans[0])
-        ):
-            if last.durability is Durability.FLUSHED:
-                for queue in queues:
+        if last is not None and last.takes(template, spans, core.log.written):
+            if last.durability is FLUSHED:
+                for queue in last.queues:
                     queue.blocked_until = position
             return
-        run = Committed(template.meta, spans)
         durability = template.durability
-        if durability is Durability.APPENDED:
-            flushed = core.commits.points[Durability.FLUSHED]
-            for queue in queues:
+        if durability is APPENDED:
+            flushed = core.commits.points[FLUSHED]
+            for queue in template.queues:
                 if queue.blocked_until > flushed:
-                    durability = Durability.FLUSHED
-        self._last = LastWaiting(template, live, queues, durability, run, position)
-        if durability is Durability.FLUSHED:
-            for queue in queues:
+                    durability = FLUSHED
+        run = self._last = Waiting(template, spans, durability, position)
+        if durability is FLUSHED:
+            for queue in run.queues:
                 queue.blocked_until = position
-            core.commits.when(position, durability, _release_flushed, run, queues, live)
+            core.commits.when(position, durability, _release_flushed, run)
         else:
-            core.commits.when(position, durability, self._release_unflushed, run, queues, live)
+            core.commits.when(position, durability, self._release_unflushed, run)
 
-    def _release_unflushed(
-        self, run: Committed, queues: Sequence[Queue], live: Sequence[LiveTarget]
-    ) -> None:
-        self.core.unflushed.add(queues[0])
-        _release(run, queues, live)
+    def _release_unflushed(self, run: Waiting) -> None:
+        self.core.unflushed.add(run.queues[0])
+        _release(run)
 
     def _retain(self, template: TopicTemplate, span: Span, batch: Batch, last: int) -> None:
         words = template.route.words
@@ -548,17 +551,17 @@ class Topics:
         return stored == STATE_TOPIC or stored.startswith(SYSTEM_PREFIXES)
 
 
-def _release(run: Committed, queues: Sequence[Queue], live: Sequence[LiveTarget]) -> None:
+def _release(run: Waiting) -> None:
     """A run passed its commit point: everybody may see it."""
-    for queue in queues:
+    for queue in run.queues:
         queue.commit(run)
-    for target in live:
+    for target in run.live:
         target.offer(run)
 
 
-def _release_flushed(run: Committed, queues: Sequence[Queue], live: Sequence[LiveTarget]) -> None:
+def _release_flushed(run: Waiting) -> None:
     """The same for what waited for the disk: readers by offset may see it, too, and whatever the
     topic's own queue has before it."""
-    own = queues[0]
+    own = run.queues[0]
     own.flushed = own.visible + run.count
-    _release(run, queues, live)
+    _release(run)

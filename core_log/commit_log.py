@@ -46,6 +46,8 @@ from core_log.segments import Segment, Segments
 from core_log.settings import StoreSettings
 from core_log.tail import Chunk, Tail
 
+append_records = kernels.append_run
+
 BLANK: Final = struct.Struct(">II")
 BATCH_COUNT_MAX: Final = 0xFFFF
 """Four hex digits count the records of an atomic batch."""
@@ -211,7 +213,7 @@ class CommitLog:
         if limit <= start:
             return None
         try:
-            count, end, entries = kernels.append_run(
+            count, end, entries = append_records(
                 memory,
                 start,
                 limit,

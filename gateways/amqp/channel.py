@@ -15,7 +15,7 @@ import struct
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Protocol
 
-from broker.port import BrokerPort, Durability, Position, Unacked
+from broker.port import APPENDED, BrokerPort, Durability, Position, Unacked
 from core_log.kernels.batch import Batch
 from gateways.amqp import spec
 from gateways.amqp.consumer import Consumer, Holder
@@ -130,7 +130,7 @@ class Channel:
         self._sequence = 0  # of the last publish
         self._confirmed = 0  # the last sequence that a confirm was sent, or will be sent, for
         self._confirm_position = Position(0)
-        self._confirm_durability = Durability.APPENDED  # the class that the next confirm waits for
+        self._confirm_durability = APPENDED  # the class that the next confirm waits for
         self._returned: dict[Consumer, None] = {}  # consumers whose credit has grown
 
     # --- for consumers ----------------------------------------------------------------------
@@ -328,7 +328,7 @@ class Channel:
                 self._confirm_position,
                 durability=self._confirm_durability,
             )
-            self._confirm_durability = Durability.APPENDED
+            self._confirm_durability = APPENDED
 
     def _confirm_frame(self, method_id: int, *, multiple: bool) -> bytes:
         return _CONFIRM.pack(

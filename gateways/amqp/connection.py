@@ -72,6 +72,8 @@ stops, and is called again with the rest."""
 WAIT_FOR_BODY_BYTES_MAX: Final = 32 * 1024
 """A publish whose end has not come is presented again with the next read, so that the kernel can
 take it whole. A larger one is put together here, lest its bytes be moved again and again."""
+OPEN: Final = State.OPEN
+"""As a name of its own: Python 3.11 needs 150 ns for each look into an enumeration."""
 
 
 class Work:
@@ -132,7 +134,7 @@ class AmqpConnection:
                 raise fault
             if self.position == self._end:
                 return None
-            if self.state is State.OPEN:
+            if self.state is OPEN:
                 event, again = self._take_bulk()
             elif self.state is State.WAIT_HEADER:
                 return self._take_header()

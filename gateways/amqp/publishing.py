@@ -15,7 +15,7 @@ from __future__ import annotations
 from typing import Final
 from weakref import WeakValueDictionary
 
-from broker.port import BrokerPort, Durability, Reason, Refused, Template
+from broker.port import APPENDED, FLUSHED, BrokerPort, Durability, Reason, Refused, Template
 from core_log.kernels.batch import (
     BODY_SIZE,
     BODY_START,
@@ -127,7 +127,7 @@ class Publisher:
 
     def _publish(self, channel: Channel, batch: Batch, run: Run) -> None:
         safe = run.flags & codes.PERSISTENT or channel.confirming or channel.transaction
-        durability = Durability.FLUSHED if safe else Durability.APPENDED
+        durability = FLUSHED if safe else APPENDED
         if run.flags & codes.CHECKED:
             self._publish_checked(channel, batch, run, durability)
         else:
@@ -234,7 +234,7 @@ class Publisher:
         if template is None or (flags & codes.MANDATORY and not template.route.routed):
             if flags & codes.MANDATORY:
                 self.give_back(channel, batch, first, last)
-            channel.published(last - first, 0, Durability.APPENDED)
+            channel.published(last - first, 0, APPENDED)
             return
         try:
             position = self._port.publish(template, batch, first, last)

@@ -26,6 +26,8 @@ from functools import partial
 from typing import Final
 
 from broker.port import (
+    APPENDED,
+    FLUSHED,
     BrokerError,
     Durability,
     Position,
@@ -37,7 +39,7 @@ from broker.port import (
     Words,
 )
 from core_log.kernels.batch import COLUMNS, FLAGS, IDENTIFIER, TOPIC_SIZE, TOPIC_START, Batch
-from gateways.mqtt.connection import NEED_DATA, PUBLISHES, ConnectionCore, Event, Inbox, State
+from gateways.mqtt.connection import NEED_DATA, OPEN, PUBLISHES, ConnectionCore, Event, Inbox, State
 from gateways.mqtt.kernels import codes, encode_acks, encode_ids, encode_publishes
 from gateways.mqtt.mapping import CONNECT_CODES
 from gateways.mqtt.packets import (
@@ -135,7 +137,7 @@ class MqttConnection(Connection):
     def drained(self) -> None:
         self._unread = 0
         self._regulate()
-        if self._session is not None and self._core.state is State.OPEN:
+        if self._session is not None and self._core.state is OPEN:
             self._session.ready()
 
     def lost(self, error: Exception | None) -> None:
@@ -271,7 +273,7 @@ class MqttConnection(Connection):
         self._heard = self.context.now()
         self.deadline(self._heard + self._keep_alive if self._keep_alive else None)
         self._waiting += 1
-        self._port.when_committed(session.position, Durability.FLUSHED, self._accepted, session)
+        self._port.when_committed(session.position, FLUSHED, self._accepted, session)
 
     def _refuse(self, code: ConnectCode, text: str) -> None:
         """Nothing that comes after is looked at [MQTT-3.1.4-5]; there is no will to publish."""
@@ -309,7 +311,7 @@ class MqttConnection(Connection):
         self._waiting += 1
         self._port.when_committed(
             position,
-            Durability.FLUSHED,
+            FLUSHED,
             self._subscribed,
             encode_suback(packet.packet_id, return_codes),
             granted,
@@ -347,7 +349,7 @@ class MqttConnection(Connection):
         count = batch.count
         buffer = batch.buffer
         waits_for = Position(-1)  # none of them wants an answer
-        durability = Durability.APPENDED
+        durability = APPENDED
         self._counters.publishes_received += count
         for index in range(inbox.run_count):
             first = inbox.runs[index]
@@ -425,13 +427,13 @@ class MqttConnection(Connection):
     # --- answers ----------------------------------------------------------------------------
 
     def _answer_when(
-        self, position: Position, data: bytes, durability: Durability = Durability.FLUSHED
+        self, position: Position, data: bytes, durability: Durability = FLUSHED
     ) -> None:
         """Write `data` once the position is committed, and not before what waits for the disk."""
         self._waiting += 1
-        if durability is Durability.FLUSHED or self._flushes_waiting:
+        if durability is FLUSHED or self._flushes_waiting:
             self._flushes_waiting += 1
-            self._port.when_committed(position, Durability.FLUSHED, self._flushed, data)
+            self._port.when_committed(position, FLUSHED, self._flushed, data)
         else:
             self._port.when_committed(position, durability, self._answered, data)
 
@@ -441,7 +443,7 @@ class MqttConnection(Connection):
 
     def _answered(self, data: bytes) -> None:
         self._waiting -= 1
-        if self._core.state is State.OPEN and not self.paused:  # the common case
+        if self._core.state is OPEN and not self.paused:  # the common case
             self.write(data)
         else:
             self._write_answer(data)
@@ -481,7 +483,7 @@ class MqttConnection(Connection):
 
     def credit(self) -> int:
         """How many more PUBLISH packets may be sent in this turn of the loop."""
-        if self.paused or self.closing or self._core.state is not State.OPEN:
+        if self.paused or self.closing or self._core.state is not OPEN:
             return 0
         room = self._limits.delivery_bytes_max - self._turn_bytes
         if room <= 0:

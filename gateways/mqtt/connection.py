@@ -51,6 +51,10 @@ class State(enum.Enum):
     CLOSED = "closed"
 
 
+ACCEPTING: Final = State.ACCEPTING
+OPEN: Final = State.OPEN
+"""As names of their own: Python 3.11 needs 150 ns for each look into an enumeration."""
+
 BULK: Final = frozenset(
     {
         PacketType.PUBLISH,
@@ -158,7 +162,8 @@ class ConnectionCore:
             RemoteProtocolError: send its `answer`, then close the connection.
         """
         self.at = start
-        if self.state is State.OPEN or self.state is State.ACCEPTING:
+        state = self.state
+        if state is OPEN or state is ACCEPTING:
             inbox = self._inbox
             inbox.batch.buffer = buffer
             stop, self.at, inbox.run_count, inbox.ack_count = parse(
@@ -250,7 +255,7 @@ class ConnectionCore:
 
     def answer(self, data: bytes) -> bytes:
         """What of these packets to the client may be written now."""
-        if self.state is State.OPEN:
+        if self.state is OPEN:
             return data
         if self.state is State.ACCEPTING:
             self._held.append(data)

@@ -1,0 +1,64 @@
+"""Runs: messages of one kind that stand one after the other, which is how they are delivered."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(slots=True)
+class RunMeta:
+    """What the messages of a run have in common. Shared by runs of the same kind.
+
+    Attributes:
+        topic, tag: as in `Route`.
+        properties: the constant properties by RocketMQ's names (`content-type`, `PMQ_QOS`, ...).
+        prefix_size: bytes of the constant properties at the start of a record's properties; the
+            per-message extra property, if any, follows at once.
+        ttl_code: the messages' own time to live in ms and one more; 0 for none.
+        priority: 0 to 255.
+        cache: a gateway keeps what it derived (encoded topic, headers) under a key of its own.
+    """
+
+    topic: str
+    tag: str | None
+    properties: Mapping[str, str]
+    prefix_size: int
+    ttl_code: int = 0
+    priority: int = 0
+    cache: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(slots=True, init=False)
+class RecordRun:
+    """Consecutive commit-log records of one kind, in memory.
+
+    Attributes:
+        memory: the buffer; records stand one after the other in [start, end).
+        count: how many records.
+        encoded: frames that do not depend on the receiver, shared by all of them; each gateway
+            uses keys of its own.
+    """
+
+    meta: RunMeta
+    memory: bytes | bytearray | memoryview
+    start: int
+    end: int
+    count: int
+    encoded: dict[str, bytes]
+
+    def __init__(
+        self,
+        meta: RunMeta,
+        memory: bytes | bytearray | memoryview,
+        start: int,
+        end: int,
+        count: int,
+    ) -> None:
+        self.meta = meta
+        self.memory = memory
+        self.start = start
+        self.end = end
+        self.count = count
+        self.encoded = {}
