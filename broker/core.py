@@ -14,6 +14,7 @@ from typing import Any, Final, Protocol
 
 from broker.commits import CommitPoints
 from broker.cursor import Cursor
+from broker.disk import Disk
 from broker.errors import Reason, Refused, StorageFailed
 from broker.journal import Journal, Op, Touched
 from broker.limits import Limits
@@ -57,6 +58,7 @@ class Core:
         scheduler: Scheduler,
         readers: Readers,
         limits: Limits,
+        disk: Disk,
     ) -> None:
         self.store = store
         self.log = store.log
@@ -87,8 +89,10 @@ class Core:
         """The next number for a queue, a group or a session. Never reused."""
         self.failure: StorageFailed | None = None
         self.on_failure: list[Callable[[StorageFailed], None]] = []
+        self.disk = disk
+        disk.watch(self._room_changed)
         self.full = False
-        """The disk is full: publishers are refused until a write succeeds again."""
+        """The disk is full, or nearly: publishers are refused (`disk.full`, on the hot path)."""
         self.read_errors_count = 0
         self.unflushed: set[Queue] = set()
         """Queues with messages that are visible before they are on the disk: for readers by offset
@@ -158,13 +162,14 @@ class Core:
         try:
             self.log.write()
         except StorageFull:
-            self.full = True
+            self.disk.met_full()
             self.scheduler.call_later(self.limits.lazy_flush_seconds, self.end_iteration)
             return
         except StorageFailed as error:
             self.fail(error)
             return
-        self.full = False
+        if self.disk.log_full:
+            self.disk.wrote()
         written = self.log.written
         self.commits.advance(APPENDED, written)
         if self._flush_requested < written:
@@ -218,21 +223,28 @@ class Core:
         """Whether the log directory failed."""
         return self.failure is not None
 
-    def check_writable(self) -> None:
-        """Raises Refused when nothing can be stored."""
+    def _room_changed(self, reason: str) -> None:
+        self.full = bool(reason)
+
+    def check_writable(self, *, frees: bool = False) -> None:
+        """Raises Refused when nothing can be stored.
+
+        Args:
+            frees: what is to be stored lets go of something: it may use the disk's reserve.
+        """
         if self.failure is not None:
             raise Refused(
                 Reason.READ_ONLY,
                 f"the broker is read-only since its log failed ({self.failure}): "
                 "repair the disk and restart it",
             )
-        if self.full:
-            raise Refused(Reason.STORAGE_FULL, "the disk is full: free some space")
+        if self.disk.log_full if frees else self.full:
+            raise Refused(Reason.STORAGE_FULL, self.disk.reason)
 
     @property
     def writable(self) -> bool:
-        """Whether the log takes something, as far as is known."""
-        return self.failure is None and not self.full
+        """Whether the log takes what subscribers need (packet ids), as far as is known."""
+        return self.failure is None and not self.disk.log_full
 
     def refused(self, error: StoreError) -> Refused:
         """What the caller is told when an append fails. Nothing was stored."""

@@ -97,7 +97,7 @@ class Cursor:
 
     def untake(self, first: int, count: int, redelivered: bool) -> None:
         """Give back the end of what was just taken, as if it had not been handed out."""
-        if first + count == self.next and not redelivered:
+        if first + count == self.next and first >= self.floor and not redelivered:
             del self._states[first - self.floor :]
             self.next = first
         else:
@@ -127,8 +127,12 @@ class Cursor:
 
     def requeue(self, first: int, count: int) -> None:
         """Back to their places, to be delivered again before anything newer."""
+        if first < self.floor:  # dropped meanwhile (`skip_to`)
+            count -= self.floor - first
+            first = self.floor
+        if count <= 0:
+            return
         start = first - self.floor
-        assert start >= 0
         assert first + count <= self.next
         outstanding = self._states.count(OUTSTANDING, start, start + count)
         if outstanding == count:

@@ -22,6 +22,7 @@ from broker.core import SYSTEM_FLAG_STATE, Core, Scheduler
 from broker.cursor import Cursor
 from broker.delay import Delays
 from broker.delayed import deliver_ms
+from broker.disk import Disk, DiskSettings
 from broker.errors import Reason, Refused, StorageFailed
 from broker.exchanges import Exchanges
 from broker.group_names import name_of
@@ -77,6 +78,7 @@ class Engine:
         new_name: makes random names (server-named queues).
         state_db: where the folded state is cached; None to fold the log at each start.
         topic_defaults: the settings of topics for which nothing else was chosen.
+        disk_settings: how much of the disk is kept free, and what happens then.
         hashers: threads for passwords; by default those that read.
         random_bytes: for secrets that last as long as the process.
         strangers: whether clients are let in while there are no users.
@@ -93,6 +95,7 @@ class Engine:
         limits: Limits | None = None,
         state_db: StateDb | None = None,
         topic_defaults: TopicSettings | None = None,
+        disk_settings: DiskSettings | None = None,
         hashers: Hashers | None = None,
         random_bytes: Callable[[int], bytes] = secrets.token_bytes,
         strangers: bool = True,
@@ -103,6 +106,7 @@ class Engine:
             scheduler=scheduler,
             readers=readers,
             limits=limits or Limits(),
+            disk=Disk(segment_bytes=store.segment_bytes, settings=disk_settings or DiskSettings()),
         )
         self.retained = Retained(self.core.limits.retained_max)
         self.topics_ = Topics(self.core, self.retained, topic_defaults or TopicSettings())
@@ -275,6 +279,10 @@ class Engine:
             return False
         self.when_committed(Position(core.log.appended), FLUSHED, resume)
         return True
+
+    def when_storage_blocks(self, callback: Callable[[str], None]) -> None:
+        """See `BrokerPort.when_storage_blocks`."""
+        self.core.disk.watch(callback)
 
     def when_storage_fails(self, callback: Callable[[StorageFailed], None]) -> None:
         """See `BrokerPort.when_storage_fails`."""
@@ -668,6 +676,7 @@ class Engine:
 
     def _reopen(self) -> None:
         """No connection survived: cursors give back what is held, and fit their queues' ends."""
+        self.retention.forget_drops()
         self.topics_.reopen()
         for queue in {group.queue for group in self.core.groups.values()}:
             # What all have settled may have left the log, and the index with it.

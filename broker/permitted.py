@@ -366,6 +366,10 @@ class Permitted:
                 return True
         return self._engine.overloaded(resume)
 
+    def when_storage_blocks(self, callback: Callable[[str], None]) -> None:
+        """See `BrokerPort.when_storage_blocks`."""
+        self._engine.when_storage_blocks(callback)
+
     def when_storage_fails(self, callback: Callable[[StorageFailed], None]) -> None:
         """See `BrokerPort.when_storage_fails`."""
         self._engine.when_storage_fails(callback)

@@ -437,6 +437,10 @@ class BrokerPort(Protocol):
         If so, `resume` is called once it has caught up. Ask after each read that published.
         """
 
+    def when_storage_blocks(self, callback: Callable[[str], None]) -> None:
+        """Call back whenever publishers begin to be refused because the disk is (nearly) full, with
+        the reason, and with an empty text when they are taken again."""
+
     def when_storage_fails(self, callback: Callable[[StorageFailed], None]) -> None:
         """Call back once if the log directory fails. The broker is read-only from then on."""
 

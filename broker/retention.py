@@ -25,6 +25,7 @@ Rules:
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -46,13 +47,15 @@ from core_log.commit_log import Span
 from core_log.errors import CorruptRecord, StorageFailed, StoreError
 from core_log.queue_index import MemoryIndex, QueueIndex
 from core_log.record import Record, RecordTemplate
-from core_log.retention import position_at
+from core_log.retention import first_after_position, position_at
 
 SLICE_COUNT: Final = 512
 """Topics or groups looked at before other work gets its turn: about a millisecond."""
 RETAINED_SLICE_COUNT: Final = 4096
 COPIED_PART_MAX: Final = 4
 """Retained messages are copied out of a segment if they are at most this part of it (a quarter)."""
+DROPS_MAX: Final = 1000
+"""Queues whose drops wait to be logged; the count is right in any case."""
 COPY_COUNT: Final = 64
 """Retained messages read and appended per turn."""
 
@@ -116,7 +119,9 @@ class Retention:
 
     Attributes:
         hold: who holds the oldest segment that could go otherwise, as of the last round.
-        deleted_bytes, copied_count, trimmed_count: since the start.
+        deleted_bytes, copied_count, trimmed_count, dropped_count: since the start. Trimmed are
+            messages that readers by offset lost; dropped those that a queue or session lost.
+        drops: what was dropped and nobody has logged yet: kind, name, how many.
         errors_count: entries and records that could not be read.
     """
 
@@ -141,12 +146,20 @@ class Retention:
         self.deleted_bytes = 0
         self.copied_count = 0
         self.trimmed_count = 0
+        self.dropped_count = 0
+        self.drops: deque[tuple[str, str, int]] = deque(maxlen=DROPS_MAX)
+        core.journal.handle("drop", self._apply_drop)
         core.journal.handle("snapshot", self._apply_snapshot)
 
     @property
     def errors_count(self) -> int:
         """Queues that retention could not look into."""
         return self._trims.errors_count
+
+    def forget_drops(self) -> None:
+        """A start has folded the drops of earlier processes: they were told then."""
+        self.drops.clear()
+        self.dropped_count = 0
 
     # --- one round --------------------------------------------------------------------------
 
@@ -165,11 +178,16 @@ class Retention:
         if not ends:
             self.hold = None
             return
+        early = 0
         if wanted_bytes:
             start = core.log.start
             early = next((end for end in ends if end - start >= wanted_bytes), ends[-1])
             yield from self._trim_due(early)
         self.hold = yield from self._lowest_hold(ends[-1])
+        if wanted_bytes and core.disk.settings.drop_oldest and self.hold is not None:
+            if self.hold.position < early:
+                yield from self._drop_held(early)
+                self.hold = yield from self._lowest_hold(ends[-1])
         limit = ends[-1] if self.hold is None else self.hold.position
         ends = [end for end in ends if end <= limit]
         if ends:
@@ -271,6 +289,54 @@ class Retention:
             return False
         known = self._places.get(index.number)
         return known is None or known[1] < limit
+
+    def _drop_held(self, before: int) -> Round:
+        """Queues and sessions lose what they have not settled and what stands before `before`."""
+        groups = [*self._core.groups.values(), *self._core.volatile_groups]
+        for at in range(0, len(groups), SLICE_COUNT):
+            some = [
+                group
+                for group in groups[at : at + SLICE_COUNT]
+                if group.cursor.floor < group.queue.index.end_offset
+            ]
+            stored = [g.queue.index for g in some if isinstance(g.queue.index, QueueIndex)]
+            found = iter((yield InWorker(partial(_first_offsets, stored, before))))
+            offsets = [  # what is in memory belongs to the loop
+                next(found)
+                if isinstance(group.queue.index, QueueIndex)
+                else first_after_position(group.queue.index, before)
+                for group in some
+            ]
+            dropped = [
+                (group, offset)
+                for group, offset in zip(some, offsets, strict=True)
+                if offset > group.cursor.floor
+            ]
+            op = {"op": "drop", "g": [[g.number, o] for g, o in dropped if g.number]}
+            try:
+                if op["g"]:
+                    self._core.journal.write(op)
+            except Refused:
+                return
+            for group, offset in dropped:
+                if not group.number:
+                    self._drop(group, offset)
+
+    def _drop(self, group: Group, offset: int) -> None:
+        count = group.cursor.skip_to(offset)
+        group.queue.trim()
+        if count:
+            self.dropped_count += count
+            self.drops.append((*self._name_of(group), count))
+
+    def _apply_drop(self, op: Op) -> Touched:
+        touched = []
+        for number, offset in op["g"]:
+            group = self._core.groups.get(number)
+            if group is not None:
+                self._drop(group, offset)
+                touched.append(("group", str(number)))
+        return touched
 
     def _look_into_memory(
         self, group: Group, index: MemoryIndex, limit: int, lowest: _Found | None
@@ -438,6 +504,18 @@ class Retention:
 
 def _find_all(trims: Sequence[Trim]) -> list[list[tuple[int, int]]]:
     return [trim.find() for trim in trims]
+
+
+def _first_offsets(indexes: Sequence[QueueIndex], before: int) -> list[int]:
+    """The first offset of each index behind the position `before`; -1 where it can not be read. A
+    worker's thread."""
+    offsets = []
+    for index in indexes:
+        try:
+            offsets.append(first_after_position(index, before))
+        except (CorruptRecord, StorageFailed):
+            offsets.append(-1)
+    return offsets
 
 
 def _positions(places: Sequence[_Place]) -> list[int]:

@@ -161,7 +161,7 @@ class Sessions:
         if subscription is None:
             return Position(0)
         if not session.clean:
-            self.core.check_writable()
+            self.core.check_writable(frees=True)
         if not subscription.durable:
             self.topics.router.unsubscribe(words, subscription)
         if session.clean:

@@ -16,15 +16,15 @@ from collections.abc import Callable
 from typing import Final
 
 from core_log.errors import CorruptRecord
-from core_log.queue_index import QueueIndex
+from core_log.queue_index import Index, QueueIndex
 from core_log.store import Store
 
 SIZES_READ_MAX: Final = 4096
 """Entries whose sizes are added up per read of an index: 80 KiB."""
 
 
-def position_at(index: QueueIndex, offset: int) -> int:
-    """The log position of the message at `offset`, which is stored.
+def position_at(index: Index, offset: int) -> int:
+    """The log position of the message at `offset`, which is stored (or in an index in memory).
 
     Raises:
         StorageFailed: the entry can not be read.
@@ -32,12 +32,13 @@ def position_at(index: QueueIndex, offset: int) -> int:
     """
     entry = index.read_cold(offset, 1)
     if not entry:
-        raise CorruptRecord(0, f"queue {index.number} has no message {offset} any more")
+        raise CorruptRecord(0, f"the queue has no message {offset} any more")
     return int.from_bytes(entry[:8], "big")
 
 
-def first_after_position(index: QueueIndex, position: int) -> int:
-    """The first offset whose record stands at or behind `position`; `stored_offset` if none does.
+def first_after_position(index: Index, position: int) -> int:
+    """The first offset whose record stands at or behind `position`; the end of what is stored if
+    none does.
 
     Raises as `position_at`.
     """
@@ -56,8 +57,9 @@ def first_after_time(store: Store, index: QueueIndex, store_ms: int) -> int:
     return _bisect(index, is_young)
 
 
-def _bisect(index: QueueIndex, is_kept: Callable[[int], bool]) -> int:
-    low, high = index.first_offset, index.stored_offset
+def _bisect(index: Index, is_kept: Callable[[int], bool]) -> int:
+    low = index.first_offset
+    high = index.stored_offset if isinstance(index, QueueIndex) else index.end_offset
     if low < high and is_kept(low):
         return low  # the usual answer, for two reads
     while low < high:

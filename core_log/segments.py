@@ -100,7 +100,7 @@ class Segments:
     ) -> None:
         self._directory = directory
         self._files = files
-        self._segment_bytes = segment_bytes
+        self.segment_bytes = segment_bytes
         self._failure = failure
         self._segments = segments
         self._prepared: int | None = None  # handle of the file that becomes the next segment
@@ -177,7 +177,7 @@ class Segments:
             except OSError as error:
                 raise self._failure.translate(f"naming {path}", error) from error
             self._prepared = None
-        segment = Segment(position, position + self._segment_bytes, handle)
+        segment = Segment(position, position + self.segment_bytes, handle)
         self._segments = [*self._segments, segment]
         return segment
 
@@ -249,7 +249,7 @@ class Segments:
         try:
             self._files.unlink(path)  # one that an earlier attempt could not finish
             handle = self._files.open(path, create=True)
-            self._files.preallocate(handle, self._segment_bytes)
+            self._files.preallocate(handle, self.segment_bytes)
         except OSError as error:
             if handle is not None:
                 self._discard(handle, path)

@@ -201,6 +201,11 @@ class Store:
         return [(segment.start, segment.end) for segment in self._segments.all()]
 
     @property
+    def segment_bytes(self) -> int:
+        """The size of a new file of the log."""
+        return self._segments.segment_bytes
+
+    @property
     def checkpointed(self) -> int:
         """Where the last checkpoint of this opening is; 0 before the first."""
         return self._indexes.checkpointed

@@ -19,6 +19,7 @@ from typing import Any, Final
 from prometheus_client import CollectorRegistry
 
 from broker import errors as broker_errors
+from broker.disk import DiskSettings
 from broker.engine import Engine
 from broker.limits import Limits as EngineLimits
 from broker.state_db import StateDb
@@ -133,6 +134,8 @@ class Node:
         self._stack.append(workers.close)
         savers = Workers(loop, name="polymq-saver", count=1)
         self._stack.append(savers.close)
+        watchers = Workers(loop, name="polymq-disk", count=1)  # never behind a long saving
+        self._stack.append(watchers.close)
         context = Context(loop)
         self._stack.append(context.close)
         try:
@@ -154,7 +157,10 @@ class Node:
             workers=savers,
             save_seconds=settings.storage.save_seconds,
             tidy_seconds=settings.storage.retention_check_seconds,
+            watchers=watchers,
+            disk_seconds=settings.storage.disk_check_seconds,
         )
+        await upkeep.measure_disk()
         upkeep.start()
         self._stack.append(upkeep.stop)
         ports = await self._open_doors(context)
@@ -172,6 +178,11 @@ class Node:
             limits=EngineLimits(),
             state_db=StateDb(settings.server.data_directory / STATE_FILE),
             topic_defaults=TopicSettings().with_values(settings.topics.model_dump()),
+            disk_settings=DiskSettings(
+                reserve_bytes=settings.storage.disk_reserve_bytes,
+                early_bytes=settings.storage.disk_early_bytes,
+                drop_oldest=settings.storage.disk_full_drops_oldest,
+            ),
         )
 
     async def stop(self) -> None:
@@ -223,8 +234,8 @@ class Node:
         core = self._engine.core
         if self.failure is not None:
             status = f"read-only: {self.failure}"
-        elif core.full:
-            status = "the disk is full"
+        elif core.disk.full:
+            status = core.disk.reason
         else:
             status = "ok"
         return {"status": status, "epoch": self._store.epoch, "kernels": kernel_forms()}

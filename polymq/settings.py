@@ -178,6 +178,26 @@ class StorageSettings(Section):
         description="How often indexes and state are saved beside the log. Less means a faster "
         "start after a crash; nothing is lost either way.",
     )
+    disk_reserve_bytes: Annotated[int, Field(ge=0)] = Field(
+        default=0,
+        description="Free space below which publishers are refused, so that acknowledgements can "
+        "still be stored. 0: the larger of three segments and 5 % of the disk, at most 16 GiB and "
+        "a quarter of the disk.",
+    )
+    disk_early_bytes: Annotated[int, Field(ge=0)] = Field(
+        default=0,
+        description="Free space below which topics whose retention has a limit lose their oldest "
+        "messages earlier than due. 0: twice the reserve.",
+    )
+    disk_full_drops_oldest: bool = Field(
+        default=False,
+        description="Whether queues and sessions lose their oldest unsettled messages when the "
+        "space for messages runs out, instead of publishers being refused. What is dropped is "
+        "counted and logged.",
+    )
+    disk_check_seconds: Annotated[float, Field(gt=0, le=60)] = Field(
+        default=0.5, description="How often is looked how much space is free."
+    )
     retention_check_seconds: Annotated[float, Field(gt=0)] = Field(
         default=10.0, description="How often is looked for messages that may be deleted."
     )

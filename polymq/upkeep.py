@@ -12,6 +12,7 @@ import asyncio
 import sqlite3
 from typing import Any, Final
 
+from broker.disk import DiskState
 from broker.engine import Engine
 from broker.port import Durability, Position
 from broker.retention import InWorker, Round, UntilFlushed
@@ -36,13 +37,17 @@ class Upkeep:
         workers: Workers,
         save_seconds: float,
         tidy_seconds: float = 10.0,
+        watchers: Workers | None = None,
+        disk_seconds: float = 0.5,
     ) -> None:
         self._engine = engine
         self._store = store
         self._workers = workers
         self._save_seconds = save_seconds
         self._tidy_seconds = tidy_seconds
-        self._task: asyncio.Task[None] | None = None
+        self._watchers = watchers or workers
+        self._disk_seconds = disk_seconds
+        self._tasks: list[asyncio.Task[None]] = []
         self._saving = asyncio.Lock()
         self._flushed = asyncio.Event()  # what is being saved is on disk, or never will be
         self._saved = -1  # the log's end at the last saving that worked
@@ -51,16 +56,49 @@ class Upkeep:
         engine.when_storage_fails(lambda _: self._flushed.set())
 
     def start(self) -> None:
-        """Begin to save."""
-        self._task = asyncio.get_running_loop().create_task(self._run())
+        """Begin to save, and to watch the disk."""
+        loop = asyncio.get_running_loop()
+        self._tasks = [loop.create_task(self._run()), loop.create_task(self._watch_disk())]
+        for task in self._tasks:
+            task.add_done_callback(_report_bug)
 
     async def stop(self) -> None:
         """Save a last time, unless the log has failed, and stop."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait([self._task])
-            self._task = None
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+            self._tasks = []
         await self.save()
+
+    async def _watch_disk(self) -> None:
+        """Tell the engine how much room there is, and make room early if it asks for it."""
+        disk, log = self._engine.core.disk, logger("polymq.upkeep")
+        loop = asyncio.get_running_loop()
+        state = disk.state
+        due = 0.0
+        while True:
+            await self.measure_disk()
+            if disk.state is not state:
+                state = disk.state
+                tell = log.info if state is DiskState.OK else log.warning
+                tell("disk", state=state.value, free_bytes=disk.free_bytes, reason=disk.reason)
+            if disk.wanted_bytes and loop.time() >= due:
+                await asyncio.shield(self.save())
+                if not await asyncio.shield(self.tidy(disk.wanted_bytes)):
+                    due = (
+                        loop.time() + self._tidy_seconds
+                    )  # nothing can go: do not ask all the time
+            await asyncio.sleep(self._disk_seconds)
+
+    async def measure_disk(self) -> None:
+        """Ask how much room there is, in a thread: a file system may take its time."""
+        try:
+            free_bytes, size_bytes = await self._watchers.run(self._store.space)
+        except OSError as error:
+            self._failed("free space", error)
+        else:
+            self._engine.core.disk.measured(free_bytes, size_bytes)
 
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
@@ -106,11 +144,14 @@ class Upkeep:
             self._saved = end
             self.saved_count += 1
 
-    async def tidy(self, wanted_bytes: int = 0) -> None:
+    async def tidy(self, wanted_bytes: int = 0) -> int:
         """One round of retention. A failure is logged; the next round goes on.
 
         Args:
             wanted_bytes: see `Retention.round`.
+
+        Returns:
+            How many bytes of the log were deleted.
         """
         async with self._saving:
             before = self._engine.retention.deleted_bytes
@@ -118,10 +159,14 @@ class Upkeep:
                 await self._drive(self._engine.retention.round(wanted_bytes))
             except (StoreError, sqlite3.Error, OSError) as error:
                 self._failed("retention", error)
+            while self._engine.retention.drops:
+                kind, name, count = self._engine.retention.drops.popleft()
+                logger("polymq.upkeep").warning("dropped", kind=kind, name=name, messages=count)
             deleted = self._engine.retention.deleted_bytes - before
             if deleted:
                 start = self._store.log.start
                 logger("polymq.upkeep").info("log deleted", bytes=deleted, start=start)
+            return deleted
 
     async def _drive(self, steps: Round) -> None:
         """Do what a round asks for, until it ends or the log has failed."""
@@ -154,3 +199,10 @@ class Upkeep:
     def _failed(self, what: str, error: Exception) -> None:
         self.failures_count += 1
         logger("polymq.upkeep").warning("not saved", what=what, error=str(error))
+
+
+def _report_bug(task: asyncio.Task[None]) -> None:
+    """Neither task ends by itself: one that does ended by an exception that nobody foresaw."""
+    if not task.cancelled() and (error := task.exception()) is not None:
+        context = {"message": "upkeep ended", "exception": error, "task": task}
+        task.get_loop().call_exception_handler(context)

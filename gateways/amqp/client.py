@@ -44,6 +44,8 @@ from gateways.amqp.states import State
 from gateways.amqp.tables import Buffer
 
 VHOST: Final = "/"
+SHORT_STRING_MAX: Final = 255
+"""AMQP's short strings have a size of one byte; the reasons are plain ASCII."""
 """The one virtual host that there is."""
 
 _HANDLERS: Final[Mapping[type[Method], topology.Handler]] = {
@@ -89,6 +91,7 @@ class Client:
         properties: what connection.start says of the server.
         templates: shared by the clients of a server.
         new_tag: makes random consumer tags.
+        blocked: why publishers are refused at this moment; empty if they are not.
     """
 
     def __init__(
@@ -101,8 +104,11 @@ class Client:
         limits: Limits,
         properties: Mapping[str, Any],
         new_tag: Callable[[], str],
+        blocked: Callable[[], str] = str,
     ) -> None:
         self.port = port
+        self._why_blocked = blocked
+        self._told_blocked = False
         self.limits = limits
         self.new_tag = new_tag
         self.user = ""
@@ -409,6 +415,7 @@ class Client:
             )
         self._transport.abort_in(None)
         self.reply(0, spec.ConnectionOpenOk())
+        self.storage_blocks(self._why_blocked())
 
     # --- closing ----------------------------------------------------------------------------
 
@@ -459,6 +466,17 @@ class Client:
         if data:
             self._transport.write(data)
         self._transport.abort_in(self.limits.close_seconds)
+
+    def storage_blocks(self, reason: str) -> None:
+        """Publishers are refused for this reason from now on, or, if it is empty, not any more. A
+        client that knows the notification is told (RabbitMQ's connection.blocked)."""
+        if self._core.state is not State.OPEN or bool(reason) is self._told_blocked:
+            return
+        if self._capabilities.get("connection.blocked") is True:
+            self._told_blocked = bool(reason)
+            blocked = spec.ConnectionBlocked(reason=reason[:SHORT_STRING_MAX])
+            told = self._core.send(blocked if reason else spec.ConnectionUnblocked(), 0)
+            self._transport.write(told)  # not behind confirms that wait for the same disk
 
     def lost(self) -> None:
         """The socket is gone."""

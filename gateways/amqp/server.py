@@ -32,9 +32,9 @@ CAPABILITIES: Final[Mapping[str, bool]] = {
     "consumer_cancel_notify": True,
     "authentication_failure_close": True,
     "per_consumer_qos": True,
+    "connection.blocked": True,
     # Not there, so not said to be: clients look here before they use them.
     "exchange_exchange_bindings": False,
-    "connection.blocked": False,
     "consumer_priorities": False,
     "direct_reply_to": False,
 }
@@ -202,7 +202,9 @@ class AmqpServer:
         self._templates = Templates(port=port, count_max=self._limits.templates_max)
         self._properties = server_properties()
         self._listeners: list[Listener] = []
+        self._blocked = ""  # why publishers are refused now
         port.when_storage_fails(self._storage_failed)
+        port.when_storage_blocks(self._storage_blocks)
 
     def _new_client(self, socket: AmqpSocket) -> Client:
         return Client(
@@ -213,6 +215,7 @@ class AmqpServer:
             limits=self._limits,
             properties=self._properties,
             new_tag=self._new_tag,
+            blocked=lambda: self._blocked,
         )
 
     def new_socket(self) -> AmqpSocket:
@@ -276,3 +279,8 @@ class AmqpServer:
     def _storage_failed(self, error: StorageFailed) -> None:
         for socket in self._sockets():
             socket.client.storage_failed(str(error))
+
+    def _storage_blocks(self, reason: str) -> None:
+        self._blocked = reason
+        for socket in self._sockets():
+            socket.client.storage_blocks(reason)

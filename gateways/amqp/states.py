@@ -81,6 +81,8 @@ SENT: Final[dict[tuple[State, type[Method]], State]] = {
     (State.AUTHENTICATING, spec.ConnectionTune): State.WAIT_TUNE_OK,
     (State.OPENING, spec.ConnectionOpenOk): State.OPEN,
     (State.OPEN, spec.ConnectionUpdateSecretOk): State.OPEN,
+    (State.OPEN, spec.ConnectionBlocked): State.OPEN,
+    (State.OPEN, spec.ConnectionUnblocked): State.OPEN,
     (State.CLOSE_RECEIVED, spec.ConnectionCloseOk): State.CLOSED,
     (State.CLOSING, spec.ConnectionCloseOk): State.CLOSING,
     # Whatever went wrong, once the versions are agreed on it can be said.

@@ -46,7 +46,7 @@ CODES: Final = {
     Reason.TOO_LARGE: ResponseCode.INVALID_PARAMETER,
     Reason.LIMIT: ResponseCode.SYSTEM_BUSY,
     Reason.READ_ONLY: ResponseCode.SERVICE_NOT_AVAILABLE,
-    Reason.STORAGE_FULL: ResponseCode.SERVICE_NOT_AVAILABLE,
+    Reason.STORAGE_FULL: ResponseCode.SYSTEM_BUSY,
 }
 """Why the engine refuses, as RocketMQ says it. Its clients try another broker on 2, 14, 16, 17."""
 

@@ -147,12 +147,14 @@ class Message:
 class AmqpWire(Wire):
     """AMQP 0-9-1, method by method, in the encoding of pika. One channel, number 1."""
 
-    def __init__(self, port: int, *, confirms: bool = False) -> None:
+    def __init__(self, port: int, *, confirms: bool = False, wants_blocked: bool = False) -> None:
         super().__init__(port)
         spec = pika.spec
+        capabilities = {"connection.blocked": True} if wants_blocked else {}
+        properties = {"capabilities": capabilities}
         self.socket.sendall(ProtocolHeader().marshal())
         self.expect(spec.Connection.Start)
-        start_ok = spec.Connection.StartOk(client_properties={}, response="\0guest\0guest")
+        start_ok = spec.Connection.StartOk(client_properties=properties, response="\0guest\0guest")
         self.send(start_ok, channel=0)
         tune = self.expect(spec.Connection.Tune)
         self.frame_max = tune.frame_max

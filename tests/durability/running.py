@@ -40,6 +40,13 @@ class SteppedFiles(WrappedFiles):
         self._arrived = threading.Semaphore(0)
         self._permits = threading.Semaphore(0)
 
+    free_bytes: int | None = None
+    """Free space to tell of; None for the real one."""
+
+    def space(self, path: str) -> tuple[int, int]:
+        free_bytes, size_bytes = super().space(path)
+        return free_bytes if self.free_bytes is None else self.free_bytes, size_bytes
+
     def hold(self) -> None:
         """From now on each sync needs a permit."""
         self._holding = True
@@ -85,9 +92,14 @@ class Disk:
         """Let every call of `name` fail from now on."""
         self.failing.fail(name, error, count=None)
 
+    def leave_free(self, free_bytes: int | None) -> None:
+        """Say that so much space is free; None: tell the truth."""
+        self.stepped.free_bytes = free_bytes
+
     def heal(self) -> None:
         """Work again."""
         self.failing.heal()
+        self.leave_free(None)
 
 
 class Running:

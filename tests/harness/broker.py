@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from broker.disk import DiskSettings
 from broker.engine import Engine
 from broker.limits import Limits
 from broker.port import Delivery, Durability, RecordRun, Template
@@ -84,6 +85,7 @@ class Broker:
         self.with_state_db = with_state_db
         self.limits = Limits(**limits)
         self.topic_defaults: TopicSettings | None = None
+        self.disk_settings: DiskSettings | None = None
         self.store_settings = StoreSettings(segment_bytes=1 << 20, chunk_bytes=1 << 16)
         self.files: Any = RealFiles()
         self.loop = ManualLoop()
@@ -109,6 +111,7 @@ class Broker:
             limits=self.limits,
             state_db=state_db,
             topic_defaults=self.topic_defaults,
+            disk_settings=self.disk_settings,
         )
 
     def step(self, seconds: float = 0.0) -> None:

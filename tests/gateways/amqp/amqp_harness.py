@@ -198,6 +198,9 @@ class SpyPort:
     def when_storage_fails(self, callback: Callable[..., None]) -> None:
         self.calls.append("when_storage_fails")
 
+    def when_storage_blocks(self, callback: Callable[[str], None]) -> None:
+        self.calls.append("when_storage_blocks")
+
     def authenticate(
         self, user: str, password: bytes, address: str, answer: Callable[[str | Refused], None]
     ) -> None:

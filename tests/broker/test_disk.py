@@ -1,0 +1,210 @@
+"""Room on the disk: when publishers are refused, what goes on, and what makes room."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from broker.disk import Disk, DiskSettings, DiskState
+from broker.errors import Reason, Refused
+from broker.port import REST
+from core_log.settings import StoreSettings
+from tests.broker.test_retention import BODY, SEGMENT, age, consume, declare, fill, first_offset
+from tests.harness.broker import Broker, SpyLink
+
+GIB = 1 << 30
+MARKS = DiskSettings(reserve_bytes=1000, early_bytes=2000)
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[Broker]:
+    """A broker with small segments, and marks at 1000 and 2000 bytes."""
+    made = Broker(tmp_path / "data")
+    made.stop()
+    made.store_settings = StoreSettings(segment_bytes=SEGMENT, chunk_bytes=1 << 14)
+    made.disk_settings = MARKS
+    made.directory = tmp_path / "small"
+    made.open()
+    made.engine.core.disk.measured(10_000, 100_000)
+    yield made
+    made.stop()
+
+
+@pytest.mark.parametrize(
+    ("segment_bytes", "size_bytes", "reserve", "early"),
+    [
+        (GIB, 20 * GIB, 3 * GIB, 6 * GIB),
+        (GIB, 100 * GIB, 5 * GIB, 10 * GIB),
+        (GIB, 4000 * GIB, 16 * GIB, 32 * GIB),
+        (GIB, 4 * GIB, GIB, 2 * GIB),
+        (1 << 20, 4 * GIB, 4 * GIB // 20, 2 * (4 * GIB // 20)),
+    ],
+    ids=["three segments", "5 %", "16 GiB", "a quarter of a small disk", "small segments"],
+)
+def test_the_reserve_follows_the_disk(
+    segment_bytes: int, size_bytes: int, reserve: int, early: int
+) -> None:
+    disk = Disk(segment_bytes=segment_bytes, settings=DiskSettings())
+    disk.measured(size_bytes, size_bytes)
+    assert (disk.reserve_bytes, disk.early_bytes) == (reserve, early)
+    assert disk.state is DiskState.OK
+    disk.measured(early - 1, size_bytes)
+    assert (disk.state, disk.wanted_bytes) == (DiskState.LOW, 1)
+    disk.measured(reserve - 1, size_bytes)
+    assert disk.state is DiskState.FULL
+
+
+def test_nothing_is_refused_before_anything_is_known() -> None:
+    disk = Disk(segment_bytes=GIB, settings=DiskSettings())
+    assert (disk.state, disk.wanted_bytes, disk.reason) == (DiskState.OK, 0, "")
+
+
+def test_watchers_are_told_of_each_change_once() -> None:
+    disk = Disk(segment_bytes=GIB, settings=MARKS)
+    told: list[str] = []
+    disk.watch(told.append)
+    for free in (5000, 1500, 1000, 999, 500, 1000, 1099):
+        disk.measured(free, 100_000)
+    assert len(told) == 1  # a little more than the reserve has to be free
+    assert "nearly full" in told[0]
+    disk.met_full()
+    disk.measured(1100, 100_000)
+    assert len(told) == 1
+    disk.wrote()
+    assert told[1:] == [""]
+
+
+def test_publishers_are_refused_below_the_reserve_and_taken_above_it(broker: Broker) -> None:
+    template = broker.template("t")
+    broker.publish(template, BODY)
+    broker.engine.core.disk.measured(999, 100_000)
+    with pytest.raises(Refused, match="nearly full") as refusal:
+        broker.publish(template, BODY)
+    assert refusal.value.reason is Reason.STORAGE_FULL
+    broker.engine.core.disk.measured(1100, 100_000)
+    broker.publish(template, BODY)
+
+
+def test_what_grows_is_refused_and_what_frees_is_not(broker: Broker) -> None:
+    """The reserve is for letting go: settling, purging, deleting, unsubscribing, settings."""
+    engine = broker.engine
+    declare(broker, "q")
+    declare(broker, "gone")
+    link = SpyLink()
+    session = engine.connect_session("c", clean=False, link=link, principal="u")
+    session.subscribe(("t", REST), 1)
+    session.resume()
+    broker.publish(broker.template("t"), b"1", b"2", b"3")
+    broker.step(1)
+    engine.core.disk.measured(999, 100_000)
+    for refused in (
+        lambda: declare(broker, "new"),
+        lambda: engine.create_topic("new", 1),
+        lambda: engine.connect_session("new", clean=False, link=SpyLink(), principal="u"),
+        lambda: session.subscribe(("u", REST), 1),
+        lambda: engine.put_document("rule", "new", {}),
+    ):
+        with pytest.raises(Refused) as refusal:
+            refused()
+        assert refusal.value.reason is Reason.STORAGE_FULL
+    spy, hold = consume(broker, "q", 2)
+    assert spy.bodies == [b"1", b"2"]
+    hold.settle(0, 2)
+    session.acknowledged(1, len(link.bodies))
+    session.unsubscribe(("t", REST))
+    engine.purge_queue("gone", owner=None)
+    engine.delete_queue("gone", if_unused=False, if_empty=False, owner=None)
+    engine.set_topic("t", {"retention_seconds": "60"})
+    broker.step(1)
+    broker.kill()
+    broker.open()
+    spy, _ = consume(broker, "q")
+    assert spy.bodies == [b"3"]
+    assert "gone" not in broker.engine.exchanges.queues
+
+
+def test_messages_go_on_to_consumers_and_sessions(broker: Broker) -> None:
+    """What was taken before is delivered; a session's packet ids are stored in the reserve."""
+    declare(broker, "q")
+    link = SpyLink()
+    session = broker.engine.connect_session("c", clean=False, link=link, principal="u")
+    session.subscribe(("t", REST), 1)
+    session.resume()
+    broker.publish(broker.template("t"), b"1", b"2")
+    broker.engine.core.disk.measured(999, 100_000)
+    broker.step(1)
+    assert link.bodies == [b"1", b"2"]
+    spy, _ = consume(broker, "q")
+    assert spy.bodies == [b"1", b"2"]
+
+
+def test_retention_is_early_where_it_has_a_limit(broker: Broker) -> None:
+    """And only as far as needed; topics that are kept for ever keep everything."""
+    fill(broker, 6)
+    assert broker.tidy() == 0
+    assert broker.tidy(wanted_bytes=2 * SEGMENT) == 2 * SEGMENT
+    assert first_offset(broker) > 0
+    broker.engine.create_topic("kept", 1, {"retention_seconds": "0"})
+    broker.publish(broker.template("kept"), BODY)
+    fill(broker, 4)
+    assert broker.tidy(wanted_bytes=1 << 30) > 0
+    assert first_offset(broker, "kept") == 0
+    assert broker.engine.retention.hold is not None
+    assert broker.engine.retention.hold[1:] == ("topic", "kept")
+
+
+def test_held_messages_stay_unless_the_policy_drops_them(broker: Broker) -> None:
+    declare(broker, "q")
+    declare(broker, "memory", durable=False)
+    session = broker.engine.connect_session("c", clean=False, link=SpyLink(), principal="u")
+    session.subscribe(("t", REST), 1)
+    session.disconnect()
+    fill(broker, 5)
+    assert broker.tidy(wanted_bytes=2 * SEGMENT) == 0
+    assert broker.engine.retention.dropped_count == 0
+    count = broker.engine.topic("t").max_offsets[0]  # type: ignore[union-attr]
+    broker.stop()
+    broker.disk_settings = DiskSettings(reserve_bytes=1000, early_bytes=2000, drop_oldest=True)
+    broker.open()
+    _, hold = consume(broker, "q", 3)
+    assert broker.tidy(wanted_bytes=2 * SEGMENT) == 2 * SEGMENT
+    dropped = {name: lost for _, name, lost in broker.engine.retention.drops}
+    assert set(dropped) == {"q", "c"}
+    assert dropped["q"] == dropped["c"] - 3  # three were with the consumer
+    assert sum(dropped.values()) == broker.engine.retention.dropped_count
+    hold.settle(0, 1)  # late news of what is gone does no harm
+    hold.cancel()
+    hold.requeue(1, 2)
+    for again in (False, True):
+        if again:
+            broker.kill()
+            broker.open()
+            assert broker.engine.retention.dropped_count == 0
+        spy, hold = consume(broker, "q", 100_000)
+        assert len(spy.got) == count - dropped["c"]
+        hold.cancel()
+        hold.requeue(spy.got[0][0], len(spy.got))
+
+
+def test_a_queue_in_memory_is_dropped_from_as_well(broker: Broker) -> None:
+    broker.stop()
+    broker.disk_settings = DiskSettings(reserve_bytes=1000, early_bytes=2000, drop_oldest=True)
+    broker.open()
+    declare(broker, "memory", durable=False)
+    fill(broker, 5)
+    assert broker.tidy(wanted_bytes=2 * SEGMENT) == 2 * SEGMENT
+    ((kind, name, lost),) = broker.engine.retention.drops
+    assert (kind, name) == ("queue", "memory")
+    spy, _ = consume(broker, "memory", 100_000)
+    assert spy.got[0][0] == lost
+    assert len(spy.got) + lost == broker.engine.topic("t").max_offsets[0]  # type: ignore[union-attr]
+
+
+def test_old_age_needs_no_pressure(broker: Broker) -> None:
+    """The marks change nothing about what is due anyway."""
+    fill(broker, 3)
+    age(broker)
+    fill(broker, 2)
+    assert broker.tidy() >= 3 * SEGMENT
