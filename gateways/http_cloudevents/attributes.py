@@ -17,12 +17,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from datetime import datetime
 from typing import Final
 from urllib.parse import quote, unquote_to_bytes
 
 from gateways.http_cloudevents.errors import BadEvent
 
 REQUIRED: Final = ("specversion", "id", "source", "type")
+DELIVERY_TIME: Final = "deliverattime"
+"""Our extension: when the event is to be delivered."""
 OPTIONAL: Final = ("datacontenttype", "dataschema", "subject", "time")
 
 NAME: Final = re.compile(r"[a-z0-9]+")
@@ -140,8 +143,17 @@ CHECKS: Final[Mapping[str, Callable[[str, str], None]]] = {
     "subject": _check_not_empty,
     "time": _check_time,
     "partitionkey": _check_not_empty,
+    DELIVERY_TIME: _check_time,
 }
 """What a value has to be beyond a string. Enough for values known to be printable ASCII."""
+
+
+def time_ms(value: str) -> int:
+    """A checked time (RFC 3339) in ms since the epoch. A leap second counts as the one before."""
+    text = value.upper()
+    if text[17:19] == "60":
+        text = f"{text[:17]}59{text[19:]}"
+    return int(datetime.fromisoformat(text).timestamp() * 1000)
 
 
 # --- media types ------------------------------------------------------------------------------

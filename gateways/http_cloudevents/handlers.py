@@ -44,9 +44,13 @@ from gateways.http_cloudevents.responses import json_response, problem_response
 
 TAG_HEADER: Final = "PolyMQ-Tag"
 """Tag of a body that is no CloudEvent, percent-encoded like a ce- header."""
+DELAY_HEADER: Final = "PolyMQ-Delay-Ms"
+"""How long to keep what the request publishes before it is delivered."""
 RECEIVE_SECONDS: Final = 60
 """How long a receive waits if it does not say; Event Grid's default."""
 
+_DELAY_DIGITS_MAX: Final = 15
+"""Of a delay in ms; the engine's own limit is below that."""
 PUBLISHERS_MAX: Final = 256
 """Principals whose templates are kept between their requests."""
 
@@ -95,6 +99,7 @@ class Handlers:
         publisher = self._publisher(who.port)
         content_type = _one_content_type(request)
         mode = content_mode(content_type)
+        delay_ms = _delay_ms(request)
         with self._budget.request() as share:
             body = await read_body(
                 request,
@@ -104,12 +109,14 @@ class Handlers:
             )
             topic = request.match_info["topic"]
             if mode is Mode.BINARY and not is_cloudevent(request.raw_headers):
-                stored = publisher.publish_raw(topic, _tag(request), body, content_type)
+                stored = publisher.publish_raw(
+                    topic, _tag(request), body, content_type, delay_ms=delay_ms
+                )
             else:
                 events = await self._decode(request, mode, content_type, body)
                 if not events:
                     return web.Response(status=204)
-                stored = publisher.publish(topic, events)
+                stored = publisher.publish(topic, events, delay_ms=delay_ms)
             await self._commits.wait(*stored)
         await self._pace(who.port)
         headers = {"Cache-Control": "private"} if who.in_url else None
@@ -382,6 +389,17 @@ def _one_content_type(request: web.Request) -> str | None:
         return None
     check_value("datacontenttype", values[0])
     return values[0]
+
+
+def _delay_ms(request: web.Request) -> int:
+    text = request.headers.get(DELAY_HEADER, "0")
+    if not (text.isascii() and text.isdigit() and len(text) <= _DELAY_DIGITS_MAX):
+        raise Problem(
+            400,
+            "Bad delay",
+            f"the header {DELAY_HEADER} is a whole number of milliseconds",
+        )
+    return int(text)
 
 
 def _tag(request: web.Request) -> str | None:

@@ -42,11 +42,13 @@ from broker.port import REST, Message, Words
 from core_log.kernels.batch import Batch
 from gateways.http_cloudevents.amqp_properties import read_properties
 from gateways.http_cloudevents.attributes import (
+    DELIVERY_TIME,
     FORBIDDEN,
     NAME,
     check_required,
     check_value,
     media_type,
+    time_ms,
 )
 from gateways.http_cloudevents.codec import STRUCTURED, Event, Form, decode_structured
 from gateways.http_cloudevents.errors import BadEvent
@@ -95,12 +97,14 @@ class Run:
 
     Attributes:
         sharding: which of `SHARDS` the key falls into, so that keys don't each need a template.
+        deliver_ms: when they are to be delivered, in ms since the epoch; 0 for at once.
     """
 
     tag: str | None
     sharding: str
     first: int
     last: int
+    deliver_ms: int = 0
 
 
 def rows_of(events: Sequence[Event], *, sharded: bool) -> tuple[Batch, list[Run]]:
@@ -114,13 +118,13 @@ def rows_of(events: Sequence[Event], *, sharded: bool) -> tuple[Batch, list[Run]
     parts: list[bytes] = []
     runs: list[Run] = []
     at = 0
-    current: tuple[str, str] | None = None
+    current: tuple[str, str, int] | None = None
     first = 0
     for index, event in enumerate(events):
-        kind = event.attributes["type"], shard_of(event) if sharded else ""
+        kind = event.attributes["type"], shard_of(event) if sharded else "", deliver_ms(event)
         if kind != current:
             if current is not None:
-                runs.append(Run(tag=current[0], sharding=current[1], first=first, last=index))
+                runs.append(_run(current, first, index))
             current, first = kind, index
         extra = extra_of(event)
         body = event.data or b""
@@ -128,9 +132,19 @@ def rows_of(events: Sequence[Event], *, sharded: bool) -> tuple[Batch, list[Run]
         batch.add((0, 0), (at + len(extra), len(body)), (at, len(extra)))
         at += len(extra) + len(body)
     if current is not None:
-        runs.append(Run(tag=current[0], sharding=current[1], first=first, last=len(events)))
+        runs.append(_run(current, first, len(events)))
     batch.buffer = bytearray().join(parts)
     return batch, runs
+
+
+def _run(kind: tuple[str, str, int], first: int, last: int) -> Run:
+    return Run(tag=kind[0], sharding=kind[1], deliver_ms=kind[2], first=first, last=last)
+
+
+def deliver_ms(event: Event) -> int:
+    """When an event asks to be delivered, in ms since the epoch; 0 if it does not ask."""
+    value = event.attributes.get(DELIVERY_TIME)
+    return 0 if value is None else time_ms(value)
 
 
 def row_of_raw(body: bytes, content_type: str | None) -> Batch:

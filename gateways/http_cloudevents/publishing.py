@@ -3,8 +3,8 @@
 Rules:
 
 * What can be refused is refused before the first run is stored: routes, templates and sizes come
-  first. Only the disk can fail between two runs of one request; the answer then says how many
-  events were stored.
+  first. Only the disk, and a delivery time that is too far away, can fail between two runs of one
+  request; the answer then says how many events were stored.
 * A success is answered when the last position is flushed (fdatasync), never before; where
   `page_cache` was chosen, when the operating system has it. If the log directory fails, every
   request that waits is told so.
@@ -104,8 +104,11 @@ class Publisher:
         self._limits = limits
         self._templates: dict[tuple[str, str | None, str], Template] = {}
 
-    def publish(self, topic: str, events: Sequence[Event]) -> Stored:
+    def publish(self, topic: str, events: Sequence[Event], *, delay_ms: int = 0) -> Stored:
         """Store the events of one request; their answer waits for the position.
+
+        Args:
+            delay_ms: how long to keep those that don't say themselves when they are due.
 
         Raises:
             Refused: the engine refuses; nothing was stored.
@@ -120,7 +123,7 @@ class Publisher:
         stored = Stored(Position(0), Durability.APPENDED)
         for run, template in zip(runs, templates, strict=True):
             try:
-                position = self._port.publish(template, batch, run.first, run.last)
+                position = self._store(template, batch, run, delay_ms)
             except Refused as refused:
                 if run.first:
                     raise _stored_partly(refused, run.first, len(events)) from refused
@@ -129,14 +132,32 @@ class Publisher:
         return stored
 
     def publish_raw(
-        self, topic: str, tag: str | None, body: bytes, content_type: str | None
+        self,
+        topic: str,
+        tag: str | None,
+        body: bytes,
+        content_type: str | None,
+        *,
+        delay_ms: int = 0,
     ) -> Stored:
         """Store a body that is no CloudEvent. Raises Refused, Problem."""
         batch = row_of_raw(body, content_type)
         run = Run(tag=tag, sharding="", first=0, last=1)
         self._check_sizes(batch, [run])
         template = self._template(topic, tag, "")
-        return Stored(self._port.publish(template, batch, 0, 1), template.durability)
+        return Stored(self._store(template, batch, run, delay_ms), template.durability)
+
+    def _store(self, template: Template, batch: Batch, run: Run, delay_ms: int) -> Position:
+        if run.deliver_ms or delay_ms:
+            return self._port.publish_later(
+                template,
+                batch,
+                run.first,
+                run.last,
+                delay_ms=delay_ms,
+                deliver_ms=run.deliver_ms,
+            )
+        return self._port.publish(template, batch, run.first, run.last)
 
     def _template(self, topic: str, tag: str | None, sharding: str) -> Template:
         key = topic, tag, sharding

@@ -40,6 +40,7 @@ from broker.port import (
 )
 from core_log.kernels.batch import COLUMNS, FLAGS, IDENTIFIER, TOPIC_SIZE, TOPIC_START, Batch
 from gateways.mqtt.connection import NEED_DATA, OPEN, PUBLISHES, ConnectionCore, Event, Inbox, State
+from gateways.mqtt.delays import delay_ms
 from gateways.mqtt.kernels import codes, encode_acks, encode_ids, encode_publishes
 from gateways.mqtt.mapping import CONNECT_CODES
 from gateways.mqtt.packets import (
@@ -63,6 +64,7 @@ log = logging.getLogger(__name__)
 
 KEEP_ALIVE_FACTOR: Final = 1.5
 """How many keep-alive periods may pass without a packet [MQTT-3.1.2-24]."""
+_DOLLAR: Final = ord("$")
 _PUBLISH: Final = 0x30
 _PUBREL: Final = 0x62
 _PUBCOMP: Final = 0x70
@@ -360,8 +362,11 @@ class MqttConnection(Connection):
             topic = bytes(buffer[start : start + rows[at + TOPIC_SIZE]])
             try:
                 template = self._mapping.template(topic, flags)
+                delay = delay_ms(topic) if topic[0] == _DOLLAR else 0
                 if flags & codes.FLAG_QOS == 2 << codes.FLAG_QOS_SHIFT:
-                    stored = self._publish_once(template, batch, first, last)
+                    stored = self._publish_once(template, batch, first, last, delay)
+                elif delay:
+                    stored = self._port.publish_later(template, batch, first, last, delay_ms=delay)
                 else:
                     stored = self._port.publish(template, batch, first, last)
             except Refused as error:
@@ -384,7 +389,9 @@ class MqttConnection(Connection):
             else:
                 self._disk_behind = False
 
-    def _publish_once(self, template: Template, batch: Batch, first: int, last: int) -> Position:
+    def _publish_once(
+        self, template: Template, batch: Batch, first: int, last: int, delay: int
+    ) -> Position:
         """QoS 2: stored unless its packet id was taken and not yet released [MQTT-4.3.3-2]."""
         session = self._session
         assert session is not None
@@ -393,7 +400,7 @@ class MqttConnection(Connection):
             packet_id = batch.rows[row * COLUMNS + IDENTIFIER]
             if not session.is_duplicate(packet_id):
                 shared.once_position = self._port.publish_once(
-                    template, batch, row, session, packet_id
+                    template, batch, row, session, packet_id, delay_ms=delay
                 )
         # A duplicate is answered when its original is committed: it came at this server before,
         # maybe on another connection, so no later than the last of all.

@@ -19,7 +19,8 @@ Other protocols have names that a topic name must not contain. They are escaped 
   once more for each `7c` that follows it: so the escaping is one-to-one as well.
 * U+0000 and bytes that are not UTF-8: only on the way out, for reading. MQTT cannot publish them.
 
-`$` topics belong to the server (3.1.1 part 4.7.2): clients may subscribe, never publish. `$share`
+`$` topics belong to the server (3.1.1 part 4.7.2): clients may subscribe, never publish, but for
+`$delayed/{seconds}/{topic}` (`delays.py`), which is not a topic but a time and a topic. `$share`
 is MQTT 5; to take it as an ordinary filter would silently deliver nothing, so it is refused.
 """
 
@@ -42,6 +43,7 @@ from broker.port import (
     Template,
     Words,
 )
+from gateways.mqtt.delays import undelayed
 from gateways.mqtt.kernels.codes import FLAG_QOS, FLAG_QOS_SHIFT, FLAG_RETAIN
 from gateways.mqtt.limits import Limits
 from gateways.mqtt.packets import ConnectCode, decode_topic
@@ -129,7 +131,8 @@ class TopicMapping:
     # --- publishing -------------------------------------------------------------------------
 
     def template(self, topic: bytes, flags: int) -> Template:
-        """How to store what is published to the raw topic name with these FLAGS.
+        """How to store what is published to the raw topic name with these FLAGS; of a topic name
+        that asks for a delay: what is stored when that is over.
 
         Raises:
             RemoteProtocolError: not a topic name.
@@ -141,7 +144,7 @@ class TopicMapping:
         return template
 
     def _remember(self, topic: bytes, flags: int) -> Template:
-        name = decode_topic(topic)
+        name = undelayed(decode_topic(topic))
         self.check_publishable(name)
         template = self._make_template(name, flags)
         if self._templates is _NO_TEMPLATES:

@@ -132,6 +132,8 @@ class SpyPort:
         self.stored: list[Message] = []
         self.constants: list[Mapping[str, str]] = []
         self.shardings: list[str] = []
+        self.delays: list[tuple[int, int, int]] = []
+        """(messages, delay, delivery time) of each `publish_later`."""
         self.publish_calls: list[int] = []
         """Rows of each publish."""
         self.queues: dict[str, SpyQueue] = {}
@@ -178,6 +180,19 @@ class SpyPort:
             self._store(template, batch, index)
         self._moved()
         return Position(self.appended)
+
+    def publish_later(
+        self,
+        template: SpyTemplate,
+        batch: Batch,
+        first: int,
+        last: int,
+        *,
+        delay_ms: int = 0,
+        deliver_ms: int = 0,
+    ) -> Position:
+        self.delays.append((last - first, delay_ms, deliver_ms))
+        return self.publish(template, batch, first, last)
 
     def _store(self, template: SpyTemplate, batch: Batch, index: int) -> None:
         row = batch.rows[index * COLUMNS : (index + 1) * COLUMNS]

@@ -10,6 +10,7 @@ from base64 import b64encode
 import pytest
 
 from broker.port import Reason, Refused
+from gateways.http_cloudevents.attributes import time_ms
 from gateways.http_cloudevents.errors import STATUS_OF_REASON
 from gateways.http_cloudevents.limits import HttpLimits
 from gateways.http_cloudevents.publishing import Publisher
@@ -454,3 +455,55 @@ def test_credentials() -> None:
             assert len(port.stored) == 4
 
     run(scenario())
+
+
+def test_a_request_may_ask_for_a_delay() -> None:
+    """The header holds for all that the request publishes, CloudEvents or not."""
+
+    async def scenario() -> None:
+        async with http() as door:
+            delay = {"PolyMQ-Delay-Ms": "1500"}
+            assert await door.publish(b"x", {**BINARY, **delay}) == (204, None)
+            assert await door.publish(b"raw", {"Content-Type": "text/plain", **delay})
+            assert door.port.delays == [(1, 1500, 0), (1, 1500, 0)]
+            for bad in ("-1", "soon", "1.5", ""):
+                status, problem = await door.publish(b"x", {**BINARY, "PolyMQ-Delay-Ms": bad})
+                assert (status, "milliseconds" in problem["detail"]) == (400, True)
+            assert len(door.port.stored) == 2
+
+    run(scenario())
+
+
+def test_an_event_may_say_when_it_is_to_be_delivered() -> None:
+    """The attribute counts before the header; events of one time and type are one run."""
+
+    async def scenario() -> None:
+        async with http() as door:
+            times = ["2027-01-01T00:00:00.250Z"] * 2 + ["2027-01-01t01:00:00+01:00", None]
+            events = [
+                {**EVENT, "id": str(n), **({"deliverattime": at} if at else {})}
+                for n, at in enumerate(times)
+            ]
+            headers = {**BATCH, "PolyMQ-Delay-Ms": "7"}
+            assert await door.publish(json.dumps(events).encode(), headers) == (204, None)
+            base = 1_798_761_600_000
+            assert door.port.delays == [(2, 7, base + 250), (1, 7, base), (1, 7, 0)]
+            assert door.port.stored[0].properties["CE_deliverattime"] == times[0]
+            status, _ = await door.publish(b"x", {**BINARY, "ce-deliverattime": "tomorrow"})
+            assert status == 400
+
+    run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("text", "ms"),
+    [
+        ("1970-01-01T00:00:01Z", 1000),
+        ("2016-12-31T23:59:60Z", 1_483_228_799_000),
+        ("2027-01-01T00:00:00.123456789z", 1_798_761_600_123),
+        ("0001-01-01T00:00:00+23:59", -62_135_683_140_000),
+        ("9999-12-31T23:59:59-23:59", 253_402_387_139_000),
+    ],
+)
+def test_times_become_milliseconds(text: str, ms: int) -> None:
+    assert time_ms(text) == ms

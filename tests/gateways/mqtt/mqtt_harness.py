@@ -125,6 +125,8 @@ class SpyPort:
         self.published: list[Published] = []
         self.runs: list[int] = []
         """How many messages each call of `publish` brought."""
+        self.delays: list[int] = []
+        """Of what was published for later, in ms."""
         self.sessions: list[SpySession] = []
         self.templates_made = 0
         self.refused_topics: dict[str, Refused] = {}
@@ -177,9 +179,24 @@ class SpyPort:
             self._publish_row(template, batch, row, None)
         return self.append()
 
-    def publish_once(
-        self, template: SpyTemplate, batch: Batch, row: int, session: SpySession, packet_id: int
+    def publish_later(
+        self, template: SpyTemplate, batch: Batch, first: int, last: int, *, delay_ms: int
     ) -> Position:
+        self.delays.append(delay_ms)
+        return self.publish(template, batch, first, last)
+
+    def publish_once(
+        self,
+        template: SpyTemplate,
+        batch: Batch,
+        row: int,
+        session: SpySession,
+        packet_id: int,
+        *,
+        delay_ms: int,
+    ) -> Position:
+        if delay_ms:
+            self.delays.append(delay_ms)
         session.inbound.add(packet_id)
         self._publish_row(template, batch, row, (session.client_id, packet_id))
         return self.append()

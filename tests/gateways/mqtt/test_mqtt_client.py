@@ -572,3 +572,42 @@ def test_a_failed_disk_closes_everybody() -> None:
     assert peer.is_closed()
     assert peer.receive() == []
     assert [m.topic for m in broker.port.published] == ["a"]
+
+
+# --- delayed publishes -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("qos", [0, 1, 2])
+def test_a_delayed_publish_goes_to_the_topic_behind_the_seconds(qos: int) -> None:
+    """Answered like any other; the levels, RETAIN and QoS are those of the topic in the end."""
+    broker = Broker()
+    peer = broker.peer()
+    peer.send(
+        wire.publish("$delayed/15/a/b", b"x", qos=qos, packet_id=7 if qos else 0, retain=True)
+    )
+    once = (peer.session.client_id, 7) if qos == 2 else None
+    assert broker.port.published == [Published("a", "b", b"x", qos, retain=True, once=once)]
+    assert broker.port.delays == [15_000]
+    assert len(peer.receive()) == (1 if qos else 0)
+    peer.send(wire.publish("$delayed/0/a/b", b"now"))
+    assert broker.port.published[-1].body == b"now"
+    assert broker.port.delays == [15_000]
+
+
+@pytest.mark.parametrize(
+    "topic",
+    [
+        *("$delayed/", "$delayed/5", "$delayed/5/", "$delayed/-1/t", "$delayed/1.5/t"),
+        *("$delayed/x/t", "$delayed/5/$SYS/t", "$delayed/5/$delayed/5/t", "$delayed"),
+        "$delayed/99999999999/t",
+    ],
+)
+def test_a_delay_that_is_none_is_refused(topic: str) -> None:
+    """As any topic that nobody may publish to: dropped at QoS 0, the end at QoS 1."""
+    broker = Broker()
+    peer = broker.peer()
+    peer.send(wire.publish(topic, b"x"))
+    assert not peer.is_closed()
+    peer.send(wire.publish(topic, b"x", qos=1, packet_id=1))
+    assert peer.is_closed()
+    assert broker.port.published == []
