@@ -16,7 +16,8 @@ import time
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from itertools import count
 
-from tests.crash.explore import Tally, explore
+from tests.crash.explore import explore
+from tests.crash.tally import Tally
 
 FAILURES_SHOWN = 20
 

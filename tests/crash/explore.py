@@ -12,10 +12,6 @@ same seed gives the same states, and one state can be repeated alone.
 from __future__ import annotations
 
 import errno
-import traceback
-from collections import Counter
-from dataclasses import dataclass, field
-from hashlib import blake2b
 from random import Random
 from typing import Final
 
@@ -23,6 +19,7 @@ from core_log.errors import StoreError
 from tests.crash.actor import Actor, Workload, draw_settings
 from tests.crash.checks import ENDINGS, check, check_damaged
 from tests.crash.disk import NEED_ROOM, NEVER, REMOVE, SYNCS, Disk, Fault
+from tests.crash.explore_engine import FIRST_NUMBER, EngineExplorer
 from tests.crash.losses import (
     DAMAGES,
     EVERYTHING,
@@ -32,6 +29,7 @@ from tests.crash.losses import (
     Subset,
     live_bytes,
 )
+from tests.crash.tally import Tally, repeatable
 
 STEPS_COUNT: Final = 45
 """Steps of one workload: a few segments and checkpoints, and a life or two."""
@@ -55,29 +53,6 @@ KINDS: Final = {
     **dict.fromkeys(DAMAGES, 3),
 }
 """Every kind of state, and how often it is drawn."""
-
-
-@dataclass(slots=True)
-class Tally:
-    """What was found. Adds up over seeds."""
-
-    states: Counter[str] = field(default_factory=Counter)
-    outcomes: Counter[str] = field(default_factory=Counter)
-    recoveries: int = 0
-    deeper: int = 0
-    images: set[bytes] = field(default_factory=set)
-    faults: int = 0
-    failures: list[str] = field(default_factory=list)
-
-    def add(self, other: Tally) -> None:
-        """Take in what another found."""
-        self.states += other.states
-        self.outcomes += other.outcomes
-        self.recoveries += other.recoveries
-        self.deeper += other.deeper
-        self.images |= other.images
-        self.faults += other.faults
-        self.failures += other.failures
 
 
 class Explorer:
@@ -112,11 +87,13 @@ class Explorer:
         else:
             chance = Random(fault.first)
             disk.on_change = lambda: self._after_fault(fault, chance)
-        try:
-            workload.run(STEPS_COUNT)
-        except StoreError as error:
-            if fault is None or not fault.failed:
-                raise AssertionError(f"seed {self.seed}: the workload failed") from error
+        told = ["the workload itself"]
+        with repeatable(self.tally, self.seed, 0, told, alone=self._only is not None):
+            try:
+                workload.run(STEPS_COUNT)
+            except StoreError:
+                if fault is None or not fault.failed:
+                    raise
         workload.disk.on_change = None
         if fault is not None and fault.failed:
             self.tally.faults += 1
@@ -169,15 +146,8 @@ class Explorer:
             return
         random = Random(f"state {self.seed} {number}")
         told = [label]
-        try:
+        with repeatable(self.tally, self.seed, number, told, alone=self._only is not None):
             self._check(kind, mask, random, told)
-        except Exception as error:  # noqa: BLE001  (whatever it is, it is a finding)
-            lines = traceback.format_exception(error)
-            text = "".join(lines) if self._only is not None else f"{type(error).__name__}: {error}"
-            self.tally.failures.append(
-                f"seed {self.seed}, state {number} ({', '.join(told)}): {text}\n"
-                f'    make crash CRASH="--seed {self.seed} --state {number}"'
-            )
         self.tally.states[label] += 1
 
     def _check(self, kind: str, mask: int, random: Random, told: list[str]) -> None:
@@ -198,7 +168,7 @@ class Explorer:
             found = disk.crash(POWER_CUTS[kind](disk, random))
         while random.random() < AGAIN_CHANCE:
             found = self._cut_again(found, random, told)
-        self._note(found)
+        self.tally.note(found)
         ending = random.randrange(ENDINGS)
         self.tally.recoveries += check(found, self._settings, attempted, ending)
 
@@ -215,15 +185,12 @@ class Explorer:
         told.append(f"again at change {disk.off_at} of the recovery: {kind}")
         return disk.kill() if kind == "kill" else disk.crash(POWER_CUTS[kind](disk, random))
 
-    def _note(self, disk: Disk) -> None:
-        """Count different disks."""
-        digest = blake2b(digest_size=8)
-        for path, file in disk.files().items():
-            digest.update(path.encode())
-            digest.update(file.data)
-        self.tally.images.add(digest.digest())
-
 
 def explore(seed: int, only: int | None = None) -> Tally:
     """All states of one seed, or one of them."""
-    return Explorer(seed, only=only).run()
+    tally = Tally()
+    if only is None or only < FIRST_NUMBER:
+        tally.add(Explorer(seed, only=only).run())
+    if only is None or only >= FIRST_NUMBER:
+        tally.add(EngineExplorer(seed, only=only).run())
+    return tally

@@ -1,0 +1,84 @@
+"""States of one seed at the engine's level: see `explore.py`, which this goes on from."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from random import Random
+from typing import Final
+
+from core_log.errors import StoreError
+from tests.crash.disk import Disk
+from tests.crash.engine import EngineActor, EngineWorkload, MemoryStateDb, check_engine
+from tests.crash.losses import POWER_CUTS
+from tests.crash.tally import Tally, repeatable
+
+FIRST_NUMBER: Final = 100_000
+"""The number of the first of these states: those of the store come before."""
+STEPS_COUNT: Final = 60
+STATE_CHANCE: Final = 0.4
+"""At how many changes a state is built."""
+AGAIN_CHANCE: Final = 0.3
+START_CHANGES: Final = 40
+"""A recovery and the start of an engine have about so many changes."""
+
+
+class EngineExplorer:
+    """Goes through the states of one seed.
+
+    Args:
+        only: the number of the one state to check; None for all.
+    """
+
+    def __init__(self, seed: int, *, only: int | None = None) -> None:
+        self.seed = seed
+        self.tally = Tally()
+        self._only = only
+        self._number = FIRST_NUMBER
+        self._disk = Disk()
+        self._workload = EngineWorkload(Random(f"engine {seed}"), self._disk)
+
+    def run(self) -> Tally:
+        """All states."""
+        self._disk.on_change = self._each_change
+        told = ["the workload itself"]
+        with repeatable(self.tally, self.seed, FIRST_NUMBER, told, alone=self._only is not None):
+            self._workload.run(STEPS_COUNT)
+        return self.tally
+
+    def _each_change(self) -> None:
+        """A state at some changes, of a kind that its number draws."""
+        random = Random(f"engine {self.seed} {self._number}")
+        number = self._number
+        self._number += 1
+        if random.random() > STATE_CHANCE or self._only not in (None, number):
+            return
+        kind = random.choice(["kill", *POWER_CUTS])
+        told = [f"engine: {kind}"]
+        with repeatable(self.tally, self.seed, number, told, alone=self._only is not None):
+            self._check(kind, random, told)
+        self.tally.states[told[0]] += 1
+
+    def _check(self, kind: str, random: Random, told: list[str]) -> None:
+        world = deepcopy(self._workload.world)
+        disk = left_by(self._workload.disk, kind, random)
+        versions = self._workload.database.versions
+        versions = versions[: random.randint(0, len(versions))]
+        while random.random() < AGAIN_CHANCE:
+            self.tally.deeper += 1
+            self.tally.recoveries += 1
+            disk.off_at = random.randint(1, START_CHANGES)
+            try:
+                EngineActor(disk, MemoryStateDb(versions), deepcopy(world))
+            except StoreError:
+                pass  # that is how it ends
+            kind = random.choice(["kill", *POWER_CUTS])
+            told.append(f"again at change {disk.off_at} of the start: {kind}")
+            disk = left_by(disk, kind, random)
+        self.tally.recoveries += 2
+        self.tally.note(disk)
+        check_engine(disk, MemoryStateDb(versions), world)
+
+
+def left_by(disk: Disk, kind: str, random: Random) -> Disk:
+    """The disk that is found after a power cut of this kind, or after a kill."""
+    return disk.kill() if kind == "kill" else disk.crash(POWER_CUTS[kind](disk, random))
