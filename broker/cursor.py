@@ -16,7 +16,7 @@ from __future__ import annotations
 import re
 import zlib
 from base64 import b64decode, b64encode
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 OUTSTANDING: Final = 0
@@ -29,14 +29,27 @@ STRETCHES_MAX: Final = 1_000
 _SETTLED_BYTE: Final = b"\x01"
 _REQUEUED_BYTE: Final = b"\x02"
 _SETTLED_STRETCH: Final = re.compile(b"\x01+")
+_OUTSTANDING_STRETCH: Final = re.compile(b"\x00+")
+_REQUEUED_STRETCH: Final = re.compile(b"\x02+")
 _OTHERS_TO_OUTSTANDING: Final = bytes.maketrans(b"\x02", b"\x00")
 _OUTSTANDING_TO_REQUEUED: Final = bytes.maketrans(b"\x00", b"\x02")
+
+
+Watch = Callable[[int, int, int], None]
 
 
 class Cursor:
     """Floor, next, and the states between. Offsets are those of one queue."""
 
-    __slots__ = ("_settled", "_states", "floor", "next", "redelivered_below", "requeued_count")
+    __slots__ = (
+        "_settled",
+        "_states",
+        "floor",
+        "next",
+        "redelivered_below",
+        "requeued_count",
+        "watch",
+    )
 
     def __init__(self, offset: int) -> None:
         self.floor = offset
@@ -46,6 +59,9 @@ class Cursor:
         self.redelivered_below = offset
         """Offsets below were handed out before a restart: deliver them flagged redelivered."""
         self.requeued_count = 0
+        self.watch: Watch | None = None
+        """Told of (first, count) that were taken (-1) or given back (1); of what is settled while
+        it is ready (a purge) it is not."""
         self._settled: list[list[int]] | None = None
         """(first, count) stretches settled since the last `take_settled`: what a record of acks
         has to say. None while there are none, as in nearly all queues."""
@@ -73,6 +89,8 @@ class Cursor:
             count = len(window) - len(window.lstrip(_REQUEUED_BYTE))
             self._states[at : at + count] = bytes(count)
             self.requeued_count -= count
+            if self.watch is not None:
+                self.watch(self.floor + at, count, -1)
             return self.floor + at, count, True
         first = self.next
         if first >= end:
@@ -83,6 +101,8 @@ class Cursor:
             count = min(count, self.redelivered_below - first)
         self._states.extend(bytes(count))
         self.next += count
+        if self.watch is not None:
+            self.watch(first, count, -1)
         return first, count, redelivered
 
     def peek(self, limit: int, end: int) -> tuple[int, int] | None:
@@ -95,11 +115,18 @@ class Cursor:
             return None
         return self.next, min(limit, end - self.next)
 
+    def requeued(self) -> Iterator[tuple[int, int]]:
+        """(first, count) stretches that were given back, in order."""
+        for stretch in _REQUEUED_STRETCH.finditer(self._states):
+            yield self.floor + stretch.start(), len(stretch[0])
+
     def untake(self, first: int, count: int, redelivered: bool) -> None:
         """Give back the end of what was just taken, as if it had not been handed out."""
         if first + count == self.next and first >= self.floor and not redelivered:
             del self._states[first - self.floor :]
             self.next = first
+            if self.watch is not None:
+                self.watch(first, count, 1)
         else:
             self.requeue(first, count)
 
@@ -135,6 +162,9 @@ class Cursor:
         start = first - self.floor
         assert first + count <= self.next
         outstanding = self._states.count(OUTSTANDING, start, start + count)
+        if self.watch is not None:
+            for stretch in _OUTSTANDING_STRETCH.finditer(self._states, start, start + count):
+                self.watch(self.floor + stretch.start(), len(stretch[0]), 1)
         if outstanding == count:
             self._states[start : start + count] = _REQUEUED_BYTE * count
         else:  # some were settled in between (purge): they stay settled

@@ -18,6 +18,7 @@ Rules:
 
 from __future__ import annotations
 
+import dataclasses
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -33,6 +34,7 @@ from broker.port import RunMeta
 from broker.queue_settings import QueueSettings
 from broker.queues import Group, Queue
 from broker.topics import RETAIN_PROPERTY, TopicRoute, Topics, TopicTemplate
+from core_log.kernels.batch import Batch
 
 RETRIED: Final = frozenset({Reason.LIMIT, Reason.STORAGE_FULL, Reason.READ_ONLY})
 """Refusals that pass; any other is the message's own."""
@@ -136,6 +138,26 @@ class Undertaker:
                 return
         self._pending.append((group, first, count, cause))
         self._run()
+
+    def refuse(self, template: TopicTemplate, batch: Batch, first: int, last: int) -> None:
+        """Rows of a batch that the queue has no room for: dead letters that were never in it."""
+        counts = self._shared.counts
+        count = last - first
+        if self._settings.dead_letter_exchange is None:
+            return
+        try:
+            target = self._shared.template(self._name, self._settings, Cause.MAXLEN, template.meta)
+            if target is not None:
+                record = dataclasses.replace(
+                    target.record,
+                    extra_kind=template.record.extra_kind,
+                    extra_name=template.record.extra_name,
+                )
+                self._shared.topics.publish(target, batch, first, last, record=record)
+        except Refused:  # its publisher is told that it was not taken
+            target = None
+        kind = counts.dropped if target is None else counts.moved
+        kind[Cause.MAXLEN] += count
 
     @property
     def _alone(self) -> bool:

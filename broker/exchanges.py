@@ -44,7 +44,7 @@ from broker.port import (
     Words,
 )
 from broker.queue_rules import QueueRules
-from broker.queue_settings import PLAIN, settings_of
+from broker.queue_settings import DROP_HEAD, PLAIN, settings_of
 from broker.queues import Group, Hold, Queue
 from broker.topics import TopicRoute, Topics
 from core_log.kernels.layout import PRIVATE_ENTRY_SIZE
@@ -96,6 +96,7 @@ class Exchanges:
     ) -> None:
         self.core = core
         self.dead_letters = DeadLetters(core, topics, moves, self)
+        self._restored = False  # the start's fold has ended
         self._on_expiring = self.start_expiring  # one object for all queues
         self.topics = topics
         self.new_name = new_name
@@ -315,7 +316,12 @@ class Exchanges:
         """The queue is more than a plain one."""
         settings = found.settings
         if found.rules is None:
-            found.rules = found.group.rules = QueueRules(self.dead_letters, found.name, settings)
+            rules = QueueRules(self.dead_letters, found.name, settings, found.group)
+            found.rules = found.group.rules = rules
+            if rules.lengths is not None and settings.overflow != DROP_HEAD:
+                found.queue.gate = rules
+            if self._restored:
+                rules.start()
         if expiring or settings.ttl_ms is not None:
             found.queue.expiring = expiring
             found.rules.start_expiring(found.group)
@@ -586,8 +592,11 @@ class Exchanges:
     def reopen(self) -> None:
         """After a restart: requeue what connections held; forget bindings to exchanges that went
         with the process."""
+        self._restored = True
         for found in self.queues.values():
             found.group.cursor.reopen()
+            if found.rules is not None:
+                found.rules.start()
             for key in found.bindings.chosen():
                 if self.exchange(key[0]) is None:
                     self._apply_unbind({"queue": found.name, "key": list(key)})

@@ -23,14 +23,13 @@ from collections.abc import Callable
 from typing import Final
 
 from broker.core import Core
+from broker.heads import LOOK_COUNT, Head
 from broker.queues import Group
 from broker.timers import Timer
 from core_log.kernels import expired
 
 NOT_KNOWN: Final = -1
 """What is at the head has to be read from the disk first; the group is pumped when it is there."""
-LOOK_COUNT: Final = 256
-"""Entries that are looked at before a delivery, where nothing has expired: 8 KiB."""
 ZERO_TTL_CODE: Final = 1
 _STORE_MS: Final = slice(20, 26)  # of a private entry
 
@@ -48,7 +47,7 @@ class Expiry:
         give_up: takes (group, first, count) that were taken from the cursor.
     """
 
-    __slots__ = ("_code", "_core", "_fetched", "_fetching", "_give_up", "_group", "_timer")
+    __slots__ = ("_code", "_core", "_give_up", "_group", "_head", "_timer")
 
     def __init__(
         self,
@@ -63,8 +62,7 @@ class Expiry:
         self._code = ttl_code(ttl_ms)
         self._give_up = give_up
         self._timer: Timer | None = None
-        self._fetching = False
-        self._fetched: tuple[int, bytes] | None = None  # (first offset, entries) from the disk
+        self._head = Head(core, group, self._look_and_pump)
 
     def is_late(self, first: int, code: int) -> bool:
         """Whether messages that become visible at `first` have expired before they could.
@@ -93,7 +91,7 @@ class Expiry:
             if head is None:
                 return 0
             first, count = head
-            entries = self._entries(first, count)
+            entries = self._head.entries(first, count)
             if entries is None:
                 return NOT_KNOWN
             gone, live, due_ms = expired(entries, self._core.clock_ms(), self._code)
@@ -136,35 +134,8 @@ class Expiry:
         if self._group.waiting:  # what a reader thread brings is on its way to a consumer
             self._arm(self._core.clock_ms() + 1000)
             return
+        self._look_and_pump()
+
+    def _look_and_pump(self) -> None:
         self.look()
-        self._group.pump_later()
-
-    def _entries(self, first: int, count: int) -> bytes | None:
-        """Entries from `first` on, at least one; None while a reader thread gets them."""
-        index = self._group.queue.index
-        entries = index.read_hot(first, count)
-        if entries:
-            return entries
-        if entries is not None:  # a queue in memory let go of its oldest
-            self._group.cursor.skip_to(index.first_offset)
-            self._arm(self._core.clock_ms())
-            return None
-        if self._fetched is not None:
-            start, entries = self._fetched
-            self._fetched = None
-            skip = (first - start) * index.entry_size
-            if 0 <= skip < len(entries):
-                kept = entries[skip : skip + count * index.entry_size]
-                self._fetched = (start, entries)
-                return kept
-        if not self._fetching:
-            self._fetching = True
-            self._core.reading.entries(index, first, count, self._took)
-        return None
-
-    def _took(self, first: int, entries: bytes | None) -> None:
-        self._fetching = False
-        if entries:
-            self._fetched = (first, entries)
-            self.look()
-            self._group.pump()
+        self._group.pump()

@@ -86,6 +86,11 @@ class PermittedTemplate:
         """See `port.Template`."""
         return self.version == self._users.version and self.inner.valid
 
+    @property
+    def overflowed(self) -> int:
+        """See `port.Template`."""
+        return self.inner.overflowed
+
 
 class Permitted:
     """`broker.port.BrokerPort` for one principal.

@@ -145,6 +145,11 @@ class Template(Protocol):
         """False once its topic or exchange was deleted, or the topic's settings were changed:
         build a new one."""
 
+    @property
+    def overflowed(self) -> int:
+        """How many messages at the end of the run that was just published a full queue did not
+        take (`x-overflow`). They are stored, and in all other queues."""
+
 
 @dataclass(slots=True)
 class Delivery:

@@ -12,24 +12,38 @@ from broker.committed import Committed
 from broker.dead_letters import DeadLetters, Undertaker
 from broker.deaths import Cause
 from broker.expiry import Expiry
-from broker.queue_settings import QueueSettings
+from broker.lengths import Lengths
+from broker.queue_settings import REJECT_PUBLISH_DLX, QueueSettings
 from broker.queues import Group
+from broker.topics import TopicTemplate
+from core_log.kernels.batch import Batch
 
 
 class QueueRules:
-    """The rules of one named queue: `queues.Rules`.
+    """The rules of one named queue: `queues.Rules`, and `gates.Gate` where it refuses messages.
 
     Attributes:
         expiry: None while no message of the queue has a time to live.
     """
 
-    __slots__ = ("_shared", "expiry", "settings", "undertaker")
+    __slots__ = ("_shared", "expiry", "lengths", "settings", "undertaker")
 
-    def __init__(self, shared: DeadLetters, name: str, settings: QueueSettings) -> None:
+    def __init__(
+        self, shared: DeadLetters, name: str, settings: QueueSettings, group: Group
+    ) -> None:
         self._shared = shared
         self.settings = settings
         self.undertaker = Undertaker(shared, name, settings)
         self.expiry: Expiry | None = None
+        self.lengths: Lengths | None = None
+        if settings.bounded:
+            self.lengths = Lengths(shared.core, group, settings, self._too_long)
+
+    def start(self) -> None:
+        """The group's cursor is what it will be: a new queue, or the end of a start's fold."""
+        if self.lengths is not None:
+            self.lengths.start()
+            self.lengths.enforce()
 
     def start_expiring(self, group: Group) -> None:
         """Messages of the group may expire from now on."""
@@ -44,6 +58,18 @@ class QueueRules:
         if self.expiry is not None:
             self.expiry.close()
 
+    # --- gates.Gate -------------------------------------------------------------------------
+
+    def admit(self, batch: Batch, first: int, last: int) -> int:
+        """See `gates.Gate`."""
+        assert self.lengths is not None
+        return self.lengths.admit(batch, first, last)
+
+    def refused(self, template: TopicTemplate, batch: Batch, first: int, last: int) -> None:
+        """See `gates.Gate`."""
+        if self.settings.overflow == REJECT_PUBLISH_DLX:
+            self.undertaker.refuse(template, batch, first, last)
+
     # --- queues.Rules -----------------------------------------------------------------------
 
     def rejected(self, group: Group, first: int, count: int) -> None:
@@ -55,23 +81,35 @@ class QueueRules:
         group.cursor.requeue(first, count)
         if self.expiry is not None:
             self.expiry.look_later()
+        if self.lengths is not None:
+            self.lengths.enforce()
 
     def arrived(self, group: Group, run: Committed, first: int) -> None:
         """See `queues.Rules`."""
-        if self.expiry is None:
-            group.offer(run, first)
-            return
-        if self.expiry.is_late(first, run.meta.ttl_code):
+        if self.lengths is not None:
+            self.lengths.arrived(first, run.count)
+        if self.expiry is not None and self.expiry.is_late(first, run.meta.ttl_code):
             group.pump()
         else:
             group.offer(run, first)
-        self.expiry.look()
+        if self.expiry is not None:
+            self.expiry.look()
+        if self.lengths is not None:
+            self.lengths.enforce()
+
+    def purged(self, group: Group) -> None:
+        """See `queues.Rules`."""
+        if self.lengths is not None:
+            self.lengths.purged()
 
     def deliverable(self, group: Group) -> int:
         """See `queues.Rules`."""
         if self.expiry is not None:
             return self.expiry.deliverable()
         return group.cursor.ready_count(group.queue.visible)
+
+    def _too_long(self, group: Group, first: int, count: int) -> None:
+        self.undertaker.give_up(group, first, count, Cause.MAXLEN)
 
     def _expired(self, group: Group, first: int, count: int) -> None:
         self.undertaker.give_up(group, first, count, Cause.EXPIRED)

@@ -22,6 +22,7 @@ from typing import Protocol
 
 from broker.committed import Committed
 from broker.cursor import Cursor
+from broker.gates import Gate
 from broker.port import Consumer, Delivery
 from broker.reading import Reading
 from core_log.commit_log import Span
@@ -37,6 +38,7 @@ class Queue:
         flushed: one past the last offset that readers by offset may see.
         expiring: messages with a time to live of their own may be in it.
         name: of a named queue; else empty.
+        gate: lets messages in or not; None where the queue takes all.
         on_expiring: told before the first of them comes, so that it makes `expiring` true; None
             for a queue that does not look at them.
         blocked_until: log position of the last message that waits for a flush; a later message
@@ -49,6 +51,7 @@ class Queue:
         "entry_size",
         "expiring",
         "flushed",
+        "gate",
         "groups",
         "index",
         "name",
@@ -66,6 +69,7 @@ class Queue:
         self.expiring = False
         self.name = ""
         self.on_expiring: Callable[[Queue], None] | None = None
+        self.gate: Gate | None = None
         self.visible = index.end_offset
         self.flushed = index.end_offset
         self.blocked_until = 0
@@ -104,6 +108,9 @@ class Rules(Protocol):
 
     def arrived(self, group: Group, run: Committed, first: int) -> None:
         """A run became visible at offset `first`: offer it, and see to the bounds."""
+
+    def purged(self, group: Group) -> None:
+        """Everything that was ready is settled."""
 
     def deliverable(self, group: Group) -> int:
         """How many messages at the head may be delivered in one stretch; below zero: not known
@@ -248,6 +255,8 @@ class Group:
     def purge(self) -> int:
         """Settle everything that waits."""
         count = self.cursor.settle_ready(self.queue.visible)
+        if self.rules is not None:
+            self.rules.purged(self)
         self.moved(self)
         return count
 

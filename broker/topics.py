@@ -14,6 +14,7 @@ from typing import Any, Final, Protocol
 from broker.committed import Committed
 from broker.core import SYSTEM_FLAG_STATE, Core
 from broker.errors import Reason, Refused
+from broker.gates import Gate, publish_gated
 from broker.journal import STATE_TOPIC, Op, Touched
 from broker.names import encode_name, is_hashed
 from broker.port import APPENDED, FLUSHED, Durability, Position, RunMeta, TopicInfo, Words
@@ -145,8 +146,10 @@ class TopicTemplate:
     __slots__ = (
         "_derived_from",
         "durability",
+        "gates",
         "meta",
         "named",
+        "overflowed",
         "private",
         "queue",
         "queues",
@@ -181,6 +184,9 @@ class TopicTemplate:
         """All queues that take it."""
         self.private: tuple[Queue, ...] = ()
         """Those without the topic's own."""
+        self.gates: tuple[tuple[Queue, Gate], ...] = ()
+        """Those that may refuse a message."""
+        self.overflowed = 0
 
     def refresh(self, router: Router[Target, TopicRoute]) -> None:
         """Bring the route and what follows from it up to date: before each run. Raises Refused."""
@@ -194,6 +200,10 @@ class TopicTemplate:
                         queue.on_expiring(queue)
             self._derived_from = route.queues
             self.private = route.queues
+            self.gates = tuple(
+                (queue, queue.gate) for queue in route.queues if queue.gate is not None
+            )
+            self.overflowed = 0
             self.named = (self.queue, *route.durable)
             self.queues = (*self.named, *route.volatile)
 
@@ -444,6 +454,21 @@ class Topics:
             retain=retain,
         )
 
+    def without(self, template: TopicTemplate, skipped: frozenset[Queue]) -> TopicTemplate:
+        """The template for messages that do not go to some of its queues. For one use."""
+        assert template.topic is not None
+        made = TopicTemplate(
+            route=self.detour(template.route, skipped),
+            topic=template.topic,
+            queue=template.queue,
+            record=template.record,
+            meta=template.meta,
+            durability=template.durability,
+            retain=template.retain,
+        )
+        made.refresh(self.router)
+        return made
+
     # --- the publish path -----------------------------------------------------------------
 
     def publish(
@@ -466,6 +491,21 @@ class Topics:
         if core.failure is not None or core.full:
             core.check_writable()
         template.refresh(self.router)
+        if template.gates:
+            return publish_gated(self, template, batch, first, last, record, born_ms)
+        return self.append(template, batch, first, last, record, born_ms)
+
+    def append(
+        self,
+        template: TopicTemplate,
+        batch: Batch,
+        first: int,
+        last: int,
+        record: RecordTemplate | None,
+        born_ms: int | None,
+    ) -> Position:
+        """`publish` with a template that is up to date, to all of its queues."""
+        core = self.core
         now = core.clock_ms()
         try:
             targets = [(queue.number, queue.index.end_offset) for queue in template.named]

@@ -131,6 +131,8 @@ def test_nack_multiple_moves_a_run_in_order(channel: Channel) -> None:
         ({"x-dead-letter-exchange": 5}, "text"),
         ({"x-message-ttl": -1}, "0 to "),
         ({"x-expires": "soon"}, "whole number"),
+        ({"x-max-length": "many"}, "whole number"),
+        ({"x-overflow": "explode"}, "drop-head"),
     ],
 )
 def test_wrong_arguments_are_406(
@@ -206,3 +208,50 @@ def test_a_wrong_expiration_closes_the_channel(channel: Channel, expiration: str
         channel.basic_publish("", "q", b"x", pika.BasicProperties(expiration=expiration))
     assert closed.value.reply_code == 406
     assert "expiration" in closed.value.reply_text
+
+
+# --- length --------------------------------------------------------------------------------------
+
+
+def test_the_oldest_messages_give_way(channel: Channel) -> None:
+    """x-max-length with dead letters: reason maxlen."""
+    dead_letter_queue(channel)
+    channel.queue_declare(
+        "short",
+        durable=True,
+        arguments={
+            "x-max-length": 2,
+            "x-dead-letter-exchange": "dlx",
+            "x-dead-letter-routing-key": "gone",
+        },
+    )
+    for number in range(4):
+        channel.basic_publish("", "short", str(number))
+    assert [get(channel, "dead")[2] for _ in range(2)] == [b"0", b"1"]
+    assert [get(channel, "short")[2] for _ in range(2)] == [b"2", b"3"]
+    assert channel.basic_get("dead")[0] is None
+
+
+def test_a_full_queue_refuses_with_nack(channel: Channel) -> None:
+    """x-overflow reject-publish: the publisher's confirm says so, for exactly those messages."""
+    channel.queue_declare("full", arguments={"x-max-length": 2, "x-overflow": "reject-publish"})
+    taken = []
+    for number in range(4):
+        try:
+            channel.basic_publish("", "full", str(number))
+            taken.append(number)
+        except pika.exceptions.NackError:
+            continue
+    assert taken == [0, 1]
+    method, _, _ = get(channel, "full")
+    channel.basic_ack(method.delivery_tag)
+    channel.basic_publish("", "full", "again")
+    assert ready(channel, "full") == 2
+
+
+def test_bytes_bound_a_queue(channel: Channel) -> None:
+    """x-max-length-bytes: bodies, properties and some bytes for each message."""
+    channel.queue_declare("bytes", arguments={"x-max-length-bytes": 20_000})
+    for _ in range(30):
+        channel.basic_publish("", "bytes", b"x" * 1000)
+    assert 14 <= ready(channel, "bytes") <= 19

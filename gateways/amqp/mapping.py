@@ -104,9 +104,6 @@ OUR_FAULT: Final = frozenset({Reason.READ_ONLY, Reason.STORAGE_FULL, Reason.LIMI
 _REFUSED_QUEUE_ARGUMENTS: Final = frozenset(
     {
         "x-dead-letter-strategy",
-        "x-max-length",
-        "x-max-length-bytes",
-        "x-overflow",
         "x-max-priority",
         "x-single-active-consumer",
         "x-delivery-limit",

@@ -247,7 +247,10 @@ class Publisher:
         if position > self.position:
             self.position = position
         self.count += last - first
-        channel.published(last - first, position, template.durability)
+        overflowed = template.overflowed
+        channel.published(last - first - overflowed, position, template.durability)
+        if overflowed and channel.confirming:
+            channel.not_published(overflowed)
 
     def _store_one_by_one(
         self, channel: Channel, batch: Batch, first: int, last: int, template: Template

@@ -166,6 +166,7 @@ class SpyTemplate:
     properties: Mapping[str, str]
     durability: Durability
     valid: bool = True
+    overflowed: int = 0
 
 
 class SpyPort:
