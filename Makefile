@@ -15,7 +15,7 @@ PARALLEL := --numprocesses auto --maxprocesses 4 --dist worksteal
 BUILD_INPUTS := pyproject.toml setup.py $(shell find $(PACKAGES) -path '*/kernels/*' \( -name '*.pyx' -o -name '*.pxd' \))
 
 .DEFAULT_GOAL := install
-.PHONY: install demo test crash check run bench clean help
+.PHONY: install demo test crash sabotage check run bench clean help
 
 help:  ## List the commands.
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -52,6 +52,9 @@ test: $(VENV)/.installed-dev  ## Run all tests (under 10 minutes on two processo
 
 crash: $(VENV)/.installed-dev  ## Break the disk in 20,000 ways and look for what was promised (CRASH="--states 1000000").
 	PYTHONHASHSEED=0 $(RUN) tests.crash $(CRASH)
+
+sabotage: $(VENV)/.installed-dev  ## Break the code on purpose, and see whether the tests notice (SABOTAGE="--only NAME").
+	$(RUN) tests.sabotage $(SABOTAGE)
 
 check: $(VENV)/.installed-dev  ## Lint, formatting, types, and the architecture's import table.
 	$(RUN) ruff check .

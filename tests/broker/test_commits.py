@@ -59,3 +59,14 @@ def test_only_what_somebody_waits_for_is_urgent() -> None:
     assert commits.urgent == 0
     commits.when(12, Durability.FLUSHED, lambda: None)
     assert commits.urgent == 12
+
+
+def test_committed_means_in_the_class_that_was_asked_for() -> None:
+    """What the page cache has is not on the disk: an answer that waits for the disk still waits."""
+    commits = CommitPoints(0)
+    commits.advance(Durability.APPENDED, 20)
+    commits.advance(Durability.FLUSHED, 10)
+    assert commits.committed(20, Durability.APPENDED)
+    assert not commits.committed(20, Durability.FLUSHED)
+    assert not commits.committed(11, Durability.FLUSHED)
+    assert commits.committed(10, Durability.FLUSHED)
