@@ -78,10 +78,15 @@ def is_right(password: bytes, stored: str) -> bool:
     """
     try:
         kind, n, r, p, salt, digest = stored.split("$")
-        if kind != "scrypt" or len(password) > PASSWORD_BYTES_MAX:
+        if kind != "scrypt":
             return False
-        found = _scrypt(password, base64.b64decode(salt, validate=True), int(n), int(r), int(p))
-        return hmac.compare_digest(found, base64.b64decode(digest, validate=True))
+        # HMAC, inside of scrypt, pads its key with NULs: to it `secret` and `secret\0` are the
+        # same. No password has one (`check_new`), so what has one is wrong, as what is too long;
+        # the work is done all the same.
+        cut = password[:PASSWORD_BYTES_MAX]
+        found = _scrypt(cut, base64.b64decode(salt, validate=True), int(n), int(r), int(p))
+        same = hmac.compare_digest(found, base64.b64decode(digest, validate=True))
+        return same and cut == password and b"\x00" not in password
     except (ValueError, binascii.Error, MemoryError, OverflowError):
         return False
 

@@ -184,7 +184,6 @@ def test_a_data_directory_that_lost_what_had_been_synced(start_server, server) -
         ("[mqtt]\nprot = 1\n", "there is no setting mqtt.prot (did you mean mqtt.port?)"),
         ("[mqtt]\nport = 'x'\n", "mqtt.port"),
         ("[mqtt\n", "is not TOML"),
-        ("[server]\nhost = '0.0.0.0'\n", "server.allow_insecure"),
     ],
 )
 def test_a_wrong_configuration(tmp_path: Path, content: str, expected: str) -> None:

@@ -1,4 +1,5 @@
-"""The operator's door: metrics, health, topics. HTTP on loopback, whatever the other doors bind to.
+"""The operator's door: metrics, health, topics, users. HTTP on loopback, whatever the other doors
+bind to. Who may use it is in `admin_access.py`; users and permissions are in `admin_users.py`.
 
 Rules against web pages that a browser on this machine happens to show: the `Host` header must
 name loopback (DNS rebinding), and what changes something must carry the header `X-PolyMQ-Admin`,
@@ -16,7 +17,10 @@ from urllib.parse import urlsplit
 import prometheus_client
 from aiohttp import web
 
-from broker.port import BrokerPort, Durability, Position, Reason, Refused, StorageFailed, TopicInfo
+from broker.engine import Engine
+from broker.port import Durability, Position, Reason, Refused, StorageFailed, TopicInfo
+from polymq.admin_access import Access
+from polymq.admin_users import UserHandlers
 from polymq.errors import ExitCode, Failure, bind_problem
 from polymq.metrics import metrics_route
 from polymq.ports import ADMIN_HEADER, ADMIN_HOST
@@ -51,7 +55,8 @@ class AdminServer:
     """Serves operators and their tools.
 
     Args:
-        port: the engine.
+        engine: what is administered.
+        token: the operator's (`admin_access.py`).
         registry: what `/metrics` shows.
         health: the values of `/health`; `status` is `ok` or says what is wrong.
     """
@@ -59,20 +64,25 @@ class AdminServer:
     def __init__(
         self,
         *,
-        port: BrokerPort,
+        engine: Engine,
+        token: str,
         registry: prometheus_client.CollectorRegistry,
         health: Callable[[], dict[str, Any]],
     ) -> None:
-        self._port = port
+        self._port = engine
+        self._access = Access(port=engine, admission=engine.admission, token=token)
+        self._users = UserHandlers(engine, self._committed)
         self._registry = registry
         self._health = health
         self._runner: web.AppRunner | None = None
         self._waiting: set[asyncio.Future[None]] = set()  # requests whose change is not on disk
-        port.when_storage_fails(self._storage_failed)
+        engine.when_storage_fails(self._storage_failed)
 
     async def start(self, port: int) -> int:
         """Listen; returns the bound port. Raises Failure."""
-        app = web.Application(client_max_size=BODY_BYTES_MAX, middlewares=[_guard, _translate])
+        app = web.Application(
+            client_max_size=BODY_BYTES_MAX, middlewares=[_guard, _translate, self._let_in]
+        )
         app.add_routes(
             [
                 metrics_route(self._registry),
@@ -82,6 +92,7 @@ class AdminServer:
                 web.put("/topics/{name}", self._put_topic),
                 web.patch("/topics/{name}", self._patch_topic),
                 web.delete("/topics/{name}", self._delete_topic),
+                *self._users.routes(),
             ]
         )
         self._runner = web.AppRunner(app, access_log=None, handle_signals=False)
@@ -100,6 +111,11 @@ class AdminServer:
         if self._runner is not None:
             await self._runner.cleanup()
             self._runner = None
+
+    @web.middleware
+    async def _let_in(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        await self._access.check(request)
+        return await handler(request)
 
     # --- handlers -------------------------------------------------------------------------
 
@@ -208,7 +224,10 @@ async def _translate(request: web.Request, handler: Handler) -> web.StreamRespon
     try:
         return await handler(request)
     except Refused as error:
-        return _problem(STATUS[error.reason], error.text)
+        response = _problem(STATUS[error.reason], error.text)
+        if response.status == 401:
+            response.headers["WWW-Authenticate"] = 'Basic realm="polymq admin"'
+        return response
     except StorageFailed as error:
         return _problem(503, str(error))
 

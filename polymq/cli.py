@@ -16,6 +16,7 @@ import click
 from polymq import program_version
 from polymq.cli_client import message, topic
 from polymq.cli_options import config_option, setting_flag, settings_from
+from polymq.cli_users import permission, user
 from polymq.errors import ExitCode
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -35,7 +36,7 @@ def polymq() -> None:
 @config_option
 @setting_flag("--host", "server.host", "Address to listen on.")
 @setting_flag("--data-directory", "server.data_directory", "Where messages are kept.")
-@setting_flag("--allow-insecure", "server.allow_insecure", "Allow a host beyond loopback.")
+@setting_flag("--allow-insecure", "server.allow_insecure", "Without users: let everybody in.")
 @setting_flag("--mqtt-port", "mqtt.port", "Port for MQTT.")
 @setting_flag("--amqp-port", "amqp.port", "Port for AMQP.")
 @setting_flag("--http-port", "http.port", "Port for CloudEvents over HTTP.")
@@ -137,6 +138,8 @@ def sink(
 
 polymq.add_command(topic)
 polymq.add_command(message)
+polymq.add_command(user)
+polymq.add_command(permission)
 
 if __name__ == "__main__":
     sys.exit("run `python -m polymq`")

@@ -10,18 +10,21 @@ from typing import Any
 
 import click
 
-from polymq.cli_options import config_option, setting_flag, settings_from
+from polymq.cli_access import as_options, credentials, operator_credentials
+from polymq.cli_options import config_option, data_flag, settings_from
 from polymq.client import AdminClient, MessageReader, StoredMessage, publish
 from polymq.errors import ExitCode
 from polymq.ports import Ports, find_ports
 
-data_flag = setting_flag(
-    "--data-directory", "server.data_directory", "Data directory of the server to talk to."
-)
-
 
 def _ports(options: dict[str, Any]) -> Ports:
     return find_ports(settings_from(options))
+
+
+def _admin(options: dict[str, Any]) -> AdminClient:
+    named = credentials(options)
+    settings = settings_from(options)
+    return AdminClient(find_ports(settings), operator_credentials(settings, named))
 
 
 @click.group()
@@ -35,10 +38,11 @@ def topic() -> None:
 @topic.command("list")
 @config_option
 @data_flag
+@as_options
 @click.option("--json", "as_json", is_flag=True, help="One JSON document.")
 def topic_list(as_json: bool, **options: Any) -> int:
     """List all topics with how many messages each holds."""
-    topics = AdminClient(_ports(options)).topics()
+    topics = _admin(options).topics()
     if as_json:
         click.echo(json.dumps(topics, ensure_ascii=False))
         return ExitCode.OK
@@ -53,6 +57,7 @@ def topic_list(as_json: bool, **options: Any) -> int:
 @topic.command("create")
 @config_option
 @data_flag
+@as_options
 @click.argument("name")
 @click.option(
     "--queues",
@@ -69,7 +74,7 @@ def topic_create(name: str, queue_count: int, settings: tuple[str, ...], **optio
     Nothing happens if it is there already: `polymq topic set` changes settings.
     """
     chosen = _assignments(settings)
-    created = AdminClient(_ports(options)).create_topic(name, queue_count, chosen)
+    created = _admin(options).create_topic(name, queue_count, chosen)
     click.echo(f"Topic {name} {'created' if created else 'was there already'}.")
     return ExitCode.OK
 
@@ -77,6 +82,7 @@ def topic_create(name: str, queue_count: int, settings: tuple[str, ...], **optio
 @topic.command("set")
 @config_option
 @data_flag
+@as_options
 @click.argument("name")
 @click.argument("settings", nargs=-1, required=True, metavar="KEY=VALUE...")
 def topic_set(name: str, settings: tuple[str, ...], **options: Any) -> int:
@@ -88,18 +94,19 @@ def topic_set(name: str, settings: tuple[str, ...], **options: Any) -> int:
 
     Example: polymq topic set sensors retention_seconds=86400
     """
-    _show_settings(AdminClient(_ports(options)).set_topic(name, _assignments(settings)))
+    _show_settings(_admin(options).set_topic(name, _assignments(settings)))
     return ExitCode.OK
 
 
 @topic.command("show")
 @config_option
 @data_flag
+@as_options
 @click.argument("name")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document.")
 def topic_show(name: str, as_json: bool, **options: Any) -> int:
     """Show the queues of topic NAME, which offsets they hold, and its settings."""
-    value = AdminClient(_ports(options)).topic(name)
+    value = _admin(options).topic(name)
     if as_json:
         click.echo(json.dumps(value, ensure_ascii=False))
         return ExitCode.OK
@@ -128,11 +135,12 @@ def _show_settings(topic_value: dict[str, Any]) -> None:
 @topic.command("delete")
 @config_option
 @data_flag
+@as_options
 @click.argument("name")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 def topic_delete(name: str, yes: bool, **options: Any) -> int:
     """Delete topic NAME with all its messages."""
-    client = AdminClient(_ports(options))
+    client = _admin(options)
     value = client.topic(name)
     if not yes:
         click.confirm(
@@ -151,6 +159,7 @@ def message() -> None:
 @message.command("publish")
 @config_option
 @data_flag
+@as_options
 @click.argument("topic")
 @click.argument("tag")
 @click.argument("body", required=False)
@@ -174,6 +183,7 @@ def message_publish(
 
     Example: polymq message publish sensors room1.temp 21.5
     """
+    named = credentials(options)
     data = sys.stdin.buffer.read() if body is None else body.encode("utf-8", "surrogateescape")
     publish(
         _ports(options),
@@ -183,6 +193,7 @@ def message_publish(
         content_type=content_type,
         identity=identity,
         source=source,
+        credentials=named,
     )
     click.echo(f"{len(data):,} bytes are stored in {topic}.", err=True)
     return ExitCode.OK

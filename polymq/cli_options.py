@@ -41,6 +41,11 @@ def setting_flag(flag: str, key: str, text: str) -> Callable[[Command], Command]
     )
 
 
+data_flag = setting_flag(
+    "--data-directory", "server.data_directory", "Data directory of the server to talk to."
+)
+
+
 def settings_from(options: dict[str, Any]) -> Settings:
     """The settings of a command: its flags, then environment, file and defaults."""
     flags: dict[str, dict[str, Any]] = {}

@@ -31,43 +31,63 @@ TAG_PROPERTY: Final = "TAGS"
 PRINTED_BYTES_MAX: Final = 4096
 
 
-class AdminClient:
-    """Asks the operator's door of a server. Every method raises Failure."""
+_CHANGES: Final = {ADMIN_HEADER: "cli"}
 
-    def __init__(self, ports: Ports) -> None:
+
+class OperatorDoor:
+    """Asks the operator's door of a server. Every method raises Failure.
+
+    Args:
+        credentials: value of the Authorization header, for a server that has users.
+    """
+
+    def __init__(self, ports: Ports, credentials: str | None) -> None:
         self._port = _open_port(ports.admin, "admin")
+        self._headers = {} if credentials is None else {"Authorization": credentials}
+
+    def request(self, method: str, path: str, body: object = None) -> tuple[int, bytes]:
+        """Status and content of a good answer. A body is sent as JSON."""
+        raw = None if body is None else json.dumps(body).encode()
+        headers = self._headers | (_CHANGES if method != "GET" else {})
+        return _request(ADMIN_HOST, self._port, method, path, raw, headers)
+
+    def ask(self, method: str, path: str, body: object = None) -> dict[str, Any]:
+        """A good answer's JSON value."""
+        answer: dict[str, Any] = json.loads(self.request(method, path, body)[1])
+        return answer
+
+
+class AdminClient:
+    """Topics of a server. Every method raises Failure.
+
+    Args:
+        credentials: see `OperatorDoor`.
+    """
+
+    def __init__(self, ports: Ports, credentials: str | None = None) -> None:
+        self._door = OperatorDoor(ports, credentials)
 
     def topics(self) -> list[dict[str, Any]]:
         """All topics."""
-        topics: list[dict[str, Any]] = self._ask("GET", "/topics")["topics"]
+        topics: list[dict[str, Any]] = self._door.ask("GET", "/topics")["topics"]
         return topics
 
     def topic(self, name: str) -> dict[str, Any]:
         """One topic."""
-        return self._ask("GET", _path(name))
+        return self._door.ask("GET", _path(name))
 
     def create_topic(self, name: str, queue_count: int, settings: Mapping[str, str]) -> bool:
         """Create; False if it was there already, and then nothing of it changes."""
         path = f"{_path(name)}?{urlencode({'queues': queue_count, **settings})}"
-        return _request(ADMIN_HOST, self._port, "PUT", path, headers=_CHANGES)[0] == 201
+        return self._door.request("PUT", path)[0] == 201
 
     def set_topic(self, name: str, settings: Mapping[str, str]) -> dict[str, Any]:
         """Change settings; the topic as it is then."""
-        path = f"{_path(name)}?{urlencode(settings)}"
-        content = _request(ADMIN_HOST, self._port, "PATCH", path, headers=_CHANGES)[1]
-        changed: dict[str, Any] = json.loads(content)
-        return changed
+        return self._door.ask("PATCH", f"{_path(name)}?{urlencode(settings)}")
 
     def delete_topic(self, name: str) -> None:
         """Delete with all messages."""
-        _request(ADMIN_HOST, self._port, "DELETE", _path(name), headers=_CHANGES)
-
-    def _ask(self, method: str, path: str) -> dict[str, Any]:
-        answer: dict[str, Any] = json.loads(_request(ADMIN_HOST, self._port, method, path)[1])
-        return answer
-
-
-_CHANGES: Final = {ADMIN_HEADER: "cli"}
+        self._door.request("DELETE", _path(name))
 
 
 def publish(
@@ -79,8 +99,13 @@ def publish(
     content_type: str | None,
     identity: str | None,
     source: str,
+    credentials: str | None = None,
 ) -> None:
-    """Publish one event in binary mode; returns when it is stored. Raises Failure."""
+    """Publish one event in binary mode; returns when it is stored. Raises Failure.
+
+    Args:
+        credentials: value of the Authorization header, for a server that has users.
+    """
     headers = {
         "ce-specversion": "1.0",
         "ce-id": _header(identity or str(uuid.uuid4())),
@@ -89,6 +114,8 @@ def publish(
     }
     if content_type is not None:
         headers["Content-Type"] = content_type
+    if credentials is not None:
+        headers["Authorization"] = credentials
     _request(ports.host, _open_port(ports.http, "HTTP"), "POST", _path(topic), body, headers)
 
 

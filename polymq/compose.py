@@ -31,15 +31,16 @@ from core_log.store import Store
 from net.connection import Context
 from net.listener import CannotListen
 from polymq.admin import AdminServer
+from polymq.admin_access import remove_token, write_token
 from polymq.doctor import kernel_forms
 from polymq.doors import DOORS, Door
 from polymq.errors import ExitCode, Failure
 from polymq.logs import logger
 from polymq.metrics import Probe, make_registry
 from polymq.ports import Ports
-from polymq.settings import Settings
+from polymq.settings import Settings, is_loopback
 from polymq.upkeep import Upkeep
-from polymq.workers import READERS_COUNT, Workers
+from polymq.workers import HASHERS_COUNT, READERS_COUNT, Workers
 
 STORE_DIRECTORY: Final = "store"
 STATE_FILE: Final = "state.db"
@@ -136,10 +137,12 @@ class Node:
         self._stack.append(savers.close)
         watchers = Workers(loop, name="polymq-disk", count=1)  # never behind a long saving
         self._stack.append(watchers.close)
+        hashers = Workers(loop, name="polymq-hasher", count=HASHERS_COUNT)
+        self._stack.append(hashers.close)
         context = Context(loop)
         self._stack.append(context.close)
         try:
-            self._engine = self._make_engine(context, workers)
+            self._engine = self._make_engine(context, workers, hashers)
         except StoreError as error:
             raise Failure(_code_of(error), str(error)) from error
         self._engine.when_storage_fails(self._storage_failed)
@@ -151,6 +154,7 @@ class Node:
             topics=len(self._engine.topics()),
             folded_records=self._engine.folded_count,
         )
+        self._say_who_may_come_in()
         upkeep = Upkeep(
             engine=self._engine,
             store=self._store,
@@ -166,7 +170,7 @@ class Node:
         ports = await self._open_doors(context)
         return Ports(host=settings.server.host, **ports)
 
-    def _make_engine(self, scheduler: Context, readers: Workers) -> Engine:
+    def _make_engine(self, scheduler: Context, readers: Workers, hashers: Workers) -> Engine:
         """Fold the state. Raises StoreError."""
         settings = self._settings
         return Engine(
@@ -177,6 +181,8 @@ class Node:
             new_name=random_name,
             limits=EngineLimits(),
             state_db=StateDb(settings.server.data_directory / STATE_FILE),
+            hashers=hashers,
+            strangers=is_loopback(settings.server.host) or settings.server.allow_insecure,
             topic_defaults=TopicSettings().with_values(settings.topics.model_dump()),
             disk_settings=DiskSettings(
                 reserve_bytes=settings.storage.disk_reserve_bytes,
@@ -184,6 +190,21 @@ class Node:
                 drop_oldest=settings.storage.disk_full_drops_oldest,
             ),
         )
+
+    def _say_who_may_come_in(self) -> None:
+        settings, users = self._settings, self._engine.users.users
+        log = logger("polymq")
+        outside = not is_loopback(settings.server.host)
+        if self._engine.admission.is_open:
+            who = "whoever reaches a port" if outside else "everybody on this machine"
+            tell = log.warning if outside else log.info
+            tell(f"there are no users: {who} may do everything; `polymq user add NAME` ends that")
+        elif not users:
+            log.warning("there are no users: nobody is let in until `polymq user add NAME`")
+        else:
+            log.info("clients have to log in", users=len(users))
+        if outside:
+            log.warning("messages and passwords cross the network unencrypted: there is no TLS yet")
 
     async def stop(self) -> None:
         """Close the doors, save, and undo what `start` did, however far it came."""
@@ -212,7 +233,12 @@ class Node:
         return ports
 
     async def _open_admin(self, registry: CollectorRegistry) -> int:
-        admin = AdminServer(port=self._engine, registry=registry, health=self._health)
+        directory = self._settings.server.data_directory
+        token = write_token(directory)
+        self._stack.append(lambda: remove_token(directory))
+        admin = AdminServer(
+            engine=self._engine, token=token, registry=registry, health=self._health
+        )
         self._stack.append(admin.stop)
         return await admin.start(self._settings.admin.port)
 

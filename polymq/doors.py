@@ -97,6 +97,7 @@ def make_rocketmq(
         context=context,
         limits=limits,
         advertise=settings.rocketmq.advertise or None,
+        user=settings.rocketmq.user,
     )
 
 

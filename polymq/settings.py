@@ -18,7 +18,7 @@ import os
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, Self
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import (
     BaseModel,
@@ -26,7 +26,6 @@ from pydantic import (
     Field,
     IPvAnyNetwork,
     ValidationError,
-    model_validator,
 )
 from pydantic_settings import (
     BaseSettings,
@@ -41,8 +40,11 @@ from polymq.errors import ExitCode, Failure
 
 ENVIRONMENT_PREFIX: Final = "POLYMQ_"
 NESTED: Final = "__"
-NOT_SETTINGS: Final = frozenset({"POLYMQ_KERNELS", "POLYMQ_CONFIG"})
-"""Variables with our prefix that mean something else: the form of the kernels, the file to read."""
+NOT_SETTINGS: Final = frozenset(
+    {"POLYMQ_KERNELS", "POLYMQ_CONFIG", "POLYMQ_USER", "POLYMQ_PASSWORD_FILE"}
+)
+"""Variables with our prefix that mean something else: the form of the kernels, the file to read,
+who asks (`cli_access.py`)."""
 DEFAULT_FILE: Final = Path("polymq.toml")
 KIB: Final = 1024
 MIB: Final = 1024 * KIB
@@ -69,8 +71,9 @@ class ServerSettings(Section):
     )
     allow_insecure: bool = Field(
         default=False,
-        description="Allow a host that other machines can reach. There are no passwords and no "
-        "encryption yet, so whoever reaches a port may read and write everything.",
+        description="While there are no users: let in whoever reaches a port that other machines "
+        "can reach, to read and write everything. Without it such a server lets nobody in before "
+        "its first user is made.",
     )
     data_directory: Path = Field(
         default=Path("data"), description="Where messages and state are kept. Created if missing."
@@ -151,6 +154,11 @@ class RocketmqSettings(Section):
         default="",
         description="HOST:PORT that clients are told to read from. Empty: the address that they "
         "came to, which is wrong only behind a translation of addresses.",
+    )
+    user: str = Field(
+        default="",
+        description="Once there are users: the user whose permissions all readers at this door "
+        "have, since they do not log in. Empty: nobody, who has those of role:anonymous.",
     )
 
 
@@ -276,15 +284,6 @@ class Settings(BaseSettings):
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """Only what `load_settings` has merged: it knows which source a value came from."""
         return (init_settings,)
-
-    @model_validator(mode="after")
-    def _refuse_open_doors(self) -> Self:
-        if not self.server.allow_insecure and not is_loopback(self.server.host):
-            raise ValueError(
-                f"server.host {self.server.host} can be reached from other machines, and there "
-                "are no passwords yet: keep 127.0.0.1, or set server.allow_insecure = true"
-            )
-        return self
 
 
 def is_loopback(host: str) -> bool:

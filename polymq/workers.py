@@ -13,6 +13,9 @@ from typing import Final, TypeVar
 
 T = TypeVar("T")
 
+HASHERS_COUNT: Final = 2
+"""Passwords that are hashed at a time, 16 MiB and 50 ms of a core each: a flood of logins leaves
+the other cores to those who are in."""
 READERS_COUNT: Final = 4
 """History reads at a time: what a disk serves in parallel before reads only wait for each other."""
 

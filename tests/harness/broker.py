@@ -254,9 +254,13 @@ class SpyLink:
         self.publishes: list[tuple[str, bytes, int, int, bool, bool]] = []
         self.pubrels: list[int] = []
         self.over = False
+        self.expelled_for = ""
 
     def credit(self) -> int:
         return self.left
+
+    def expelled(self, why: str) -> None:
+        self.expelled_for = why
 
     def send_publishes(
         self, run: RecordRun, *, qos: int, first_packet_id: int, duplicate: bool, retain: bool

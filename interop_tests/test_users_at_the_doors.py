@@ -1,0 +1,544 @@
+"""Users and permissions from outside: who is let in at each door, what each may do there, and what
+becomes of those who lose a right while they use it."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+
+import pika
+import pika.exceptions
+import pytest
+
+from interop_tests import mqtt_wire as wire
+from interop_tests.conftest import Server
+from interop_tests.people import (
+    PASSWORD,
+    Admin,
+    MqttClient,
+    amqp,
+    basic,
+    http_ask,
+    http_publish,
+    polymq,
+)
+
+BAD_CREDENTIALS, NOT_AUTHORIZED, REFUSED_FILTER = 134, 135, 128
+
+
+@pytest.fixture(scope="module")
+def house(tmp_path_factory):
+    """One server for all tests that do not need one of their own."""
+    directory = tmp_path_factory.mktemp("house")
+    made = Server(directory, {}, {}, (sys.executable, "-m", "polymq"))
+    made.start()
+    Admin(made).add("keeper")  # so that there is always a user
+    yield made
+    made.close(sys.stdout)
+
+
+@pytest.fixture
+def server(house):
+    """The house, with nobody in it but its keeper."""
+    admin = Admin(house)
+    for user in admin.good("GET", "/users")["users"]:
+        if user["name"] != "keeper":
+            admin.good("DELETE", f"/users/{user['name']}")
+    for rule in admin.good("GET", "/permissions")["permissions"]:
+        admin.good("DELETE", "/permissions", rule_body(rule))
+    return house
+
+
+def rule_body(rule: dict) -> dict:
+    return {"subject": rule["subject"], "actions": [rule["action"]], "topic": rule["topic"]}
+
+
+@pytest.fixture
+def people(server):
+    """The operator of the house, with the user ann, who has no rights yet."""
+    admin = Admin(server)
+    admin.add("ann")
+    return admin
+
+
+# --- who is let in ----------------------------------------------------------------------------
+
+WRONG = [
+    (None, None),
+    ("ann", ""),
+    ("ann", "wrong"),
+    ("ann", PASSWORD + "\0"),
+    ("ann", "\0"),
+    ("nobody", PASSWORD),
+    ("", PASSWORD),
+    ("anonymous", ""),
+    ("guest", "guest"),
+]
+
+
+def mqtt_code(server, user: str | None, password: str | None) -> int:
+    """CONNACK's code, by bytes: paho sends no user without a name."""
+    with socket.create_connection((server.host, server.mqtt_port), timeout=10) as connection:
+        raw_user = None if user is None else user.encode()
+        raw_password = None if password is None else password.encode()
+        connection.sendall(wire.connect(client_id="c", user=raw_user, password=raw_password))
+        answer = connection.recv(100)
+        assert answer[:2] == b"\x20\x02", answer
+        return answer[3]
+
+
+def amqp_is_let_in(server, user: str | None, password: str | None) -> bool:
+    """A refusal has to be connection.close 403, as RabbitMQ's."""
+    try:
+        amqp(server, user or "", password or "").close()
+    except pika.exceptions.ProbableAuthenticationError as error:
+        return "403" not in str(error)
+    return True
+
+
+@pytest.mark.parametrize("door", ["mqtt", "amqp", "http"])
+def test_the_matrix_of_wrong_credentials(server, people, door: str) -> None:
+    """Each door times nine ways to be nobody: all refused, each in its protocol's words."""
+    people.add(f"{door}-ann")  # a user for each door: the sixth wrong password would have to wait
+    people.allow(f"{door}-ann", "publish,create", "#")
+    for name, password in WRONG:
+        user = f"{door}-ann" if name == "ann" else name
+        if door == "mqtt":
+            assert mqtt_code(server, user, password) == (5 if user is None else 4), (user, password)
+        elif door == "amqp":
+            assert not amqp_is_let_in(server, user, password), (user, password)
+        else:
+            authorization = None if user is None else basic(user, password or "")
+            status, headers, value = http_ask(
+                server, "POST", "/topics/t", b"x", authorization, **{"Content-Type": "text/plain"}
+            )
+            assert status == 401, (user, password)
+            assert headers["www-authenticate"].startswith("Basic")
+            assert headers["content-type"] == "application/problem+json"
+            assert value["status"] == 401
+    assert [e for e in server.log_events() if e["event"] == "login failed"]
+
+
+def test_the_rocketmq_door_has_no_login_and_gives_nobody_nothing(server, people) -> None:
+    people.allow("ann", "publish,create", "t.#")
+    assert http_publish(server, "t", "x", b"1", basic("ann")) == 204
+    read = polymq(server, "message", "read", "t")
+    assert read.returncode == 1
+    assert "may not subscribe t.#" in read.stderr
+
+
+def test_the_right_password_opens_every_door(server, people) -> None:
+    people.allow("ann", "publish,create,subscribe", "#")
+    assert mqtt_code(server, "ann", PASSWORD) == 0
+    amqp(server).close()
+    assert http_publish(server, "t", "x", b"1", basic("ann")) == 204
+    raw = basic("ann").removeprefix("Basic ")
+    assert http_publish(server, "t", "x", b"1", f"Bearer {raw}") == 204
+    assert http_publish(server, f"t?access_token={raw}", "x", b"1") == 204
+
+
+def test_a_client_that_sends_ahead_of_its_login_is_served_in_order(server, people) -> None:
+    """All in one packet: nothing is lost, and nothing is answered before CONNACK."""
+    people.allow("ann", "publish,create,subscribe", "#")
+    with socket.create_connection((server.host, server.mqtt_port), timeout=10) as connection:
+        connection.sendall(
+            wire.connect(client_id="c", user=b"ann", password=PASSWORD.encode())
+            + wire.subscribe(1, ("a/b", 0))
+            + wire.publish("a/b", b"body", qos=1, packet_id=2)
+        )
+        data = b""
+        while len(data) < 4 + 5 + 4 + 11:
+            data += connection.recv(100)
+    assert data[:9] == b"\x20\x02\x00\x00" + b"\x90\x03\x00\x01\x00"
+    assert b"\x40\x02\x00\x02" in data
+    assert b"\x00\x03a/bbody" in data
+
+
+def test_a_rule_for_anonymous_lets_clients_without_a_name_in(server, people) -> None:
+    people.allow("role:anonymous", "publish,create", "news.#")
+    assert mqtt_code(server, None, None) == 0
+    assert http_publish(server, "news", "x", b"1") == 204
+    assert http_publish(server, "orders", "x", b"1") == 403
+
+
+def test_the_first_user_ends_the_connections_of_those_who_did_not_log_in(start_server) -> None:
+    server = start_server()
+    client = MqttClient(server)
+    assert client.code == 0
+    connection = amqp(server, "guest", "guest")
+    Admin(server).add("ann")
+    assert client.is_told_to_go()
+    with pytest.raises(pika.exceptions.AMQPConnectionError) as caught:
+        connection.process_data_events(10)
+    assert "320" in str(caught.value)
+    client.close()
+
+
+def test_a_server_that_others_can_reach_lets_nobody_in_before_its_first_user(start_server) -> None:
+    server = start_server(**{"server.host": "0.0.0.0"})
+    server.host = "127.0.0.1"
+    assert mqtt_code(server, None, None) == 5
+    assert not amqp_is_let_in(server, "guest", "guest")
+    assert http_publish(server, "t", "x", b"1") == 401
+    said = " ".join(server.log_lines())
+    assert "nobody is let in until" in said
+    assert "unencrypted" in said
+    assert polymq(server, "user", "add", "ann", "--role", "admin", text=f"{PASSWORD}\n").stdout == (
+        "User ann added.\n"
+    )
+    assert http_publish(server, "t", "x", b"1", basic("ann")) == 204
+
+
+# --- what they may do -------------------------------------------------------------------------
+
+
+def test_mqtt_says_no_in_its_own_way(server, people) -> None:
+    """SUBACK 0x80; a refused PUBLISH with QoS closes, one without is dropped."""
+    people.allow("ann", "publish,create,subscribe", "a.#")
+    client = MqttClient(server, "ann")
+    assert client.subscribe("a/#") == 1
+    assert client.subscribe("b/#") == REFUSED_FILTER
+    assert client.subscribe("#") == REFUSED_FILTER
+    client.publish("b/x", b"unseen", qos=0)
+    assert client.publish("a/x", b"seen")
+    assert client.next() == ("a/x", b"seen")
+    assert not client.publish("b/x", b"refused")
+    assert client.is_told_to_go()
+    client.close()
+
+
+def test_a_will_is_checked_when_it_is_left_and_when_it_is_sent(server, people) -> None:
+    people.allow("ann", "subscribe,publish,create", "wills.#")
+    assert MqttClient(server, "ann", will="orders/x").code == NOT_AUTHORIZED
+    watcher = MqttClient(server, "ann", client_id="watcher")
+    watcher.subscribe("wills/#")
+    for expected in (True, False):
+        client = MqttClient(server, "ann", will=f"wills/{expected}")
+        assert client.code == 0
+        if not expected:
+            people.deny("ann", "publish", "wills.False")
+        client.client.socket().shutdown(socket.SHUT_RDWR)  # without DISCONNECT
+        client.client.loop_stop()
+    assert watcher.next() == ("wills/True", b"gone")
+    assert watcher.publish("wills/last", b"")
+    assert watcher.next() == ("wills/last", b"")
+    watcher.close()
+
+
+def test_amqp_says_no_with_403_on_the_channel(server, people) -> None:
+    people.allow("ann", "create,subscribe,publish", "mine")
+    connection = amqp(server)
+    for operation in (
+        lambda channel: channel.queue_declare("theirs"),
+        lambda channel: channel.exchange_declare("theirs", "topic"),
+        lambda channel: channel.queue_bind("mine", "amq.topic", "orders.#"),
+        lambda channel: channel.basic_get("theirs"),
+        lambda channel: channel.queue_delete("theirs"),
+    ):
+        channel = connection.channel()
+        channel.queue_declare("mine")
+        with pytest.raises(pika.exceptions.ChannelClosedByBroker) as caught:
+            operation(channel)
+        assert caught.value.reply_code == 403
+        assert "'ann' may not" in caught.value.reply_text
+    channel = connection.channel()
+    channel.confirm_delivery()
+    channel.basic_publish("", "mine", b"1")
+    with pytest.raises(pika.exceptions.ChannelClosedByBroker) as caught:
+        channel.basic_publish("amq.topic", "orders.eu", b"2")
+    assert caught.value.reply_code == 403
+    channel = connection.channel()
+    assert channel.basic_get("mine", auto_ack=True)[2] == b"1"
+    connection.close()
+
+
+def test_http_says_no_with_403_and_shows_what_may_be_seen(server, people) -> None:
+    people.add("bob")
+    people.allow("ann", "publish,create,subscribe", "seen.#")
+    people.allow("bob", "subscribe", "seen.#")
+    people.allow("bob", "subscribe", "unseen.#")
+    assert http_publish(server, "seen", "x", b"1", basic("ann")) == 204
+    assert http_publish(server, "unseen", "x", b"1", basic("ann")) == 403
+
+    def put(user: str, name: str, topic: str, **config: object) -> int:
+        body = json.dumps({"topic": topic, "config": config}).encode()
+        return http_ask(server, "PUT", f"/subscriptions/{name}", body, basic(user))[0]
+
+    assert put("ann", "s1", "seen") == 201
+    assert put("ann", "s2", "unseen") == 403
+    assert put("ann", "s3", "seen", deadLetterTopic="unseen") == 403
+    assert put("bob", "sb", "unseen") == 201
+    # What bob may read he may see, and what is ann's he may not change.
+    assert put("bob", "s1", "seen") == 403
+    assert http_ask(server, "DELETE", "/subscriptions/s1", None, basic("bob"))[0] == 403
+    listed = {
+        user: [one["id"] for one in http_ask(server, "GET", "/subscriptions", None, basic(user))[2]]
+        for user in ("ann", "bob")
+    }
+    assert listed == {"ann": ["s1"], "bob": ["s1", "sb"]}
+    assert http_ask(server, "GET", "/subscriptions/sb", None, basic("ann"))[0] == 403
+    receive = "/topics/unseen/subscriptions/sb:receive?maxWaitTime=0"
+    assert http_ask(server, "POST", receive, None, basic("ann"))[0] == 403
+    assert http_ask(server, "POST", receive, None, basic("bob"))[0] == 200
+
+
+def test_readers_by_offset_have_the_rights_of_the_configured_user(start_server) -> None:
+    server = start_server(**{"rocketmq.user": "lake"})
+    people = Admin(server)
+    people.add("lake")
+    people.add("ann")
+    people.allow("ann", "publish,create", "#")
+    people.allow("lake", "subscribe", "open.#")
+    for topic in ("open", "closed"):
+        assert http_publish(server, topic, "x", b"body", basic("ann")) == 204
+    read = polymq(server, "message", "read", "open", "--format", "body")
+    assert read.stdout == "body"
+    read = polymq(server, "message", "read", "closed")
+    assert read.returncode == 1
+    assert "may not subscribe closed.#" in read.stderr
+
+
+# --- revoking ---------------------------------------------------------------------------------
+
+
+def test_an_mqtt_subscriber_that_loses_its_right_is_closed(server, people) -> None:
+    """And gets nothing that came after; what it may still have waits for it."""
+    people.add("root", "admin")
+    people.allow("ann", "subscribe", "a.#")
+    people.allow("ann", "subscribe", "b.#")
+    client = MqttClient(server, "ann", client_id="c", clean=False)
+    client.subscribe("a/#")
+    client.subscribe("b/#")
+    root = MqttClient(server, "root")
+    root.publish("b/x", b"1")
+    assert client.next() == ("b/x", b"1")
+    people.deny("ann", "subscribe", "b.#")
+    assert client.is_told_to_go()
+    client.close()
+    root.publish("b/x", b"2")
+    root.publish("a/x", b"3")
+    again = MqttClient(server, "ann", client_id="c", clean=False)
+    assert again.next() == ("a/x", b"3")
+    assert again.subscribe("b/#") == REFUSED_FILTER
+    root.publish("b/x", b"4")
+    root.publish("a/x", b"5")
+    assert again.next() == ("a/x", b"5")
+    again.close()
+    root.close()
+
+
+def test_an_mqtt_publisher_that_loses_its_right_is_refused_at_once(server, people) -> None:
+    people.allow("ann", "publish,create", "a.#")
+    client = MqttClient(server, "ann")
+    assert client.publish("a/x", b"1")
+    people.deny("ann", "publish", "a.x")
+    assert not client.publish("a/x", b"2")
+    client.close()
+
+
+def test_an_amqp_consumer_that_loses_its_right_is_cancelled(server, people) -> None:
+    people.add("root", "admin")
+    people.allow("ann", "subscribe,create", "work")
+    connection = amqp(server)
+    channel = connection.channel()
+    channel.queue_declare("work", durable=True)
+    got: list[bytes] = []
+    cancelled: list[str] = []
+    channel.add_on_cancel_callback(lambda frame: cancelled.append(frame.method.consumer_tag))
+    tag = channel.basic_consume("work", lambda _c, _m, _p, body: got.append(body), auto_ack=True)
+    root = amqp(server, "root").channel()
+    root.confirm_delivery()
+    root.basic_publish("", "work", b"1")
+    while not got:
+        connection.process_data_events(10)
+    people.deny("ann", "subscribe", "work")
+    while not cancelled:
+        connection.process_data_events(10)
+    assert cancelled == [tag]
+    root.basic_publish("", "work", b"2")
+    with pytest.raises(pika.exceptions.ChannelClosedByBroker) as caught:
+        channel.basic_get("work")
+    assert caught.value.reply_code == 403
+    assert got == [b"1"]
+    assert root.basic_get("work")[2] == b"2"
+    connection.close()
+    root.connection.close()
+
+
+def test_an_http_reader_that_loses_its_right_gets_403(server, people) -> None:
+    """Also while its long poll waits."""
+    people.allow("ann", "subscribe,publish,create", "a.#")
+    body = json.dumps({"topic": "a"}).encode()
+    assert http_ask(server, "PUT", "/subscriptions/s", body, basic("ann"))[0] == 201
+    receive = "/topics/a/subscriptions/s:receive?maxWaitTime={}"
+    with socket.create_connection((server.host, server.http_port), timeout=20) as waiting:
+        head = f"POST {receive.format(20)} HTTP/1.1\r\nHost: x\r\nAuthorization: {basic('ann')}\r\n"
+        waiting.sendall(f"{head}Content-Length: 0\r\n\r\n".encode())
+        # A second request, answered, says that the first was taken up.
+        assert http_ask(server, "POST", receive.format(0), None, basic("ann"))[0] == 200
+        people.deny("ann", "subscribe", "a.#")
+        assert http_publish(server, "a", "x", b"secret", basic("ann")) == 204
+        answer = waiting.recv(10_000)
+    assert answer.startswith(b"HTTP/1.1 403"), answer
+    assert b"secret" not in answer
+    assert http_ask(server, "POST", receive.format(0), None, basic("ann"))[0] == 403
+
+
+def test_a_held_pull_that_loses_its_right_gets_no_permission(start_server) -> None:
+    """`message read --follow` reads by held pulls: it ends with the refusal, and prints nothing."""
+    server = start_server(**{"rocketmq.user": "lake"})
+    people = Admin(server)
+    people.add("lake")
+    people.add("root", "admin")
+    people.allow("lake", "subscribe", "a.#")
+    assert http_publish(server, "a", "x", b"1", basic("root")) == 204
+    command = [
+        sys.executable, "-m", "polymq", "message", "read", "a", "--follow", "--format", "body",
+        "--data-directory", str(server.data_directory),
+    ]  # fmt: skip
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
+    ) as reader:
+        assert reader.stdout is not None
+        assert reader.stdout.read(1) == b"1"
+        people.deny("lake", "subscribe", "a.#")
+        http_publish(server, "a", "x", b"2", basic("root"))
+        rest, said = reader.communicate(timeout=30)
+    assert rest == b""
+    assert b"may not subscribe" in said
+    assert reader.returncode == 1
+
+
+@pytest.mark.parametrize("how", ["disable", "delete", "password"])
+def test_connections_end_with_their_user(server, people, how: str) -> None:
+    people.allow("ann", "subscribe", "a.#")
+    client = MqttClient(server, "ann", client_id="c")
+    client.subscribe("a/#")
+    connection = amqp(server)
+    if how == "disable":
+        people.change("ann", disabled=True)
+    elif how == "delete":
+        people.good("DELETE", "/users/ann")
+    else:
+        people.change("ann", password="another")
+    assert client.is_told_to_go()
+    with pytest.raises(pika.exceptions.AMQPConnectionError):
+        connection.process_data_events(10)
+    assert MqttClient(server, "ann").code == BAD_CREDENTIALS
+    client.close()
+
+
+# --- the rest ---------------------------------------------------------------------------------
+
+
+def test_a_session_cannot_be_taken_over_by_another_user(server, people) -> None:
+    people.add("bob")
+    people.allow("ann", "subscribe,publish,create", "a.#")
+    client = MqttClient(server, "ann", client_id="c", clean=False)
+    client.subscribe("a/#")
+    assert MqttClient(server, "bob", client_id="c", clean=False).code == NOT_AUTHORIZED
+    assert MqttClient(server, "bob", client_id="c", clean=True).code == NOT_AUTHORIZED
+    assert client.publish("a/x", b"still here")
+    assert client.next() == ("a/x", b"still here")
+    again = MqttClient(server, "ann", client_id="c", clean=False)  # its own user may
+    assert again.code == 0
+    assert client.is_told_to_go()
+    again.close()
+    client.close()
+
+
+@pytest.mark.parametrize("end", ["stop", "kill"])
+def test_users_and_rules_are_there_after_a_restart(start_server, end: str) -> None:
+    server = start_server()
+    people = Admin(server)
+    people.add("ann")
+    people.allow("ann", "publish,create", "a.#")
+    people.deny("ann", "publish", "a.x")
+    if end == "kill":
+        server.kill()
+    server.restart()
+    assert http_publish(server, "a", "y", b"1", basic("ann")) == 204
+    assert http_publish(server, "a", "x", b"1", basic("ann")) == 403
+    assert http_publish(server, "a", "y", b"1") == 401
+
+
+def test_a_rate_slows_its_user_down_and_loses_nothing(server, people) -> None:
+    """300 messages at 200 in a second, the first 200 for nothing: half a second at least."""
+    people.allow("ann", "publish,create,subscribe", "a.#")
+    people.change("ann", quotas={"messages_per_second": 200, "connections": 2})
+    reader, writer = MqttClient(server, "ann"), MqttClient(server, "ann")
+    assert MqttClient(server, "ann").code == 136  # server unavailable: a quota
+    reader.subscribe("a/#")
+    sent = [writer.client.publish("a/x", b"%d" % number, qos=1) for number in range(300)]
+    for one in sent:
+        one.wait_for_publish(30)
+    assert [int(reader.next()[1]) for _ in range(300)] == list(range(300))
+    reader.close()
+    writer.close()
+
+
+def test_no_secret_is_in_the_logs(start_server) -> None:
+    """Planted: passwords right and wrong, at every door, at the most talkative level."""
+    server = start_server(**{"log.level": "debug"})
+    people = Admin(server)
+    secrets = [f"planted-secret-{number}" for number in range(6)]
+    polymq(server, "user", "add", "ann", text=secrets[0] + "\n")
+    polymq(server, "user", "password", "ann", text=secrets[1] + "\n")
+    people.allow("ann", "publish,create", "a.#")
+    mqtt_code(server, "ann", secrets[2])
+    amqp_is_let_in(server, "ann", secrets[3])
+    http_publish(server, "a", "x", b"1", basic("ann", secrets[4]))
+    http_publish(server, f"a?access_token={basic('ann', secrets[5])[6:]}", "x", b"1")
+    http_publish(server, "a", "x", b"1", basic("ann", secrets[1]))
+    people.ask("PUT", "/users/bob", {"password": secrets[0] + "\0"})
+    token = (server.data_directory / "admin.token").read_text(encoding="ascii").strip()
+    encoded = [basic("ann", secret).removeprefix("Basic ") for secret in secrets]
+    assert server.terminate() == 0
+    said = "\n".join(server.log_lines())
+    assert "login failed" in said
+    for secret in (*secrets, *encoded, token, "scrypt$"):
+        assert secret not in said
+
+
+def test_the_operators_door_asks_who_it_is(server, people) -> None:
+    people.add("root", "admin")
+    people.allow("ann", "admin", "ops")
+    for path in ("/topics", "/users", "/permissions", "/permissions/check"):
+        for authorization, expected in (
+            ("", 401),
+            ("Bearer wrong", 401),
+            (basic("ann", "wrong"), 401),
+            (basic("nobody"), 401),
+            (basic("ann"), 403),
+        ):
+            people.authorization = authorization or "None x"
+            assert people.ask("GET", path)[0] == expected, (path, authorization)
+    people.authorization = basic("ann")
+    assert people.ask("PUT", "/topics/ops")[0] == 201
+    assert people.ask("PUT", "/topics/others")[0] == 403
+    assert people.ask("PUT", "/users/eve", {"password": "x"})[0] == 403
+    assert people.ask("GET", "/health")[0] == 200
+    people.authorization = basic("root")
+    assert people.ask("GET", "/topics")[0] == 200
+
+
+def test_the_commands(start_server) -> None:
+    """The way that the documentation shows: a user, a rule, and what came of it."""
+    server = start_server()
+
+    def run(*arguments: str, text: str | None = None) -> tuple[int, str]:
+        ended = polymq(server, *arguments, text=text)
+        assert "Traceback" not in ended.stderr
+        return ended.returncode, ended.stdout + ended.stderr
+
+    assert run("user", "add", "dev", text=PASSWORD + "\n") == (0, "User dev added.\n")
+    allow = ("permission", "allow", "dev", "publish,create", "devices.{user}.#")
+    assert run(*allow)[1] == (
+        "allow  dev  publish  devices.{user}.#\nallow  dev  create  devices.{user}.#\n"
+    )
+    check = ("permission", "check", "dev", "publish")
+    assert run(*check, "devices/dev/temp")[0] == 0
+    assert run(*check, "orders") == (1, "not allowed: no rule says so\n")
+    assert http_publish(server, "devices", "dev.temp", b"1", basic("dev")) == 204

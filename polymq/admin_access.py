@@ -1,0 +1,113 @@
+"""Who may use the operator's door, once there are users.
+
+Two ways in: a user with the right `admin` (HTTP Basic), or the *operator's token*: random for each
+start, in a file of the data directory that only the server's own account can read. Whoever can read
+that file can read every message beside it, so the token gives nothing away; it is what lets
+`polymq user password NAME` help when a password is lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import binascii
+import hmac
+import os
+import secrets
+from base64 import b64decode
+from pathlib import Path
+from typing import Final
+
+from aiohttp import web
+
+from broker.admission import Admission
+from broker.errors import Reason, Refused
+from broker.port import REST, BrokerPort, Words
+
+TOKEN_FILE: Final = "admin.token"
+TOKEN_BYTES: Final = 32
+OPERATOR: Final = "(operator's token)"
+"""What the audit log calls who came with the token; no user can be called so."""
+OPEN: Final = "(nobody: there are no users)"
+CALLER: Final = web.RequestKey("caller", str)
+_FREE_PATHS: Final = frozenset({"/health", "/metrics"})
+"""Figures without names or contents, which monitoring asks for."""
+
+
+def write_token(directory: Path) -> str:
+    """Make the token of this start; the file is readable by its owner only."""
+    token = secrets.token_urlsafe(TOKEN_BYTES)
+    path = directory / TOKEN_FILE
+    path.unlink(missing_ok=True)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "w", encoding="ascii") as file:
+        file.write(token + "\n")
+    return token
+
+
+def remove_token(directory: Path) -> None:
+    """The server stops: its token is worth nothing any more."""
+    (directory / TOKEN_FILE).unlink(missing_ok=True)
+
+
+def read_token(directory: Path) -> str | None:
+    """The token of the server that uses the directory, if we may read it."""
+    try:
+        return (directory / TOKEN_FILE).read_text(encoding="ascii").strip() or None
+    except (OSError, UnicodeDecodeError):
+        return None
+
+
+class Access:
+    """Lets requests in, or says why not.
+
+    Args:
+        token: the operator's.
+    """
+
+    def __init__(self, *, port: BrokerPort, admission: Admission, token: str) -> None:
+        self._port = port
+        self._admission = admission
+        self._token = token
+
+    async def check(self, request: web.Request) -> None:
+        """Note who asks in `request[CALLER]`. Raises Refused: NOT_AUTHENTICATED, FORBIDDEN."""
+        request[CALLER] = OPEN
+        if request.path in _FREE_PATHS or not self._admission.users.users:
+            return
+        scheme, _, value = request.headers.get("Authorization", "").partition(" ")
+        if scheme.lower() == "bearer":
+            if not hmac.compare_digest(value.encode("utf-8", "replace"), self._token.encode()):
+                raise Refused(Reason.NOT_AUTHENTICATED, "the operator's token is another")
+            request[CALLER] = OPERATOR
+            return
+        principal = await self._principal(request, scheme, value)
+        self._port.for_owner(principal).check_admin(_words(request))
+        request[CALLER] = principal
+
+    async def _principal(self, request: web.Request, scheme: str, value: str) -> str:
+        user: str | None = None
+        password: bytes | None = None
+        if scheme.lower() == "basic":
+            try:
+                name, _, password = b64decode(value.strip(), validate=True).partition(b":")
+                user = name.decode("utf-8", "surrogateescape")
+            except (binascii.Error, ValueError):
+                user, password = "", b""
+        known: asyncio.Future[str | Refused] = asyncio.get_running_loop().create_future()
+
+        def answer(principal: str | Refused) -> None:
+            if not known.done():  # the client may have gone
+                known.set_result(principal)
+
+        self._port.authenticate(user, password, request.remote or "", answer)
+        principal = await known
+        if isinstance(principal, Refused):
+            raise principal
+        return principal
+
+
+def _words(request: web.Request) -> Words:
+    """What the right has to be for: the topic that is named, else everything."""
+    if request.path.startswith("/topics/") and "name" in request.match_info:
+        return (request.match_info["name"],)
+    return (REST,)

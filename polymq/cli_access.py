@@ -1,0 +1,99 @@
+"""Who a command is for a server that has users, and passwords that are typed.
+
+Rules: a password comes from a file, from standard input or from the keyboard, never from the
+command line, where every process of the machine could read it; and it is printed nowhere.
+"""
+
+from __future__ import annotations
+
+import base64
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import click
+
+from polymq.admin_access import read_token
+from polymq.errors import ExitCode, Failure
+from polymq.settings import Settings
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+AS_USER: Final = "as_user"
+AS_PASSWORD_FILE: Final = "as_password_file"
+
+
+def as_options(command: Command) -> Command:
+    """`--as USER` and `--as-password-file FILE`: who asks."""
+    command = click.option(
+        "--as-password-file",
+        AS_PASSWORD_FILE,
+        envvar="POLYMQ_PASSWORD_FILE",
+        type=click.Path(dir_okay=False, path_type=Path),
+        help="File with the password of --as; the keyboard without it.",
+    )(command)
+    return click.option(
+        "--as",
+        AS_USER,
+        metavar="USER",
+        envvar="POLYMQ_USER",
+        help="Ask in the name of this user, if the server has users.",
+    )(command)
+
+
+def credentials(options: dict[str, Any]) -> str | None:
+    """The value of the Authorization header for the user that the options name, if they do."""
+    user, file = options.pop(AS_USER, None), options.pop(AS_PASSWORD_FILE, None)
+    if user is None:
+        return None
+    if file is not None:
+        password = read_password_file(file)
+    elif sys.stdin.isatty():
+        password = click.prompt(f"Password of {user}", hide_input=True, err=True)
+    else:
+        raise Failure(ExitCode.USAGE, f"name a file with {user}'s password: --as-password-file")
+    raw = f"{user}:{password}".encode("utf-8", "surrogateescape")
+    return "Basic " + base64.b64encode(raw).decode()
+
+
+def operator_credentials(settings: Settings, named: str | None) -> str | None:
+    """What the operator's door is told: the named user, else the token of the server that uses
+    this data directory, if we may read it."""
+    if named is not None:
+        return named
+    token = read_token(settings.server.data_directory)
+    return None if token is None else f"Bearer {token}"
+
+
+def read_new_password(file: Path | None) -> str:
+    """A password that is to be set: from the file, from the keyboard (twice), or the first line of
+    standard input. Raises Failure."""
+    if file is not None:
+        return read_password_file(file)
+    if sys.stdin.isatty():
+        password: str = click.prompt(
+            "New password", hide_input=True, confirmation_prompt=True, err=True
+        )
+        return password
+    return _first_line(sys.stdin.buffer.readline(), "standard input")
+
+
+def read_password_file(file: Path) -> str:
+    """The first line of a file. Raises Failure."""
+    try:
+        with file.open("rb") as lines:
+            return _first_line(lines.readline(), str(file))
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise Failure(ExitCode.USAGE, f"cannot read the password in {file}: {reason}") from error
+
+
+def _first_line(line: bytes, where: str) -> str:
+    try:
+        password = line.rstrip(b"\r\n").decode()
+    except UnicodeDecodeError as error:
+        raise Failure(ExitCode.USAGE, f"the password in {where} is not UTF-8") from error
+    if not password:
+        raise Failure(ExitCode.USAGE, f"there is no password in {where}")
+    return password

@@ -1,0 +1,307 @@
+"""`polymq user` and `polymq permission`: commands that talk to a running server."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from polymq.cli_access import as_options, credentials, operator_credentials, read_new_password
+from polymq.cli_options import config_option, data_flag, settings_from
+from polymq.client_users import UserClient
+from polymq.errors import ExitCode
+from polymq.ports import find_ports
+
+ACTIONS: Final = ("publish", "subscribe", "create", "admin")
+
+password_file = click.option(
+    "--password-file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="File whose first line is the user's password. Default: the keyboard, or the first line "
+    "of standard input.",
+)
+
+
+def _client(options: dict[str, Any]) -> UserClient:
+    named = credentials(options)
+    settings = settings_from(options)
+    return UserClient(find_ports(settings), operator_credentials(settings, named))
+
+
+def _subject(text: str) -> str:
+    return "role:anonymous" if text == "anonymous" else text
+
+
+# --- users -------------------------------------------------------------------------------------
+
+
+@click.group()
+def user() -> None:
+    """Make, change and delete users of a running server.
+
+    Once there is a user, every client has to name one and its password, and may do what
+    `polymq permission` allows.
+    """
+
+
+@user.command("add")
+@config_option
+@data_flag
+@as_options
+@click.argument("name")
+@password_file
+@click.option("--role", "roles", multiple=True, help="Give this role. May be repeated.")
+def user_add(name: str, password_file: Path | None, roles: tuple[str, ...], **options: Any) -> int:
+    """Make user NAME. It may do nothing yet, except with the role `admin`: everything.
+
+    Example: polymq user add ann --role admin
+    """
+    client = _client(options)
+    client.add(name, read_new_password(password_file), list(roles))
+    click.echo(f"User {name} added.")
+    return ExitCode.OK
+
+
+@user.command("password")
+@config_option
+@data_flag
+@as_options
+@click.argument("name")
+@password_file
+def user_password(name: str, password_file: Path | None, **options: Any) -> int:
+    """Give user NAME another password. Connections made with the old one end."""
+    client = _client(options)
+    client.change(name, {"password": read_new_password(password_file)})
+    click.echo(f"User {name} has another password.")
+    return ExitCode.OK
+
+
+@user.command("delete")
+@config_option
+@data_flag
+@as_options
+@click.argument("name")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+def user_delete(name: str, yes: bool, **options: Any) -> int:
+    """Delete user NAME with its permissions and its MQTT sessions. Its connections end."""
+    client = _client(options)
+    client.show(name)
+    if not yes:
+        click.confirm(f"Delete user {name}?", abort=True, err=True)
+    client.delete(name)
+    click.echo(f"User {name} deleted.")
+    if not client.all():
+        click.echo("It was the last one: everybody who is let in may do everything again.")
+    return ExitCode.OK
+
+
+@user.command("disable")
+@config_option
+@data_flag
+@as_options
+@click.argument("name")
+def user_disable(name: str, **options: Any) -> int:
+    """Keep user NAME out; its connections end. Nothing of it is deleted."""
+    _client(options).change(name, {"disabled": True})
+    click.echo(f"User {name} is disabled.")
+    return ExitCode.OK
+
+
+@user.command("enable")
+@config_option
+@data_flag
+@as_options
+@click.argument("name")
+def user_enable(name: str, **options: Any) -> int:
+    """Let user NAME in again."""
+    _client(options).change(name, {"disabled": False})
+    click.echo(f"User {name} is enabled.")
+    return ExitCode.OK
+
+
+@user.command("role")
+@config_option
+@data_flag
+@as_options
+@click.argument("name")
+@click.option("--add", "added", multiple=True, metavar="ROLE", help="Give this role.")
+@click.option("--remove", "removed", multiple=True, metavar="ROLE", help="Take this role.")
+def user_role(name: str, added: tuple[str, ...], removed: tuple[str, ...], **options: Any) -> int:
+    """Give roles to user NAME and take others; without options, show those it has."""
+    client = _client(options)
+    if added or removed:
+        body = {"add_roles": list(added), "remove_roles": list(removed)}
+        value = client.change(name, body)
+    else:
+        value = client.show(name)
+    click.echo(f"Roles of {name}: {', '.join(value['roles']) or 'none'}")
+    return ExitCode.OK
+
+
+@user.command("quota")
+@config_option
+@data_flag
+@as_options
+@click.argument("name")
+@click.argument("values", nargs=-1, metavar="[KEY=VALUE]...")
+def user_quota(name: str, values: tuple[str, ...], **options: Any) -> int:
+    """Show or change what user NAME may use: connections, sessions, subscriptions, queues,
+    messages_per_second, bytes_per_second.
+
+    A value is a number, `none` for no bound, or `default`.
+
+    Example: polymq user quota device7 connections=1 messages_per_second=100
+    """
+    client = _client(options)
+    value = client.change(name, {"quotas": _quota_values(values)}) if values else client.show(name)
+    for key, bound in value["quotas"].items():
+        click.echo(f"  {key} = {'none' if bound is None else f'{bound:,}'}")
+    return ExitCode.OK
+
+
+def _quota_values(texts: tuple[str, ...]) -> dict[str, int | str | None]:
+    wanted: dict[str, int | str | None] = {}
+    for text in texts:
+        key, separator, value = text.partition("=")
+        if not separator or not (value.isdecimal() or value in ("none", "default")):
+            raise click.BadParameter(f"write KEY=NUMBER, KEY=none or KEY=default, not {text!r}")
+        wanted[key] = int(value) if value.isdecimal() else None if value == "none" else value
+    return wanted
+
+
+@user.command("list")
+@config_option
+@data_flag
+@as_options
+@click.option("--json", "as_json", is_flag=True, help="One JSON document.")
+def user_list(as_json: bool, **options: Any) -> int:
+    """List all users with their roles."""
+    users = _client(options).all()
+    if as_json:
+        click.echo(json.dumps(users, ensure_ascii=False))
+        return ExitCode.OK
+    if not users:
+        click.echo("There are no users: everybody who is let in may do everything.")
+    width = max((len(value["name"]) for value in users), default=0)
+    for value in users:
+        state = "disabled" if value["disabled"] else "enabled"
+        click.echo(f"{value['name']:<{width}}  {state:<8}  {', '.join(value['roles'])}".rstrip())
+    return ExitCode.OK
+
+
+# --- permissions -------------------------------------------------------------------------------
+
+
+@click.group()
+def permission() -> None:
+    """Say who may do what, and where.
+
+    SUBJECT is a user's name, or `role:` and a role's; `role:anonymous` is who does not log in.
+    ACTIONS are publish, subscribe, create and admin, with commas between them. TOPIC is a pattern:
+    sensors.room1.temp, sensors.*.temp (one word), sensors.# (the rest); {user} and {client_id}
+    stand for the name of who asks. MQTT's notation, sensors/+/temp, is taken as well.
+
+    Nothing is allowed that no rule allows, and a rule that denies wins.
+    """
+
+
+def _actions(text: str) -> list[str]:
+    actions = [one.strip() for one in text.split(",")]
+    for action in actions:
+        if action not in ACTIONS:
+            raise click.BadParameter(f"there is no action {action!r}: use {', '.join(ACTIONS)}")
+    return actions
+
+
+@permission.command("allow")
+@config_option
+@data_flag
+@as_options
+@click.argument("subject")
+@click.argument("actions")
+@click.argument("topic")
+def permission_allow(subject: str, actions: str, topic: str, **options: Any) -> int:
+    """Allow SUBJECT the ACTIONS on TOPIC.
+
+    Example: polymq permission allow role:device publish,create devices.{client_id}.#
+    """
+    return _add("allow", subject, actions, topic, options)
+
+
+@permission.command("deny")
+@config_option
+@data_flag
+@as_options
+@click.argument("subject")
+@click.argument("actions")
+@click.argument("topic")
+def permission_deny(subject: str, actions: str, topic: str, **options: Any) -> int:
+    """Deny SUBJECT the ACTIONS on TOPIC, whatever else allows them. Takes effect at once."""
+    return _add("deny", subject, actions, topic, options)
+
+
+def _add(effect: str, subject: str, actions: str, topic: str, options: dict[str, Any]) -> int:
+    rules = _client(options).add_rules(effect, _subject(subject), _actions(actions), topic)
+    _show_rules(rules)
+    return ExitCode.OK
+
+
+@permission.command("remove")
+@config_option
+@data_flag
+@as_options
+@click.argument("subject")
+@click.argument("actions")
+@click.argument("topic")
+def permission_remove(subject: str, actions: str, topic: str, **options: Any) -> int:
+    """Remove what allows or denies SUBJECT the ACTIONS on TOPIC. Takes effect at once."""
+    rules = _client(options).remove_rules(_subject(subject), _actions(actions), topic)
+    click.echo("Removed:")
+    _show_rules(rules)
+    return ExitCode.OK
+
+
+@permission.command("list")
+@config_option
+@data_flag
+@as_options
+@click.argument("subject", required=False)
+@click.option("--json", "as_json", is_flag=True, help="One JSON document.")
+def permission_list(subject: str | None, as_json: bool, **options: Any) -> int:
+    """List all rules, or those of SUBJECT."""
+    rules = _client(options).rules(None if subject is None else _subject(subject))
+    if as_json:
+        click.echo(json.dumps(rules, ensure_ascii=False))
+        return ExitCode.OK
+    if not rules:
+        click.echo("There are no rules: `polymq permission allow SUBJECT ACTIONS TOPIC`.")
+    _show_rules(rules)
+    return ExitCode.OK
+
+
+@permission.command("check")
+@config_option
+@data_flag
+@as_options
+@click.argument("user")
+@click.argument("action", type=click.Choice(ACTIONS), metavar="ACTION")
+@click.argument("topic")
+@click.option("--client-id", help="The MQTT client id, for rules that name it.")
+def permission_check(
+    user: str, action: str, topic: str, client_id: str | None, **options: Any
+) -> int:
+    """Whether USER may do ACTION on TOPIC, and which rule says so. Ends with 1 if not.
+
+    Example: polymq permission check device7 publish devices.d7.temp --client-id d7
+    """
+    found = _client(options).check(user, action, topic, client_id)
+    verdict = "allowed" if found["allowed"] else "not allowed"
+    click.echo(f"{verdict}: {found['rule'] or 'no rule says so'}")
+    return ExitCode.OK if found["allowed"] else ExitCode.FAILED
+
+
+def _show_rules(rules: list[dict[str, Any]]) -> None:
+    for rule in rules:
+        click.echo(f"{rule['effect']:<5}  {rule['subject']}  {rule['action']}  {rule['topic']}")

@@ -1,0 +1,404 @@
+"""Who is let in: passwords, the cache, the price of guessing, and who nobody is."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from broker import passwords
+from broker.port import Reason, Refused
+from broker.users import Users
+from tests.harness.broker import Broker
+from tests.harness.people import PASSWORD, add_user, allow, hash_of, login
+
+WRONG = "user or password is wrong"
+
+
+def refusal(answers: list[str | Refused]) -> Refused:
+    assert len(answers) == 1, answers
+    assert isinstance(answers[0], Refused)
+    return answers[0]
+
+
+# --- passwords ------------------------------------------------------------------------------
+
+
+def test_a_hash_keeps_its_parameters_and_its_salt() -> None:
+    one, other = (passwords.make_hash(b"secret", bytes([salt]) * 16) for salt in (1, 2))
+    assert one.startswith("scrypt$16384$8$1$")
+    assert one != other
+    assert passwords.is_right(b"secret", one)
+    assert not passwords.is_right(b"Secret", one)
+    assert not passwords.is_right(b"", one)
+    assert b"secret" not in one.encode()
+
+
+@pytest.mark.parametrize("password", [b"secret\x00", b"secret\x00\x00", b"secret" * 1000])
+def test_what_only_hmac_takes_for_the_same_is_wrong(password: bytes) -> None:
+    """HMAC pads its key with NULs, so scrypt alone cannot tell `secret` from `secret\\0`."""
+    assert not passwords.is_right(password, hash_of(b"secret"))
+    assert not passwords.is_right(password, hash_of((b"secret" * 1000)[:1024]))
+
+
+@pytest.mark.parametrize(
+    "stored", ["", "x", "scrypt$a$8$1$AA==$AA==", "md5$1$1$1$AA==$AA==", "scrypt$16384$8$1$!$!"]
+)
+def test_a_hash_that_cannot_be_read_is_wrong_for_everybody(stored: str) -> None:
+    assert not passwords.is_right(b"", stored)
+    assert not passwords.is_right(b"secret", stored)
+
+
+def test_a_hash_that_asks_for_much_memory_is_not_followed() -> None:
+    assert not passwords.is_right(b"x", hash_of(b"x").replace("$16384$", "$1073741824$"))
+
+
+@pytest.mark.parametrize("password", [b"", b"a\x00b", b"x" * 1025])
+def test_what_cannot_be_a_password(broker: Broker, password: bytes) -> None:
+    answers: list[str | Refused] = []
+    broker.engine.logins.hash_new(password, bytes(16), answers.append)
+    assert refusal(answers).reason is Reason.BAD_ARGUMENT
+
+
+# --- who nobody is ----------------------------------------------------------------------------
+
+
+def test_without_users_everybody_is_who_they_say(broker: Broker) -> None:
+    assert login(broker, "ann", b"whatever") == ["ann"]
+    assert login(broker, None, None) == ["anonymous"]
+    assert broker.engine.for_principal("ann") is broker.engine
+
+
+def test_the_first_user_closes_the_door(broker: Broker) -> None:
+    """And tells those that came in before it."""
+    told: list[str] = []
+    broker.engine.enter(told.append)
+    add_user(broker, "ann")
+    assert told == ["this server has users from now on: log in"]
+    assert refusal(login(broker, None, None)).reason is Reason.NOT_AUTHENTICATED
+    assert refusal(login(broker, "bob", b"x")).text == WRONG
+    assert login(broker, "ann") == ["ann"]
+    assert broker.engine.for_principal("ann") is not broker.engine
+
+
+def test_a_rule_for_anonymous_lets_nobodies_in(broker: Broker) -> None:
+    add_user(broker, "ann")
+    allow(broker, "role:anonymous", "subscribe", "news.#")
+    assert login(broker, None, None) == ["anonymous"]
+    port = broker.engine.for_principal("anonymous")
+    port.check_read(("news", "x"))
+    with pytest.raises(Refused):
+        port.check_read(("orders",))
+    # Who names a user has to be it, whatever nobodies may.
+    assert refusal(login(broker, "ann", b"wrong")).text == WRONG
+    assert refusal(login(broker, "anonymous", b"")).text == WRONG
+
+
+def test_a_door_to_the_outside_lets_nobody_in_before_there_are_users(tmp_path: Path) -> None:
+    broker = Broker(tmp_path / "data")
+    broker.engine.admission._strangers = False
+    refused = refusal(login(broker, None, None))
+    assert refused.reason is Reason.NOT_AUTHENTICATED
+    assert "polymq user add" in refused.text
+    assert refusal(login(broker, "ann", b"x")).reason is Reason.NOT_AUTHENTICATED
+    with pytest.raises(Refused):
+        broker.engine.for_principal("anonymous").check_read(("a",))
+    add_user(broker, "ann")
+    assert login(broker, "ann") == ["ann"]
+    broker.stop()
+
+
+# --- right and wrong --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("user", ["ann", "nobody", "", "ann\x00", "ANN", "\udcff", "anonymous"])
+@pytest.mark.parametrize(
+    "password", [None, b"", b"\x00", b"wrong", PASSWORD + b"\x00", PASSWORD[:-1], b"x" * 70_000]
+)
+def test_everything_but_the_right_password_is_refused(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch, user: str, password: bytes | None
+) -> None:
+    """The same answer whatever is wrong, and each costs a hash: of the right parameters for who is
+    known, of the same ones for who is not."""
+    hashed: list[str] = []
+    monkeypatch.setattr(passwords, "is_right", lambda _, stored: bool(hashed.append(stored)))
+    add_user(broker, "ann")
+    assert refusal(login(broker, user, password)).text == WRONG
+    assert hashed == [hash_of() if user == "ann" else passwords.UNKNOWN]
+
+
+def test_the_unknown_users_hash_costs_the_same() -> None:
+    assert passwords.UNKNOWN.split("$")[:4] == hash_of().split("$")[:4]
+    assert not passwords.is_right(b"", passwords.UNKNOWN)
+
+
+def test_a_disabled_user_is_as_good_as_unknown(broker: Broker) -> None:
+    add_user(broker, "ann")
+    assert login(broker, "ann") == ["ann"]
+    broker.engine.users.set_disabled("ann", True)
+    assert refusal(login(broker, "ann")).text == WRONG  # also from the cache
+    broker.engine.users.set_disabled("ann", False)
+    assert login(broker, "ann") == ["ann"]
+
+
+# --- the cache ----------------------------------------------------------------------------
+
+
+def test_a_login_is_remembered_for_a_minute_and_dropped_on_change(broker: Broker) -> None:
+    logins = broker.engine.logins
+    add_user(broker, "ann")
+    for _ in range(10):
+        assert login(broker, "ann") == ["ann"]
+    assert logins.hashed_count == 1
+    broker.step(61)
+    login(broker, "ann")
+    assert logins.hashed_count == 2
+    broker.engine.users.set_password("ann", hash_of(b"another"))
+    assert refusal(login(broker, "ann")).text == WRONG
+    assert login(broker, "ann", b"another") == ["ann"]
+    assert not any(PASSWORD in key for key in logins._known)
+
+
+def test_a_name_and_a_password_are_not_run_together(broker: Broker) -> None:
+    """`ann` with `bpw` is not `annb` with `pw`."""
+    add_user(broker, "ann", password=b"bpw")
+    add_user(broker, "annb", password=b"other")
+    assert login(broker, "ann", b"bpw") == ["ann"]
+    assert refusal(login(broker, "annb", b"pw")).text == WRONG
+
+
+class SlowHashers:
+    """Threads that work when the test says so."""
+
+    def __init__(self) -> None:
+        self.work: list = []
+
+    def submit(self, read, done) -> None:  # type: ignore[no-untyped-def]
+        self.work.append(lambda: done(read(), None))
+
+    def run(self) -> None:
+        work, self.work = self.work, []
+        for one in work:
+            one()
+
+
+def slow(broker: Broker) -> SlowHashers:
+    hashers = SlowHashers()
+    broker.engine.logins._hashers = hashers
+    return hashers
+
+
+def test_a_fleet_that_comes_back_is_hashed_once(broker: Broker) -> None:
+    add_user(broker, "ann")
+    hashers = slow(broker)
+    waiting = [login(broker, "ann") for _ in range(100)]
+    assert len(hashers.work) == 1
+    hashers.run()
+    assert waiting == [["ann"]] * 100
+
+
+def test_more_logins_than_can_be_hashed_are_told_to_come_again(tmp_path: Path) -> None:
+    broker = Broker(tmp_path / "data", logins_pending_max=3)
+    add_user(broker, "ann")
+    hashers = slow(broker)
+    waiting = [login(broker, "ann", b"%d" % n, f"10.0.0.{n}") for n in range(4)]
+    assert [len(answers) for answers in waiting] == [0, 0, 0, 1]
+    assert refusal(waiting[3]).reason is Reason.LIMIT
+    hashers.run()
+    assert login(broker, "ann") == []
+    hashers.run()
+    broker.stop()
+
+
+def test_a_user_that_changes_while_it_is_hashed_is_not_let_in(broker: Broker) -> None:
+    add_user(broker, "ann")
+    hashers = slow(broker)
+    waiting = login(broker, "ann")
+    broker.engine.users.set_password("ann", hash_of(b"another"))
+    hashers.run()
+    assert refusal(waiting).text == WRONG
+
+
+# --- guessing -----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def fast(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hashes in no time: only how often is of interest."""
+    monkeypatch.setattr(passwords, "is_right", lambda password, _: password == PASSWORD)
+
+
+@pytest.mark.usefixtures("fast")
+def test_the_sixth_guess_of_a_minute_waits_and_each_one_longer(broker: Broker) -> None:
+    add_user(broker, "ann")
+    for number in range(5):
+        assert refusal(login(broker, "ann", b"%d" % number)).text == WRONG
+    for seconds in (1, 2, 4, 8, 16, 32, 60, 60):
+        waiting = login(broker, "ann", b"again")
+        assert waiting == []
+        # Meanwhile others of this address are refused unseen: also with the right password.
+        assert "wait" in refusal(login(broker, "ann")).text
+        broker.step(seconds - 0.5)
+        assert waiting == []
+        broker.step(0.5)
+        assert refusal(waiting).text == WRONG
+    waiting = login(broker, "ann")  # the right one waits as well, and is let in
+    broker.step(60)
+    assert waiting == ["ann"]
+
+
+@pytest.mark.usefixtures("fast")
+def test_guessing_harms_no_other_address_and_no_other_user(broker: Broker) -> None:
+    add_user(broker, "ann")
+    add_user(broker, "bob")
+    for number in range(5):
+        login(broker, "ann", b"%d" % number)
+    assert login(broker, "ann", address="10.0.0.2") == ["ann"]
+    assert login(broker, "bob") == ["bob"]
+
+
+@pytest.mark.usefixtures("fast")
+def test_a_quiet_minute_is_forgiven(broker: Broker) -> None:
+    add_user(broker, "ann")
+    for number in range(5):
+        login(broker, "ann", b"%d" % number)
+    broker.step(61)
+    assert login(broker, "ann") == ["ann"]
+
+
+@pytest.mark.usefixtures("fast")
+def test_a_cached_login_does_not_tell_which_guess_is_right(broker: Broker) -> None:
+    add_user(broker, "ann")
+    assert login(broker, "ann") == ["ann"]
+    for number in range(5):
+        login(broker, "ann", b"%d" % number)
+    assert login(broker, "ann") == []  # it is remembered, and waits all the same
+
+
+@pytest.mark.usefixtures("fast")
+def test_guesses_at_the_same_time_are_counted_too(broker: Broker) -> None:
+    add_user(broker, "ann")
+    hashers = slow(broker)
+    waiting = [login(broker, "ann", b"%d" % number) for number in range(20)]
+    assert len(hashers.work) == 5
+    assert sum(len(answers) for answers in waiting) == 14  # one waits for its turn
+    hashers.run()
+    broker.step(1)
+    hashers.run()
+    assert all(refusal(answers).reason is Reason.NOT_AUTHENTICATED for answers in waiting)
+
+
+@pytest.mark.usefixtures("fast")
+def test_failures_are_kept_for_so_many_only(tmp_path: Path) -> None:
+    broker = Broker(tmp_path / "data", login_failures_kept_max=10)
+    add_user(broker, "ann")
+    for number in range(100):
+        login(broker, f"user{number}", b"x")
+    assert len(broker.engine.logins._failures) == 10
+    broker.stop()
+
+
+# --- the audit log ------------------------------------------------------------------------
+
+
+def test_failures_are_logged_without_secrets_and_without_lines_of_their_own(
+    broker: Broker, caplog: pytest.LogCaptureFixture
+) -> None:
+    add_user(broker, "ann")
+    with caplog.at_level(logging.INFO):
+        login(broker, "ann\nlevel=info event=login", b"s3cret")
+        login(broker, "x" * 10_000, b"s3cret")
+        login(broker, "ann")
+    records = [vars(record) for record in caplog.records if record.name == "polymq.audit"]
+    assert [record["msg"] for record in records] == ["login failed", "login failed", "login"]
+    assert records[0]["user"] == "ann\\nlevel=info event=login"
+    assert records[0]["address"] == "10.0.0.1"
+    assert len(records[1]["user"]) < 300
+    assert "s3cret" not in repr(records)
+    assert PASSWORD.decode() not in repr(records)
+    assert hash_of() not in repr(records)
+
+
+# --- users in the log ---------------------------------------------------------------------
+
+
+def state_of(users: Users) -> object:
+    return users.users, users.rules()
+
+
+@pytest.mark.parametrize("with_state_db", [True, False])
+@pytest.mark.parametrize("end", ["restart", "kill"])
+def test_users_and_rules_are_there_after_a_restart(
+    tmp_path: Path, with_state_db: bool, end: str
+) -> None:
+    broker = Broker(tmp_path / "data", with_state_db=with_state_db)
+    users = broker.engine.users
+    add_user(broker, "ann", "admin", "ops")
+    add_user(broker, "bob")
+    add_user(broker, "eve")
+    users.set_disabled("bob", True)
+    allow(broker, "ann", "publish,create", "fleet.{user}.#")
+    allow(broker, "role:ops", "subscribe", "ops/v1.2/+")
+    allow(broker, "eve", "admin", "#")
+    users.delete("eve")
+    broker.step(1)
+    before = state_of(users)
+    assert len(users.rules()) == 3
+    if end == "restart":
+        broker.restart()
+    else:
+        broker.kill()
+        broker.open()
+    assert state_of(broker.engine.users) == before
+    assert login(broker, "ann") == ["ann"]
+    assert refusal(login(broker, "bob")).text == WRONG
+    broker.engine.for_principal("ann").check_publish("fleet", "ann.x")
+    broker.stop()
+
+
+def test_who_gets_a_deleted_users_name_inherits_nothing(broker: Broker) -> None:
+    add_user(broker, "ann", "ops")
+    allow(broker, "ann", "publish", "#")
+    broker.engine.users.delete("ann")
+    add_user(broker, "ann")
+    with pytest.raises(Refused):
+        broker.engine.for_principal("ann").check_publish("a", None)
+    assert broker.engine.users.rules() == []
+
+
+@pytest.mark.parametrize(
+    "name", ["", "anonymous", "a b", "a:b", "é", "x" * 65, ".a", "a\n", "role:x"]
+)
+def test_names_that_users_cannot_have(broker: Broker, name: str) -> None:
+    with pytest.raises(Refused) as caught:
+        add_user(broker, name)
+    assert caught.value.reason is Reason.BAD_NAME
+
+
+def test_rules_are_for_those_that_there_are(broker: Broker) -> None:
+    """A misspelt name in a rule that denies would otherwise deny nothing."""
+    add_user(broker, "ann")
+    for subject in ("an", "anonymous", "role:", "role:admin", "role:a b"):
+        with pytest.raises(Refused):
+            allow(broker, subject, "publish", "#")
+
+
+def test_there_is_a_bound_on_everything(tmp_path: Path) -> None:
+    limits = {"users_max": 2, "rules_max": 3, "rules_per_subject_max": 2, "roles_per_user_max": 1}
+    broker = Broker(tmp_path / "data", **limits)
+    add_user(broker, "a")
+    add_user(broker, "b")
+    for refused in (
+        lambda: add_user(broker, "c"),
+        lambda: broker.engine.users.set_roles("a", ["x", "y"]),
+    ):
+        with pytest.raises(Refused) as caught:
+            refused()
+        assert caught.value.reason is Reason.LIMIT
+    allow(broker, "a", "publish,subscribe", "x")
+    for subject in ("a", "b"):
+        with pytest.raises(Refused) as caught:
+            allow(broker, subject, "publish,subscribe", "y")
+        assert caught.value.reason is Reason.LIMIT
+    broker.stop()

@@ -1,0 +1,531 @@
+"""The engine as one principal sees it: each operation with and without the right, and the moment
+in which a right is lost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker.permitted import Permitted
+from broker.port import ONE_WORD, REST, BrokerPort, Publishing, Reason, Refused, Session
+from broker.quotas import Pace, Quotas, TokenBucket
+from tests.harness.broker import Broker, SpyConsumer, SpyLink, batch_of
+from tests.harness.people import (
+    add_user,
+    allow,
+    deny,
+    hash_of,
+    port_of,
+    take_back,
+    template_of,
+)
+
+
+@pytest.fixture
+def people(broker: Broker) -> Broker:
+    """A broker with the users ann, who has no rights yet, and root, who may do everything."""
+    add_user(broker, "ann")
+    add_user(broker, "root", "admin")
+    return broker
+
+
+def forbidden(operation: Callable[[], object]) -> str:
+    with pytest.raises(Refused) as caught:
+        operation()
+    assert caught.value.reason is Reason.FORBIDDEN, caught.value.text
+    return caught.value.text
+
+
+def reason_of(operation: Callable[[], object]) -> Reason | None:
+    try:
+        operation()
+    except Refused as error:
+        return error.reason
+    return None
+
+
+def connect(
+    port: BrokerPort, broker: Broker, client: str, *, clean: bool = False, user: str = "ann"
+) -> tuple[Session, SpyLink]:
+    link = SpyLink()
+    session = port.connect_session(client, clean=clean, link=link, principal=user)
+    broker.step()
+    session.resume()
+    broker.step()
+    return session, link
+
+
+def publish(broker: Broker, topic: str, tag: str | None, *bodies: bytes) -> None:
+    """As root, without checks in the way."""
+    broker.publish(broker.template(topic, tag), *bodies)
+    broker.step()
+
+
+def declare(port: BrokerPort, name: str, owner: object = None, **arguments: Any) -> None:
+    port.declare_queue(
+        name, durable=True, exclusive=False, auto_delete=False, arguments=arguments, owner=owner
+    )
+
+
+def test_every_operation_of_the_port_is_checked_or_handed_on_by_choice() -> None:
+    """Who adds an operation to the port has to say here what right it needs."""
+    operations = {name for name in vars(BrokerPort) if not name.startswith("_")}
+    assert operations <= set(vars(Permitted)), operations - set(vars(Permitted))
+
+
+# --- without any right ------------------------------------------------------------------------
+
+
+def nothing(port: BrokerPort, link: SpyLink) -> dict[str, Callable[[], object]]:
+    """Every operation that needs a right, on things that are there."""
+    session = port.connect_session("c", clean=True, link=link, principal="ann")
+    owner = object()
+    return {
+        "route": lambda: port.route("orders", "eu"),
+        "exchange_route": lambda: port.exchange_route("orders", "eu"),
+        "root exchange": lambda: port.exchange_route("amq.topic", "orders.eu"),
+        "default exchange": lambda: port.exchange_route("", "work"),
+        "check_publish": lambda: port.check_publish("orders", None),
+        "every tag": lambda: port.check_publish("orders", None, every_tag=True),
+        "check_read": lambda: port.check_read(("orders",)),
+        "check_admin": lambda: port.check_admin((REST,)),
+        "subscribe": lambda: session.subscribe(("orders", REST), 1),
+        "subscribe to all": lambda: session.subscribe((REST,), 0),
+        "declare_exchange": lambda: port.declare_exchange(
+            "x", type="topic", durable=True, auto_delete=False, internal=False, arguments={}
+        ),
+        "delete_exchange": lambda: port.delete_exchange("orders", if_unused=False),
+        "queue": lambda: port.queue("work", owner=owner),
+        "declare_queue": lambda: declare(port, "work", owner),
+        "delete_queue": lambda: port.delete_queue(
+            "work", if_unused=False, if_empty=False, owner=owner
+        ),
+        "purge_queue": lambda: port.purge_queue("work", owner=owner),
+        "bind_queue": lambda: port.bind_queue("work", "orders", "#", {}, owner=owner),
+        "unbind_queue": lambda: port.unbind_queue("work", "orders", "#", {}, owner=owner),
+        "consume": lambda: port.consume("work", SpyConsumer(), exclusive=False, owner=owner),
+        "get": lambda: port.get("work", lambda *_: None, owner=owner),
+        "declare_subscription": lambda: port.declare_subscription("s", ("orders", REST)),
+        "create_topic": lambda: port.create_topic("new", 1),
+        "set_topic": lambda: port.set_topic("orders", {}),
+        "delete_topic": lambda: port.delete_topic("orders"),
+        "pull": lambda: port.pull(
+            "orders", 0, 0, count_max=1, bytes_max=1, callback=lambda *_: None
+        ),
+    }
+
+
+def test_who_has_no_right_may_do_nothing_and_changes_nothing(people: Broker) -> None:
+    publish(people, "orders", "eu", b"1")
+    declare(people.engine, "work")
+    end = people.store.log.appended
+    for name, operation in nothing(port_of(people, "ann"), SpyLink()).items():
+        assert "'ann' may not" in forbidden(operation), name
+    assert people.store.log.appended == end
+    assert port_of(people, "ann").topics() == []
+
+
+def test_an_admin_may_do_all_of_it(people: Broker) -> None:
+    publish(people, "orders", "eu", b"1")
+    declare(people.engine, "work")
+    port_of(people, "root").bind_queue("work", "orders", "#", {}, owner=None)
+    for operation in nothing(port_of(people, "root"), SpyLink()).values():
+        assert reason_of(operation) is not Reason.FORBIDDEN
+
+
+def test_topics_of_the_broker_are_closed_to_admins_too(people: Broker) -> None:
+    port = port_of(people, "root")
+    for topic in ("RMQ_SYS_POLYMQ_STATE", "SCHEDULE_TOPIC_XXXX", "%DLQ%x"):
+        forbidden(lambda topic=topic: port.route(topic, None))
+        forbidden(lambda topic=topic: port.exchange_route("amq.topic", topic))
+    forbidden(lambda: port.check_read(("RMQ_SYS_POLYMQ_STATE", REST)))
+
+
+# --- publishing -----------------------------------------------------------------------------
+
+
+def test_publishing_where_it_is_allowed(people: Broker) -> None:
+    allow(people, "ann", "publish,create", "fleet.{user}.#")
+    port = port_of(people, "ann")
+    template = template_of(port, "fleet", "ann.temp")
+    assert template.valid
+    port.publish(template, batch_of(b"1", b"2"), 0, 2)
+    people.step()
+    assert people.engine.topic("fleet").max_offsets == (2,)
+    forbidden(lambda: port.route("fleet", "bob.temp"))
+
+
+def test_a_topic_is_made_only_with_the_right_to(people: Broker) -> None:
+    """And an exchange or a queue that was declared is right enough."""
+    allow(people, "ann", "publish", "#")
+    port = port_of(people, "ann")
+    for make in (
+        lambda: port.route("new", "x"),
+        lambda: port.check_publish("new", "x"),
+        lambda: port.exchange_route("amq.topic", "new.x"),
+    ):
+        assert "create" in forbidden(make)
+    assert people.engine.topic("new") is None
+    assert port.exchange_route("", "nowhere") is None
+    people.engine.declare_exchange(
+        "made", type="topic", durable=True, auto_delete=False, internal=False, arguments={}
+    )
+    declare(people.engine, "queue")
+    assert port.exchange_route("made", "x") is not None
+    assert port.exchange_route("", "queue") is not None
+    allow(people, "ann", "create", "new.#")
+    port.route("new", "x")
+
+
+@pytest.mark.parametrize("how", ["deny", "take back", "role", "disable", "delete"])
+def test_a_template_ends_with_the_right(people: Broker, how: str) -> None:
+    """`valid` says so, and a publish with the old one is refused and stores nothing."""
+    people.engine.users.set_roles("ann", ["ops"])
+    allow(people, "role:ops" if how == "role" else "ann", "publish,create", "a.#")
+    port = port_of(people, "ann")
+    template = template_of(port, "a", "x")
+    port.publish(template, batch_of(b"1"), 0, 1)
+    if how == "deny":
+        deny(people, "role:ops", "publish", "a.x")
+    elif how == "take back":
+        take_back(people, "ann", "publish", "a.#")
+    elif how == "role":
+        people.engine.users.set_roles("ann", [])
+    elif how == "disable":
+        people.engine.users.set_disabled("ann", True)
+    else:
+        people.engine.users.delete("ann")
+    assert not template.valid
+    end = people.store.log.appended
+    session, _ = connect(people.engine, people, "c", clean=True)
+    batch = batch_of(b"2")
+    for operation in (
+        lambda: port.publish(template, batch, 0, 1),
+        lambda: port.publish_once(template, batch, 0, session, 1),
+        lambda: port.publish_settling(template, batch, 0, None, 0),  # type: ignore[arg-type]
+        lambda: port.commit_batch(
+            [Publishing(template=template, batch=batch, first=0, last=1)], []
+        ),
+        lambda: port.template(people.engine.route("a", "x"), properties={}),
+    ):
+        forbidden(operation)
+    assert people.store.log.appended == end
+
+
+def test_a_template_that_is_still_allowed_goes_on_after_a_change(people: Broker) -> None:
+    allow(people, "ann", "publish,create", "a.#")
+    port = port_of(people, "ann")
+    template = template_of(port, "a", "x")
+    add_user(people, "bob")
+    assert not template.valid  # a gateway builds it anew
+    port.publish(template, batch_of(b"1"), 0, 1)  # one in the middle of a call need not
+    assert template.valid
+
+
+def test_retained_messages_are_checked_as_publishes(people: Broker) -> None:
+    port = port_of(people, "ann")
+    forbidden(lambda: template_of(port, "a", None, retain=True))
+    allow(people, "ann", "publish,create", "a")
+    port.publish(template_of(port, "a", None, retain=True), batch_of(b"kept"), 0, 1)
+    assert people.engine.retained.count == 1
+
+
+# --- sessions -------------------------------------------------------------------------------
+
+
+def test_a_subscription_needs_the_right_to_all_that_it_matches(people: Broker) -> None:
+    allow(people, "ann", "subscribe", "a.#")
+    deny(people, "ann", "subscribe", "a.secret.#")
+    session, link = connect(port_of(people, "ann"), people, "c", clean=True)
+    session.subscribe(("a", "b", REST), 1)
+    for wanted in (("a", REST), ("a", ONE_WORD), (REST,), ("a", "secret", "x"), ("b",)):
+        forbidden(lambda wanted=wanted: session.subscribe(wanted, 0))
+    publish(people, "a", "b.c", b"seen")
+    publish(people, "a", "secret", b"unseen")
+    assert link.bodies == [b"seen"]
+
+
+def test_a_client_id_in_a_rule_is_the_connections_own(people: Broker) -> None:
+    allow(people, "ann", "subscribe", "devices.{client_id}.#")
+    for client, may in (("d1", True), ("d2", False), ("#", False), ("", False)):
+        port = port_of(people, "ann", client)
+        session = port.connect_session(
+            client or "none", clean=True, link=SpyLink(), principal="ann"
+        )
+        subscribe = lambda session=session: session.subscribe(("devices", "d1", REST), 0)  # noqa: E731
+        if may:
+            subscribe()
+        else:
+            forbidden(subscribe)
+
+
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("qos", [0, 1])
+def test_a_session_that_loses_a_right_is_told_to_go(people: Broker, clean: bool, qos: int) -> None:
+    allow(people, "ann", "subscribe", "a.#")
+    allow(people, "ann", "subscribe", "b.#")
+    session, link = connect(port_of(people, "ann", "c"), people, "c", clean=clean)
+    session.subscribe(("a", REST), qos)
+    session.subscribe(("b", REST), qos)
+    people.step()
+    deny(people, "ann", "subscribe", "c.#")
+    assert link.expelled_for == ""
+    deny(people, "ann", "subscribe", "b.secret")
+    assert link.expelled_for
+
+
+def test_a_resumed_session_has_lost_what_is_not_allowed_any_more(people: Broker) -> None:
+    """Also the messages that waited for it; the rest of it goes on."""
+    allow(people, "ann", "subscribe", "#")
+    session, link = connect(port_of(people, "ann"), people, "c")
+    session.subscribe(("a", REST), 1)
+    session.subscribe(("b", REST), 1)
+    session.subscribe(("d",), 0)
+    people.step()
+    session.disconnect()
+    publish(people, "a", "x", b"1")
+    publish(people, "b", "x", b"2")
+    deny(people, "ann", "subscribe", "b.#")
+    deny(people, "ann", "subscribe", "d")
+    again, link = connect(port_of(people, "ann"), people, "c")
+    assert again.present
+    assert link.bodies == [b"1"]
+    for topic in ("a", "b"):
+        publish(people, topic, "x", b"3")
+    publish(people, "d", None, b"3")
+    assert link.bodies == [b"1", b"3"]
+    people.restart()
+    session = people.engine.sessions.by_client["c"]
+    assert list(session.subscriptions) == [("a", REST)]
+
+
+def test_a_session_belongs_to_its_user(people: Broker) -> None:
+    add_user(people, "bob")
+    allow(people, "ann", "subscribe", "a")
+    session, link = connect(port_of(people, "ann"), people, "c")
+    for clean in (True, False):
+        taken = SpyLink()
+        forbidden(
+            lambda clean=clean, taken=taken: port_of(people, "bob").connect_session(
+                "c", clean=clean, link=taken, principal="bob"
+            )
+        )
+    # Whatever name a gateway gave: it is the port's own that counts.
+    with pytest.raises(Refused):
+        port_of(people, "bob").connect_session("c", clean=True, link=SpyLink(), principal="ann")
+    assert not link.over
+    session.subscribe(("a",), 1)
+    publish(people, "a", None, b"mine")
+    assert link.bodies == [b"mine"]
+
+
+def test_the_sessions_of_a_deleted_user_end(people: Broker) -> None:
+    allow(people, "ann", "subscribe", "a")
+    session, link = connect(port_of(people, "ann"), people, "c")
+    session.subscribe(("a",), 1)
+    connect(port_of(people, "root"), people, "other", user="root")
+    people.step()
+    people.engine.users.delete("ann")
+    assert link.expelled_for
+    people.step()
+    assert set(people.engine.sessions.by_client) == {"other"}
+    assert people.engine.sessions.filters == {}
+    people.restart()
+    assert set(people.engine.sessions.by_client) == {"other"}
+
+
+# --- queues ---------------------------------------------------------------------------------
+
+
+def test_consuming_needs_the_right_to_all_that_the_queue_collects(people: Broker) -> None:
+    publish(people, "orders", "eu", b"0")
+    declare(people.engine, "work")
+    people.engine.bind_queue("work", "orders", "eu.#", {}, owner=None)
+    port = port_of(people, "ann")
+    consume = lambda: port.consume("work", SpyConsumer(), exclusive=False, owner=None)  # noqa: E731
+    allow(people, "ann", "subscribe", "work")
+    assert "orders.eu.#" in forbidden(consume)
+    allow(people, "ann", "subscribe", "orders.eu.#")
+    consume()
+    assert port.queue("work", owner=None).consumer_count == 1
+
+
+@pytest.mark.parametrize("how", ["deny", "disable", "binding"])
+def test_a_consumer_ends_with_the_right(people: Broker, how: str) -> None:
+    allow(people, "ann", "subscribe", "work")
+    declare(people.engine, "work")
+    consumer, roots = SpyConsumer(), SpyConsumer()
+    port_of(people, "ann").consume("work", consumer, exclusive=False, owner=None).ready()
+    publish(people, "work", None, b"1")
+    assert consumer.bodies == [b"1"]
+    port_of(people, "root").consume("work", roots, exclusive=False, owner=None)
+    if how == "deny":
+        deny(people, "ann", "subscribe", "work.#")
+    elif how == "disable":
+        people.engine.users.set_disabled("ann", True)
+    else:
+        publish(people, "orders", "eu", b"")
+        port_of(people, "root").bind_queue("work", "orders", "#", {}, owner=None)
+    assert consumer.gone
+    publish(people, "work", None, b"2", b"3")
+    assert consumer.bodies == [b"1"]
+    assert roots.bodies == [b"2", b"3"]
+    assert not roots.gone
+
+
+def test_a_queue_with_a_made_up_name_needs_the_rights_of_its_bindings_only(people: Broker) -> None:
+    publish(people, "news", "a", b"0")
+    allow(people, "ann", "subscribe", "news.#")
+    port, owner = port_of(people, "ann"), object()
+    info, _ = port.declare_queue(
+        "", durable=False, exclusive=True, auto_delete=True, arguments={}, owner=owner
+    )
+    port.bind_queue(info.name, "news", "#", {}, owner=owner)
+    forbidden(lambda: port.bind_queue(info.name, "amq.topic", "#", {}, owner=owner))
+    consumer = SpyConsumer()
+    port.consume(info.name, consumer, exclusive=False, owner=owner)
+    publish(people, "news", "a", b"1")
+    assert consumer.bodies == [b"1"]
+    take_back(people, "ann", "subscribe", "news.#")
+    assert consumer.gone
+    publish(people, "news", "a", b"2")
+    assert consumer.bodies == [b"1"]
+
+
+def test_dead_letters_are_published_in_the_name_of_who_declares(people: Broker) -> None:
+    publish(people, "secret", "x", b"0")
+    allow(people, "ann", "create,subscribe", "work")
+    port = port_of(people, "ann")
+    arguments = {"x-dead-letter-exchange": "secret", "x-dead-letter-routing-key": "x"}
+    assert "publish secret.x" in forbidden(lambda: declare(port, "work", **arguments))
+    allow(people, "ann", "publish", "secret.#")
+    declare(port, "work", **arguments)
+
+
+def test_topics_that_may_be_read_are_those_that_are_listed(people: Broker) -> None:
+    for topic in ("a", "b"):
+        publish(people, topic, "x", b"1")
+    allow(people, "ann", "subscribe", "a.#")
+    allow(people, "ann", "subscribe", "b.x")
+    port = port_of(people, "ann")
+    assert [info.name for info in port.topics()] == ["a"]
+    got: list[int] = []
+    port.pull("a", 0, 0, count_max=9, bytes_max=999, callback=lambda _, end: got.append(end))
+    assert got == [1]
+    forbidden(lambda: port.pull("b", 0, 0, count_max=9, bytes_max=999, callback=lambda *_: None))
+
+
+# --- connections and quotas -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (lambda users: users.delete("ann"), "deleted"),
+        (lambda users: users.set_disabled("ann", True), "disabled"),
+        (lambda users: users.set_password("ann", hash_of(b"another")), "password"),
+    ],
+)
+def test_connections_end_with_their_user(people: Broker, change: Any, why: str) -> None:
+    told: list[str] = []
+    gone: list[str] = []
+    others: list[str] = []
+    port_of(people, "ann").enter(told.append)
+    port_of(people, "ann").enter(gone.append)()
+    port_of(people, "root").enter(others.append)
+    change(people.engine.users)
+    assert len(told) == 1
+    assert why in told[0]
+    assert gone == others == []
+
+
+def test_quotas_count_what_a_user_has(people: Broker) -> None:
+    """Each at its bound, and again after something has gone."""
+    allow(people, "ann", "subscribe,create", "#")
+    people.engine.users.set_quotas(
+        "ann", Quotas(connections=1, sessions=1, subscriptions=2, queues=1)
+    )
+    port = port_of(people, "ann")
+
+    def limited(operation: Callable[[], object]) -> None:
+        with pytest.raises(Refused) as caught:
+            operation()
+        assert caught.value.reason is Reason.LIMIT
+        assert "'ann' has" in caught.value.text
+
+    leave = port.enter(lambda _: None)
+    limited(lambda: port.enter(lambda _: None))
+    leave()
+    leave()
+    port.enter(lambda _: None)
+
+    session, _ = connect(port, people, "c")
+    limited(lambda: connect(port, people, "c2"))
+    session.subscribe(("a",), 1)
+    clean, _ = connect(port, people, "c3", clean=True)
+    clean.subscribe(("a",), 0)
+    limited(lambda: clean.subscribe(("b",), 0))
+    clean.subscribe(("a",), 1)
+    clean.disconnect()
+    session.subscribe(("b",), 0)
+    limited(lambda: session.subscribe(("d",), 1))
+    session.unsubscribe(("a",))
+    session.subscribe(("d",), 1)
+
+    declare(port, "q")
+    declare(port, "q")
+    limited(lambda: declare(port, "q2"))
+    port.delete_queue("q", if_unused=False, if_empty=False, owner=None)
+    declare(port, "q2")
+    people.restart()
+    assert people.engine.sessions.counts == {"ann": 1}
+    assert people.engine.sessions.subscription_counts == {"ann": 2}
+    assert people.engine.exchanges.counts == {"ann": 1}
+
+
+def test_who_is_ahead_of_its_rate_is_not_read_for_a_while(people: Broker) -> None:
+    """Nothing is refused and nothing is lost: the debt is a pause, of all its connections."""
+    allow(people, "ann", "publish,create", "#")
+    people.engine.users.set_quotas("ann", Quotas(messages_per_second=100))
+    port, other = port_of(people, "ann", "c1"), port_of(people, "ann", "c2")
+    template = template_of(port, "a", None)
+    resumed: list[str] = []
+    port.publish(template, batch_of(*[b"x"] * 100), 0, 100)  # a second's burst
+    assert not port.overloaded(lambda: resumed.append("never"))
+    port.publish(template, batch_of(*[b"x"] * 200), 0, 200)
+    assert port.overloaded(lambda: resumed.append("one"))
+    assert other.overloaded(lambda: resumed.append("other"))
+    people.step(1.9)
+    assert resumed == []
+    people.step(0.2)
+    assert resumed == ["one", "other"]
+    assert not port.overloaded(lambda: resumed.append("never"))
+    assert people.engine.topic("a").max_offsets == (300,)
+    people.engine.users.set_quotas("ann", Quotas(bytes_per_second=1000))
+    port.publish(template_of(port, "a", None), batch_of(b"x" * 5000), 0, 1)
+    assert port.overloaded(lambda: resumed.append("bytes"))
+
+
+def test_a_bucket_pays_its_debt_and_saves_a_second() -> None:
+    bucket = TokenBucket(10, 0.0)
+    bucket.take(30, 0.0)
+    assert bucket.debt_seconds(0.0) == pytest.approx(2.0)
+    assert bucket.debt_seconds(1.5) == pytest.approx(0.5)
+    assert bucket.debt_seconds(100.0) == 0
+    bucket.take(10, 100.0)
+    assert bucket.debt_seconds(100.0) == 0
+    bucket.take(1, 100.0)
+    assert bucket.debt_seconds(100.0) == pytest.approx(0.1)
+    assert bucket.debt_seconds(50.0) == pytest.approx(0.1)  # a clock that was set back
+    assert Pace(Quotas(), 0.0).pause_seconds(0.0) == 0
+
+
+def test_an_open_broker_costs_nothing(tmp_path: Path) -> None:
+    """Without users a client uses the engine itself: no check can be in its way."""
+    broker = Broker(tmp_path / "data")
+    assert port_of(broker, "ann", "client") is broker.engine
+    broker.engine.for_owner("ann").check_read((REST,))
+    broker.stop()

@@ -1,0 +1,66 @@
+"""Users and rules of a `Broker`, without the seconds that hashing many passwords would take."""
+
+from __future__ import annotations
+
+from functools import cache
+
+from broker.passwords import make_hash
+from broker.permissions import Action, Effect, Rule, parse_pattern
+from broker.port import BrokerPort, Refused, Template
+from tests.harness.broker import Broker
+
+PASSWORD = b"correct horse"
+
+
+@cache
+def hash_of(password: bytes = PASSWORD) -> str:
+    return make_hash(password, b"salt" * 4)
+
+
+def add_user(broker: Broker, name: str, *roles: str, password: bytes = PASSWORD) -> None:
+    broker.engine.users.add(name, hash_of(password), roles)
+
+
+def rule(effect: Effect, subject: str, actions: str, topic: str) -> list[Rule]:
+    return [
+        Rule(
+            subject=subject,
+            effect=effect,
+            action=Action(action),
+            pattern=parse_pattern(topic),
+        )
+        for action in actions.split(",")
+    ]
+
+
+def allow(broker: Broker, subject: str, actions: str, topic: str) -> None:
+    for one in rule(Effect.ALLOW, subject, actions, topic):
+        broker.engine.users.add_rule(one)
+
+
+def deny(broker: Broker, subject: str, actions: str, topic: str) -> None:
+    for one in rule(Effect.DENY, subject, actions, topic):
+        broker.engine.users.add_rule(one)
+
+
+def take_back(broker: Broker, subject: str, actions: str, topic: str) -> None:
+    for one in rule(Effect.ALLOW, subject, actions, topic):
+        broker.engine.users.remove_rule(one)
+
+
+def login(
+    broker: Broker, user: str | None, password: bytes | None = PASSWORD, address: str = "10.0.0.1"
+) -> list[str | Refused]:
+    """The answer, as soon as there is one."""
+    answers: list[str | Refused] = []
+    broker.engine.authenticate(user, password, address, answers.append)
+    return answers
+
+
+def port_of(broker: Broker, user: str, client_id: str | None = None) -> BrokerPort:
+    return broker.engine.for_principal(user, client_id)
+
+
+def template_of(port: BrokerPort, topic: str, tag: str | None = None, **options: bool) -> Template:
+    route = port.route(topic, tag)
+    return port.template(route, properties={"PMQ_PROTO": "mqtt", "PMQ_QOS": "1"}, **options)

@@ -1,0 +1,180 @@
+"""`polymq user` and `polymq permission` against a server in the same process: what they print, how
+they end, and where passwords may come from."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import structlog
+
+from polymq import __main__ as program
+from polymq.admin_access import TOKEN_FILE, read_token
+from polymq.serve import run_server
+from polymq.settings import load_settings
+
+PASSWORD = "correct horse"
+READY_SECONDS_MAX = 30
+
+
+class Cli:
+    """Runs commands for one data directory.
+
+    Only standard input and output of the thread that asks are exchanged, one command at a time.
+    """
+
+    def __init__(self, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.directory = directory
+        self._monkeypatch = monkeypatch
+
+    def __call__(self, *arguments: str, text: str = "") -> tuple[int, str]:
+        """Exit code, and what was printed."""
+        said = io.StringIO()
+        with self._monkeypatch.context() as patch:
+            patch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
+            patch.setattr(sys, "stdout", said)
+            patch.setattr(sys, "stderr", said)
+            code = program.run([*arguments, "--data-directory", str(self.directory)])
+        assert "Traceback" not in said.getvalue()
+        return code, said.getvalue()
+
+
+def with_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scenario: Callable[[Cli], None]
+) -> None:
+    """Run the scenario beside a server, which has the main thread because of its signals."""
+    flags: dict[str, dict[str, Any]] = {
+        door: {"port": 0} for door in ("mqtt", "amqp", "http", "rocketmq", "admin")
+    }
+    flags["server"] = {"data_directory": tmp_path / "data", "drain_seconds": 0.2}
+    flags["storage"] = {"segment_bytes": 1024 * 1024}
+    ready_file = tmp_path / "ready.json"
+    failed: list[BaseException] = []
+
+    def beside() -> None:
+        pause = threading.Event()
+        try:
+            for _ in range(READY_SECONDS_MAX * 100):
+                if ready_file.exists():
+                    scenario(Cli(tmp_path / "data", monkeypatch))
+                    return
+                pause.wait(0.01)
+            raise AssertionError("the server is not ready in time")
+        except BaseException as error:  # noqa: BLE001  (it belongs to the test's own thread)
+            failed.append(error)
+        finally:
+            os.kill(os.getpid(), 15)
+
+    thread = threading.Thread(target=beside)
+    thread.start()
+    assert run_server(load_settings(flags=flags), ready_file=ready_file) == 0
+    thread.join()
+    structlog.reset_defaults()
+    if failed:
+        raise failed[0]
+
+
+def test_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    password = tmp_path / "password"
+    password.write_text(PASSWORD + "\n")
+    as_root = ("--as", "root", "--as-password-file", str(password))
+
+    def scenario(run: Cli) -> None:
+        assert run("user", "list")[1].startswith("There are no users")
+        assert run("user", "add", "root", "--role", "admin", text=PASSWORD + "\n")[0] == 0
+        assert run("user", "add", "root", text="x\n") == (
+            1,
+            "polymq: user 'root' exists: change it, or delete it first\n",
+        )
+        assert run("user", "add", "dev", "--password-file", str(password))[0] == 0
+        assert run("user", "add", "d e v", "--password-file", str(password))[0] == 1
+        assert run("user", "add", "eve", text="\n") == (
+            2,
+            "polymq: there is no password in standard input\n",
+        )
+        assert run("user", "role", "dev", "--add", "device")[1] == "Roles of dev: device\n"
+        assert run("user", "role", "dev", "--add", "x", "--remove", "device")[1] == (
+            "Roles of dev: x\n"
+        )
+        assert run("user", "disable", "dev")[0] == 0
+        assert run("user", "list")[1] == "dev   disabled  x\nroot  enabled   admin\n"
+        assert run("user", "enable", "dev")[0] == 0
+        assert "connections = 5\n" in run("user", "quota", "dev", "connections=5")[1]
+        assert "connections = none\n" in run("user", "quota", "dev", "connections=none")[1]
+        assert "connections = 10,000\n" in run("user", "quota", "dev", "connections=default")[1]
+        assert run("user", "quota", "dev", "speed=5")[0] == 1
+        # Without the operator's token it is the user's right that counts.
+        token = run.directory / TOKEN_FILE
+        assert token.stat().st_mode & 0o777 == 0o600
+        kept = token.read_text()
+        token.unlink()
+        assert run("topic", "list")[0] == 1
+        assert run("user", "add", "eve", text="x\n")[0] == 1
+        as_dev = ("--as", "dev", "--as-password-file", str(password))
+        assert run("topic", "list", *as_dev) == (1, "polymq: user 'dev' may not admin #\n")
+        assert run("topic", "create", "t", *as_root)[0] == 0
+        assert run("topic", "list", "--as", "root")[0] == 2  # no terminal, no file
+        token.write_text(kept)
+        assert run("message", "publish", "t", "x", "body")[0] == 1
+        assert run("message", "publish", "t", "x", "body", *as_root)[0] == 0
+        listed = json.loads(run("user", "list", "--json")[1])
+        assert [user["name"] for user in listed] == ["dev", "root"]
+        assert "scrypt" not in repr(listed)
+        assert run("user", "password", "dev", text="new\n")[0] == 0
+        assert run("user", "delete", "dev", "--yes") == (0, "User dev deleted.\n")
+        assert run("user", "delete", "dev", "--yes")[0] == 1
+        code, said = run("user", "delete", "root", "--yes")
+        assert code == 0
+        assert "everybody" in said
+
+    with_server(tmp_path, monkeypatch, scenario)
+    assert read_token(tmp_path / "data") is None
+
+
+def test_permissions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def scenario(run: Cli) -> None:
+        assert run("user", "add", "dev", "--role", "device", text="x\n")[0] == 0
+        assert run("permission", "list")[1].startswith("There are no rules")
+        allow = ("permission", "allow", "role:device", "publish,create", "devices.{client_id}.#")
+        assert run(*allow)[1] == (
+            "allow  role:device  publish  devices.{client_id}.#\n"
+            "allow  role:device  create  devices.{client_id}.#\n"
+        )
+        assert run("permission", "deny", "dev", "publish", "devices/+/admin")[0] == 0
+        check = ("permission", "check", "dev", "publish")
+        assert run(*check, "devices.d7.temp", "--client-id", "d7") == (
+            0,
+            "allowed: allow role:device publish devices.{client_id}.#\n",
+        )
+        assert run(*check, "devices.d7.temp")[0] == 1
+        assert run(*check, "devices.d7.admin", "--client-id", "d7") == (
+            1,
+            "not allowed: deny dev publish devices.*.admin\n",
+        )
+        assert run(*check, "orders") == (1, "not allowed: no rule says so\n")
+        assert run("permission", "check", "anonymous", "subscribe", "#")[0] == 1
+        assert run("permission", "check", "nobody", "publish", "x")[0] == 1
+        assert run("permission", "list", "dev")[1] == "deny   dev  publish  devices.*.admin\n"
+        remove = ("permission", "remove", "dev", "publish", "devices.*.admin")
+        assert run(*remove)[0] == 0
+        assert run(*remove)[0] == 1
+        assert len(json.loads(run("permission", "list", "--json")[1])) == 2
+        for subject, topic, why in (
+            ("nobody", "x", "there is no user 'nobody'"),
+            ("dev", "a#", "is not a word"),
+            ("dev", "a.#.b", "is the last word"),
+            ("role:admin", "x", "may do everything"),
+        ):
+            code, said = run("permission", "allow", subject, "publish", topic)
+            assert code == 1
+            assert why in said
+            assert said.count("\n") == 1
+
+    with_server(tmp_path, monkeypatch, scenario)
