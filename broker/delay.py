@@ -5,10 +5,8 @@ that topic's own. So it is durable and acknowledged like any other message, and 
 it is due it is moved (`moves.py`): appended to its topic as a new record that settles the old
 entry, so that a crash keeps exactly one of the two.
 
-When which message is due is known by a timing wheel in memory (`wheel.py`), 20 bytes a message. It
-is made anew at a start, from the index of the queue: an entry's tag hash is the due time here, as
-in RocketMQ's schedule queues. Only an entry that recovery made again from the log has a real tag
-hash, far below any due time; the record of such a one is read.
+When which message is due is known by a timing wheel in memory (`wheel.py`), 20 bytes a message,
+which is made anew at a start (`kept.py`).
 
 Rules:
 
@@ -28,24 +26,21 @@ Rules:
 from __future__ import annotations
 
 import dataclasses
-import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Any
 
 from broker.core import SYSTEM_FLAG_STATE, Core
 from broker.cursor import Cursor
-from broker.delayed import DUE_MS_MIN, Delayed, delayed_record, take_apart
+from broker.delayed import DELAY_TOPIC, Delayed, delayed_record, take_apart
 from broker.errors import Reason, Refused
-from broker.journal import Op, Touched
+from broker.kept import Kept
 from broker.moves import Moves, Row, settling_batch
-from broker.names import decode_name, is_hashed
 from broker.port import Position
 from broker.queues import Group
-from broker.records import PREFIX_PROPERTY, TAGS, parse_properties
 from broker.timers import Timer
-from broker.topics import RETAIN_PROPERTY, Topics, TopicTemplate
-from broker.wheel import Taken, Wheel
+from broker.topics import Topics, TopicTemplate
+from broker.wheel import Taken
 from core_log.commit_log import Span
 from core_log.errors import StoreError
 from core_log.kernels.batch import (
@@ -54,15 +49,6 @@ from core_log.kernels.batch import (
 )
 from core_log.kernels.layout import ENTRY_SIZE
 from core_log.record import RecordTemplate
-
-REBUILD_COUNT: Final = 65_536
-"""Index entries of one read at a start."""
-REFINE_COUNT_MAX: Final = 20_000
-"""Messages that the wheel refines in one loop iteration: some 10 ms."""
-TEMPLATES_MAX: Final = 10_000
-"""Kinds of delayed messages whose templates are kept."""
-
-_ENTRY: Final = struct.Struct(">12sq")
 
 
 class Delays:
@@ -75,22 +61,18 @@ class Delays:
 
     def __init__(self, core: Core, topics: Topics, moves: Moves) -> None:
         self._core = core
-        self._topics = topics
         self._moves = moves
-        self._group: Group | None = None  # of the system topic's queue; made with the first message
-        self._wheel = Wheel()
+        self._kept = Kept(core, topics, topic=DELAY_TOPIC, kind="delay")
         self._timer: Timer | None = None  # the next look at the wheel
         self._watch: Timer | None = None  # the next look at the oldest message
         self._at_work = False  # messages are being read or wait for the log: others wait
-        self._templates: dict[bytes, TopicTemplate] = {}
         self.dropped_count = 0
         self.released_count = 0
-        core.journal.handle("delay+", self._apply_made)
 
     @property
     def waiting_count(self) -> int:
         """Messages that are not due yet (a metric)."""
-        return self._wheel.count
+        return self._kept.wheel.count
 
     # --- publishing -----------------------------------------------------------------------
 
@@ -115,30 +97,16 @@ class Delays:
         Raises:
             Refused: as `BrokerPort.publish_later`.
         """
-        core = self._core
-        core.check_writable()
-        queue = self.prepare(due_ms, last - first).queue
+        self._core.check_writable()
+        self.prepare(due_ms, last - first)
         record = self.record(template, due_ms)
         if properties or system_flag:
             record = dataclasses.replace(
                 record, properties=record.properties + properties, system_flag=system_flag
             )
-        now = core.clock_ms()
-        try:
-            spans = core.log.append_run(
-                record,
-                batch,
-                first,
-                last,
-                targets=[(queue.number, queue.index.end_offset)],
-                born_ms=now,
-                store_ms=now,
-            )
-        except StoreError as error:
-            raise core.refused(error) from error
-        self.stored(spans, due_ms)
-        core.appended()
-        return Position(core.log.appended)
+        self._kept.append(record, batch, first, last, due_ms)
+        self._arm()
+        return Position(self._core.log.appended)
 
     def prepare(self, due_ms: int, count: int) -> Group:
         """The group that delayed messages wait in, if so many more may wait until then.
@@ -152,45 +120,27 @@ class Delays:
             raise Refused(
                 Reason.BAD_ARGUMENT, f"a message can be delayed by at most {days} days: send later"
             )
-        if self._wheel.count + count > core.limits.delayed_max:
+        if self._kept.wheel.count + count > core.limits.delayed_max:
             raise Refused(
                 Reason.LIMIT,
                 f"{core.limits.delayed_max} delayed messages wait, which is the limit: try later",
             )
-        if self._group is None:
-            core.journal.write({"op": "delay+", "n": core.take_number()})
-        assert self._group is not None
-        return self._group
+        return self._kept.make()
 
     def record(self, template: TopicTemplate, due_ms: int) -> RecordTemplate:
         """How a message of this template is stored until it is due."""
-        assert template.topic is not None
-        where = (
-            f"{template.topic.incarnation:x}.{template.record.queue_id:x}.{template.topic.stored}"
-        )
-        record = template.record
-        return dataclasses.replace(
-            delayed_record(due_ms, where.encode(), record.properties),
-            extra_kind=record.extra_kind,
-            extra_name=record.extra_name,
-        )
+        return self._kept.record(template, due_ms)
 
     def stored(self, spans: Sequence[Span], due_ms: int) -> None:
         """Delayed records were appended: note when they are due."""
-        assert self._group is not None
-        queue = self._group.queue
-        now = self._core.clock_ms()
-        for span in spans:
-            self._wheel.add_run(due_ms, span.entries, queue.index.end_offset, now)
-            queue.append((span,))
-        queue.visible = queue.flushed = queue.index.end_offset
+        self._kept.stored(spans, due_ms)
         self._arm()
 
     # --- releasing ------------------------------------------------------------------------
 
     def _arm(self) -> None:
         """See to it that somebody looks when there is something to do."""
-        at = self._wheel.next_ms()
+        at = self._kept.wheel.next_ms()
         if at is None or self._at_work:
             return
         tick = self._core.limits.delay_tick_ms
@@ -205,17 +155,10 @@ class Delays:
 
     def _look(self) -> None:
         """Release the next messages that are due."""
-        group = self._group
+        group = self._kept.group
         if self._at_work or group is None:
             return
-        limits = self._core.limits
-        taken = self._wheel.take(
-            self._core.clock_ms(),
-            floor=group.cursor.floor,
-            count_max=limits.pump_count_max,
-            bytes_max=limits.pump_bytes_max,
-            refine_max=REFINE_COUNT_MAX,
-        )
+        taken = self._kept.take()
         if taken.offsets:
             self._at_work = True
             self._read(group, [taken])
@@ -273,7 +216,7 @@ class Delays:
         rows: Sequence[Row],
         offsets: Sequence[int],
     ) -> None:
-        template = self._template(kind[0], kind[1])
+        template = self._kept.template(kind[0], kind[1])
         if template is None:
             self.dropped_count += len(rows)
             for offset in offsets:
@@ -281,32 +224,6 @@ class Delays:
         else:
             self._moves.append_rows(template, rows, group, offsets)
             self.released_count += len(rows)
-
-    def _template(self, where: bytes, prefix: bytes) -> TopicTemplate | None:
-        """How messages of a kind are stored in their topic; None if that is gone."""
-        key = where + b"\x00" + prefix
-        template = self._templates.get(key)
-        if template is not None and template.valid:
-            return template
-        self._templates.pop(key, None)
-        incarnation, queue_id, stored = where.decode("ascii").split(".", 2)
-        name = self._core.topic_names.get(stored) if is_hashed(stored) else decode_name(stored)
-        topic = None if name is None else self._topics.topics.get(name)
-        if name is None or topic is None or topic.incarnation != int(incarnation, 16):
-            return None
-        properties = parse_properties(prefix)
-        del properties[PREFIX_PROPERTY]
-        route = self._topics.route(name, properties.pop(TAGS, None))
-        template = self._topics.template(
-            route, properties=properties, retain=RETAIN_PROPERTY in properties
-        )
-        number = int(queue_id, 16)
-        template.queue = topic.queues[number]
-        template.record = dataclasses.replace(template.record, queue_id=number)
-        if len(self._templates) >= TEMPLATES_MAX:
-            del self._templates[next(iter(self._templates))]
-        self._templates[key] = template
-        return template
 
     def _later(self, retry: partial[None]) -> None:
         """The log takes nothing now: try again in a moment, unless it never will."""
@@ -325,8 +242,8 @@ class Delays:
     def _look_back(self) -> None:
         """Whether the oldest message is too far behind: then it and those after it go forward."""
         self._watch = None
-        group = self._group
-        if group is None or not self._wheel.count or self._core.has_failed():
+        group = self._kept.group
+        if group is None or not self._kept.wheel.count or self._core.has_failed():
             return
         if self._at_work:
             self._watch_later()
@@ -375,7 +292,7 @@ class Delays:
         Copying everything that waits then writes at most a quarter of what was written since the
         last time, so it costs little, however often.
         """
-        limits, wheel = self._core.limits, self._wheel
+        limits, wheel = self._core.limits, self._kept.wheel
         window = group.queue.index.end_offset - group.cursor.floor
         if window > max(limits.delay_window_max, 4 * wheel.count):
             return True
@@ -400,7 +317,7 @@ class Delays:
         """Append one delayed message anew, in place of the entry at `offset`."""
         core, queue = self._core, group.queue
         template = dataclasses.replace(
-            delayed_record(delayed.due_ms, delayed.where, delayed.prefix),
+            delayed_record(DELAY_TOPIC, delayed.due_ms, delayed.where, delayed.prefix),
             extra_kind=EXTRA_VERBATIM,
             system_flag=SYSTEM_FLAG_STATE,
         )
@@ -420,8 +337,8 @@ class Delays:
             raise core.refused(error) from error
         queue.append((span,))
         queue.visible = queue.flushed = queue.index.end_offset
-        if not self._wheel.replace(delayed.due_ms, entry, offset, span.entries, new_offset):
-            self._wheel.add(delayed.due_ms, span.entries, new_offset, now)
+        if not self._kept.wheel.replace(delayed.due_ms, entry, offset, span.entries, new_offset):
+            self._kept.wheel.add(delayed.due_ms, span.entries, new_offset, now)
         group.settle(offset, 1)
         core.appended()
 
@@ -435,57 +352,18 @@ class Delays:
 
     # --- state ----------------------------------------------------------------------------
 
-    def _apply_made(self, op: Op) -> Touched:
-        self.load(op)
-        return [("delay", "")]
-
     def load(self, value: Mapping[str, Any]) -> None:
-        """Take the queue from its op or its snapshot."""
-        number = value["n"]
-        self._core.saw_number(number)
-        queue = self._core.durable_queue(number, own=True)
-        self._group = self._core.group(queue, Cursor(queue.index.first_offset), number=number)
+        """Take the queue from its snapshot."""
+        self._kept.load(value)
 
     def row(self) -> Mapping[str, Any] | None:
-        """The queue as a JSON value for the snapshot; what it still holds is its group's row."""
-        return None if self._group is None else {"n": self._group.number}
+        """The queue as a JSON value for the snapshot."""
+        return self._kept.row()
 
     def reopen(self) -> None:
-        """After a restart: fill the wheel from the queue's index. Raises StoreError."""
-        group = self._group
-        if group is None:
-            return
-        now = self._core.clock_ms()
-        index, cursor = group.queue.index, group.cursor
-        offset = cursor.floor
-        while offset < index.end_offset:
-            entries = index.read_hot(offset, REBUILD_COUNT)
-            if entries is None:
-                entries = index.read_cold(offset, REBUILD_COUNT)
-            assert entries
-            for due_ms, at in self._due_times(entries, offset, cursor):
-                entry = entries[at * ENTRY_SIZE : (at + 1) * ENTRY_SIZE]
-                self._wheel.add(due_ms, entry, offset + at, now)
-            offset += len(entries) // ENTRY_SIZE
+        """After a restart: find out what waits. Raises StoreError."""
+        self._kept.reopen()
         self._arm()
-
-    def _due_times(self, entries: bytes, offset: int, cursor: Cursor) -> Iterator[tuple[int, int]]:
-        """(due time, index) of those entries whose message still waits."""
-        waiting = [
-            (tag, at)
-            for at, (_, tag) in enumerate(_ENTRY.iter_unpack(entries))
-            if not cursor.is_settled(offset + at)
-        ]
-        unknown = [at for tag, at in waiting if tag < DUE_MS_MIN]
-        known: dict[int, int] = {}
-        for first in range(0, len(unknown), self._core.limits.pump_count_max):
-            some = unknown[first : first + self._core.limits.pump_count_max]
-            wanted = b"".join([entries[at * ENTRY_SIZE : (at + 1) * ENTRY_SIZE] for at in some])
-            records = self._core.log.read_cold(wanted, ENTRY_SIZE)
-            for at, delayed in zip(some, take_apart(records), strict=True):
-                known[at] = delayed.due_ms
-        for tag, at in waiting:
-            yield known.get(at, tag), at
 
 
 def _left(cursor: Cursor, taken: Taken) -> Taken:

@@ -1,8 +1,8 @@
 """What a delayed message is in the log, and how RocketMQ's clients ask for one.
 
-It is a record of the system topic `rmq_sys_wheel_timer` (RocketMQ's name for the same thing), with
-the constant properties, the extra properties and the body that it will have in its own topic, and
-behind the constant ones
+It is a record of a system topic: `rmq_sys_wheel_timer`, RocketMQ's name for the same thing. (Half
+messages, which wait for a decision, look alike in another.) It has the constant properties, the
+extra properties and the body that it will have in its own topic, and behind the constant ones
 
     PMQ_D = due time . incarnation of the topic . queue id . stored name of the topic
 
@@ -31,9 +31,6 @@ LEVEL_SECONDS: Final = (
     *(3600, 7200),
 )
 """RocketMQ's 18 delay levels; level 1 is the first."""
-DUE_MS_MIN: Final = 1 << 33
-"""Smaller than any due time (it is in 1970), larger than any tag hash."""
-
 _U32: Final = struct.Struct(">I")
 _U64: Final = struct.Struct(">Q")
 
@@ -79,10 +76,10 @@ def _number(properties: Mapping[str, str], name: str) -> int:
     return int(text)
 
 
-def delayed_record(due_ms: int, where: bytes, prefix: bytes) -> RecordTemplate:
-    """How messages with these constant properties wait until they are due."""
+def delayed_record(topic: bytes, due_ms: int, where: bytes, prefix: bytes) -> RecordTemplate:
+    """How messages with these constant properties wait in a system topic."""
     mark = b"%b\x01%x.%b\x02" % (DELAY_PROPERTY.encode(), due_ms, where)
-    return RecordTemplate(topic=DELAY_TOPIC, queue_id=0, properties=prefix + mark, tag_hash=due_ms)
+    return RecordTemplate(topic=topic, queue_id=0, properties=prefix + mark, tag_hash=due_ms)
 
 
 def take_apart(records: bytes) -> Iterator[Delayed]:

@@ -237,7 +237,7 @@ def test_one_very_late_message_holds_nothing(tmp_path: Path, way: str) -> None:
     for number in range(400):
         later(broker, "q", 0.5, b"%d" % number)
         broker.step(0.5)
-    group = broker.engine.delays._group
+    group = broker.engine.delays._kept.group
     assert group is not None
     assert group.queue.index.end_offset - group.cursor.floor < 100
     entry = group.queue.index.read_hot(group.cursor.floor, 1) or group.queue.index.read_cold(
@@ -401,7 +401,7 @@ def test_the_snapshot_of_a_window_with_many_holes_is_small(tmp_path: Path) -> No
     for number in range(3000):
         later(broker, "q", 5 if number % 2 else 5000, b"%d" % number)
     broker.step(6)
-    group = broker.engine.delays._group
+    group = broker.engine.delays._kept.group
     assert group is not None
     assert len(str(group.cursor.snapshot())) < 1000
     broker.restart()

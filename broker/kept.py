@@ -1,0 +1,215 @@
+"""Messages that are kept in a system topic of their own, each with a time when it is looked at.
+
+What delayed messages (`delay.py`) and half messages (`half_messages.py`) have in common. A kept
+message is a record as `delayed.py` describes it, in the one queue of its system topic. One group
+reads that queue, and settles what is done with; one wheel knows the times.
+
+Rules:
+
+* The queue is made with its first message, by an op; a broker that keeps nothing has none.
+* The wheel is made anew at a start, from the entries of the queue that are not settled. An entry's
+  tag hash is the message's time. Only an entry that recovery made again from the log has a real tag
+  hash, far below any time; the record of such a one is read.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from broker.core import Core
+from broker.cursor import Cursor
+from broker.delayed import delayed_record, take_apart
+from broker.journal import Op, Touched
+from broker.names import decode_name, is_hashed
+from broker.queues import Group
+from broker.records import PREFIX_PROPERTY, TAGS, parse_properties
+from broker.topics import RETAIN_PROPERTY, Topics, TopicTemplate
+from broker.wheel import Taken, Wheel
+from core_log.commit_log import Span
+from core_log.errors import StoreError
+from core_log.kernels.batch import Batch
+from core_log.kernels.layout import ENTRY_SIZE
+from core_log.record import RecordTemplate
+
+DUE_MS_MIN: Final = 1 << 33
+"""Smaller than any time (it is in 1970), larger than any tag hash."""
+REBUILD_COUNT: Final = 65_536
+"""Index entries of one read at a start."""
+REFINE_COUNT_MAX: Final = 20_000
+"""Messages that the wheel refines in one loop iteration: some 10 ms."""
+TEMPLATES_MAX: Final = 10_000
+"""Kinds of kept messages whose templates are remembered."""
+
+_ENTRY: Final = struct.Struct(">12sq")
+
+
+class Kept:
+    """One system topic's messages.
+
+    Args:
+        topic: the system topic.
+        kind: of the op that makes its queue, and of its row in the snapshot.
+
+    Attributes:
+        group: what settles them; None before the first message.
+        wheel: when they are looked at.
+    """
+
+    def __init__(self, core: Core, topics: Topics, *, topic: bytes, kind: str) -> None:
+        self._core = core
+        self._topics = topics
+        self._topic = topic
+        self._kind = kind
+        self.group: Group | None = None
+        self.wheel = Wheel()
+        self._templates: dict[bytes, TopicTemplate] = {}
+        core.journal.handle(f"{kind}+", self._apply_made)
+
+    # --- keeping --------------------------------------------------------------------------
+
+    def make(self) -> Group:
+        """The group, made if there is none. Raises Refused: the log takes nothing."""
+        if self.group is None:
+            self._core.journal.write({"op": f"{self._kind}+", "n": self._core.take_number()})
+        assert self.group is not None
+        return self.group
+
+    def record(self, template: TopicTemplate, due_ms: int) -> RecordTemplate:
+        """How a message of this template is stored until it is looked at."""
+        assert template.topic is not None
+        where = (
+            f"{template.topic.incarnation:x}.{template.record.queue_id:x}.{template.topic.stored}"
+        )
+        record = template.record
+        return dataclasses.replace(
+            delayed_record(self._topic, due_ms, where.encode(), record.properties),
+            extra_kind=record.extra_kind,
+            extra_name=record.extra_name,
+        )
+
+    def append(
+        self, record: RecordTemplate, batch: Batch, first: int, last: int, due_ms: int
+    ) -> list[Span]:
+        """Keep rows [first, last). Raises Refused: as `BrokerPort.publish`."""
+        core, queue = self._core, self.make().queue
+        now = core.clock_ms()
+        try:
+            spans = core.log.append_run(
+                record,
+                batch,
+                first,
+                last,
+                targets=[(queue.number, queue.index.end_offset)],
+                born_ms=now,
+                store_ms=now,
+            )
+        except StoreError as error:
+            raise core.refused(error) from error
+        self.stored(spans, due_ms)
+        core.appended()
+        return spans
+
+    def stored(self, spans: Sequence[Span], due_ms: int) -> None:
+        """Records were appended: note where they are, and their time."""
+        assert self.group is not None
+        queue = self.group.queue
+        now = self._core.clock_ms()
+        for span in spans:
+            self.wheel.add_run(due_ms, span.entries, queue.index.end_offset, now)
+            queue.append((span,))
+        queue.visible = queue.flushed = queue.index.end_offset
+
+    # --- looking --------------------------------------------------------------------------
+
+    def take(self) -> Taken:
+        """The next messages whose time has come; as many as one read of a queue may have."""
+        assert self.group is not None
+        limits = self._core.limits
+        return self.wheel.take(
+            self._core.clock_ms(),
+            floor=self.group.cursor.floor,
+            count_max=limits.pump_count_max,
+            bytes_max=limits.pump_bytes_max,
+            refine_max=REFINE_COUNT_MAX,
+        )
+
+    def template(self, where: bytes, prefix: bytes) -> TopicTemplate | None:
+        """How messages of a kind are stored in their own topic; None if that is gone."""
+        key = where + b"\x00" + prefix
+        template = self._templates.get(key)
+        if template is not None and template.valid:
+            return template
+        self._templates.pop(key, None)
+        incarnation, queue_id, stored = where.decode("ascii").split(".", 2)
+        name = self._core.topic_names.get(stored) if is_hashed(stored) else decode_name(stored)
+        topic = None if name is None else self._topics.topics.get(name)
+        if name is None or topic is None or topic.incarnation != int(incarnation, 16):
+            return None
+        properties = parse_properties(prefix)
+        del properties[PREFIX_PROPERTY]
+        route = self._topics.route(name, properties.pop(TAGS, None))
+        template = self._topics.template(
+            route, properties=properties, retain=RETAIN_PROPERTY in properties
+        )
+        number = int(queue_id, 16)
+        template.queue = topic.queues[number]
+        template.record = dataclasses.replace(template.record, queue_id=number)
+        if len(self._templates) >= TEMPLATES_MAX:
+            del self._templates[next(iter(self._templates))]
+        self._templates[key] = template
+        return template
+
+    # --- state ----------------------------------------------------------------------------
+
+    def _apply_made(self, op: Op) -> Touched:
+        self.load(op)
+        return [(self._kind, "")]
+
+    def load(self, value: Mapping[str, Any]) -> None:
+        """Take the queue from its op or its snapshot."""
+        number = value["n"]
+        self._core.saw_number(number)
+        queue = self._core.durable_queue(number, own=True)
+        self.group = self._core.group(queue, Cursor(queue.index.first_offset), number=number)
+
+    def row(self) -> dict[str, Any] | None:
+        """The queue as a JSON value for the snapshot; what it still holds is its group's row."""
+        return None if self.group is None else {"n": self.group.number}
+
+    def reopen(self) -> None:
+        """After a restart: fill the wheel from the queue's index. Raises StoreError."""
+        if self.group is None:
+            return
+        now = self._core.clock_ms()
+        index, cursor = self.group.queue.index, self.group.cursor
+        offset = cursor.floor
+        while offset < index.end_offset:
+            entries = index.read_hot(offset, REBUILD_COUNT)
+            if entries is None:
+                entries = index.read_cold(offset, REBUILD_COUNT)
+            assert entries
+            for due_ms, at in self._due_times(entries, offset, cursor):
+                entry = entries[at * ENTRY_SIZE : (at + 1) * ENTRY_SIZE]
+                self.wheel.add(due_ms, entry, offset + at, now)
+            offset += len(entries) // ENTRY_SIZE
+
+    def _due_times(self, entries: bytes, offset: int, cursor: Cursor) -> Iterator[tuple[int, int]]:
+        """(time, index) of those entries that are not settled."""
+        waiting = [
+            (tag, at)
+            for at, (_, tag) in enumerate(_ENTRY.iter_unpack(entries))
+            if not cursor.is_settled(offset + at)
+        ]
+        unknown = [at for tag, at in waiting if tag < DUE_MS_MIN]
+        known: dict[int, int] = {}
+        for first in range(0, len(unknown), self._core.limits.pump_count_max):
+            some = unknown[first : first + self._core.limits.pump_count_max]
+            wanted = b"".join([entries[at * ENTRY_SIZE : (at + 1) * ENTRY_SIZE] for at in some])
+            records = self._core.log.read_cold(wanted, ENTRY_SIZE)
+            for at, delayed in zip(some, take_apart(records), strict=True):
+                known[at] = delayed.due_ms
+        for tag, at in waiting:
+            yield known.get(at, tag), at
