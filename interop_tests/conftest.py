@@ -33,6 +33,9 @@ DOORS = ("mqtt", "amqp", "http", "rocketmq", "admin")
 DEFAULTS: dict[str, object] = {
     # Preallocating 1 GiB for a handful of messages is only slow.
     "storage.segment_bytes": 64 * 1024 * 1024,
+    # How much space the machine has to spare is not what the tests are about.
+    "storage.disk_reserve_bytes": 64 * 1024 * 1024,
+    "storage.disk_early_bytes": 64 * 1024 * 1024,
     "log.format": "json",
 }
 

@@ -59,6 +59,7 @@ class AdminServer:
         token: the operator's (`admin_access.py`).
         registry: what `/metrics` shows.
         health: the values of `/health`; `status` is `ok` or says what is wrong.
+        store: the values of `/store`: the log, its disk, and who holds the oldest segment.
     """
 
     def __init__(
@@ -68,12 +69,14 @@ class AdminServer:
         token: str,
         registry: prometheus_client.CollectorRegistry,
         health: Callable[[], dict[str, Any]],
+        store: Callable[[], dict[str, Any]],
     ) -> None:
         self._port = engine
         self._access = Access(port=engine, admission=engine.admission, token=token)
         self._users = UserHandlers(engine, self._committed)
         self._registry = registry
         self._health = health
+        self._store = store
         self._runner: web.AppRunner | None = None
         self._waiting: set[asyncio.Future[None]] = set()  # requests whose change is not on disk
         engine.when_storage_fails(self._storage_failed)
@@ -87,6 +90,7 @@ class AdminServer:
             [
                 metrics_route(self._registry),
                 web.get("/health", self._get_health),
+                web.get("/store", self._get_store),
                 web.get("/topics", self._get_topics),
                 web.get("/topics/{name}", self._get_topic),
                 web.put("/topics/{name}", self._put_topic),
@@ -122,6 +126,9 @@ class AdminServer:
     async def _get_health(self, _request: web.Request) -> web.Response:
         health = self._health()
         return web.json_response(health, status=200 if health["status"] == "ok" else 503)
+
+    async def _get_store(self, _request: web.Request) -> web.Response:
+        return web.json_response(self._store())
 
     async def _get_topics(self, _request: web.Request) -> web.Response:
         topics = sorted(self._port.topics(), key=lambda topic: topic.name)

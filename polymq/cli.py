@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import click
 
 from polymq import program_version
-from polymq.cli_client import message, topic
+from polymq.cli_client import message, store, topic
 from polymq.cli_options import config_option, setting_flag, settings_from
 from polymq.cli_users import permission, user
 from polymq.errors import ExitCode
@@ -140,6 +140,7 @@ polymq.add_command(topic)
 polymq.add_command(message)
 polymq.add_command(user)
 polymq.add_command(permission)
+polymq.add_command(store)
 
 if __name__ == "__main__":
     sys.exit("run `python -m polymq`")

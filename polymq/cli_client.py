@@ -1,4 +1,4 @@
-"""`polymq topic` and `polymq message`: commands that talk to a running server."""
+"""`polymq topic`, `message` and `store`: commands that talk to a running server."""
 
 from __future__ import annotations
 
@@ -273,3 +273,24 @@ def _show(stored: StoredMessage, form: str) -> None:
         output.write(click.style(line, dim=True).encode() if output.isatty() else line.encode())
         output.write(b"\n" + stored.printable_body().encode() + b"\n")
     output.flush()
+
+
+@click.command()
+@config_option
+@data_flag
+@click.option("--json", "as_json", is_flag=True, help="One JSON document.")
+def store(as_json: bool, **options: Any) -> int:
+    """Show how large the log is, how much room its disk has, and what keeps it from shrinking.
+
+    A segment of the log is deleted when no topic's retention, queue, session or retained message
+    needs it. This says who needs the oldest one.
+    """
+    from polymq.store_report import describe_store  # noqa: PLC0415  (loads a server)
+
+    value = _admin(options).store()
+    if as_json:
+        click.echo(json.dumps(value, ensure_ascii=False))
+        return ExitCode.OK
+    for line in describe_store(value):
+        click.echo(line)
+    return ExitCode.OK

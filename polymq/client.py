@@ -76,6 +76,10 @@ class AdminClient:
         """One topic."""
         return self._door.ask("GET", _path(name))
 
+    def store(self) -> dict[str, Any]:
+        """The log, its disk, and who holds the oldest segment."""
+        return self._door.ask("GET", "/store")
+
     def create_topic(self, name: str, queue_count: int, settings: Mapping[str, str]) -> bool:
         """Create; False if it was there already, and then nothing of it changes."""
         path = f"{_path(name)}?{urlencode({'queues': queue_count, **settings})}"
@@ -88,6 +92,20 @@ class AdminClient:
     def delete_topic(self, name: str) -> None:
         """Delete with all messages."""
         self._door.request("DELETE", _path(name))
+
+
+def server_health(ports: Ports) -> str:
+    """`ok`, or what a server says is wrong with it. Raises Failure."""
+    port = _open_port(ports.admin, "admin")
+    connection = http.client.HTTPConnection(ADMIN_HOST, port, timeout=ANSWER_SECONDS_MAX)
+    try:
+        connection.request("GET", "/health")
+        status: str = json.loads(connection.getresponse().read())["status"]
+    except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError) as error:
+        raise _unreachable(ADMIN_HOST, port, error) from error
+    finally:
+        connection.close()
+    return status
 
 
 def publish(

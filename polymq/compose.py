@@ -39,6 +39,7 @@ from polymq.logs import logger
 from polymq.metrics import Probe, make_registry
 from polymq.ports import Ports
 from polymq.settings import Settings, is_loopback
+from polymq.store_report import store_probes, store_value
 from polymq.upkeep import Upkeep
 from polymq.workers import HASHERS_COUNT, READERS_COUNT, Workers
 
@@ -237,7 +238,11 @@ class Node:
         token = write_token(directory)
         self._stack.append(lambda: remove_token(directory))
         admin = AdminServer(
-            engine=self._engine, token=token, registry=registry, health=self._health
+            engine=self._engine,
+            token=token,
+            registry=registry,
+            health=self._health,
+            store=lambda: store_value(self._engine, self._store),
         )
         self._stack.append(admin.stop)
         return await admin.start(self._settings.admin.port)
@@ -269,6 +274,7 @@ class Node:
     def _probes(self) -> list[Probe]:
         core, log = self._engine.core, self._store.log
         return [
+            *store_probes(self._engine, self._store),
             Probe(
                 name="polymq_log_appended_bytes",
                 kind="counter",
@@ -311,12 +317,6 @@ class Node:
                 kind="gauge",
                 text="1 after the disk failed: nothing can be published until a restart.",
                 read=lambda: float(self.failure is not None),
-            ),
-            Probe(
-                name="polymq_disk_full",
-                kind="gauge",
-                text="1 while the disk is full and publishers are refused.",
-                read=lambda: float(core.full),
             ),
             Probe(
                 name="polymq_bugs",

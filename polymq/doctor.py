@@ -24,10 +24,14 @@ from pathlib import Path
 from types import ModuleType
 from typing import Final
 
+from broker.disk import Disk, DiskSettings, DiskState
+from core_log.files import RealFiles
 from polymq import program_version
-from polymq.errors import bind_problem
+from polymq.client import server_health
+from polymq.errors import Failure, bind_problem
 from polymq.ports import running_server
 from polymq.settings import Settings
+from polymq.store_report import size
 
 KERNELS: Final = (
     "core_log.kernels",
@@ -67,6 +71,8 @@ def examine(settings: Settings) -> Iterator[Finding]:
     yield check_uvloop()
     yield check_java()
     yield from check_data_directory(settings.server.data_directory)
+    yield check_room(settings)
+    yield from check_server(settings)
     yield check_durability(settings)
     yield from check_ports(settings)
 
@@ -201,6 +207,46 @@ def check_data_directory(directory: Path) -> Iterator[Finding]:
     text = f"fdatasync takes {middle:.1f} ms (slowest of {FDATASYNC_COUNT}: {max(latencies):.1f})"
     status = Status.WORSE if middle > FDATASYNC_SLOW_MS else Status.GOOD
     yield Finding(name="disk", status=status, text=text)
+
+
+def check_room(settings: Settings) -> Finding:
+    """Whether the disk has room beyond what a server keeps in reserve."""
+    nearest = settings.server.data_directory.absolute()
+    while not nearest.exists():
+        nearest = nearest.parent
+    storage = settings.storage
+    marks = DiskSettings(
+        reserve_bytes=storage.disk_reserve_bytes, early_bytes=storage.disk_early_bytes
+    )
+    disk = Disk(segment_bytes=storage.segment_bytes, settings=marks)
+    free_bytes, size_bytes = RealFiles().space(str(nearest))
+    disk.measured(free_bytes, size_bytes)
+    if disk.state is DiskState.FULL:
+        text = f"{disk.reason}; storage.disk_reserve_bytes sets how much is kept"
+        return Finding(name="room", status=Status.BAD, text=text)
+    text = (
+        f"{size(free_bytes)} free; below {size(disk.early_bytes)} a server deletes early, below"
+        f" {size(disk.reserve_bytes)} it refuses publishers"
+    )
+    status = Status.WORSE if disk.state is DiskState.LOW else Status.GOOD
+    return Finding(name="room", status=status, text=text)
+
+
+def check_server(settings: Settings) -> Iterator[Finding]:
+    """What a server of ours says of itself, if one runs on the data directory."""
+    running = running_server(settings)
+    if running is None or running[1].admin is None:
+        return
+    process_id, ports = running
+    try:
+        status = server_health(ports)
+    except Failure as error:
+        status = str(error)
+    yield Finding(
+        name="server",
+        status=Status.GOOD if status == "ok" else Status.BAD,
+        text=f"process {process_id}: {status}",
+    )
 
 
 def check_durability(settings: Settings) -> Finding:

@@ -197,7 +197,13 @@ def settings_for(directory: Path, **options: Any) -> Settings:
     sections: dict[str, dict[str, Any]] = {
         "server": {"data_directory": str(directory), "drain_seconds": 2},
         # No saving in between: the only syncs are those of the log.
-        "storage": {"segment_bytes": 16 * 1024 * 1024, "save_seconds": 3600},
+        "storage": {
+            "segment_bytes": 16 * 1024 * 1024,
+            "save_seconds": 3600,
+            # How much space the machine has to spare is not what the tests are about.
+            "disk_reserve_bytes": 64 * 1024 * 1024,
+            "disk_early_bytes": 64 * 1024 * 1024,
+        },
         "http": {
             "webhook_allow_http": True,
             "webhook_allow_networks": ["127.0.0.0/8"],

@@ -100,6 +100,7 @@ def test_wrong_usage_is_one_line_and_code_2(
         ["user", "delete", "ann", "--yes"],
         ["permission", "list"],
         ["permission", "check", "ann", "publish", "x"],
+        ["store"],
     ],
 )
 def test_commands_without_a_server_say_so(

@@ -196,3 +196,33 @@ def test_doctor_ends_with_1_if_a_server_would_not_start(
         assert run(["doctor"]) == 1
         assert f"BAD   port {port}" in capsys.readouterr().out
     assert run(["doctor"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("free", "status", "text"),
+    [
+        (500, Status.BAD, "nearly full"),
+        (1500, Status.WORSE, "a server deletes early"),
+        (5000, Status.GOOD, "it refuses publishers"),
+    ],
+)
+def test_room_is_held_against_the_marks(
+    free: int, status: Status, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a server would do at once is told before it is started."""
+    monkeypatch.setattr("core_log.files.RealFiles.space", lambda *_: (free, 100_000))
+    marks = {"disk_reserve_bytes": 1000, "disk_early_bytes": 2000}
+    finding = doctor.check_room(load_settings(flags={"storage": marks}))
+    assert finding.status is status
+    assert text in finding.text
+
+
+def test_a_running_server_is_asked_how_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    ports = Ports(host="127.0.0.1", mqtt=1, amqp=2, http=3, rocketmq=4, admin=5)
+    monkeypatch.setattr("polymq.doctor.running_server", lambda _: (77, ports))
+    for told, status in (("ok", Status.GOOD), ("read-only: I/O error", Status.BAD)):
+        monkeypatch.setattr("polymq.doctor.server_health", lambda _, told=told: told)
+        (finding,) = doctor.check_server(Settings())
+        assert (finding.status, finding.text) == (status, f"process 77: {told}")
+    monkeypatch.setattr("polymq.doctor.running_server", lambda _: None)
+    assert list(doctor.check_server(Settings())) == []

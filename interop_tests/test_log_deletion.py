@@ -1,0 +1,85 @@
+"""A log that lives for a second: what is old goes from the disk, what somebody needs stays, over
+kills, and over the loss of everything that is only a cache."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import time
+
+import pika
+import pytest
+
+DEADLINE_SECONDS = 60.0
+LOOK_SECONDS = 0.1
+BODY = b"x" * 16_000
+OPTIONS = {
+    "storage.segment_bytes": 256 * 1024,
+    "storage.save_seconds": 0.2,
+    "storage.retention_check_seconds": 0.2,
+    "topics.retention_seconds": 1,
+}
+
+
+def store_of(server):
+    connection = http.client.HTTPConnection("127.0.0.1", server.admin_port, timeout=10)
+    try:
+        connection.request("GET", "/store")
+        return json.loads(connection.getresponse().read())
+    finally:
+        connection.close()
+
+
+def wait_for(server, what, condition):
+    """Poll the server until it says so."""
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    while not condition(found := store_of(server)):
+        assert time.monotonic() < deadline, f"{what}: {found}"
+        assert not server.ended_within(LOOK_SECONDS)
+    return found
+
+
+def publish(server, count, queue=None):
+    parameters = pika.ConnectionParameters("127.0.0.1", server.amqp_port)
+    with pika.BlockingConnection(parameters) as connection:
+        channel = connection.channel()
+        channel.confirm_delivery()
+        channel.exchange_declare("t", "topic", durable=True)
+        if queue is not None:
+            channel.queue_declare(queue, durable=True)
+            channel.queue_bind(queue, "t", "keep.#")
+        for number in range(count):
+            channel.basic_publish("t", "drop.this", BODY)
+            if number == 3 and queue is not None:
+                channel.basic_publish("t", "keep.this", b"kept", pika.BasicProperties(headers={}))
+
+
+@pytest.mark.slow
+def test_the_log_shrinks_and_loses_nothing_that_is_needed(start_server) -> None:
+    server = start_server(**OPTIONS)
+    publish(server, 80, queue="q")
+    holder = {"kind": "queue", "name": "q"}
+    found = wait_for(server, "the queue holds it", lambda value: value["held_by"] == holder)
+    assert found["start"] == 0
+    parameters = pika.ConnectionParameters("127.0.0.1", server.amqp_port)
+    with pika.BlockingConnection(parameters) as connection:
+        channel = connection.channel()
+        method, _, body = channel.basic_get("q")
+        assert body == b"kept"
+        channel.basic_ack(method.delivery_tag)
+        channel.basic_publish("t", "keep.this", b"kept later")
+    publish(server, 40)
+    found = wait_for(server, "it does not shrink", lambda value: value["start"] > 0)
+    assert found["deleted_bytes"] >= 1024 * 1024
+    server.kill()
+    for name in ("state.db", "state.db-wal", "state.db-shm", "store/checkpoint"):
+        (server.data_directory / name).unlink(missing_ok=True)
+    server.restart()
+    assert store_of(server)["start"] > 0
+    parameters = pika.ConnectionParameters("127.0.0.1", server.amqp_port)
+    with pika.BlockingConnection(parameters) as connection:
+        channel = connection.channel()
+        assert channel.queue_declare("q", durable=True, passive=True).method.message_count == 1
+        assert channel.basic_get("q", auto_ack=True)[2] == b"kept later"
+        channel.basic_publish("t", "keep.this", b"newest")
+        assert channel.basic_get("q", auto_ack=True)[2] == b"newest"

@@ -1,0 +1,138 @@
+"""What operators want to know of the log and its disk: as a JSON value, as metrics, as text."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from broker.engine import Engine
+from core_log.store import Store
+from polymq.metrics import Probe
+
+
+def store_value(engine: Engine, store: Store) -> dict[str, Any]:
+    """The log, its disk, and who holds the oldest segment: the answer of `/store`."""
+    disk, retention, log = engine.core.disk, engine.retention, store.log
+    segments = store.segments()
+    hold = retention.hold
+    return {
+        "state": "failed" if engine.core.failure is not None else disk.state.value,
+        "reason": str(engine.core.failure or disk.reason),
+        "free_bytes": disk.free_bytes,
+        "disk_bytes": disk.size_bytes,
+        "reserve_bytes": disk.reserve_bytes,
+        "early_bytes": disk.early_bytes,
+        "start": log.start,
+        "end": log.appended,
+        "segments": len(segments),
+        "segment_bytes": store.segment_bytes,
+        "held_by": None if hold is None else {"kind": hold.kind, "name": hold.name},
+        "held_position": None if hold is None else hold.position,
+        "deleted_bytes": retention.deleted_bytes,
+        "trimmed_messages": retention.trimmed_count,
+        "dropped_messages": retention.dropped_count,
+        "copied_messages": retention.copied_count,
+    }
+
+
+def describe_store(value: Mapping[str, Any]) -> list[str]:
+    """The same as lines for people."""
+    log = (
+        f"log: {size(value['end'] - value['start'])} in {value['segments']} segments of"
+        f" {size(value['segment_bytes'])}, positions {value['start']:,} to {value['end']:,}"
+    )
+    disk = (
+        f"disk: {value['state']}, {size(value['free_bytes'])} of {size(value['disk_bytes'])} free;"
+        f" deletes early below {size(value['early_bytes'])}, refuses publishers below"
+        f" {size(value['reserve_bytes'])}"
+    )
+    lines = [log, disk]
+    if value["reason"]:
+        lines.append(f"  {value['reason']}")
+    held = value["held_by"]
+    if held is not None:
+        lines.append(f"oldest segment: held by {_holder(held)}")
+    elif value["segments"] > 1:
+        lines.append("oldest segment: held by nobody; it goes when the state is saved")
+    else:
+        lines.append("oldest segment: it is the one that is written to")
+    lines.append(
+        f"since the start: {size(value['deleted_bytes'])} of the log deleted,"
+        f" {value['trimmed_messages']:,} messages gone by retention,"
+        f" {value['dropped_messages']:,} dropped from queues,"
+        f" {value['copied_messages']:,} retained messages copied forward"
+    )
+    return lines
+
+
+def _holder(held: Mapping[str, str]) -> str:
+    name = held["name"]
+    return {
+        "topic": f"topic {name}: its retention keeps messages there",
+        "queue": f"queue {name}: a message there is not settled",
+        "session": f"the MQTT session of client {name}: a message there is not acknowledged",
+        "retained": f"retained messages, such as that of {name}",
+    }.get(held["kind"], f"{held['kind']} {name}")
+
+
+def size(count: int) -> str:
+    """A number of bytes with a fitting unit."""
+    amount = float(count)
+    for unit in ("bytes", "KiB", "MiB", "GiB"):
+        if abs(amount) < 1024:
+            return f"{amount:,.0f} {unit}" if unit == "bytes" else f"{amount:,.1f} {unit}"
+        amount /= 1024
+    return f"{amount:,.1f} TiB"
+
+
+def store_probes(engine: Engine, store: Store) -> list[Probe]:
+    """The same as metrics."""
+    core, retention, log = engine.core, engine.retention, store.log
+    gauges = {
+        "polymq_log_start_bytes": ("First position that the log still has.", lambda: log.start),
+        "polymq_log_size_bytes": (
+            "What the log holds on the disk, the unused part of its last segment not counted.",
+            lambda: log.appended - log.start,
+        ),
+        "polymq_disk_free_bytes": ("Free space for the log.", lambda: core.disk.free_bytes),
+        "polymq_disk_reserve_bytes": (
+            "Free space below which publishers are refused.",
+            lambda: core.disk.reserve_bytes,
+        ),
+        "polymq_disk_full": (
+            "1 while the disk is full, or nearly, and publishers are refused.",
+            lambda: float(core.full),
+        ),
+    }
+    counters = {
+        "polymq_log_deleted_bytes": (
+            "Bytes of the log that were deleted since the start.",
+            lambda: retention.deleted_bytes,
+        ),
+        "polymq_retention_messages": (
+            "Messages that retention took from readers by offset since the start.",
+            lambda: retention.trimmed_count,
+        ),
+        "polymq_dropped_messages": (
+            "Unsettled messages that queues and sessions lost for want of space since the start.",
+            lambda: retention.dropped_count,
+        ),
+    }
+    probes = [
+        Probe(name=name, kind="gauge", text=text, read=read)
+        for name, (text, read) in gauges.items()
+    ]
+    probes += [
+        Probe(name=name, kind="counter", text=text, read=read)
+        for name, (text, read) in counters.items()
+    ]
+    probes.append(
+        Probe(
+            name="polymq_log_held_position",
+            kind="gauge",
+            text="The oldest position that somebody needs, by kind of holder, as of the last look.",
+            read=lambda: {} if (hold := retention.hold) is None else {hold.kind: hold.position},
+            label="kind",
+        )
+    )
+    return probes
