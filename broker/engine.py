@@ -49,6 +49,7 @@ from broker.port import (
     TopicInfo,
     Words,
 )
+from broker.queries import Queries
 from broker.readers import QueueReaders
 from broker.reading import Readers
 from broker.records import PREFIX_HEAD_SIZE, TAGS, parse_properties
@@ -110,6 +111,7 @@ class Engine:
         )
         self.retained = Retained(self.core.limits.retained_max)
         self.topics_ = Topics(self.core, self.retained, topic_defaults or TopicSettings())
+        self.queries = Queries(self.core, self.topics_)
         self.moves = Moves(self.core, self.topics_)
         self.exchanges = Exchanges(self.core, self.topics_, self.moves, new_name)
         self.sessions = Sessions(self.core, self.topics_, self.retained)
@@ -458,25 +460,34 @@ class Engine:
         callback: Callable[[bytes, int], None],
     ) -> None:
         """See `BrokerPort.pull`."""
-        found = self.topics_.topics.get(topic)
-        if found is None or not 0 <= queue_id < len(found.queues):
-            raise Refused(Reason.NOT_FOUND, f"there is no queue {queue_id} of topic {topic!r}")
-        queue = found.queues[queue_id]
-        if offset < queue.index.first_offset:
-            raise Refused(
-                Reason.BAD_ARGUMENT, f"offsets begin at {queue.index.first_offset} in this queue"
-            )
-        count = min(count_max, queue.flushed - offset)
-        if count <= 0:
-            callback(b"", offset)
-            return
-        self.core.reading.read(
-            queue.index,
-            offset,
-            count,
-            bytes_max,
-            lambda records, found: callback(records or b"", offset + (found if records else 0)),
+        self.queries.pull(
+            topic, queue_id, offset, count_max=count_max, bytes_max=bytes_max, callback=callback
         )
+
+    def query_by_key(
+        self,
+        topic: str,
+        key: str,
+        *,
+        count_max: int,
+        begin_ms: int,
+        end_ms: int,
+        callback: Callable[[bytes | None], None],
+    ) -> None:
+        """See `BrokerPort.query_by_key`."""
+        self.queries.by_key(
+            topic, key, count_max=count_max, begin_ms=begin_ms, end_ms=end_ms, callback=callback
+        )
+
+    def message_by_position(self, position: int, callback: Callable[[str, bytes], None]) -> None:
+        """See `BrokerPort.message_by_position`."""
+        self.queries.by_position(position, callback)
+
+    def offset_by_time(
+        self, topic: str, queue_id: int, time_ms: int, callback: Callable[[int | None], None]
+    ) -> None:
+        """See `BrokerPort.offset_by_time`."""
+        self.queries.by_time(topic, queue_id, time_ms, callback)
 
     # --- users ----------------------------------------------------------------------------
 

@@ -40,6 +40,11 @@ class Limits:
     unflushed_bytes_pause: int = 32 * 1024 * 1024
     """Bytes that wait for the disk before publishers' sockets are left unread: some flushes' worth.
     The store refuses at 256 MiB; no publisher that can be paused gets there."""
+    query_count_max: int = 64
+    """Messages that one query by key gives. RocketMQ's default; there, a large number from a client
+    fills the broker's memory."""
+    query_bytes_max: int = 4 * 1024 * 1024
+    """Bytes likewise, behind the first message."""
     ack_delay_seconds: float = 0.02
     """How long acks gather before they become one record (architecture, part 5)."""
     lazy_flush_seconds: float = 0.2

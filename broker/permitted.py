@@ -592,6 +592,31 @@ class Permitted:
         self._check_filter((topic, REST))
         self._engine.pull(topic, queue_id, offset, **settings)
 
+    def query_by_key(self, topic: str, key: str, **settings: Any) -> None:
+        """See `BrokerPort.query_by_key`."""
+        self._check_filter((topic, REST))
+        self._engine.query_by_key(topic, key, **settings)
+
+    def message_by_position(self, position: int, callback: Callable[[str, bytes], None]) -> None:
+        """See `BrokerPort.message_by_position`. What may not be read is not there."""
+
+        def found(topic: str, record: bytes) -> None:
+            try:
+                if topic:
+                    self._check_filter((topic, REST))
+            except Refused:
+                topic, record = "", b""
+            callback(topic, record)
+
+        self._engine.message_by_position(position, found)
+
+    def offset_by_time(
+        self, topic: str, queue_id: int, time_ms: int, callback: Callable[[int | None], None]
+    ) -> None:
+        """See `BrokerPort.offset_by_time`."""
+        self._check_filter((topic, REST))
+        self._engine.offset_by_time(topic, queue_id, time_ms, callback)
+
 
 def _is_server_named(queue: str) -> bool:
     return queue.startswith(SERVER_NAMED)

@@ -609,6 +609,41 @@ class BrokerPort(Protocol):
             Refused: NOT_FOUND (topic or queue id), BAD_ARGUMENT (offset below the minimum).
         """
 
+    def query_by_key(
+        self,
+        topic: str,
+        key: str,
+        *,
+        count_max: int,
+        begin_ms: int,
+        end_ms: int,
+        callback: Callable[[bytes | None], None],
+    ) -> None:
+        """Messages that have the key (a word of `KEYS`, `UNIQ_KEY`, AMQP's message id) and were
+        stored in [begin_ms, end_ms]: `callback(records)`, newest first, as they stand in the log;
+        None if the disk could not be read. All that was flushed at the call is looked at.
+
+        Args:
+            count_max: at most so many; the broker's own limits hold too.
+
+        Raises:
+            Refused: NOT_FOUND (topic), BAD_ARGUMENT (no key, or one with a space).
+        """
+
+    def message_by_position(self, position: int, callback: Callable[[str, bytes], None]) -> None:
+        """The message at a position of the log (the last 16 digits of RocketMQ's message id):
+        `callback(topic, record)`; empty if no message stands there that may be read."""
+
+    def offset_by_time(
+        self, topic: str, queue_id: int, time_ms: int, callback: Callable[[int | None], None]
+    ) -> None:
+        """The first offset whose message was stored at or after a time, else the queue's end:
+        `callback(offset)`; None if the disk could not be read.
+
+        Raises:
+            Refused: NOT_FOUND (topic or queue id).
+        """
+
     # --- users ----------------------------------------------------------------------------
 
     def authenticate(

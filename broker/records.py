@@ -103,7 +103,7 @@ class Metas:
             properties.pop(PREFIX_PROPERTY, None)
             tag = properties.pop(TAGS, None)
             meta = RunMeta(
-                self._user_name(topic), tag, properties, len(prefix), *life_of(properties)
+                self.user_name(topic), tag, properties, len(prefix), *life_of(properties)
             )
             if DEATH_PROPERTY in properties:  # says the time: each second another kind
                 return meta
@@ -126,7 +126,8 @@ class Metas:
             start = stop
         return runs
 
-    def _user_name(self, topic: bytes) -> str:
+    def user_name(self, topic: bytes) -> str:
+        """The user's name of a stored topic."""
         stored = topic.decode("ascii", "surrogateescape")
         if is_hashed(stored):
             return self._topic_names.get(stored, stored)

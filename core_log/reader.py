@@ -95,6 +95,11 @@ class LogReader:
         finally:
             segment.leave(self._files)
 
+    def segment_end(self, position: int) -> int:
+        """Where the segment that holds `position` ends; `position` if there is none."""
+        segment = self._segments.at(position)
+        return position if segment is None else segment.end
+
     def walk(self, position: int) -> Walk:
         """A walk over all records from `position` (a record's place, or where none is yet) on."""
         return Walk(self, self._segments, position)

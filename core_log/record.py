@@ -130,6 +130,7 @@ class Record:
 
     Attributes:
         position, size: where it stands in the log, and its bytes in all.
+        raw: all its bytes.
         topic, body: as stored.
         raw_properties: the properties, encoded, the store's own included.
         queue_id, queue_offset: in the topic's own queue.
@@ -146,6 +147,7 @@ class Record:
         "prepared",
         "queue_id",
         "queue_offset",
+        "raw",
         "raw_properties",
         "reconsume",
         "size",
@@ -173,6 +175,7 @@ class Record:
             self.prepared,
             body_size,
         ) = HEADER.unpack_from(memory, start)
+        self.raw = bytes(memory[start : start + self.size])
         at = start + RECORD_BODY_AT
         self.body = bytes(memory[at : at + body_size])
         at += body_size

@@ -42,6 +42,7 @@ from core_log.index_recovery import recover_indexes
 from core_log.indexes import INDEXES_NAME, Indexes
 from core_log.kernels.batch import MAGIC_V1
 from core_log.kernels.layout import NO_BATCH, PROPERTY_EPOCH, REASONS, STOP_ZERO
+from core_log.key_index import KEY_INDEX_NAME
 from core_log.packs import PACKS_NAME
 from core_log.reader import LogReader, Walk
 from core_log.record import SYSTEM_TOPIC, decode_record
@@ -58,7 +59,16 @@ from core_log.settings import StoreSettings
 LOG_NAME: Final = "commitlog"
 LOCK_NAME: Final = "lock"
 OUR_NAMES: Final = frozenset(
-    (LOG_NAME, INDEXES_NAME, PACKS_NAME, CHECKPOINT_NAME, ABORT_NAME, EPOCHS_NAME, LOCK_NAME)
+    (
+        LOG_NAME,
+        INDEXES_NAME,
+        PACKS_NAME,
+        KEY_INDEX_NAME,
+        CHECKPOINT_NAME,
+        ABORT_NAME,
+        EPOCHS_NAME,
+        LOCK_NAME,
+    )
 )
 SEARCH_BYTES_MAX: Final = 64 << 20
 """How far behind the cut sound records are looked for: enough to tell a torn tail from a hole."""

@@ -3,6 +3,7 @@
     commitlog/<position of the first byte>     segments of the log
     consumequeue/<number>/<byte offset>        indexes of queues with many messages
     packedqueue/<generation>                   indexes of all others, and the catalogue of all
+    index/<when it was begun>                  key index
     epochFileCheckpoint                        every opening for writing, and where it began
     checkpoint                                 up to where everything is synced
     abort                                      exists while a process has the store open
@@ -25,6 +26,7 @@ from core_log.files import Files, make_directories
 from core_log.flusher import Flusher
 from core_log.indexes import INDEXES_NAME, Indexes, Preparation
 from core_log.kernels.batch import MAGIC_BLANK, MAGIC_V1, RECORD_BODY_AT, RECORD_STORE_MS_AT
+from core_log.key_index import KeyIndex
 from core_log.packs import PACKS_NAME
 from core_log.queue_index import Index, QueueIndex
 from core_log.reader import LogReader
@@ -39,6 +41,7 @@ class Store:
 
     Attributes:
         log: where records are appended and read.
+        keys: finds messages by key.
         flusher: syncs the log.
         epoch: of this opening.
         epochs: (epoch, start position) of every opening, oldest first, this one included.
@@ -74,6 +77,13 @@ class Store:
         self._indexes: Indexes = recovered.indexes
         self._segments: Segments = recovered.segments
         self._reader: LogReader = recovered.reader
+        self.keys = KeyIndex(
+            directory=directory,
+            files=files,
+            reader=self._reader,
+            settings=settings,
+            clock_ms=clock_ms,
+        )
         try:
             self._start(settings, stepped)
         except BaseException:
@@ -254,6 +264,11 @@ class Store:
         if record is None:
             raise CorruptRecord(position, "no sound record stands there")
         return record
+
+    def find_record(self, position: int) -> Record | None:
+        """The sound record at a place that somebody names, or None. Any thread. Ask only for what
+        is flushed. Raises CorruptRecord if the disk can not read it."""
+        return self._reader.record_at(position)
 
     # --- reading --------------------------------------------------------------------------------
 

@@ -103,6 +103,29 @@ def test_messages_come_back_byte_for_byte(server) -> None:
     assert "\\x00\\x01" in text
 
 
+def test_messages_are_found_by_key_and_shown_by_position(server) -> None:
+    """A CloudEvent's id is its key. What is found says where it stands."""
+    for number in range(3):
+        polymq(server, "message", "publish", "orders", "new", f"{number}", "--id", f"o-{number}")
+    find = ("message", "find", "orders", "--format", "json", "--key")
+    (line,) = polymq(server, *find, "o-1").stdout.splitlines()
+    found = json.loads(line)
+    assert (found["offset"], base64.b64decode(found["body_base64"])) == (1, b"1")
+    assert polymq(server, *find, "o-1", "--since", "1h").stdout == line + b"\n"
+    assert polymq(server, *find, "o-1", "--until", "2020-01-01").stdout == b""
+    message_id = f"7F000001{10911:08X}{found['position']:016X}"
+    for place in (str(found["position"]), message_id):
+        assert polymq(server, "message", "show", place, "--format", "json").stdout == line + b"\n"
+    told = polymq(server, "message", "find", "orders", "--key", "o-7").stderr
+    assert told == b"No message of orders has the key o-7.\n"
+    assert "there is no topic 'returns'" in complaint(
+        server, "message", "find", "returns", "--key", "k", code=1
+    )
+    assert "no message stands at position 1" in complaint(server, "message", "show", "1", code=1)
+    assert "'x' is no position" in complaint(server, "message", "show", "x", code=1)
+    assert "'noon' is no time" in complaint(server, *find, "k", "--since", "noon", code=2)
+
+
 def test_reading_from_the_middle_and_only_a_few(server) -> None:
     for number in range(5):
         polymq(server, "message", "publish", "t", "n", f"{number}\n")

@@ -20,6 +20,7 @@ from aiohttp import web
 from broker.engine import Engine
 from broker.port import Durability, Position, Reason, Refused, StorageFailed, TopicInfo
 from polymq.admin_access import Access
+from polymq.admin_queries import QueryHandlers
 from polymq.admin_users import UserHandlers
 from polymq.errors import ExitCode, Failure, bind_problem
 from polymq.metrics import metrics_route
@@ -97,6 +98,7 @@ class AdminServer:
                 web.patch("/topics/{name}", self._patch_topic),
                 web.delete("/topics/{name}", self._delete_topic),
                 *self._users.routes(),
+                *QueryHandlers(self._port).routes(),
             ]
         )
         self._runner = web.AppRunner(app, access_log=None, handle_signals=False)

@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from polymq.cli_access import as_options, credentials, operator_credentials
+from polymq.cli_find import add_commands
 from polymq.cli_options import config_option, data_flag, settings_from
 from polymq.client import AdminClient, MessageReader, StoredMessage, publish
 from polymq.errors import ExitCode
@@ -266,7 +267,7 @@ def _show(stored: StoredMessage, form: str) -> None:
         time = datetime.fromtimestamp(stored.store_ms / 1000, UTC)
         head = f"{stored.topic}/{stored.tag}" if stored.tag is not None else stored.topic
         line = (
-            f"{head}  queue {stored.queue}  offset {stored.offset}  "
+            f"{head}  queue {stored.queue}  offset {stored.offset}  position {stored.position}  "
             f"{time:%Y-%m-%d %H:%M:%S}.{stored.store_ms % 1000:03d} UTC  "
             f"{len(stored.body):,} bytes"
         )
@@ -294,3 +295,6 @@ def store(as_json: bool, **options: Any) -> int:
     for line in describe_store(value):
         click.echo(line)
     return ExitCode.OK
+
+
+add_commands(message, _admin, _show)

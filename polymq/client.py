@@ -93,6 +93,20 @@ class AdminClient:
         """Delete with all messages."""
         self._door.request("DELETE", _path(name))
 
+    def find_messages(
+        self, topic: str, key: str, *, since_ms: int | None, until_ms: int | None, count: int
+    ) -> list[StoredMessage]:
+        """Messages with a key, newest first."""
+        asked = {"key": key, "since_ms": since_ms, "until_ms": until_ms, "count": count}
+        query = urlencode({name: value for name, value in asked.items() if value is not None})
+        content = self._door.request("GET", f"{_path(topic)}/messages?{query}")[1]
+        return [_stored(record) for record in iterate_records(content)]
+
+    def message(self, place: str) -> StoredMessage:
+        """The message at a position of the log, or with a message id."""
+        content = self._door.request("GET", f"/messages/{quote(place, safe='')}")[1]
+        return _stored(next(iterate_records(content)))
+
 
 def server_health(ports: Ports) -> str:
     """`ok`, or what a server says is wrong with it. Raises Failure."""
@@ -200,6 +214,7 @@ class StoredMessage:
     tag: str | None
     queue: int
     offset: int
+    position: int
     born_ms: int
     store_ms: int
     properties: dict[str, str]
@@ -213,6 +228,7 @@ class StoredMessage:
                 "tag": self.tag,
                 "queue": self.queue,
                 "offset": self.offset,
+                "position": self.position,
                 "born_ms": self.born_ms,
                 "store_ms": self.store_ms,
                 "properties": {
@@ -304,6 +320,7 @@ def _stored(record: Record) -> StoredMessage:
         tag=properties.get(TAG_PROPERTY),
         queue=record.queue_id,
         offset=record.queue_offset,
+        position=record.position,
         born_ms=record.born_ms,
         store_ms=record.store_ms,
         properties=properties,

@@ -143,6 +143,10 @@ class Upkeep:
                 return
             self._saved = end
             self.saved_count += 1
+            try:  # behind all else: nobody waits for it, and a search catches up by itself
+                await self._workers.run(lambda: self._store.keys.catch_up(save_indexes.position))
+            except (StoreError, OSError) as error:
+                self._failed("key index", error)
 
     async def tidy(self, wanted_bytes: int = 0) -> int:
         """One round of retention. A failure is logged; the next round goes on.

@@ -15,16 +15,20 @@ if _choice not in ("", "compiled", "pure"):
 
 if TYPE_CHECKING or _choice == "pure":
     from core_log.kernels import pure as chosen
+    from core_log.kernels import pure_keys as chosen_keys
     from core_log.kernels import pure_walk as chosen_walk
 elif _choice == "compiled":
     from core_log.kernels import fast as chosen
+    from core_log.kernels import fast_keys as chosen_keys
     from core_log.kernels import fast_walk as chosen_walk
 else:
     try:
         from core_log.kernels import fast as chosen
+        from core_log.kernels import fast_keys as chosen_keys
         from core_log.kernels import fast_walk as chosen_walk
     except ImportError:
         from core_log.kernels import pure as chosen
+        from core_log.kernels import pure_keys as chosen_keys
         from core_log.kernels import pure_walk as chosen_walk
 
 FORM: Final = "pure" if chosen.__name__.endswith(".pure") else "compiled"
@@ -50,3 +54,9 @@ find_system = chosen_walk.find_system
 gather = chosen_walk.gather
 record_run = chosen_walk.record_run
 scan = chosen_walk.scan
+
+# The key index.
+fill_slots = chosen_keys.fill_slots
+find_keys = chosen_keys.find_keys
+key_hash = chosen_keys.key_hash
+link_keys = chosen_keys.link_keys

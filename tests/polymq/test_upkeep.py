@@ -21,6 +21,7 @@ class SpyPreparation:
     """A checkpoint that is gathered in three slices."""
 
     def __init__(self, write: Callable[[], None]) -> None:
+        self.position = 77
         self._write = write
         self._slices_left = 3
 
@@ -49,6 +50,7 @@ class SpyEngine:
         self.on_failure: list[Callable[[StorageFailed], None]] = []
         self.state_error: Exception | None = None
         self.index_error: Exception | None = None
+        self.key_error: Exception | None = None
         self.put_back: set[tuple[str, str]] = set()
 
     def write_acks(self) -> None:
@@ -61,6 +63,15 @@ class SpyEngine:
 
     def snapshot_failed(self, dirty: set[tuple[str, str]]) -> None:
         self.put_back = dirty
+
+    @property
+    def keys(self) -> SpyEngine:
+        return self
+
+    def catch_up(self, end: int) -> None:
+        assert end == 77
+        if self.key_error is not None:
+            raise self.key_error
 
     def begin_checkpoint(self) -> SpyPreparation:
         self.done.append("prepare")
