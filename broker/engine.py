@@ -12,7 +12,6 @@ any more.
 from __future__ import annotations
 
 import dataclasses
-import json
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -23,10 +22,11 @@ from broker.cursor import Cursor
 from broker.delay import Delays
 from broker.delayed import deliver_ms
 from broker.disk import Disk, DiskSettings
-from broker.errors import Reason, Refused, StorageFailed
+from broker.documents import Documents
+from broker.errors import Refused, StorageFailed
 from broker.exchanges import Exchanges
 from broker.group_names import name_of
-from broker.journal import OP_TAG, STATE_TOPIC, Op, Touched
+from broker.journal import OP_TAG, STATE_TOPIC
 from broker.limits import Limits
 from broker.logins import Hashers, Logins
 from broker.moves import QOS2_PROPERTY, Moves, settled_by
@@ -135,9 +135,8 @@ class Engine:
             state_db=state_db,
             name_of=lambda group: name_of(group, self.exchanges, self.sessions),
         )
-        self._documents: dict[str, dict[str, Mapping[str, Any]]] = {}
+        self.documents_ = Documents(self.core)
         self._state_db = state_db
-        self.core.journal.handle("doc", self._apply_document)
         self._saved = -1  # log position of the last snapshot
         self.folded_count = 0
         """Records that the start folded: what `state.db` did not have."""
@@ -393,29 +392,11 @@ class Engine:
 
     def put_document(self, kind: str, key: str, value: Mapping[str, Any] | None) -> Position:
         """See `BrokerPort.put_document`."""
-        self.core.check_writable()
-        if len(json.dumps(value)) > self.core.limits.document_bytes_max:
-            raise Refused(
-                Reason.TOO_LARGE,
-                f"the setting {key!r} is larger than {self.core.limits.document_bytes_max} bytes",
-            )
-        return self.core.journal.write({"op": "doc", "kind": kind, "key": key, "value": value})
+        return self.documents_.put(kind, key, value)
 
     def documents(self, kind: str) -> Mapping[str, Mapping[str, Any]]:
         """See `BrokerPort.documents`."""
-        return self._documents.get(kind, {})
-
-    def _apply_document(self, op: Op) -> Touched:
-        self._load_document(f"{op['kind']}\x00{op['key']}", op["value"])
-        return [("document", f"{op['kind']}\x00{op['key']}")]
-
-    def _load_document(self, key: str, value: Mapping[str, Any] | None) -> None:
-        kind, _, name = key.partition("\x00")
-        documents = self._documents.setdefault(kind, {})
-        if value is None:
-            documents.pop(name, None)
-        else:
-            documents[name] = value
+        return self.documents_.of_kind(kind)
 
     # --- reading by offset ------------------------------------------------------------------
 
@@ -586,8 +567,7 @@ class Engine:
             value = self.retention.row()
         else:
             assert kind == "document", kind
-            name, _, document = key.partition("\x00")
-            value = self._documents.get(name, {}).get(document)
+            value = self.documents_.row(key)
         return value
 
     def _restore(self) -> None:
@@ -650,7 +630,7 @@ class Engine:
         for key, value in folded.take("rule"):
             self.users.load_rule(key, value)
         for key, value in folded.take("document"):
-            self._load_document(key, value)
+            self.documents_.load(key, value)
         for _, value in folded.take("snapshot"):
             self.retention.load(value)
 
