@@ -147,6 +147,7 @@ def stored(body: bytes) -> StoredMessage:
         tag=None,
         queue=0,
         offset=1,
+        position=4711,
         born_ms=2,
         store_ms=3,
         properties={"KEYS": "a\udcff"},
