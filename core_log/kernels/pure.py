@@ -11,6 +11,7 @@ records in memory is in `pure_walk.py`.
 
 from __future__ import annotations
 
+import operator
 import struct
 import zlib
 from array import array
@@ -33,11 +34,8 @@ from core_log.kernels.batch import (
     PROPERTY_CRC_SIZE,
     PROPERTY_DISPATCH,
     RECORD_BODY_AT,
-    RECORD_BODY_SIZE_AT,
     RECORD_BORN_HOST_AT,
     RECORD_BORN_MS_AT,
-    RECORD_MAGIC_AT,
-    RECORD_QUEUE_OFFSET_AT,
     RECORD_STORE_HOST_AT,
     RECORD_STORE_MS_AT,
     TOPIC_START,
@@ -59,8 +57,14 @@ Form = tuple[bytes, bytes, bytes, int, bytes, int]
 INT: Final = struct.Struct(">I")
 LONG: Final = struct.Struct(">q")
 ENTRY: Final = struct.Struct(">qiq")
-FIRST_FIELDS: Final = struct.Struct(">III")  # size, magic, body CRC
-PLACE_FIELDS: Final = struct.Struct(">qq")  # queue offset, position
+FIELDS: Final = struct.Struct(">I4sI8sqq48sI")
+"""Size, magic, body CRC, queue id and flag, queue offset, position, what does not change within a
+run, body size."""
+CRC_MASK: Final = 0x7FFF_FFFF
+DIGITS: Final = [(b"%04d" % value)[::-1] for value in range(10_000)]
+"""Four digits of a checksum, the least significant first."""
+LAST_DIGITS: Final = [(b"%02d" % value)[::-1] + b"\x02" for value in range(100)]
+"""The two most significant digits, and the property's end."""
 LIFE: Final = struct.Struct(">HIBBI")  # the second part of a private entry
 DISPATCH_START: Final = PROPERTY_DISPATCH + b"\x01"
 CRC_START: Final = PROPERTY_CRC + b"\x01"
@@ -139,27 +143,36 @@ def run_size(
         IndexError: rows outside the batch. ValueError: a part lies outside the batch's buffer, or
             the extra kind is unknown.
     """
-    _head, topic, properties, kind, name, _tag = form
+    _head, topic, constants, kind, name, _tag = form
     if not 0 <= first <= last <= batch.count:
         raise IndexError("no such rows")
     _check_kind(kind)
-    constant = len(properties) + suffix_size + PROPERTY_CRC_SIZE
+    constant = len(constants) + suffix_size + PROPERTY_CRC_SIZE
     if target_count:
         constant += len(DISPATCH_START) + DISPATCH_TARGET_SIZE * target_count + 1
     frame = RECORD_BODY_AT + len(topic) + 2
-    rows = batch.rows
-    source = memoryview(batch.buffer)
-    total = record_max = body_max = properties_max = 0
-    for at in range(first * COLUMNS, last * COLUMNS, COLUMNS):
-        body_size = len(_part(source, rows, at + BODY_START))
-        extra_size = len(_part(source, rows, at + EXTRA_START))
-        properties_size = constant + _extra_size(kind, name, extra_size)
-        size = frame + body_size + properties_size
-        total += size
-        record_max = max(record_max, size)
-        body_max = max(body_max, body_size)
-        properties_max = max(properties_max, properties_size)
-    return total, record_max, body_max, properties_max
+    if first == last:
+        return 0, 0, 0, 0
+    rows = batch.rows[first * COLUMNS : last * COLUMNS]
+    bodies, extras = rows[BODY_START + 1 :: COLUMNS], rows[EXTRA_START + 1 :: COLUMNS]
+    for starts, sizes in (
+        (rows[BODY_START::COLUMNS], bodies),
+        (rows[EXTRA_START::COLUMNS], extras),
+    ):
+        end = max(map(operator.add, starts, sizes))
+        if min(starts) < 0 or min(sizes) < 0 or end > len(batch.buffer):
+            raise ValueError("a row's part lies outside the buffer")
+    if kind == EXTRA_NONE:
+        properties = [constant] * len(bodies)
+    else:
+        properties = [constant + _extra_size(kind, name, size) for size in extras]
+    records = list(map(operator.add, bodies, properties))
+    return (
+        sum(records) + frame * len(records),
+        max(records) + frame,
+        max(bodies),
+        max(properties),
+    )
 
 
 def append_run(
@@ -205,44 +218,100 @@ def append_run(
         raise ValueError("the head or the hosts have another size")
     _check_kind(kind)
     _check_targets_fit(targets, base, last - first)
+    magic, queue, middle = _constant_fields(head, hosts, born_ms, store_ms)
+    pack_fields, pack_entry, crc = FIELDS.pack, ENTRY.pack, zlib.crc32
+    source = memoryview(batch.buffer)
+    available = len(source)
+    dispatch = _dispatch_pattern(targets)
+    offsets = [offset + base for _, offset in targets]
+    own_offset = offsets[0] if targets else 0
+    only = len(targets) == 1
+    named = b""
+    # All but the sizes of body and extra property is the same for each row.
+    constant = len(properties) + len(suffix) + PROPERTY_CRC_SIZE
+    if targets:
+        constant += len(DISPATCH_START) + DISPATCH_TARGET_SIZE * len(targets) + 1
+    frame = RECORD_BODY_AT + len(topic) + 2
+    extra = b""
+    extra_size = last_size = -1
+    parts: list[bytes | bytearray | memoryview] = []
+    entries: list[bytes] = []
+    at = start
+    column = iter(batch.rows[first * COLUMNS : last * COLUMNS])
+    try:
+        for _, _, body_start, body_size, extra_start, size, _, _ in zip(
+            *[column] * COLUMNS, strict=True
+        ):
+            if not 0 <= body_start <= available - body_size or body_size < 0:
+                raise ValueError("a row's part lies outside the buffer")
+            if not 0 <= extra_start <= available - size or size < 0:
+                raise ValueError("a row's part lies outside the buffer")
+            if kind != EXTRA_NONE:
+                extra = _extra(kind, name, source[extra_start : extra_start + size])
+            if len(extra) != last_size:
+                last_size = len(extra)
+                extra_size = constant + last_size
+                if extra_size > PROPERTIES_SIZE_MAX:
+                    raise ValueError("the properties do not fit")
+                behind = topic + extra_size.to_bytes(2, "big") + properties
+            size = frame + body_size + extra_size
+            if at + size > limit:
+                break
+            if only:
+                named = dispatch % own_offset
+            elif targets:
+                named = dispatch % tuple(offsets)
+                offsets = [offset + 1 for offset in offsets]
+            body = source[body_start : body_start + body_size]
+            place = position + at - start
+            record = b"".join(
+                (
+                    pack_fields(
+                        size,
+                        magic,
+                        crc(body) & CRC_MASK,
+                        queue,
+                        own_offset,
+                        place,
+                        middle,
+                        body_size,
+                    ),
+                    body,
+                    behind,
+                    extra,
+                    named,
+                    suffix,
+                )
+            )
+            value = crc(record) & CRC_MASK
+            parts += (
+                record,
+                CRC_START,
+                DIGITS[value % 10_000],
+                DIGITS[value // 10_000 % 10_000],
+                LAST_DIGITS[value // 100_000_000],
+            )
+            entries.append(pack_entry(place, size, tag))
+            at += size
+            if targets:
+                own_offset += 1
+    finally:  # what comes before a row that is wrong is written
+        memory[start:at] = b"".join(parts)
+    return len(entries), at, b"".join(entries)
+
+
+def _constant_fields(
+    head: bytes, hosts: bytes, born_ms: int, store_ms: int
+) -> tuple[bytes, bytes, bytes]:
+    """What all records of a run have in common: magic; queue id and flag; all from the system flag
+    to the prepared transaction."""
     fields = bytearray(head)
     fields[RECORD_BORN_HOST_AT : RECORD_BORN_HOST_AT + HOST_SIZE] = hosts
     fields[RECORD_STORE_HOST_AT : RECORD_STORE_HOST_AT + HOST_SIZE] = hosts
     LONG.pack_into(fields, RECORD_BORN_MS_AT, born_ms)
     LONG.pack_into(fields, RECORD_STORE_MS_AT, store_ms)
-    source = memoryview(batch.buffer)
-    rows = batch.rows
-    magic = INT.unpack_from(head, RECORD_MAGIC_AT)[0]
-    dispatch = _dispatch_pattern(targets)
-    offsets = [offset + base for _, offset in targets]
-    own_offset = 0
-    entries = bytearray()
-    at = start
-    for row in range(first, last):
-        column = row * COLUMNS
-        body = _part(source, rows, column + BODY_START)
-        extra = _part(source, rows, column + EXTRA_START)
-        if targets:
-            index = row - first
-            own_offset = offsets[0] + index
-            named = dispatch % tuple([offset + index for offset in offsets])
-        else:
-            named = b""
-        written = b"".join((properties, _extra(kind, name, extra), named, suffix))
-        properties_size = len(written) + PROPERTY_CRC_SIZE
-        if properties_size > PROPERTIES_SIZE_MAX:
-            raise ValueError("the properties do not fit")
-        size = RECORD_BODY_AT + len(body) + len(topic) + 2 + properties_size
-        if at + size > limit:
-            break
-        FIRST_FIELDS.pack_into(fields, 0, size, magic, zlib.crc32(body) & 0x7FFF_FFFF)
-        PLACE_FIELDS.pack_into(fields, RECORD_QUEUE_OFFSET_AT, own_offset, position + at - start)
-        INT.pack_into(fields, RECORD_BODY_SIZE_AT, len(body))
-        record = b"".join((fields, body, topic, properties_size.to_bytes(2, "big"), written))
-        memory[at : at + size] = record + crc_property(zlib.crc32(record))
-        entries += ENTRY.pack(position + at - start, size, tag)
-        at += size
-    return len(entries) // ENTRY_SIZE, at, bytes(entries)
+    _, magic, _, queue, _, _, middle, _ = FIELDS.unpack(fields)
+    return magic, queue, middle
 
 
 def _check_targets_fit(targets: Sequence[tuple[int, int]], base: int, count: int) -> None:
