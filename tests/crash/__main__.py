@@ -16,6 +16,7 @@ import time
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from itertools import count
 
+from tests.crash.bit_flips import flip_many
 from tests.crash.explore import explore
 from tests.crash.tally import Tally
 
@@ -31,6 +32,8 @@ def main() -> int:
         print(*(tally.failures or ["the state is sound"]), sep="\n")
         return bool(tally.failures)
     began = time.monotonic()
+    if options.bit_flips:
+        return flip_bits(options, seed)
     tally, seeds_count = run(seed, options.states, options.processes)
     report(tally, seed, seeds_count, time.monotonic() - began)
     return bool(tally.failures)
@@ -43,6 +46,8 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--states", type=int, default=20_000)
     parser.add_argument("--seed", type=int)
     parser.add_argument("--state", type=int)
+    parser.add_argument("--bit-flips", type=int, default=0)
+    parser.add_argument("--size", type=int, default=64)
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     options = parser.parse_args()
     if options.state is not None and options.seed is None:
@@ -70,6 +75,20 @@ def run(seed: int, states: int, processes: int) -> tuple[Tally, int]:
                 total.add(future.result())
                 done += 1
     return total, done
+
+
+def flip_bits(options: argparse.Namespace, seed: int) -> int:
+    """Single flipped bits, and a report."""
+    began = time.monotonic()
+    outcomes, failures = flip_many(seed, options.bit_flips, options.size << 20, options.processes)
+    seconds = time.monotonic() - began
+    print(f"{options.bit_flips} flipped bits in a store of {options.size} MiB, seed {seed}", end="")
+    print(f", in {seconds:.0f} s\n")
+    for (kind, outcome), number in sorted(outcomes.items()):
+        print(f"  {number:>6,}  {kind}: {outcome}")
+    print(f"\n{len(failures)} served wrong or gone in silence")
+    print(*failures[:FAILURES_SHOWN], sep="\n")
+    return bool(failures)
 
 
 def report(tally: Tally, seed: int, seeds_count: int, seconds: float) -> None:

@@ -138,13 +138,19 @@ class World:
 class EngineActor:
     """A running engine, and the world that it serves."""
 
-    def __init__(self, disk: Disk, database: MemoryStateDb, world: World) -> None:
+    def __init__(
+        self,
+        disk: Disk,
+        database: StateDb,
+        world: World,
+        settings: StoreSettings = SETTINGS,
+    ) -> None:
         self.disk = disk
         self.database = database
         self.world = world
         self.loop = ManualLoop()
         self.store = Store.open(
-            DIRECTORY, files=disk, clock_ms=self.loop.clock_ms, settings=SETTINGS, stepped=True
+            DIRECTORY, files=disk, clock_ms=self.loop.clock_ms, settings=settings, stepped=True
         )
         self.engine = Engine(
             store=self.store,
@@ -427,7 +433,7 @@ def _check_reader(where: str, came: list[bytes], published: list[bytes], reader:
 def _check_same_state(actor: EngineActor, without: EngineActor) -> None:
     """(d): the rows of state.db that the two would write are the same."""
     keys = set(actor.engine.core.journal.dirty) | set(without.engine.core.journal.dirty)
-    if actor.database.versions:
+    if isinstance(actor.database, MemoryStateDb) and actor.database.versions:
         keys |= set(actor.database.versions[-1][2])
     for kind, key in sorted(keys):
         if kind == "number":
