@@ -517,6 +517,9 @@ def test_the_operators_door_asks_who_it_is(server, people) -> None:
             assert people.ask("GET", path)[0] == expected, (path, authorization)
     people.authorization = basic("ann")
     assert people.ask("PUT", "/topics/ops")[0] == 201
+    # To administer a topic is not to read it.
+    assert people.ask("GET", "/topics/ops/messages?key=k")[0] == 403
+    assert people.ask("GET", "/messages/0")[0] == 403
     assert people.ask("PUT", "/topics/others")[0] == 403
     assert people.ask("PUT", "/users/eve", {"password": "x"})[0] == 403
     assert people.ask("GET", "/health")[0] == 200

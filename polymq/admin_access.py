@@ -81,7 +81,11 @@ class Access:
             request[CALLER] = OPERATOR
             return
         principal = await self._principal(request, scheme, value)
-        self._port.for_owner(principal).check_admin(_words(request))
+        port = self._port.for_owner(principal)
+        port.check_admin(_words(request))
+        if "messages" in request.path.split("/"):  # what is in a topic is for who may read it
+            name = request.match_info.get("name")
+            port.check_read((REST,) if name is None else (name, REST))
         request[CALLER] = principal
 
     async def _principal(self, request: web.Request, scheme: str, value: str) -> str:

@@ -279,6 +279,7 @@ def _show(stored: StoredMessage, form: str) -> None:
 @click.command()
 @config_option
 @data_flag
+@as_options
 @click.option("--json", "as_json", is_flag=True, help="One JSON document.")
 def store(as_json: bool, **options: Any) -> int:
     """Show how large the log is, how much room its disk has, and what keeps it from shrinking.

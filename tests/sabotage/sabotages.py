@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.sabotage.plan import Sabotage
+from tests.sabotage.users import USERS
 
 STORE = (
     Sabotage(
@@ -50,4 +51,4 @@ ENGINE = (
     ),
 )
 
-SABOTAGES = (*STORE, *ENGINE)
+SABOTAGES = (*STORE, *ENGINE, *USERS)

@@ -17,6 +17,7 @@ from tests.gateways.http_cloudevents.http_harness import (
     BINARY,
     EVENT,
     STRUCTURED,
+    Sleeps,
     http,
     publish_batch,
     receiver,
@@ -474,5 +475,27 @@ def test_the_granted_rate_is_kept() -> None:
             assert len(door.sleeps.seconds) == 2
             assert door.sleeps.seconds[0] == pytest.approx(1.0, abs=0.2)
             assert door.sleeps.seconds[1] == pytest.approx(2.0, abs=0.2), "no time has passed"
+
+    run(scenario())
+
+
+def test_a_webhook_whose_owner_lost_its_right_is_disabled_and_keeps_its_queue() -> None:
+    """The engine cancels its consumer: what it held goes back, and its users read why."""
+
+    async def scenario() -> None:
+        sleeps = Sleeps(at_once=False)
+        async with http(sleeps=sleeps) as door, receiver(500) as sink:
+            queue = await subscribe_webhook(door, sink, config={"retry": RETRY})
+            await publish_batch(door, "a", "b")
+            await until(lambda: len(queue.delivered) == 2 and sleeps.seconds)
+            consumer = queue.consumer
+            assert consumer is not None
+            queue.consumer = None  # as the engine does it: first the hold, then the consumer
+            consumer.cancelled()
+            await until(lambda: queue.requeued == [0, 1])
+            assert queue.delivered == set()
+            _, shown, _ = await door.call("GET", "/subscriptions/s")
+            assert shown["status"]["state"] == "disabled"
+            assert "owner" in shown["status"]["reason"]
 
     run(scenario())

@@ -1,0 +1,219 @@
+"""Mistakes in who is let in and who may do what."""
+
+from __future__ import annotations
+
+from tests.sabotage.plan import Sabotage
+
+_RULES = ("tests/broker/test_permissions.py",)
+_LOGINS = ("tests/broker/test_logins.py",)
+_PERMITTED = ("tests/broker/test_permitted.py",)
+
+USERS = (
+    Sabotage(
+        name="allow-wins-over-deny",
+        why="a rule that takes something away takes nothing away",
+        path="broker/permissions.py",
+        old="""                return Decision(False, rule)
+        for pattern, rule in self._allows.get(action, ()):
+            if any(matches(pattern, view) for view in seen):
+""",
+        new="""                continue
+        for pattern, rule in self._allows.get(action, ()):
+            if any(matches(pattern, view) for view in seen):
+""",
+        tests=_RULES,
+    ),
+    Sabotage(
+        name="filter-need-only-overlap",
+        why="whoever may read one place of a filter reads all of it",
+        path="broker/permissions.py",
+        old="            if any(covers(pattern, view) for view in seen):\n",
+        new="            if any(overlaps(pattern, view) for view in seen):\n",
+        tests=_RULES,
+    ),
+    Sabotage(
+        name="client-id-as-wildcard",
+        why="a client whose id is our own sign for a wildcard may do what is every other client's",
+        path="broker/permissions.py",
+        old="        letter in _NO_WORD or ord(letter) < 0x20 or 0xD800",
+        new="        letter in _NO_WORD or 0xD800",
+        tests=_RULES,
+    ),
+    Sabotage(
+        name="denied-name-dodged",
+        why="a client whose id is no word is denied nothing",
+        path="broker/permissions.py",
+        old="            pattern = _resolved(rule.pattern, names, None if allow else ONE_WORD)\n",
+        new="            pattern = _resolved(rule.pattern, names, None)\n",
+        tests=_RULES,
+    ),
+    Sabotage(
+        name="topic-with-dots-read-one-way",
+        why="what is denied for orders.eu is allowed for the exchange of that name",
+        path="broker/permissions.py",
+        old='    if "." in words[0]:\n',
+        new="    if False:\n",
+        tests=_RULES,
+    ),
+    Sabotage(
+        name="system-topics-open",
+        why="an admin, or who takes its place, writes the broker's own state",
+        path="broker/permissions.py",
+        old="    if topic.startswith(SYSTEM_PREFIXES):\n        return True\n",
+        new="",
+        tests=_RULES,
+    ),
+    Sabotage(
+        name="nul-in-a-password",
+        why="a password with a NUL behind it is as good as the password",
+        path="broker/passwords.py",
+        old='        return same and cut == password and b"\\x00" not in password\n',
+        new="        return same and cut == password\n",
+        tests=_LOGINS,
+    ),
+    Sabotage(
+        name="unknown-user-costs-nothing",
+        why="how long an answer takes tells which users there are",
+        path="broker/logins.py",
+        old="        stored = passwords.UNKNOWN if found is None else found.password_hash\n",
+        new='        stored = "" if found is None else found.password_hash\n',
+        tests=_LOGINS,
+    ),
+    Sabotage(
+        name="cache-outlives-the-password",
+        why="a password that was changed is good for another minute",
+        path="broker/logins.py",
+        old=" and found.password_hash == known.password_hash:\n",
+        new=":\n",
+        tests=_LOGINS,
+    ),
+    Sabotage(
+        name="disabled-user-let-in",
+        why="who was shut out comes in with its password",
+        path="broker/logins.py",
+        old="        if right and found is not None and found.password_hash == stored and "
+        "not found.disabled:\n",
+        new="        if right and found is not None and found.password_hash == stored:\n",
+        tests=_LOGINS,
+    ),
+    Sabotage(
+        name="guesses-under-way-uncounted",
+        why="a thousand guesses at the same time are one",
+        path="broker/logins.py",
+        old="        if recent + self._trying.get(pair, 0) < self._limits.login_failures_max:\n",
+        new="        if recent < self._limits.login_failures_max:\n",
+        tests=_LOGINS,
+    ),
+    Sabotage(
+        name="rules-survive-their-user",
+        why="who gets the name later gets the rights as well",
+        path="broker/users.py",
+        old="        for key in self._by_subject.pop(name, {}):\n",
+        new="        for key in {}:\n",
+        tests=_LOGINS,
+    ),
+    Sabotage(
+        name="stale-template",
+        why="who lost a right goes on publishing for as long as its connection lasts",
+        path="broker/permitted.py",
+        old="        return self.version == self._users.version and self.inner.valid\n",
+        new="        return self.inner.valid\n",
+        tests=_PERMITTED,
+    ),
+    Sabotage(
+        name="stale-template-published",
+        why="a publish in the middle of a change goes through",
+        path="broker/permitted.py",
+        old="        if template.version != self._users.version:\n            self._check(",
+        new="        if False:\n            self._check(",
+        tests=_PERMITTED,
+    ),
+    Sabotage(
+        name="consumer-outlives-its-right",
+        why="messages go on to who may not have them any more",
+        path="broker/admission.py",
+        old="        self._engine.readers.check(",
+        new="        (lambda _: None)(",
+        tests=_PERMITTED,
+    ),
+    Sabotage(
+        name="session-outlives-its-right",
+        why="a connected subscriber goes on reading what was denied to it",
+        path="broker/admission.py",
+        old="        if lost and session.link is not None:\n",
+        new="        if not lost and session.link is None:\n",
+        tests=_PERMITTED,
+    ),
+    Sabotage(
+        name="resumed-session-unchecked",
+        why="a subscription from before the change delivers as soon as its client is back",
+        path="broker/permitted.py",
+        old=" in [words for words in session.subscriptions if not self.may_read(words)]:\n",
+        new=" in []:\n",
+        tests=_PERMITTED,
+    ),
+    Sabotage(
+        name="session-taken-over",
+        why="who knows a client id gets another user's messages",
+        path="broker/sessions.py",
+        old="        if existing is not None and existing.principal != principal:\n",
+        new="        if False:\n",
+        tests=_PERMITTED,
+    ),
+    Sabotage(
+        name="queue-read-by-its-name",
+        why="who may read a queue's name reads what somebody bound to it",
+        path="broker/permitted.py",
+        old="        for words in collected:\n            self._check_filter(words)\n",
+        new="",
+        tests=_PERMITTED,
+    ),
+    Sabotage(
+        name="topic-made-without-the-right",
+        why="a publisher fills the broker with topics",
+        path="broker/permitted.py",
+        old="        if not self._is_made(topic):\n            self._check(Action.CREATE, words)\n",
+        new="",
+        tests=_PERMITTED,
+    ),
+    Sabotage(
+        name="door-stays-open",
+        why="who came in before the first user stays in, without a check",
+        path="broker/admission.py",
+        old="            if principal is None and not self.is_open:\n",
+        new="            if False:\n",
+        tests=_LOGINS,
+    ),
+    Sabotage(
+        name="mqtt-reads-before-the-login",
+        why="a stranger's packets are handled while its password is looked at",
+        path="gateways/mqtt/client.py",
+        old="            while at < end and not self._asking:\n",
+        new="            while at < end:\n",
+        tests=("tests/gateways/mqtt/test_mqtt_login.py",),
+    ),
+    Sabotage(
+        name="mqtt-templates-shared",
+        why="what one client may publish, the next may as well",
+        path="gateways/mqtt/client.py",
+        old="        self._mapping = self._shared.mapping.of(self._port)\n",
+        new="",
+        tests=("tests/gateways/mqtt/test_mqtt_login.py",),
+    ),
+    Sabotage(
+        name="mqtt-will-unchecked",
+        why="a will goes where its client may not publish",
+        path="gateways/mqtt/client.py",
+        old="            self._port.check_publish(*self._mapping.place(packet.will.topic))\n",
+        new="",
+        tests=("tests/gateways/mqtt/test_mqtt_login.py",),
+    ),
+    Sabotage(
+        name="amqp-templates-shared",
+        why="what one client may publish, the next may as well",
+        path="gateways/amqp/client.py",
+        old="templates=self._templates.of(port))\n",
+        new="templates=self._templates)\n",
+        tests=("tests/gateways/amqp/test_amqp_login.py",),
+    ),
+)
