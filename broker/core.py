@@ -103,6 +103,7 @@ class Core:
         self._lazy_scheduled = False
         self._acks_scheduled = False
         self._moved: set[Group] = set()
+        self._recounted: set[Group] = set()
         self._note_moved = self._group_moved  # one method object for all groups
         self.journal.handle("acks", self._apply_acks)
 
@@ -145,6 +146,7 @@ class Core:
         self.groups.pop(group.number, None)
         self.volatile_groups.discard(group)
         self._moved.discard(group)
+        self._recounted.discard(group)
 
     # --- pace -----------------------------------------------------------------------------
 
@@ -283,6 +285,12 @@ class Core:
             self._acks_scheduled = True
             self.scheduler.call_later(self.limits.ack_delay_seconds, self.write_acks)
 
+    def recounted(self, group: Group) -> None:
+        """Messages of a group with a delivery limit were given back: note it with the acks."""
+        if group.number:
+            self._recounted.add(group)
+            self._group_moved(group)
+
     def write_acks(self) -> None:
         """One record for all that was delivered and settled since the last. Nobody waits for it;
         what the log does not take now gathers on."""
@@ -294,10 +302,29 @@ class Core:
         if not groups:
             return
         acks = self.take_acks(groups)
+        op: Op = {"op": "acks", "g": acks}
+        counts = self._take_counts()
+        if counts:
+            op["c"] = counts
         try:
-            self.journal.write({"op": "acks", "g": acks})
+            self.journal.write(op)
         except Refused:
             self.keep_acks(groups, acks)
+            for number, stretches in counts:
+                group = self.groups[number]
+                if group.rules is not None and group.rules.redeliveries is not None:
+                    group.rules.redeliveries.keep_changes(stretches)
+                    self._recounted.add(group)
+
+    def _take_counts(self) -> list[tuple[int, list[list[int]]]]:
+        """What the next record of acks has to say of deliveries that were given back."""
+        counts = [
+            (group.number, group.rules.redeliveries.take_changes())
+            for group in self._recounted
+            if group.rules is not None and group.rules.redeliveries is not None
+        ]
+        self._recounted.clear()
+        return counts
 
     def take_acks(self, groups: Iterable[Group]) -> list[Acks]:
         """What the next record of acks has to say of these groups. Whoever takes it writes it."""
@@ -328,7 +355,23 @@ class Core:
             for first, count in settled:
                 group.cursor.settle(first, count)
             group.cursor.forget_settled()
+        for number, stretches in op.get("c", ()):
+            self.load_counts(number, stretches)
         return touched
+
+    def group_row(self, group: Group) -> dict[str, object]:
+        """The group as a JSON value for the snapshot."""
+        row: dict[str, object] = {"q": group.queue.number, **group.cursor.snapshot()}
+        if group.rules is not None and group.rules.redeliveries is not None:
+            row["times"] = list(group.rules.redeliveries.stretches())
+        return row
+
+    def load_counts(self, number: int, stretches: Iterable[list[int]]) -> None:
+        """How often messages of a group were given back, as the log or the snapshot has it."""
+        group = self.groups.get(number)
+        if group is not None and group.rules is not None and group.rules.redeliveries is not None:
+            for first, count, times in stretches:
+                group.rules.redeliveries.load(first, count, times)
 
 
 def _trim_memory(group: Group) -> None:

@@ -551,7 +551,7 @@ class Engine:
             value = self.sessions.state.row_filter(key)
         elif kind == "group":
             group = self.core.groups.get(int(key))
-            value = None if group is None else {"q": group.queue.number, **group.cursor.snapshot()}
+            value = None if group is None else self.core.group_row(group)
         elif kind == "delay":
             value = self.delays.row()
         elif kind == "session":
@@ -619,6 +619,7 @@ class Engine:
             group = self.core.groups.get(int(key))
             if group is not None:
                 group.cursor = cursor
+                self.core.load_counts(int(key), value.get("times", ()))
             elif value["q"] in queues:
                 self.core.group(queues[value["q"]], cursor, number=int(key))
         for key, value in folded.take("session"):

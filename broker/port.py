@@ -153,12 +153,18 @@ class Template(Protocol):
 
 @dataclass(slots=True)
 class Delivery:
-    """Messages for one consumer: consecutive offsets of one queue."""
+    """Messages for one consumer: consecutive offsets of one queue.
+
+    Attributes:
+        delivery_count: how often each of them was given back before, in a queue with a delivery
+            limit; else 0.
+    """
 
     runs: Sequence[RecordRun]
     first_offset: int
     count: int
     redelivered: bool
+    delivery_count: int = 0
 
     def messages(self) -> list[Message]:
         """The messages as values, bodies copied. For cold paths (HTTP, tests) only."""

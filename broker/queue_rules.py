@@ -15,6 +15,7 @@ from broker.expiry import Expiry
 from broker.lengths import Lengths
 from broker.queue_settings import REJECT_PUBLISH_DLX, QueueSettings
 from broker.queues import Group
+from broker.redeliveries import Redeliveries
 from broker.topics import TopicTemplate
 from core_log.kernels.batch import Batch
 
@@ -26,7 +27,7 @@ class QueueRules:
         expiry: None while no message of the queue has a time to live.
     """
 
-    __slots__ = ("_shared", "expiry", "lengths", "settings", "undertaker")
+    __slots__ = ("_shared", "expiry", "lengths", "redeliveries", "settings", "undertaker")
 
     def __init__(
         self, shared: DeadLetters, name: str, settings: QueueSettings, group: Group
@@ -36,6 +37,7 @@ class QueueRules:
         self.undertaker = Undertaker(shared, name, settings)
         self.expiry: Expiry | None = None
         self.lengths: Lengths | None = None
+        self.redeliveries = Redeliveries() if settings.delivery_limit is not None else None
         if settings.bounded:
             self.lengths = Lengths(shared.core, group, settings, self._too_long)
 
@@ -78,7 +80,10 @@ class QueueRules:
 
     def requeued(self, group: Group, first: int, count: int) -> None:
         """See `queues.Rules`."""
-        group.cursor.requeue(first, count)
+        if self.redeliveries is None:
+            group.cursor.requeue(first, count)
+        else:
+            self._count(self.redeliveries, group, first, count)
         if self.expiry is not None:
             self.expiry.look_later()
         if self.lengths is not None:
@@ -104,9 +109,36 @@ class QueueRules:
 
     def deliverable(self, group: Group) -> int:
         """See `queues.Rules`."""
+        ready = group.cursor.ready_count(group.queue.visible)
         if self.expiry is not None:
-            return self.expiry.deliverable()
-        return group.cursor.ready_count(group.queue.visible)
+            ready = self.expiry.deliverable()
+        if self.redeliveries is not None and ready > 0:
+            head = group.cursor.peek(ready, group.queue.visible)
+            assert head is not None
+            ready = min(ready, self.redeliveries.alike(*head)[0])
+        return ready
+
+    def delivery_count(self, first: int) -> int:
+        """See `queues.Rules`."""
+        return 0 if self.redeliveries is None else self.redeliveries.alike(first, 1)[1]
+
+    def _count(self, redeliveries: Redeliveries, group: Group, first: int, count: int) -> None:
+        """Give messages back, or give them up where that is once too often."""
+        limit = self.settings.delivery_limit
+        assert limit is not None
+        if first < group.cursor.floor:  # dropped meanwhile
+            count -= group.cursor.floor - first
+            first = group.cursor.floor
+        while count > 0:
+            length, times = redeliveries.alike(first, count)
+            if times >= limit:
+                self.undertaker.give_up(group, first, length, Cause.DELIVERY_LIMIT)
+            else:
+                redeliveries.add(first, length, group.cursor.floor)
+                group.cursor.requeue(first, length)
+                self._shared.core.recounted(group)
+            first += length
+            count -= length
 
     def _too_long(self, group: Group, first: int, count: int) -> None:
         self.undertaker.give_up(group, first, count, Cause.MAXLEN)

@@ -25,6 +25,7 @@ from broker.cursor import Cursor
 from broker.gates import Gate
 from broker.port import Consumer, Delivery
 from broker.reading import Reading
+from broker.redeliveries import Redeliveries
 from core_log.commit_log import Span
 from core_log.queue_index import Index, MemoryIndex
 
@@ -111,6 +112,12 @@ class Rules(Protocol):
 
     def purged(self, group: Group) -> None:
         """Everything that was ready is settled."""
+
+    redeliveries: Redeliveries | None
+    """Counts what was given back; None where that has no limit."""
+
+    def delivery_count(self, first: int) -> int:
+        """How often a message was given back before."""
 
     def deliverable(self, group: Group) -> int:
         """How many messages at the head may be delivered in one stretch; below zero: not known
@@ -393,7 +400,8 @@ class Group:
             self.moved(self)
             if hold.active:
                 runs = self.reading.metas.runs(records, 0, len(records))
-                hold.consumer.deliver(Delivery(runs, first, found, redelivered))
+                times = 0 if self.rules is None else self.rules.delivery_count(first)
+                hold.consumer.deliver(Delivery(runs, first, found, redelivered, times))
             else:
                 self.cursor.requeue(first, found)
         if not self._pumping:

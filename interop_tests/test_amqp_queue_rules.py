@@ -255,3 +255,32 @@ def test_bytes_bound_a_queue(channel: Channel) -> None:
     for _ in range(30):
         channel.basic_publish("", "bytes", b"x" * 1000)
     assert 14 <= ready(channel, "bytes") <= 19
+
+
+# --- delivery limit ------------------------------------------------------------------------------
+
+
+def test_a_poison_message_ends_in_the_dead_letter_queue(channel: Channel) -> None:
+    """x-delivery-limit: the count is in a header from the second delivery on."""
+    dead_letter_queue(channel)
+    channel.queue_declare(
+        "limited",
+        durable=True,
+        arguments={
+            "x-queue-type": "quorum",
+            "x-delivery-limit": 2,
+            "x-dead-letter-exchange": "dlx",
+            "x-dead-letter-routing-key": "gone",
+        },
+    )
+    channel.basic_publish("", "limited", b"poison", pika.BasicProperties(headers={"n": 1}))
+    counts = []
+    for _ in range(3):
+        method, properties, _ = get(channel, "limited")
+        counts.append((properties.headers.get("x-delivery-count"), method.redelivered))
+        assert properties.headers["n"] == 1
+        channel.basic_nack(method.delivery_tag, requeue=True)
+    assert counts == [(None, False), (1, True), (2, True)]
+    _, properties, body = get(channel, "dead")
+    assert body == b"poison"
+    assert properties.headers["x-death"][0]["reason"] == "delivery_limit"

@@ -7,8 +7,9 @@ Rules:
   the channel (RabbitMQ's reading of basic.qos: `global` false is for each later consumer, true for
   all of the channel).
 * With `no_ack` a message is settled when its bytes are written.
-* A delivery is encoded run by run by the kernel, from the log's records. Only dead letters, and
-  messages of gateways that keep properties in each message, are taken one by one.
+* A delivery is encoded run by run by the kernel, from the log's records. Only dead letters,
+  messages whose deliveries are counted, and those of gateways that keep properties in each message
+  are taken one by one.
 """
 
 from __future__ import annotations
@@ -197,7 +198,7 @@ def encode(
     done = 0
     for run in delivery.runs:
         place = mapping.place_bytes(run.meta) + tail
-        if mapping.is_uniform(run.meta):
+        if mapping.is_uniform(run.meta) and not delivery.delivery_count:
             yield kernels.encode_deliveries(
                 run.memory,
                 run.start,
@@ -233,7 +234,7 @@ def _encode_one_by_one(
         content_frames(
             channel,
             head + _TAG.pack(first_tag + index, delivery.redelivered) + place,
-            mapping.message_properties(message),
+            mapping.message_properties(message, delivery.delivery_count),
             message.body,
             frame_max,
         )

@@ -38,7 +38,7 @@ from broker.port import (
     history_of,
     life_property,
 )
-from gateways.amqp.added_headers import death_headers, with_headers
+from gateways.amqp.added_headers import DELIVERY_COUNT, death_headers, with_headers
 from gateways.amqp.errors import Malformed, RemoteProtocolError, ReplyCode
 from gateways.amqp.spec import Method
 from gateways.amqp.tables import Buffer, encode_sized_table
@@ -106,7 +106,6 @@ _REFUSED_QUEUE_ARGUMENTS: Final = frozenset(
         "x-dead-letter-strategy",
         "x-max-priority",
         "x-single-active-consumer",
-        "x-delivery-limit",
         "x-consumer-timeout",
     }
 )
@@ -205,13 +204,16 @@ def constant_properties(meta: RunMeta) -> bytes:
     return cached
 
 
-def message_properties(message: Message) -> bytes:
-    """AMQP's properties of one message of any origin, a dead letter's history included."""
+def message_properties(message: Message, delivery_count: int = 0) -> bytes:
+    """AMQP's properties of one message of any origin, with what the broker adds: a dead letter's
+    history, and how often the message was given back."""
     kept = message.properties.get(EXTRA_NAME)
     if kept is not None:
         raw = base64.b64decode(kept, validate=True)
     else:
         raw = translate_properties(message.properties)
+    if delivery_count:
+        raw = with_headers(raw, {DELIVERY_COUNT: delivery_count})
     history = history_of(message.properties)
     if not history.deaths:
         return raw
