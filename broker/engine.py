@@ -357,10 +357,18 @@ class Engine:
         return self.exchanges.unbind_queue(queue, exchange, routing_key, arguments, owner=owner)
 
     def consume(
-        self, queue: str, consumer: Consumer, *, exclusive: bool, owner: object
+        self,
+        queue: str,
+        consumer: Consumer,
+        *,
+        exclusive: bool,
+        owner: object,
+        priority: int = 0,
     ) -> QueueConsumer:
         """See `BrokerPort.consume`."""
-        return self.exchanges.consume(queue, consumer, exclusive=exclusive, owner=owner)
+        return self.exchanges.consume(
+            queue, consumer, exclusive=exclusive, owner=owner, priority=priority
+        )
 
     def get(
         self,

@@ -449,13 +449,25 @@ class Exchanges:
     # --- consuming ------------------------------------------------------------------------
 
     def consume(
-        self, name: str, consumer: Consumer, *, exclusive: bool, owner: object
+        self,
+        name: str,
+        consumer: Consumer,
+        *,
+        exclusive: bool,
+        owner: object,
+        priority: int = 0,
     ) -> _AutoDeleting:
         """See `BrokerPort.consume`."""
         found = self.need_queue(name, owner)
+        if exclusive and found.settings.single_active:
+            raise Refused(
+                Reason.FORBIDDEN,
+                f"queue '{name}' in vhost '/' has a single active consumer: "
+                "an exclusive one is not possible",
+            )
         if found.exclusive_hold is not None or (exclusive and found.group.holds):
             raise Refused(Reason.FORBIDDEN, f"queue '{name}' in vhost '/' in exclusive use")
-        hold = found.group.add(consumer)
+        hold = found.group.add(consumer, priority)
         found.had_consumer = True
         if exclusive:
             found.exclusive_hold = hold
@@ -479,6 +491,11 @@ class Exchanges:
     ) -> None:
         """See `BrokerPort.get`."""
         found = self.need_queue(name, owner)
+        if found.settings.single_active:
+            raise Refused(
+                Reason.LOCKED,
+                f"queue '{name}' in vhost '/' has a single active consumer: use basic.consume",
+            )
         getter = _Getter(callback)
         hold = Hold(found.group, getter)
         getter.hold = hold

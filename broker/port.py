@@ -535,10 +535,17 @@ class BrokerPort(Protocol):
         """Undo a bind; no error if there was none. Raises Refused: NOT_FOUND, LOCKED."""
 
     def consume(
-        self, queue: str, consumer: Consumer, *, exclusive: bool, owner: object
+        self,
+        queue: str,
+        consumer: Consumer,
+        *,
+        exclusive: bool,
+        owner: object,
+        priority: int = 0,
     ) -> QueueConsumer:
         """Start delivering to `consumer` (not during the call: call `ready()` when it can take
-        messages). Raises Refused: NOT_FOUND, LOCKED, FORBIDDEN (exclusive consumer present)."""
+        messages). Consumers of a higher priority are served first, as long as they have credit.
+        Raises Refused: NOT_FOUND, LOCKED, FORBIDDEN (exclusive consumer present)."""
 
     def get(
         self,

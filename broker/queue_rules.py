@@ -27,13 +27,14 @@ class QueueRules:
         expiry: None while no message of the queue has a time to live.
     """
 
-    __slots__ = ("_shared", "expiry", "lengths", "redeliveries", "settings", "undertaker")
+    __slots__ = ("_shared", "expiry", "lengths", "redeliveries", "settings", "single", "undertaker")
 
     def __init__(
         self, shared: DeadLetters, name: str, settings: QueueSettings, group: Group
     ) -> None:
         self._shared = shared
         self.settings = settings
+        self.single = settings.single_active
         self.undertaker = Undertaker(shared, name, settings)
         self.expiry: Expiry | None = None
         self.lengths: Lengths | None = None

@@ -113,6 +113,8 @@ class Rules(Protocol):
     def purged(self, group: Group) -> None:
         """Everything that was ready is settled."""
 
+    single: bool
+    """Whether one consumer is served alone."""
     redeliveries: Redeliveries | None
     """Counts what was given back; None where that has no limit."""
 
@@ -127,10 +129,11 @@ class Rules(Protocol):
 class Hold:
     """A consumer's place in a group: the `QueueConsumer` of the port."""
 
-    __slots__ = ("active", "consumer", "group")
+    __slots__ = ("active", "consumer", "group", "priority")
 
-    def __init__(self, group: Group, consumer: Consumer) -> None:
+    def __init__(self, group: Group, consumer: Consumer, priority: int = 0) -> None:
         self.group = group
+        self.priority = priority
         self.consumer = consumer
         self.active = True
 
@@ -166,6 +169,7 @@ class Group:
 
     Attributes:
         rules: what the queue's arguments ask for; None for a plain group.
+        ranked: not all consumers are served alike.
     """
 
     __slots__ = (
@@ -178,6 +182,7 @@ class Group:
         "moved",
         "number",
         "queue",
+        "ranked",
         "reading",
         "rules",
     )
@@ -197,6 +202,7 @@ class Group:
         self.reading = reading
         self.moved = moved
         self.rules: Rules | None = None
+        self.ranked = False
         self.holds: Sequence[Hold] = ()  # replaced, never changed in place: most have none
         self._turn = 0  # whose turn it is among `holds`
         self._reading = False  # a reader thread is at work: nothing may overtake
@@ -209,15 +215,32 @@ class Group:
 
     # --- consumers ------------------------------------------------------------------------
 
-    def add(self, consumer: Consumer) -> Hold:
-        """A consumer joins; it gets nothing before its `ready()` or the next message."""
-        hold = Hold(self, consumer)
-        self.holds = [*self.holds, hold]
+    def add(self, consumer: Consumer, priority: int = 0) -> Hold:
+        """A consumer joins; it gets nothing before its `ready()` or the next message.
+
+        Args:
+            priority: those with a higher one are served first, as long as they have credit.
+        """
+        hold = Hold(self, consumer, priority)
+        single = self.rules is not None and self.rules.single
+        self.ranked = single or self.ranked or priority != 0
+        if not priority and not self.ranked:
+            self.holds = [*self.holds, hold]
+            return hold
+        holds = list(self.holds)
+        at = len(holds)
+        first = 1 if single else 0  # who is served alone stays so
+        while at > first and holds[at - 1].priority < priority:
+            at -= 1
+        holds.insert(at, hold)
+        self.holds = holds
         return hold
 
     def remove(self, hold: Hold) -> None:
         """A consumer leaves."""
         self.holds = [other for other in self.holds if other is not hold]
+        if self.ranked:  # somebody else's turn has come
+            self.pump_later()
 
     def leave(self) -> None:
         """The group itself goes."""
@@ -350,6 +373,8 @@ class Group:
 
     def _next_hold(self, ready: int) -> tuple[Hold, int] | None:
         """Whose turn it is, and how many it gets: an equal share of what is ready."""
+        if self.ranked:
+            return self._next_by_rank(ready)
         holds = self.holds
         count = len(holds)
         if count == 1:
@@ -362,6 +387,24 @@ class Group:
             if credit > 0:
                 self._turn = at + 1
                 return holds[at], min(credit, share)
+        return None
+
+    def _next_by_rank(self, ready: int) -> tuple[Hold, int] | None:
+        """The same where one consumer is served alone, or some before others: those with the
+        highest priority that have credit, in turn."""
+        holds = self.holds
+        if self.rules is not None and self.rules.single:
+            holds = holds[:1]
+        at = 0
+        while at < len(holds):
+            equal = [hold for hold in holds[at:] if hold.priority == holds[at].priority]
+            for step in range(len(equal)):
+                hold = equal[(self._turn + step) % len(equal)]
+                credit = hold.consumer.credit()
+                if credit > 0:
+                    self._turn += step + 1
+                    return hold, min(credit, max(1, ready // len(equal)))
+            at += len(equal)
         return None
 
     def _take_and_deliver(self, hold: Hold, limit: int) -> bool:

@@ -284,3 +284,54 @@ def test_a_poison_message_ends_in_the_dead_letter_queue(channel: Channel) -> Non
     _, properties, body = get(channel, "dead")
     assert body == b"poison"
     assert properties.headers["x-death"][0]["reason"] == "delivery_limit"
+
+
+# --- who is served -------------------------------------------------------------------------------
+
+
+def test_a_single_active_consumer_and_its_successor(connect: Callable[..., Blocking]) -> None:
+    """x-single-active-consumer: order is kept over a lost connection."""
+    sender = connect().channel()
+    sender.queue_declare("one", arguments={"x-single-active-consumer": True})
+    got: list[list[bytes]] = [[], []]
+    workers = [connect().channel() for _ in range(2)]
+    for index, worker in enumerate(workers):
+        worker.basic_consume(
+            "one", lambda ch, method, properties, body, index=index: got[index].append(body)
+        )
+    for number in range(5):
+        sender.basic_publish("", "one", str(number))
+    until(workers[0].connection, lambda: len(got[0]) == 5)
+    with pytest.raises(pika.exceptions.ChannelClosedByBroker) as closed:
+        sender.connection.channel().basic_get("one")
+    assert closed.value.reply_code == 405
+    workers[0].connection.close()
+    until(workers[1].connection, lambda: len(got[1]) == 5)
+    assert got == [[b"0", b"1", b"2", b"3", b"4"]] * 2
+
+
+def test_consumer_priorities(connect: Callable[..., Blocking]) -> None:
+    """x-priority of basic.consume: the others get what is beyond its prefetch."""
+    sender = connect().channel()
+    sender.queue_declare("tasks")
+    got: list[list[bytes]] = [[], []]
+    workers = [connect().channel() for _ in range(2)]
+    for index, worker in enumerate(workers):
+        worker.basic_qos(prefetch_count=2)
+        worker.basic_consume(
+            "tasks",
+            lambda ch, method, properties, body, index=index: got[index].append(body),
+            arguments={"x-priority": index},
+        )
+    for number in range(3):
+        sender.basic_publish("", "tasks", str(number))
+    until(workers[1].connection, lambda: len(got[1]) == 2)
+    until(workers[0].connection, lambda: len(got[0]) == 1)
+    assert got == [[b"2"], [b"0", b"1"]]
+
+
+def until(connection: Blocking, done: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + SECONDS_MAX
+    while not done():
+        assert time.monotonic() < deadline
+        connection.process_data_events(0.02)

@@ -55,9 +55,11 @@ def consume(channel: Channel, method: spec.BasicConsume) -> None:
     queue = method.queue or channel.last_queue
     if not queue:
         raise Refused(Reason.NOT_FOUND, "no previously declared queue")
-    mapping.consumer_arguments(method.arguments)
+    priority = mapping.consumer_priority(method.arguments)
     consumer = Consumer(channel, tag, no_ack=method.no_ack, limit=channel.prefetch)
-    consumer.handle = link.port.consume(queue, consumer, exclusive=method.exclusive, owner=link)
+    consumer.handle = link.port.consume(
+        queue, consumer, exclusive=method.exclusive, owner=link, priority=priority
+    )
     channel.add(consumer)
     if method.nowait:
         consumer.start()

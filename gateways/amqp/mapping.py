@@ -105,7 +105,6 @@ _REFUSED_QUEUE_ARGUMENTS: Final = frozenset(
     {
         "x-dead-letter-strategy",
         "x-max-priority",
-        "x-single-active-consumer",
         "x-consumer-timeout",
     }
 )
@@ -113,7 +112,7 @@ _REFUSED_QUEUE_ARGUMENTS: Final = frozenset(
 nothing would lose messages that somebody relies on."""
 _REFUSED_EXCHANGE_ARGUMENTS: Final = frozenset({"alternate-exchange"})
 _REFUSED_CONSUMER_ARGUMENTS: Final = frozenset(
-    {"x-priority", "x-stream-offset", "x-stream-filter", "x-consumer-timeout"}
+    {"x-stream-offset", "x-stream-filter", "x-consumer-timeout"}
 )
 _QUEUE_TYPES: Final = ("classic", "quorum")
 
@@ -339,9 +338,15 @@ def binding_arguments(table: Mapping[str, Any]) -> Mapping[str, Any]:
     return _arguments(table, frozenset())
 
 
-def consumer_arguments(table: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The arguments of basic.consume. Raises Refused."""
-    return _arguments(table, _REFUSED_CONSUMER_ARGUMENTS)
+def consumer_priority(table: Mapping[str, Any]) -> int:
+    """The priority that the arguments of basic.consume ask for; 0 if none. Raises Refused."""
+    _arguments(table, _REFUSED_CONSUMER_ARGUMENTS)
+    priority = table.get("x-priority", 0)
+    if isinstance(priority, bool) or not isinstance(priority, int):
+        raise Refused(
+            Reason.BAD_ARGUMENT, f"invalid arg 'x-priority': a whole number, not {priority!r}"
+        )
+    return priority
 
 
 def _arguments(table: Mapping[str, Any], refused: frozenset[str]) -> Mapping[str, Any]:

@@ -32,10 +32,10 @@ CAPABILITIES: Final[Mapping[str, bool]] = {
     "consumer_cancel_notify": True,
     "authentication_failure_close": True,
     "per_consumer_qos": True,
+    "consumer_priorities": True,
     "connection.blocked": True,
     # Not there, so not said to be: clients look here before they use them.
     "exchange_exchange_bindings": False,
-    "consumer_priorities": False,
     "direct_reply_to": False,
 }
 

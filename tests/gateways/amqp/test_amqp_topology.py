@@ -247,7 +247,7 @@ WRONG_BASIC: list[tuple[Method, str, int]] = [
     (spec.BasicGet(queue="mine"), "channel", 405),
     (spec.BasicConsume(queue="none"), "channel", 404),
     (spec.BasicConsume(queue="mine"), "channel", 405),
-    (spec.BasicConsume(queue="q", arguments={"x-priority": 1}), "channel", 406),
+    (spec.BasicConsume(queue="q", arguments={"x-priority": "high"}), "channel", 406),
     (spec.BasicQos(prefetch_size=1), "connection", 540),
     (spec.BasicRecover(requeue=False), "connection", 540),
     (spec.BasicRecoverAsync(requeue=False), "connection", 540),

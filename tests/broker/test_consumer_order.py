@@ -1,0 +1,83 @@
+"""Who gets messages: one consumer alone, or some before others."""
+
+from __future__ import annotations
+
+import pytest
+
+from broker.errors import Reason, Refused
+from tests.broker.queue_bench import OWNER, MessagesConsumer, consume, declare, publish, ready
+from tests.harness.broker import Broker
+
+
+def test_one_consumer_is_served_alone_until_it_leaves(broker: Broker) -> None:
+    """x-single-active-consumer: the next in order of subscription takes over, and gets what the
+    first gave back, in order."""
+    declare(broker, "q", x_single_active_consumer=True)
+    first, first_hold = consume(broker, "q", credit=2)
+    second, second_hold = consume(broker, "q")
+    third, _ = consume(broker, "q")
+    publish(broker, "q", b"1", b"2", b"3")
+    broker.step()
+    assert (first.bodies, second.bodies, third.bodies) == ([b"1", b"2"], [], [])
+    first_hold.cancel()
+    first_hold.requeue(0, 2)
+    broker.step()
+    assert second.bodies == [b"1", b"2", b"3"]
+    second_hold.cancel()
+    publish(broker, "q", b"4")
+    broker.step()
+    assert third.bodies == [b"4"]
+
+
+def test_a_takeover_needs_no_new_message(broker: Broker) -> None:
+    """What waits goes to the next at once."""
+    declare(broker, "q", x_single_active_consumer=True)
+    _, hold = consume(broker, "q", credit=0)
+    second, _ = consume(broker, "q")
+    publish(broker, "q", b"1")
+    broker.step()
+    assert second.bodies == []
+    hold.cancel()
+    broker.step()
+    assert second.bodies == [b"1"]
+
+
+def test_get_and_exclusive_consumers_are_refused(broker: Broker) -> None:
+    """RabbitMQ's codes: 405 and 403."""
+    declare(broker, "q", x_single_active_consumer=True)
+    with pytest.raises(Refused) as refused:
+        broker.engine.get("q", lambda *_: None, owner=OWNER)
+    assert refused.value.reason is Reason.LOCKED
+    with pytest.raises(Refused) as refused:
+        broker.engine.consume("q", MessagesConsumer(), exclusive=True, owner=OWNER)
+    assert refused.value.reason is Reason.FORBIDDEN
+
+
+def test_consumers_with_a_higher_priority_come_first(broker: Broker) -> None:
+    """As long as they have credit; equal ones in turn, whatever the order of subscription."""
+    declare(broker, "q")
+    low, _ = consume(broker, "q", priority=-1)
+    plain, _ = consume(broker, "q", credit=1)
+    high = [consume(broker, "q", credit=2, priority=10)[0] for _ in range(2)]
+    for number in range(6):
+        publish(broker, "q", b"%d" % number)
+        broker.step()
+    assert sorted(high[0].bodies + high[1].bodies) == [b"0", b"1", b"2", b"3"]
+    assert len(high[0].bodies) == 2
+    assert plain.bodies == [b"4"]
+    assert low.bodies == [b"5"]
+
+
+def test_priority_does_not_replace_a_single_active_consumer(broker: Broker) -> None:
+    """It decides who is next."""
+    declare(broker, "q", x_single_active_consumer=True)
+    first, hold = consume(broker, "q")
+    second, _ = consume(broker, "q")
+    third, _ = consume(broker, "q", priority=5)
+    publish(broker, "q", b"1")
+    broker.step()
+    hold.cancel()
+    publish(broker, "q", b"2")
+    broker.step()
+    assert (first.bodies, second.bodies, third.bodies) == ([b"1"], [], [b"2"])
+    assert ready(broker, "q") == 0
