@@ -8,20 +8,18 @@ import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from benchmarks.comparison import Bench, Comparison
 from benchmarks.errors import BenchmarkFailed
-from benchmarks.generators import build_generators, measure_floor
+from benchmarks.floor import FloorFigures, measure_floors
+from benchmarks.generators import build_generators
 from benchmarks.machine import ROOT, describe_machine
 from benchmarks.path import measure_path
 from benchmarks.report import HEADER, comparison_lines, floor_line, kernels_line, machine_lines
 from benchmarks.scenarios import SCENARIOS, Scenario
 from benchmarks.servers import PEERS
-from benchmarks.stages import measure_stages, path_lines, stage_lines
-
-FLOOR_CONNECTIONS: Final = 50
-FLOOR_MESSAGE_BYTES: Final = 100
+from benchmarks.stages import measure_stages, path_lines, path_stage_lines, stage_lines
 
 
 def parse_arguments(values: Sequence[str] | None) -> argparse.Namespace:
@@ -49,8 +47,8 @@ def parse_arguments(values: Sequence[str] | None) -> argparse.Namespace:
         "--subscriptions",
         type=int,
         metavar="COUNT",
-        default=0,
-        help="other clients' MQTT subscriptions that must be routed around (default 0)",
+        default=10_000,
+        help="other clients' MQTT subscriptions that must be routed around (default 10000)",
     )
     parser.add_argument(
         "--peers",
@@ -125,6 +123,7 @@ def run_comparisons(arguments: argparse.Namespace) -> tuple[dict[str, Any], bool
         peers=arguments.peers,
     )
     comparisons: list[Comparison] = []
+    floors: list[FloorFigures] = []
     try:
         for line in machine_lines(machine, bench.versions):
             print(line)
@@ -133,12 +132,9 @@ def run_comparisons(arguments: argparse.Namespace) -> tuple[dict[str, Any], bool
             f"{arguments.subscriptions} other subscriptions\n\n{HEADER}",
             flush=True,
         )
-        floor_us, floor_rate = measure_floor(
-            connections=FLOOR_CONNECTIONS,
-            message_bytes=FLOOR_MESSAGE_BYTES,
-            seconds=arguments.seconds,
-        )
-        print(floor_line(FLOOR_CONNECTIONS, floor_us, floor_rate), flush=True)
+        for floor in measure_floors(arguments.directory, arguments.seconds):
+            floors.append(floor)
+            print(floor_line(floor), flush=True)
         for scenario in arguments.only:
             comparison = bench.compare(scenario)
             comparisons.append(comparison)
@@ -153,7 +149,7 @@ def run_comparisons(arguments: argparse.Namespace) -> tuple[dict[str, Any], bool
         "rounds": arguments.rounds,
         "seconds": arguments.seconds,
         "other_subscriptions": arguments.subscriptions,
-        "floor": {"cpu_us_per_message": floor_us, "messages_per_second": floor_rate},
+        "floors": [floor.value() for floor in floors],
         "scenarios": [comparison.value() for comparison in comparisons],
     }
     sound = not any(f.problem for c in comparisons for f in c.figures.values())
@@ -165,8 +161,15 @@ def run_stages() -> dict[str, Any]:
     stages = measure_stages()
     print(*stage_lines(stages), "", sep="\n", flush=True)
     path = measure_path()
-    print(*path_lines(path), sep="\n")
-    return {"machine": describe_machine(), "stages": stages, "path": path}
+    print(*path_lines(path), "", sep="\n", flush=True)
+    by_stage = measure_path(by_stage=True)
+    print(*path_stage_lines(by_stage), sep="\n")
+    return {
+        "machine": describe_machine(),
+        "stages": stages,
+        "path": path,
+        "path_by_stage": by_stage,
+    }
 
 
 def main(values: Sequence[str] | None = None) -> int:

@@ -13,13 +13,16 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from benchmarks.errors import BenchmarkFailed
 from benchmarks.generators import Load, run_generator
 from benchmarks.scenarios import Scenario
-from benchmarks.servers import PEERS, PolyMQ, Server
+from benchmarks.servers import PEERS, PolyMQ, PolyMQPageCache, Server
 from benchmarks.subscriptions import OtherSubscriptions
+
+OURS: Final = (PolyMQ, PolyMQPageCache)
+OUR_NAMES: Final = tuple(kind.name for kind in OURS)
 
 
 @dataclass(slots=True)
@@ -72,11 +75,11 @@ class Comparison:
     @property
     def peer(self) -> str | None:
         """The name of the server that ours is compared with."""
-        return next((name for name in self.figures if name != PolyMQ.name), None)
+        return next((name for name in self.figures if name not in OUR_NAMES), None)
 
-    def ratio(self, name: str) -> float | None:
-        """How many times our figure is the peer's."""
-        ours = self.figures[PolyMQ.name]
+    def ratio(self, name: str, server: str) -> float | None:
+        """How many times the figure of this server of ours is the peer's."""
+        ours = self.figures[server]
         peer = self.figures[self.peer] if self.peer else None
         if peer is None or not ours.loads or not peer.loads or not ours.median(name):
             return None
@@ -89,7 +92,11 @@ class Comparison:
             "title": self.scenario.title,
             "options": self.scenario.options,
             "servers": {name: figures.value() for name, figures in self.figures.items()},
-            "peer_cpu_ratio": self.ratio("cpu_us_per_message"),
+            "peer_cpu_ratio": {
+                server: self.ratio("cpu_us_per_message", server)
+                for server in self.figures
+                if server in OUR_NAMES
+            },
         }
 
 
@@ -141,9 +148,12 @@ class Bench:
     def compare(self, scenario: Scenario) -> Comparison:
         """All rounds of one scenario."""
         names = [name for name, peer in self._peers.items() if scenario.protocol in peer.protocols]
-        comparison = Comparison(scenario, {name: Figures() for name in (PolyMQ.name, *names)})
-        with self._ours() as ours:
-            servers = [ours, *(self._peer(name) for name in names)]
+        kinds = OURS if scenario.acknowledged else OURS[:1]
+        found = {name: Figures() for name in (*(kind.name for kind in kinds), *names)}
+        comparison = Comparison(scenario, found)
+        with contextlib.ExitStack() as stack:
+            servers: list[Server] = [stack.enter_context(self._ours(kind)) for kind in kinds]
+            servers += [self._peer(name) for name in names]
             with contextlib.ExitStack() as subscriptions:
                 for server in servers:
                     if "mqtt" in server.protocols and self._subscriptions_count:
@@ -177,9 +187,9 @@ class Bench:
             figures.failure = f"{error}"
 
     @contextlib.contextmanager
-    def _ours(self) -> Iterator[PolyMQ]:
+    def _ours(self, kind: type[PolyMQ]) -> Iterator[PolyMQ]:
         """A fresh server of ours: the log of one scenario is not the start of the next."""
-        server = PolyMQ(self._next_directory(), kernels=self._kernels)
+        server = kind(self._next_directory(), kernels=self._kernels)
         try:
             server.start()
             self.kernels = server.kernels

@@ -110,36 +110,3 @@ def run_generator(
         p99_us=report["p99_us"],
         report=report,
     )
-
-
-def measure_floor(*, connections: int, message_bytes: int, seconds: float) -> tuple[float, float]:
-    """What TCP alone costs here: a C epoll loop that echoes, one message in flight for each.
-
-    Returns:
-        Microseconds of processor time per message (one receive, one send), messages per second.
-    """
-    listening = subprocess.Popen(
-        [*pinned("server"), str(BUILT / "echogen"), "listen"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert listening.stdout is not None
-    try:
-        port = listening.stdout.readline().strip()
-        options = (port, connections, message_bytes, seconds, listening.pid)
-        ended = subprocess.run(
-            [*pinned("generator"), str(BUILT / "echogen"), *map(str, options)],
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=RUN_SECONDS_MAX,
-        )
-    finally:
-        listening.terminate()
-        listening.communicate()
-    if ended.returncode:
-        raise BenchmarkFailed(f"echogen: {ended.stderr.strip()}")
-    report = json.loads(ended.stdout)
-    count = max(report["messages"], 1)
-    return report["server_cpu_seconds"] * 1e6 / count, count / report["seconds"]

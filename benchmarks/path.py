@@ -195,12 +195,17 @@ class ServerParts:
         return used
 
 
-def measure_path() -> list[dict[str, Any]]:
-    """Nanoseconds per message by the size of a read: a column per form that is here."""
+def measure_path(*, by_stage: bool = False) -> list[dict[str, Any]]:
+    """Nanoseconds per message by the size of a read: a column per form that is here.
+
+    Args:
+        by_stage: each figure is a table of stages instead (`benchmarks.path_stages`).
+    """
     rows: dict[int, dict[str, Any]] = {}
+    options = ["by-stage"] if by_stage else []
     for form in ("pure", "compiled"):
         ended = subprocess.run(
-            [sys.executable, "-m", "benchmarks.path"],
+            [sys.executable, "-m", "benchmarks.path", *options],
             cwd=ROOT,
             env={**os.environ, "POLYMQ_KERNELS": form},
             capture_output=True,
@@ -256,5 +261,37 @@ def _string(text: bytes) -> bytes:
     return len(text).to_bytes(2, "big") + text
 
 
+def stages_here() -> list[tuple[int, dict[str, float]]]:
+    """(messages per read, nanoseconds per message by stage) in this process."""
+    from benchmarks.path_stages import StageClock  # noqa: PLC0415  (it wraps what it imports)
+
+    clock = StageClock()
+    clock.clear()
+    tables = []
+    for publishers_count, count in LOADS:
+        directory = Path(tempfile.mkdtemp(prefix="polymq-path-"))
+        try:
+            parts = ServerParts(directory, publishers_count)
+            read = b"".join(_publish(packet_id) for packet_id in range(1, count + 1))
+            samples = []
+            for number in range(WARM_UP_ROUNDS + SAMPLES * 10):
+                clock.clear()
+                start = time.thread_time_ns()
+                parts.round(read, count)
+                rest = time.thread_time_ns() - start - sum(clock.taken.values())
+                if number >= WARM_UP_ROUNDS:
+                    samples.append({**clock.taken, "rest": rest})
+            messages = publishers_count * count
+            table = {
+                stage: statistics.median(sample[stage] for sample in samples) / messages
+                for stage in samples[0]
+            }
+            tables.append((count, table))
+            parts.store.close()
+        finally:
+            shutil.rmtree(directory, ignore_errors=True)
+    return tables
+
+
 if __name__ == "__main__":
-    print(json.dumps(measure_here()))
+    print(json.dumps(stages_here() if sys.argv[1:] == ["by-stage"] else measure_here()))

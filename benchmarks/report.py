@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from benchmarks.comparison import Comparison, Figures
-from benchmarks.servers import PolyMQ
+from benchmarks.comparison import OUR_NAMES, Comparison, Figures
+from benchmarks.floor import FloorFigures
 
 TITLE_COLUMNS: Final = 38
 NAME_COLUMNS: Final = 10
@@ -35,10 +35,10 @@ def kernels_line(kernels: Mapping[str, str]) -> str:
     return "kernels: " + ", ".join(f"{name} {form}" for name, form in kernels.items())
 
 
-def floor_line(connections: int, cost_us: float, rate: float) -> str:
-    """What TCP alone costs."""
-    title = f"TCP echo in C, {connections} connections, window 1"
-    return f"{title:{TITLE_COLUMNS}} {'':{NAME_COLUMNS}} {cost_us:10.2f} {rate:10,.0f}"
+def floor_line(found: FloorFigures) -> str:
+    """What the same bytes cost without a broker."""
+    title = f"{found.floor.title:{TITLE_COLUMNS}} {'floor':{NAME_COLUMNS}}"
+    return f"{title} {found.cpu_us_per_message:10.2f} {found.messages_per_second:10,.0f}"
 
 
 def comparison_lines(comparison: Comparison) -> Iterator[str]:
@@ -57,8 +57,8 @@ def _figures(comparison: Comparison, name: str, figures: Figures) -> str:
         f"{figures.median('messages_per_second'):10,.0f} "
         f"{figures.median('p50_us'):9,.0f} {figures.median('p99_us'):9,.0f}"
     )
-    if name != PolyMQ.name:
+    if name not in OUR_NAMES:
         return f"{text}  FAILED: {figures.problem}" if figures.problem else text
-    ratio = comparison.ratio("cpu_us_per_message")
+    ratio = comparison.ratio("cpu_us_per_message", name)
     text += f"  {f'{ratio:.1f}x' if ratio is not None else '':>15}  "
     return text + (f"FAILED: {figures.problem}" if figures.problem else "= sent")

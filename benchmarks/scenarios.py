@@ -23,12 +23,15 @@ class Scenario:
         title: for people.
         options: of the generator; 100-byte payloads, one publisher and one subscriber where they
             say nothing else.
+        acknowledged: whether publishers wait for acknowledgements, so that it makes a difference
+            what those mean.
     """
 
     name: str
     title: str
     protocol: Protocol
     options: str
+    acknowledged: bool = True
 
     @property
     def generator(self) -> str:
@@ -42,6 +45,7 @@ SCENARIOS: Final = (
         title="MQTT QoS 0, 1 to 1, 256 in flight",
         protocol="mqtt",
         options="-q 0 -W 256",
+        acknowledged=False,
     ),
     Scenario(
         name="mqtt-qos1",
@@ -90,6 +94,7 @@ SCENARIOS: Final = (
         title="AMQP transient, no acks",
         protocol="amqp",
         options="-a -W 2000",
+        acknowledged=False,
     ),
     Scenario(
         name="amqp-window-1",

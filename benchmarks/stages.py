@@ -82,6 +82,18 @@ def path_lines(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         yield line + "".join(f"{row[f]:10.0f}" if f in row else f"{'-':>10}" for f in FORMS)
 
 
+def path_stage_lines(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """The figures of `benchmarks.path_stages` as a table."""
+    yield "the same by stage; the clocks are part of the figures"
+    for form in FORMS:
+        tables = {row["messages_per_read"]: row[form] for row in rows if form in row}
+        if not tables:
+            continue
+        yield f"{form + ', messages in a read':46}" + "".join(f"{count:10}" for count in tables)
+        for stage in next(iter(tables.values())):
+            yield f"{stage:46}" + "".join(f"{table[stage]:10.0f}" for table in tables.values())
+
+
 def _forms() -> Iterator[tuple[str, Kernels]]:
     for form, (plain, walk) in FORMS.items():
         try:

@@ -1,8 +1,10 @@
-/* echogen: the floor. What the kernel's TCP costs on this machine, with nothing done in between.
+/* echogen: the floor. What the kernel's TCP costs on this machine, with nothing done in between, or
+ * nothing but appending what was read to a file.
  *
  * Build: cc -O2 -Wall -Wextra -o echogen echogen.c
- * Usage: echogen listen                      an epoll loop that sends back what it reads; prints
- *                                            its port, and runs until its input ends
+ * Usage: echogen listen [FILE]               an epoll loop that sends back what it reads, after
+ *                                            writing it to FILE if there is one; prints its port,
+ *                                            and runs until its input ends
  *        echogen PORT CONNECTIONS MESSAGE_BYTES SECONDS SERVER_PROCESS_ID
  *                                            one message in flight on each connection
  *
@@ -21,7 +23,9 @@ static void watch(int descriptor) {
     if (epoll_ctl(poll_socket, EPOLL_CTL_ADD, descriptor, &event)) fail("epoll_ctl");
 }
 
-static int serve(void) {
+static int serve(const char *path) {
+    int file = path ? open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600) : -1;
+    if (path && file < 0) fail("%s", path);
     struct sockaddr_in address = {.sin_family = AF_INET};
     socklen_t size = sizeof address;
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
@@ -46,17 +50,21 @@ static int serve(void) {
                 continue;
             }
             ssize_t received = recv(from, chunk, sizeof chunk, 0);
-            if (received <= 0) close(from);
-            else send_whole(from, chunk, (size_t)received);
+            if (received <= 0) {
+                close(from);
+                continue;
+            }
+            if (path && write(file, chunk, (size_t)received) != received) fail("%s", path);
+            send_whole(from, chunk, (size_t)received);
         }
     }
 }
 
 int main(int count, char **values) {
     poll_socket = epoll_create1(EPOLL_CLOEXEC);
-    if (count == 2 && !strcmp(values[1], "listen")) return serve();
+    if (count >= 2 && count <= 3 && !strcmp(values[1], "listen")) return serve(values[2]);
     if (count != 6) {
-        fprintf(stderr, "usage: %s listen | PORT CONNECTIONS MESSAGE_BYTES SECONDS PROCESS_ID\n",
+        fprintf(stderr, "usage: %s listen [FILE] | PORT CONNECTIONS MESSAGE_BYTES SECONDS PROCESS_ID\n",
                 values[0]);
         return EXIT_USAGE;
     }

@@ -162,12 +162,12 @@ def parse(
         row += 1
         size = after - at
         room = min((end - after) // size, row_max - row)
-        more = _following_publishes(buffer, at, size, content, quality, room)
-        if more:
+        ids = _following_publishes(buffer, at, size, content, quality, room)
+        if ids:
             last_row = (topic_start, topic_size, content, after - content, 0, 0, 0, flags)
-            values += _rows_like(last_row, size, more)
-            row += len(more)
-            after += size * len(more)
+            values += _rows_like(last_row, size, ids)
+            row += len(ids)
+            after += size * len(ids)
         at = after
     rows[: len(values)] = array("q", values)
     batch.count = row
