@@ -49,8 +49,13 @@ from core_log.queue_index import MemoryIndex, QueueIndex
 from core_log.record import Record, RecordTemplate
 from core_log.retention import first_after_position, position_at
 
-SLICE_COUNT: Final = 512
-"""Topics or groups looked at before other work gets its turn: about a millisecond."""
+SLICE_COUNT: Final = 128
+"""Topics or groups looked at before other work gets its turn: about two milliseconds."""
+QUIET_SLICE_COUNT: Final = 2048
+"""Topics of which nearly all need only a glance: about as long."""
+LOOK_AGAIN_MS: Final = 30_000
+"""How long retained messages, or a state that was just written, may keep the log from shrinking
+before all holders are looked at again."""
 RETAINED_SLICE_COUNT: Final = 4096
 COPIED_PART_MAX: Final = 4
 """Retained messages are copied out of a segment if they are at most this part of it (a quarter)."""
@@ -141,6 +146,8 @@ class Retention:
         self._name_of = name_of
         self._trims = TopicTrims(core.store)
         self._places: dict[int, tuple[int, int]] = {}  # queue number -> (offset, its position)
+        self._witness: tuple[_Place, int] | None = None  # who held the log's beginning, and where
+        self._look_again_ms = 0  # what stands in the way of deleting does not change soon
         self.snapshot: LastSnapshot | None = None
         self.hold: Hold | None = None
         self.deleted_bytes = 0
@@ -179,6 +186,8 @@ class Retention:
             self.hold = None
             return
         early = 0
+        if not wanted_bytes and self._is_held_still(ends[0]):
+            return
         if wanted_bytes:
             start = core.log.start
             early = next((end for end in ends if end - start >= wanted_bytes), ends[-1])
@@ -194,6 +203,25 @@ class Retention:
             freed = yield from self._copy_retained(ends)
             if freed is not None and (yield from self._see_to_snapshot(freed)):
                 yield from self._delete_before(freed)
+            else:
+                self._look_again_ms = core.clock_ms() + LOOK_AGAIN_MS
+
+    def _is_held_still(self, end: int) -> bool:
+        """Whether the first segment, which ends at `end`, is held by who held it in the last round:
+        then nobody else has to be looked at."""
+        if self._core.clock_ms() < self._look_again_ms:
+            return True
+        if self._witness is None or self._witness[1] >= end:
+            return False
+        place, _ = self._witness
+        index, owner = place.queue_index, place.owner
+        if isinstance(owner, str):
+            topic = self._topics.topics.get(owner)
+            there = topic is not None and any(queue.index is index for queue in topic.queues)
+            return there and index.first_offset == place.offset
+        if self._core.groups.get(owner.number) is not owner:
+            return False
+        return max(owner.cursor.floor, index.first_offset) == place.offset
 
     def _deletable_ends(self) -> list[int]:
         """Where the segments end that are checkpointed, oldest first; the last one never goes."""
@@ -207,13 +235,17 @@ class Retention:
         position, of topics whose retention has a limit."""
         names = list(self._topics.topics)
         now_ms = self._core.clock_ms()
-        for at in range(0, len(names), SLICE_COUNT):
+        at = 0
+        while at < len(names):
             trims: list[Trim] = []
-            for name in names[at : at + SLICE_COUNT]:
-                topic = self._topics.topics.get(name)
-                if topic is not None:
-                    indexes = [queue.index for queue in topic.queues]
-                    trims += self._trims.due(name, topic.settings, indexes, now_ms, before)
+            looks_end = self._trims.looked_count + SLICE_COUNT
+            glances_end = at + QUIET_SLICE_COUNT
+            while at < min(len(names), glances_end) and self._trims.looked_count < looks_end:
+                topic = self._topics.topics.get(names[at])
+                at += 1
+                trim = None if topic is None else self._trims.due(topic, now_ms, before)
+                if trim is not None:
+                    trims.append(trim)
             if trims:
                 found = yield InWorker(partial(_find_all, trims))
                 self._apply_trims(trims, found)
@@ -238,6 +270,7 @@ class Retention:
     def _lowest_hold(self, limit: int) -> Generator[Step, Any, Hold | None]:
         """Who holds the lowest place below `limit`; None if nobody holds any."""
         lowest: _Found | None = None
+        self._witness = None
         names = list(self._topics.topics)
         for at in range(0, len(names), SLICE_COUNT):
             places = [
@@ -279,6 +312,7 @@ class Retention:
                 self._places[place.queue_index.number] = (place.offset, position)
             if position < limit and (lowest is None or position < lowest.position):
                 lowest = _Found(position, place.owner)
+                self._witness = (place, position)
         return lowest
 
     def _may_be_below(self, place: _Place, limit: int) -> bool:
@@ -348,6 +382,7 @@ class Retention:
         position = int.from_bytes(entry[:8], "big")
         if position >= limit or (lowest is not None and lowest.position <= position):
             return lowest
+        self._witness = None
         return _Found(position, group)
 
     # --- retained messages ------------------------------------------------------------------

@@ -11,13 +11,14 @@ Rule: a `Trim` runs alone; only then may it touch what was learnt.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 from broker.topic_settings import TopicSettings
+from broker.topics import Topic
 from core_log.errors import CorruptRecord, StorageFailed
-from core_log.queue_index import Index, QueueIndex
+from core_log.queue_index import QueueIndex
 from core_log.retention import first_after_position, first_after_time, position_at, sizes
 from core_log.store import Store
 
@@ -26,6 +27,7 @@ SLACK_PART: Final = 20
 round ..."""
 SLACK_MS_MAX: Final = 60_000
 """... and never longer than a minute."""
+NEVER_MS: Final = 1 << 62
 STEP_COUNT: Final = 64
 """Messages that go at a time while the queue with the oldest ones is looked for."""
 
@@ -48,45 +50,83 @@ class Learnt:
     counted: dict[int, Counted] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class Quiet:
+    """Until when a topic need not be looked at, as long as its settings are these, and, if its size
+    counts, its queues end at these offsets."""
+
+    settings: TopicSettings
+    due_ms: int
+    seen: tuple[int, ...]
+
+    def holds(self, topic: Topic, now_ms: int) -> bool:
+        """Whether nothing can be due."""
+        if self.settings is not topic.settings or now_ms >= self.due_ms:
+            return False
+        if not self.seen:
+            return True
+        return self.seen == tuple(
+            queue.index.stored_offset
+            for queue in topic.queues
+            if isinstance(queue.index, QueueIndex)
+        )
+
+
 class TopicTrims:
     """Makes `Trim`s for the topics of one store."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
         self.errors_count = 0
+        self.looked_count = 0
+        """Topics that a glance was not enough for."""
         self._learnt: dict[str, Learnt] = {}
+        self._quiet: dict[str, Quiet] = {}
 
     def due(
         self,
-        name: str,
-        settings: TopicSettings,
-        indexes: Sequence[Index],
+        topic: Topic,
         now_ms: int,
         before: int,
-    ) -> Iterator[Trim]:
-        """The trim of a topic if something may be due, else nothing.
+    ) -> Trim | None:
+        """The trim of a topic if something may be due.
 
         Args:
             before: messages before this log position go earlier than due; 0 for none.
         """
-        own = [index for index in indexes if isinstance(index, QueueIndex)]
-        limited = settings.retention_seconds or settings.retention_bytes
-        if not limited or all(index.first_offset >= index.stored_offset for index in own):
-            self._learnt.pop(name, None)
-            return
-        learnt = self._learnt.setdefault(name, Learnt())
+        settings = topic.settings
+        quiet = self._quiet.get(topic.name)
+        if quiet is not None and not before and quiet.holds(topic, now_ms):
+            return None
+        self.looked_count += 1
         keep_ms = settings.retention_seconds * 1000
-        cutoff_ms = now_ms - keep_ms if keep_ms else 0
-        due_ms = cutoff_ms - min(keep_ms // SLACK_PART, SLACK_MS_MAX)
-        if before or settings.retention_bytes or any(_is_due(i, learnt, due_ms) for i in own):
-            yield Trim(self, name, own, learnt, cutoff_ms, settings.retention_bytes, before)
+        if not keep_ms and not settings.retention_bytes:
+            self._learnt.pop(topic.name, None)
+            self._quiet[topic.name] = Quiet(settings, NEVER_MS, ())
+            return None
+        own = [queue.index for queue in topic.queues if isinstance(queue.index, QueueIndex)]
+        learnt = self._learnt.setdefault(topic.name, Learnt())
+        due_ms = NEVER_MS
+        if keep_ms:
+            slack_ms = min(keep_ms // SLACK_PART, SLACK_MS_MAX)
+            due_ms = min(_oldest_ms(index, learnt, now_ms) for index in own) + keep_ms + slack_ms
+        seen = tuple(index.stored_offset for index in own) if settings.retention_bytes else ()
+        counted = quiet is not None and quiet.settings is settings and quiet.seen == seen
+        if before or due_ms <= now_ms or (seen and not counted):
+            self._quiet[topic.name] = Quiet(settings, min(due_ms, now_ms), seen)
+            cutoff_ms = now_ms - keep_ms if keep_ms else 0
+            return Trim(self, topic.name, own, learnt, cutoff_ms, settings.retention_bytes, before)
+        self._quiet[topic.name] = Quiet(settings, due_ms, seen)
+        return None
 
 
-def _is_due(index: QueueIndex, learnt: Learnt, due_ms: int) -> bool:
+def _oldest_ms(index: QueueIndex, learnt: Learnt, now_ms: int) -> int:
+    """When the oldest message was stored: 0 if that has to be looked up; what is not stored yet
+    counts as of now."""
     if index.first_offset >= index.stored_offset:
-        return False
-    known = learnt.oldest_ms.get(index.number)
-    return known is None or known[0] != index.first_offset or known[1] < due_ms
+        return now_ms
+    offset, oldest_ms = learnt.oldest_ms.get(index.number, (-1, 0))
+    return oldest_ms if offset == index.first_offset else 0
 
 
 @dataclass(slots=True)
