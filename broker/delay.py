@@ -61,6 +61,7 @@ class Delays:
 
     def __init__(self, core: Core, topics: Topics, moves: Moves) -> None:
         self._core = core
+        self._topics = topics
         self._moves = moves
         self._kept = Kept(core, topics, topic=DELAY_TOPIC, kind="delay")
         self._timer: Timer | None = None  # the next look at the wheel
@@ -87,7 +88,7 @@ class Delays:
         properties: bytes = b"",
         system_flag: int = 0,
     ) -> Position:
-        """Keep rows [first, last) until `due_ms`.
+        """Keep rows [first, last) until `due_ms`; publish them if that has passed.
 
         Args:
             properties: more of the record's properties, encoded: what belongs to the record and
@@ -97,13 +98,17 @@ class Delays:
         Raises:
             Refused: as `BrokerPort.publish_later`.
         """
-        self._core.check_writable()
-        self.prepare(due_ms, last - first)
-        record = self.record(template, due_ms)
+        is_due = due_ms <= self._core.clock_ms()
+        if not is_due:
+            self._core.check_writable()
+            self.prepare(due_ms, last - first)
+        record = template.record if is_due else self.record(template, due_ms)
         if properties or system_flag:
             record = dataclasses.replace(
                 record, properties=record.properties + properties, system_flag=system_flag
             )
+        if is_due:
+            return self._topics.publish(template, batch, first, last, record=record)
         self._kept.append(record, batch, first, last, due_ms)
         self._arm()
         return Position(self._core.log.appended)

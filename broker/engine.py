@@ -11,7 +11,6 @@ any more.
 
 from __future__ import annotations
 
-import dataclasses
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -26,6 +25,7 @@ from broker.documents import Documents
 from broker.errors import Refused, StorageFailed
 from broker.exchanges import Exchanges
 from broker.group_names import name_of
+from broker.half_messages import HalfMessages
 from broker.journal import OP_TAG, STATE_TOPIC
 from broker.limits import Limits
 from broker.logins import Hashers, Logins
@@ -52,7 +52,7 @@ from broker.port import (
 from broker.queries import Queries
 from broker.readers import QueueReaders
 from broker.reading import Readers
-from broker.records import PREFIX_HEAD_SIZE, TAGS, parse_properties
+from broker.records import TAGS
 from broker.retained import ENTRY, Retained
 from broker.retention import Retention
 from broker.session import MqttSession
@@ -61,6 +61,7 @@ from broker.state_db import Folded, Row, StateDb
 from broker.state_snapshot import need_snapshot
 from broker.topic_settings import TopicSettings
 from broker.topics import RETAIN_PROPERTY, TopicRoute, Topics, TopicTemplate
+from broker.transaction_port import HalfMessage, Prepared
 from broker.transactions import Transactions
 from broker.users import Users
 from core_log.kernels.batch import EXTRA_NONE, Batch
@@ -116,6 +117,7 @@ class Engine:
         self.exchanges = Exchanges(self.core, self.topics_, self.moves, new_name)
         self.sessions = Sessions(self.core, self.topics_, self.retained)
         self.delays = Delays(self.core, self.topics_, self.moves)
+        self.half_messages = HalfMessages(self.core, self.topics_, self.moves)
         self.transactions = Transactions(self.core, self.topics_, self.delays)
         self.users = Users(self.core)
         self.logins = Logins(
@@ -192,10 +194,7 @@ class Engine:
     ) -> Position:
         """See `BrokerPort.publish_later`."""
         assert isinstance(template, TopicTemplate)
-        now = self.core.clock_ms()
-        due_ms = deliver_ms or now + delay_ms
-        if due_ms <= now:
-            return self.topics_.publish(template, batch, first, last)
+        due_ms = deliver_ms or self.core.clock_ms() + delay_ms
         return self.delays.publish(template, batch, first, last, due_ms)
 
     def deliver_ms(self, properties: Mapping[str, str]) -> int | None:
@@ -221,23 +220,15 @@ class Engine:
             return position
         # The property stands behind the constant part, which all messages of the kind share.
         mark = f"{QOS2_PROPERTY}\x01{session.number:x}.{packet_id:x}\x02".encode()
-        if delay_ms > 0:
-            position = self.delays.publish(
-                template,
-                batch,
-                row,
-                row + 1,
-                self.core.clock_ms() + delay_ms,
-                properties=mark,
-                system_flag=SYSTEM_FLAG_STATE,
-            )
-        else:
-            record = dataclasses.replace(
-                template.record,
-                properties=template.record.properties + mark,
-                system_flag=SYSTEM_FLAG_STATE,
-            )
-            position = self.topics_.publish(template, batch, row, row + 1, record=record)
+        position = self.delays.publish(
+            template,
+            batch,
+            row,
+            row + 1,
+            self.core.clock_ms() + delay_ms,
+            properties=mark,
+            system_flag=SYSTEM_FLAG_STATE,
+        )
         self.sessions.state.took_inbound(session.number, packet_id)
         return position
 
@@ -249,10 +240,25 @@ class Engine:
         group = consumer.group  # type: ignore[attr-defined]
         return self.moves.publish(template, batch, row, row + 1, group, offset)
 
+    def prepare(
+        self, template: Template, batch: Batch, row: int, *, check_after_ms: int = 0
+    ) -> Prepared:
+        """See `TransactionPort.prepare`."""
+        assert isinstance(template, TopicTemplate)
+        return self.half_messages.prepare(template, batch, row, check_after_ms=check_after_ms)
+
+    def end_half(self, offset: int, place: int, **decision: Any) -> None:
+        """See `TransactionPort.end_half`."""
+        self.half_messages.end(offset, place, **decision)
+
+    def when_half_unresolved(self, callback: Callable[[HalfMessage], None]) -> None:
+        """See `TransactionPort.when_half_unresolved`."""
+        self.half_messages.when_unresolved(callback)
+
     def commit_batch(
         self, publishes: Sequence[Publishing], settlements: Sequence[Settlement]
     ) -> Position:
-        """See `BrokerPort.commit_batch`."""
+        """See `TransactionPort.commit_batch`."""
         return self.transactions.commit(publishes, settlements)
 
     def when_committed(
@@ -562,6 +568,8 @@ class Engine:
             value = None if group is None else self.core.group_row(group)
         elif kind == "delay":
             value = self.delays.row()
+        elif kind == "half":
+            value = self.half_messages.row()
         elif kind == "session":
             value = self.sessions.state.row(key)
         elif kind == "user":
@@ -595,6 +603,7 @@ class Engine:
             self.folded_count += 1
         self._reopen()
         self.delays.reopen()
+        self.half_messages.reopen()
 
     def _restore_from_log(self) -> int:
         """Load the newest snapshot of the state that the log has; the position from which the log
@@ -621,6 +630,8 @@ class Engine:
             self.sessions.state.load_filter(key, value)
         for _, value in folded.take("delay"):
             self.delays.load(value)
+        for _, value in folded.take("half"):
+            self.half_messages.load(value)
         queues = {found.queue.number: found.queue for found in self.sessions.filters.values()}
         for key, value in folded.take("group"):
             cursor = Cursor.restore(value["floor"], value["next"], value["settled"])
@@ -652,7 +663,8 @@ class Engine:
         if not record.system_flag & SYSTEM_FLAG_STATE:
             return
         if RETAIN_PROPERTY in record.properties:
-            self._fold_retained(record)
+            key = self.retained.fold(record, self.core.metas)
+            self.core.journal.dirty.add(("retained", key))
         if QOS2_PROPERTY in record.properties:
             number, _, packet = record.properties[QOS2_PROPERTY].partition(".")
             self.sessions.state.took_inbound(int(number, 16), int(packet, 16))
@@ -661,18 +673,6 @@ class Engine:
             group_number, settled = replaced
             self.core.groups[group_number].cursor.settle(settled, 1)
             self.core.journal.dirty.add(("group", str(group_number)))
-
-    def _fold_retained(self, record: Record) -> None:
-        first = record.raw_properties
-        size = int(first[6 : PREFIX_HEAD_SIZE - 1], 16)
-        tag = parse_properties(first[:size]).get(TAGS)
-        meta = self.core.metas.meta(record.topic, first[:size])
-        words = (meta.topic,) if tag is None else (meta.topic, *tag.split("."))
-        if record.body:
-            self.retained.set(words, record.position, record.size)
-        else:
-            self.retained.clear(words)
-        self.core.journal.dirty.add(("retained", "\x00".join(words)))
 
     def _reopen(self) -> None:
         """No connection survived: cursors give back what is held, and fit their queues' ends."""

@@ -27,7 +27,7 @@ from broker.names import decode_name, is_hashed
 from broker.queues import Group
 from broker.records import PREFIX_PROPERTY, TAGS, parse_properties
 from broker.topics import RETAIN_PROPERTY, Topics, TopicTemplate
-from broker.wheel import Taken, Wheel
+from broker.wheel import OFFSET_BITS, Taken, Wheel
 from core_log.commit_log import Span
 from core_log.errors import StoreError
 from core_log.kernels.batch import Batch
@@ -40,6 +40,8 @@ REBUILD_COUNT: Final = 65_536
 """Index entries of one read at a start."""
 REFINE_COUNT_MAX: Final = 20_000
 """Messages that the wheel refines in one loop iteration: some 10 ms."""
+OFFSETS_BACK_MAX: Final = 1 << OFFSET_BITS - 1
+"""No message in the wheel is further behind the end of the queue."""
 TEMPLATES_MAX: Final = 10_000
 """Kinds of kept messages whose templates are remembered."""
 
@@ -130,7 +132,8 @@ class Kept:
         limits = self._core.limits
         return self.wheel.take(
             self._core.clock_ms(),
-            floor=self.group.cursor.floor,
+            # Not the cursor's: a half message may have been settled before its time.
+            floor=max(0, self.group.queue.index.end_offset - OFFSETS_BACK_MAX),
             count_max=limits.pump_count_max,
             bytes_max=limits.pump_bytes_max,
             refine_max=REFINE_COUNT_MAX,

@@ -66,6 +66,15 @@ class Limits:
     """Delayed messages that are copied forward in one loop iteration."""
     delay_watch_ms: int = 60_000
     """How often it is asked whether some have to be."""
+    half_max: int = 100_000
+    """Half messages that wait for their producer, and those that were ended in the last half
+    minute; 20 bytes of memory each, and what was asked for a table's entry."""
+    half_check_after_ms: int = 6_000
+    """When the producer of a half message is asked for the first time, as in RocketMQ."""
+    half_check_interval_ms: int = 30_000
+    """When it is asked again."""
+    half_checks_max: int = 15
+    """How often, before the message is given up."""
     timers_run_max: int = 1_024
     """Timers that run in one loop iteration; each looks at one queue, some microseconds long."""
     timer_sleep_seconds_max: float = 60.0

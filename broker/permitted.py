@@ -51,6 +51,7 @@ from broker.quotas import Pace
 from broker.readers import Reader
 from broker.routing import words_of
 from broker.session import MqttSession
+from broker.transaction_port import HalfMessage, Prepared
 from core_log.kernels.batch import Batch
 
 if TYPE_CHECKING:
@@ -334,10 +335,37 @@ class Permitted:
         inner = self._inner(template)
         return self._engine.publish_settling(inner, batch, row, consumer, offset)
 
+    def prepare(
+        self, template: Template, batch: Batch, row: int, *, check_after_ms: int = 0
+    ) -> Prepared:
+        """See `TransactionPort.prepare`. The right is asked for now, not at the commit."""
+        inner = self._inner(template)
+        log = self._engine.core.log
+        before = log.appended
+        prepared = self._engine.prepare(inner, batch, row, check_after_ms=check_after_ms)
+        self._pace.used(1, log.appended - before, self._now())
+        return prepared
+
+    def end_half(
+        self,
+        offset: int,
+        place: int,
+        *,
+        producer: str,
+        commit: bool,
+        callback: Callable[[int | Refused], None],
+    ) -> None:
+        """See `TransactionPort.end_half`. Who knows its offset, place and group has prepared it."""
+        self._engine.end_half(offset, place, producer=producer, commit=commit, callback=callback)
+
+    def when_half_unresolved(self, callback: Callable[[HalfMessage], None]) -> None:
+        """See `TransactionPort.when_half_unresolved`: the server's own, not a client's."""
+        raise Refused(Reason.FORBIDDEN, "only the server looks after half messages")
+
     def commit_batch(
         self, publishes: Sequence[Publishing], settlements: Sequence[Settlement]
     ) -> Position:
-        """See `BrokerPort.commit_batch`. A right that was lost since the publish refuses all."""
+        """See `TransactionPort.commit_batch`. A right that was lost meanwhile refuses all."""
         inner = [replace(one, template=self._inner(one.template)) for one in publishes]
         log = self._engine.core.log
         before = log.appended

@@ -38,6 +38,7 @@ from broker.names import (
     exchange_and_key,
 )
 from broker.runs import RecordRun, RunMeta
+from broker.transaction_port import HalfMessage, Prepared, TransactionPort
 from broker.unacked import Unacked
 from core_log.kernels.batch import EXTRA_NONE, Batch
 
@@ -56,9 +57,11 @@ __all__ = [
     "Delivery",
     "Durability",
     "ExchangeInfo",
+    "HalfMessage",
     "History",
     "Message",
     "Position",
+    "Prepared",
     "Publishing",
     "QueueConsumer",
     "QueueInfo",
@@ -271,7 +274,7 @@ class Session(Protocol):
         """The connection is gone (either way). A clean session ends; a persistent one waits."""
 
 
-class BrokerPort(Protocol):
+class BrokerPort(TransactionPort, Protocol):
     """The operations that gateways call."""
 
     # --- publishing -----------------------------------------------------------------------
@@ -373,17 +376,6 @@ class BrokerPort(Protocol):
     ) -> Position:
         """One message that replaces another (dead letter): stored together with the settlement of
         `offset` in the consumer's queue, so that a crash keeps exactly one of the two."""
-
-    def commit_batch(
-        self, publishes: Sequence[Publishing], settlements: Sequence[Settlement]
-    ) -> Position:
-        """Store all of the publishes and settle all of the settlements, or nothing: also after a
-        crash. Templates that are not valid any more have to be built again before.
-
-        Raises:
-            Refused: as `publish`; TOO_LARGE also for a batch of more than 65,535 records, or of
-                more bytes than a segment has.
-        """
 
     def when_committed(
         self,

@@ -11,7 +11,9 @@ from collections.abc import Iterator
 from typing import Final
 
 from broker.port import ONE_WORD, REST, Words
+from broker.records import PREFIX_HEAD_SIZE, TAGS, Metas, parse_properties
 from broker.routing import is_exact, matches
+from core_log.record import Record
 
 ENTRY: Final = struct.Struct(">QIq")
 """An index entry of 20 bytes: position, size, tag hash (unused here)."""
@@ -46,6 +48,19 @@ class Retained:
             self.count -= 1
             if not topic:
                 del self._by_topic[words[0]]
+
+    def fold(self, record: Record, metas: Metas) -> str:
+        """A retained message that the log holds; returns the key of its row in the snapshot."""
+        first = record.raw_properties
+        size = int(first[6 : PREFIX_HEAD_SIZE - 1], 16)
+        tag = parse_properties(first[:size]).get(TAGS)
+        meta = metas.meta(record.topic, first[:size])
+        words = (meta.topic,) if tag is None else (meta.topic, *tag.split("."))
+        if record.body:
+            self.set(words, record.position, record.size)
+        else:
+            self.clear(words)
+        return "\x00".join(words)
 
     def is_full(self, words: Words) -> bool:
         """Whether a new topic would be over the limit."""

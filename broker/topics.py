@@ -284,15 +284,20 @@ class Topics:
         return topic
 
     def create(
-        self, name: str, queue_count: int, settings: Mapping[str, str] | None = None
+        self,
+        name: str,
+        queue_count: int,
+        settings: Mapping[str, str] | None = None,
+        *,
+        system: bool = False,
     ) -> Position:
-        """Make a topic. Raises Refused: BAD_NAME, LIMIT, BAD_ARGUMENT (settings), DIFFERENT (it
-        exists)."""
+        """Make a topic; `system` allows names that are the broker's own. Raises Refused: BAD_NAME,
+        LIMIT, BAD_ARGUMENT (settings), DIFFERENT (it exists)."""
         core = self.core
         chosen = parse_settings(settings or {})
         core.check_writable()
         stored = encode_name(name)
-        if stored.startswith(SYSTEM_PREFIXES):
+        if stored.startswith(SYSTEM_PREFIXES) and not system:
             raise Refused(Reason.FORBIDDEN, f"topic {name!r} is the broker's own")
         if name in self.topics:
             raise Refused(Reason.DIFFERENT, f"topic {name!r} exists")

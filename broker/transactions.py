@@ -41,7 +41,7 @@ class Transactions:
     def commit(
         self, publishes: Sequence[Publishing], settlements: Sequence[Settlement]
     ) -> Position:
-        """See `BrokerPort.commit_batch`."""
+        """See `TransactionPort.commit_batch`."""
         core = self._core
         core.check_writable()
         now = core.clock_ms()

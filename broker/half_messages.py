@@ -1,0 +1,289 @@
+"""Half messages: RocketMQ's transactions.
+
+Theory. A producer *prepares* a message: it is stored and acknowledged, and nobody sees it. Then it
+does its own work and *commits* or *rolls back*. If it never says, it is asked: after
+`half_check_after_ms`, and every `half_check_interval_ms` from then on. Who does not answer
+`half_checks_max` times loses the message to the topic `TRANS_CHECK_MAX_TIME_TOPIC`, as in RocketMQ.
+
+A half message is kept (`kept.py`) in the system topic `RMQ_SYS_TRANS_HALF_TOPIC`; its time is when
+its producer is asked next. A commit is a move (`moves.py`): the message and the settlement of the
+half are one record, so a crash keeps exactly one of them. A rollback is a settlement.
+
+Rules:
+
+* The first decision counts, for ever: what is settled is not published again. (RocketMQ's broker
+  publishes twice what is committed twice, and also what was rolled back by a check.)
+* How often a producer was asked survives a restart, by an op for each look. When, does not: what is
+  overdue is asked for at once.
+* A message that is asked for stays where it is; RocketMQ writes it anew each time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, Final
+
+from broker.core import Core
+from broker.delayed import Delayed, take_apart
+from broker.errors import Reason, Refused
+from broker.journal import Op, Touched
+from broker.kept import Kept
+from broker.moves import Moves
+from broker.queues import Group
+from broker.records import PREFIX_PROPERTY, TAGS, parse_properties
+from broker.timers import Timer
+from broker.topics import Topics, TopicTemplate
+from broker.transaction_port import HalfMessage, Prepared
+from broker.wheel import Taken
+from core_log.kernels.batch import RECORD_POSITION_AT, Batch
+from core_log.kernels.layout import ENTRY_SIZE
+
+HALF_TOPIC: Final = b"RMQ_SYS_TRANS_HALF_TOPIC"
+EXPIRED_TOPIC: Final = "TRANS_CHECK_MAX_TIME_TOPIC"
+"""Where messages end whose producer never answers."""
+REAL_TOPIC: Final = "REAL_TOPIC"
+"""There: the topic that a message was meant for."""
+PRODUCER: Final = "PGROUP"
+"""RocketMQ's property for the producer group."""
+
+Done = Callable[[int | Refused], None]
+
+
+class HalfMessages:
+    """All half messages of one engine.
+
+    Attributes:
+        dropped_count: messages whose topic was gone.
+        expired_count: messages whose producer never answered.
+    """
+
+    def __init__(self, core: Core, topics: Topics, moves: Moves) -> None:
+        self._core = core
+        self._topics = topics
+        self._moves = moves
+        self._kept = Kept(core, topics, topic=HALF_TOPIC, kind="half")
+        self._asked: dict[int, int] = {}  # how often, by offset; only those that were
+        self._ending: dict[int, list[Done]] = {}  # being read, to be ended
+        self._ask: Callable[[HalfMessage], None] | None = None
+        self._timer: Timer | None = None
+        self.dropped_count = 0
+        self.expired_count = 0
+        core.journal.handle("asked", self._apply_asked)
+
+    # --- the producer's side --------------------------------------------------------------
+
+    def prepare(
+        self, template: TopicTemplate, batch: Batch, row: int, *, check_after_ms: int = 0
+    ) -> Prepared:
+        """See `TransactionPort.prepare`."""
+        core = self._core
+        core.check_writable()
+        if self._kept.wheel.count >= core.limits.half_max:
+            raise Refused(
+                Reason.LIMIT,
+                f"{core.limits.half_max} half messages wait: commit some, or send slower",
+            )
+        queue = self._kept.make().queue
+        due_ms = core.clock_ms() + (check_after_ms or core.limits.half_check_after_ms)
+        record = self._kept.record(template, due_ms)
+        (span,) = self._kept.append(record, batch, row, row + 1, due_ms)
+        self._arm()
+        return Prepared(queue.index.end_offset - 1, span.position, core.end())
+
+    def end(self, offset: int, place: int, *, producer: str, commit: bool, callback: Done) -> None:
+        """See `TransactionPort.end_half`."""
+        group = self._kept.group
+        if group is None or not 0 <= offset < group.queue.index.end_offset:
+            callback(_unknown(offset))
+        elif group.cursor.is_settled(offset):
+            callback(self._core.end())
+        elif offset in self._ending:
+            self._ending[offset].append(callback)
+        else:
+            self._ending[offset] = [callback]
+            reading = self._core.reading
+            reading.read(
+                group.queue.index,
+                offset,
+                1,
+                reading.limits.pump_bytes_max,
+                lambda records, _: self._end(group, offset, place, producer, commit, records),
+            )
+
+    def _end(
+        self,
+        group: Group,
+        offset: int,
+        place: int,
+        producer: str,
+        commit: bool,
+        records: bytes | None,
+    ) -> None:
+        answer: int | Refused
+        try:
+            if not records or _place(records) != place:
+                raise _unknown(offset)
+            (half,) = take_apart(records)
+            if _properties(half).get(PRODUCER, producer) != producer:
+                raise Refused(Reason.FORBIDDEN, f"half message {offset} is another producer's")
+            answer = self._decide(group, offset, half, commit)
+        except Refused as error:
+            answer = error
+        for done in self._ending.pop(offset):
+            done(answer)
+
+    def _decide(self, group: Group, offset: int, half: Delayed, commit: bool) -> int:
+        if commit:
+            template = self._kept.template(half.where, half.prefix)
+            if template is None:
+                self._drop(group, offset)
+                raise Refused(
+                    Reason.NOT_FOUND, f"the topic of half message {offset} was deleted: it is gone"
+                )
+            self._moves.append_rows(template, [half.row], group, [offset])
+        else:
+            self._core.check_writable()
+            group.settle(offset, 1)
+            self._core.write_acks()
+        self._asked.pop(offset, None)
+        return self._core.end()
+
+    def _drop(self, group: Group, offset: int) -> None:
+        self.dropped_count += 1
+        self._asked.pop(offset, None)
+        group.settle(offset, 1)
+
+    # --- asking ---------------------------------------------------------------------------
+
+    def when_unresolved(self, callback: Callable[[HalfMessage], None]) -> None:
+        """See `TransactionPort.when_half_unresolved`."""
+        assert self._ask is None
+        self._ask = callback
+
+    def _arm(self) -> None:
+        at = self._kept.wheel.next_ms()
+        if at is None:
+            return
+        if self._timer is not None and self._timer.active:
+            if self._timer.due_ms <= at:
+                return
+            self._timer.cancel()
+        self._timer = self._core.timers.at(at, self._look)
+
+    def _look(self) -> None:
+        """Ask for those whose time has come; the next look at them is an interval later."""
+        group = self._kept.group
+        assert group is not None
+        core, now = self._core, self._core.clock_ms()
+        taken = self._kept.take()
+        entries: list[bytes] = []
+        offsets: list[int] = []
+        for at, offset in enumerate(taken.offsets):
+            if not group.cursor.is_settled(offset):
+                entry = taken.entries[at * ENTRY_SIZE : (at + 1) * ENTRY_SIZE]
+                next_ms = now + core.limits.half_check_interval_ms
+                self._kept.wheel.add(next_ms, entry, offset, now)
+                entries.append(entry)
+                offsets.append(offset)
+        waiting = Taken(b"".join(entries), offsets)
+        if waiting.offsets and self._ask is not None and self._note(waiting.offsets):
+            core.reading.read_entries(waiting.entries, partial(self._ask_for, group, waiting))
+        self._arm()
+
+    def _note(self, offsets: Sequence[int]) -> bool:
+        """Count one more time; returns whether the log has it."""
+        counts = [[offset, self._asked.get(offset, 0) + 1] for offset in offsets]
+        try:
+            self._core.journal.write({"op": "asked", "c": counts})
+        except Refused:
+            return False  # asked for later
+        return True
+
+    def _ask_for(self, group: Group, waiting: Taken, records: bytes | None, _: int) -> None:
+        if records is None:  # told by `Reading`; asked for again later
+            return
+        at = 0
+        for offset, half in zip(waiting.offsets, take_apart(records), strict=True):
+            place = _place(records, at)
+            at += int.from_bytes(records[at : at + 4], "big")
+            if group.cursor.is_settled(offset) or offset in self._ending:
+                continue
+            count = self._asked.get(offset, 0)
+            template = self._kept.template(half.where, half.prefix)
+            if template is None:
+                self._drop(group, offset)
+            elif count > self._core.limits.half_checks_max:
+                self._expire(group, offset, half, template)
+            elif self._ask is not None:
+                self._ask(_half_message(offset, place, count, half, template))
+
+    def _expire(self, group: Group, offset: int, half: Delayed, meant: TopicTemplate) -> None:
+        """Nobody answered: the message goes where an operator finds it."""
+        try:
+            if EXPIRED_TOPIC not in self._topics.topics:
+                self._topics.create(EXPIRED_TOPIC, 1, system=True)
+            route = self._topics.route(EXPIRED_TOPIC, meant.route.tag)
+            properties = {**meant.meta.properties, REAL_TOPIC: meant.route.topic}
+            template = self._topics.template(route, properties=properties)
+            self._moves.append_rows(template, [half.row], group, [offset])
+        except Refused:
+            return  # the next look finds it
+        self._asked.pop(offset, None)
+        self.expired_count += 1
+
+    # --- state ----------------------------------------------------------------------------
+
+    def _apply_asked(self, op: Op) -> Touched:
+        self._asked.update((offset, count) for offset, count in op["c"])
+        return [("half", "")]
+
+    def load(self, value: Mapping[str, Any]) -> None:
+        """Take the queue and the counts from their snapshot."""
+        self._kept.load(value)
+        self._asked = dict(value["asked"])
+
+    def row(self) -> Mapping[str, Any] | None:
+        """The queue and the counts as a JSON value for the snapshot."""
+        row, group = self._kept.row(), self._kept.group
+        if row is None or group is None:
+            return None
+        for offset in [one for one in self._asked if group.cursor.is_settled(one)]:
+            del self._asked[offset]
+        return {**row, "asked": list(self._asked.items())}
+
+    def reopen(self) -> None:
+        """After a restart: find out what waits. Raises StoreError."""
+        self._kept.reopen()
+        self._arm()
+
+
+def _unknown(offset: int) -> Refused:
+    return Refused(Reason.NOT_FOUND, f"there is no half message {offset}")
+
+
+def _place(records: bytes, at: int = 0) -> int:
+    """The position in the log that the record at `at` names."""
+    return int.from_bytes(records[at + RECORD_POSITION_AT : at + RECORD_POSITION_AT + 8], "big")
+
+
+def _properties(half: Delayed) -> dict[str, str]:
+    properties = parse_properties(half.prefix + half.row.extra)
+    properties.pop(PREFIX_PROPERTY, None)
+    properties.pop(TAGS, None)
+    return properties
+
+
+def _half_message(
+    offset: int, place: int, count: int, half: Delayed, template: TopicTemplate
+) -> HalfMessage:
+    return HalfMessage(
+        offset=offset,
+        place=place,
+        check_count=count,
+        topic=template.route.topic,
+        tag=template.route.tag,
+        body=half.row.body,
+        properties=_properties(half),
+        born_ms=half.row.born_ms,
+    )

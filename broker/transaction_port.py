@@ -1,0 +1,101 @@
+"""The part of the port that is for transactions: atomic batches, and RocketMQ's half messages.
+
+See `port.py`, of which it is a part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from broker.errors import Refused
+from core_log.kernels.batch import Batch
+
+if TYPE_CHECKING:
+    from broker.port import Position, Publishing, Settlement, Template
+
+
+class Prepared(NamedTuple):
+    """A half message that was stored.
+
+    Attributes:
+        offset: in the queue of half messages; with `place` its name.
+        place: the byte position of its record in the log.
+        position: what the answer to the producer waits for (flushed).
+    """
+
+    offset: int
+    place: int
+    position: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HalfMessage:
+    """A half message whose producer has to be asked.
+
+    Attributes:
+        offset, place: as in `Prepared`.
+        check_count: how often it was asked for, this time included.
+        topic, tag, body, properties, born_ms: of the message, as it was prepared.
+    """
+
+    offset: int
+    place: int
+    check_count: int
+    topic: str
+    tag: str | None
+    body: bytes
+    properties: Mapping[str, str]
+    born_ms: int
+
+
+class TransactionPort(Protocol):
+    """The operations."""
+
+    def commit_batch(
+        self, publishes: Sequence[Publishing], settlements: Sequence[Settlement]
+    ) -> Position:
+        """Store all of the publishes and settle all of the settlements, or nothing: also after a
+        crash. Templates that are not valid any more have to be built again before.
+
+        Raises:
+            Refused: as `publish`; TOO_LARGE also for a batch of more than 65,535 records, or of
+                more bytes than a segment has.
+        """
+
+    def prepare(
+        self, template: Template, batch: Batch, row: int, *, check_after_ms: int = 0
+    ) -> Prepared:
+        """Store one message that nobody sees before it is committed.
+
+        Args:
+            check_after_ms: when its producer is asked for the first time; 0 for the usual time.
+
+        Raises:
+            Refused: as `publish`; LIMIT for too many that wait.
+        """
+
+    def end_half(
+        self,
+        offset: int,
+        place: int,
+        *,
+        producer: str,
+        commit: bool,
+        callback: Callable[[int | Refused], None],
+    ) -> None:
+        """Commit a half message, which publishes it to its topic, or roll it back.
+
+        The first decision counts: another one for the same message changes nothing and is answered
+        in the same way, also after a restart. `callback(position)` says what the answer waits for;
+        `callback(refused)`: NOT_FOUND (no such half message, or its topic is gone), FORBIDDEN
+        (another producer's), or what `publish` refuses, and then it waits on.
+
+        Args:
+            producer: the producer group; it has to be the message's property `PGROUP`.
+        """
+
+    def when_half_unresolved(self, callback: Callable[[HalfMessage], None]) -> None:
+        """Call back for a half message that was not ended in time, to ask its producer: again
+        and again, until it is ended or was asked for too often. One callback for the engine."""
