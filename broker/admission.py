@@ -80,12 +80,14 @@ class Admission:
             if self._strangers:
                 answer(user or ANONYMOUS)
                 return
-            audit.warn("login failed", user=user or "", address=address, reason="no users yet")
+            self._logins.strangers.warn(
+                "login failed", address, user=user or "", reason="no users yet"
+            )
             answer(Refused(Reason.NOT_AUTHENTICATED, _NO_USERS))
         elif user is not None:
             self._logins.check(user, password or b"", address, answer)
         elif self.users.rule_set(ANONYMOUS).is_empty:
-            audit.warn("login failed", user="", address=address, reason="no user named")
+            self._logins.strangers.warn("login failed", address, user="", reason="no user named")
             answer(Refused(Reason.NOT_AUTHENTICATED, "name a user and its password"))
         else:
             answer(ANONYMOUS)

@@ -93,6 +93,8 @@ class Logins:
         self._failures: dict[tuple[str, str], _Failures] = {}  # least recent first
         self._pending: dict[bytes, list[Answer]] = {}  # logins that are being hashed
         self._trying: dict[tuple[str, str], int] = {}  # of them, by (address, user)
+        self.strangers = audit.Throttle(now)
+        """Where failed logins are logged."""
         self.failed_count = 0
         """Logins that were wrong (a metric)."""
         self.hashed_count = 0
@@ -178,7 +180,7 @@ class Logins:
         self.failed_count += 1
         if count:
             self._note(pair, count)
-        audit.warn("login failed", user=user, address=pair[0], reason=refused.text)
+        self.strangers.warn("login failed", pair[0], user=user, reason=refused.text)
         answer(refused)
 
     # --- checking -------------------------------------------------------------------------

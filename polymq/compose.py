@@ -300,6 +300,18 @@ class Node:
                 read=lambda: len(self._engine.topics()),
             ),
             Probe(
+                name="polymq_users",
+                kind="gauge",
+                text="Users. 0: clients do not have to log in.",
+                read=lambda: len(self._engine.users.users),
+            ),
+            Probe(
+                name="polymq_login_failures",
+                kind="counter",
+                text="Logins with a wrong user or password.",
+                read=lambda: self._engine.logins.failed_count,
+            ),
+            Probe(
                 name="polymq_page_cache_topics",
                 kind="gauge",
                 text="Topics whose acknowledgements do not wait for the disk.",

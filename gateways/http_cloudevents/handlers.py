@@ -51,6 +51,8 @@ RECEIVE_SECONDS: Final = 60
 
 _DELAY_DIGITS_MAX: Final = 15
 """Of a delay in ms; the engine's own limit is below that."""
+NOBODY: Final = ""
+"""Owner of what was stored while there were no users. No user can be called so."""
 PUBLISHERS_MAX: Final = 256
 """Principals whose templates are kept between their requests."""
 
@@ -292,17 +294,25 @@ class Handlers:
         Delivery 3): the token is what Basic carries, base64 of `user:password`.
         """
         user, password, in_url = _credentials(request)
-        known: asyncio.Future[str | Refused] = self._loop.create_future()
+        known: asyncio.Future[_Who | Refused] = self._loop.create_future()
 
         def answer(principal: str | Refused) -> None:
-            if not known.done():  # the client may have gone
+            if known.done():  # the client has gone
+                return
+            if isinstance(principal, Refused):
                 known.set_result(principal)
+                return
+            # Here and not behind the await: until then the first user may come, and a name that
+            # was only claimed would be one that has rights.
+            port = self._port.for_principal(principal)
+            name = NOBODY if port is self._port else principal
+            known.set_result(_Who(name, port, in_url))
 
         self._port.authenticate(user, password, request.remote or "", answer)
-        principal = await known
-        if isinstance(principal, Refused):
-            raise principal
-        return _Who(principal, self._port.for_principal(principal), in_url)
+        who = await known
+        if isinstance(who, Refused):
+            raise who
+        return who
 
     def _publisher(self, port: BrokerPort) -> Publisher:
         """The publisher over a principal's port, with its templates."""
@@ -336,6 +346,7 @@ class _Who:
     """Who sent a request.
 
     Attributes:
+        principal: its name; `NOBODY` while there are no users, whatever it claims.
         port: what it may do.
         in_url: its credentials stood in the URL, so no cache may keep the answer.
     """

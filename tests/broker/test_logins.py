@@ -320,6 +320,24 @@ def test_failures_are_logged_without_secrets_and_without_lines_of_their_own(
     assert hash_of() not in repr(records)
 
 
+@pytest.mark.usefixtures("fast")
+def test_a_flood_of_failures_fills_no_disk(
+    broker: Broker, caplog: pytest.LogCaptureFixture
+) -> None:
+    add_user(broker, "ann")
+    for minute in (1, 2):
+        caplog.clear()
+        for number in range(1000):
+            login(broker, None, None)
+            login(broker, f"user{number}", b"x")
+        assert len(caplog.records) == 20, minute
+        assert vars(caplog.records[-1])["more"]
+        login(broker, None, None, address="10.0.0.2")
+        assert len(caplog.records) == 21
+        broker.step(61)
+    assert broker.engine.logins.failed_count == 2000
+
+
 # --- users in the log ---------------------------------------------------------------------
 
 

@@ -35,8 +35,8 @@ USERS = (
         name="client-id-as-wildcard",
         why="a client whose id is our own sign for a wildcard may do what is every other client's",
         path="broker/permissions.py",
-        old="        letter in _NO_WORD or ord(letter) < 0x20 or 0xD800",
-        new="        letter in _NO_WORD or 0xD800",
+        old="    return bool(name) and not any(\n",
+        new="    return bool(name) or not any(\n",
         tests=_RULES,
     ),
     Sabotage(
