@@ -63,6 +63,14 @@ class CommitPoints:
         if urgent and durability is FLUSHED and position > self.urgent:
             self.urgent = position
 
+    def when_new(
+        self, position: int, durability: Durability, callback: Callable[..., None], *args: object
+    ) -> None:
+        """`when` for what was appended just now, so that nobody waits for a later position."""
+        self._waiting[durability].append((position, callback, args))
+        if durability is FLUSHED:
+            self.urgent = position
+
     def advance(self, durability: Durability, position: int) -> None:
         """The point of the class has reached the position: let go what waited for it."""
         if self.failed or position <= self.points[durability]:

@@ -315,7 +315,7 @@ class MqttSession:
 
     def _tag(self, packet: int) -> int:
         """The tag that the packet id stands for, or one that is not in flight."""
-        oldest = self._oldest_tag()
+        oldest = self._oldest_tag() if self.releasing else self.unacked.first_tag
         return oldest + (packet - oldest) % PACKET_IDS
 
     def _resume_if_starved(self) -> None:

@@ -230,7 +230,7 @@ class Waiting(Committed):
         durability: Durability,
         position: int,
     ) -> None:
-        super().__init__(template.meta, spans)
+        Committed.__init__(self, template.meta, spans)
         self.template = template
         self.live = template.route.live
         self.queues = template.queues
@@ -570,9 +570,9 @@ class Topics:
         if durability is FLUSHED:
             for queue in run.queues:
                 queue.blocked_until = position
-            core.commits.when(position, durability, _release_flushed, run)
+            core.commits.when_new(position, durability, _release_flushed, run)
         else:
-            core.commits.when(position, durability, self._release_unflushed, run)
+            core.commits.when_new(position, durability, self._release_unflushed, run)
 
     def _release_unflushed(self, run: Waiting) -> None:
         self.core.unflushed.add(run.queues[0])

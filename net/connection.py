@@ -164,15 +164,18 @@ class Connection(asyncio.BufferedProtocol):
         """Gather bytes for this iteration's one write. Nothing after `close`."""
         if self.closing or self.transport is None:
             return
-        if not self._gathered:
+        gathered = self._gathered
+        if not gathered:
             self.context.write_later(self)
-        self._gathered.append(data)
+        gathered.append(data)
 
     def write_gathered(self) -> None:
         """Hand the gathered bytes to the transport. Called by the context."""
-        gathered, self._gathered = self._gathered, []
+        gathered = self._gathered
         if gathered and self.transport is not None:
-            self.transport.write(gathered[0] if len(gathered) == 1 else b"".join(gathered))
+            data = gathered[0] if len(gathered) == 1 else b"".join(gathered)
+            gathered.clear()
+            self.transport.write(data)
 
     def close(self) -> None:
         """Write what is gathered, then close. Nothing more is read."""

@@ -165,7 +165,7 @@ class MqttConnection(Connection):
         return None
 
     def write_gathered(self) -> None:
-        super().write_gathered()
+        Connection.write_gathered(self)
         self._turn_bytes = 0
         if self._starved and not self.paused and not self.closing:
             self._starved = False
