@@ -41,23 +41,13 @@ Watch = Callable[[int, int, int], None]
 class Cursor:
     """Floor, next, and the states between. Offsets are those of one queue."""
 
-    __slots__ = (
-        "_settled",
-        "_states",
-        "floor",
-        "next",
-        "redelivered_below",
-        "requeued_count",
-        "watch",
-    )
+    __slots__ = ("_settled", "_states", "floor", "next", "requeued_count", "watch")
 
     def __init__(self, offset: int) -> None:
         self.floor = offset
         """All offsets below are settled."""
         self.next = offset
         """The first offset that was never delivered."""
-        self.redelivered_below = offset
-        """Offsets below were handed out before a restart: deliver them flagged redelivered."""
         self.requeued_count = 0
         self.watch: Watch | None = None
         """Told of (first, count) that were taken (-1) or given back (1); of what is settled while
@@ -96,14 +86,11 @@ class Cursor:
         if first >= end:
             return None
         count = min(limit, end - first)
-        redelivered = first < self.redelivered_below
-        if redelivered:
-            count = min(count, self.redelivered_below - first)
         self._states.extend(bytes(count))
         self.next += count
         if self.watch is not None:
             self.watch(first, count, -1)
-        return first, count, redelivered
+        return first, count, False
 
     def peek(self, limit: int, end: int) -> tuple[int, int] | None:
         """The stretch that `take` would hand out next, or the start of it: (first, count)."""
@@ -280,7 +267,6 @@ class Cursor:
                     states[offset - self.floor] = OUTSTANDING
         self._states = states
         self.requeued_count = states.count(REQUEUED)
-        self.redelivered_below = self.next
 
     def clamp(self, first: int, end: int) -> None:
         """Forget what the queue does not have: offsets at or above `end`, or below `first`."""
