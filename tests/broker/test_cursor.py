@@ -43,6 +43,18 @@ def test_the_floor_follows_the_oldest_unsettled_message() -> None:
     assert cursor.ready_count(5) == 1
 
 
+def test_a_requeued_message_holds_the_floor_like_one_that_is_out() -> None:
+    """Settling what stands before and behind it leaves it there, to be delivered again."""
+    cursor = Cursor(0)
+    cursor.take(4, 4)
+    cursor.settle(1, 1)
+    cursor.requeue(2, 1)
+    cursor.settle(3, 1)
+    cursor.settle(0, 1)
+    assert cursor.floor == 2
+    assert cursor.take(1, 4) == (2, 1, True)
+
+
 def test_purging_leaves_what_is_outstanding() -> None:
     """A purge settles what waits (requeued and new) and not what a consumer holds."""
     cursor = Cursor(0)
@@ -99,6 +111,7 @@ def test_a_cursor_agrees_with_a_dict_of_states(steps: list[tuple[int, int, int]]
                     assert states.get(offset, "requeued") == "requeued"
                     states[offset] = "out"
             continue
+        first %= max(len(states), 1)
         for offset in range(first, min(first + count, len(states))):
             if states[offset] != "out":
                 continue
@@ -108,6 +121,7 @@ def test_a_cursor_agrees_with_a_dict_of_states(steps: list[tuple[int, int, int]]
             else:
                 cursor.requeue(offset, 1)
                 states[offset] = "requeued"
+        assert [cursor.is_settled(o) for o in states] == [s == "settled" for s in states.values()]
     unsettled = [o for o, s in states.items() if s != "settled"]
     assert cursor.floor == (min(unsettled) if unsettled else len(states))
     requeued = sum(state == "requeued" for state in states.values())

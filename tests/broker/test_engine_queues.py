@@ -87,6 +87,21 @@ def test_two_consumers_share_a_queue_in_turn(broker: Broker) -> None:
     assert len(first.bodies) == len(second.bodies) == 3
 
 
+def test_a_share_is_no_more_than_the_credit(broker: Broker) -> None:
+    """Of two consumers, one has credit for less than its half: the other gets the rest."""
+    declare(broker, "q")
+    bodies = [b"%d" % n for n in range(20)]
+    publish(broker, "", "q", *bodies)
+    broker.step()
+    first, second = SpyConsumer(3), SpyConsumer()
+    for consumer in (first, second):
+        broker.engine.consume("q", consumer, exclusive=False, owner=OWNER)
+    publish(broker, "", "q", b"last")
+    broker.step()
+    assert len(first.bodies) == 3
+    assert sorted([*first.bodies, *second.bodies]) == sorted([*bodies, b"last"])
+
+
 def test_topic_fanout_and_direct_bindings(broker: Broker) -> None:
     """Each exchange type reads its binding keys in its own way; a queue gets a message once."""
     engine = broker.engine
@@ -157,6 +172,28 @@ def test_queues_and_acks_survive(tmp_path: Path, way: str, with_state_db: bool) 
         (5, b"5", False),
         (6, b"new", False),
     ]
+    broker.stop()
+
+
+@pytest.mark.parametrize("with_state_db", [True, False])
+def test_a_queues_number_is_never_given_again(tmp_path: Path, with_state_db: bool) -> None:
+    """Records name queues by number: one that had the number of another, though that is deleted,
+    would have its messages after the next crash."""
+    broker = Broker(tmp_path / "data", with_state_db=with_state_db)
+    numbers = []
+    for name in ("a", "b", "c", "d"):
+        declare(broker, name)
+        numbers.append(broker.engine.exchanges.queues[name].queue.number)
+        publish(broker, "", name, name.encode())
+        broker.step()
+        if name == "c":
+            broker.engine.delete_queue("c", if_unused=False, if_empty=False, owner=OWNER)
+            broker.step(1.0)
+        broker.kill()
+        broker.open()
+    assert len(set(numbers)) == 4
+    for name in ("a", "b", "d"):
+        assert consume(broker, name)[0].bodies == [name.encode()]
     broker.stop()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -10,6 +11,7 @@ from broker.entities import NamedQueue
 from broker.errors import Reason, Refused
 from broker.port import Message, RunMeta
 from broker.topics import TopicTemplate
+from core_log.errors import StorageFull
 from core_log.kernels.batch import EXTRA_BASE64, Batch
 from tests.harness.broker import Broker, SpyConsumer, batch_of
 
@@ -208,6 +210,35 @@ def test_what_is_refused_stays_taken(broker: Broker) -> None:
     source.group.requeue(1, 1)
     broker.step()
     assert (bodies(broker, "a"), bodies(broker, "b")) == ([b"2"], [b"1"])
+
+
+def test_what_the_log_refuses_stays_taken(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The disk is full in the middle of a run: what was appended is moved, the rest is not."""
+    source = declare(broker, "a")
+    declare(broker, "b")
+    for body in (b"1", b"2", b"3"):
+        publish(broker, "a", body)
+        broker.step(0.01)  # rows of another millisecond are appended by another call
+    broker.engine.route("b", None)  # or the topic's own record would be the first to be appended
+    log = broker.engine.core.log
+    append = log.append_run
+    calls: list[object] = []
+
+    def append_once(*arguments: Any, **options: Any) -> Any:
+        calls.append(arguments)
+        if len(calls) > 1:
+            raise StorageFull("no room")
+        return append(*arguments, **options)
+
+    with monkeypatch.context() as full:
+        full.setattr(log, "append_run", append_once)
+        ends = move(broker, source, 3, to_queue(broker, "b"))
+    assert [moved for moved, _ in ends] == [1]
+    assert isinstance(ends[0][1], Refused)
+    assert source.group.cursor.outstanding_count == 2
+    source.group.requeue(1, 2)
+    broker.step()
+    assert (bodies(broker, "a"), bodies(broker, "b")) == ([b"2", b"3"], [b"1"])
 
 
 def test_queues_in_memory_move_too(broker: Broker) -> None:

@@ -118,10 +118,15 @@ class Broker:
         """One loop iteration, its flush included."""
         self.loop.run(seconds)
         while self.engine.core.flush_pending:
-            ready, _, _ = select.select([self.store.flusher.fileno()], [], [], 10)
-            assert ready, "the flusher does not answer"
-            self.engine.flush_finished()
+            self.flush()
             self.loop.run()
+
+    def flush(self) -> None:
+        """Wait for the flush that was asked for, and let go what waits for it. What that appends
+        in turn is not written yet."""
+        ready, _, _ = select.select([self.store.flusher.fileno()], [], [], 10)
+        assert ready, "the flusher does not answer"
+        self.engine.flush_finished()
 
     def save(self) -> None:
         """Save the folded state and the indexes, as the running server does now and then."""
