@@ -1,6 +1,8 @@
 """`make sabotage`: break copies of the code on purpose, and see whether the tests notice.
 
 --only NAME         only sabotages whose name has this in it (may be given again)
+--mutations N       instead of the list: N changes of one token that a seed draws from the code
+--seed N            the seed; without it one is drawn, and printed
 --list              print the list and run nothing
 --processes N       default: as many as there are processors
 --limit SECONDS     how long one suite may take (default 300)
@@ -10,25 +12,32 @@ from __future__ import annotations
 
 import argparse
 import os
+import random
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from pathlib import Path
 from queue import SimpleQueue
 
 from tests.sabotage.copies import copies
+from tests.sabotage.mutations import draw
 from tests.sabotage.plan import PYTEST_OPTIONS, Sabotage, problems
 from tests.sabotage.runs import Outcome, Verdict, try_out
 from tests.sabotage.sabotages import SABOTAGES
 
-HOW_COLUMNS_MAX = 160
+HOW_COLUMNS_MAX = 200
+CONTROL_FACTOR = 5
+"""How much longer all suites together may take than one."""
 
 
 def main() -> int:
     """Run, print, and say by the exit code whether everything was caught."""
     options = parse_options()
     chosen = [s for s in SABOTAGES if any(part in s.name for part in options.only or [""])]
+    if options.mutations:
+        seed = options.seed if options.seed is not None else random.randrange(1_000_000)
+        return run_mutations(options.mutations, seed, options.processes, options.limit)
     if options.list:
         for sabotage in chosen:
             print(f"{sabotage.name:32} {sabotage.path:32} {sabotage.why}")
@@ -44,6 +53,8 @@ def parse_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="make sabotage SABOTAGE=...", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--only", action="append", metavar="NAME")
+    parser.add_argument("--mutations", type=int, default=0, metavar="N")
+    parser.add_argument("--seed", type=int, metavar="N")
     parser.add_argument("--list", action="store_true")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--limit", type=float, default=300.0, metavar="SECONDS")
@@ -51,28 +62,59 @@ def parse_options() -> argparse.Namespace:
 
 
 def run_sabotages(chosen: Sequence[Sabotage], processes: int, limit_seconds: float) -> int:
-    """All of these, after the same suites on code that nobody broke. Returns the exit code."""
+    """All of these. Returns the exit code: whether one was not caught."""
     began = time.monotonic()
-    with copies(processes) as places:
-        print("the same suites on the code as it is ...", flush=True)
-        outcome = try_out(places[0], None, control(chosen), 4 * limit_seconds)
-        if outcome.verdict is not Verdict.MISSED:
-            print(f"  they do not pass: {outcome.how}\nRepair that first.")
-            return 2
-        print(f"  they pass, in {outcome.seconds:.0f} s")
-        outcomes: dict[str, Outcome] = {}
-        for sabotage, outcome in run_all(places, chosen, limit_seconds):
-            outcomes[sabotage.name] = outcome
-            place = f"{len(outcomes)}/{len(chosen)}"
-            print(f"{place:>7} {sabotage.name}: {outcome.verdict.value}", flush=True)
-    print(f"\n{'sabotage':32} {'':16} {'s':>4}  how")
+    outcomes: dict[str, Outcome] = {}
+    sound = True
+    for sabotage, outcome in run_all(chosen, processes, limit_seconds):
+        if sabotage is None:
+            sound &= tell_control(outcome)
+            continue
+        outcomes[sabotage.name] = outcome
+        place = f"{len(outcomes)}/{len(chosen)}"
+        print(f"{place:>7} {sabotage.name}: {outcome.verdict.value}", flush=True)
+    print(f"\n{'sabotage':40} {'':16} {'s':>4}  how")
     for sabotage in chosen:
         outcome = outcomes[sabotage.name]
-        head = f"{sabotage.name:32} {outcome.verdict.value:16} {outcome.seconds:4.0f}"
+        head = f"{sabotage.name:40} {outcome.verdict.value:16} {outcome.seconds:4.0f}"
         print(f"{head}  {outcome.how[:HOW_COLUMNS_MAX]}")
     caught = sum(outcome.verdict is Verdict.CAUGHT for outcome in outcomes.values())
     print(f"\n{caught} of {len(chosen)} caught, in {time.monotonic() - began:.0f} s")
-    return int(caught < len(chosen))
+    return int(caught < len(chosen)) if sound else 2
+
+
+def run_mutations(count: int, seed: int, processes: int, limit_seconds: float) -> int:
+    """Mutations that the seed draws. Returns the exit code: whether one survives unexplained."""
+    began = time.monotonic()
+    drawn = {mutation.sabotage(): mutation for mutation in draw(count, seed)}
+    print(f"{len(drawn)} mutations of seed {seed}", flush=True)
+    survivors = []
+    sound, done = True, 0
+    for sabotage, outcome in run_all(list(drawn), processes, limit_seconds):
+        if sabotage is None:
+            sound &= tell_control(outcome)
+            continue
+        survives = outcome.verdict is Verdict.MISSED
+        if survives:
+            survivors.append(drawn[sabotage])
+        done += 1
+        how = "SURVIVES" if survives else outcome.how[:HOW_COLUMNS_MAX]
+        print(f"{done}/{len(drawn)} {sabotage.name}\n        {how}", flush=True)
+    unexplained = [mutation for mutation in survivors if not mutation.reason]
+    print("\nsurvivors:")
+    for mutation in survivors:
+        print(f"  {mutation.sabotage().name}\n        {mutation.reason or 'A TEST IS MISSING'}")
+    print(f"\n{len(drawn) - len(survivors)} of {len(drawn)} noticed, ", end="")
+    print(f"{len(unexplained)} survive unexplained, in {time.monotonic() - began:.0f} s")
+    return int(bool(unexplained)) if sound else 2
+
+
+def tell_control(outcome: Outcome) -> bool:
+    """Say whether the suites pass on code that nobody broke: else what they catch means nothing."""
+    passed = outcome.verdict is Verdict.MISSED
+    told = "passes" if passed else f"FAILS, repair that first: {outcome.how}"
+    print(f"        the code as it is {told} ({outcome.seconds:.0f} s)", flush=True)
+    return passed
 
 
 def control(chosen: Sequence[Sabotage]) -> list[tuple[str, ...]]:
@@ -85,22 +127,28 @@ def control(chosen: Sequence[Sabotage]) -> list[tuple[str, ...]]:
 
 
 def run_all(
-    places: Sequence[Path], chosen: Sequence[Sabotage], limit_seconds: float
-) -> Iterator[tuple[Sabotage, Outcome]]:
-    """Each of these in one of the copies, as many at a time as there are copies."""
+    chosen: Sequence[Sabotage], processes: int, limit_seconds: float
+) -> Iterator[tuple[Sabotage | None, Outcome]]:
+    """Each of these in a copy of the tree, so many at a time, and (None) all their suites on code
+    that nobody broke."""
     free: SimpleQueue[Path] = SimpleQueue()
-    for place in places:
-        free.put(place)
 
-    def one(sabotage: Sabotage) -> Outcome:
+    def one(sabotage: Sabotage | None, commands: list[tuple[str, ...]], limit: float) -> Outcome:
         place = free.get()
         try:
-            return try_out(place, sabotage, sabotage.commands(), limit_seconds)
+            return try_out(place, sabotage, commands, limit)
         finally:
             free.put(place)
 
-    with ThreadPoolExecutor(len(places)) as pool:
-        running = {pool.submit(one, sabotage): sabotage for sabotage in chosen}
+    with copies(processes) as places, ThreadPoolExecutor(processes) as pool:
+        for place in places:
+            free.put(place)
+        running: dict[Future[Outcome], Sabotage | None] = {
+            pool.submit(one, None, [command], CONTROL_FACTOR * limit_seconds): None
+            for command in control(chosen)
+        }
+        for sabotage in chosen:
+            running[pool.submit(one, sabotage, sabotage.commands(), limit_seconds)] = sabotage
         for done in as_completed(running):
             yield running[done], done.result()
 

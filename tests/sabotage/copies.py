@@ -71,12 +71,13 @@ def write_source(path: Path, text: str) -> None:
         compiled.unlink()
 
 
-def environment(copy: Path) -> dict[str, str]:
+def environment(copy: Path, *, pure: bool) -> dict[str, str]:
     """What a run in the copy finds around it: servers that tests start are of the copy, too."""
     return {
         **os.environ,
         "PYTHONPATH": str(copy),
         "TMPDIR": str(copy / ".room"),
         "HYPOTHESIS_PROFILE": "sabotage",
-        "POLYMQ_WITNESS": str(copy / ".room/witness.json"),
+        "POLYMQ_KERNELS": "pure" if pure else "compiled",
+        "SABOTAGE_WITNESS": str(copy / ".room/witness.json"),
     }

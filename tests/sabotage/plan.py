@@ -26,6 +26,7 @@ class Sabotage:
         old, new: the text that is replaced, and what stands there instead.
         tests: what pytest is to run: files, or tests of them.
         crash: arguments of `make crash` that are run too; empty for none.
+        pure: the kernels in plain Python are run (compiled ones do not see the change).
     """
 
     name: str
@@ -35,6 +36,7 @@ class Sabotage:
     new: str
     tests: tuple[str, ...] = ()
     crash: str = ""
+    pure: bool = False
 
     def commands(self) -> list[tuple[str, ...]]:
         """The suites, as arguments for `python -m`; the next is run if one notices nothing."""

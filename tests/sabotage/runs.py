@@ -51,18 +51,21 @@ def try_out(
     verdict, how = Verdict.MISSED, "all of its suite passed"
     for command in commands:
         with sabotaged(copy, sabotage):
-            verdict, how = run(copy, command, limit_seconds)
+            pure = sabotage is not None and sabotage.pure
+            verdict, how = run(copy, command, limit_seconds, pure=pure)
         if verdict is not Verdict.MISSED:
             break
     return Outcome(verdict, how, time.monotonic() - began)
 
 
-def run(copy: Path, command: tuple[str, ...], limit_seconds: float) -> tuple[Verdict, str]:
+def run(
+    copy: Path, command: tuple[str, ...], limit_seconds: float, *, pure: bool = False
+) -> tuple[Verdict, str]:
     """Run one suite in the copy as it is."""
     process = subprocess.Popen(
         [sys.executable, "-m", *command],
         cwd=copy,
-        env=environment(copy),
+        env=environment(copy, pure=pure),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -88,7 +91,8 @@ def judge_tests(code: int, witness: Path, output: str) -> tuple[Verdict, str]:
     if code != 1 or not witness.exists():
         return Verdict.BROKEN, f"pytest ended with {code}: {last_line(output)}"
     found = json.loads(witness.read_text(encoding="utf-8"))
-    how = f"{found['node']}, {found['place'] or found['when']} ({found['error']})"
+    text = found["text"].partition("\n")[0]
+    how = f"{found['node']}, {found['place'] or found['when']} ({found['error']}: {text})"
     ours = found["when"] == "collect" or MISTAKES_OF_OURS & set(found["kinds"])
     return (Verdict.BROKEN if ours else Verdict.CAUGHT), how
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import ast
 import json
 from pathlib import Path
 
 import pytest
 
-from tests.sabotage.plan import Sabotage, problems
+from tests.sabotage.mutations import TARGETS, Target, draw, mutations, read
+from tests.sabotage.plan import ROOT, Sabotage, problems
 from tests.sabotage.runs import Verdict, judge_crash, judge_tests
 from tests.sabotage.sabotages import SABOTAGES
+from tests.sabotage.survivors import EQUIVALENT
 
 
 def test_every_sabotage_still_fits_the_code() -> None:
@@ -57,7 +60,8 @@ def test_only_a_complaint_of_a_test_counts(
 ) -> None:
     witness = tmp_path / "witness.json"
     if when:
-        found = {"node": "t", "when": when, "error": kinds[0], "kinds": kinds, "place": "t.py:7"}
+        found: dict[str, object] = {"node": "t", "when": when, "place": "t.py:7", "text": ""}
+        found |= {"error": kinds[0], "kinds": kinds}
         witness.write_text(json.dumps(found))
     assert judge_tests(code, witness, "")[0] is verdict
 
@@ -72,3 +76,56 @@ def test_only_a_complaint_of_a_test_counts(
 )
 def test_only_a_violation_counts(output: str, verdict: Verdict) -> None:
     assert judge_crash(output)[0] is verdict
+
+
+# --- mutations --------------------------------------------------------------------------------
+
+SAMPLE = '''
+LIMIT = 5
+
+def f(self, a: int = 3) -> bool:
+    """Prose."""
+    assert a > 0
+    self.files.fdatasync(a)
+    if not a or a - 1 < min(a, 2):
+        raise ValueError(f"{a + 1}")
+    return True
+'''
+
+
+def test_every_token_that_counts_is_changed() -> None:
+    """All kinds of change, and none where no test is wanted: limits, assertions, texts, types."""
+    found = list(mutations(Target("x.py", ()), SAMPLE))
+    assert [(m.line, m.new_line) for m in found] == [
+        (7, "pass"),
+        (8, "if (not a and a - 1 < min(a, 2)):"),
+        (8, "if a or a - 1 < min(a, 2):"),
+        (8, "if not a or (a - 1 <= min(a, 2)):"),
+        (8, "if not a or (a + 1) < min(a, 2):"),
+        (8, "if not a or a - 2 < min(a, 2):"),
+        (8, "if not a or a - 1 < max(a, 2):"),
+        (8, "if not a or a - 1 < min(a, 3):"),
+        (10, "return False"),
+    ]
+    assert all(ast.dump(ast.parse(m.new)) != ast.dump(ast.parse(SAMPLE)) for m in found)
+
+
+def test_a_seed_draws_the_same_mutations() -> None:
+    """Else nobody could repeat a run; and each is one change that still is Python."""
+    first, second = draw(9, 7), draw(9, 7)
+    assert first == second
+    assert len({m.new for m in first}) == 9
+    for mutation in first:
+        ast.parse(mutation.new)
+        assert mutation.sabotage().apply(mutation.old) == mutation.new
+
+
+def test_what_survives_for_a_reason_still_fits_the_code() -> None:
+    """A reason for a line that is gone is a reason for nothing."""
+    there = {
+        (target.path, m.function, m.old_line, m.new_line)
+        for target in TARGETS
+        if target.path in {path for path, *_ in EQUIVALENT}
+        for m in mutations(target, read(ROOT / target.path))
+    }
+    assert set(EQUIVALENT) - there == set()

@@ -1,4 +1,4 @@
-"""A plugin for pytest: what noticed first, as JSON in the file that `POLYMQ_WITNESS` names.
+"""A plugin for pytest: what noticed first, as JSON in the file that `SABOTAGE_WITNESS` names.
 
 It also makes sure that the tests have the code that stands beside them, and no other.
 """
@@ -15,7 +15,7 @@ import pytest
 
 import core_log
 
-WITNESS = "POLYMQ_WITNESS"
+WITNESS = "SABOTAGE_WITNESS"
 TESTS = ("tests", "interop_tests")
 
 
@@ -34,6 +34,7 @@ class Witness:
             "when": when,
             "error": type(error).__name__,
             "kinds": [kind.__name__ for kind in type(error).__mro__],
+            "text": str(error),
             "place": "" if error is None else self._place(error),
         }
         self._path.write_text(json.dumps(found), encoding="utf-8")

@@ -8,7 +8,7 @@ _RULES = ("tests/broker/test_permissions.py",)
 _LOGINS = ("tests/broker/test_logins.py",)
 _PERMITTED = ("tests/broker/test_permitted.py",)
 
-USERS = (
+OF_THE_USERS = (
     Sabotage(
         name="allow-wins-over-deny",
         why="a rule that takes something away takes nothing away",

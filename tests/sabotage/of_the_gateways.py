@@ -1,0 +1,42 @@
+"""Sabotages of `gateways`: what a client is told, and when."""
+
+from __future__ import annotations
+
+from tests.sabotage.plan import Sabotage
+
+ACKS = "tests/durability/test_acks_wait_for_the_disk.py"
+
+OF_THE_GATEWAYS = (
+    Sabotage(
+        name="mqtt-ack-before-its-flush",
+        why="a power cut takes what PUBACK promised",
+        path="gateways/mqtt/client.py",
+        old="            self._port.when_committed(position, FLUSHED, self._flushed, data)\n",
+        new="            self._flushed(data)\n",
+        tests=(ACKS,),
+    ),
+    Sabotage(
+        name="amqp-confirm-before-its-flush",
+        why="a power cut takes what was confirmed",
+        path="gateways/amqp/answers.py",
+        old="not self._waiting and self._port.committed(Position(position), durability):\n",
+        new="not self._waiting:\n",
+        tests=("tests/gateways/amqp/test_amqp_answers.py", ACKS),
+    ),
+    Sabotage(
+        name="amqp-answers-overtake",
+        why="a confirm for the page cache overtakes one that waits for the disk",
+        path="gateways/amqp/answers.py",
+        old="        while waiting and committed(Position(waiting[0][0]), waiting[0][1]):\n",
+        new="        while waiting:\n",
+        tests=("tests/gateways/amqp/test_amqp_answers.py",),
+    ),
+    Sabotage(
+        name="http-answer-before-its-flush",
+        why="a power cut takes what 2xx promised",
+        path="gateways/http_cloudevents/publishing.py",
+        old="        if self._port.committed(position, durability):\n",
+        new="        if position:\n",
+        tests=(ACKS,),
+    ),
+)

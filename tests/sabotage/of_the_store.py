@@ -1,0 +1,238 @@
+"""Sabotages of `core_log`: what is acked is on the disk, and what is not sound is not served."""
+
+from __future__ import annotations
+
+from tests.sabotage.plan import Sabotage
+
+FLUSHER = "tests/core_log/test_flusher.py"
+RECOVERY = "tests/core_log/test_recovery_log.py"
+
+SYNCS = (
+    Sabotage(
+        name="forgotten-fdatasync",
+        why="every ack before a power cut was a lie",
+        path="core_log/segments.py",
+        old="                self._files.fdatasync(segment.handle)\n",
+        new="                pass\n",
+        tests=(FLUSHER,),
+    ),
+    Sabotage(
+        name="forgotten-fdatasync-at-a-roll",
+        why="the end of a full segment is lost though the next one was synced",
+        path="core_log/segments.py",
+        old="            for segment in self.between(start, end):\n",
+        new="            for segment in self.between(start, end)[-1:]:\n",
+        tests=(FLUSHER,),
+    ),
+    Sabotage(
+        name="forgotten-directory-sync",
+        why="after a power cut a segment whose bytes are synced has no name",
+        path="core_log/segments.py",
+        old="            if last > self._named:\n",
+        new="            if last < self._named:\n",
+        tests=(FLUSHER,),
+    ),
+    Sabotage(
+        name="forgotten-directory-sync-at-a-deletion",
+        why="a newer segment's name may go before an older one's: the log has a hole",
+        path="core_log/segments.py",
+        old="self._files.sync_directory(self._directory)  # or a later name might go",
+        new="pass  # or a later name might go",
+        tests=("tests/core_log/test_log_deletion.py",),
+    ),
+    Sabotage(
+        name="failed-sync-ignored",
+        why="a sync that fails once may have dropped the pages: the next success says nothing",
+        path="core_log/flusher.py",
+        old='            self._failure.fail("syncing the log", error)\n            return\n',
+        new="            pass\n",
+        tests=(FLUSHER,),
+    ),
+    Sabotage(
+        name="failed-sync-leaves-no-note",
+        why="the next process takes pages that were never written for what is on the disk",
+        path="core_log/segments.py",
+        old="            self._leave_note()\n",
+        new="",
+        tests=("tests/crash/test_found.py",),
+    ),
+    Sabotage(
+        name="small-file-not-synced-before-its-name",
+        why="after a power cut the checkpoint is an empty file",
+        path="core_log/checkpoint.py",
+        old="        files.fdatasync(handle)\n",
+        new="",
+        tests=("tests/core_log/test_small_files.py",),
+        crash="--seed 1 --states 1000",
+    ),
+    Sabotage(
+        name="what-recovery-keeps-not-synced",
+        why="what was served after one crash is gone after the next",
+        path="core_log/recovery.py",
+        old="        segments.sync(start, last.end)\n",
+        new="",
+        tests=(RECOVERY,),
+    ),
+    Sabotage(
+        name="checkpoint-before-its-entries",
+        why="a queue lacks messages that the checkpoint says it has",
+        path="core_log/packs.py",
+        old="            self._files.fdatasync(self._handle)\n",
+        new="",
+        crash="--seed 1 --states 1500",
+    ),
+    Sabotage(
+        name="checkpoint-beyond-the-flushed",
+        why="a checkpoint names records that a power cut takes: the store refuses to open",
+        path="core_log/store.py",
+        old="            position=self.log.flushed,\n            tail_start",
+        new="            position=self.log.appended,\n            tail_start",
+        tests=("tests/core_log/test_queue_index.py",),
+    ),
+)
+
+RECOVERIES = (
+    Sabotage(
+        name="truncation-one-record-short",
+        why="the newest acked record is gone after every crash",
+        path="core_log/recovery.py",
+        old="        self._files.truncate(last.handle, end - last.start)\n",
+        new="        self._files.truncate(last.handle, max(end - last.start - 1, 0))\n",
+        tests=(RECOVERY,),
+    ),
+    Sabotage(
+        name="torn-tail-not-cut",
+        why="an old record behind the end comes back to life",
+        path="core_log/recovery.py",
+        old="        self._files.truncate(last.handle, end - last.start)\n",
+        new="",
+        tests=(RECOVERY,),
+    ),
+    Sabotage(
+        name="atomic-batch-cut-in-the-middle",
+        why="half of a transaction is there after a crash",
+        path="core_log/recovery.py",
+        old="        end = walk.position if walk.batch == NO_BATCH else walk.batch[0]\n",
+        new="        end = walk.position\n",
+        tests=(RECOVERY,),
+    ),
+    Sabotage(
+        name="skipped-checksum-in-recovery",
+        why="a torn record is taken for a sound one",
+        path="core_log/kernels/pure_walk.py",
+        old="    return STOP_END if memory[covered : start + size] == expected else STOP_CRC\n",
+        new="    return STOP_END\n",
+        tests=(RECOVERY,),
+        pure=True,
+    ),
+    Sabotage(
+        name="record-of-another-place",
+        why="a misdirected write is served as if it belonged there",
+        path="core_log/kernels/pure_walk.py",
+        old="    if position >= 0 and LONG.unpack_from(memory, start + RECORD_POSITION_AT)",
+        new="    if position < 0 and LONG.unpack_from(memory, start + RECORD_POSITION_AT)",
+        tests=(RECOVERY,),
+        pure=True,
+    ),
+    Sabotage(
+        name="skipped-checksum-in-reading",
+        why="a bit that rotted on the disk reaches a consumer",
+        path="core_log/reader.py",
+        old="            entries, stride, index, memory, position, len(memory), True\n",
+        new="            entries, stride, index, memory, position, len(memory), False\n",
+        tests=("tests/core_log/test_commit_log.py::test_a_record_that_rotted_is_never_served",),
+    ),
+    Sabotage(
+        name="message-of-another-queue",
+        why="a damaged index serves another queue's messages",
+        path="core_log/store.py",
+        old="            wrong = kernels.check_targets(records, index.number, first)\n",
+        new="            wrong = -1\n",
+        tests=("tests/core_log/test_queue_index.py",),
+    ),
+    Sabotage(
+        name="checkpoint-not-checked",
+        why="a damaged checkpoint sends recovery to the wrong place",
+        path="core_log/checkpoint.py",
+        old='    if zlib.crc32(data[:-4]) != struct.unpack(">I", data[-4:])[0]:\n',
+        new="    if not data:\n",
+        tests=("tests/core_log/test_small_files.py",),
+    ),
+    Sabotage(
+        name="epoch-reused",
+        why="two histories look like one: a stale state.db is believed",
+        path="core_log/store.py",
+        old="        epoch = self.epochs[-1][0] + 1 if self.epochs else 1\n",
+        new="        epoch = self.epochs[-1][0] if self.epochs else 1\n",
+        tests=("tests/core_log/test_recovery_places.py",),
+    ),
+    Sabotage(
+        name="entries-behind-the-checkpoint-believed",
+        why="a queue has entries of records that the crash took",
+        path="core_log/index_recovery.py",
+        old="                if files.size(handle) > checkpoint.pack_length:\n",
+        new="                if files.size(handle) < checkpoint.pack_length:\n",
+        tests=("tests/core_log/test_packs.py",),
+    ),
+    Sabotage(
+        name="damaged-index-believed",
+        why="a queue serves what its damaged index says",
+        path="core_log/index_recovery.py",
+        old="            return targets[:1] == ((number, offset),)\n",
+        new="            return bool(targets)\n",
+        tests=("tests/core_log/test_recovery_indexes.py",),
+    ),
+)
+
+APPENDS = (
+    Sabotage(
+        name="refused-run-not-taken-back",
+        why="records that the publisher was refused are there all the same",
+        path="core_log/commit_log.py",
+        old="        self._tail.rewind(tail_mark)\n",
+        new="",
+        tests=("tests/core_log/test_commit_log.py",),
+    ),
+    Sabotage(
+        name="full-disk-not-remembered",
+        why="publishers go on into memory while nothing is written",
+        path="core_log/commit_log.py",
+        old="                self._full = failed\n",
+        new="                pass\n",
+        tests=("tests/core_log/test_commit_log.py",),
+    ),
+    Sabotage(
+        name="unflushed-bytes-not-bounded",
+        why="a slow disk eats the memory",
+        path="core_log/commit_log.py",
+        old="        if waiting and waiting + size > self._settings.unflushed_bytes_max:\n",
+        new="        if waiting < 0:\n",
+        tests=("tests/core_log/test_commit_log.py",),
+    ),
+    Sabotage(
+        name="the-written-segment-deleted",
+        why="retention deletes the file that is written to",
+        path="core_log/segments.py",
+        old="        count = sum(1 for segment in segments[:-1] if segment.end <= position)\n",
+        new="        count = sum(1 for segment in segments if segment.start <= position)\n",
+        tests=("tests/core_log/test_log_deletion.py",),
+    ),
+    Sabotage(
+        name="read-segment-closed",
+        why="a reader gets another file's bytes, whose number was given again",
+        path="core_log/segments.py",
+        old="            self._retired = True\n            last = self._readers == 0\n",
+        new="            self._retired = last = True\n",
+        tests=("tests/core_log/test_log_deletion.py",),
+    ),
+    Sabotage(
+        name="lock-ignored",
+        why="two processes write one log",
+        path="core_log/store.py",
+        old="    if not locked:\n",
+        new="    if locked is None:\n",
+        tests=("tests/core_log/test_store_on_disk.py",),
+    ),
+)
+
+OF_THE_STORE = (*SYNCS, *RECOVERIES, *APPENDS)
