@@ -130,10 +130,12 @@ class Core:
         index: Index = MemoryIndex(entry_size, count_max)
         return Queue(0, index, entry_size=entry_size, durable=False)
 
-    def group(self, queue: Queue, cursor: Cursor, *, number: int = 0) -> Group:
+    def group(
+        self, queue: Queue, cursor: Cursor, *, number: int = 0, kind: type[Group] = Group
+    ) -> Group:
         """A group on the queue; with a number it survives restarts."""
         moved = self._note_moved if number else _trim_memory
-        group = Group(queue, cursor, number=number, reading=self.reading, moved=moved)
+        group = kind(queue, cursor, number=number, reading=self.reading, moved=moved)
         if number:
             self.groups[number] = group
         else:

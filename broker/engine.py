@@ -62,7 +62,7 @@ from broker.state_snapshot import need_snapshot
 from broker.topic_settings import TopicSettings
 from broker.topics import RETAIN_PROPERTY, TopicRoute, Topics, TopicTemplate
 from broker.transaction_port import HalfMessage, Prepared
-from broker.transactions import Transactions
+from broker.transactions import Transactions, place_of
 from broker.users import Users
 from core_log.kernels.batch import EXTRA_NONE, Batch
 from core_log.record import Record
@@ -237,8 +237,7 @@ class Engine:
     ) -> Position:
         """See `BrokerPort.publish_settling`."""
         assert isinstance(template, TopicTemplate)
-        group = consumer.group  # type: ignore[attr-defined]
-        return self.moves.publish(template, batch, row, row + 1, group, offset)
+        return self.moves.publish(template, batch, row, row + 1, *place_of(consumer, offset))
 
     def prepare(
         self, template: Template, batch: Batch, row: int, *, check_after_ms: int = 0

@@ -12,7 +12,7 @@ from typing import Any, Final
 from broker.leases import Lease
 from broker.names import ROOT_EXCHANGE
 from broker.port import ONE_WORD, REST, ExchangeInfo, QueueInfo, Words
-from broker.queue_rules import QueueRules
+from broker.priorities import Levels
 from broker.queue_settings import QueueSettings, settings_of
 from broker.queues import Group, Hold, Queue
 
@@ -136,12 +136,13 @@ class NamedQueue:
         "name",
         "owner",
         "queue",
-        "rules",
         "settings",
         "user",
     )
 
-    def __init__(self, name: str, queue: Queue, group: Group, value: Mapping[str, Any]) -> None:
+    def __init__(
+        self, name: str, queue: Queue, group: Group | Levels, value: Mapping[str, Any]
+    ) -> None:
         self.name = name
         self.queue = queue
         self.group = group
@@ -152,8 +153,6 @@ class NamedQueue:
         self.user: str = value.get("u", "")
         """Who declared it, for the quota; empty before there were users."""
         self.settings: QueueSettings = settings_of(name, self.arguments)
-        self.rules: QueueRules | None = None
-        """None for a plain queue."""
         self.lease: Lease | None = None
         self.owner: object = None
         """The connection that an exclusive queue belongs to."""

@@ -19,7 +19,6 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from broker.core import Core
-from broker.cursor import Cursor
 from broker.dead_letters import DeadLetters
 from broker.entities import (
     DELAYED_ARGUMENT,
@@ -34,7 +33,6 @@ from broker.entities import (
 )
 from broker.errors import Reason, Refused
 from broker.journal import Op, Touched
-from broker.leases import Lease
 from broker.moves import Moves
 from broker.port import (
     Consumer,
@@ -43,11 +41,11 @@ from broker.port import (
     QueueInfo,
     Words,
 )
-from broker.queue_rules import QueueRules
-from broker.queue_settings import DROP_HEAD, PLAIN, settings_of
+from broker.priorities import Levels
+from broker.queue_features import QueueFeatures
+from broker.queue_settings import settings_of
 from broker.queues import Group, Hold, Queue
 from broker.topics import TopicRoute, Topics
-from core_log.kernels.layout import PRIVATE_ENTRY_SIZE
 
 SUBSCRIPTION_PREFIX: Final = "%SUB%"
 """Queue names of named subscriptions. AMQP clients may not declare them."""
@@ -83,7 +81,7 @@ class _AutoDeleting:
         return self.hold.active
 
     @property
-    def group(self) -> Group:
+    def group(self) -> Group | Levels:
         """What it holds messages of (for moves)."""
         return self.hold.group
 
@@ -96,13 +94,18 @@ class Exchanges:
     ) -> None:
         self.core = core
         self.dead_letters = DeadLetters(core, topics, moves, self)
-        self._restored = False  # the start's fold has ended
-        self._on_expiring = self.start_expiring  # one object for all queues
         self.topics = topics
         self.new_name = new_name
         """Makes up the random part of a server-named queue."""
         self.exchanges: dict[str, Exchange] = {}
         self.queues: dict[str, NamedQueue] = {}
+        self.features = QueueFeatures(
+            core,
+            self.dead_letters,
+            queues=self.queues,
+            write=self._write,
+            end=self._end_queue,
+        )
         self.counts: dict[str, int] = {}
         """Queues by the user that declared them; users without one are not in it."""
         for name, kind in PREDECLARED.items():
@@ -121,7 +124,6 @@ class Exchanges:
             ("exchange-", self._apply_exchange_end),
             ("queue+", self._apply_queue),
             ("queue-", self._apply_queue_end),
-            ("expiring", self._apply_expiring),
             ("bind+", self._apply_bind),
             ("bind-", self._apply_unbind),
         ):
@@ -292,6 +294,11 @@ class Exchanges:
             hold.consumer.cancelled()
         return count, position
 
+    def _end_queue(self, found: NamedQueue) -> None:
+        """Its lease has ended."""
+        if self.queues.get(found.name) is found:
+            self._delete(found)
+
     def _apply_queue(self, op: Op) -> Touched:
         self.load_queue(op["name"], op)
         return [("queue", op["name"])]
@@ -303,51 +310,7 @@ class Exchanges:
         for words in found.bindings.values():
             self.topics.router.unsubscribe(words, found.queue)
         self._count(found.user, -1)
-        self.core.drop_group(found.group)
-        if found.rules is not None:
-            found.rules.close()
-        if found.lease is not None:
-            found.lease.close()
-        if found.queue.durable:
-            self.core.store.drop_index(found.queue.number)
-        return [("queue", op["name"]), ("group", str(found.group.number))]
-
-    def _add_rules(self, found: NamedQueue, *, expiring: bool) -> None:
-        """The queue is more than a plain one."""
-        settings = found.settings
-        if found.rules is None:
-            rules = QueueRules(self.dead_letters, found.name, settings, found.group)
-            found.rules = found.group.rules = rules
-            if rules.lengths is not None and settings.overflow != DROP_HEAD:
-                found.queue.gate = rules
-            if self._restored:
-                rules.start()
-        if expiring or settings.ttl_ms is not None:
-            found.queue.expiring = expiring
-            found.rules.start_expiring(found.group)
-        if settings.expires_ms is not None and found.lease is None:
-            found.lease = Lease(
-                self.core.timers,
-                self.core.clock_ms,
-                duration_ms=settings.expires_ms,
-                in_use=lambda: bool(found.group.holds),
-                end=lambda: self._expire_queue(found),
-            )
-
-    def _expire_queue(self, found: NamedQueue) -> None:
-        if self.queues.get(found.name) is found:
-            self._delete(found)
-
-    def start_expiring(self, queue: Queue) -> None:
-        """The first message with a time to live of its own is on its way to the queue."""
-        self._write({"op": "expiring", "queue": queue.name}, durable=queue.durable)
-
-    def _apply_expiring(self, op: Op) -> Touched:
-        found = self.queues.get(op["queue"])
-        if found is None:
-            return []
-        self._add_rules(found, expiring=True)
-        return [("queue", found.name)]
+        return self.features.drop(found)
 
     def purge_queue(self, name: str, *, owner: object) -> tuple[int, Position]:
         """See `BrokerPort.purge_queue`."""
@@ -568,21 +531,7 @@ class Exchanges:
 
     def load_queue(self, name: str, value: Mapping[str, Any]) -> None:
         """Take a queue from its op or its snapshot."""
-        number = value["n"]
-        if number:
-            self.core.saw_number(number)
-            queue = self.core.durable_queue(number, own=False)
-        else:
-            queue = self.core.volatile_queue(
-                self.core.limits.volatile_count_max, PRIVATE_ENTRY_SIZE
-            )
-        cursor = Cursor(queue.index.first_offset)
-        group = self.core.group(queue, cursor, number=number)
-        found = self.queues[name] = NamedQueue(name, queue, group, value)
-        queue.name = name
-        queue.on_expiring = self._on_expiring
-        if found.settings is not PLAIN or value.get("expiring"):
-            self._add_rules(found, expiring=value.get("expiring", False))
+        found = self.queues[name] = self.features.build(name, value)
         self._count(found.user, 1)
         for key, words in value.get("bindings", ()):
             self._load_binding(found, tuple(key), tuple(words))
@@ -596,6 +545,8 @@ class Exchanges:
         row = {**found.value(), "n": found.queue.number, "bindings": bindings}
         if found.queue.expiring:
             row["expiring"] = True
+        if found.queue.levels is not None:
+            row["levels"] = found.queue.levels.rows()
         return {**row, "u": found.user} if found.user else row
 
     def _count(self, user: str, change: int) -> None:
@@ -609,11 +560,8 @@ class Exchanges:
     def reopen(self) -> None:
         """After a restart: requeue what connections held; forget bindings to exchanges that went
         with the process."""
-        self._restored = True
+        self.features.reopen()
         for found in self.queues.values():
-            found.group.cursor.reopen()
-            if found.rules is not None:
-                found.rules.start()
             for key in found.bindings.chosen():
                 if self.exchange(key[0]) is None:
                     self._apply_unbind({"queue": found.name, "key": list(key)})

@@ -13,7 +13,7 @@ from broker.sessions import Sessions
 def name_of(group: Group, exchanges: Exchanges, sessions: Sessions) -> tuple[str, str]:
     """Kind (`queue`, `session`, `group`) and name."""
     for name, found in exchanges.queues.items():
-        if found.group is group:
+        if group in found.group.all_groups():
             return "queue", name
     for client_id, session in sessions.by_client.items():
         for subscription in session.subscriptions.values():

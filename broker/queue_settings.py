@@ -91,6 +91,8 @@ def settings_of(name: str, arguments: Mapping[str, Any]) -> QueueSettings:
     )
     if settings.dead_letter_key is not None and settings.dead_letter_exchange is None:
         raise read.wrong("x-dead-letter-routing-key", "it needs x-dead-letter-exchange")
+    if settings.priority_max and settings.bounded:
+        raise read.wrong("x-max-priority", "a queue with priorities can not be bounded in length")
     return PLAIN if settings == PLAIN else settings
 
 

@@ -18,7 +18,7 @@ messages and `pump_bytes_max` bytes; then other work gets its turn.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from broker.committed import Committed
 from broker.cursor import Cursor
@@ -28,6 +28,10 @@ from broker.reading import Reading
 from broker.redeliveries import Redeliveries
 from core_log.commit_log import Span
 from core_log.queue_index import Index, MemoryIndex
+
+if TYPE_CHECKING:
+    from broker.lengths import Lengths
+    from broker.priorities import Levels
 
 
 class Queue:
@@ -39,6 +43,7 @@ class Queue:
         flushed: one past the last offset that readers by offset may see.
         expiring: messages with a time to live of their own may be in it.
         name: of a named queue; else empty.
+        levels: of a priority queue, whose lowest this is; None for all other queues.
         gate: lets messages in or not; None where the queue takes all.
         on_expiring: told before the first of them comes, so that it makes `expiring` true; None
             for a queue that does not look at them.
@@ -55,6 +60,7 @@ class Queue:
         "gate",
         "groups",
         "index",
+        "levels",
         "name",
         "number",
         "on_expiring",
@@ -71,6 +77,7 @@ class Queue:
         self.name = ""
         self.on_expiring: Callable[[Queue], None] | None = None
         self.gate: Gate | None = None
+        self.levels: Levels | None = None
         self.visible = index.end_offset
         self.flushed = index.end_offset
         self.blocked_until = 0
@@ -98,8 +105,20 @@ class Queue:
             self.index.forget(min(group.cursor.floor for group in self.groups))
 
 
-class Rules(Protocol):
+class Rules(Gate, Protocol):
     """What a group does beyond first in, first out. Implemented by `queue_rules.QueueRules`."""
+
+    lengths: Lengths | None
+    """The bounds; None where there are none."""
+
+    def start(self) -> None:
+        """The group's cursor is what it will be: a new queue, or the end of a start's fold."""
+
+    def start_expiring(self, group: Group) -> None:
+        """Messages of the group may expire from now on."""
+
+    def close(self) -> None:
+        """The queue is gone."""
 
     def rejected(self, group: Group, first: int, count: int) -> None:
         """A consumer does not want these messages, which it holds."""
@@ -131,7 +150,7 @@ class Hold:
 
     __slots__ = ("active", "consumer", "group", "priority")
 
-    def __init__(self, group: Group, consumer: Consumer, priority: int = 0) -> None:
+    def __init__(self, group: Group | Levels, consumer: Consumer, priority: int = 0) -> None:
         self.group = group
         self.priority = priority
         self.consumer = consumer
@@ -261,6 +280,14 @@ class Group:
         return self._reading
 
     # --- settling -------------------------------------------------------------------------
+
+    def all_groups(self) -> Sequence[Group]:
+        """This one (see `priorities.Levels`)."""
+        return (self,)
+
+    def place(self, offset: int) -> tuple[Group, int]:
+        """The group and its offset that an offset of the queue means (see `priorities.Levels`)."""
+        return self, offset
 
     def settle(self, first_offset: int, count: int) -> None:
         """See `QueueConsumer.settle`."""

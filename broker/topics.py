@@ -198,14 +198,25 @@ class TopicTemplate:
                 for queue in route.queues:
                     if queue.on_expiring is not None and not queue.expiring:
                         queue.on_expiring(queue)
+            durable, volatile = route.durable, route.volatile
+            if any(queue.levels is not None for queue in route.queues):
+                durable = self._at_their_level(durable)
+                volatile = self._at_their_level(volatile)
             self._derived_from = route.queues
-            self.private = route.queues
+            self.private = durable + volatile
             self.gates = tuple(
                 (queue, queue.gate) for queue in route.queues if queue.gate is not None
             )
             self.overflowed = 0
-            self.named = (self.queue, *route.durable)
-            self.queues = (*self.named, *route.volatile)
+            self.named = (self.queue, *durable)
+            self.queues = (*self.named, *volatile)
+
+    def _at_their_level(self, queues: Sequence[Queue]) -> tuple[Queue, ...]:
+        """The queues, priority queues by what they have for the priority of these messages."""
+        priority = self.meta.priority
+        return tuple(
+            queue if queue.levels is None else queue.levels.queue_for(priority) for queue in queues
+        )
 
     @property
     def valid(self) -> bool:

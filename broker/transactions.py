@@ -20,7 +20,8 @@ from collections.abc import Sequence
 
 from broker.core import Core
 from broker.delay import Delays
-from broker.port import Position, Publishing, Settlement
+from broker.port import Position, Publishing, QueueConsumer, Settlement
+from broker.priorities import Levels
 from broker.queues import Group, Queue
 from broker.topics import Topics, TopicTemplate
 from core_log.atomic import part_of
@@ -109,9 +110,9 @@ class Transactions:
         """(first, count) stretches that are settled, by group; only what the log has to say."""
         by_group: dict[Group, list[list[int]]] = {}
         for consumer, first_offset, count in settlements:
-            group: Group = consumer.group  # type: ignore[attr-defined]
+            group, offset = place_of(consumer, first_offset)
             if self._core.groups.get(group.number) is group:
-                by_group.setdefault(group, []).append([first_offset, count])
+                by_group.setdefault(group, []).append([offset, count])
         return by_group
 
     def _stored(self, publishes: Sequence[Publishing], spans: Sequence[Span], now: int) -> None:
@@ -127,6 +128,12 @@ class Transactions:
             else:
                 self._topics.stored(template, run, publishing.batch, publishing.last, now)
             at = end
+
+
+def place_of(consumer: QueueConsumer, offset: int) -> tuple[Group, int]:
+    """The group that an offset of the consumer's queue belongs to, and the offset there."""
+    group: Group | Levels = consumer.group  # type: ignore[attr-defined]
+    return group.place(offset)
 
 
 def join(spans: Sequence[Span]) -> list[Span]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
@@ -335,3 +336,37 @@ def until(connection: Blocking, done: Callable[[], bool]) -> None:
     while not done():
         assert time.monotonic() < deadline
         connection.process_data_events(0.02)
+
+
+# --- priorities ----------------------------------------------------------------------------------
+
+
+def test_important_messages_come_first(channel: Channel) -> None:
+    """x-max-priority: beyond it counts as the maximum, without a priority as 0."""
+    channel.queue_declare("ranked", durable=True, arguments={"x-max-priority": 5})
+    for name, priority in (("a", 1), ("b", 5), ("c", None), ("d", 9), ("e", 5), ("f", 0)):
+        properties = pika.BasicProperties(priority=priority, delivery_mode=2)
+        channel.basic_publish("", "ranked", name, properties)
+    got = []
+    for _ in range(6):
+        method, properties, body = get(channel, "ranked")
+        got.append((body.decode(), properties.priority))
+        channel.basic_ack(method.delivery_tag)
+    assert got == [("b", 5), ("d", 9), ("e", 5), ("a", 1), ("c", None), ("f", 0)]
+
+
+def test_priorities_survive_a_restart(server: Any, connect: Callable[..., Blocking]) -> None:
+    """Also what was unacknowledged when the server was killed."""
+    channel = connect().channel()
+    channel.confirm_delivery()
+    channel.queue_declare("ranked", durable=True, arguments={"x-max-priority": 9})
+    for name, priority in (("a", 2), ("b", 9), ("c", 2), ("d", 9)):
+        properties = pika.BasicProperties(priority=priority, delivery_mode=2)
+        channel.basic_publish("", "ranked", name, properties)
+    assert get(channel, "ranked")[2] == b"b"
+    server.kill()
+    with contextlib.suppress(pika.exceptions.AMQPError):
+        channel.connection.close()
+    server.restart()
+    channel = connect().channel()
+    assert [get(channel, "ranked")[2] for _ in range(4)] == [b"b", b"d", b"a", b"c"]

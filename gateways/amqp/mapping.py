@@ -56,8 +56,10 @@ SHORT_BYTES_MAX: Final = 255
 
 # Property flags of class basic (AMQP 4.2.6.1).
 CONTENT_TYPE: Final = 1 << 15
+CONTENT_ENCODING: Final = 1 << 14
 HEADERS: Final = 1 << 13
 DELIVERY_MODE: Final = 1 << 12
+PRIORITY: Final = 1 << 11
 CORRELATION_ID: Final = 1 << 10
 REPLY_TO: Final = 1 << 9
 EXPIRATION: Final = 1 << 8
@@ -104,7 +106,6 @@ OUR_FAULT: Final = frozenset({Reason.READ_ONLY, Reason.STORAGE_FULL, Reason.LIMI
 _REFUSED_QUEUE_ARGUMENTS: Final = frozenset(
     {
         "x-dead-letter-strategy",
-        "x-max-priority",
         "x-consumer-timeout",
     }
 )
@@ -267,6 +268,20 @@ def _is_expiration(value: str) -> bool:
     return value.isascii() and value.isdigit()
 
 
+def read_priority(raw: Buffer) -> int:
+    """The priority of well-formed properties; 0 where it is absent."""
+    at = 2
+    flags = int.from_bytes(raw[:2], "big")
+    if not flags & PRIORITY:
+        return 0
+    for flag in (CONTENT_TYPE, CONTENT_ENCODING):
+        if flags & flag:
+            at += 1 + raw[at]
+    if flags & HEADERS:
+        at += 4 + int.from_bytes(raw[at : at + 4], "big")
+    return raw[at + 1 if flags & DELIVERY_MODE else at]
+
+
 def read_property(raw: Buffer, flag: int) -> bytes | None:
     """One short string of well-formed properties, or None where it is absent."""
     flags = int.from_bytes(raw[:2], "big")
@@ -291,7 +306,8 @@ def check_properties(raw: Buffer, user: str) -> bytes:
     """Look at the properties of a publish that the broker answers for.
 
     Returns:
-        How long the message lives (`port.life_property`), or empty for ever.
+        How long the message lives and how important it is (`port.life_property`); empty for ever
+        and not at all.
 
     Raises:
         Refused: a user-id that is not the connection's user, an expiration that is no number.
@@ -303,16 +319,17 @@ def check_properties(raw: Buffer, user: str) -> bytes:
             f"user_id property set to '{claimed.decode('utf-8', 'replace')}' but authenticated "
             f"user was '{user}'",
         )
+    priority = read_priority(raw)
     expiration = read_property(raw, EXPIRATION)
     if expiration is None:
-        return b""
+        return life_property(None, priority).encode() if priority else b""
     if not _is_expiration(expiration.decode("latin-1")):
         raise Refused(
             Reason.BAD_ARGUMENT,
             f"invalid expiration '{expiration.decode('utf-8', 'replace')}': it is a number of "
             "milliseconds, as text",
         )
-    return life_property(int(expiration), 0).encode()
+    return life_property(int(expiration), priority).encode()
 
 
 # --- arguments -------------------------------------------------------------------------------

@@ -82,7 +82,7 @@ def stored_size(broker: Broker, size: int) -> int:
     declare(broker, "m", x_max_length_bytes=1 << 30)
     publish(broker, "m", b"x" * size)
     broker.step()
-    rules = broker.engine.exchanges.queues["m"].rules
+    rules = broker.engine.exchanges.queues["m"].group.rules
     assert rules is not None
     assert rules.lengths is not None
     return rules.lengths.bytes
@@ -105,8 +105,8 @@ def test_bytes_are_counted_through_everything_that_happens(broker: Broker, durab
     """Deliveries, acks, requeues, rejects, purges: the count is what a new count would give."""
     declare(broker, "q", durable=durable, x_max_length_bytes=1 << 30, x_max_length=40)
     found = broker.engine.exchanges.queues["q"]
-    assert found.rules is not None
-    lengths = found.rules.lengths
+    assert found.group.rules is not None
+    lengths = found.group.rules.lengths
     assert lengths is not None
     rng = random.Random(5)
     consumer = MessagesConsumer(0)
@@ -146,7 +146,7 @@ def test_bytes_of_a_backlog_on_the_disk(tmp_path: Path) -> None:
     broker.step()
     broker.save()
     broker.restart()
-    lengths = broker.engine.exchanges.queues["q"].rules.lengths  # type: ignore[union-attr]
+    lengths = broker.engine.exchanges.queues["q"].group.rules.lengths  # type: ignore[union-attr]
     assert lengths is not None
     assert lengths.bytes == 500 * size
     publish(broker, "q", *[b"%03d" % (500 + k) + b"x" * 97 for k in range(120)])

@@ -137,7 +137,7 @@ def test_settled_messages_keep_no_count(broker: Broker) -> None:
         hold.requeue(offset, 1)  # type: ignore[attr-defined]
         broker.step()
         hold.settle(offset, 1)  # type: ignore[attr-defined]
-    rules = broker.engine.exchanges.queues["q"].rules
+    rules = broker.engine.exchanges.queues["q"].group.rules
     assert rules is not None
     assert rules.redeliveries is not None
     assert len(rules.redeliveries._times) <= 1

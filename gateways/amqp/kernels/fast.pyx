@@ -40,7 +40,7 @@ cdef enum:
 
     C_TABLE_DEPTH_MAX = 64
     C_EXTRA_HEAD_SIZE = 9
-    C_CHECKED_BITS = 0x110  # expiration, user-id
+    C_CHECKED_BITS = 0x910  # priority, expiration, user-id
 
 NEED_DATA = C_NEED_DATA
 FRAME = C_FRAME

@@ -45,7 +45,7 @@ BAD_TYPE: Final = 5
 MANDATORY: Final = 1
 PERSISTENT: Final = 2
 CHECKED: Final = 4
-"""Has a user-id or an expiration, which have to be looked at."""
+"""Has a user-id, an expiration or a priority, which have to be looked at."""
 CHANNEL_SHIFT: Final = 8
 
 # A settlement is five integers: acks, nacks and rejects in the order in which they came.
@@ -75,7 +75,7 @@ _EXTRA_HEAD: Final = b"PMQ_AMQP\x01"
 # Property bits 15 to 2: s short string, t table, b octet, q u64.
 _PROPERTY_KINDS: Final = "sstbbssssqssss"
 _DELIVERY_MODE_BIT: Final = 12
-_CHECKED_BITS: Final = 1 << 8 | 1 << 4  # expiration, user-id
+_CHECKED_BITS: Final = 1 << 11 | 1 << 8 | 1 << 4  # priority, expiration, user-id
 
 _VALUE_SIZES: Final = {
     ord("t"): 1,

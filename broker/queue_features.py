@@ -1,0 +1,171 @@
+"""Gives named queues what their arguments ask for: rules, a lease, levels.
+
+A queue is built from its op or its snapshot's row, both of which hold the arguments and what was
+learned since: that messages with a time to live came (`expiring`), which priorities were used
+(`level`). Both are ops that are written before the first such message, so a restart knows them
+without looking at messages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+from broker.core import Core
+from broker.cursor import Cursor
+from broker.dead_letters import DeadLetters
+from broker.entities import NamedQueue
+from broker.journal import Op, Touched
+from broker.leases import Lease
+from broker.port import Position
+from broker.priorities import Levels
+from broker.queue_rules import QueueRules
+from broker.queue_settings import DROP_HEAD, PLAIN, settings_of
+from broker.queues import Group, Queue
+from core_log.kernels.layout import PRIVATE_ENTRY_SIZE
+
+
+class Write(Protocol):
+    """What writes ops."""
+
+    def __call__(self, op: Op, *, durable: bool) -> Position:
+        """Write the op, or only apply it if what it is about goes with the process."""
+
+
+class QueueFeatures:
+    """What the named queues of one engine can do.
+
+    Args:
+        queues: all of them by name; whoever owns them changes it.
+        write: see `Write`.
+        end: deletes a queue whose lease has ended. May raise Refused.
+    """
+
+    def __init__(
+        self,
+        core: Core,
+        dead_letters: DeadLetters,
+        *,
+        queues: Mapping[str, NamedQueue],
+        write: Write,
+        end: Callable[[NamedQueue], None],
+    ) -> None:
+        self._core = core
+        self._dead_letters = dead_letters
+        self._queues = queues
+        self._write = write
+        self._end = end
+        self._restored = False  # the start's fold has ended
+        self._on_expiring = self.start_expiring  # one object for all queues
+        core.journal.handle("expiring", self._apply_expiring)
+        core.journal.handle("level", self._apply_level)
+
+    # --- building ---------------------------------------------------------------------------
+
+    def build(self, name: str, value: Mapping[str, Any]) -> NamedQueue:
+        """A queue from its op or its row."""
+        queue = self._queue(value["n"])
+        queue.name = name
+        queue.on_expiring = self._on_expiring
+        settings = settings_of(name, value["arguments"])
+        if settings.priority_max:
+            levels = Levels(self._core, settings.priority_max, lambda p: self._make_level(name, p))
+            levels.add_level(0, queue)
+            queue.levels = levels
+            found = NamedQueue(name, queue, levels, value)
+            for priority, number in value.get("levels", ()):
+                levels.add_level(priority, self._queue(number))
+        else:
+            cursor = Cursor(queue.index.first_offset)
+            group = self._core.group(queue, cursor, number=value["n"])
+            found = NamedQueue(name, queue, group, value)
+        expiring = value.get("expiring", False)
+        if settings is not PLAIN or expiring:
+            self._equip(found, expiring=expiring)
+        return found
+
+    def _queue(self, number: int) -> Queue:
+        core = self._core
+        if number:
+            core.saw_number(number)
+            return core.durable_queue(number, own=False)
+        return core.volatile_queue(core.limits.volatile_count_max, PRIVATE_ENTRY_SIZE)
+
+    def _equip(self, found: NamedQueue, *, expiring: bool) -> None:
+        """The queue is more than a plain one."""
+        found.queue.expiring = expiring
+        for group in found.group.all_groups():
+            self._add_rules(found, group)
+        settings = found.settings
+        if settings.expires_ms is not None and found.lease is None:
+            found.lease = Lease(
+                self._core.timers,
+                self._core.clock_ms,
+                duration_ms=settings.expires_ms,
+                in_use=lambda: bool(found.group.holds),
+                end=lambda: self._end(found),
+            )
+
+    def _add_rules(self, found: NamedQueue, group: Group) -> None:
+        settings, rules = found.settings, group.rules
+        if rules is None:
+            rules = QueueRules(self._dead_letters, found.name, settings, group)
+            group.rules = rules
+            if rules.lengths is not None and settings.overflow != DROP_HEAD:
+                found.queue.gate = rules
+            if self._restored:
+                rules.start()
+        if found.queue.expiring or settings.ttl_ms is not None:
+            rules.start_expiring(group)
+
+    def drop(self, found: NamedQueue) -> Touched:
+        """The queue is gone, its op applied."""
+        if found.lease is not None:
+            found.lease.close()
+        touched = [("queue", found.name)]
+        for group in found.group.all_groups():
+            self._core.drop_group(group)
+            if group.rules is not None:
+                group.rules.close()
+            if group.queue.durable:
+                self._core.store.drop_index(group.queue.number)
+            touched.append(("group", str(group.number)))
+        return touched
+
+    def reopen(self) -> None:
+        """The start's fold has ended: no connection holds anything."""
+        self._restored = True
+        for found in self._queues.values():
+            for group in found.group.all_groups():
+                group.cursor.reopen()
+                if group.rules is not None:
+                    group.rules.start()
+
+    # --- what is learned from messages --------------------------------------------------------
+
+    def start_expiring(self, queue: Queue) -> None:
+        """The first message with a time to live of its own is on its way to the queue."""
+        self._write({"op": "expiring", "queue": queue.name}, durable=queue.durable)
+
+    def _apply_expiring(self, op: Op) -> Touched:
+        found = self._queues.get(op["queue"])
+        if found is None:
+            return []
+        self._equip(found, expiring=True)
+        return [("queue", found.name)]
+
+    def _make_level(self, name: str, priority: int) -> None:
+        """The first message of this priority is on its way to the queue."""
+        durable = self._queues[name].queue.durable
+        number = self._core.take_number() if durable else 0
+        self._write({"op": "level", "queue": name, "p": priority, "n": number}, durable=durable)
+
+    def _apply_level(self, op: Op) -> Touched:
+        found = self._queues.get(op["queue"])
+        if found is None or found.queue.levels is None:
+            return []
+        group = found.queue.levels.add_level(op["p"], self._queue(op["n"]))
+        if found.settings is not PLAIN or found.queue.expiring:
+            self._add_rules(found, group)
+        found.queue.levels.admit_consumers(group)
+        return [("queue", found.name), ("group", str(group.number))]
