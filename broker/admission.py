@@ -167,8 +167,6 @@ class Admission:
 
     def _changed(self, change: Change) -> None:
         self._paces.pop(change.subject, None)
-        if change.ended:
-            self._engine.sessions.end_sessions_of(change.subject)
         for principal, expelled in list(self._inside.values()):
             if principal is None and not self.is_open:
                 expelled("this server has users from now on: log in")
@@ -179,6 +177,15 @@ class Admission:
             if guard is not None and self.users.concerns(change, session.principal):
                 self._check_session(session, guard)
         self._engine.readers.check(lambda guard: self.users.concerns(change, guard.principal))
+        if change.ended:
+            self._end_sessions(change.subject)
+
+    def _end_sessions(self, principal: str) -> None:
+        """Last, because it writes: everybody is out by then, whatever the disk does."""
+        try:
+            self._engine.sessions.end_sessions_of(principal)
+        except Refused as error:
+            audit.warn("sessions of a deleted user stay", user=principal, reason=error.text)
 
     def _check_session(self, session: MqttSession, guard: Permitted) -> None:
         lost = [words for words in session.subscriptions if not guard.may_read(words)]

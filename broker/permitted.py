@@ -27,7 +27,7 @@ from broker import audit
 from broker.entities import binding_words, place_of
 from broker.errors import Reason, Refused, StorageFailed
 from broker.names import ROOT_EXCHANGE
-from broker.permissions import Action, Decision, RuleSet, format_pattern
+from broker.permissions import Action, format_pattern
 from broker.port import (
     REST,
     BrokerPort,
@@ -47,8 +47,8 @@ from broker.port import (
     TopicInfo,
     Words,
 )
-from broker.quotas import Pace
 from broker.readers import Reader
+from broker.rights import Rights
 from broker.routing import words_of
 from broker.session import MqttSession
 from broker.transaction_port import HalfMessage, Prepared
@@ -61,9 +61,6 @@ if TYPE_CHECKING:
 SERVER_NAMED: Final = "amq.gen-"
 DEAD_LETTER_EXCHANGE: Final = "x-dead-letter-exchange"
 DEAD_LETTER_KEY: Final = "x-dead-letter-routing-key"
-TOLD_MAX: Final = 32
-"""Places of one client whose refusal is logged, until its rights change: one that asks for ever
-does not fill the disk."""
 
 
 class PermittedTemplate:
@@ -93,71 +90,25 @@ class PermittedTemplate:
         return self.inner.overflowed
 
 
-class Permitted:
+class Permitted(Rights):
     """`broker.port.BrokerPort` for one principal.
 
     Args:
         client_id: of an MQTT connection, for rules that name it.
     """
 
+    __slots__ = ("_engine",)
+
     def __init__(
         self, *, engine: Engine, admission: Admission, principal: str, client_id: str | None
     ) -> None:
-        self.principal = principal
-        self._engine = engine
-        self._admission = admission
-        self._users = admission.users
-        self._client_id = client_id
-        self._version = -1  # of the users, that what follows was taken from
-        self._rules: RuleSet
-        self._pace: Pace
-        self._told: set[tuple[Action, Words]] = set()  # refusals that were logged
-
-    # --- decisions ------------------------------------------------------------------------
-
-    def _now(self) -> float:
-        return self._engine.core.clock_ms() / 1000
-
-    def _refresh(self) -> None:
-        if self._version != self._users.version:
-            self._version = self._users.version
-            rules = self._admission.rules_of(self.principal)
-            self._rules = rules.for_client(self.principal, self._client_id)
-            self._pace = self._admission.pace_of(self.principal, self._now())
-            self._told.clear()
-
-    def _check(self, action: Action, words: Words) -> None:
-        self._refresh()
-        self._require(action, words, self._rules.decide(action, words))
-
-    def _check_filter(self, words: Words) -> None:
-        self._refresh()
-        action = Action.SUBSCRIBE
-        self._require(action, words, self._rules.decide_filter(action, words))
-
-    def _require(self, action: Action, words: Words, decision: Decision) -> None:
-        if decision.allowed:
-            return
-        place = format_pattern(words)
-        if (action, words) not in self._told and len(self._told) < TOLD_MAX:
-            self._told.add((action, words))
-            audit.warn(
-                "refused",
-                user=self.principal,
-                what=action.value,
-                place=place,
-                client_id=self._client_id or "",
-                rule="" if decision.rule is None else str(decision.rule),
-            )
-        raise Refused(
-            Reason.FORBIDDEN,
-            f"user '{self.principal}' may not {action.value} {audit.printable(place)}",
+        now = engine.core.clock_ms
+        super().__init__(
+            admission=admission, clock_ms=now, principal=principal, client_id=client_id
         )
+        self._engine = engine
 
-    def may_read(self, words: Words) -> bool:
-        """Whether everything that the filter matches may be read."""
-        self._refresh()
-        return self._rules.decide_filter(Action.SUBSCRIBE, words).allowed
+    # --- queues as what they collect --------------------------------------------------------
 
     def may_consume(self, queue: str) -> bool:
         """Whether everything that the queue collects may be read."""
@@ -211,10 +162,7 @@ class Permitted:
     def check_publish(self, topic: str, tag: str | None, *, every_tag: bool = False) -> None:
         """See `BrokerPort.check_publish`."""
         if every_tag:
-            self._refresh()
-            wanted = (topic, REST)
-            decision = self._rules.decide_filter(Action.PUBLISH, wanted)
-            self._require(Action.PUBLISH, wanted, decision)
+            self._check_filter((topic, REST), Action.PUBLISH)
             return
         words = words_of(topic, tag)
         self._check(Action.PUBLISH, words)
@@ -227,9 +175,7 @@ class Permitted:
 
     def check_admin(self, words: Words) -> None:
         """See `BrokerPort.check_admin`."""
-        self._refresh()
-        decision = self._rules.decide_filter(Action.ADMIN, words)
-        self._require(Action.ADMIN, words, decision)
+        self._check_filter(words, Action.ADMIN)
 
     # --- publishing -----------------------------------------------------------------------
 
