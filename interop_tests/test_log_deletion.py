@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import sys
 import time
 
 import pika
@@ -83,3 +84,19 @@ def test_the_log_shrinks_and_loses_nothing_that_is_needed(start_server) -> None:
         assert channel.basic_get("q", auto_ack=True)[2] == b"kept later"
         channel.basic_publish("t", "keep.this", b"newest")
         assert channel.basic_get("q", auto_ack=True)[2] == b"newest"
+
+
+def test_nobody_else_can_read_what_the_server_stores(start_server) -> None:
+    """Whatever the process was told to allow: messages, state, indexes and tokens are for its own
+    account only."""
+    lax = ("sh", "-c", 'umask 000; exec "$@"', "sh", sys.executable, "-m", "polymq")
+    server = start_server(command=lax, **OPTIONS)
+    publish(server, 40, queue="q")
+    wait_for(server, "nothing was saved", lambda value: value["segments"] > 1)
+    open_to_others = [
+        str(path)
+        for path in (server.data_directory, *server.data_directory.rglob("*"))
+        if path.stat().st_mode & 0o077
+    ]
+    assert open_to_others == []
+    assert (server.data_directory / "store" / "commitlog").is_dir()

@@ -33,10 +33,14 @@ class Ports:
 
 
 def write_ports(path: Path, ports: Ports) -> None:
-    """Replace the file in one step, so that a reader never sees half of it."""
+    """Replace the file in one step, so that a reader never sees half of it. Its owner's only, like
+    all that stands in a data directory."""
     text = json.dumps({"pid": os.getpid(), **asdict(ports)}) + "\n"
     partial = path.with_name(path.name + ".part")
-    partial.write_text(text, encoding="utf-8")
+    partial.unlink(missing_ok=True)
+    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        file.write(text)
     partial.replace(path)
 
 

@@ -161,6 +161,7 @@ def test_epochs_outlive_the_segment_that_they_began_in(damage: str) -> None:
         Bench(files).store.close()
     bench = filled(files)
     assert bench.store.epoch == 4
+    began = bench.store.epochs[-1]
     delete_before(bench, 2 * TINY.segment_bytes)
     position = bench.store.log.flushed
     bench.store.close()
@@ -169,7 +170,7 @@ def test_epochs_outlive_the_segment_that_they_began_in(damage: str) -> None:
         files.unlink(f"{DIRECTORY}/checkpoint")
     again = Bench(files)
     assert again.store.epoch == 5
-    assert [epoch for epoch, _ in again.store.epochs] == [4, 5]
+    assert again.store.epochs[:-1] == [began]
     assert again.store.is_record_boundary(position, 4)
     again.store.close()
 

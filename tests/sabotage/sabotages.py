@@ -7,7 +7,14 @@ from __future__ import annotations
 
 from tests.sabotage.of_the_engine import OF_THE_ENGINE
 from tests.sabotage.of_the_gateways import OF_THE_GATEWAYS
+from tests.sabotage.of_the_retention import OF_THE_RETENTION
 from tests.sabotage.of_the_store import OF_THE_STORE
 from tests.sabotage.of_the_users import OF_THE_USERS
 
-SABOTAGES = (*OF_THE_STORE, *OF_THE_ENGINE, *OF_THE_GATEWAYS, *OF_THE_USERS)
+SABOTAGES = (
+    *OF_THE_STORE,
+    *OF_THE_ENGINE,
+    *OF_THE_GATEWAYS,
+    *OF_THE_USERS,
+    *OF_THE_RETENTION,
+)
