@@ -17,6 +17,7 @@ from benchmarks.generators import build_generators
 from benchmarks.machine import ROOT, describe_machine
 from benchmarks.path import measure_path
 from benchmarks.report import HEADER, comparison_lines, floor_line, kernels_line, machine_lines
+from benchmarks.scale import measure_scale, scale_lines
 from benchmarks.scenarios import SCENARIOS, Scenario
 from benchmarks.servers import PEERS
 from benchmarks.stages import measure_stages, path_lines, path_stage_lines, stage_lines
@@ -74,6 +75,11 @@ def parse_arguments(values: Sequence[str] | None) -> argparse.Namespace:
         "--stage",
         action="store_true",
         help="no servers: what a message costs in each kernel and on its whole way, in both forms",
+    )
+    parser.add_argument(
+        "--scale",
+        action="store_true",
+        help="many queues, much backlog, many connections and subscriptions (--quick: a tenth)",
     )
     arguments = parser.parse_args(values)
     if arguments.quick:
@@ -172,6 +178,13 @@ def run_stages() -> dict[str, Any]:
     }
 
 
+def run_scale(arguments: argparse.Namespace) -> dict[str, Any]:
+    """What large numbers cost; returns the figures for the JSON file."""
+    figures = measure_scale(arguments.directory, quick=arguments.quick)
+    print(*scale_lines(figures), sep="\n")
+    return {"machine": describe_machine(), **figures}
+
+
 def main(values: Sequence[str] | None = None) -> int:
     """Returns 0 if everything was measured and every check held."""
     arguments = parse_arguments(values)
@@ -183,8 +196,10 @@ def main(values: Sequence[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     sound = True
     try:
-        if arguments.stage:
-            figures: dict[str, Any] = run_stages()
+        if arguments.scale:
+            figures: dict[str, Any] = run_scale(arguments)
+        elif arguments.stage:
+            figures = run_stages()
         else:
             figures, sound = run_comparisons(arguments)
         if arguments.json is not None:

@@ -23,9 +23,12 @@ from typing import Any, Final
 from broker.engine import Engine
 from broker.port import Delivery, Template
 from broker.state_db import StateDb
+from broker.state_saving import StateSaving
 from core_log.files import RealFiles
+from core_log.indexes import Preparation
 from core_log.kernels.batch import Batch
 from core_log.store import Store
+from polymq.upkeep import GATHER_COUNT
 
 DECLARES_PER_FLUSH: Final = 100
 """What a client that declares without waiting, or some that do, bring to one flush."""
@@ -99,6 +102,7 @@ class Parts:
 
     def __init__(self, directory: Path) -> None:
         start, cpu = time.perf_counter(), time.process_time()
+        directory.mkdir(parents=True, exist_ok=True)
         self.loop = Loop()
         gc.disable()  # as the server does while it starts
         self.store = Store.open(
@@ -135,25 +139,23 @@ class Parts:
         """Save state and indexes as the server does every few seconds.
 
         Returns:
-            Milliseconds on the loop and in the worker.
+            Milliseconds on the loop, in all and of the longest slice, and in the worker.
         """
         self.commit()
-        start = time.perf_counter()
-        snapshot = self.engine.snapshot()
-        snapshotted = time.perf_counter()
+        state, state_ms, state_slice_ms = gather(self.engine.begin_snapshot())
         self.commit()
-        begun = time.perf_counter()
-        checkpoint = self.store.prepare_checkpoint()
-        prepared = time.perf_counter()
-        if snapshot is not None:
-            snapshot()
+        indexes, indexes_ms, indexes_slice_ms = gather(self.store.begin_checkpoint())
+        start = time.perf_counter()
+        state()
         saved = time.perf_counter()
-        checkpoint()
+        indexes()
         stored = time.perf_counter()
         return {
-            "snapshot_loop_ms": 1000 * (snapshotted - start),
-            "checkpoint_loop_ms": 1000 * (prepared - begun),
-            "state_worker_ms": 1000 * (saved - prepared),
+            "state_loop_ms": state_ms,
+            "state_slice_ms": state_slice_ms,
+            "state_worker_ms": 1000 * (saved - start),
+            "checkpoint_loop_ms": indexes_ms,
+            "checkpoint_slice_ms": indexes_slice_ms,
             "checkpoint_worker_ms": 1000 * (stored - saved),
         }
 
@@ -164,8 +166,25 @@ class Parts:
         return self.engine.template(route, properties={"PMQ_PROTO": "amqp"})
 
 
+def gather(saving: Preparation | StateSaving | None) -> tuple[Callable[[], None], float, float]:
+    """Take note of what is to be saved, in slices; returns what writes it, and the milliseconds of
+    all slices and of the longest."""
+    if saving is None:
+        return lambda: None, 0.0, 0.0
+    total = longest = 0.0
+    done = False
+    while not done:
+        start = time.perf_counter()
+        done = saving.gather(GATHER_COUNT)
+        milliseconds = 1000 * (time.perf_counter() - start)
+        total += milliseconds
+        longest = max(longest, milliseconds)
+    return saving, total, longest
+
+
 def declare(directory: Path, count: int) -> dict[str, Any]:
     """Declare durable queues, publish to some of them, and leave as `kill -9` does."""
+    Parts(directory / "empty").store.close()  # what one needs in any case is not counted
     parts = Parts(directory)
     traced = bool(os.environ.get("POLYMQ_SCALE_TRACE"))
     gc.collect()
@@ -183,6 +202,7 @@ def declare(directory: Path, count: int) -> dict[str, Any]:
     if traced:
         print_allocations(count)
     after = resident_bytes()
+    gc.freeze()  # as the server does when it has started
     batch = one_row(BODY)
     for number in range(min(TOUCHED_COUNT, count)):
         parts.engine.publish(parts.template(f"device-{number:06d}"), batch, 0, 1)
@@ -190,6 +210,7 @@ def declare(directory: Path, count: int) -> dict[str, Any]:
             parts.commit()
     touched_save = parts.save()
     figures = {
+        "touched": min(TOUCHED_COUNT, count),
         "declared_per_second": count / seconds,
         "bytes_each": (after - before) / count,
         "save_all": first_save,
@@ -219,6 +240,7 @@ def fan_out(parts: Parts, batch: Batch) -> int:
 
 def open_and_close(directory: Path, count: int) -> dict[str, Any]:
     """Open what is there, see that it is all there, and close it in order."""
+    Parts(directory / "empty").store.close()  # what one needs in any case is not counted
     before = resident_bytes()
     parts = Parts(directory)
     gc.collect()
@@ -252,12 +274,15 @@ def backlog(directory: Path, count: int) -> dict[str, Any]:
         batch.add((0, 0), (0, len(BODY)))
     gc.collect()
     before = resident_bytes()
+    longest = 0.0
     start = time.perf_counter()
     for number in range(count // RUN):
         parts.engine.publish(template, batch, 0, RUN)
         parts.commit()
         if number % 100 == 99:
-            parts.store.prepare_checkpoint()()
+            checkpoint, _, milliseconds = gather(parts.store.begin_checkpoint())
+            longest = max(longest, milliseconds)
+            checkpoint()
     filled = time.perf_counter()
     parts.save()
     parts.save()
@@ -277,6 +302,8 @@ def backlog(directory: Path, count: int) -> dict[str, Any]:
     parts.store.close()
     tail = parts.store.log.appended - parts.store.log.tail_start
     return {
+        "count": count,
+        "slice_ms": longest,
         "fill_seconds": filled - start,
         "drain_seconds": drained - begun,
         "memory_bytes": after - before,
@@ -285,10 +312,9 @@ def backlog(directory: Path, count: int) -> dict[str, Any]:
     }
 
 
-def route(_directory: Path, count: int) -> dict[str, Any]:
-    """Nanoseconds per publish while more and more exact subscriptions exist, none of which match,
-    and with a queue that does."""
-    directory = _directory
+def route(directory: Path, count: int) -> dict[str, Any]:
+    """Nanoseconds per publish to a queue while more and more exact subscriptions exist that do not
+    match."""
     parts = Parts(directory)
     declare_queue(parts, "measured")
     parts.commit()

@@ -12,7 +12,7 @@ any more.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from broker.admission import Admission
@@ -26,7 +26,7 @@ from broker.errors import Refused, StorageFailed
 from broker.exchanges import Exchanges
 from broker.group_names import name_of
 from broker.half_messages import HalfMessages
-from broker.journal import OP_TAG, STATE_TOPIC
+from broker.journal import OP_TAG, STATE_TOPIC, Entity
 from broker.limits import Limits
 from broker.logins import Hashers, Logins
 from broker.moves import QOS2_PROPERTY, Moves, settled_by
@@ -57,7 +57,8 @@ from broker.retained import ENTRY, Retained
 from broker.retention import Retention
 from broker.session import MqttSession
 from broker.sessions import Sessions
-from broker.state_db import Folded, Row, StateDb
+from broker.state_db import Folded, StateDb
+from broker.state_saving import StateSaving
 from broker.state_snapshot import need_snapshot
 from broker.topic_settings import TopicSettings
 from broker.topics import RETAIN_PROPERTY, TopicRoute, Topics, TopicTemplate
@@ -526,30 +527,30 @@ class Engine:
         """The flusher reported: call on the loop when `store.flusher.fileno()` is readable."""
         self.core.flush_finished()
 
-    def snapshot(self) -> Callable[[], None] | None:
-        """What has changed in the folded state since the last snapshot.
+    def begin_snapshot(self) -> StateSaving | None:
+        """Begin to save what has changed in the folded state since the last snapshot.
 
-        Call on the loop. The returned function belongs in a worker thread, and only after
-        `core.log.flushed` has reached the log's end at the time of this call. None: nothing to do.
+        Call on the loop. None: nothing to do.
         """
         if self._state_db is None or self.core.failure is not None:
             return None
         self.core.write_acks()
-        position, epoch = self.core.log.appended, self.core.store.epoch
-        if position == self._saved:
+        if self.core.log.appended == self._saved:
             return None
-        self._saved = position
-        dirty, self.core.journal.dirty = self.core.journal.dirty, set()
-        # The values are made here, their text in the worker: that is most of the work.
-        rows: list[Row] = [(kind, key, self._row(kind, key)) for kind, key in dirty]
-        rows.append(("number", "next", self.core.next_number))
-        state_db = self._state_db
-        return lambda: state_db.save(position, epoch, rows)
+        self._saved = self.core.log.appended
+        return StateSaving(self.core, self._state_db, self._row)
 
-    def snapshot_failed(self, dirty: set[tuple[str, str]]) -> None:
+    def snapshot(self) -> Callable[[], None] | None:
+        """The same, gathered at once."""
+        saving = self.begin_snapshot()
+        while saving is not None and not saving.gather(1 << 30):
+            pass
+        return saving
+
+    def snapshot_failed(self, entities: Iterable[Entity]) -> None:
         """The snapshot was not saved: these entities belong in the next."""
         self._saved = -1
-        self.core.journal.dirty |= dirty
+        self.core.journal.dirty.update(entities)
 
     def _row(self, kind: str, key: str) -> object:
         """An entity as a JSON value that nobody changes afterwards; None if it is gone."""

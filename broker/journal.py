@@ -29,7 +29,9 @@ STATE_TOPIC: Final = "RMQ_SYS_POLYMQ_STATE"
 """The system topic of all state records. Closed to clients."""
 
 Op = dict[str, Any]
-Touched = Iterable[tuple[str, str]]
+Entity = tuple[str, str]
+"""Kind and key of something that is kept in `state.db`."""
+Touched = Iterable[Entity]
 Handler = Callable[[Op], Touched]
 
 _TEMPLATE: Final = RecordTemplate(
@@ -60,7 +62,7 @@ class Journal:
         self._appended = appended
         self._refused = refused
         self._handlers: dict[str, Handler] = {}
-        self.dirty: set[tuple[str, str]] = set()
+        self.dirty: set[Entity] = set()
         """Entities changed since the last snapshot."""
 
     def handle(self, name: str, handler: Handler) -> None:

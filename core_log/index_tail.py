@@ -75,8 +75,13 @@ class IndexTail:
         Returns:
             Views of them in order, never empty ones, and how many entries.
         """
-        self._close()
         size = self.entry_size
+        if len(self._blocks) == 1 and first == self._firsts[0]:  # as in nearly all queues
+            block = self._blocks[0]
+            if block and _position_of(block, len(block) - size) < position:
+                self._open = False
+                return [memoryview(block)], len(block) // size
+        self._close()
         views: list[memoryview] = []
         total = 0
         place = max(bisect_right(self._firsts, first) - 1, 0)

@@ -21,8 +21,9 @@ from core_log.store import Store
 from polymq.logs import logger
 from polymq.workers import Workers
 
-GATHER_COUNT: Final = 500
-"""Queue indexes that one loop iteration takes note of: well below a millisecond."""
+GATHER_COUNT: Final = 200
+"""Queue indexes, or changed entities, that one loop iteration takes note of: about a
+millisecond."""
 
 
 class Upkeep:
@@ -121,8 +122,11 @@ class Upkeep:
             end = core.log.appended
             if end == self._saved:
                 return
-            changed = set(core.journal.dirty)
-            save_state = self._engine.snapshot()
+            save_state = self._engine.begin_snapshot()
+            while save_state is not None and not save_state.gather(GATHER_COUNT):
+                await asyncio.sleep(0)
+            if save_state is not None:
+                end = save_state.position
             await self._until_flushed(end)
             if self._log_failed():
                 return
@@ -133,7 +137,8 @@ class Upkeep:
                 if save_state is not None:
                     await self._workers.run(save_state)
             except (sqlite3.Error, OSError) as error:
-                self._engine.snapshot_failed(changed)
+                assert save_state is not None
+                self._engine.snapshot_failed(save_state.entities)
                 self._failed("state", error)
                 return
             try:

@@ -18,10 +18,11 @@ from polymq.workers import Workers
 
 
 class SpyPreparation:
-    """A checkpoint that is gathered in three slices."""
+    """Something to save that is gathered in three slices."""
 
     def __init__(self, write: Callable[[], None]) -> None:
         self.position = 77
+        self.entities: set[tuple[str, str]] = set()
         self._write = write
         self._slices_left = 3
 
@@ -56,13 +57,16 @@ class SpyEngine:
     def write_acks(self) -> None:
         self.done.append("acks")
 
-    def snapshot(self) -> Callable[[], None]:
+    def begin_snapshot(self) -> SpyPreparation:
         self.done.append("snapshot")
+        saving = SpyPreparation(lambda: self.work("state", self.state_error))
+        saving.position = self.appended
+        saving.entities = self.dirty
         self.dirty = set()
-        return lambda: self.work("state", self.state_error)
+        return saving
 
-    def snapshot_failed(self, dirty: set[tuple[str, str]]) -> None:
-        self.put_back = dirty
+    def snapshot_failed(self, entities: set[tuple[str, str]]) -> None:
+        self.put_back = entities
 
     @property
     def keys(self) -> SpyEngine:
@@ -98,7 +102,7 @@ class SpyEngine:
             callback(self.failure)
 
 
-async def turns(count: int = 5) -> None:
+async def turns(count: int = 9) -> None:
     for _ in range(count):
         await asyncio.sleep(0)
 

@@ -1,0 +1,76 @@
+"""What is saved in slices is the state of one moment: the same as a fold of the log up to there."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.harness.broker import Broker, SpyConsumer, SpyLink
+
+
+def declare(broker: Broker, name: str) -> None:
+    broker.engine.declare_queue(
+        name, durable=True, exclusive=False, auto_delete=False, arguments={}, owner=None
+    )
+
+
+def everything(broker: Broker) -> dict[tuple[str, str], object]:
+    """All rows of the state, as a snapshot would have them."""
+    engine = broker.engine
+    keys = [("queue", name) for name in engine.exchanges.queues]
+    keys += [("group", str(number)) for number in engine.core.groups]
+    keys += [("topic", name) for name in engine.topics_.topics]
+    keys += [("session", str(number)) for number in engine.sessions.state.by_number]
+    return {(kind, key): engine._row(kind, key) for kind, key in keys}
+
+
+@pytest.mark.parametrize("size", [1, 3, 1000])
+def test_slices_save_the_state_of_one_moment(tmp_path: Path, size: int) -> None:
+    """Queues are declared, deleted, read and settled, and a session gets messages, between any two
+    slices. What was saved, with the rest of the log, is what the log alone gives."""
+    broker = Broker(tmp_path / "data")
+    for number in range(10):
+        declare(broker, f"q{number}")
+    link = SpyLink()
+    session = broker.engine.connect_session("c", clean=False, link=link, principal="")
+    session.resume()
+    session.subscribe(("t",), 1)
+    consumer = SpyConsumer()
+    holder = broker.engine.consume("q1", consumer, exclusive=False, owner=None)
+    template = broker.template("t")
+    own = broker.engine.template(broker.engine.route("q1", None), properties={"PMQ_PROTO": "amqp"})
+    broker.step()
+    saving = broker.engine.begin_snapshot()
+    assert saving is not None
+    slices = 0
+    while not saving.gather(size):
+        slices += 1
+        if slices < 12:
+            declare(broker, f"new{slices}")
+            broker.engine.delete_queue(f"q{slices + 1}", if_unused=True, if_empty=False, owner=0)
+            broker.publish(template, b"x")
+            broker.publish(own, b"y")
+            broker.step(0.01)
+            holder.ready()
+            if consumer.got:
+                holder.settle(consumer.got[-1][0], 1)
+            broker.step(0.1)
+    assert slices > 5 or size == 1000
+    assert saving.position == broker.store.log.appended
+    broker.engine.core.commits.urgent = saving.position
+    broker.engine.core.appended()
+    broker.step()
+    saving()
+    for name in ("with", "without"):
+        shutil.copytree(broker.directory, tmp_path / name)
+    broker.store.close()
+    for path in (tmp_path / "without").glob("state.db*"):
+        path.unlink()
+    cached, folded = Broker(tmp_path / "with"), Broker(tmp_path / "without")
+    assert cached.engine.folded_count == 0
+    assert folded.engine.folded_count > 20
+    assert everything(cached) == everything(folded)
+    cached.store.close()
+    folded.store.close()
