@@ -198,6 +198,13 @@ class Cursor:
             return True
         return offset < self.next and self._states[offset - self.floor] == SETTLED
 
+    def settled_flags(self, first: int, count: int) -> bytes:
+        """One byte for each of `count` offsets from `first` on: 1 if it is settled, else 0."""
+        assert first >= self.floor
+        start = first - self.floor
+        flags = self._states[start : start + count].translate(_OTHERS_TO_OUTSTANDING)
+        return bytes(flags).ljust(count, b"\x00")
+
     def take_settled(self) -> list[list[int]]:
         """The (first, count) stretches settled since the last call, for a record of acks."""
         settled, self._settled = self._settled, None

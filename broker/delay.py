@@ -166,7 +166,9 @@ class Delays:
         taken = self._kept.take()
         if taken.offsets:
             self._at_work = True
-            self._read(group, [taken])
+            # A full disk may have cost some of them (`retention.py`).
+            taken = _left(group.cursor, taken)
+            self._read(group, [taken] if taken.offsets else [])
         else:
             self._arm()
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import dataclasses
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from broker.core import Core
@@ -194,25 +194,22 @@ class Kept:
             if entries is None:
                 entries = index.read_cold(offset, REBUILD_COUNT)
             assert entries
-            for due_ms, at in self._due_times(entries, offset, cursor):
-                entry = entries[at * ENTRY_SIZE : (at + 1) * ENTRY_SIZE]
-                self.wheel.add(due_ms, entry, offset + at, now)
+            settled = cursor.settled_flags(offset, len(entries) // ENTRY_SIZE)
+            self.wheel.fill(entries, self._times(entries, settled), settled, offset, now)
             offset += len(entries) // ENTRY_SIZE
 
-    def _due_times(self, entries: bytes, offset: int, cursor: Cursor) -> Iterator[tuple[int, int]]:
-        """(time, index) of those entries that are not settled."""
-        waiting = [
-            (tag, at)
-            for at, (_, tag) in enumerate(_ENTRY.iter_unpack(entries))
-            if not cursor.is_settled(offset + at)
+    def _times(self, entries: bytes, settled: bytes) -> list[int]:
+        """The times of the messages with these entries; anything where one is settled."""
+        times = [tag for _, tag in _ENTRY.iter_unpack(entries)]
+        unknown = [
+            at
+            for at, (tag, done) in enumerate(zip(times, settled, strict=True))
+            if tag < DUE_MS_MIN and not done
         ]
-        unknown = [at for tag, at in waiting if tag < DUE_MS_MIN]
-        known: dict[int, int] = {}
         for first in range(0, len(unknown), self._core.limits.pump_count_max):
             some = unknown[first : first + self._core.limits.pump_count_max]
             wanted = b"".join([entries[at * ENTRY_SIZE : (at + 1) * ENTRY_SIZE] for at in some])
             records = self._core.log.read_cold(wanted, ENTRY_SIZE)
-            for at, delayed in zip(some, take_apart(records), strict=True):
-                known[at] = delayed.due_ms
-        for tag, at in waiting:
-            yield known.get(at, tag), at
+            for at, kept in zip(some, take_apart(records), strict=True):
+                times[at] = kept.due_ms
+        return times

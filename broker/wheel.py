@@ -29,7 +29,7 @@ from __future__ import annotations
 
 import heapq
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 from core_log.kernels.layout import ENTRY_SIZE
@@ -47,6 +47,7 @@ _OFFSET_MASK: Final = (1 << OFFSET_BITS) - 1
 far apart."""
 
 _ITEM: Final = struct.Struct(">12sQ")
+_PARTS: Final = struct.Struct(">QIQ")
 _PLACE: Final = struct.Struct(">QI")
 assert _ITEM.size == ENTRY_SIZE
 
@@ -101,6 +102,33 @@ class Wheel:
             self.bytes += _PLACE.unpack(place)[1]
         self._slot(level, due_ms // width).extend(items)
         self.count += offset - first_offset
+
+    def fill(
+        self, entries: bytes, times: Sequence[int], skipped: bytes, first_offset: int, now_ms: int
+    ) -> None:
+        """Messages with consecutive offsets, each with a time of its own: what a start finds.
+
+        Args:
+            times: when each is due.
+            skipped: one byte for each; those with another than zero are left out.
+        """
+        near, far = NEAR_MS[1], NEAR_MS[2]
+        levels = self._levels
+        offset = first_offset
+        for (position, size, _), due_ms, skip in zip(
+            _PARTS.iter_unpack(entries), times, skipped, strict=True
+        ):
+            if not skip:
+                distance = abs(due_ms - now_ms)
+                level = 1 if distance < near else 2 if distance < far else 3
+                number, rest = divmod(due_ms, WIDTHS_MS[level])
+                slot = levels[level].get(number)
+                if slot is None:
+                    slot = self._slot(level, number)
+                slot += _PARTS.pack(position, size, rest << OFFSET_BITS | offset & _OFFSET_MASK)
+                self.count += 1
+                self.bytes += size
+            offset += 1
 
     def replace(
         self, due_ms: int, entry: bytes, offset: int, new_entry: bytes, new_offset: int

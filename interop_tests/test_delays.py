@@ -84,6 +84,9 @@ def test_delays_survive_a_kill(server: Any) -> None:
     sender.queue_bind("due", "plans")
     sender.confirm_delivery()
     delay(sender, b"second", 2500)
+    url = f"http://{server.host}:{server.admin_port}/metrics"
+    with urllib.request.urlopen(url, timeout=20) as answer:
+        assert b"polymq_delayed_messages 1.0" in answer.read()
     delay(sender, b"first", 10)
     assert receive(sender, 1) == [b"first"]
     delay(sender, b"first again", 50)

@@ -312,6 +312,18 @@ class Node:
                 read=lambda: self._engine.logins.failed_count,
             ),
             Probe(
+                name="polymq_delayed_messages",
+                kind="gauge",
+                text="Messages that are not due yet.",
+                read=lambda: self._engine.delays.waiting_count,
+            ),
+            Probe(
+                name="polymq_delayed_messages_dropped",
+                kind="counter",
+                text="Messages whose topic was gone when they were due.",
+                read=lambda: self._engine.delays.dropped_count,
+            ),
+            Probe(
                 name="polymq_page_cache_topics",
                 kind="gauge",
                 text="Topics whose acknowledgements do not wait for the disk.",

@@ -141,3 +141,15 @@ def test_a_snapshot_with_many_holes_is_packed() -> None:
     assert [again.is_settled(n) for n in range(10_005)] == [
         cursor.is_settled(n) for n in range(10_005)
     ]
+
+
+def test_settled_flags_say_which_are_settled() -> None:
+    """From any offset on, also beyond what was ever delivered; requeued ones are not settled."""
+    cursor = Cursor(10)
+    cursor.delivered_to(20)
+    for offset in (12, 13, 17):
+        cursor.settle(offset, 1)
+    cursor.requeue(15, 1)
+    for first in (10, 12, 19, 25):
+        flags = cursor.settled_flags(first, 12)
+        assert list(flags) == [cursor.is_settled(first + at) for at in range(12)]

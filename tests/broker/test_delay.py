@@ -345,6 +345,26 @@ def test_a_record_that_cannot_be_read_holds_up_no_other(broker: Broker) -> None:
     assert broker.engine.core.read_errors_count >= 1
 
 
+def test_what_the_watermark_took_is_not_missed(broker: Broker) -> None:
+    """The oldest were given up with their segment: the others come, and nothing gone is read."""
+    declare(broker, "q")
+    consumer, _ = consume(broker, "q")
+    for number in range(4):
+        later(broker, "q", 5, b"%d" % number)
+    broker.step(1)
+    group = broker.engine.delays._kept.group
+    assert group is not None
+    broker.engine.core.journal.write({"op": "drop", "g": [[group.number, 2]]})
+    broker.step(5)
+    assert consumer.bodies == [b"2", b"3"]
+    broker.engine.core.journal.write({"op": "drop", "g": [[group.number, 4]]})
+    later(broker, "q", 5, b"4")
+    broker.engine.core.journal.write({"op": "drop", "g": [[group.number, 5]]})
+    later(broker, "q", 6, b"5")
+    broker.step(7)
+    assert consumer.bodies == [b"2", b"3", b"5"]
+
+
 def test_limits_are_told(tmp_path: Path) -> None:
     """Too far ahead, and too many that wait: refused with a sentence, and nothing stored."""
     broker = Broker(tmp_path / "data", delayed_max=3)
