@@ -127,6 +127,7 @@ class Client:
         self._capabilities: Mapping[str, Any] = {}
         self._rest = b""  # read, and not taken while standing still
         self._holding = False
+        self._asking = False  # who it is: passwords take their time
         self._running = False  # taking events: on the stack
         self._ended = False  # channels are closed, exclusive queues gone
         self._gone = False  # the socket is
@@ -160,6 +161,10 @@ class Client:
         used = self._core.position
         self._core.receive(b"", 0, 0)  # the buffer is the next reader's
         if self._deaf:
+            return end
+        if self._asking and end - used > self.limits.early_bytes_max:
+            self._deaf = True
+            self._transport.abort_in(0.0)
             return end
         if self._holding or self._choked:
             self._rest = bytes(buffer[used:end])
@@ -353,6 +358,7 @@ class Client:
             self._refuse_login(method)
             return
         release = self.hold()
+        self._asking = True
         self.port.authenticate(
             user, password, self._transport.address, partial(self._known, method, release)
         )
@@ -361,7 +367,8 @@ class Client:
         self, method: spec.ConnectionStartOk, release: Callable[[], None], principal: str | Refused
     ) -> None:
         """The answer to who the client is; it may come in the call that asked."""
-        if self._gone or self._ended:
+        self._asking = False
+        if self._gone or self._ended or self._deaf:
             return
         release()
         try:

@@ -29,6 +29,9 @@ class Limits:
     """What we propose; the client's answer counts (RabbitMQ 60, LavinMQ 300)."""
     handshake_seconds: float = 10.0
     """From connect to connection.open, as in RabbitMQ."""
+    early_bytes_max: int = 16 * 1024
+    """What a client may send while its password is looked at: it waits for tune, or is one of those
+    that send the whole handshake in one piece, which is some hundred bytes."""
     penalty_seconds: float = 3.0
     """How long a failed login waits before the socket is closed, as in RabbitMQ."""
     close_seconds: float = 5.0

@@ -92,6 +92,7 @@ class MqttConnection(Connection):
         self._disk_behind = False  # what is published waits for the disk too long
         self._unread = 0  # bytes of answers written while the transport was full
         self._asking = False  # who the client is: nothing is read until that is known
+        self._early = 0  # bytes that came before that was known, and wait
         self._leave: Callable[[], None] | None = None  # takes it off the list of its user
         self._held_back = False  # not reading, because of one of these three
         self._leaving = False  # the server stops: close when nothing waits any more
@@ -134,7 +135,24 @@ class MqttConnection(Connection):
             return end
         if at > start and self._keep_alive:
             self._heard = self.context.now()
+        if self._asking and end - at > self._early:
+            return self._keep_early(at, end)
         return at
+
+    def _keep_early(self, at: int, end: int) -> int:
+        """What came behind CONNECT waits for the login, if there is room for it."""
+        shared = self._shared
+        shared.early_bytes += end - at - self._early
+        self._early = end - at
+        if shared.early_bytes <= self._limits.early_bytes_max:
+            return at
+        log.warning("closing %s (%s): too much before its login", self.peer, self._client_id)
+        self._finish(will=False)
+        return end
+
+    def _forget_early(self) -> None:
+        self._shared.early_bytes -= self._early
+        self._early = 0
 
     def drained(self) -> None:
         self._unread = 0
@@ -181,6 +199,7 @@ class MqttConnection(Connection):
         """
         session, self._session = self._session, None
         published, self._will = self._will, None
+        self._forget_early()
         self._core.close()
         if session is not None:
             session.disconnect()
@@ -237,6 +256,7 @@ class MqttConnection(Connection):
     def _known(self, packet: Connect, principal: str | Refused) -> None:
         """The answer to who the client is; it may come in the call that asked."""
         self._asking = False
+        self._forget_early()
         if self._core.state is not State.ACCEPTING:
             return  # it did not wait
         waited = self._held_back

@@ -28,6 +28,11 @@ class Limits:
     """A stranger may make us keep this much and no more. Leaves room for a long client id, a token
     as the password and a will of some KiB; a larger will is refused by closing."""
 
+    early_bytes_max: int = 16 * MIB
+    """What clients sent behind their CONNECT before it was known who they are, over all connections
+    of a listener. A client may send ahead (3.1.1 part 3.1.4), but a thousand strangers may not fill
+    the memory while their passwords are looked at: the one that goes over is closed."""
+
     packet_bytes_max: int = 4 * MIB + PUBLISH_OVERHEAD_BYTES
     """The store's largest message and what PUBLISH puts around it. 3.1.1 has no answer to a packet
     that is too large but closing. Mosquitto: 2 MB; EMQX: 1 MB; HiveMQ: 256 MB."""

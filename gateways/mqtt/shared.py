@@ -51,6 +51,8 @@ class Shared:
     """Makes ids for clients that send none."""
     inbox: Inbox = field(default_factory=Inbox)
     counters: Counters = field(default_factory=Counters)
+    early_bytes: int = 0
+    """Bytes kept for connections whose login is not known yet (`limits.early_bytes_max`)."""
     once_position: Position = NOWHERE
     """Where the last QoS 2 message of any connection was stored."""
 

@@ -90,6 +90,16 @@ def test_nothing_is_looked_at_before_the_login(bench: Bench) -> None:
     assert names(peer) == ["ConnectionTune", "ConnectionOpenOk", "ChannelOpenOk"]
 
 
+def test_a_stranger_may_send_ahead_so_much_and_no_more(bench: Bench) -> None:
+    peer = fresh(bench)
+    peer.send(HEADER, start_ok(), bytes(bench.limits.early_bytes_max + 1))
+    assert peer.transport.abort_seconds == 0
+    assert peer.client._rest == b""
+    logins(bench).pop()()
+    bench.broker.step()
+    assert names(peer) == ["ConnectionStart"]
+
+
 def test_a_late_refusal_closes_the_connection(bench: Bench) -> None:
     peer = fresh(bench)
     peer.send(HEADER, start_ok(password=b"wrong"), TUNE_OK, OPEN)

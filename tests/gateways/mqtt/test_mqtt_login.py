@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from broker.port import Reason, Refused
+from gateways.mqtt.limits import Limits
 from interop_tests import mqtt_wire as wire
 from tests.gateways.mqtt.mqtt_harness import Broker, Peer, SpyPort, SpySession
 
@@ -64,6 +65,27 @@ def test_much_that_comes_before_the_login_is_kept() -> None:
     answer_login(broker)
     acks = peer.receive()
     assert acks == [wire.connack(), *(wire.puback(number) for number in range(1, 21))]
+
+
+def test_strangers_together_may_keep_so_much_and_no_more() -> None:
+    """One more than there is room for is closed, and room is given back by whoever leaves."""
+    limit = 30_000
+    broker = slow_broker(limits=Limits(early_bytes_max=limit))
+    kept = [broker.peer(None) for _ in range(2)]
+    for number, peer in enumerate(kept):
+        peer.send(wire.connect(f"c{number}"), wire.publish("a", b"x" * 14_000))
+        assert not peer.is_closed()
+    over = broker.peer(None)
+    over.send(wire.connect("over"), wire.publish("a", b"x" * 14_000))
+    assert over.is_closed()
+    kept[0].vanish()
+    again = broker.peer(None)
+    again.send(wire.connect("again"), wire.publish("a", b"x" * 14_000))
+    assert not again.is_closed()
+    while broker.port.logins:
+        answer_login(broker)
+    assert broker.shared.early_bytes == 0
+    assert len(broker.port.published) == 2
 
 
 def test_a_client_that_does_not_wait_leaves_no_session() -> None:
