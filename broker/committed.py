@@ -20,9 +20,10 @@ class Committed:
     def __init__(self, meta: RunMeta, spans: list[Span]) -> None:
         self.meta = meta
         self.spans = spans
-        self.count = 0
-        self.runs: list[RecordRun] = []
-        for span in spans:
+        first = spans[0]
+        self.count = first.count
+        self.runs = [RecordRun(meta, first.memory, first.start, first.end, first.count)]
+        for span in spans[1:]:
             self.count += span.count
             self.runs.append(RecordRun(meta, span.memory, span.start, span.end, span.count))
 

@@ -249,15 +249,14 @@ class Waiting(Committed):
         self.position = position
 
     def takes(self, template: TopicTemplate, spans: list[Span], written: int) -> bool:
-        """Take the spans of the template, if nobody can tell the difference.
+        """Take the spans of its own template, if nobody can tell the difference.
 
         Args:
             written: how far the log is written. What was written may be flushed before what comes
                 now.
         """
         return (
-            self.template is template
-            and self.position > written
+            self.position > written
             and self.live is template.route.live
             and self.queues is template.queues
             and self.count < JOINED_COUNT_MAX
@@ -566,7 +565,11 @@ class Topics:
         """Make the run visible when its commit point passes it."""
         core = self.core
         last = self._last
-        if last is not None and last.takes(template, spans, core.log.written):
+        if (
+            last is not None
+            and last.template is template
+            and last.takes(template, spans, core.log.written)
+        ):
             if last.durability is FLUSHED:
                 for queue in last.queues:
                     queue.blocked_until = position

@@ -100,6 +100,7 @@ class CommitLog:
         self._segments = segments
         self._segment = segments.last
         self._settings = settings
+        self._message_bytes_max = settings.message_bytes_max
         self._failure = failure
         self._tail = Tail(position, settings.chunk_bytes)
         self._reader = reader
@@ -176,9 +177,37 @@ class CommitLog:
             )
         waiting = self.appended - self._flushed
         if waiting < self._ready_below and self._full is None and not self._failure.failed:
-            span = self._append_at_once(template, batch, first, last, targets, born_ms, store_ms)
-            if span is not None:
-                return [span]
+            # The common case: one kernel call, and nothing to take back. What it writes behind the
+            # end counts for nothing, if the rows do not all fit or have to be measured first.
+            chunk = self._tail.last
+            memory, start = chunk.memory, chunk.used
+            position = chunk.position + start
+            limit = min(len(memory), start + self._segment.end - BLANK_SIZE - position)
+            if limit > start:
+                try:
+                    count, end, entries = append_records(
+                        memory,
+                        start,
+                        limit,
+                        position,
+                        template.form,
+                        self._hosts,
+                        b"",
+                        targets,
+                        0,
+                        batch,
+                        first,
+                        last,
+                        born_ms,
+                        store_ms,
+                    )
+                except ValueError:  # properties that do not fit: measuring says how large they are
+                    count = 0
+                # A body may be too large only where all of it is.
+                if count and count == last - first and end - start <= self._message_bytes_max:
+                    chunk.used = end
+                    self.appended = position + end - start
+                    return [Span(memory, start, end, position, entries)]
         total = self._measure(template, batch, first, last, len(targets), 0)
         self._check_ready(total)
         mark = self._mark()
@@ -189,53 +218,6 @@ class CommitLog:
             raise
         self.appended = self._tail.last.end
         return spans
-
-    def _append_at_once(
-        self,
-        template: RecordTemplate,
-        batch: Batch,
-        first: int,
-        last: int,
-        targets: Sequence[tuple[int, int]],
-        born_ms: int,
-        store_ms: int,
-    ) -> Span | None:
-        """The common case of `append_run`: one kernel call, and nothing to take back.
-
-        Returns:
-            None if the rows do not all fit where the log stands, or have to be measured first.
-            Nothing was appended then: what was written behind the end counts for nothing.
-        """
-        chunk = self._tail.last
-        memory, start = chunk.memory, chunk.used
-        position = chunk.position + start
-        limit = min(len(memory), start + self._segment.end - BLANK_SIZE - position)
-        if limit <= start:
-            return None
-        try:
-            count, end, entries = append_records(
-                memory,
-                start,
-                limit,
-                position,
-                template.form,
-                self._hosts,
-                b"",
-                targets,
-                0,
-                batch,
-                first,
-                last,
-                born_ms,
-                store_ms,
-            )
-        except ValueError:  # properties that do not fit: measuring says which, and how large
-            return None
-        if count == 0 or count < last - first or end - start > self._settings.message_bytes_max:
-            return None  # a body may be too large only where all of it is
-        chunk.used = end
-        self.appended = position + end - start
-        return Span(memory, start, end, position, entries)
 
     def append_record(
         self,

@@ -62,6 +62,11 @@ from net.connection import Connection
 
 log = logging.getLogger(__name__)
 
+EXACTLY_ONCE: Final = 2 << codes.FLAG_QOS_SHIFT
+"""QoS 2 among the FLAGS of a row."""
+FLAG_QOS: Final = codes.FLAG_QOS
+NOTHING: Final = Position(-1)
+"""What nobody waits for."""
 KEEP_ALIVE_FACTOR: Final = 1.5
 """How many keep-alive periods may pass without a packet [MQTT-3.1.2-24]."""
 _DOLLAR: Final = ord("$")
@@ -370,20 +375,21 @@ class MqttConnection(Connection):
         rows = batch.rows
         count = batch.count
         buffer = batch.buffer
-        waits_for = Position(-1)  # none of them wants an answer
+        waits_for = NOTHING
         durability = APPENDED
         self._counters.publishes_received += count
-        for index in range(inbox.run_count):
-            first = inbox.runs[index]
-            last = inbox.runs[index + 1] if index + 1 < inbox.run_count else count
+        last = 0
+        for index in range(1, inbox.run_count + 1):
+            first = last
+            last = inbox.runs[index] if index < inbox.run_count else count
             at = first * COLUMNS
-            start = rows[at + TOPIC_START]
-            flags = rows[at + FLAGS]
+            start, flags = rows[at + TOPIC_START], rows[at + FLAGS]
             topic = bytes(buffer[start : start + rows[at + TOPIC_SIZE]])
+            qos = flags & FLAG_QOS
             try:
                 template = self._mapping.template(topic, flags)
                 delay = delay_ms(topic) if topic[0] == _DOLLAR else 0
-                if flags & codes.FLAG_QOS == 2 << codes.FLAG_QOS_SHIFT:
+                if qos == EXACTLY_ONCE:
                     stored = self._publish_once(template, batch, first, last, delay)
                 elif delay:
                     stored = self._port.publish_later(template, batch, first, last, delay_ms=delay)
@@ -391,11 +397,11 @@ class MqttConnection(Connection):
                     stored = self._port.publish(template, batch, first, last)
             except Refused as error:
                 self._counters.publishes_refused += last - first
-                if flags & codes.FLAG_QOS or error.reason is Reason.TOO_LARGE:
+                if qos or error.reason is Reason.TOO_LARGE:
                     raise
                 log.debug("%s: QoS 0 to %r dropped: %s", self._client_id, topic, error.text)
                 continue
-            if flags & codes.FLAG_QOS:
+            if qos:
                 if stored > waits_for:
                     waits_for = stored
                 if template.durability > durability:
