@@ -218,10 +218,7 @@ class Exchanges:
         if found is None:
             raise Refused(Reason.NOT_FOUND, f"no queue '{name}' in vhost '/'")
         if found.exclusive and found.owner is not owner:
-            raise Refused(
-                Reason.LOCKED,
-                f"cannot obtain exclusive access to locked queue '{name}' in vhost '/'",
-            )
+            raise _locked(name)
         if found.lease is not None:
             found.lease.touch()
         return found
@@ -249,6 +246,8 @@ class Exchanges:
             name = f"amq.gen-{self.new_name()}"
         elif name in self.queues:
             existing = self.need_queue(name, owner)
+            if existing.exclusive != exclusive:
+                raise _locked(name)
             _check_equal("queue", name, existing.value(), value)
             return existing.info(), Position(0)
         elif name.startswith(("amq.", SUBSCRIPTION_PREFIX)):
@@ -619,13 +618,29 @@ def _check_type(type: str, arguments: Mapping[str, Any]) -> None:
         )
 
 
+def _locked(name: str) -> Refused:
+    return Refused(
+        Reason.LOCKED,
+        f"cannot obtain exclusive access to locked queue '{name}' in vhost '/'. It was declared on "
+        "another connection, or not with the same 'exclusive'",
+    )
+
+
 def _check_equal(
     kind: str, name: str, existing: Mapping[str, Any], wanted: Mapping[str, Any]
 ) -> None:
+    """Raises Refused DIFFERENT, which names the first setting or argument that differs."""
     for key, value in existing.items():
-        if wanted[key] != value:
-            raise Refused(
-                Reason.DIFFERENT,
-                f"inequivalent arg '{key}' for {kind} '{name}' in vhost '/': "
-                f"received '{wanted[key]}' but current is '{value}'",
+        if wanted[key] == value:
+            continue
+        received, current = wanted[key], value
+        if key == "arguments":
+            key = next(
+                name for name in {**value, **received} if received.get(name) != value.get(name)
             )
+            received, current = received.get(key, "none"), value.get(key, "none")
+        raise Refused(
+            Reason.DIFFERENT,
+            f"inequivalent arg '{key}' for {kind} '{name}' in vhost '/': "
+            f"received '{received}' but current is '{current}'",
+        )

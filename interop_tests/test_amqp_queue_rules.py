@@ -147,6 +147,29 @@ def test_wrong_arguments_are_406(
     assert words in closed.value.reply_text
 
 
+@pytest.mark.parametrize(
+    ("settings", "code", "words"),
+    [
+        ({"arguments": {"x-max-length": 5, "x-expires": 9}}, 406, "'x-expires' for queue 'q'"),
+        ({"arguments": {"x-max-length": 6}}, 406, "received '6' but current is '5'"),
+        ({}, 406, "inequivalent arg 'x-max-length'"),
+        ({"arguments": {"x-max-length": 5}, "durable": True}, 406, "'durable'"),
+        ({"arguments": {"x-max-length": 5}, "exclusive": True}, 405, "exclusive"),
+    ],
+)
+def test_another_declaration_is_refused(
+    connect: Callable[..., Blocking], settings: dict[str, Any], code: int, words: str
+) -> None:
+    """The text names what differs; `exclusive` has RabbitMQ's own code."""
+    channel = connect().channel()
+    channel.queue_declare("q", arguments={"x-max-length": 5})
+    channel.queue_declare("q", arguments={"x-max-length": 5})
+    with pytest.raises(pika.exceptions.ChannelClosedByBroker) as closed:
+        channel.queue_declare("q", **settings)
+    assert closed.value.reply_code == code
+    assert words in closed.value.reply_text
+
+
 # --- time to live --------------------------------------------------------------------------------
 
 

@@ -147,10 +147,11 @@ def test_expired_messages_are_dead_letters(broker: Broker) -> None:
     bind(broker, "dead", "dlx")
     declare(broker, "q", x_dead_letter_exchange="dlx")
     publish(broker, "q", b"a", b"b", ttl_ms=100, priority=4)
+    publish(broker, "q", b"c", ttl_ms=100)
     broker.step(0.1)
     broker.step(60.0)
     consumer, _ = consume(broker, "dead")
-    assert consumer.bodies == [b"a", b"b"]
+    assert consumer.bodies == [b"a", b"b", b"c"]
     (death,) = history_of(consumer.messages[0].properties).deaths
     assert (death.cause, death.queue) == ("expired", "q")
     assert consumer.messages[0].properties["PMQ_X"] == "0000000004"

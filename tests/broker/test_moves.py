@@ -164,8 +164,7 @@ def test_a_crash_keeps_exactly_one(tmp_path: Path, with_state_db: bool) -> None:
     broker.loop.run()  # written; the lazy record of acks is not
     broker.kill()
     broker.open()
-    assert (bodies(broker, "a"), bodies(broker, "b")) == ([b"3"], [b"1", b"2"])
-    broker.save()
+    broker.save()  # of what was folded, before anything else touches the queues
     broker.kill()
     broker.open()
     assert (bodies(broker, "a"), bodies(broker, "b")) == ([b"3"], [b"1", b"2"])
