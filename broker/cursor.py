@@ -181,6 +181,8 @@ class Cursor:
         """
         if offset <= self.floor:
             return 0
+        if self.watch is not None:
+            self._watch_skipped(self.watch, offset)
         missed = max(0, offset - max(self.next, self.floor))
         window = self._states[: offset - self.floor]
         missed += window.count(REQUEUED)
@@ -191,6 +193,14 @@ class Cursor:
         if self._states and self._states[0] == SETTLED:
             self._advance()
         return missed
+
+    def _watch_skipped(self, watch: Watch, offset: int) -> None:
+        """Tell of what is ready below `offset` and will not be any more."""
+        for first, count in list(self.requeued()):
+            if first < offset:
+                watch(first, min(count, offset - first), -1)
+        if offset > self.next:
+            watch(self.next, offset - self.next, -1)
 
     def is_settled(self, offset: int) -> bool:
         """Whether the offset is done with."""

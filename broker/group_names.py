@@ -8,10 +8,18 @@ from __future__ import annotations
 from broker.exchanges import Exchanges
 from broker.queues import Group
 from broker.sessions import Sessions
+from core_log.kernels.layout import ENTRY_SIZE
+
+
+def is_ours(group: Group) -> bool:
+    """Whether the broker itself keeps messages there until their time: in a topic's own queue."""
+    return bool(group.number) and group.queue.entry_size == ENTRY_SIZE
 
 
 def name_of(group: Group, exchanges: Exchanges, sessions: Sessions) -> tuple[str, str]:
-    """Kind (`queue`, `session`, `group`) and name."""
+    """Kind (`queue`, `session`, `system`, `group`) and name."""
+    if is_ours(group):
+        return "system", "delayed and half messages"
     for name, found in exchanges.queues.items():
         if group in found.group.all_groups():
             return "queue", name

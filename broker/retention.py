@@ -33,6 +33,7 @@ from typing import Any, Final, NamedTuple
 
 from broker.core import SYSTEM_FLAG_STATE, Core
 from broker.errors import Refused
+from broker.group_names import is_ours
 from broker.journal import Op, Touched
 from broker.moves import message_properties
 from broker.port import Words
@@ -86,7 +87,7 @@ class Hold(NamedTuple):
 
     position: int
     kind: str
-    """`topic`, `queue`, `session`, `group`, `retained`."""
+    """`topic`, `queue`, `session`, `group`, `retained`, `system`."""
     name: str
 
 
@@ -325,13 +326,14 @@ class Retention:
         return known is None or known[1] < limit
 
     def _drop_held(self, before: int) -> Round:
-        """Queues and sessions lose what they have not settled and what stands before `before`."""
+        """Queues and sessions lose what they have not settled and what stands before `before`.
+        Delayed and half messages stay: nobody has had a chance to take them."""
         groups = [*self._core.groups.values(), *self._core.volatile_groups]
         for at in range(0, len(groups), SLICE_COUNT):
             some = [
                 group
                 for group in groups[at : at + SLICE_COUNT]
-                if group.cursor.floor < group.queue.index.end_offset
+                if group.cursor.floor < group.queue.index.end_offset and not is_ours(group)
             ]
             stored = [g.queue.index for g in some if isinstance(g.queue.index, QueueIndex)]
             found = iter((yield InWorker(partial(_first_offsets, stored, before))))

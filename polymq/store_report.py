@@ -71,6 +71,7 @@ def _holder(held: Mapping[str, str]) -> str:
         "topic": f"topic {name}: its retention keeps messages there",
         "queue": f"queue {name}: a message there is not settled",
         "session": f"the MQTT session of client {name}: a message there is not acknowledged",
+        "system": f"{name} whose time has not come",
         "retained": f"retained messages, such as that of {name}",
     }.get(held["kind"], f"{held['kind']} {name}")
 

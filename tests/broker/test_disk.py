@@ -12,7 +12,7 @@ from broker.errors import Reason, Refused
 from broker.port import REST
 from core_log.settings import StoreSettings
 from tests.broker.test_retention import BODY, SEGMENT, age, consume, declare, fill, first_offset
-from tests.harness.broker import Broker, SpyLink
+from tests.harness.broker import Broker, SpyLink, batch_of
 
 GIB = 1 << 30
 MARKS = DiskSettings(reserve_bytes=1000, early_bytes=2000)
@@ -186,6 +186,43 @@ def test_held_messages_stay_unless_the_policy_drops_them(broker: Broker) -> None
         assert len(spy.got) == count - dropped["c"]
         hold.cancel()
         hold.requeue(spy.got[0][0], len(spy.got))
+
+
+def test_delayed_messages_hold_and_are_not_dropped(broker: Broker) -> None:
+    """Nobody has had a chance to take them; they come at their time, after a restart, too."""
+    broker.stop()
+    broker.disk_settings = DiskSettings(reserve_bytes=1000, early_bytes=2000, drop_oldest=True)
+    broker.open()
+    declare(broker, "q")
+    due_ms = broker.loop.clock_ms() + 3_600_000
+    broker.engine.publish_later(broker.template("t"), batch_of(b"later"), 0, 1, deliver_ms=due_ms)
+    broker.step(1)
+    fill(broker, 5, "other")
+    assert broker.tidy(wanted_bytes=2 * SEGMENT) == 0
+    assert broker.engine.retention.hold is not None
+    assert broker.engine.retention.hold.kind == "system"
+    broker.restart()
+    broker.step(3_601)
+    assert consume(broker, "q")[0].bodies == [b"later"]
+    assert broker.tidy(wanted_bytes=2 * SEGMENT) > 0
+
+
+def test_a_bound_in_bytes_counts_what_was_dropped(broker: Broker) -> None:
+    """A queue that lost its oldest has room again."""
+    broker.stop()
+    broker.disk_settings = DiskSettings(reserve_bytes=1000, early_bytes=2000, drop_oldest=True)
+    broker.open()
+    bound = {"x-max-length-bytes": 4 * SEGMENT, "x-overflow": "reject-publish"}
+    broker.engine.declare_queue(
+        "q", durable=True, exclusive=False, auto_delete=False, arguments=bound, owner=None
+    )
+    broker.engine.bind_queue("q", "amq.topic", "t.#", {}, owner=None)
+    fill(broker, 5)
+    lengths = broker.engine.exchanges.queues["q"].group.rules.lengths  # type: ignore[union-attr]
+    before = lengths.bytes
+    assert broker.tidy(wanted_bytes=3 * SEGMENT) == 3 * SEGMENT
+    broker.step()
+    assert before - lengths.bytes > 2 * SEGMENT
 
 
 def test_a_queue_in_memory_is_dropped_from_as_well(broker: Broker) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -531,6 +532,57 @@ def test_a_half_written_snapshot_does_not_count(broker: Broker) -> None:
     assert broker.store.log.start > 0
     assert broker.engine.documents("rule") == before
     assert len(before) == 6
+
+
+@pytest.mark.slow
+def test_a_kill_at_any_step_of_a_round_loses_nothing(broker: Broker, tmp_path: Path) -> None:
+    """Not with `state.db` and not without it: a segment goes only when what it held is elsewhere,
+    on the disk."""
+    declare(broker, "q")
+    declare(broker, "empty")
+    broker.engine.put_document("rule", "a", {"n": 1})
+    broker.publish(broker.template("home", "a", retain=True), b"warm")
+    fill(broker)
+    age(broker)
+    broker.engine.purge_queue("q", owner=None)
+    broker.engine.purge_queue("empty", owner=None)
+    fill(broker, 2)
+    broker.engine.purge_queue("empty", owner=None)
+    count = len(consume(broker, "q", 100_000)[0].got)
+    end = broker.engine.topic("t").max_offsets[0]  # type: ignore[union-attr]
+    broker.step(1)
+    broker.save()
+    images: list[tuple[Path, bool]] = []
+    steps = broker.engine.retention.round()
+    result: Any = None
+    while True:
+        try:
+            step = steps.send(result)
+        except StopIteration:
+            break
+        result = None
+        if step is None:
+            continue
+        image = tmp_path / f"image{len(images)}"
+        shutil.copytree(broker.directory, image)
+        images.append((image, len(images) % 2 == 0))
+        result = broker.do(step)
+    assert broker.store.log.start >= 4 * SEGMENT
+    assert len(images) > 5
+    for image, without_cache in images:
+        again = Broker(tmp_path / "unused")
+        again.stop()
+        again.store_settings, again.directory = broker.store_settings, image
+        if without_cache:
+            for name in ("state.db", "state.db-wal", "state.db-shm", "checkpoint"):
+                (image / name).unlink(missing_ok=True)
+        again.open()
+        assert again.engine.documents("rule") == {"a": {"n": 1}}
+        assert retained_of(again, "r") == [("home/a", b"warm")]
+        assert len(consume(again, "q", 100_000)[0].got) == count
+        assert consume(again, "empty")[0].got == []
+        assert again.engine.topic("t").max_offsets == (end,)  # type: ignore[union-attr]
+        again.stop()
 
 
 def test_a_log_without_its_state_is_refused(broker: Broker) -> None:

@@ -13,7 +13,7 @@ from broker.disk import DiskSettings
 from broker.engine import Engine
 from broker.limits import Limits
 from broker.port import Delivery, Durability, RecordRun, Template
-from broker.retention import InWorker, UntilFlushed
+from broker.retention import InWorker, Step, UntilFlushed
 from broker.state_db import StateDb
 from broker.topic_settings import TopicSettings
 from core_log.files import RealFiles
@@ -150,16 +150,20 @@ class Broker:
                 step = steps.send(result)
             except StopIteration:
                 return self.engine.retention.deleted_bytes - before
-            result = None
-            if isinstance(step, InWorker):
-                result = step.run()
-            elif isinstance(step, UntilFlushed):
-                self.engine.core.commits.urgent = step.position
-                self.engine.core.appended()
-                self.step()
-                assert self.store.log.flushed >= step.position
-            else:
-                self.loop.run()
+            result = self.do(step)
+
+    def do(self, step: Step) -> Any:
+        """What a round of retention asks for; returns what it wants back."""
+        if isinstance(step, InWorker):
+            return step.run()
+        if isinstance(step, UntilFlushed):
+            self.engine.core.commits.urgent = step.position
+            self.engine.core.appended()
+            self.step()
+            assert self.store.log.flushed >= step.position
+        else:
+            self.loop.run()
+        return None
 
     def stop(self) -> None:
         """A clean stop."""
