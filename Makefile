@@ -15,7 +15,7 @@ PARALLEL := --numprocesses auto --maxprocesses 4 --dist worksteal
 BUILD_INPUTS := pyproject.toml setup.py $(shell find $(PACKAGES) -path '*/kernels/*' \( -name '*.pyx' -o -name '*.pxd' \))
 
 .DEFAULT_GOAL := install
-.PHONY: install demo test crash sabotage check run bench clean help
+.PHONY: install demo test crash kills sabotage check run bench clean help
 
 help:  ## List the commands.
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -55,6 +55,9 @@ crash: $(VENV)/.installed-dev  ## Break the disk in 20,000 ways and look for wha
 
 sabotage: $(VENV)/.installed-dev  ## Break the code on purpose, and see whether the tests notice (SABOTAGE="--only NAME").
 	$(RUN) tests.sabotage $(SABOTAGE)
+
+kills: $(VENV)/.installed-dev  ## Kill a loaded server at 60 system calls and look for what it acked (needs strace).
+	$(RUN) interop_tests.kills $(KILLS)
 
 check: $(VENV)/.installed-dev  ## Lint, formatting, types, and the architecture's import table.
 	$(RUN) ruff check .

@@ -50,6 +50,7 @@ class Server:
         data_directory: where it keeps its messages.
         process: the running or ended process.
         log_path: what it said on stderr, over all restarts.
+        command: what is started; `serve` and the settings are added.
     """
 
     host = "127.0.0.1"
@@ -70,7 +71,7 @@ class Server:
         self._ready_file = directory / "ready.json"
         self._options = {**DEFAULTS, **options}
         self._environment = environment
-        self._command = command
+        self.command = command
 
     def launch(self) -> None:
         """Start the process and return at once."""
@@ -84,7 +85,7 @@ class Server:
             arguments += ["--set", f"{key}={text}"]
         with self.log_path.open("ab") as log:
             self.process = subprocess.Popen(
-                [*self._command, "serve", *arguments],
+                [*self.command, "serve", *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -96,7 +97,7 @@ class Server:
         """Start the process and return when its doors are open."""
         self.launch()
         deadline = time.monotonic() + READY_SECONDS_MAX
-        while not self._ready_file.exists():
+        while not self.is_ready():
             if self.ended_within(LOOK_SECONDS):
                 raise AssertionError(f"the server ended with {self.process.returncode}")
             assert time.monotonic() < deadline, "the server is not ready in time"
@@ -104,6 +105,10 @@ class Server:
         assert ready["pid"] == self.process.pid
         for door in DOORS:
             setattr(self, f"{door}_port", ready[door] or 0)
+
+    def is_ready(self) -> bool:
+        """Whether the process that was started last has opened its doors."""
+        return self._ready_file.exists()
 
     def ended_within(self, seconds: float) -> bool:
         """Whether the process ends in this time."""
