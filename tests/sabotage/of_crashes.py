@@ -1,0 +1,167 @@
+"""Mistakes that only a power cut, a failing disk or a flipped bit brings to light."""
+
+from __future__ import annotations
+
+from tests.sabotage.plan import Sabotage
+
+_FOUND = ("tests/crash/test_found.py",)
+_FLIPS = ("tests/crash/test_bit_flips.py",)
+_STATE_DB = ("tests/broker/test_state_db.py",)
+_STATES = "--states 1500 --seed 1"
+
+OF_CRASHES = (
+    Sabotage(
+        name="checkpoint-renamed-before-it-is-synced",
+        why="after a power cut there is no checkpoint, and the whole log is read",
+        path="core_log/checkpoint.py",
+        old="        files.pwritev(handle, (data,), 0)\n        files.fdatasync(handle)\n",
+        new="        files.pwritev(handle, (data,), 0)\n",
+        crash=_STATES,
+    ),
+    Sabotage(
+        name="rename-not-synced",
+        why="the checkpoint of before comes back, which names files that are gone",
+        path="core_log/checkpoint.py",
+        old='/{name}")\n    files.sync_directory(directory)\n',
+        new='/{name}")\n',
+        crash=_STATES,
+    ),
+    Sabotage(
+        name="pack-not-synced",
+        why="the checkpoint speaks of index entries that a power cut takes",
+        path="core_log/packs.py",
+        old="            self._files.fdatasync(self._handle)\n            self._packs.length",
+        new="            self._packs.length",
+        crash=_STATES,
+    ),
+    Sabotage(
+        name="index-file-not-synced",
+        why="the same for the files of large indexes",
+        path="core_log/index_files.py",
+        old="                files.fdatasync(handle)\n            finally",
+        new="                pass\n            finally",
+        crash=_STATES,
+    ),
+    Sabotage(
+        name="name-of-an-unfinished-index-file-forgotten",
+        why="an index file that met a full disk once loses its name",
+        path="core_log/index_files.py",
+        old="                    self._new_files.add(number)\n",
+        new="                    pass\n",
+        crash=_STATES,
+    ),
+    Sabotage(
+        name="found-segments-taken-for-durable",
+        why="a process that died in its first start costs everything acked later",
+        path="core_log/segments.py",
+        old="        self._named = -1\n",
+        new="        self._named = segments[-1].start if segments else -1\n",
+        tests=_FOUND,
+    ),
+    Sabotage(
+        name="found-directories-taken-for-durable",
+        why="the same for the data directory itself",
+        path="core_log/files.py",
+        old="    while path != parent:  # ends at the root\n",
+        new="    while False:\n",
+        tests=_FOUND,
+    ),
+    Sabotage(
+        name="failed-sync-leaves-no-note",
+        why="the next process serves records that are in memory only",
+        path="core_log/segments.py",
+        old="            self._leave_note()\n",
+        new="            pass\n",
+        tests=_FOUND,
+    ),
+    Sabotage(
+        name="torn-tail-not-cut",
+        why="old records stand behind new ones and are taken for theirs",
+        path="core_log/recovery.py",
+        old="        self._files.truncate(last.handle, end - last.start)\n",
+        new="",
+        crash=_STATES,
+    ),
+    Sabotage(
+        name="kept-tail-not-synced",
+        why="what recovery serves is gone after the next power cut",
+        path="core_log/recovery.py",
+        old="        segments.sync(start, last.end)\n        if self._unsynced:\n",
+        new="        if self._unsynced:\n",
+        crash=_STATES,
+    ),
+    Sabotage(
+        name="checkpoint-ahead-of-the-disk",
+        why="it says that records are synced that are only written",
+        path="core_log/store.py",
+        old="            position=self.log.flushed,\n",
+        new="            position=self.log.written,\n",
+        crash=_STATES,
+    ),
+    Sabotage(
+        name="flushed-before-it-is-synced",
+        why="acks leave before the disk has the message",
+        path="core_log/flusher.py",
+        old="        if target > self._done:\n            self._sync(target)\n",
+        new="        if target > self._done:\n            self._done = target\n",
+        crash=_STATES,
+    ),
+    Sabotage(
+        name="indexes-made-from-a-part-of-the-log",
+        why="one damaged record takes all messages behind it out of their queues",
+        path="core_log/index_recovery.py",
+        old="            passes.check_log(start, end, str(mismatch))\n",
+        new="            pass\n",
+        tests=_FOUND,
+    ),
+    Sabotage(
+        name="cold-reads-unchecked",
+        why="a flipped bit is served",
+        path="core_log/reader.py",
+        old="            entries, stride, index, memory, position, len(memory), True\n",
+        new="            entries, stride, index, memory, position, len(memory), False\n",
+        tests=_FLIPS,
+    ),
+    Sabotage(
+        name="another-queues-message",
+        why="a damaged index serves messages of another place",
+        path="core_log/store.py",
+        old="            if wrong >= 0:\n",
+        new="            if wrong > 1 << 40:\n",
+        crash=_STATES,
+    ),
+    Sabotage(
+        name="pack-frames-unchecked",
+        why="a flipped bit in a pack moves an index",
+        path="core_log/packs.py",
+        old="                if not sound or crc32(body, crc32(head[:12])) != crc:\n",
+        new="                if not sound:\n",
+        tests=_FLIPS,
+        crash=_STATES,
+    ),
+    Sabotage(
+        name="rows-of-state-unchecked",
+        why="a flipped bit in state.db is state",
+        path="broker/state_db.py",
+        old="                    if crc != _checksum(kind, key, value):\n",
+        new="                    if crc is None:\n",
+        tests=_STATE_DB,
+    ),
+    Sabotage(
+        name="lost-rows-of-state-unnoticed",
+        why="a queue that a damaged page no longer shows is forgotten",
+        path="broker/state_db.py",
+        old="        if total & _TOTAL_MASK:\n",
+        new="        if False:\n",
+        tests=_STATE_DB,
+    ),
+    Sabotage(
+        name="state-of-another-past",
+        why="state.db of a log that was cut is taken for this one's",
+        path="core_log/store.py",
+        old="        if not epoch_holds(self.epochs, epoch, position, self.log.flushed):\n",
+        new="        if False:\n",
+        crash=_STATES,
+        tests=("tests/core_log/test_recovery_places.py",),
+    ),
+)
