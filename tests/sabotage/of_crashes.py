@@ -11,14 +11,6 @@ _STATES = "--states 1500 --seed 1"
 
 OF_CRASHES = (
     Sabotage(
-        name="checkpoint-renamed-before-it-is-synced",
-        why="after a power cut there is no checkpoint, and the whole log is read",
-        path="core_log/checkpoint.py",
-        old="        files.pwritev(handle, (data,), 0)\n        files.fdatasync(handle)\n",
-        new="        files.pwritev(handle, (data,), 0)\n",
-        crash=_STATES,
-    ),
-    Sabotage(
         name="rename-not-synced",
         why="the checkpoint of before comes back, which names files that are gone",
         path="core_log/checkpoint.py",
@@ -67,38 +59,6 @@ OF_CRASHES = (
         tests=_FOUND,
     ),
     Sabotage(
-        name="failed-sync-leaves-no-note",
-        why="the next process serves records that are in memory only",
-        path="core_log/segments.py",
-        old="            self._leave_note()\n",
-        new="            pass\n",
-        tests=_FOUND,
-    ),
-    Sabotage(
-        name="torn-tail-not-cut",
-        why="old records stand behind new ones and are taken for theirs",
-        path="core_log/recovery.py",
-        old="        self._files.truncate(last.handle, end - last.start)\n",
-        new="",
-        crash=_STATES,
-    ),
-    Sabotage(
-        name="kept-tail-not-synced",
-        why="what recovery serves is gone after the next power cut",
-        path="core_log/recovery.py",
-        old="        segments.sync(start, last.end)\n        if self._unsynced:\n",
-        new="        if self._unsynced:\n",
-        crash=_STATES,
-    ),
-    Sabotage(
-        name="checkpoint-ahead-of-the-disk",
-        why="it says that records are synced that are only written",
-        path="core_log/store.py",
-        old="            position=self.log.flushed,\n",
-        new="            position=self.log.written,\n",
-        crash=_STATES,
-    ),
-    Sabotage(
         name="flushed-before-it-is-synced",
         why="acks leave before the disk has the message",
         path="core_log/flusher.py",
@@ -113,22 +73,6 @@ OF_CRASHES = (
         old="            passes.check_log(start, end, str(mismatch))\n",
         new="            pass\n",
         tests=_FOUND,
-    ),
-    Sabotage(
-        name="cold-reads-unchecked",
-        why="a flipped bit is served",
-        path="core_log/reader.py",
-        old="            entries, stride, index, memory, position, len(memory), True\n",
-        new="            entries, stride, index, memory, position, len(memory), False\n",
-        tests=_FLIPS,
-    ),
-    Sabotage(
-        name="another-queues-message",
-        why="a damaged index serves messages of another place",
-        path="core_log/store.py",
-        old="            if wrong >= 0:\n",
-        new="            if wrong > 1 << 40:\n",
-        crash=_STATES,
     ),
     Sabotage(
         name="pack-frames-unchecked",

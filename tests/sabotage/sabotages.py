@@ -20,4 +20,3 @@ SABOTAGES = (
     *OF_THE_USERS,
     *OF_THE_RETENTION,
 )
-from tests.sabotage.of_crashes import OF_CRASHES
