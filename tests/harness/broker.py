@@ -40,6 +40,11 @@ class ManualLoop:
     def clock_ms(self) -> int:
         return START_MS + round(self.now * 1000)
 
+    @property
+    def timer_count(self) -> int:
+        """How many callbacks wait for their time."""
+        return len(self._later)
+
     def call_soon(self, callback: Callable[[], None]) -> None:
         self._soon.append(callback)
 

@@ -1,6 +1,6 @@
 """`make sabotage`: break copies of the code on purpose, and see whether the tests notice.
 
---only NAME         only sabotages whose name has this in it (may be given again)
+--only NAME         only those whose name has this in it (may be given again)
 --mutations N       instead of the list: N changes of one token that a seed draws from the code
 --seed N            the seed; without it one is drawn, and printed
 --list              print the list and run nothing
@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import os
 import random
+import signal
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -21,9 +22,9 @@ from pathlib import Path
 from queue import SimpleQueue
 
 from tests.sabotage.copies import copies
-from tests.sabotage.mutations import draw
+from tests.sabotage.mutations import Mutation, draw
 from tests.sabotage.plan import PYTEST_OPTIONS, Sabotage, problems
-from tests.sabotage.runs import Outcome, Verdict, try_out
+from tests.sabotage.runs import RUNNING, Outcome, Verdict, kill, try_out
 from tests.sabotage.sabotages import SABOTAGES
 
 HOW_COLUMNS_MAX = 200
@@ -34,10 +35,22 @@ CONTROL_FACTOR = 5
 def main() -> int:
     """Run, print, and say by the exit code whether everything was caught."""
     options = parse_options()
-    chosen = [s for s in SABOTAGES if any(part in s.name for part in options.only or [""])]
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # copies and runs end with it
+    try:
+        return carry_out(options)
+    except KeyboardInterrupt:
+        print("\ninterrupted")
+        return 130
+
+
+def carry_out(options: argparse.Namespace) -> int:
+    """What the command line asks for. Returns the exit code."""
     if options.mutations:
         seed = options.seed if options.seed is not None else random.randrange(1_000_000)
-        return run_mutations(options.mutations, seed, options.processes, options.limit)
+        drawn = [m for m in draw(options.mutations, seed) if wanted(m.sabotage().name, options)]
+        print(f"{len(drawn)} mutations of seed {seed}", flush=True)
+        return run_mutations(drawn, options.processes, options.limit)
+    chosen = [sabotage for sabotage in SABOTAGES if wanted(sabotage.name, options)]
     if options.list:
         for sabotage in chosen:
             print(f"{sabotage.name:32} {sabotage.path:32} {sabotage.why}")
@@ -46,6 +59,11 @@ def main() -> int:
         print(*found, sep="\n")
         return 2
     return run_sabotages(chosen, options.processes, options.limit)
+
+
+def wanted(name: str, options: argparse.Namespace) -> bool:
+    """Whether `--only` allows it."""
+    return any(part in name for part in options.only or [""])
 
 
 def parse_options() -> argparse.Namespace:
@@ -83,11 +101,10 @@ def run_sabotages(chosen: Sequence[Sabotage], processes: int, limit_seconds: flo
     return int(caught < len(chosen)) if sound else 2
 
 
-def run_mutations(count: int, seed: int, processes: int, limit_seconds: float) -> int:
-    """Mutations that the seed draws. Returns the exit code: whether one survives unexplained."""
+def run_mutations(chosen: Sequence[Mutation], processes: int, limit_seconds: float) -> int:
+    """All of these. Returns the exit code: whether one survives that has no reason to."""
     began = time.monotonic()
-    drawn = {mutation.sabotage(): mutation for mutation in draw(count, seed)}
-    print(f"{len(drawn)} mutations of seed {seed}", flush=True)
+    drawn = {mutation.sabotage(): mutation for mutation in chosen}
     survivors = []
     sound, done = True, 0
     for sabotage, outcome in run_all(list(drawn), processes, limit_seconds):
@@ -149,8 +166,13 @@ def run_all(
         }
         for sabotage in chosen:
             running[pool.submit(one, sabotage, sabotage.commands(), limit_seconds)] = sabotage
-        for done in as_completed(running):
-            yield running[done], done.result()
+        try:
+            for done in as_completed(running):
+                yield running[done], done.result()
+        finally:  # also when somebody has seen enough
+            pool.shutdown(wait=False, cancel_futures=True)
+            for process in list(RUNNING):
+                kill(process)
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ tests, and counts as not caught.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -23,6 +24,8 @@ from tests.sabotage.plan import Sabotage
 
 MISTAKES_OF_OURS = {"ImportError", "SyntaxError", "NameError", "AttributeError", "TypeError"}
 """Errors that say that the sabotage is no code: any test would notice."""
+RUNNING: set[subprocess.Popen[str]] = set()
+"""What has to be killed when the command is interrupted."""
 VIOLATION = re.compile(r"^seed \d+, state \d+ .*", re.MULTILINE)
 
 
@@ -73,17 +76,26 @@ def run(
         errors="replace",
         start_new_session=True,
     )
+    RUNNING.add(process)
     try:
         output, _ = process.communicate(timeout=limit_seconds)
     except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)  # with the servers that it started
+        kill(process)
         process.communicate()
         return Verdict.BROKEN, f"it ran longer than {limit_seconds:.0f} s"
+    finally:
+        RUNNING.discard(process)
     if process.returncode == 0:
         return Verdict.MISSED, "all of its suite passed"
     if command[0] == "pytest":
         return judge_tests(process.returncode, copy / ".room/witness.json", output)
     return judge_crash(output)
+
+
+def kill(process: subprocess.Popen[str]) -> None:
+    """End a run, with the servers that it started."""
+    with contextlib.suppress(ProcessLookupError):  # it has just ended
+        os.killpg(process.pid, signal.SIGKILL)
 
 
 def judge_tests(code: int, witness: Path, output: str) -> tuple[Verdict, str]:
