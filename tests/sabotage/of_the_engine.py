@@ -181,10 +181,18 @@ FOLDS = (
     Sabotage(
         name="state-beyond-its-position",
         why="changes behind the position are applied twice after a restart",
-        path="broker/engine.py",
-        old="        position, epoch = self.core.log.appended, self.core.store.epoch\n",
-        new="        position, epoch = self.core.log.flushed, self.core.store.epoch\n",
-        tests=(QUEUES, SESSIONS, "tests/broker/test_transactions.py"),
+        path="broker/state_saving.py",
+        old="        self.position = self._core.log.appended\n",
+        new="        self.position = self._core.log.flushed\n",
+        tests=(SESSIONS,),
+    ),
+    Sabotage(
+        name="changed-while-it-was-saved",
+        why="a change between two slices of a snapshot is lost with the next restart",
+        path="broker/state_saving.py",
+        old="        self._take_dirty()\n        if len(",
+        new="        if len(",
+        tests=("tests/broker/test_state_saving.py",),
     ),
     Sabotage(
         name="state-of-another-history",
@@ -273,8 +281,8 @@ RULES = (
         name="delayed-message-twice",
         why="a release that a crash cut off is done again",
         path="broker/kept.py",
-        old="            if not cursor.is_settled(offset + at)\n        ]\n        unknown",
-        new="        ]\n        unknown",
+        old="            settled = cursor.settled_flags(offset, len(entries) // ENTRY_SIZE)\n",
+        new="            settled = bytes(len(entries) // ENTRY_SIZE)\n",
         tests=("tests/broker/test_delay.py",),
     ),
     Sabotage(
