@@ -26,6 +26,7 @@ from gateways.http_cloudevents.held import DeadLetters
 from gateways.http_cloudevents.limits import HttpLimits
 from gateways.http_cloudevents.publishing import Commits
 from gateways.http_cloudevents.pull import PullSubscription
+from gateways.http_cloudevents.retry_state import RetryStates
 from gateways.http_cloudevents.sinks import Sinks
 from gateways.http_cloudevents.subscriptions import (
     DOCUMENT_KIND,
@@ -71,6 +72,7 @@ class Registry:
         self._secret = secret
         self._sleep = sleep
         self._dead_letters = DeadLetters(port, broker_name=broker_name)
+        self._retry_states = RetryStates(port)
         self._subscriptions: dict[str, Subscription] = {}
         self._parts: dict[str, PullSubscription | Webhook] = {}  # those that are not disabled
         self._changing: set[str] = set()  # names with a change under way
@@ -160,6 +162,7 @@ class Registry:
                 self._start_part(subscription)
                 raise
             position = max(position, self._port.put_document(DOCUMENT_KIND, name, None))
+            self._retry_states.forget(name)
             del self._subscriptions[name]
             await self._commits.wait(position)
 
@@ -238,6 +241,7 @@ class Registry:
                 loop=self._loop,
                 sinks=self._sinks,
                 dead_letters=self._dead_letters,
+                retry_states=self._retry_states,
                 broker_name=self._broker_name,
                 retired=self._retire,
                 random=self._random,
@@ -250,6 +254,7 @@ class Registry:
             part.reconfigure(subscription)
             return
         await self._stop_part(subscription.name, drain_seconds=subscription.config.timeout_seconds)
+        self._retry_states.forget(subscription.name)  # a new sink is called at once
         self._start_part(subscription)
 
     async def _stop_part(self, name: str, *, drain_seconds: float) -> None:

@@ -14,6 +14,7 @@ Rules:
   that is down. After `attempts_max` failures the head becomes a dead letter.
 * A batch that is refused, or that fails to the end, is sent again one event at a time, so that
   one bad event does not take its neighbours with it.
+* What failed before a restart counts on after it (`retry_state.py`).
 * 410 means that the sink is retired: the subscription stops and keeps its queue. So it does when
   its owner loses the right to read it.
 """
@@ -31,6 +32,7 @@ from gateways.http_cloudevents.limits import HttpLimits
 from gateways.http_cloudevents.locks import ranges
 from gateways.http_cloudevents.mapping import DeadLetter
 from gateways.http_cloudevents.retry import RetryPolicy, TokenBucket, Verdict
+from gateways.http_cloudevents.retry_state import RetryState, RetryStates
 from gateways.http_cloudevents.sinks import Answer, Sinks
 from gateways.http_cloudevents.subscriptions import Subscription, without_query
 
@@ -58,6 +60,7 @@ class Webhook:
         loop: asyncio.AbstractEventLoop,
         sinks: Sinks,
         dead_letters: DeadLetters,
+        retry_states: RetryStates,
         broker_name: str,
         retired: Callable[[Subscription, str], None],
         random: Callable[[], float],
@@ -68,6 +71,7 @@ class Webhook:
         self._loop = loop
         self._sinks = sinks
         self._dead_letters = dead_letters
+        self._retry_states = retry_states
         self._broker_name = broker_name
         self._retired = retired
         self._random = random
@@ -144,6 +148,8 @@ class Webhook:
     # --- the delivery -------------------------------------------------------------------------
 
     async def _run(self) -> None:
+        await self._arrived.wait()
+        await self._resume()
         while not self._stopping:
             await self._arrived.wait()
             await self._sleep_for(self._bucket.take(self._loop.time()))
@@ -152,6 +158,32 @@ class Webhook:
             answer = await self._sinks.deliver(self.subscription, [held.event for held in head])
             self._busy = False
             await self._act(head, answer)
+
+    async def _resume(self) -> None:
+        """Go on with what failed before a restart: count on, and wait as long once more."""
+        state = self._retry_states.get(self.subscription.name)
+        if state is None:
+            return
+        if state.offset != self._window[0].offset:
+            self._retry_states.forget(self.subscription.name)
+            return
+        self._attempts = state.attempts
+        self._alone = state.alone
+        self._last_chance = state.last_chance
+        if state.attempts:
+            await self._sleep_for(
+                self._retry.wait_seconds(state.attempts, self._random(), retry_after=None)
+            )
+
+    def _keep(self) -> None:
+        """Keep what is known of the head over a restart."""
+        state = RetryState(
+            offset=self._window[0].offset,
+            attempts=self._attempts,
+            alone=self._alone,
+            last_chance=self._last_chance,
+        )
+        self._retry_states.put(self.subscription.name, state)
 
     def _head(self) -> list[Held]:
         """The events of the next request."""
@@ -187,6 +219,7 @@ class Webhook:
         self._attempts += 1
         attempts_max = 1 if self._alone and self._last_chance else self._retry.attempts_max
         if self._attempts < attempts_max:
+            self._keep()
             if self._attempts == 1:
                 logger.info("webhook %s: %s; trying again", self.subscription.name, answer.text)
             await self._sleep_for(
@@ -201,6 +234,7 @@ class Webhook:
         self._alone = len(head)
         self._last_chance = last_chance
         self._attempts = 0
+        self._keep()
 
     async def _bury(self, held: Held, answer: Answer, reason: str) -> None:
         """Make the event a dead letter. While the engine refuses that, it stays at the head."""
@@ -237,6 +271,10 @@ class Webhook:
             self._window_bytes -= held.size
         self._attempts = 0
         self._alone = max(0, self._alone - len(head))
+        if self._alone and self._window:
+            self._keep()
+        else:
+            self._retry_states.forget(self.subscription.name)
         if not self._window:
             self._arrived.clear()
         self._make_ready()
