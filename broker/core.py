@@ -185,7 +185,8 @@ class Core:
         return self.failure is None and self._flush_requested > self.log.flushed
 
     def _ask_for_flush(self) -> None:
-        if self.commits.urgent > self._flush_requested:
+        waiting = self.log.written - self._flush_requested
+        if self.commits.urgent > self._flush_requested or waiting > self.limits.lazy_flush_bytes:
             self._flush()
         elif self.log.written > self._flush_requested and not self._lazy_scheduled:
             self._lazy_scheduled = True

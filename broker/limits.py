@@ -49,6 +49,9 @@ class Limits:
     """How long acks gather before they become one record (architecture, part 5)."""
     lazy_flush_seconds: float = 0.2
     """How long what nobody waits for may stay unflushed."""
+    lazy_flush_bytes: int = 4 * 1024 * 1024
+    """How much of it, before a flush is asked for: so that page-cache publishers are not paused by
+    a disk that was idle until then."""
     delay_ms_max: int = 366 * 86_400_000
     """How far ahead a message may be delayed: a year. RocketMQ allows 3 days, RabbitMQ's plugin
     49 days."""

@@ -371,6 +371,24 @@ def test_publishers_pause_while_the_disk_is_behind(tmp_path: Path) -> None:
     broker.stop()
 
 
+def test_much_that_nobody_waits_for_is_flushed_at_once(tmp_path: Path) -> None:
+    """A little waits for the lazy flush; a lot would hold up its publishers in the end."""
+    broker = Broker(tmp_path / "data", lazy_flush_bytes=10_000)
+    template = broker.template("t", durability=Durability.APPENDED)
+    broker.step()
+    broker.publish(template, b"x")
+    broker.loop.run()
+    assert not broker.engine.core.flush_pending
+    broker.publish(template, b"x" * 10_000)
+    broker.loop.run()
+    assert broker.engine.core.flush_pending
+    broker.step()
+    topic = broker.engine.topic("t")
+    assert topic is not None
+    assert topic.max_offsets == (2,)
+    broker.stop()
+
+
 def test_a_topic_that_was_made_again_is_another_one(broker: Broker) -> None:
     """Readers that keep offsets elsewhere see that they belong to messages that are gone."""
     broker.engine.create_topic("t", 2)
