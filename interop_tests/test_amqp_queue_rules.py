@@ -125,49 +125,51 @@ def test_nack_multiple_moves_a_run_in_order(channel: Channel) -> None:
     assert got == [str(number).encode() for number in range(100)]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        ({"x-dead-letter-routing-key": "k"}, "x-dead-letter-exchange"),
-        ({"x-dead-letter-exchange": 5}, "text"),
-        ({"x-message-ttl": -1}, "0 to "),
-        ({"x-expires": "soon"}, "whole number"),
-        ({"x-max-length": "many"}, "whole number"),
-        ({"x-overflow": "explode"}, "drop-head"),
-    ],
-)
-def test_wrong_arguments_are_406(
-    connect: Callable[..., Blocking], arguments: dict[str, Any], words: str
-) -> None:
-    channel = connect().channel()
+WRONG: dict[str, tuple[dict[str, Any], str]] = {
+    "no exchange": ({"x-dead-letter-routing-key": "k"}, "x-dead-letter-exchange"),
+    "no text": ({"x-dead-letter-exchange": 5}, "text"),
+    "negative": ({"x-message-ttl": -1}, "0 to "),
+    "no number": ({"x-expires": "soon"}, "whole number"),
+    "no count": ({"x-max-length": "many"}, "whole number"),
+    "no choice": ({"x-overflow": "explode"}, "drop-head"),
+    "too much": ({"x-max-priority": 300}, "0 to 255"),
+}
+OTHERS: dict[str, tuple[dict[str, Any], int, str]] = {
+    "one more": ({"arguments": {"x-max-length": 5, "x-expires": 9}}, 406, "'x-expires' for"),
+    "another value": ({"arguments": {"x-max-length": 6}}, 406, "received '6' but current is '5'"),
+    "none": ({}, 406, "inequivalent arg 'x-max-length'"),
+    "durable": ({"arguments": {"x-max-length": 5}, "durable": True}, 406, "'durable'"),
+    "exclusive": ({"arguments": {"x-max-length": 5}, "exclusive": True}, 405, "exclusive"),
+}
+
+
+def refused(connection: Blocking, **settings: Any) -> tuple[int, str]:
+    """Code and text of a declaration that has to fail."""
     with pytest.raises(pika.exceptions.ChannelClosedByBroker) as closed:
-        channel.queue_declare("q", arguments=arguments)
-    assert closed.value.reply_code == 406
-    assert "invalid arg" in closed.value.reply_text
-    assert words in closed.value.reply_text
+        connection.channel().queue_declare("q", **settings)
+    return closed.value.reply_code, closed.value.reply_text
 
 
-@pytest.mark.parametrize(
-    ("settings", "code", "words"),
-    [
-        ({"arguments": {"x-max-length": 5, "x-expires": 9}}, 406, "'x-expires' for queue 'q'"),
-        ({"arguments": {"x-max-length": 6}}, 406, "received '6' but current is '5'"),
-        ({}, 406, "inequivalent arg 'x-max-length'"),
-        ({"arguments": {"x-max-length": 5}, "durable": True}, 406, "'durable'"),
-        ({"arguments": {"x-max-length": 5}, "exclusive": True}, 405, "exclusive"),
-    ],
-)
-def test_another_declaration_is_refused(
-    connect: Callable[..., Blocking], settings: dict[str, Any], code: int, words: str
-) -> None:
+def test_wrong_arguments_are_406(connect: Callable[..., Blocking]) -> None:
+    """The text names the argument and what it may be."""
+    connection = connect()
+    for arguments, words in WRONG.values():
+        code, text = refused(connection, arguments=arguments)
+        assert code == 406
+        assert "invalid arg" in text
+        assert words in text
+
+
+def test_another_declaration_is_refused(connect: Callable[..., Blocking]) -> None:
     """The text names what differs; `exclusive` has RabbitMQ's own code."""
-    channel = connect().channel()
-    channel.queue_declare("q", arguments={"x-max-length": 5})
-    channel.queue_declare("q", arguments={"x-max-length": 5})
-    with pytest.raises(pika.exceptions.ChannelClosedByBroker) as closed:
-        channel.queue_declare("q", **settings)
-    assert closed.value.reply_code == code
-    assert words in closed.value.reply_text
+    connection = connect()
+    channel = connection.channel()
+    for _ in range(2):  # the same again is no difference
+        channel.queue_declare("q", arguments={"x-max-length": 5})
+    for settings, expected, words in OTHERS.values():
+        code, text = refused(connection, **settings)
+        assert code == expected
+        assert words in text
 
 
 # --- time to live --------------------------------------------------------------------------------
@@ -225,13 +227,16 @@ def test_an_unused_queue_goes(channel: Channel) -> None:
     channel.basic_cancel(tag)
 
 
-@pytest.mark.parametrize("expiration", ["-1", "soon", "1.5", ""])
-def test_a_wrong_expiration_closes_the_channel(channel: Channel, expiration: str) -> None:
-    channel.queue_declare("q")
-    with pytest.raises(pika.exceptions.ChannelClosedByBroker) as closed:
-        channel.basic_publish("", "q", b"x", pika.BasicProperties(expiration=expiration))
-    assert closed.value.reply_code == 406
-    assert "expiration" in closed.value.reply_text
+def test_a_wrong_expiration_closes_the_channel(connect: Callable[..., Blocking]) -> None:
+    connection = connect()
+    connection.channel().queue_declare("q")
+    for expiration in ("-1", "soon", "1.5", ""):
+        channel = connection.channel()
+        channel.confirm_delivery()
+        with pytest.raises(pika.exceptions.ChannelClosedByBroker) as closed:
+            channel.basic_publish("", "q", b"x", pika.BasicProperties(expiration=expiration))
+        assert closed.value.reply_code == 406
+        assert "expiration" in closed.value.reply_text
 
 
 # --- length --------------------------------------------------------------------------------------

@@ -106,6 +106,21 @@ def test_what_was_requeued_without_a_consumer_expires(broker: Broker) -> None:
     assert ready(broker, "q") == 0
 
 
+def test_what_comes_back_may_expire_before_what_was_waited_for(broker: Broker) -> None:
+    """The one timer of the queue goes forward, too."""
+    declare(broker, "q")
+    _, hold = consume(broker, "q", credit=1)
+    publish(broker, "q", b"short", ttl_ms=1000)
+    publish(broker, "q", b"long", ttl_ms=10_000)
+    broker.step(0.2)
+    hold.cancel()
+    hold.requeue(0, 1)
+    broker.step(0.7)
+    assert ready(broker, "q") == 2
+    broker.step(0.1)
+    assert look(broker, "q") == [b"long"]
+
+
 def test_zero_is_now_or_never(broker: Broker) -> None:
     """Delivered to a consumer that waits, else gone; also if the flush takes its time."""
     declare(broker, "q", x_message_ttl=0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -162,6 +163,41 @@ def test_levels_are_read_from_the_disk_in_order(tmp_path: Path) -> None:
         broker.step()
     assert consumer.bodies == [body for _, bodies in sorted(sent, reverse=True) for body in bodies]
     broker.stop()
+
+
+class LateReaders:
+    """Reader threads that answer when the test says so."""
+
+    def __init__(self) -> None:
+        self.waiting: list[Callable[[], None]] = []
+
+    def submit(
+        self, read: Callable[[], bytes], done: Callable[[bytes | None, Exception | None], None]
+    ) -> None:
+        self.waiting.append(lambda: done(read(), None))
+
+    def answer(self) -> None:
+        waiting, self.waiting = self.waiting, []
+        for answer in waiting:
+            answer()
+
+
+def test_nothing_overtakes_a_reader_thread(broker: Broker) -> None:
+    """A live message of a lower priority waits until the disk has answered for the higher one."""
+    declare(broker, "q", x_max_priority=5)
+    fill(broker, "a5")
+    broker.step()
+    broker.restart()
+    readers = LateReaders()
+    broker.engine.core.reading.readers = readers
+    consumer, _ = consume(broker, "q")
+    fill(broker, "b1")
+    broker.step()
+    assert consumer.bodies == []
+    while readers.waiting:
+        readers.answer()
+        broker.step()
+    assert consumer.bodies == [b"a5", b"b1"]
 
 
 def test_rules_hold_within_each_level(broker: Broker) -> None:
