@@ -331,7 +331,8 @@ class _Passes:
                 result.indexes.spill(position + size)
                 held = 0
         self._merge(result, tables)
-        assert walk.position == end, "records that were sound are not any more"
+        if walk.position != end:
+            raise Mismatch(f"the records behind {walk.position} are not sound any more")
 
     def _merge(self, result: IndexRecovery, tables: dict[int, list[object]]) -> None:
         """Append what the tables gathered to the indexes, and empty the tables."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from tests.sabotage.plan import Sabotage
 
 _FOUND = ("tests/crash/test_found.py",)
-_FLIPS = ("tests/crash/test_bit_flips.py",)
 _STATE_DB = ("tests/broker/test_state_db.py",)
 _STATES = "--states 1500 --seed 1"
 
@@ -16,7 +15,7 @@ OF_CRASHES = (
         path="core_log/checkpoint.py",
         old='/{name}")\n    files.sync_directory(directory)\n',
         new='/{name}")\n',
-        crash=_STATES,
+        crash="--states 6000 --seed 2",
     ),
     Sabotage(
         name="pack-not-synced",
@@ -80,8 +79,7 @@ OF_CRASHES = (
         path="core_log/packs.py",
         old="                if not sound or crc32(body, crc32(head[:12])) != crc:\n",
         new="                if not sound:\n",
-        tests=_FLIPS,
-        crash=_STATES,
+        crash="--bit-flips 300 --size 2 --seed 1",
     ),
     Sabotage(
         name="rows-of-state-unchecked",
