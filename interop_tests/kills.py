@@ -270,14 +270,14 @@ def main() -> int:
         if options.restart_mib:
             seconds = measure_restart(Path(name), options.restart_mib)
             print(f"{seconds:.2f} s from start to first accept, {options.restart_mib} MiB of log")
-            return seconds > SECONDS_WANTED
+            return int(seconds > SECONDS_WANTED)
         if not is_possible():
             print("strace is not installed: without it nothing can be killed at a system call")
             return 1
         began = time.monotonic()
         kills = run_kills(Path(name), options.kills, options.seed)
         report(kills, options.seed, time.monotonic() - began)
-        return bool(kills.faults) or kills.counts.total() < options.kills
+        return int(bool(kills.faults) or kills.counts.total() < options.kills)
 
 
 if __name__ == "__main__":
