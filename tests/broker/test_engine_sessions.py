@@ -123,6 +123,45 @@ def test_what_is_in_flight_is_sent_again_with_its_packet_ids(
     broker.stop()
 
 
+@pytest.mark.parametrize("with_state_db", [True, False])
+@pytest.mark.parametrize("way", ["stop", "kill"])
+def test_what_was_acknowledged_is_not_sent_again(
+    tmp_path: Path, way: str, with_state_db: bool
+) -> None:
+    """The record of acks settles; the record that gave the packet id still says in flight."""
+    broker = Broker(tmp_path / "data", with_state_db=with_state_db)
+    session, link = connect(broker, "c")
+    session.subscribe(("a",), 1)
+    broker.step()
+    broker.publish(broker.template("a"), b"1", b"2", b"3")
+    broker.step()
+    session.acknowledged(2, 1)
+    broker.step(1.0)
+    start_again(broker, way)
+    _, link = connect(broker, "c")
+    assert link.publishes == [("a", b"1", 1, 1, True, False), ("a", b"3", 1, 3, True, False)]
+    broker.stop()
+
+
+def test_what_was_on_its_way_to_a_packet_id_comes_after_a_crash(tmp_path: Path) -> None:
+    """A record of acks says how far a queue was handed out, and that may be further than packet
+    ids were given: the message was being read."""
+    broker = Broker(tmp_path / "data")
+    session, link = connect(broker, "c")
+    session.subscribe(("a",), 1)
+    broker.step()
+    session.disconnect()
+    broker.publish(broker.template("a"), b"1", b"2")
+    broker.step()
+    (group,) = broker.engine.core.groups.values()
+    broker.engine.core.journal.write({"op": "acks", "g": [[group.number, 1, []]]})
+    broker.step(1.0)
+    start_again(broker, "kill")
+    _, link = connect(broker, "c")
+    assert [body for _, body, *_ in link.publishes] == [b"1", b"2"]
+    broker.stop()
+
+
 def test_a_snapshot_says_nothing_that_stands_behind_its_position(tmp_path: Path) -> None:
     """Packet ids were given after the last flush, and are in the snapshot: so must be the position
     of the record that gives them. Folded once more, the message would be in flight twice."""

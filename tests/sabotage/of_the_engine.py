@@ -154,6 +154,14 @@ FOLDS = (
         tests=(QUEUES,),
     ),
     Sabotage(
+        name="in-flight-not-matched-with-acks",
+        why="an MQTT client gets again what it acknowledged before the restart",
+        path="broker/engine.py",
+        old="        self.sessions.state.reopen()\n",
+        new="",
+        tests=(SESSIONS,),
+    ),
+    Sabotage(
         name="settlement-not-folded",
         why="a dead letter and its message are both there after a crash",
         path="broker/engine.py",
