@@ -192,20 +192,22 @@ def test_a_snapshot_says_nothing_that_stands_behind_its_position(tmp_path: Path)
 def test_an_inbound_qos_2_message_is_taken_once(tmp_path: Path, way: str) -> None:
     """A repeated PUBLISH before PUBREL is a duplicate, after a restart too."""
     broker = Broker(tmp_path / "data")
+    broker.engine.core.next_number = 1000  # of the session; both stand in the record in hex
+    packet = 54321
     session, _ = connect(broker, "c")
     template = broker.template("a", qos=2)
-    assert not session.is_duplicate(7)
-    broker.engine.publish_once(template, batch_of(b"x"), 0, session, 7)
-    assert session.is_duplicate(7)
+    assert not session.is_duplicate(packet)
+    broker.engine.publish_once(template, batch_of(b"x"), 0, session, packet)
+    assert session.is_duplicate(packet)
     broker.step()
     start_again(broker, way)
     session, _ = connect(broker, "c")
-    assert session.is_duplicate(7)
-    session.released(7)
+    assert session.is_duplicate(packet)
+    session.released(packet)
     broker.step(1.0)
     start_again(broker, way)
     session, _ = connect(broker, "c")
-    assert not session.is_duplicate(7)
+    assert not session.is_duplicate(packet)
     broker.stop()
 
 

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from core_log import commit_log
 from core_log.errors import (
     CorruptRecord,
     StorageBusy,
@@ -403,6 +404,17 @@ def test_an_atomic_batch_larger_than_a_segment_is_refused() -> None:
     end = bench.store.log.appended
     with pytest.raises(TooLarge, match="an atomic batch of"):
         bench.publish_atomic(numbered(0, 30))
+    appended_nothing(bench, end)
+
+
+def test_an_atomic_batch_has_at_most_so_many_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many as its property can count, and not one more."""
+    monkeypatch.setattr(commit_log, "BATCH_COUNT_MAX", 5)
+    bench = Bench(MemoryFiles())
+    assert len(bench.publish_atomic(numbered(0, 5))) == 5
+    end = bench.store.log.appended
+    with pytest.raises(TooLarge, match="an atomic batch of 6 records"):
+        bench.publish_atomic(numbered(5, 6))
     appended_nothing(bench, end)
 
 
