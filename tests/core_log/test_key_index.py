@@ -122,6 +122,13 @@ def amqp_properties(message_id: str) -> bytes:
     )
 
 
+def entries_of(bench: KeyBench) -> int:
+    """How many entries the index's files hold."""
+    keys = bench.store.keys
+    states = [*keys._full, *([] if keys._writer is None else [keys._writer.state])]
+    return sum(state.number - 1 for state in states)
+
+
 # --- finding ----------------------------------------------------------------------------------
 
 
@@ -152,8 +159,17 @@ def test_what_is_not_flushed_is_not_found() -> None:
     second = bench.put(["k"])
     bench.store.log.write()
     assert bench.find("k") == [first]
+    assert entries_of(bench) == 1
     bench.flush()
     assert bench.find("k") == [second, first]
+    assert entries_of(bench) == 2
+
+
+def test_a_message_that_has_a_key_twice_is_found_once() -> None:
+    bench = KeyBench(MemoryFiles())
+    position = bench.put(["k", "k"], unique="k")
+    bench.flush()
+    assert bench.find("k") == [position]
 
 
 def test_keys_are_found_by_time() -> None:
@@ -365,6 +381,7 @@ def test_a_full_disk_is_no_failure_of_the_log() -> None:
     bench.put(["after"])
     bench.flush()
     bench.check()
+    assert entries_of(bench) == len(bench.known)
 
 
 def test_messages_without_keys_make_no_files() -> None:

@@ -82,6 +82,16 @@ def test_a_tail_is_a_list_of_entries(steps: list[tuple[str, int]], data: st.Data
     assert tail.read(first, count) == b"".join(model[first - 5 : first - 5 + count])
 
 
+def test_what_is_not_stored_stays_in_memory() -> None:
+    """Though its records have left memory; and what is stored stays while they have not."""
+    entries = b"".join((100 * n).to_bytes(8, "big") + bytes(12) for n in range(4))
+    for stored, position, left in ((0, 1000, True), (4, 0, True), (3, 1000, True), (4, 400, False)):
+        tail = IndexTail(20, 0)
+        tail.append(entries, 4)
+        assert tail.trim(stored, position) is left
+        assert not left or tail.read(0, 9) == entries
+
+
 def test_taking_does_not_copy() -> None:
     """A million entries are taken as some hundred views of the blocks that hold them."""
     tail = IndexTail(32, 0)
@@ -248,6 +258,20 @@ def test_dropped_queues_give_their_room_back() -> None:
     found = Bench(files.after_crash(NOTHING), settings=shape)
     assert sorted(found.store.index_numbers()) == [1, 2, 3]
     assert found.bodies(3) == numbered(0, 20)
+
+
+def test_a_dropped_queue_does_not_come_back() -> None:
+    """Its blocks still stand in the pack, and the last word on it is that it is gone."""
+    files = MemoryFiles()
+    shape = replace(PACKED, segment_bytes=1 << 16, index_slack_bytes=1 << 20)
+    bench = Bench(files, settings=shape)
+    publish_wide(bench, 3, 4)
+    bench.checkpoint()
+    bench.store.drop_index(102)
+    bench.checkpoint()
+    found = Bench(files.after_crash(NOTHING), settings=shape)
+    assert sorted(found.store.index_numbers()) == [1, 2, 3, 100, 101, 103]
+    assert found.bodies(103) == numbered(0, 3)
 
 
 def test_a_pack_is_written_anew_when_most_of_it_is_out_of_date() -> None:
