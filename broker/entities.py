@@ -64,7 +64,11 @@ class Bindings(MutableMapping[BindingKey, Words]):
     def __setitem__(self, key: BindingKey, words: Words) -> None:
         if self._is_default(key, words):
             self._by_name = True
+            if self._more is not None:
+                self._more.pop(key, None)
             return
+        if self._is_default(key):
+            self._by_name = False
         if self._more is None:
             self._more = {}
         self._more[key] = words
