@@ -23,7 +23,7 @@ from broker.queues import Group, Queue
 from broker.reading import Readers, Reading
 from broker.records import Metas
 from broker.timers import Timers
-from core_log.errors import StorageBusy, StorageFull, StoreError, TooLarge
+from core_log.errors import CorruptRecord, StorageBusy, StorageFull, StoreError, TooLarge
 from core_log.kernels.layout import ENTRY_SIZE, PRIVATE_ENTRY_SIZE
 from core_log.queue_index import Index, MemoryIndex
 from core_log.store import Store
@@ -271,7 +271,10 @@ class Core:
         return Position(self.log.appended)
 
     def read_failed(self, error: Exception) -> None:
-        """A record could not be read. Counted and told; the queue stands still."""
+        """A record could not be read. Counted and told; the queue stands still. One that retention
+        took while it was about to be read is no failure."""
+        if isinstance(error, CorruptRecord) and error.position < self.log.start:
+            return
         self.read_errors_count += 1
         self.last_read_error = error
 

@@ -25,7 +25,9 @@ def broker(tmp_path: Path) -> Iterator[Broker]:
     """A broker with small segments."""
     made = Broker(tmp_path / "data")
     made.stop()
-    made.store_settings = StoreSettings(segment_bytes=SEGMENT, chunk_bytes=1 << 14)
+    made.store_settings = StoreSettings(
+        segment_bytes=SEGMENT, chunk_bytes=1 << 14, tail_bytes_max=1 << 15
+    )
     made.directory = tmp_path / "small"
     made.open()
     yield made
@@ -291,6 +293,20 @@ def test_an_index_that_cannot_be_read_holds_everything(broker: Broker) -> None:
     index.__class__ = Unreadable
     assert broker.tidy() == 0
     assert broker.engine.retention.hold == (-1, "queue", "q")
+
+
+def test_a_reader_that_comes_too_late_is_no_read_error(broker: Broker) -> None:
+    """It had its index entries when the segment went."""
+    fill(broker)
+    index = broker.engine.topics_.topics["t"].queues[0].index
+    entry = index.read_hot(0, 1) or index.read_cold(0, 1)
+    age(broker)
+    fill(broker, 2)
+    assert broker.tidy() > 0
+    found: list[bytes | None] = []
+    broker.engine.core.reading.read_entries(entry, lambda records, _: found.append(records))
+    assert found == [None]
+    assert broker.engine.core.read_errors_count == 0
 
 
 # --- retained messages --------------------------------------------------------------------
