@@ -117,7 +117,8 @@ def test_what_comes_back_may_expire_before_what_was_waited_for(broker: Broker) -
     hold.requeue(0, 1)
     broker.step(0.7)
     assert ready(broker, "q") == 2
-    broker.step(0.1)
+    broker.step(0.101)
+    assert ready(broker, "q") == 1
     assert look(broker, "q") == [b"long"]
 
 

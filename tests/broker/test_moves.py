@@ -121,6 +121,22 @@ def test_moved_messages_keep_what_they_are(broker: Broker) -> None:
     assert bodies(broker, "a") == []
 
 
+def test_what_belongs_to_the_old_record_stays_behind(broker: Broker) -> None:
+    """Queues, checksum, settlement: however often a message moves, a record has its own only."""
+    queues = [declare(broker, name) for name in ("a", "b", "c")]
+    publish(broker, "a", b"x")
+    broker.step()
+    for source, target in zip(queues, "bc", strict=False):
+        move(broker, source, 1, to_queue(broker, target))
+        broker.step()
+    pulled: list[bytes] = []
+    broker.engine.pull(
+        "c", 0, 0, count_max=1, bytes_max=1 << 20, callback=lambda raw, _: pulled.append(raw)
+    )
+    for name in (b"PMQ_Q", b"__CRC32#", b"PMQ_S", b"PMQ_P"):
+        assert pulled[0].count(name + b"\x01") == 1
+
+
 def test_runs_of_several_kinds_move_in_order(broker: Broker) -> None:
     """What differs in kind or in time of birth is several appends, in the queue's order."""
     source = declare(broker, "a")
