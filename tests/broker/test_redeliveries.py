@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.deaths import history_of
-from broker.port import Delivery
+from broker.journal import Op
+from broker.port import Delivery, Position
 from broker.redeliveries import Redeliveries
 from tests.broker.queue_bench import (
     OWNER,
@@ -171,3 +172,24 @@ def test_counts_are_those_of_a_table(steps: list[tuple[int, int, bool]]) -> None
             assert copy.alike(offset, 1)[1] == wanted
             length, times = counts.alike(offset, 60)
             assert {table.get(at, 0) for at in range(offset, offset + length)} == {times}
+
+
+def test_a_count_is_said_once(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the record of acks that follows; later ones say nothing of a queue that is quiet."""
+    limited(broker, 5)
+    publish(broker, "q", b"a", b"b")
+    broker.step()
+    journal = broker.engine.core.journal
+    write, ops = journal.write, []
+
+    def keep(op: Op) -> Position:
+        ops.append(op)
+        return write(op)
+
+    monkeypatch.setattr(journal, "write", keep)
+    _, hold = attach(broker, credit=1)
+    hold.requeue(0, 1)  # type: ignore[attr-defined]
+    broker.step(1.0)
+    attach(broker)
+    broker.step(1.0)
+    assert ["c" in op for op in ops] == [True, False]

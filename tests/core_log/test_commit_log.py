@@ -19,7 +19,7 @@ from core_log.errors import (
     StoreRefused,
     TooLarge,
 )
-from core_log.kernels.batch import Batch
+from core_log.kernels.batch import BLANK_SIZE, Batch
 from core_log.queue_index import widen
 from core_log.record import RecordTemplate
 from core_log.settings import StoreSettings
@@ -389,6 +389,33 @@ def test_an_atomic_batch_that_does_not_fit_moves_to_the_next_segment_whole() -> 
         bench.publish(numbered(len(bench.sent), 1))
     spans = bench.publish_atomic(numbered(len(bench.sent), 4))
     assert spans[0].position == TINY.segment_bytes
+    bench.flush()
+    assert bench.bodies() == bench.sent
+
+
+@pytest.mark.parametrize("left", range(17))
+def test_an_atomic_batch_leaves_room_for_the_blank_record(left: int) -> None:
+    """It fits if it leaves `left` bytes of the segment, and the blank record needs eight of them;
+    else all of it goes to the next one."""
+    sizes = Bench(MemoryFiles())
+    start = sizes.store.log.appended
+    sizes.publish([b""])
+    empty_size = sizes.store.log.appended - start
+    sizes.publish_atomic(numbered(0, 3))
+    batch_size = sizes.store.log.appended - start - empty_size
+
+    bench = Bench(MemoryFiles())
+    room = TINY.segment_bytes - bench.store.log.appended - batch_size - left
+    while room > 0:
+        body_size = min(room - empty_size, 700)
+        if 0 < room - empty_size - body_size < empty_size:
+            body_size -= empty_size
+        bench.publish([b"x" * body_size])
+        room -= empty_size + body_size
+    assert bench.store.log.appended == TINY.segment_bytes - batch_size - left
+    spans = bench.publish_atomic(numbered(len(bench.sent), 3))
+    segments = {span.position // TINY.segment_bytes for span in spans}
+    assert segments == {0 if left >= BLANK_SIZE else 1}
     bench.flush()
     assert bench.bodies() == bench.sent
 
