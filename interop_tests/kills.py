@@ -19,6 +19,7 @@ import argparse
 import base64
 import contextlib
 import json
+import math
 import random
 import shutil
 import socket
@@ -184,7 +185,7 @@ def run_kills(directory: Path, kills_count: int, seed: int) -> Kills:
 def read_log(server: Server) -> list[Key]:
     """Every record of the topic by offset, each body checked."""
     command = [*(sys.executable, "-m", "polymq", "message", "read", TOPIC, "--format", "json")]
-    found = []
+    found: list[Key] = []
     with subprocess.Popen(
         [*command, "--data-directory", str(server.data_directory)], stdout=subprocess.PIPE
     ) as reader:
@@ -199,7 +200,7 @@ def read_log(server: Server) -> list[Key]:
 
 def draw_ordinal(chance: random.Random, largest: int) -> int:
     """Small ordinals are as likely as large ones: the first calls are those of recovery."""
-    return max(1, round(largest ** chance.random()))
+    return max(1, round(math.pow(largest, chance.random())))
 
 
 def report(kills: Kills, seed: int, seconds: float) -> None:
