@@ -76,6 +76,20 @@ def test_requeued_messages_come_again_before_new_ones(broker: Broker) -> None:
     assert consumer.got[4:] == [(0, b"a", True), (2, b"c", True), (4, b"e", False)]
 
 
+def test_one_requeued_message_comes_before_what_arrives(broker: Broker) -> None:
+    """The consumer has credit again only when the next message comes: live delivery gives way."""
+    declare(broker, "q")
+    consumer, hold = consume(broker, "q", credit=1)
+    publish(broker, "", "q", b"a")
+    broker.step()
+    hold.requeue(0, 1)  # type: ignore[attr-defined]
+    broker.step()
+    consumer.left = 10
+    publish(broker, "", "q", b"b")
+    broker.step()
+    assert consumer.got == [(0, b"a", False), (0, b"a", True), (1, b"b", False)]
+
+
 def test_two_consumers_share_a_queue_in_turn(broker: Broker) -> None:
     """Messages that come one by one go to the consumers in turn."""
     declare(broker, "q")
