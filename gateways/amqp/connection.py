@@ -176,39 +176,47 @@ class AmqpConnection:
 
     def _traffic(self, run_count: int, settlement_count: int) -> Traffic | None:
         """The kernel's result as an event, without what its channels do not take."""
+        settlements, fault_row = self._settlements(settlement_count)
         batch = self._work.batch
         starts = self._work.runs
         runs: list[Run] = []
-        fault_row = batch.count
         for index in range(run_count):
             first = starts[index]
+            if first >= fault_row:
+                break
             flags = batch.rows[first * COLUMNS + FLAGS]
             channel = flags >> codes.CHANNEL_SHIFT
-            if self._takes_traffic(channel, spec.BasicPublish):
+            takes, fault = self._judge(channel, spec.BasicPublish)
+            if takes:
                 last = starts[index + 1] if index + 1 < run_count else batch.count
                 runs.append(Run(channel, flags, first, last))
-            if self._fault is not None:
-                fault_row = first
+            elif fault is not None:  # it stands before any that was found
+                self._fault = fault
+                settlements = [known for known in settlements if known.rows <= first]
                 break
-        settlements: list[Settlement] = []
-        for at in range(0, settlement_count * codes.SETTLEMENT_COLUMNS, codes.SETTLEMENT_COLUMNS):
-            settlement = Settlement(*self._work.settlements[at : at + codes.SETTLEMENT_COLUMNS])
-            if settlement.rows > fault_row:
-                break
-            if self._takes_traffic(settlement.channel, spec.BasicAck):
-                settlements.append(settlement)
         return Traffic(batch, runs, settlements) if runs or settlements else None
 
-    def _takes_traffic(self, channel: int, method: type[Method]) -> bool:
-        """Whether the channel takes publishes and acks; if that is an error, notes it."""
+    def _settlements(self, count: int) -> tuple[list[Settlement], int]:
+        """The kernel's acks that channels take, up to the first fault among them, which is noted;
+        and the row that this fault stands before."""
+        settlements: list[Settlement] = []
+        for at in range(0, count * codes.SETTLEMENT_COLUMNS, codes.SETTLEMENT_COLUMNS):
+            settlement = Settlement(*self._work.settlements[at : at + codes.SETTLEMENT_COLUMNS])
+            takes, self._fault = self._judge(settlement.channel, spec.BasicAck)
+            if takes:
+                settlements.append(settlement)
+            elif self._fault is not None:
+                return settlements, settlement.rows
+        return settlements, self._work.batch.count
+
+    def _judge(self, channel: int, method: type[Method]) -> tuple[bool, RemoteProtocolError | None]:
+        """Whether the channel takes publishes and acks, and the error if it is one to send them."""
         state = self.channels.get(channel, ChannelState.CLOSED)
         if state is TRAFFIC_STATE:
-            return True
+            return True, None
         if state in DROPPED_STATES or (method in LATE and self._was_used(channel, state)):
-            return False
-        if self._fault is None:
-            self._fault = fault_of_channel(state, method, channel)
-        return False
+            return False, None
+        return False, fault_of_channel(state, method, channel)
 
     # --- frame by frame ---------------------------------------------------------------------
 

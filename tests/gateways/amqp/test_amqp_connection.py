@@ -127,6 +127,20 @@ def test_any_bytes_are_events_or_errors(
             assert one == other
 
 
+def test_the_first_of_two_errors_counts() -> None:
+    """An ack where a content is expected, then a publish on a closed channel, in one read."""
+    unexpected, closed = (
+        bytes.fromhex(
+            next(case.values[0] for case in cases("amqp_session") if name in str(case))["hex"]
+        )
+        for name in ("an ack within a content", "a publish on a closed channel")
+    )
+    for data, code in ((unexpected + closed, 505), (closed + unexpected, 504)):
+        driver = opened(1, 2)
+        driver.feed(data)
+        assert driver.lines == [f"error {code}"]
+
+
 def test_a_large_publish_that_comes_in_reads_is_put_together() -> None:
     """Beyond the bound the core takes its frames one by one instead of waiting for the end."""
     limits = replace(LIMITS, body_bytes_max=1 << 20, assembling_bytes_max=1 << 20)
