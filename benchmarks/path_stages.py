@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import gateways.mqtt.connection
 from broker.core import Core
-from broker.queues import Queue
+from broker.queues.queue import Queue
 from broker.session import MqttSession, Subscription
 from broker.topics import TopicTemplate
 from core_log.commit_log import CommitLog

@@ -13,13 +13,13 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, Protocol
 
 from broker.commits import CommitPoints
-from broker.cursor import Cursor
 from broker.disk import Disk
 from broker.errors import Reason, Refused, StorageFailed
 from broker.journal import Journal, Op, Touched
 from broker.limits import Limits
 from broker.port import APPENDED, FLUSHED, Position
-from broker.queues import Group, Queue
+from broker.queues.cursor import Cursor
+from broker.queues.queue import Group, Queue
 from broker.reading import Readers, Reading
 from broker.records import Metas
 from broker.timers import Timers

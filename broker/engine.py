@@ -15,11 +15,11 @@ import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from broker.admission import Admission
+from broker.access.admission import Admission
+from broker.access.logins import Hashers, Logins
+from broker.access.readers import QueueReaders
+from broker.access.users import Users
 from broker.core import SYSTEM_FLAG_STATE, Core, Scheduler
-from broker.cursor import Cursor
-from broker.delay import Delays
-from broker.delayed import deliver_ms
 from broker.disk import Disk, DiskSettings
 from broker.documents import Documents
 from broker.errors import Refused, StorageFailed
@@ -27,8 +27,9 @@ from broker.exchanges import Exchanges
 from broker.group_names import name_of
 from broker.half_messages import HalfMessages
 from broker.journal import OP_TAG, STATE_TOPIC, Entity
+from broker.later.delay import Delays
+from broker.later.delayed import deliver_ms
 from broker.limits import Limits
-from broker.logins import Hashers, Logins
 from broker.moves import QOS2_PROPERTY, Moves, settled_by
 from broker.port import (
     FLUSHED,
@@ -50,7 +51,7 @@ from broker.port import (
     Words,
 )
 from broker.queries import Queries
-from broker.readers import QueueReaders
+from broker.queues.cursor import Cursor
 from broker.reading import Readers
 from broker.records import TAGS
 from broker.retained import ENTRY, Retained
@@ -64,7 +65,6 @@ from broker.topic_settings import TopicSettings
 from broker.topics import RETAIN_PROPERTY, TopicRoute, Topics, TopicTemplate
 from broker.transaction_port import HalfMessage, Prepared
 from broker.transactions import Transactions, place_of
-from broker.users import Users
 from core_log.kernels.batch import EXTRA_NONE, Batch
 from core_log.record import Record
 from core_log.store import Store

@@ -9,12 +9,12 @@ from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final
 
-from broker.leases import Lease
 from broker.names import ROOT_EXCHANGE
 from broker.port import ONE_WORD, REST, ExchangeInfo, QueueInfo, Words
-from broker.priorities import Levels
-from broker.queue_settings import QueueSettings, settings_of
-from broker.queues import Group, Hold, Queue
+from broker.queues.leases import Lease
+from broker.queues.priorities import Levels
+from broker.queues.queue import Group, Hold, Queue
+from broker.queues.settings import QueueSettings, settings_of
 
 TYPES: Final = ("direct", "fanout", "topic")
 """How an exchange reads its bindings."""

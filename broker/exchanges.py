@@ -19,7 +19,6 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from broker.core import Core
-from broker.dead_letters import DeadLetters
 from broker.entities import (
     DELAYED_ARGUMENT,
     DELAYED_TYPE,
@@ -41,10 +40,11 @@ from broker.port import (
     QueueInfo,
     Words,
 )
-from broker.priorities import Levels
-from broker.queue_features import QueueFeatures
-from broker.queue_settings import settings_of
-from broker.queues import Group, Hold, Queue
+from broker.queues.dead_letters import DeadLetters
+from broker.queues.features import QueueFeatures
+from broker.queues.priorities import Levels
+from broker.queues.queue import Group, Hold, Queue
+from broker.queues.settings import settings_of
 from broker.topics import TopicRoute, Topics
 
 SUBSCRIPTION_PREFIX: Final = "%SUB%"

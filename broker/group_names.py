@@ -6,7 +6,7 @@ Slow on purpose: nothing is kept for it, and it is asked when an operator wants 
 from __future__ import annotations
 
 from broker.exchanges import Exchanges
-from broker.queues import Group
+from broker.queues.queue import Group
 from broker.sessions import Sessions
 from core_log.kernels.layout import ENTRY_SIZE
 

@@ -25,17 +25,17 @@ from functools import partial
 from typing import Any, Final
 
 from broker.core import Core
-from broker.delayed import Delayed, take_apart
 from broker.errors import Reason, Refused
 from broker.journal import Op, Touched
-from broker.kept import Kept
+from broker.later.delayed import Delayed, take_apart
+from broker.later.kept import Kept
+from broker.later.wheel import Taken
 from broker.moves import Moves
-from broker.queues import Group
+from broker.queues.queue import Group
 from broker.records import PREFIX_PROPERTY, TAGS, parse_properties
 from broker.timers import Timer
 from broker.topics import Topics, TopicTemplate
 from broker.transaction_port import HalfMessage, Prepared
-from broker.wheel import Taken
 from core_log.kernels.batch import RECORD_POSITION_AT, Batch
 from core_log.kernels.layout import ENTRY_SIZE
 

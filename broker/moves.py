@@ -28,7 +28,7 @@ from typing import Final, NamedTuple
 from broker.core import SYSTEM_FLAG_STATE, Core
 from broker.errors import Refused
 from broker.port import Position, RecordRun, RunMeta
-from broker.queues import Group
+from broker.queues.queue import Group
 from broker.records import properties_span
 from broker.topics import Topics, TopicTemplate
 from core_log.kernels.batch import (

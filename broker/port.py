@@ -25,10 +25,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NewType, Protocol
 
-from broker.deaths import DEATH_PROPERTY, History, history_of
 from broker.errors import BrokerError, Reason, Refused, StorageFailed
 from broker.infos import ExchangeInfo, QueueInfo, TopicInfo
-from broker.life import LIFE_PROPERTY, life_property
 from broker.messages import Delivery, Message
 from broker.names import (
     EXCHANGE_PROPERTY,
@@ -37,9 +35,11 @@ from broker.names import (
     encode_name,
     exchange_and_key,
 )
+from broker.queues.deaths import DEATH_PROPERTY, History, history_of
+from broker.queues.life import LIFE_PROPERTY, life_property
+from broker.queues.unacked import Unacked
 from broker.runs import RecordRun, RunMeta
 from broker.transaction_port import HalfMessage, Prepared, TransactionPort
-from broker.unacked import Unacked
 from core_log.kernels.batch import EXTRA_NONE, Batch
 
 __all__ = [

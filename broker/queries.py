@@ -15,7 +15,7 @@ from collections.abc import Callable
 from broker.core import Core
 from broker.errors import Reason, Refused
 from broker.port import Durability
-from broker.queues import Queue
+from broker.queues.queue import Queue
 from broker.topics import Topic, Topics
 from core_log.kernels.batch import RECORD_STORE_MS_AT
 from core_log.kernels.layout import RECORD_SIZE_MIN

@@ -11,10 +11,10 @@ import struct
 from collections.abc import Mapping
 from typing import Final
 
-from broker.deaths import DEATH_PROPERTY
-from broker.life import LIFE_PROPERTY, life_of
 from broker.names import decode_name, is_hashed
 from broker.port import Delivery, Message, RecordRun, RunMeta
+from broker.queues.deaths import DEATH_PROPERTY
+from broker.queues.life import LIFE_PROPERTY, life_of
 from core_log.kernels import record_run
 from core_log.kernels.batch import (
     PROPERTY_CRC,

@@ -37,7 +37,7 @@ from broker.group_names import is_ours
 from broker.journal import Op, Touched
 from broker.moves import message_properties
 from broker.port import Words
-from broker.queues import Group
+from broker.queues.queue import Group
 from broker.records import PREFIX_HEAD_SIZE
 from broker.retained import Retained, position_of
 from broker.state_db import StateDb

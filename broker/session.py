@@ -22,14 +22,14 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from broker.committed import Committed
-from broker.cursor import Cursor
 from broker.errors import Refused
 from broker.port import Delivery, Durability, Position, RecordRun, SessionLink, Words
-from broker.queues import Group, Hold, Queue
-from broker.unacked import Unacked
+from broker.queues.cursor import Cursor
+from broker.queues.queue import Group, Hold, Queue
+from broker.queues.unacked import Unacked
 
 if TYPE_CHECKING:
-    from broker.permitted import Permitted
+    from broker.access.permitted import Permitted
     from broker.sessions import Sessions
 
 PACKET_IDS: Final = 65_535

@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from broker.core import Core
-from broker.cursor import Cursor
 from broker.journal import Op, Touched
 from broker.port import Words
-from broker.queues import Group, Queue
+from broker.queues.cursor import Cursor
+from broker.queues.queue import Group, Queue
 from broker.session import MqttSession, Subscription
 from broker.topics import Topics
 

@@ -13,7 +13,7 @@ from broker.core import Core
 from broker.errors import Reason, Refused
 from broker.journal import Op
 from broker.port import Durability, Position, SessionLink, Words
-from broker.queues import Group, Queue
+from broker.queues.queue import Group, Queue
 from broker.retained import Retained, position_of
 from broker.session import (
     Holder,

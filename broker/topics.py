@@ -14,11 +14,11 @@ from typing import Any, Final, Protocol
 from broker.committed import Committed
 from broker.core import SYSTEM_FLAG_STATE, Core
 from broker.errors import Reason, Refused
-from broker.gates import Gate, publish_gated
 from broker.journal import STATE_TOPIC, Op, Touched
 from broker.names import encode_name, is_hashed
 from broker.port import APPENDED, FLUSHED, Durability, Position, RunMeta, TopicInfo, Words
-from broker.queues import Queue
+from broker.queues.gates import Gate, publish_gated
+from broker.queues.queue import Queue
 from broker.records import constant_properties
 from broker.retained import Retained
 from broker.routing import CachedRoute, Router

@@ -19,10 +19,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from broker.core import Core
-from broker.delay import Delays
+from broker.later.delay import Delays
 from broker.port import Position, Publishing, QueueConsumer, Settlement
-from broker.priorities import Levels
-from broker.queues import Group, Queue
+from broker.queues.priorities import Levels
+from broker.queues.queue import Group, Queue
 from broker.topics import Topics, TopicTemplate
 from core_log.atomic import part_of
 from core_log.commit_log import Span

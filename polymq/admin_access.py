@@ -19,7 +19,7 @@ from typing import Final
 
 from aiohttp import web
 
-from broker.admission import Admission
+from broker.access.admission import Admission
 from broker.errors import Reason, Refused
 from broker.port import REST, BrokerPort, Words
 

@@ -16,13 +16,20 @@ from typing import Any, Final
 
 from aiohttp import web
 
-from broker import audit, quotas
+from broker.access import audit, quotas
+from broker.access.passwords import SALT_BYTES
+from broker.access.permissions import (
+    Action,
+    BadPattern,
+    Effect,
+    Rule,
+    format_pattern,
+    parse_pattern,
+)
+from broker.access.users import User
 from broker.engine import Engine
 from broker.errors import Reason, Refused
-from broker.passwords import SALT_BYTES
-from broker.permissions import Action, BadPattern, Effect, Rule, format_pattern, parse_pattern
 from broker.port import Position
-from broker.users import User
 from polymq.admin_access import CALLER
 
 COUNT_MAX: Final = 2**53

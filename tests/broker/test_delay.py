@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from broker.delayed import LEVEL_SECONDS
+from broker.later.delayed import LEVEL_SECONDS
 from broker.port import Durability, Position, Publishing, Reason, Refused
 from core_log.errors import StorageFull
 from tests.harness.broker import START_MS, Broker, SpyConsumer, batch_of

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from broker import passwords
+from broker.access import passwords
+from broker.access.users import Users
 from broker.port import Reason, Refused
-from broker.users import Users
 from tests.harness.broker import Broker
 from tests.harness.people import PASSWORD, add_user, allow, hash_of, login
 

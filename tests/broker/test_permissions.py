@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.permissions import (
+from broker.access.permissions import (
     ADMIN_RULES,
     CLIENT_ID,
     USER,

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from broker.permitted import Permitted
+from broker.access.permitted import Permitted
+from broker.access.quotas import Pace, Quotas, TokenBucket
 from broker.port import ONE_WORD, REST, BrokerPort, Publishing, Reason, Refused, Session
-from broker.quotas import Pace, Quotas, TokenBucket
 from tests.harness.broker import Broker, SpyConsumer, SpyLink, batch_of
 from tests.harness.people import (
     add_user,

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from broker.deaths import history_of
 from broker.errors import Refused
 from broker.port import Delivery, QueueConsumer
+from broker.queues.deaths import history_of
 from tests.broker.queue_bench import (
     OWNER,
     MessagesConsumer,

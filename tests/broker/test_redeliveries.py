@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.deaths import history_of
 from broker.journal import Op
 from broker.port import Delivery, Position
-from broker.redeliveries import Redeliveries
+from broker.queues.deaths import history_of
+from broker.queues.redeliveries import Redeliveries
 from tests.broker.queue_bench import (
     OWNER,
     MessagesConsumer,

@@ -7,7 +7,7 @@ import struct
 
 import pytest
 
-from broker.wheel import WIDTHS_MS, Wheel
+from broker.later.wheel import WIDTHS_MS, Wheel
 
 NOW = 1_700_000_000_000
 YEAR_MS = 366 * 86_400_000

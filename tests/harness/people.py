@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from functools import cache
 
-from broker.passwords import make_hash
-from broker.permissions import Action, Effect, Rule, parse_pattern
+from broker.access.passwords import make_hash
+from broker.access.permissions import Action, Effect, Rule, parse_pattern
 from broker.port import BrokerPort, Refused, Template
 from tests.harness.broker import Broker
 

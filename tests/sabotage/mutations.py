@@ -62,8 +62,8 @@ TARGETS: Final = (  # what is about the file comes first: one test that notices 
     Target("core_log/flusher.py", ("tests/core_log/test_flusher.py", *CORE_LOG), CRASH),
     Target("core_log/segments.py", ("tests/core_log/test_log_deletion.py", *CORE_LOG), CRASH),
     Target("core_log/commit_log.py", ("tests/core_log/test_commit_log.py", *CORE_LOG), CRASH),
-    Target("broker/queues.py", ("tests/broker/test_engine_queues.py", *BROKER)),
-    Target("broker/cursor.py", ("tests/broker/test_cursor.py", *BROKER)),
+    Target("broker/queues/queue.py", ("tests/broker/test_engine_queues.py", *BROKER)),
+    Target("broker/queues/cursor.py", ("tests/broker/test_cursor.py", *BROKER)),
     Target(
         "broker/engine.py",
         ("tests/broker/test_engine_sessions.py", *BROKER),

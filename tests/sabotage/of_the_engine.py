@@ -97,7 +97,7 @@ CURSORS = (
     Sabotage(
         name="requeue-loses-the-flag",
         why="a consumer can not tell that it may have seen a message before",
-        path="broker/cursor.py",
+        path="broker/queues/cursor.py",
         old="            return self.floor + at, count, True\n",
         new="            return self.floor + at, count, False\n",
         tests=(CURSOR,),
@@ -105,7 +105,7 @@ CURSORS = (
     Sabotage(
         name="restart-keeps-what-was-out",
         why="what a connection held when the broker stopped is never delivered again",
-        path="broker/cursor.py",
+        path="broker/queues/cursor.py",
         old="        states = bytearray(self._states.translate(_OUTSTANDING_TO_REQUEUED))\n",
         new="        states = bytearray(self._states)\n",
         tests=(CURSOR,),
@@ -113,7 +113,7 @@ CURSORS = (
     Sabotage(
         name="floor-past-an-outstanding-message",
         why="a message that nobody has acked is never delivered again",
-        path="broker/cursor.py",
+        path="broker/queues/cursor.py",
         old="        end = states.find(OUTSTANDING)\n",
         new="        end = -1\n",
         tests=(CURSOR,),
@@ -121,7 +121,7 @@ CURSORS = (
     Sabotage(
         name="floor-past-a-requeued-message",
         why="a message that was given back is never delivered again",
-        path="broker/cursor.py",
+        path="broker/queues/cursor.py",
         old="            if 0 <= requeued < end:\n",
         new="            if 0 > requeued > end:\n",
         tests=(CURSOR,),
@@ -129,7 +129,7 @@ CURSORS = (
     Sabotage(
         name="purge-takes-what-is-out",
         why="a message that a consumer holds can not be given back any more",
-        path="broker/cursor.py",
+        path="broker/queues/cursor.py",
         old="            self.settle(self.next, end - self.next)\n",
         new="            self.settle(self.floor, end - self.floor)\n",
         tests=(CURSOR,),
@@ -137,7 +137,7 @@ CURSORS = (
     Sabotage(
         name="more-than-its-credit",
         why="a consumer with a prefetch of one gets two",
-        path="broker/queues.py",
+        path="broker/queues/queue.py",
         old="                return holds[at], min(credit, share)\n",
         new="                return holds[at], share\n",
         tests=(QUEUES,),
@@ -280,7 +280,7 @@ RULES = (
     Sabotage(
         name="delayed-message-early",
         why="a reminder comes before its time",
-        path="broker/wheel.py",
+        path="broker/later/wheel.py",
         old="        while heap and heap[0] <= now_ms and len(offsets) < count_max:\n",
         new="        while heap and heap[0] <= now_ms + 50 and len(offsets) < count_max:\n",
         tests=("tests/broker/test_wheel.py",),
@@ -288,7 +288,7 @@ RULES = (
     Sabotage(
         name="delayed-message-twice",
         why="a release that a crash cut off is done again",
-        path="broker/kept.py",
+        path="broker/later/kept.py",
         old="            settled = cursor.settled_flags(offset, len(entries) // ENTRY_SIZE)\n",
         new="            settled = bytes(len(entries) // ENTRY_SIZE)\n",
         tests=("tests/broker/test_delay.py",),
@@ -296,7 +296,7 @@ RULES = (
     Sabotage(
         name="expired-message-delivered",
         why="a consumer acts on what is not true any more",
-        path="broker/expiry.py",
+        path="broker/queues/expiry.py",
         old="            if not gone:\n",
         new="            if True:\n",
         tests=("tests/broker/test_expiry.py",),

@@ -12,7 +12,7 @@ OF_THE_USERS = (
     Sabotage(
         name="allow-wins-over-deny",
         why="a rule that takes something away takes nothing away",
-        path="broker/permissions.py",
+        path="broker/access/permissions.py",
         old="""                return Decision(False, rule)
         for pattern, rule in self._allows.get(action, ()):
             if any(matches(pattern, view) for view in seen):
@@ -26,7 +26,7 @@ OF_THE_USERS = (
     Sabotage(
         name="filter-need-only-overlap",
         why="whoever may read one place of a filter reads all of it",
-        path="broker/permissions.py",
+        path="broker/access/permissions.py",
         old="            if any(covers(pattern, view) for view in seen):\n",
         new="            if any(overlaps(pattern, view) for view in seen):\n",
         tests=_RULES,
@@ -34,7 +34,7 @@ OF_THE_USERS = (
     Sabotage(
         name="client-id-as-wildcard",
         why="a client whose id is our own sign for a wildcard may do what is every other client's",
-        path="broker/permissions.py",
+        path="broker/access/permissions.py",
         old="    return bool(name) and not any(\n",
         new="    return bool(name) or not any(\n",
         tests=_RULES,
@@ -42,7 +42,7 @@ OF_THE_USERS = (
     Sabotage(
         name="denied-name-dodged",
         why="a client whose id is no word is denied nothing",
-        path="broker/permissions.py",
+        path="broker/access/permissions.py",
         old="            pattern = _resolved(rule.pattern, names, None if allow else ONE_WORD)\n",
         new="            pattern = _resolved(rule.pattern, names, None)\n",
         tests=_RULES,
@@ -50,7 +50,7 @@ OF_THE_USERS = (
     Sabotage(
         name="topic-with-dots-read-one-way",
         why="what is denied for orders.eu is allowed for the exchange of that name",
-        path="broker/permissions.py",
+        path="broker/access/permissions.py",
         old='    if "." in words[0]:\n',
         new="    if False:\n",
         tests=_RULES,
@@ -58,7 +58,7 @@ OF_THE_USERS = (
     Sabotage(
         name="system-topics-open",
         why="an admin, or who takes its place, writes the broker's own state",
-        path="broker/permissions.py",
+        path="broker/access/permissions.py",
         old="    if topic.startswith(SYSTEM_PREFIXES):\n        return True\n",
         new="",
         tests=_RULES,
@@ -66,7 +66,7 @@ OF_THE_USERS = (
     Sabotage(
         name="nul-in-a-password",
         why="a password with a NUL behind it is as good as the password",
-        path="broker/passwords.py",
+        path="broker/access/passwords.py",
         old='        return same and cut == password and b"\\x00" not in password\n',
         new="        return same and cut == password\n",
         tests=_LOGINS,
@@ -74,7 +74,7 @@ OF_THE_USERS = (
     Sabotage(
         name="unknown-user-costs-nothing",
         why="how long an answer takes tells which users there are",
-        path="broker/logins.py",
+        path="broker/access/logins.py",
         old="        stored = passwords.UNKNOWN if found is None else found.password_hash\n",
         new='        stored = "" if found is None else found.password_hash\n',
         tests=_LOGINS,
@@ -82,7 +82,7 @@ OF_THE_USERS = (
     Sabotage(
         name="cache-outlives-the-password",
         why="a password that was changed is good for another minute",
-        path="broker/logins.py",
+        path="broker/access/logins.py",
         old=" and found.password_hash == known.password_hash:\n",
         new=":\n",
         tests=_LOGINS,
@@ -90,7 +90,7 @@ OF_THE_USERS = (
     Sabotage(
         name="disabled-user-let-in",
         why="who was shut out comes in with its password",
-        path="broker/logins.py",
+        path="broker/access/logins.py",
         old="        if right and found is not None and found.password_hash == stored and "
         "not found.disabled:\n",
         new="        if right and found is not None and found.password_hash == stored:\n",
@@ -99,7 +99,7 @@ OF_THE_USERS = (
     Sabotage(
         name="guesses-under-way-uncounted",
         why="a thousand guesses at the same time are one",
-        path="broker/logins.py",
+        path="broker/access/logins.py",
         old="        if recent + self._trying.get(pair, 0) < self._limits.login_failures_max:\n",
         new="        if recent < self._limits.login_failures_max:\n",
         tests=_LOGINS,
@@ -107,7 +107,7 @@ OF_THE_USERS = (
     Sabotage(
         name="rules-survive-their-user",
         why="who gets the name later gets the rights as well",
-        path="broker/users.py",
+        path="broker/access/users.py",
         old="        for key in self._by_subject.pop(name, {}):\n",
         new="        for key in {}:\n",
         tests=_LOGINS,
@@ -115,7 +115,7 @@ OF_THE_USERS = (
     Sabotage(
         name="stale-template",
         why="who lost a right goes on publishing for as long as its connection lasts",
-        path="broker/permitted.py",
+        path="broker/access/permitted.py",
         old="        return self.version == self._users.version and self.inner.valid\n",
         new="        return self.inner.valid\n",
         tests=_PERMITTED,
@@ -123,7 +123,7 @@ OF_THE_USERS = (
     Sabotage(
         name="stale-template-published",
         why="a publish in the middle of a change goes through",
-        path="broker/permitted.py",
+        path="broker/access/permitted.py",
         old="        if template.version != self._users.version:\n            self._check(",
         new="        if False:\n            self._check(",
         tests=_PERMITTED,
@@ -131,7 +131,7 @@ OF_THE_USERS = (
     Sabotage(
         name="consumer-outlives-its-right",
         why="messages go on to who may not have them any more",
-        path="broker/admission.py",
+        path="broker/access/admission.py",
         old="        self._engine.readers.check(",
         new="        (lambda _: None)(",
         tests=_PERMITTED,
@@ -139,7 +139,7 @@ OF_THE_USERS = (
     Sabotage(
         name="session-outlives-its-right",
         why="a connected subscriber goes on reading what was denied to it",
-        path="broker/admission.py",
+        path="broker/access/admission.py",
         old="        if lost and session.link is not None:\n",
         new="        if not lost and session.link is None:\n",
         tests=_PERMITTED,
@@ -147,7 +147,7 @@ OF_THE_USERS = (
     Sabotage(
         name="resumed-session-unchecked",
         why="a subscription from before the change delivers as soon as its client is back",
-        path="broker/permitted.py",
+        path="broker/access/permitted.py",
         old=" in [words for words in session.subscriptions if not self.may_read(words)]:\n",
         new=" in []:\n",
         tests=_PERMITTED,
@@ -163,7 +163,7 @@ OF_THE_USERS = (
     Sabotage(
         name="queue-read-by-its-name",
         why="who may read a queue's name reads what somebody bound to it",
-        path="broker/permitted.py",
+        path="broker/access/permitted.py",
         old="        for words in collected:\n            self._check_filter(words)\n",
         new="",
         tests=_PERMITTED,
@@ -171,7 +171,7 @@ OF_THE_USERS = (
     Sabotage(
         name="topic-made-without-the-right",
         why="a publisher fills the broker with topics",
-        path="broker/permitted.py",
+        path="broker/access/permitted.py",
         old="        if not self._is_made(topic):\n            self._check(Action.CREATE, words)\n",
         new="",
         tests=_PERMITTED,
@@ -179,7 +179,7 @@ OF_THE_USERS = (
     Sabotage(
         name="door-stays-open",
         why="who came in before the first user stays in, without a check",
-        path="broker/admission.py",
+        path="broker/access/admission.py",
         old="            if principal is None and not self.is_open:\n",
         new="            if False:\n",
         tests=_LOGINS,

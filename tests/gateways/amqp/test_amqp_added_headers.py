@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import struct
 
-from broker.deaths import Death
 from broker.port import History
+from broker.queues.deaths import Death
 from gateways.amqp.added_headers import death_headers, with_headers
 from gateways.amqp.tables import decode_sized_table, encode_sized_table
 

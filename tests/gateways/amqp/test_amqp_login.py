@@ -9,8 +9,8 @@ from typing import Any, cast
 
 import pytest
 
+from broker.access.quotas import Quotas
 from broker.port import BrokerPort
-from broker.quotas import Quotas
 from gateways.amqp import spec
 from tests.gateways.amqp import amqp_wire as wire
 from tests.gateways.amqp.amqp_core_driver import HEADER, OPEN, TUNE_OK, channel_open

@@ -21,17 +21,17 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from broker.committed import Committed
-from broker.cursor import Cursor
-from broker.gates import Gate
 from broker.port import Consumer, Delivery
+from broker.queues.cursor import Cursor
+from broker.queues.gates import Gate
+from broker.queues.redeliveries import Redeliveries
 from broker.reading import Reading
-from broker.redeliveries import Redeliveries
 from core_log.commit_log import Span
 from core_log.queue_index import Index, MemoryIndex
 
 if TYPE_CHECKING:
-    from broker.lengths import Lengths
-    from broker.priorities import Levels
+    from broker.queues.lengths import Lengths
+    from broker.queues.priorities import Levels
 
 
 class Queue:

@@ -22,9 +22,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from broker.core import Core
-from broker.heads import LOOK_COUNT, Head, sizes_of
-from broker.queue_settings import DROP_HEAD, QueueSettings
-from broker.queues import Group
+from broker.queues.heads import LOOK_COUNT, Head, sizes_of
+from broker.queues.queue import Group
+from broker.queues.settings import DROP_HEAD, QueueSettings
 from core_log.kernels.batch import BODY_SIZE, COLUMNS, EXTRA_SIZE, Batch
 
 RECORD_OVERHEAD_BYTES = 150

@@ -21,14 +21,14 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
-from broker import audit
+from broker.access import audit
+from broker.access.logins import WRONG, Answer, Logins
+from broker.access.permissions import ADMIN_RULES, ANONYMOUS, RuleSet
+from broker.access.permitted import Permitted
+from broker.access.quotas import DEFAULT, Pace, Quotas
+from broker.access.users import Change, Users
 from broker.errors import Reason, Refused
-from broker.logins import WRONG, Answer, Logins
-from broker.permissions import ADMIN_RULES, ANONYMOUS, RuleSet
-from broker.permitted import Permitted
 from broker.port import BrokerPort
-from broker.quotas import DEFAULT, Pace, Quotas
-from broker.users import Change, Users
 
 if TYPE_CHECKING:
     from broker.engine import Engine

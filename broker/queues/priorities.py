@@ -27,9 +27,9 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 from broker.core import Core
-from broker.cursor import Cursor
 from broker.port import Consumer, Delivery
-from broker.queues import Group, Hold, Queue
+from broker.queues.cursor import Cursor
+from broker.queues.queue import Group, Hold, Queue
 
 OFFSET_BITS: Final = 48
 """An offset has at most so many (`core_log.kernels.layout.OFFSET_MAX`)."""

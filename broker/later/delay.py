@@ -31,16 +31,16 @@ from functools import partial
 from typing import Any
 
 from broker.core import SYSTEM_FLAG_STATE, Core
-from broker.cursor import Cursor
-from broker.delayed import DELAY_TOPIC, Delayed, delayed_record, take_apart
 from broker.errors import Reason, Refused
-from broker.kept import Kept
+from broker.later.delayed import DELAY_TOPIC, Delayed, delayed_record, take_apart
+from broker.later.kept import Kept
+from broker.later.wheel import Taken
 from broker.moves import Moves, Row, settling_batch
 from broker.port import Position
-from broker.queues import Group
+from broker.queues.cursor import Cursor
+from broker.queues.queue import Group
 from broker.timers import Timer
 from broker.topics import Topics, TopicTemplate
-from broker.wheel import Taken
 from core_log.commit_log import Span
 from core_log.errors import StoreError
 from core_log.kernels.batch import (

@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from broker import audit
+from broker.access import audit
+from broker.access.permissions import Action, Decision, RuleSet, format_pattern
+from broker.access.quotas import Pace
 from broker.errors import Reason, Refused
-from broker.permissions import Action, Decision, RuleSet, format_pattern
 from broker.port import Words
-from broker.quotas import Pace
 
 if TYPE_CHECKING:
-    from broker.admission import Admission
+    from broker.access.admission import Admission
 
 TOLD_MAX: Final = 32
 """Places of one client whose refusal is logged, until its rights change: one that asks for ever

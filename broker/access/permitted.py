@@ -23,11 +23,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from broker import audit
+from broker.access import audit
+from broker.access.permissions import Action, format_pattern
+from broker.access.readers import Reader
+from broker.access.rights import Rights
 from broker.entities import binding_words, place_of
 from broker.errors import Reason, Refused, StorageFailed
 from broker.names import ROOT_EXCHANGE
-from broker.permissions import Action, format_pattern
 from broker.port import (
     REST,
     BrokerPort,
@@ -47,15 +49,13 @@ from broker.port import (
     TopicInfo,
     Words,
 )
-from broker.readers import Reader
-from broker.rights import Rights
 from broker.routing import words_of
 from broker.session import MqttSession
 from broker.transaction_port import HalfMessage, Prepared
 from core_log.kernels.batch import Batch
 
 if TYPE_CHECKING:
-    from broker.admission import Admission
+    from broker.access.admission import Admission
     from broker.engine import Engine
 
 SERVER_NAMED: Final = "amq.gen-"

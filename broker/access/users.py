@@ -18,11 +18,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from broker import quotas
-from broker.core import Core
-from broker.errors import Reason, Refused
-from broker.journal import Op, Touched
-from broker.permissions import (
+from broker.access import quotas
+from broker.access.permissions import (
     ADMIN_ROLE,
     ADMIN_RULES,
     ANONYMOUS,
@@ -32,8 +29,11 @@ from broker.permissions import (
     RuleSet,
     format_pattern,
 )
+from broker.access.quotas import Quotas
+from broker.core import Core
+from broker.errors import Reason, Refused
+from broker.journal import Op, Touched
 from broker.port import Position, Words
-from broker.quotas import Quotas
 
 NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
 ROLE_PREFIX: Final = "role:"

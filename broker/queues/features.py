@@ -12,16 +12,16 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from broker.core import Core
-from broker.cursor import Cursor
-from broker.dead_letters import DeadLetters
 from broker.entities import NamedQueue
 from broker.journal import Op, Touched
-from broker.leases import Lease
 from broker.port import Position
-from broker.priorities import Levels
-from broker.queue_rules import QueueRules
-from broker.queue_settings import DROP_HEAD, PLAIN, settings_of
-from broker.queues import Group, Queue
+from broker.queues.cursor import Cursor
+from broker.queues.dead_letters import DeadLetters
+from broker.queues.leases import Lease
+from broker.queues.priorities import Levels
+from broker.queues.queue import Group, Queue
+from broker.queues.rules import QueueRules
+from broker.queues.settings import DROP_HEAD, PLAIN, settings_of
 from core_log.kernels.layout import PRIVATE_ENTRY_SIZE
 
 

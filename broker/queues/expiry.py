@@ -23,8 +23,8 @@ from collections.abc import Callable
 from typing import Final
 
 from broker.core import Core
-from broker.heads import LOOK_COUNT, Head
-from broker.queues import Group
+from broker.queues.heads import LOOK_COUNT, Head
+from broker.queues.queue import Group
 from broker.timers import Timer
 from core_log.kernels import expired
 

@@ -25,14 +25,14 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from broker.core import Core
-from broker.deaths import DEATH_PROPERTY, Cause, Death, History, history_of
 from broker.errors import Reason, Refused
-from broker.life import LIFE_PROPERTY, life_property
 from broker.moves import Moves
 from broker.names import EXCHANGE_PROPERTY, exchange_and_key
 from broker.port import RunMeta
-from broker.queue_settings import QueueSettings
-from broker.queues import Group, Queue
+from broker.queues.deaths import DEATH_PROPERTY, Cause, Death, History, history_of
+from broker.queues.life import LIFE_PROPERTY, life_property
+from broker.queues.queue import Group, Queue
+from broker.queues.settings import QueueSettings
 from broker.topics import RETAIN_PROPERTY, TopicRoute, Topics, TopicTemplate
 from core_log.kernels.batch import Batch
 

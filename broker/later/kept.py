@@ -20,14 +20,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from broker.core import Core
-from broker.cursor import Cursor
-from broker.delayed import delayed_record, take_apart
 from broker.journal import Op, Touched
+from broker.later.delayed import delayed_record, take_apart
+from broker.later.wheel import OFFSET_BITS, Taken, Wheel
 from broker.names import decode_name, is_hashed
-from broker.queues import Group
+from broker.queues.cursor import Cursor
+from broker.queues.queue import Group
 from broker.records import PREFIX_PROPERTY, TAGS, parse_properties
 from broker.topics import RETAIN_PROPERTY, Topics, TopicTemplate
-from broker.wheel import OFFSET_BITS, Taken, Wheel
 from core_log.commit_log import Span
 from core_log.errors import StoreError
 from core_log.kernels.batch import Batch

@@ -9,13 +9,13 @@ messages back or rejects them. How each rule works is in a file of its own.
 from __future__ import annotations
 
 from broker.committed import Committed
-from broker.dead_letters import DeadLetters, Undertaker
-from broker.deaths import Cause
-from broker.expiry import Expiry
-from broker.lengths import Lengths
-from broker.queue_settings import REJECT_PUBLISH_DLX, QueueSettings
-from broker.queues import Group
-from broker.redeliveries import Redeliveries
+from broker.queues.dead_letters import DeadLetters, Undertaker
+from broker.queues.deaths import Cause
+from broker.queues.expiry import Expiry
+from broker.queues.lengths import Lengths
+from broker.queues.queue import Group
+from broker.queues.redeliveries import Redeliveries
+from broker.queues.settings import REJECT_PUBLISH_DLX, QueueSettings
 from broker.topics import TopicTemplate
 from core_log.kernels.batch import Batch
 

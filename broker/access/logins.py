@@ -23,11 +23,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final, Protocol
 
-from broker import audit, passwords
+from broker.access import audit, passwords
+from broker.access.users import Users
 from broker.core import Scheduler
 from broker.errors import Reason, Refused
 from broker.limits import Limits
-from broker.users import Users
 
 Answer = Callable[[str | Refused], None]
 """Told once: the principal, or why there is none."""

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Final
 
 from broker.core import Core
-from broker.queues import Group
+from broker.queues.queue import Group
 from core_log.kernels.layout import PRIVATE_ENTRY_SIZE
 
 LOOK_COUNT: Final = 256

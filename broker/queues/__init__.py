@@ -1,0 +1,1 @@
+"""Queues, what they can do beyond first in, first out, and who reads them how far."""
