@@ -26,7 +26,7 @@ MISTAKES_OF_OURS = {"ImportError", "SyntaxError", "NameError", "AttributeError",
 """Errors that say that the sabotage is no code: any test would notice."""
 RUNNING: set[subprocess.Popen[str]] = set()
 """What has to be killed when the command is interrupted."""
-VIOLATION = re.compile(r"^seed \d+, state \d+ .*", re.MULTILINE)
+VIOLATION = re.compile(r"^seed \d+, \w+ \d+ .*", re.MULTILINE)
 
 
 class Verdict(Enum):

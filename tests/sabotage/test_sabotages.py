@@ -70,6 +70,7 @@ def test_only_a_complaint_of_a_test_counts(
     ("output", "verdict"),
     [
         ("1 violations\nseed 7, state 3 (kill): AssertionError: lost", Verdict.CAUGHT),
+        ("1 violations\nseed 7, flip 3 (packs): Violation: message 0", Verdict.CAUGHT),
         ("1 violations\nseed 7, state 3 (kill): NameError: x", Verdict.BROKEN),
         ("Traceback ...\nNameError: x", Verdict.BROKEN),
     ],
