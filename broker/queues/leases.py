@@ -17,7 +17,7 @@ class Lease:
     """The lease of one queue.
 
     Args:
-        seconds_ms: how long the queue may be unused, in milliseconds.
+        duration_ms: how long the queue may be unused, in milliseconds.
         in_use: whether it has a consumer now.
         end: deletes the queue; may raise Refused, then it is tried again.
     """
