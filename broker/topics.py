@@ -552,7 +552,7 @@ class Topics:
         template.queue.append(spans)
         if template.private:
             meta = template.meta
-            entries = [widen(span.entries, now, meta.priority, 0, meta.ttl_code) for span in spans]
+            entries = [widen(span.entries, now, meta.priority, meta.ttl_code) for span in spans]
             for queue in template.private:
                 queue.append_private(entries)
         position = Position(self.core.log.appended)

@@ -33,7 +33,7 @@ CHECKPOINT_SIZE: Final = 4096
 
 _FIELDS: Final = struct.Struct(">qqqqq4sIqqq")
 _MAGIC: Final = b"PMQC"
-_VERSION: Final = 2
+_VERSION: Final = 3
 """Version 1 had no packs. Its indexes are made again from the log."""
 
 

@@ -236,7 +236,9 @@ class QueueIndex:
         for _ in range(READ_ATTEMPTS_MAX):
             extents = self.extents
             try:
-                return self._read(extents, first, count)
+                entries = self._read(extents, first, count)
+                self._check(first, entries)
+                return entries
             except FileNotFoundError as error:
                 if self.extents is extents:
                     text = f"reading queue {self.number}: {describe(error)}"
@@ -245,6 +247,19 @@ class QueueIndex:
                 text = f"reading queue {self.number}: {describe(error)}"
                 raise StorageFailed(text) from error
         raise StorageFailed(f"reading queue {self.number}: its entries are moved all the time")
+
+    def _check(self, first: int, entries: bytes) -> None:
+        """Raise StorageFailed if an entry from the disk is not as it was written. An own entry has
+        no check: all that is done with it begins with the record that it names."""
+        if self.entry_size != PRIVATE_ENTRY_SIZE:
+            return
+        wrong = kernels.find_damaged(entries)
+        if wrong >= 0:
+            raise StorageFailed(
+                f"the index entry of message {first + wrong} of queue {self.number} is damaged:"
+                " remove the file `checkpoint` from the store while the server is stopped, and all"
+                " indexes are made again from the log"
+            )
 
     def _read(self, extents: Extents, first: int, count: int) -> bytes:
         """`read_cold` with the extents of one moment. Raises OSError, StorageFailed."""

@@ -43,6 +43,7 @@ java_hash = chosen.java_hash
 next_run = chosen.next_run
 plan_read = chosen.plan_read
 run_size = chosen.run_size
+find_damaged = chosen.find_damaged
 widen = chosen.widen
 
 # Walking over records in memory.

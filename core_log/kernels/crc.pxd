@@ -159,3 +159,10 @@ cdef extern from *:
     int crc_folds "polymq_crc_folds"
     void crc_prepare "polymq_crc_prepare"(int may_fold) nogil
     uint32_t crc_update "polymq_crc"(uint32_t value, const uint8_t *at, size_t size) nogil
+
+
+cdef inline uint8_t entry_check(const uint8_t *entry) noexcept nogil:
+    """The check of a private index entry, from its first 31 bytes (see layout.py)."""
+    cdef uint32_t value = crc_update(0, entry, 31)
+    value ^= value >> 16
+    return <uint8_t>(value ^ value >> 8)

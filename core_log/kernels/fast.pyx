@@ -15,7 +15,7 @@ from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_GET_SIZE
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcmp, memcpy
 
-from core_log.kernels.crc cimport crc_folds, crc_prepare, crc_update
+from core_log.kernels.crc cimport crc_folds, crc_prepare, crc_update, entry_check
 from core_log.kernels.numbers cimport get32, get64, put16, put32, put64
 
 from core_log.kernels import batch as _batch
@@ -465,28 +465,26 @@ def append_run(bytearray memory, Py_ssize_t start, Py_ssize_t limit, int64_t pos
     return row - first, at, entries
 
 
-def widen(entries, store_ms=0, priority=0, flags=0, ttl_code=0):
+def widen(entries, store_ms=0, priority=0, ttl_code=0):
     """See pure.py."""
     cdef Py_buffer view
-    cdef uint8_t tail[12]
+    cdef uint8_t life[11]
     cdef const uint8_t *source
     cdef uint8_t *out
     cdef bytes wide
     cdef Py_ssize_t index, count
     cdef int64_t stored
     if not (
-        0 <= store_ms <= OFFSET_MAX and 0 <= priority <= 255 and 0 <= flags <= 255
-        and 0 <= ttl_code <= TTL_CODE_MAX
+        0 <= store_ms <= OFFSET_MAX and 0 <= priority <= 255 and 0 <= ttl_code <= TTL_CODE_MAX
     ):
         if len(entries) % ENTRY_SIZE == 0:
-            raise ValueError("time, priority, flags or time to live do not fit an entry")
+            raise ValueError("time, priority or time to live do not fit an entry")
         raise ValueError("not whole entries")
     stored = store_ms
-    put16(tail, <uint32_t>(stored >> 32))
-    put32(tail + 2, <uint32_t>stored)
-    tail[6] = priority
-    tail[7] = flags
-    put32(tail + 8, ttl_code)
+    put16(life, <uint32_t>(stored >> 32))
+    put32(life + 2, <uint32_t>stored)
+    life[6] = priority
+    put32(life + 7, ttl_code)
     PyObject_GetBuffer(entries, &view, PyBUF_SIMPLE)
     try:
         if view.len % ENTRY_SIZE:
@@ -497,10 +495,30 @@ def widen(entries, store_ms=0, priority=0, flags=0, ttl_code=0):
         source = <const uint8_t *>view.buf
         for index in range(count):
             memcpy(out, source, ENTRY_SIZE)
-            memcpy(out + ENTRY_SIZE, tail, PRIVATE_ENTRY_SIZE - ENTRY_SIZE)
+            memcpy(out + ENTRY_SIZE, life, PRIVATE_ENTRY_SIZE - 1 - ENTRY_SIZE)
+            out[PRIVATE_ENTRY_SIZE - 1] = entry_check(out)
             source += ENTRY_SIZE
             out += PRIVATE_ENTRY_SIZE
         return wide
+    finally:
+        PyBuffer_Release(&view)
+
+
+def find_damaged(entries):
+    """See pure.py."""
+    cdef Py_buffer view
+    cdef const uint8_t *at
+    cdef Py_ssize_t index
+    PyObject_GetBuffer(entries, &view, PyBUF_SIMPLE)
+    try:
+        if view.len % PRIVATE_ENTRY_SIZE:
+            raise ValueError("not whole entries")
+        at = <const uint8_t *>view.buf
+        for index in range(view.len / PRIVATE_ENTRY_SIZE):
+            if at[PRIVATE_ENTRY_SIZE - 1] != entry_check(at):
+                return index
+            at += PRIVATE_ENTRY_SIZE
+        return -1
     finally:
         PyBuffer_Release(&view)
 
@@ -581,7 +599,7 @@ def expired(entries, now_ms, ttl_code):
             raise ValueError("not whole entries")
         at = <const uint8_t *>view.buf + ENTRY_SIZE
         for index in range(view.len / PRIVATE_ENTRY_SIZE):
-            code = get32(at + 8)
+            code = get32(at + 7)
             if limit and (code == 0 or limit < code):
                 code = limit
             ends = -1

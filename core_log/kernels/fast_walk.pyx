@@ -12,7 +12,7 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memchr, memcmp, memcpy, memset
 
-from core_log.kernels.crc cimport crc_prepare
+from core_log.kernels.crc cimport crc_prepare, entry_check
 from core_log.kernels.numbers cimport get32, get64, put16, put32, put64
 from core_log.kernels.record cimport (
     BATCH_SIZE, BATCH_START, BATCH_START_SIZE, BODY_AT, BODY_SIZE_AT, CONSTANT_SIZE,
@@ -90,8 +90,8 @@ cdef object tag_hash(const uint8_t *at, const uint8_t *end):
 
 cdef void fill_life(const uint8_t *at, int64_t size, const uint8_t *life,
                     uint8_t *entry) noexcept nogil:
-    """The second part of a private entry: the record's store time, and the `PMQ_X` that may stand
-    at `life`."""
+    """The second part of a private entry, without its check: the record's store time, and the
+    `PMQ_X` that may stand at `life`."""
     cdef uint64_t ttl_code = 0, priority = 0
     cdef uint64_t store_ms = <uint64_t>get64(at + STORE_MS_AT)
     if not (
@@ -106,8 +106,7 @@ cdef void fill_life(const uint8_t *at, int64_t size, const uint8_t *life,
     put16(entry + 20, <uint32_t>(store_ms >> 32 & 0xFFFF))
     put32(entry + 22, <uint32_t>store_ms)
     entry[26] = <uint8_t>priority
-    entry[27] = 0
-    put32(entry + 28, <uint32_t>ttl_code)
+    put32(entry + 27, <uint32_t>ttl_code)
 
 
 cdef bint fill_entry(const uint8_t *at, int64_t size, uint8_t *entry) except -1:
@@ -129,6 +128,7 @@ cdef bint fill_entry(const uint8_t *at, int64_t size, uint8_t *entry) except -1:
         put32(entry + 8, <uint32_t>entry_size)
         put64(entry + 12, tag)
         fill_life(at, size, digits + 2 * ENTRY_SIZE + 1, entry)
+        entry[31] = entry_check(entry)
         return True
     if at + size - properties >= CONSTANT_SIZE and (
         memcmp(properties, CONSTANT_START, CONSTANT_START_SIZE) == 0
@@ -139,6 +139,7 @@ cdef bint fill_entry(const uint8_t *at, int64_t size, uint8_t *entry) except -1:
     put64(entry, <uint64_t>get64(at + POSITION_AT))
     put32(entry + 8, <uint32_t>size)
     put64(entry + 12, <uint64_t><int64_t>tag_hash(properties, at + size))
+    entry[31] = entry_check(entry)
     return False
 
 

@@ -35,10 +35,13 @@ HOST_SIZE: Final = 8
 ENTRY_SIZE: Final = 20
 """An entry of a topic's own queue: position 8, size 4, tag hash 8 (RocketMQ's ConsumeQueue)."""
 PRIVATE_ENTRY_SIZE: Final = 32
-"""An entry of any other queue: the same, then the record's store time in ms 6, priority 1, flags 1
-(zero), time to live 4 (in ms and one more; 0: for ever). So what a queue asks of its messages (how
-old, how large, how long to live) is answered without the log, and also for settings that the
-queue got later: when a message expires depends on its own time to live and on the queue's."""
+"""An entry of any other queue: the same, then the record's store time in ms 6, priority 1, time to
+live 4 (in ms and one more; 0: for ever), check 1. So what a queue asks of its messages (how old,
+how large, how long to live) is answered without the log, and also for settings that the queue got
+later: when a message expires depends on its own time to live and on the queue's. Because it is
+answered without the log, the entry has a check of its own: the four bytes of the CRC-32 of what
+stands before it, combined by exclusive or. It differs for any one flipped bit, and an entry of
+zeros is not valid."""
 
 PROPERTY_CONSTANT: Final = b"PMQ_P"
 """First property of a record of the broker: 4 hex digits, the size of its constant properties."""

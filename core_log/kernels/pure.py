@@ -65,7 +65,7 @@ DIGITS: Final = [(b"%04d" % value)[::-1] for value in range(10_000)]
 """Four digits of a checksum, the least significant first."""
 LAST_DIGITS: Final = [(b"%02d" % value)[::-1] + b"\x02" for value in range(100)]
 """The two most significant digits, and the property's end."""
-LIFE: Final = struct.Struct(">HIBBI")  # the second part of a private entry
+LIFE: Final = struct.Struct(">HIBI")  # the second part of a private entry, without its check
 DISPATCH_START: Final = PROPERTY_DISPATCH + b"\x01"
 CRC_START: Final = PROPERTY_CRC + b"\x01"
 
@@ -339,27 +339,43 @@ def crc_property(value: int) -> bytes:
     return CRC_START + (b"%010d" % (value & 0x7FFF_FFFF))[::-1] + b"\x02"
 
 
-def widen(
-    entries: Memory, store_ms: int = 0, priority: int = 0, flags: int = 0, ttl_code: int = 0
-) -> bytes:
-    """20-byte entries as 32-byte entries, all with the same time, priority, flags and time to live.
+def widen(entries: Memory, store_ms: int = 0, priority: int = 0, ttl_code: int = 0) -> bytes:
+    """20-byte entries as 32-byte entries, all with the same time, priority and time to live.
 
     Raises:
         ValueError: not whole entries, or a number that does not fit its field.
     """
     if len(entries) % ENTRY_SIZE:
         raise ValueError("not whole entries")
-    if not (
-        0 <= store_ms <= OFFSET_MAX
-        and 0 <= priority <= 255
-        and 0 <= flags <= 255
-        and 0 <= ttl_code <= TTL_CODE_MAX
-    ):
-        raise ValueError("time, priority, flags or time to live do not fit an entry")
-    tail = LIFE.pack(store_ms >> 32, store_ms & 0xFFFF_FFFF, priority, flags, ttl_code)
+    if not (0 <= store_ms <= OFFSET_MAX and 0 <= priority <= 255 and 0 <= ttl_code <= TTL_CODE_MAX):
+        raise ValueError("time, priority or time to live do not fit an entry")
+    life = LIFE.pack(store_ms >> 32, store_ms & 0xFFFF_FFFF, priority, ttl_code)
     return b"".join(
-        bytes(entries[at : at + ENTRY_SIZE]) + tail for at in range(0, len(entries), ENTRY_SIZE)
+        with_check(bytes(entries[at : at + ENTRY_SIZE]) + life)
+        for at in range(0, len(entries), ENTRY_SIZE)
     )
+
+
+def with_check(entry: bytes) -> bytes:
+    """A private entry from its first 31 bytes."""
+    value = zlib.crc32(entry)
+    value ^= value >> 16
+    return entry + bytes(((value ^ value >> 8) & 0xFF,))
+
+
+def find_damaged(entries: Memory) -> int:
+    """The index of the first private entry whose check is wrong, or -1.
+
+    Raises:
+        ValueError: not whole private entries.
+    """
+    if len(entries) % PRIVATE_ENTRY_SIZE:
+        raise ValueError("not whole entries")
+    for at in range(0, len(entries), PRIVATE_ENTRY_SIZE):
+        entry = bytes(entries[at : at + PRIVATE_ENTRY_SIZE])
+        if with_check(entry[:-1]) != entry:
+            return at // PRIVATE_ENTRY_SIZE
+    return -1
 
 
 # --- index entries --------------------------------------------------------------------------
@@ -436,7 +452,7 @@ def expired(entries: Memory, now_ms: int, ttl_code: int) -> tuple[int, int, int]
     gone = live = 0
     due_ms = -1
     for at in range(ENTRY_SIZE, len(entries), PRIVATE_ENTRY_SIZE):
-        high, low, _priority, _flags, code = LIFE.unpack_from(entries, at)
+        high, low, _priority, code = LIFE.unpack_from(entries, at)
         if ttl_code and (code == 0 or ttl_code < code):
             code = ttl_code
         ends_ms = (high << 32 | low) + code - 1 if code else -1

@@ -57,6 +57,7 @@ from core_log.kernels.pure import (
     check_entries,
     crc_property,
     java_hash,
+    with_check,
 )
 
 OpenBatch = tuple[int, int, int]
@@ -222,16 +223,16 @@ def _entry_of(memory: Memory, at: int, size: int) -> tuple[bytes, bool]:
         digits = properties[len(OF_START) : of_end]
         if HEX.issuperset(digits):
             life = _life(memory, at, properties, of_end + 1)
-            return bytes.fromhex(digits.decode()) + life, True
+            return with_check(bytes.fromhex(digits.decode()) + life), True
     position = LONG.unpack_from(memory, at + RECORD_POSITION_AT)[0]
     life_at = PROPERTY_CONSTANT_SIZE if properties.startswith(CONSTANT_START) else len(properties)
     life = _life(memory, at, properties, life_at)
-    return ENTRY.pack(position, size, _tag_hash(properties)) + life, False
+    return with_check(ENTRY.pack(position, size, _tag_hash(properties)) + life), False
 
 
 def _life(memory: Memory, at: int, properties: bytes, life_at: int) -> bytes:
-    """The second part of the private entry: the record's store time, and the `PMQ_X` that may
-    stand at `life_at` of its properties."""
+    """The second part of the private entry, without its check: the record's store time, and the
+    `PMQ_X` that may stand at `life_at` of its properties."""
     store_ms = LONG.unpack_from(memory, at + RECORD_STORE_MS_AT)[0] & OFFSET_MAX
     ttl_code = priority = 0
     start = life_at + len(LIFE_START)
@@ -243,7 +244,7 @@ def _life(memory: Memory, at: int, properties: bytes, life_at: int) -> bytes:
         and HEX.issuperset(digits)
     ):
         ttl_code, priority = int(digits[:8], 16), int(digits[8:], 16)
-    return LIFE.pack(store_ms >> 32, store_ms & 0xFFFF_FFFF, priority, 0, ttl_code)
+    return LIFE.pack(store_ms >> 32, store_ms & 0xFFFF_FFFF, priority, ttl_code)
 
 
 def _has_topic(memory: Memory, properties: int, topic: bytes) -> bool:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import errno
 import struct
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from core_log.errors import CorruptRecord, StorageFailed, StorageFull
-from core_log.kernels import expired
+from core_log.kernels import expired, find_damaged
 from core_log.queue_index import MemoryIndex, QueueIndex, widen
 from core_log.settings import StoreSettings
 from tests.harness.files import NOTHING, FailingFiles, MemoryFiles
@@ -27,22 +28,32 @@ def entry(position: int, size: int = 100, tag: int = -7) -> bytes:
 
 
 def test_a_private_entry_says_how_old_a_message_is_and_how_long_it_lives() -> None:
-    wide = widen(
-        entry(5) + entry(9), store_ms=0x0102_0304_0506, priority=7, flags=0x81, ttl_code=0xA0B0C0D0
-    )
+    wide = widen(entry(5) + entry(9), store_ms=0x0102_0304_0506, priority=7, ttl_code=0xA0B0C0D0)
     assert len(wide) == 64
     for at, position in ((0, 5), (32, 9)):
         assert wide[at : at + 20] == entry(position)
-        assert wide[at + 20 : at + 32] == bytes((1, 2, 3, 4, 5, 6, 7, 0x81, 0xA0, 0xB0, 0xC0, 0xD0))
+        assert wide[at + 20 : at + 31] == bytes((1, 2, 3, 4, 5, 6, 7, 0xA0, 0xB0, 0xC0, 0xD0))
+
+
+def test_any_flipped_bit_of_a_private_entry_shows() -> None:
+    """What is said without a look at the log (how old, how large, how long to live) is checked."""
+    wide = widen(entry(5) + entry(9) + entry(12), store_ms=1_700_000_000_000, ttl_code=60_001)
+    assert find_damaged(wide) == -1
+    for bit in range(32 * 8):
+        damaged = bytearray(wide)
+        damaged[32 + bit // 8] ^= 1 << bit % 8
+        assert find_damaged(damaged) == 1
+    assert find_damaged(wide + bytes(32)) == 3
+    with pytest.raises(ValueError, match="not whole entries"):
+        find_damaged(wide[:-1])
 
 
 def test_widening_refuses_what_does_not_fit() -> None:
     for numbers in (
-        (1 << 48, 0, 0, 0),
-        (-1, 0, 0, 0),
-        (0, 256, 0, 0),
-        (0, 0, 256, 0),
-        (0, 0, 0, 1 << 32),
+        (1 << 48, 0, 0),
+        (-1, 0, 0),
+        (0, 256, 0),
+        (0, 0, 1 << 32),
     ):
         with pytest.raises(ValueError, match="do not fit an entry"):
             widen(entry(1), *numbers)
@@ -212,6 +223,28 @@ def test_an_idle_queue_holds_no_entries_in_memory() -> None:
     assert idle.read_cold(0, 1) == widen(span.entries)
     idle.append(widen(span.entries))
     assert idle.read_hot(1, 1) == widen(span.entries)
+
+
+def test_a_damaged_entry_in_a_file_of_its_own_is_not_served() -> None:
+    """The files of a large index have no checksum, so each entry is looked at when it is read."""
+    files = MemoryFiles()
+    settings = replace(TINY, index_packed_bytes_max=0, tail_bytes_max=0)
+    bench = Bench(files, settings=settings)
+    for first in range(0, 60, 30):
+        bench.publish(numbered(first, 30))
+        bench.flush()
+        bench.checkpoint()
+    queue = bench.private[0]
+    sound = queue.read_cold(0, 4)
+    assert find_damaged(sound) == -1
+    path = f"{QUEUES}/{queue.number}/{0:020d}"
+    handle = files.open(path)
+    at = 2 * 32 + 25  # the age of the third
+    files.pwritev(handle, (bytes((sound[at] ^ 4,)),), at)
+    files.close(handle)
+    assert queue.read_cold(0, 2) == sound[:64]
+    with pytest.raises(StorageFailed, match=f"message 2 of queue {queue.number} is damaged"):
+        queue.read_cold(0, 4)
 
 
 def test_a_checkpoint_that_failed_for_want_of_room_is_made_up_for_by_the_next() -> None:

@@ -306,14 +306,20 @@ def test_reads_are_planned_alike(
     st.binary(max_size=100),
     st.integers(-1, 1 << 49),
     st.integers(-1, 256),
-    st.integers(-1, 256),
     st.integers(-1, 1 << 33),
+    st.integers(0, 8 * 32 * 5),
 )
 def test_entries_are_widened_alike(
-    noise: bytes, store_ms: int, priority: int, flags: int, ttl_code: int
+    noise: bytes, store_ms: int, priority: int, ttl_code: int, flipped: int
 ) -> None:
     for entries in (noise, noise[: len(noise) // 20 * 20]):
-        same("widen", WRITING, entries, store_ms, priority, flags, ttl_code)
+        same("widen", WRITING, entries, store_ms, priority, ttl_code)
+        same("find_damaged", WRITING, entries)
+    wide = bytearray(pure.widen(entries, abs(store_ms) >> 2))
+    same("find_damaged", WRITING, wide)
+    if flipped < 8 * len(wide):
+        wide[flipped // 8] ^= 1 << flipped % 8
+        same("find_damaged", WRITING, wide)
 
 
 @given(
@@ -325,7 +331,7 @@ def test_entries_are_widened_alike(
 def test_entries_expire_alike(
     times: list[tuple[int, int]], now_ms: int, ttl_code: int, noise: bytes
 ) -> None:
-    entries = b"".join(pure.widen(bytes(20), stored, 0, 0, code) for stored, code in times)
+    entries = b"".join(pure.widen(bytes(20), stored, 0, code) for stored, code in times)
     same("expired", WRITING, entries, now_ms, ttl_code)
     same("expired", WRITING, entries + noise, now_ms, ttl_code)
     same("expired", WRITING, noise * 32, now_ms * 1000, ttl_code)

@@ -8,8 +8,9 @@ recovery's report says that it cut something; the folded state is the same.
 
     log          every record's bytes: checksum of the record
     packs        frames and blocks have checksums
-    own index    large indexes, RocketMQ's form without a checksum: position and size are held
-                 against the log when they are read; tag hash, time and time to live are not
+    own index    large indexes: a private entry has a check of its own; a topic's own one is
+                 RocketMQ's, without: position and size are held against the log when they are read,
+                 and nothing reads its tag hash from there
     checkpoint, epochs   checksum
     state.db     checksum of each row, and the sum of all
 """

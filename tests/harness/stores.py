@@ -102,7 +102,7 @@ class Bench:
         """Let the queues take what was appended."""
         for span in spans:
             self.own.append(span.entries)
-            life = (7, 0, 0x0102_0304) if self.template is LIVES else (0, 0, 0)
+            life = (7, 0x0102_0304) if self.template is LIVES else (0, 0)
             private = widen(span.entries, self.now_ms, *life)
             for queue in self.private:
                 queue.append(private)

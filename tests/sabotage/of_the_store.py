@@ -57,6 +57,14 @@ SYNCS = (
         tests=("tests/crash/test_found.py",),
     ),
     Sabotage(
+        name="index-entry-unchecked",
+        why="a flipped bit of an entry makes a message expire that should not",
+        path="core_log/queue_index.py",
+        old="        wrong = kernels.find_damaged(entries)\n",
+        new="        wrong = -1\n",
+        tests=("tests/core_log/test_queue_index.py",),
+    ),
+    Sabotage(
         name="small-file-not-synced-before-its-name",
         why="after a power cut the checkpoint is an empty file",
         path="core_log/checkpoint.py",
