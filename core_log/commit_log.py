@@ -112,6 +112,9 @@ class CommitLog:
         """End of what is in memory and visible to `read_hot`."""
         self.written = position
         """End of what the operating system has."""
+        self.keyed_end = position
+        """No record from here on has a key: what the key index need not look at. Of what was there
+        before nobody knows."""
         self._flushed = position
 
     @property
@@ -207,6 +210,8 @@ class CommitLog:
                 if count and count == last - first and end - start <= self._message_bytes_max:
                     chunk.used = end
                     self.appended = position + end - start
+                    if template.keyed:
+                        self.keyed_end = self.appended
                     return [Span(memory, start, end, position, entries)]
         total = self._measure(template, batch, first, last, len(targets), 0)
         self._check_ready(total)
@@ -217,6 +222,8 @@ class CommitLog:
             self._rewind(mark)
             raise
         self.appended = self._tail.last.end
+        if template.keyed:
+            self.keyed_end = self.appended
         return spans
 
     def append_record(
@@ -255,6 +262,7 @@ class CommitLog:
             self._rewind(mark)
             raise
         self.appended = self._tail.last.end
+        self.keyed_end = self.appended  # any of them may have a key
         return spans
 
     def _append_wide_run(
@@ -284,6 +292,8 @@ class CommitLog:
             self._rewind(mark)
             raise
         self.appended = self._tail.last.end
+        if template.keyed:
+            self.keyed_end = self.appended
         return spans
 
     def _write_atomic(self, pieces: Sequence[Piece], store_ms: int) -> list[Span]:

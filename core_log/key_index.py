@@ -90,17 +90,22 @@ class KeyIndex:
 
     # --- adding ---------------------------------------------------------------------------------
 
-    def catch_up(self, end: int) -> None:
-        """Add the keys of what was flushed up to `end`. Raises OSError: try again later."""
-        with self._lock:
-            self._catch_up(end)
+    def catch_up(self, end: int, keyed_end: int | None = None) -> None:
+        """Add the keys of what was flushed up to `end`. Raises OSError: try again later.
 
-    def _catch_up(self, end: int) -> None:
+        Args:
+            keyed_end: no record from here on has a key (`CommitLog.keyed_end`).
+        """
+        with self._lock:
+            self._catch_up(end, keyed_end)
+
+    def _catch_up(self, end: int, keyed_end: int | None = None) -> None:
         try:
             self._load(end)
             self._forget(self._reader.start)
-            for rows in self._rows(self._position, end):
-                self._add(rows)
+            if keyed_end is None or self._position < keyed_end:
+                for rows in self._rows(self._position, end):
+                    self._add(rows)
             self._position = max(self._position, end)
             self._save()
         except BaseException:

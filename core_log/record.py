@@ -53,6 +53,9 @@ __all__ = [
 TOPIC_SIZE_MAX: Final = 127
 """RocketMQ's V1 record keeps the topic's size in a signed byte."""
 
+KEY_NAMES: Final = (b"KEYS\x01", b"UNIQ_KEY\x01", b"PMQ_AMQP\x01")
+"""Properties whose values are keys; others may come with the extra property of a message."""
+
 HEADER: Final = struct.Struct(">IIIiiqqiq8sq8siqI")
 """The fields of fixed size that every record starts with."""
 assert HEADER.size == RECORD_BODY_AT
@@ -71,6 +74,7 @@ class RecordTemplate:
         extra_kind, extra_name: how each row's extra bytes become a property
             (`core_log.kernels.batch`).
         form: what the kernels take of all this, encoded once.
+        keyed: whether a record may have a key that the key index knows (`core_log.key_index`).
     """
 
     topic: bytes
@@ -86,6 +90,7 @@ class RecordTemplate:
     form: tuple[bytes, bytes, bytes, int, bytes, int] = field(
         init=False, repr=False, compare=False, default=(b"", b"", b"", 0, b"", 0)
     )
+    keyed: bool = field(init=False, repr=False, compare=False, default=True)
 
     def __post_init__(self) -> None:
         if not 0 < len(self.topic) <= TOPIC_SIZE_MAX:
@@ -105,6 +110,8 @@ class RecordTemplate:
             self.tag_hash,
         )
         object.__setattr__(self, "form", form)
+        keyed = self.extra_kind != EXTRA_NONE or any(name in self.properties for name in KEY_NAMES)
+        object.__setattr__(self, "keyed", keyed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

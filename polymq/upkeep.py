@@ -149,7 +149,11 @@ class Upkeep:
             self._saved = end
             self.saved_count += 1
             try:  # behind all else: nobody waits for it, and a search catches up by itself
-                await self._workers.run(lambda: self._store.keys.catch_up(save_indexes.position))
+                # Asked for now, it covers every record before the position.
+                keyed_end = self._store.log.keyed_end
+                await self._workers.run(
+                    lambda: self._store.keys.catch_up(save_indexes.position, keyed_end)
+                )
             except (StoreError, OSError) as error:
                 self._failed("key index", error)
 

@@ -223,6 +223,27 @@ def test_files_are_rocketmqs() -> None:
     assert found == list(reversed([(p, s) for s, p in enumerate(positions)]))
 
 
+def test_a_stretch_without_keys_is_not_read() -> None:
+    """What a broker of devices writes has no keys, and costs the index nothing."""
+    files = FailingFiles(MemoryFiles())
+    bench = KeyBench(files)
+    bench.put(["first"])
+    bench.flush()
+    bench.store.keys.catch_up(bench.store.log.flushed, bench.store.log.keyed_end)
+    for _ in range(50):
+        bench.put([])
+    bench.flush()
+    files.fail("pread", errno.EIO, count=None)
+    bench.store.keys.catch_up(bench.store.log.flushed, bench.store.log.keyed_end)
+    files.heal()
+    for put in ({"keys": ["second"]}, {"keys": [], "unique": "third"}, {"keys": [], "amqp": "4th"}):
+        bench.put(**put)  # type: ignore[arg-type]
+        bench.put([])
+        bench.flush()
+        bench.store.keys.catch_up(bench.store.log.flushed, bench.store.log.keyed_end)
+    bench.check()
+
+
 # --- whatever happens -------------------------------------------------------------------------
 
 
@@ -231,7 +252,7 @@ def test_files_are_rocketmqs() -> None:
     st.lists(
         st.one_of(
             st.tuples(st.just("put"), st.integers(0, 6)),
-            st.tuples(st.sampled_from(("flush", "index", "stop", "kill")), st.just(0)),
+            st.tuples(st.sampled_from(("plain", "flush", "index", "stop", "kill")), st.just(0)),
         ),
         max_size=40,
     )
@@ -244,10 +265,12 @@ def test_every_key_is_found_after_any_history(steps: list[tuple[str, int]]) -> N
         if kind == "put":
             bench.now_ms += 300
             bench.put([f"key-{value}", "all"][: 1 + value % 2], unique=f"u{len(bench.known)}")
+        elif kind == "plain":
+            bench.put([])
         elif kind == "flush":
             bench.flush()
         elif kind == "index":
-            bench.store.keys.catch_up(bench.store.log.flushed)
+            bench.store.keys.catch_up(bench.store.log.flushed, bench.store.log.keyed_end)
         else:
             bench.flush()
             known, now = bench.known, bench.now_ms

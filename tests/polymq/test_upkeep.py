@@ -47,6 +47,7 @@ class SpyEngine:
         self.dirty: set[tuple[str, str]] = {("topic", "t")}
         self.failure: StorageFailed | None = None
         self.appended = 100
+        self.keyed_end = 55
         self.waiting: list[tuple[int, Callable[[], None]]] = []
         self.on_failure: list[Callable[[StorageFailed], None]] = []
         self.state_error: Exception | None = None
@@ -72,7 +73,8 @@ class SpyEngine:
     def keys(self) -> SpyEngine:
         return self
 
-    def catch_up(self, end: int) -> None:
+    def catch_up(self, end: int, keyed_end: int) -> None:
+        assert keyed_end == self.keyed_end
         assert end == 77
         if self.key_error is not None:
             raise self.key_error
