@@ -22,7 +22,7 @@ import threading
 from collections.abc import Collection
 from typing import Final
 
-from core_log.checkpoint import Checkpoint, write_checkpoint
+from core_log.checkpoint import CHECKPOINT_NAME, Checkpoint, write_checkpoint
 from core_log.errors import FailureLatch
 from core_log.files import Files
 from core_log.index_files import IndexFiles
@@ -71,7 +71,7 @@ class Indexes:
         self.packs = Packs(
             directory=f"{directory}/{PACKS_NAME}", files=files, generation=generation, length=length
         )
-        self._home = IndexHome(self.own, self.packs)
+        self._home = IndexHome(self.own, self.packs, f"{directory}/{CHECKPOINT_NAME}")
         self._by_number: dict[int, QueueIndex] = {}
         self._dropping: dict[int, QueueIndex] = {}  # dropped, and the catalogue does not say so
         self._prepared_count = 0

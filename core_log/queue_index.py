@@ -77,17 +77,19 @@ class IndexHome:
     Args:
         own: the files of large indexes.
         packs: the shared files of all others.
+        checkpoint_path: the checkpoint file, for words to the operator.
 
     Attributes:
         changed: indexes with entries in memory.
         trimmed: indexes whose first offset has moved since it was stored.
     """
 
-    __slots__ = ("changed", "own", "packs", "trimmed")
+    __slots__ = ("changed", "checkpoint_path", "own", "packs", "trimmed")
 
-    def __init__(self, own: IndexFiles, packs: Packs) -> None:
+    def __init__(self, own: IndexFiles, packs: Packs, checkpoint_path: str) -> None:
         self.own = own
         self.packs = packs
+        self.checkpoint_path = checkpoint_path
         self.changed: dict[QueueIndex, None] = {}
         self.trimmed: dict[QueueIndex, None] = {}
 
@@ -257,8 +259,8 @@ class QueueIndex:
         if wrong >= 0:
             raise StorageFailed(
                 f"the index entry of message {first + wrong} of queue {self.number} is damaged:"
-                " remove the file `checkpoint` from the store while the server is stopped, and all"
-                " indexes are made again from the log"
+                f" stop the server, remove {self._home.checkpoint_path}, and start it again:"
+                " all indexes are made again from the log"
             )
 
     def _read(self, extents: Extents, first: int, count: int) -> bytes:

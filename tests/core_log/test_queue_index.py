@@ -243,8 +243,17 @@ def test_a_damaged_entry_in_a_file_of_its_own_is_not_served() -> None:
     files.pwritev(handle, (bytes((sound[at] ^ 4,)),), at)
     files.close(handle)
     assert queue.read_cold(0, 2) == sound[:64]
-    with pytest.raises(StorageFailed, match=f"message 2 of queue {queue.number} is damaged"):
+    with pytest.raises(
+        StorageFailed, match=f"message 2 of queue {queue.number} is damaged"
+    ) as told:
         queue.read_cold(0, 4)
+    # What the operator is told to do makes it whole again.
+    bench.store.close()
+    assert f"remove {DIRECTORY}/checkpoint," in str(told.value)
+    files.unlink(f"{DIRECTORY}/checkpoint")
+    again = Bench(files, settings=settings, sent=bench.sent)
+    assert again.private[0].read_cold(0, 4) == sound
+    assert again.bodies() == bench.sent
 
 
 def test_a_checkpoint_that_failed_for_want_of_room_is_made_up_for_by_the_next() -> None:
