@@ -25,6 +25,8 @@ from broker.documents import Documents
 from broker.errors import Refused, StorageFailed
 from broker.exchanges import Exchanges
 from broker.group_names import name_of
+from broker.group_port import GroupInfo
+from broker.groups import ConsumerGroups
 from broker.half_messages import HalfMessages
 from broker.journal import OP_TAG, STATE_TOPIC, Entity
 from broker.later.delay import Delays
@@ -139,6 +141,7 @@ class Engine:
             name_of=lambda group: name_of(group, self.exchanges, self.sessions),
         )
         self.documents_ = Documents(self.core)
+        self.consumer_groups = ConsumerGroups(self.core, self.topics_)
         self._state_db = state_db
         self._saved = -1  # log position of the last snapshot
         self.folded_count = 0
@@ -412,6 +415,36 @@ class Engine:
         """See `BrokerPort.documents`."""
         return self.documents_.of_kind(kind)
 
+    # --- RocketMQ's consumer groups ---------------------------------------------------------
+
+    def group(self, name: str) -> GroupInfo | None:
+        """See `GroupPort.group`."""
+        return self.consumer_groups.group(name)
+
+    def groups(self) -> Sequence[GroupInfo]:
+        """See `GroupPort.groups`."""
+        return self.consumer_groups.groups()
+
+    def put_group(self, name: str, settings: Mapping[str, Any]) -> Position:
+        """See `GroupPort.put_group`."""
+        return self.consumer_groups.put(name, settings)
+
+    def delete_group(self, name: str) -> Position:
+        """See `GroupPort.delete_group`."""
+        return self.consumer_groups.delete(name)
+
+    def group_offset(self, name: str, topic: str, queue_id: int) -> int | None:
+        """See `GroupPort.group_offset`."""
+        return self.consumer_groups.offset(name, topic, queue_id)
+
+    def group_offsets(self, name: str) -> Mapping[tuple[str, int], int]:
+        """See `GroupPort.group_offsets`."""
+        return self.consumer_groups.offsets(name)
+
+    def commit_group_offset(self, name: str, topic: str, queue_id: int, offset: int) -> None:
+        """See `GroupPort.commit_group_offset`."""
+        self.consumer_groups.commit(name, topic, queue_id, offset)
+
     # --- reading by offset ------------------------------------------------------------------
 
     def topics(self) -> Sequence[TopicInfo]:
@@ -579,6 +612,8 @@ class Engine:
         elif kind == "retained":
             entry = self.retained.get(tuple(key.split("\x00")))
             value = None if entry is None else list(ENTRY.unpack(entry)[:2])
+        elif kind == "consumers":
+            value = self.consumer_groups.row(key)
         elif kind == "snapshot":
             value = self.retention.row()
         else:
@@ -651,6 +686,8 @@ class Engine:
             self.users.load_rule(key, value)
         for key, value in folded.take("document"):
             self.documents_.load(key, value)
+        for key, value in folded.take("consumers"):
+            self.consumer_groups.load(key, value)
         for _, value in folded.take("snapshot"):
             self.retention.load(value)
 

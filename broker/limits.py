@@ -40,6 +40,8 @@ class Limits:
     unflushed_bytes_pause: int = 32 * 1024 * 1024
     """Bytes that wait for the disk before publishers' sockets are left unread: some flushes' worth.
     The store refuses at 256 MiB; no publisher that can be paused gets there."""
+    consumer_groups_max: int = 100_000
+    """RocketMQ consumer groups: made by the first heartbeat that names them; some hundred bytes."""
     query_count_max: int = 64
     """Messages that one query by key gives. RocketMQ's default; there, a large number from a client
     fills the broker's memory."""

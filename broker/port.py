@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NewType, Protocol
 
 from broker.errors import BrokerError, Reason, Refused, StorageFailed
+from broker.group_port import GroupInfo, GroupPort
 from broker.infos import ExchangeInfo, QueueInfo, TopicInfo
 from broker.messages import Delivery, Message
 from broker.names import (
@@ -57,6 +58,7 @@ __all__ = [
     "Delivery",
     "Durability",
     "ExchangeInfo",
+    "GroupInfo",
     "HalfMessage",
     "History",
     "Message",
@@ -274,7 +276,7 @@ class Session(Protocol):
         """The connection is gone (either way). A clean session ends; a persistent one waits."""
 
 
-class BrokerPort(TransactionPort, Protocol):
+class BrokerPort(TransactionPort, GroupPort, Protocol):
     """The operations that gateways call."""
 
     # --- publishing -----------------------------------------------------------------------

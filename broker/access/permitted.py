@@ -37,6 +37,7 @@ from broker.port import (
     Delivery,
     Durability,
     ExchangeInfo,
+    GroupInfo,
     Position,
     Publishing,
     QueueConsumer,
@@ -531,6 +532,43 @@ class Permitted(Rights):
     def documents(self, kind: str) -> Mapping[str, Mapping[str, Any]]:
         """See `BrokerPort.documents`."""
         return self._engine.documents(kind)
+
+    # --- RocketMQ's consumer groups ---------------------------------------------------------
+
+    def group(self, name: str) -> GroupInfo | None:
+        """See `GroupPort.group`."""
+        return self._engine.group(name)
+
+    def groups(self) -> Sequence[GroupInfo]:
+        """See `GroupPort.groups`."""
+        return self._engine.groups()
+
+    def put_group(self, name: str, settings: Mapping[str, Any]) -> Position:
+        """See `GroupPort.put_group`: who may read something has a group to read it with; settings
+        are an administrator's."""
+        if settings:
+            self.check_admin((REST,))
+        return self._engine.put_group(name, settings)
+
+    def delete_group(self, name: str) -> Position:
+        """See `GroupPort.delete_group`."""
+        self.check_admin((REST,))
+        return self._engine.delete_group(name)
+
+    def group_offset(self, name: str, topic: str, queue_id: int) -> int | None:
+        """See `GroupPort.group_offset`."""
+        self._check_filter((topic, REST))
+        return self._engine.group_offset(name, topic, queue_id)
+
+    def group_offsets(self, name: str) -> Mapping[tuple[str, int], int]:
+        """See `GroupPort.group_offsets`: those in topics that may be read."""
+        offsets = self._engine.group_offsets(name)
+        return {place: at for place, at in offsets.items() if self.may_read((place[0], REST))}
+
+    def commit_group_offset(self, name: str, topic: str, queue_id: int, offset: int) -> None:
+        """See `GroupPort.commit_group_offset`."""
+        self._check_filter((topic, REST))
+        self._engine.commit_group_offset(name, topic, queue_id, offset)
 
     # --- reading by offset ------------------------------------------------------------------
 
