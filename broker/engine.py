@@ -2,11 +2,8 @@
 
 It only puts the parts together; each part has a file: `topics.py` (the publish path), `queues.py`
 (delivery), `exchanges.py` (AMQP's entities), `sessions.py` (MQTT), `retained.py`, `journal.py`
-(state as records), `state_db.py` (the cache of the fold), `core.py` (pace and commit points).
-
-A start: the store has recovered the log; the engine loads `state.db` if the log has its position
-and epoch, folds what the log has beyond it, and gives back to the queues what no connection holds
-any more.
+(state as records), `fold.py` (the state of all parts, and a start), `core.py` (pace and commit
+points).
 """
 
 from __future__ import annotations
@@ -24,15 +21,16 @@ from broker.disk import Disk, DiskSettings
 from broker.documents import Documents
 from broker.errors import Refused, StorageFailed
 from broker.exchanges import Exchanges
+from broker.fold import Fold
 from broker.group_names import name_of
 from broker.group_port import GroupInfo
 from broker.groups import ConsumerGroups
 from broker.half_messages import HalfMessages
-from broker.journal import OP_TAG, STATE_TOPIC, Entity
+from broker.journal import Entity
 from broker.later.delay import Delays
 from broker.later.delayed import deliver_ms
 from broker.limits import Limits
-from broker.moves import QOS2_PROPERTY, Moves, settled_by
+from broker.moves import QOS2_PROPERTY, Moves
 from broker.port import (
     FLUSHED,
     BrokerPort,
@@ -53,22 +51,18 @@ from broker.port import (
     Words,
 )
 from broker.queries import Queries
-from broker.queues.cursor import Cursor
 from broker.reading import Readers
-from broker.records import TAGS
-from broker.retained import ENTRY, Retained
+from broker.retained import Retained
 from broker.retention import Retention
 from broker.session import MqttSession
 from broker.sessions import Sessions
-from broker.state_db import Folded, StateDb
+from broker.state_db import StateDb
 from broker.state_saving import StateSaving
-from broker.state_snapshot import need_snapshot
 from broker.topic_settings import TopicSettings
-from broker.topics import RETAIN_PROPERTY, TopicRoute, Topics, TopicTemplate
+from broker.topics import TopicRoute, Topics, TopicTemplate
 from broker.transaction_port import HalfMessage, Prepared
 from broker.transactions import Transactions, place_of
 from core_log.kernels.batch import EXTRA_NONE, Batch
-from core_log.record import Record
 from core_log.store import Store
 
 
@@ -144,9 +138,8 @@ class Engine:
         self.consumer_groups = ConsumerGroups(self.core, self.topics_)
         self._state_db = state_db
         self._saved = -1  # log position of the last snapshot
-        self.folded_count = 0
-        """Records that the start folded: what `state.db` did not have."""
-        self._restore()
+        self.fold = Fold(self, state_db)
+        self.fold.restore()
 
     # --- publishing -----------------------------------------------------------------------
 
@@ -571,7 +564,7 @@ class Engine:
         if self.core.log.appended == self._saved:
             return None
         self._saved = self.core.log.appended
-        return StateSaving(self.core, self._state_db, self._row)
+        return StateSaving(self.core, self._state_db, self.fold.row)
 
     def snapshot(self) -> Callable[[], None] | None:
         """The same, gathered at once."""
@@ -584,149 +577,3 @@ class Engine:
         """The snapshot was not saved: these entities belong in the next."""
         self._saved = -1
         self.core.journal.dirty.update(entities)
-
-    def _row(self, kind: str, key: str) -> object:
-        """An entity as a JSON value that nobody changes afterwards; None if it is gone."""
-        value: object
-        if kind == "topic":
-            value = self.topics_.row(key)
-        elif kind == "exchange":
-            value = self.exchanges.row_exchange(key)
-        elif kind == "queue":
-            value = self.exchanges.row_queue(key)
-        elif kind == "filter":
-            value = self.sessions.state.row_filter(key)
-        elif kind == "group":
-            group = self.core.groups.get(int(key))
-            value = None if group is None else self.core.group_row(group)
-        elif kind == "delay":
-            value = self.delays.row()
-        elif kind == "half":
-            value = self.half_messages.row()
-        elif kind == "session":
-            value = self.sessions.state.row(key)
-        elif kind == "user":
-            value = self.users.row_user(key)
-        elif kind == "rule":
-            value = self.users.row_rule(key)
-        elif kind == "retained":
-            entry = self.retained.get(tuple(key.split("\x00")))
-            value = None if entry is None else list(ENTRY.unpack(entry)[:2])
-        elif kind == "consumers":
-            value = self.consumer_groups.row(key)
-        elif kind == "snapshot":
-            value = self.retention.row()
-        else:
-            assert kind == "document", kind
-            value = self.documents_.row(key)
-        return value
-
-    def _restore(self) -> None:
-        """Load the cached state if the log has its place, then fold the rest of the log."""
-        position = 0
-        folded = self._state_db.load() if self._state_db is not None else None
-        if folded is not None and self.core.store.is_record_boundary(folded.position, folded.epoch):
-            position = folded.position
-            self._load(folded)
-        else:
-            if self._state_db is not None:
-                self._state_db.discard()
-            if self.core.store.log.start > 0:
-                position = self._restore_from_log()
-        for record in self.core.store.replay(position, SYSTEM_FLAG_STATE):
-            self._fold(record)
-            self.folded_count += 1
-        self._reopen()
-        self.delays.reopen()
-        self.half_messages.reopen()
-
-    def _restore_from_log(self) -> int:
-        """Load the newest snapshot of the state that the log has; the position from which the log
-        has to be folded on. Raises StoreCorrupt."""
-        snapshot = need_snapshot(self.core.store)
-        folded = snapshot.folded()
-        for kind, rows in folded.rows.items():  # all of it belongs in the new `state.db`
-            if kind != "number":
-                self.core.journal.dirty.update((kind, key) for key, _ in rows)
-        self._load(folded)
-        return snapshot.position
-
-    def _load(self, folded: Folded) -> None:
-        """Take the snapshot's rows, each kind after those it refers to."""
-        for _, value in folded.take("number"):
-            self.core.next_number = value
-        for key, value in folded.take("topic"):
-            self.topics_.load(key, value)
-        for key, value in folded.take("exchange"):
-            self.exchanges.load_exchange(key, value)
-        for key, value in folded.take("queue"):
-            self.exchanges.load_queue(key, value)
-        for key, value in folded.take("filter"):
-            self.sessions.state.load_filter(key, value)
-        for _, value in folded.take("delay"):
-            self.delays.load(value)
-        for _, value in folded.take("half"):
-            self.half_messages.load(value)
-        queues = {found.queue.number: found.queue for found in self.sessions.filters.values()}
-        for key, value in folded.take("group"):
-            cursor = Cursor.restore(value["floor"], value["next"], value["settled"])
-            group = self.core.groups.get(int(key))
-            if group is not None:
-                group.cursor = cursor
-                self.core.load_counts(int(key), value.get("times", ()))
-            elif value["q"] in queues:
-                self.core.group(queues[value["q"]], cursor, number=int(key))
-        for key, value in folded.take("session"):
-            self.sessions.state.load(key, value)
-        for key, (position, size) in folded.take("retained"):
-            self.retained.set(tuple(key.split("\x00")), position, size)
-        for key, value in folded.take("user"):
-            self.users.load_user(key, value)
-        for key, value in folded.take("rule"):
-            self.users.load_rule(key, value)
-        for key, value in folded.take("document"):
-            self.documents_.load(key, value)
-        for key, value in folded.take("consumers"):
-            self.consumer_groups.load(key, value)
-        for _, value in folded.take("snapshot"):
-            self.retention.load(value)
-
-    def _fold(self, record: Record) -> None:
-        """Apply one record of the log: an op, or a message that changes state."""
-        if record.topic == STATE_TOPIC.encode():
-            if record.properties.get(TAGS) == OP_TAG:
-                self.core.journal.replay(record.body)
-            return
-        if not record.system_flag & SYSTEM_FLAG_STATE:
-            return
-        if RETAIN_PROPERTY in record.properties:
-            key = self.retained.fold(record, self.core.metas)
-            self.core.journal.dirty.add(("retained", key))
-        if QOS2_PROPERTY in record.properties:
-            number, _, packet = record.properties[QOS2_PROPERTY].partition(".")
-            self.sessions.state.took_inbound(int(number, 16), int(packet, 16))
-        replaced = settled_by(record.properties)
-        if replaced is not None and replaced[0] in self.core.groups:
-            group_number, settled = replaced
-            self.core.groups[group_number].cursor.settle(settled, 1)
-            self.core.journal.dirty.add(("group", str(group_number)))
-
-    def _reopen(self) -> None:
-        """No connection survived: cursors give back what is held, and fit their queues' ends."""
-        self.retention.forget_drops()
-        self.topics_.reopen()
-        for queue in {group.queue for group in self.core.groups.values()}:
-            # What all have settled may have left the log, and the index with it.
-            queue.index.begin_at(min(group.cursor.floor for group in queue.groups))
-        for group in self.core.groups.values():
-            group.queue.flushed = group.queue.visible = group.queue.index.end_offset
-            group.cursor.clamp(group.queue.index.first_offset, group.queue.index.end_offset)
-        self.exchanges.reopen()
-        self.sessions.state.reopen()
-        for group in self.core.groups.values():
-            group.cursor.forget_settled()
-        known = set(self.core.groups)
-        known |= {queue.number for topic in self.topics_.topics.values() for queue in topic.queues}
-        known |= {found.queue.number for found in self.sessions.filters.values()}
-        for number in set(self.core.store.index_numbers()) - known:
-            self.core.store.drop_index(number)

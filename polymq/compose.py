@@ -153,7 +153,7 @@ class Node:
         logger("polymq").info(
             "state folded",
             topics=len(self._engine.topics()),
-            folded_records=self._engine.folded_count,
+            folded_records=self._engine.fold.count,
         )
         self._say_who_may_come_in()
         upkeep = Upkeep(

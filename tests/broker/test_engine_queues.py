@@ -225,7 +225,7 @@ def test_many_messages_survive_rolls_and_state_snapshots(tmp_path: Path) -> None
             broker.save()
     broker.kill()
     broker.open()
-    assert broker.engine.folded_count < 40
+    assert broker.engine.fold.count < 40
     consumer, _ = consume(broker, "q", credit=10_000)
     for _ in range(100):
         broker.step(0.1)

@@ -436,7 +436,7 @@ def state_of(broker: Broker) -> dict[tuple[str, str], object]:
     keys += [("group", str(number)) for number in engine.core.groups]
     keys += [("session", str(number)) for number in engine.sessions.by_number]
     keys += [("document", "rule\x00ü")]
-    rows: dict[tuple[str, str], object] = {key: engine._row(*key) for key in keys}
+    rows: dict[tuple[str, str], object] = {key: engine.fold.row(*key) for key in keys}
     rows["number", "next"] = str(engine.core.next_number)
     rows["retained", "home"] = str(retained_of(broker, "state reader"))
     return rows

@@ -23,7 +23,7 @@ def everything(broker: Broker) -> dict[tuple[str, str], object]:
     keys += [("group", str(number)) for number in engine.core.groups]
     keys += [("topic", name) for name in engine.topics_.topics]
     keys += [("session", str(number)) for number in engine.sessions.state.by_number]
-    return {(kind, key): engine._row(kind, key) for kind, key in keys}
+    return {(kind, key): engine.fold.row(kind, key) for kind, key in keys}
 
 
 @pytest.mark.parametrize("size", [1, 3, 1000])
@@ -67,8 +67,8 @@ def test_slices_save_the_state_of_one_moment(tmp_path: Path, size: int) -> None:
     for path in (tmp_path / "without").glob("state.db*"):
         path.unlink()
     cached, folded = Broker(tmp_path / "with"), Broker(tmp_path / "without")
-    assert cached.engine.folded_count == 0
-    assert folded.engine.folded_count > 20
+    assert cached.engine.fold.count == 0
+    assert folded.engine.fold.count > 20
     assert everything(cached) == everything(folded)
     cached.store.close()
     folded.store.close()

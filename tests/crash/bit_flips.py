@@ -157,7 +157,7 @@ def rows_of(actor: EngineActor, known: dict[tuple[str, str], str]) -> dict[tuple
     if folded is not None:
         keys |= {(kind, key) for kind, rows in folded.rows.items() for key, _ in rows}
     return {
-        (kind, key): json.dumps(actor.engine._row(kind, key), sort_keys=True)
+        (kind, key): json.dumps(actor.engine.fold.row(kind, key), sort_keys=True)
         for kind, key in sorted(keys)
         if kind not in ("number", "snapshot")
     }
@@ -201,7 +201,7 @@ def try_flip(sound: Sound, kind: str, random: Random, directory: Path) -> str:
         return "an error when it is read"
     if report.rebuilt_all:
         return "indexes made again"
-    if kind == STATE_KIND and actor.engine.folded_count > len(sound.rows):
+    if kind == STATE_KIND and actor.engine.fold.count > len(sound.rows):
         return "state folded again"
     if kind == "log":  # a record of no queue, which a start does not need: state that is folded
         try:

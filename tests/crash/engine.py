@@ -438,7 +438,7 @@ def _check_same_state(actor: EngineActor, without: EngineActor) -> None:
     for kind, key in sorted(keys):
         if kind == "number":
             continue
-        found, wanted = actor.engine._row(kind, key), without.engine._row(kind, key)
+        found, wanted = actor.engine.fold.row(kind, key), without.engine.fold.row(kind, key)
         same = json.dumps(found, sort_keys=True) == json.dumps(wanted, sort_keys=True)
         demand(same, f"(d) {kind} {key!r}: {found}, and from the log alone {wanted}")
     demand(

@@ -65,9 +65,8 @@ TARGETS: Final = (  # what is about the file comes first: one test that notices 
     Target("broker/queues/queue.py", ("tests/broker/test_engine_queues.py", *BROKER)),
     Target("broker/queues/cursor.py", ("tests/broker/test_cursor.py", *BROKER)),
     Target(
-        "broker/engine.py",
+        "broker/fold.py",
         ("tests/broker/test_engine_sessions.py", *BROKER),
-        functions=("snapshot", "_restore", "_load", "_fold", "_fold_retained", "_reopen"),
     ),
     Target("broker/core.py", ("tests/broker/test_engine_queues.py", *BROKER, "tests/durability")),
 )

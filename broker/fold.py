@@ -1,0 +1,194 @@
+"""The state of one engine as a whole: its rows, and how a start gets it back.
+
+Each part of the engine knows the rows of its own entities and applies its own ops; here they are
+put together. A start takes `state.db` if the log has its position and epoch, else the newest
+snapshot that the log has, folds what the log has beyond it, and gives back to the queues what no
+connection holds any more.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from broker.core import SYSTEM_FLAG_STATE
+from broker.journal import OP_TAG, STATE_TOPIC
+from broker.moves import QOS2_PROPERTY, settled_by
+from broker.queues.cursor import Cursor
+from broker.records import TAGS
+from broker.retained import ENTRY
+from broker.state_db import Folded, StateDb
+from broker.state_snapshot import need_snapshot
+from broker.topics import RETAIN_PROPERTY
+from core_log.record import Record
+
+if TYPE_CHECKING:
+    from broker.engine import Engine
+
+
+class Fold:
+    """The folded state of an engine.
+
+    Attributes:
+        count: records that the start folded: what `state.db` did not have.
+    """
+
+    def __init__(self, engine: Engine, state_db: StateDb | None) -> None:
+        self._engine: Final = engine
+        self._state_db = state_db
+        self.count = 0
+
+    def row(self, kind: str, key: str) -> object:
+        """An entity as a JSON value that nobody changes afterwards; None if it is gone."""
+        engine = self._engine
+        value: object
+        if kind == "topic":
+            value = engine.topics_.row(key)
+        elif kind == "exchange":
+            value = engine.exchanges.row_exchange(key)
+        elif kind == "queue":
+            value = engine.exchanges.row_queue(key)
+        elif kind == "filter":
+            value = engine.sessions.state.row_filter(key)
+        elif kind == "group":
+            group = engine.core.groups.get(int(key))
+            value = None if group is None else engine.core.group_row(group)
+        elif kind == "delay":
+            value = engine.delays.row()
+        elif kind == "half":
+            value = engine.half_messages.row()
+        elif kind == "session":
+            value = engine.sessions.state.row(key)
+        elif kind == "user":
+            value = engine.users.row_user(key)
+        elif kind == "rule":
+            value = engine.users.row_rule(key)
+        elif kind == "retained":
+            entry = engine.retained.get(tuple(key.split("\x00")))
+            value = None if entry is None else list(ENTRY.unpack(entry)[:2])
+        elif kind == "consumers":
+            value = engine.consumer_groups.row(key)
+        elif kind == "snapshot":
+            value = engine.retention.row()
+        else:
+            assert kind == "document", kind
+            value = engine.documents_.row(key)
+        return value
+
+    def restore(self) -> None:
+        """Load the cached state if the log has its place, then fold the rest of the log."""
+        engine = self._engine
+        position = 0
+        folded = self._state_db.load() if self._state_db is not None else None
+        if folded is not None and engine.core.store.is_record_boundary(
+            folded.position, folded.epoch
+        ):
+            position = folded.position
+            self._load(folded)
+        else:
+            if self._state_db is not None:
+                self._state_db.discard()
+            if engine.core.store.log.start > 0:
+                position = self._restore_from_log()
+        for record in engine.core.store.replay(position, SYSTEM_FLAG_STATE):
+            self.apply(record)
+            self.count += 1
+        self._reopen()
+        engine.delays.reopen()
+        engine.half_messages.reopen()
+
+    def _restore_from_log(self) -> int:
+        """Load the newest snapshot of the state that the log has; the position from which the log
+        has to be folded on. Raises StoreCorrupt."""
+        engine = self._engine
+        snapshot = need_snapshot(engine.core.store)
+        folded = snapshot.folded()
+        for kind, rows in folded.rows.items():  # all of it belongs in the new `state.db`
+            if kind != "number":
+                engine.core.journal.dirty.update((kind, key) for key, _ in rows)
+        self._load(folded)
+        return snapshot.position
+
+    def _load(self, folded: Folded) -> None:
+        """Take the snapshot's rows, each kind after those it refers to."""
+        engine = self._engine
+        for _, value in folded.take("number"):
+            engine.core.next_number = value
+        for key, value in folded.take("topic"):
+            engine.topics_.load(key, value)
+        for key, value in folded.take("exchange"):
+            engine.exchanges.load_exchange(key, value)
+        for key, value in folded.take("queue"):
+            engine.exchanges.load_queue(key, value)
+        for key, value in folded.take("filter"):
+            engine.sessions.state.load_filter(key, value)
+        for _, value in folded.take("delay"):
+            engine.delays.load(value)
+        for _, value in folded.take("half"):
+            engine.half_messages.load(value)
+        queues = {found.queue.number: found.queue for found in engine.sessions.filters.values()}
+        for key, value in folded.take("group"):
+            cursor = Cursor.restore(value["floor"], value["next"], value["settled"])
+            group = engine.core.groups.get(int(key))
+            if group is not None:
+                group.cursor = cursor
+                engine.core.load_counts(int(key), value.get("times", ()))
+            elif value["q"] in queues:
+                engine.core.group(queues[value["q"]], cursor, number=int(key))
+        for key, value in folded.take("session"):
+            engine.sessions.state.load(key, value)
+        for key, (position, size) in folded.take("retained"):
+            engine.retained.set(tuple(key.split("\x00")), position, size)
+        for key, value in folded.take("user"):
+            engine.users.load_user(key, value)
+        for key, value in folded.take("rule"):
+            engine.users.load_rule(key, value)
+        for key, value in folded.take("document"):
+            engine.documents_.load(key, value)
+        for key, value in folded.take("consumers"):
+            engine.consumer_groups.load(key, value)
+        for _, value in folded.take("snapshot"):
+            engine.retention.load(value)
+
+    def apply(self, record: Record) -> None:
+        """Apply one record of the log: an op, or a message that changes state."""
+        engine = self._engine
+        if record.topic == STATE_TOPIC.encode():
+            if record.properties.get(TAGS) == OP_TAG:
+                engine.core.journal.replay(record.body)
+            return
+        if not record.system_flag & SYSTEM_FLAG_STATE:
+            return
+        if RETAIN_PROPERTY in record.properties:
+            key = engine.retained.fold(record, engine.core.metas)
+            engine.core.journal.dirty.add(("retained", key))
+        if QOS2_PROPERTY in record.properties:
+            number, _, packet = record.properties[QOS2_PROPERTY].partition(".")
+            engine.sessions.state.took_inbound(int(number, 16), int(packet, 16))
+        replaced = settled_by(record.properties)
+        if replaced is not None and replaced[0] in engine.core.groups:
+            group_number, settled = replaced
+            engine.core.groups[group_number].cursor.settle(settled, 1)
+            engine.core.journal.dirty.add(("group", str(group_number)))
+
+    def _reopen(self) -> None:
+        """No connection survived: cursors give back what is held, and fit their queues' ends."""
+        engine = self._engine
+        engine.retention.forget_drops()
+        engine.topics_.reopen()
+        for queue in {group.queue for group in engine.core.groups.values()}:
+            # What all have settled may have left the log, and the index with it.
+            queue.index.begin_at(min(group.cursor.floor for group in queue.groups))
+        for group in engine.core.groups.values():
+            group.queue.flushed = group.queue.visible = group.queue.index.end_offset
+            group.cursor.clamp(group.queue.index.first_offset, group.queue.index.end_offset)
+        engine.exchanges.reopen()
+        engine.sessions.state.reopen()
+        for group in engine.core.groups.values():
+            group.cursor.forget_settled()
+        known = set(engine.core.groups)
+        known |= {
+            queue.number for topic in engine.topics_.topics.values() for queue in topic.queues
+        }
+        known |= {found.queue.number for found in engine.sessions.filters.values()}
+        for number in set(engine.core.store.index_numbers()) - known:
+            engine.core.store.drop_index(number)
