@@ -1,9 +1,9 @@
 """The engine: `BrokerPort` in one process, over one store.
 
-It only puts the parts together; each part has a file: `topics.py` (the publish path), `queues.py`
-(delivery), `exchanges.py` (AMQP's entities), `sessions.py` (MQTT), `retained.py`, `journal.py`
-(state as records), `fold.py` (the state of all parts, and a start), `core.py` (pace and commit
-points).
+It only puts the parts together; each part has a file: `topics.py` (the publish path), `queues/`
+(delivery), `exchanges.py` and `named_queues.py` (AMQP's entities, handed on to by
+`amqp_operations.py`), `sessions.py` (MQTT), `retained.py`, `journal.py` (state as records),
+`fold.py` (the state of all parts, and a start), `core.py` (pace and commit points).
 """
 
 from __future__ import annotations
@@ -16,9 +16,11 @@ from broker.access.admission import Admission
 from broker.access.logins import Hashers, Logins
 from broker.access.readers import QueueReaders
 from broker.access.users import Users
+from broker.amqp_operations import AmqpOperations
 from broker.core import SYSTEM_FLAG_STATE, Core, Scheduler
 from broker.disk import Disk, DiskSettings
 from broker.documents import Documents
+from broker.entities import NamedQueue
 from broker.errors import Refused, StorageFailed
 from broker.exchanges import Exchanges
 from broker.fold import Fold
@@ -31,17 +33,14 @@ from broker.later.delay import Delays
 from broker.later.delayed import deliver_ms
 from broker.limits import Limits
 from broker.moves import QOS2_PROPERTY, Moves
+from broker.named_queues import NamedQueues
 from broker.port import (
     FLUSHED,
     BrokerPort,
-    Consumer,
-    Delivery,
     Durability,
-    ExchangeInfo,
     Position,
     Publishing,
     QueueConsumer,
-    QueueInfo,
     Route,
     Session,
     SessionLink,
@@ -66,7 +65,7 @@ from core_log.kernels.batch import EXTRA_NONE, Batch
 from core_log.store import Store
 
 
-class Engine:
+class Engine(AmqpOperations):
     """`broker.port.BrokerPort` over a store.
 
     Args:
@@ -111,7 +110,11 @@ class Engine:
         self.topics_ = Topics(self.core, self.retained, topic_defaults or TopicSettings())
         self.queries = Queries(self.core, self.topics_)
         self.moves = Moves(self.core, self.topics_)
-        self.exchanges = Exchanges(self.core, self.topics_, self.moves, new_name)
+        queues: dict[str, NamedQueue] = {}
+        self.exchanges = Exchanges(self.core, self.topics_, queues)
+        self.named_queues = NamedQueues(
+            self.core, self.topics_, self.moves, self.exchanges, queues=queues, new_name=new_name
+        )
         self.sessions = Sessions(self.core, self.topics_, self.retained)
         self.delays = Delays(self.core, self.topics_, self.moves)
         self.half_messages = HalfMessages(self.core, self.topics_, self.moves)
@@ -299,106 +302,7 @@ class Engine:
         """See `BrokerPort.connect_session`."""
         return self.sessions.connect(client_id, clean=clean, link=link, principal=principal)
 
-    # --- AMQP -----------------------------------------------------------------------------
-
-    def exchange(self, name: str) -> ExchangeInfo | None:
-        """See `BrokerPort.exchange`."""
-        found = self.exchanges.exchange(name)
-        return None if found is None else found.info()
-
-    def declare_exchange(self, name: str, **settings: Any) -> Position:
-        """See `BrokerPort.declare_exchange`."""
-        return self.exchanges.declare_exchange(name, **settings)
-
-    def delete_exchange(self, name: str, *, if_unused: bool) -> Position:
-        """See `BrokerPort.delete_exchange`."""
-        return self.exchanges.delete_exchange(name, if_unused=if_unused)
-
-    def queue(self, name: str, *, owner: object) -> QueueInfo:
-        """See `BrokerPort.queue`."""
-        return self.exchanges.need_queue(name, owner).info()
-
-    def declare_queue(self, name: str, **settings: Any) -> tuple[QueueInfo, Position]:
-        """See `BrokerPort.declare_queue`."""
-        return self.exchanges.declare_queue(name, **settings)
-
-    def delete_queue(
-        self, name: str, *, if_unused: bool, if_empty: bool, owner: object
-    ) -> tuple[int, Position]:
-        """See `BrokerPort.delete_queue`."""
-        return self.exchanges.delete_queue(
-            name, if_unused=if_unused, if_empty=if_empty, owner=owner
-        )
-
-    def purge_queue(self, name: str, *, owner: object) -> tuple[int, Position]:
-        """See `BrokerPort.purge_queue`."""
-        return self.exchanges.purge_queue(name, owner=owner)
-
-    def bind_queue(
-        self,
-        queue: str,
-        exchange: str,
-        routing_key: str,
-        arguments: Mapping[str, Any],
-        *,
-        owner: object,
-    ) -> Position:
-        """See `BrokerPort.bind_queue`."""
-        return self.exchanges.bind_queue(queue, exchange, routing_key, arguments, owner=owner)
-
-    def unbind_queue(
-        self,
-        queue: str,
-        exchange: str,
-        routing_key: str,
-        arguments: Mapping[str, Any],
-        *,
-        owner: object,
-    ) -> Position:
-        """See `BrokerPort.unbind_queue`."""
-        return self.exchanges.unbind_queue(queue, exchange, routing_key, arguments, owner=owner)
-
-    def consume(
-        self,
-        queue: str,
-        consumer: Consumer,
-        *,
-        exclusive: bool,
-        owner: object,
-        priority: int = 0,
-    ) -> QueueConsumer:
-        """See `BrokerPort.consume`."""
-        return self.exchanges.consume(
-            queue, consumer, exclusive=exclusive, owner=owner, priority=priority
-        )
-
-    def get(
-        self,
-        queue: str,
-        callback: Callable[[Delivery | None, QueueConsumer, int], None],
-        *,
-        owner: object,
-    ) -> None:
-        """See `BrokerPort.get`."""
-        self.exchanges.get(queue, callback, owner=owner)
-
-    def release_owner(self, owner: object) -> None:
-        """See `BrokerPort.release_owner`."""
-        self.exchanges.release_owner(owner)
-
-    # --- named subscriptions, documents -----------------------------------------------------
-
-    def declare_subscription(self, name: str, words: Words) -> Position:
-        """See `BrokerPort.declare_subscription`."""
-        return self.exchanges.declare_subscription(name, words)
-
-    def delete_subscription(self, name: str) -> Position:
-        """See `BrokerPort.delete_subscription`."""
-        return self.exchanges.delete_subscription(name)
-
-    def subscription_queue(self, name: str) -> str:
-        """See `BrokerPort.subscription_queue`."""
-        return f"%SUB%{name}"
+    # --- documents --------------------------------------------------------------------------
 
     def put_document(self, kind: str, key: str, value: Mapping[str, Any] | None) -> Position:
         """See `BrokerPort.put_document`."""

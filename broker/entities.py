@@ -1,6 +1,6 @@
 """AMQP's exchanges and queues as values, and how a binding key is read.
 
-What is done with them is in `exchanges.py`.
+What is done with them is in `exchanges.py` and `named_queues.py`.
 """
 
 from __future__ import annotations
@@ -9,8 +9,11 @@ from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final
 
+from broker.core import Core
+from broker.errors import Reason, Refused
+from broker.journal import Op
 from broker.names import ROOT_EXCHANGE
-from broker.port import ONE_WORD, REST, ExchangeInfo, QueueInfo, Words
+from broker.port import ONE_WORD, REST, ExchangeInfo, Position, QueueInfo, Words
 from broker.queues.leases import Lease
 from broker.queues.priorities import Levels
 from broker.queues.queue import Group, Hold, Queue
@@ -211,3 +214,67 @@ def binding_words(exchange: Exchange, routing_key: str) -> Words:
     if not routing_key:
         return (exchange.name,)
     return (exchange.name, *words)
+
+
+# --- for those who change them -------------------------------------------------------------
+
+
+def canonical(arguments: Mapping[str, Any]) -> str:
+    """Arguments as text: equal for equal arguments."""
+    return repr(sorted(arguments.items())) if arguments else "{}"
+
+
+def need_queue(queues: Mapping[str, NamedQueue], name: str, owner: object) -> NamedQueue:
+    """The queue, or Refused NOT_FOUND or LOCKED."""
+    found = queues.get(name)
+    if found is None:
+        raise Refused(Reason.NOT_FOUND, f"no queue '{name}' in vhost '/'")
+    if found.exclusive and found.owner is not owner:
+        raise locked(name)
+    if found.lease is not None:
+        found.lease.touch()
+    return found
+
+
+def locked(name: str) -> Refused:
+    """The queue belongs to another connection."""
+    return Refused(
+        Reason.LOCKED,
+        f"cannot obtain exclusive access to locked queue '{name}' in vhost '/'. It was declared on "
+        "another connection, or not with the same 'exclusive'",
+    )
+
+
+def check_equal(
+    kind: str, name: str, existing: Mapping[str, Any], wanted: Mapping[str, Any]
+) -> None:
+    """Raises Refused DIFFERENT, which names the first setting or argument that differs."""
+    for key, value in existing.items():
+        if wanted[key] == value:
+            continue
+        received, current = wanted[key], value
+        if key == "arguments":
+            key = next(
+                name for name in {**value, **received} if received.get(name) != value.get(name)
+            )
+            received, current = received.get(key, "none"), value.get(key, "none")
+        raise Refused(
+            Reason.DIFFERENT,
+            f"inequivalent arg '{key}' for {kind} '{name}' in vhost '/': "
+            f"received '{received}' but current is '{current}'",
+        )
+
+
+def write_op(core: Core, op: Op, *, durable: bool) -> Position:
+    """Write the op, or only apply it when what it is about goes with the process. Raises
+    Refused."""
+    if durable:
+        core.check_writable(frees=op["op"].endswith("-"))
+        return core.journal.write(op)
+    core.journal.apply(op)
+    return Position(0)
+
+
+def position_of(core: Core, *, durable: bool) -> Position:
+    """What the answer to a change waits for."""
+    return Position(core.log.appended if durable else 0)

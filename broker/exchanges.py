@@ -1,5 +1,4 @@
-"""AMQP's entities: exchanges, queues, bindings; and the named subscriptions of HTTP, which are
-queues bound to a pattern.
+"""AMQP's exchanges and what is bound to them.
 
 An exchange is a topic seen by AMQP (part 7 of ARCHITECTURE.md): its messages are the topic's, its
 bindings are patterns in the one trie. The type only says how a binding key is read:
@@ -8,15 +7,13 @@ bindings are patterns in the one trie. The type only says how a binding key is r
 * The default exchange: topic = the queue's name, no tag. Every queue has the pattern (name,).
 * `amq.topic` is the root: the key's first word is the topic.
 
-A queue that is durable has its index on disk and its place in every record; one that is not lives
-in memory and goes with the process.
+The queues themselves are in `named_queues.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, Final
+from collections.abc import Mapping
+from typing import Any
 
 from broker.core import Core
 from broker.entities import (
@@ -28,86 +25,32 @@ from broker.entities import (
     Exchange,
     NamedQueue,
     binding_words,
+    canonical,
+    check_equal,
+    need_queue,
     place_of,
+    position_of,
+    write_op,
 )
 from broker.errors import Reason, Refused
 from broker.journal import Op, Touched
-from broker.moves import Moves
-from broker.port import (
-    Consumer,
-    Delivery,
-    Position,
-    QueueInfo,
-    Words,
-)
-from broker.queues.dead_letters import DeadLetters
-from broker.queues.features import QueueFeatures
-from broker.queues.priorities import Levels
-from broker.queues.queue import Group, Hold, Queue
-from broker.queues.settings import settings_of
+from broker.port import Position, Words
+from broker.queues.queue import Queue
 from broker.topics import TopicRoute, Topics
-
-SUBSCRIPTION_PREFIX: Final = "%SUB%"
-"""Queue names of named subscriptions. AMQP clients may not declare them."""
-
-
-@dataclass(slots=True)
-class _AutoDeleting:
-    """A hold whose cancelling may delete its queue: the `QueueConsumer` of the port."""
-
-    entities: Exchanges
-    queue: NamedQueue
-    hold: Hold = field(repr=False)
-
-    def settle(self, first_offset: int, count: int) -> None:
-        self.hold.settle(first_offset, count)
-
-    def requeue(self, first_offset: int, count: int) -> None:
-        self.hold.requeue(first_offset, count)
-
-    def reject(self, first_offset: int, count: int) -> None:
-        self.hold.reject(first_offset, count)
-
-    def ready(self) -> None:
-        self.hold.ready()
-
-    def cancel(self) -> None:
-        self.hold.cancel()
-        self.entities.consumer_left(self.queue, self.hold)
-
-    @property
-    def active(self) -> bool:
-        """Whether messages may still come."""
-        return self.hold.active
-
-    @property
-    def group(self) -> Group | Levels:
-        """What it holds messages of (for moves)."""
-        return self.hold.group
 
 
 class Exchanges:
-    """All exchanges, queues and bindings of AMQP, and the named subscriptions."""
+    """All exchanges of AMQP and the bindings of its queues.
 
-    def __init__(
-        self, core: Core, topics: Topics, moves: Moves, new_name: Callable[[], str]
-    ) -> None:
+    Args:
+        queues: all of them by name; whoever owns them changes it.
+    """
+
+    def __init__(self, core: Core, topics: Topics, queues: Mapping[str, NamedQueue]) -> None:
         self.core = core
-        self.dead_letters = DeadLetters(core, topics, moves, self)
         self.topics = topics
-        self.new_name = new_name
-        """Makes up the random part of a server-named queue."""
+        self.queues = queues
         self.exchanges: dict[str, Exchange] = {}
-        self.queues: dict[str, NamedQueue] = {}
-        self.features = QueueFeatures(
-            core,
-            self.dead_letters,
-            queues=self.queues,
-            write=self._write,
-            end=self._end_queue,
-        )
-        self.counts: dict[str, int] = {}
-        """Queues by the user that declared them; users without one are not in it."""
         for name, kind in PREDECLARED.items():
             self.exchanges[name] = Exchange(
                 name,
@@ -122,8 +65,6 @@ class Exchanges:
         for name, handler in (
             ("exchange+", self._apply_exchange),
             ("exchange-", self._apply_exchange_end),
-            ("queue+", self._apply_queue),
-            ("queue-", self._apply_queue_end),
             ("bind+", self._apply_bind),
             ("bind-", self._apply_unbind),
         ):
@@ -172,7 +113,7 @@ class Exchanges:
         }
         existing = self.exchanges.get(name)
         if existing is not None:
-            _check_equal("exchange", name, existing.value(), value)
+            check_equal("exchange", name, existing.value(), value)
             return Position(0)
         if name.startswith("amq.") or not name:
             raise Refused(
@@ -182,7 +123,7 @@ class Exchanges:
                 else "operation not permitted on the default exchange",
             )
         _check_type(type, arguments)
-        return self._write({"op": "exchange+", "name": name, **value}, durable=durable)
+        return write_op(self.core, {"op": "exchange+", "name": name, **value}, durable=durable)
 
     def delete_exchange(self, name: str, *, if_unused: bool) -> Position:
         """See `BrokerPort.delete_exchange`."""
@@ -195,8 +136,8 @@ class Exchanges:
             raise Refused(Reason.IN_USE, f"exchange '{name}' in use")
         for queue in list(self.queues.values()):
             for key in [key for key in queue.bindings if key[0] == name]:
-                self._unbind(queue, key)
-        return self._write({"op": "exchange-", "name": name}, durable=found.durable)
+                self.unbind(queue, key)
+        return write_op(self.core, {"op": "exchange-", "name": name}, durable=found.durable)
 
     def _apply_exchange(self, op: Op) -> Touched:
         self.exchanges[op["name"]] = Exchange(op["name"], op)
@@ -210,117 +151,6 @@ class Exchanges:
             self.topics.router.forget_topic(op["name"])
         return [("exchange", op["name"])]
 
-    # --- queues ---------------------------------------------------------------------------
-
-    def need_queue(self, name: str, owner: object) -> NamedQueue:
-        """The queue, or Refused NOT_FOUND or LOCKED."""
-        found = self.queues.get(name)
-        if found is None:
-            raise Refused(Reason.NOT_FOUND, f"no queue '{name}' in vhost '/'")
-        if found.exclusive and found.owner is not owner:
-            raise _locked(name)
-        if found.lease is not None:
-            found.lease.touch()
-        return found
-
-    def declare_queue(
-        self,
-        name: str,
-        *,
-        durable: bool,
-        exclusive: bool,
-        auto_delete: bool,
-        arguments: Mapping[str, Any],
-        owner: object,
-        user: str = "",
-    ) -> tuple[QueueInfo, Position]:
-        """See `BrokerPort.declare_queue`. `user`: whose quota it counts for."""
-        value = {
-            "durable": durable,
-            "exclusive": exclusive,
-            "auto_delete": auto_delete,
-            "arguments": dict(arguments),
-        }
-        settings_of(name, arguments)
-        if not name:
-            name = f"amq.gen-{self.new_name()}"
-        elif name in self.queues:
-            existing = self.need_queue(name, owner)
-            if existing.exclusive != exclusive:
-                raise _locked(name)
-            _check_equal("queue", name, existing.value(), value)
-            return existing.info(), Position(0)
-        elif name.startswith(("amq.", SUBSCRIPTION_PREFIX)):
-            raise Refused(Reason.FORBIDDEN, f"queue name '{name}' contains a reserved prefix")
-        position = self._create_queue(name, {**value, "u": user} if user else value, owner)
-        self._bind(self.queues[name], ("", name, "{}"), (name,))
-        return self.queues[name].info(), max(position, self._position(durable))
-
-    def _create_queue(self, name: str, value: Mapping[str, Any], owner: object) -> Position:
-        if len(self.queues) >= self.core.limits.queues_max:
-            raise Refused(Reason.LIMIT, f"there are {len(self.queues)} queues: delete some")
-        # An exclusive queue goes with its connection, so it leaves nothing in the log.
-        kept = value["durable"] and not value["exclusive"]
-        op: Op = {"op": "queue+", "name": name, "n": 0, **value}
-        if kept:
-            self.core.check_writable()
-            op["n"] = self.core.take_number()
-        position = self._write(op, durable=kept)
-        self.queues[name].owner = owner if value["exclusive"] else None
-        return position
-
-    def delete_queue(
-        self, name: str, *, if_unused: bool, if_empty: bool, owner: object
-    ) -> tuple[int, Position]:
-        """See `BrokerPort.delete_queue`."""
-        if name not in self.queues:
-            return 0, Position(0)
-        found = self.need_queue(name, owner)
-        if if_unused and found.group.holds:
-            raise Refused(Reason.IN_USE, f"queue '{name}' in vhost '/' in use")
-        if if_empty and found.group.ready_count:
-            raise Refused(Reason.NOT_EMPTY, f"queue '{name}' in vhost '/' is not empty")
-        return self._delete(found)
-
-    def _delete(self, found: NamedQueue) -> tuple[int, Position]:
-        count = found.group.ready_count
-        holds = list(found.group.holds)
-        for key in list(found.bindings):
-            self._unbind(found, key)
-        position = self._write({"op": "queue-", "name": found.name}, durable=found.queue.durable)
-        for hold in holds:
-            hold.active = False
-            hold.consumer.cancelled()
-        return count, position
-
-    def _end_queue(self, found: NamedQueue) -> None:
-        """Its lease has ended."""
-        if self.queues.get(found.name) is found:
-            self._delete(found)
-
-    def _apply_queue(self, op: Op) -> Touched:
-        self.load_queue(op["name"], op)
-        return [("queue", op["name"])]
-
-    def _apply_queue_end(self, op: Op) -> Touched:
-        found = self.queues.pop(op["name"], None)
-        if found is None:
-            return []
-        for words in found.bindings.values():
-            self.topics.router.unsubscribe(words, found.queue)
-        self._count(found.user, -1)
-        return self.features.drop(found)
-
-    def purge_queue(self, name: str, *, owner: object) -> tuple[int, Position]:
-        """See `BrokerPort.purge_queue`."""
-        found = self.need_queue(name, owner)
-        if found.queue.durable:
-            self.core.check_writable(frees=True)
-        count = found.group.purge()
-        if found.queue.durable:
-            self.core.write_acks()
-        return count, self._position(found.queue.durable)
-
     # --- bindings -------------------------------------------------------------------------
 
     def bind_queue(
@@ -333,16 +163,16 @@ class Exchanges:
         owner: object,
     ) -> Position:
         """See `BrokerPort.bind_queue`."""
-        found = self.need_queue(queue, owner)
+        found = need_queue(self.queues, queue, owner)
         source = self.need_exchange(exchange)
         if not exchange:
             raise Refused(Reason.FORBIDDEN, "operation not permitted on the default exchange")
-        key = (exchange, routing_key, _canonical(arguments))
+        key = (exchange, routing_key, canonical(arguments))
         if key in found.bindings:
             return Position(0)
         words = binding_words(source, routing_key)
-        self._bind(found, key, words)
-        return self._position(found.queue.durable)
+        self.bind(found, key, words)
+        return position_of(self.core, durable=found.queue.durable)
 
     def unbind_queue(
         self,
@@ -354,26 +184,30 @@ class Exchanges:
         owner: object,
     ) -> Position:
         """See `BrokerPort.unbind_queue`."""
-        found = self.need_queue(queue, owner)
+        found = need_queue(self.queues, queue, owner)
         source = self.need_exchange(exchange)
         if not exchange:
             raise Refused(Reason.FORBIDDEN, "operation not permitted on the default exchange")
-        key = (exchange, routing_key, _canonical(arguments))
+        key = (exchange, routing_key, canonical(arguments))
         if key not in found.bindings:
             return Position(0)
-        self._unbind(found, key)
+        self.unbind(found, key)
         if source.auto_delete and not source.bindings:
             self.delete_exchange(exchange, if_unused=True)
-        return self._position(found.queue.durable)
+        return position_of(self.core, durable=found.queue.durable)
 
-    def _bind(self, found: NamedQueue, key: BindingKey, words: Words) -> None:
-        self._write(
+    def bind(self, found: NamedQueue, key: BindingKey, words: Words) -> None:
+        """Bind by a pattern. Raises Refused."""
+        write_op(
+            self.core,
             {"op": "bind+", "queue": found.name, "key": list(key), "w": list(words)},
             durable=found.queue.durable,
         )
 
-    def _unbind(self, found: NamedQueue, key: BindingKey) -> None:
-        self._write(
+    def unbind(self, found: NamedQueue, key: BindingKey) -> None:
+        """Undo it. Raises Refused."""
+        write_op(
+            self.core,
             {"op": "bind-", "queue": found.name, "key": list(key)},
             durable=found.queue.durable,
         )
@@ -382,10 +216,11 @@ class Exchanges:
         found = self.queues.get(op["queue"])
         if found is None:
             return []
-        self._load_binding(found, tuple(op["key"]), tuple(op["w"]))
+        self.load_binding(found, tuple(op["key"]), tuple(op["w"]))
         return [("queue", found.name)]
 
-    def _load_binding(self, found: NamedQueue, key: BindingKey, words: Words) -> None:
+    def load_binding(self, found: NamedQueue, key: BindingKey, words: Words) -> None:
+        """Take a binding from its op or its snapshot."""
         # Two keys may give the same pattern (topic `a` and direct `a`): the trie has it once.
         found.bindings[key] = words
         if key == ("", found.name, "{}"):
@@ -394,6 +229,11 @@ class Exchanges:
         source = self.exchanges.get(key[0])
         if source is not None and key[0]:  # nobody asks what is bound to the default exchange
             source.bindings.add((found.name, key[1]))
+
+    def forget_queue(self, found: NamedQueue) -> None:
+        """The queue is gone: nothing is routed to it any more."""
+        for words in found.bindings.values():
+            self.topics.router.unsubscribe(words, found.queue)
 
     def _apply_unbind(self, op: Op) -> Touched:
         found = self.queues.get(op["queue"])
@@ -407,86 +247,6 @@ class Exchanges:
         if source is not None:
             source.bindings.discard((found.name, key[1]))
         return [("queue", found.name)]
-
-    # --- consuming ------------------------------------------------------------------------
-
-    def consume(
-        self,
-        name: str,
-        consumer: Consumer,
-        *,
-        exclusive: bool,
-        owner: object,
-        priority: int = 0,
-    ) -> _AutoDeleting:
-        """See `BrokerPort.consume`."""
-        found = self.need_queue(name, owner)
-        if exclusive and found.settings.single_active:
-            raise Refused(
-                Reason.FORBIDDEN,
-                f"queue '{name}' in vhost '/' has a single active consumer: "
-                "an exclusive one is not possible",
-            )
-        if found.exclusive_hold is not None or (exclusive and found.group.holds):
-            raise Refused(Reason.FORBIDDEN, f"queue '{name}' in vhost '/' in exclusive use")
-        hold = found.group.add(consumer, priority)
-        found.had_consumer = True
-        if exclusive:
-            found.exclusive_hold = hold
-        return _AutoDeleting(self, found, hold)
-
-    def consumer_left(self, found: NamedQueue, hold: Hold) -> None:
-        """A consumer was cancelled: an auto-delete queue goes with its last."""
-        if found.exclusive_hold is hold:
-            found.exclusive_hold = None
-        if found.lease is not None:
-            found.lease.touch()
-        if found.auto_delete and not found.group.holds and self.queues.get(found.name) is found:
-            self._delete(found)
-
-    def get(
-        self,
-        name: str,
-        callback: Callable[[Delivery | None, Any, int], None],
-        *,
-        owner: object,
-    ) -> None:
-        """See `BrokerPort.get`."""
-        found = self.need_queue(name, owner)
-        if found.settings.single_active:
-            raise Refused(
-                Reason.LOCKED,
-                f"queue '{name}' in vhost '/' has a single active consumer: use basic.consume",
-            )
-        getter = _Getter(callback)
-        hold = Hold(found.group, getter)
-        getter.hold = hold
-        found.group.give_one(hold)
-
-    def release_owner(self, owner: object) -> None:
-        """See `BrokerPort.release_owner`."""
-        for found in [q for q in self.queues.values() if q.exclusive and q.owner is owner]:
-            self._delete(found)
-
-    # --- named subscriptions ----------------------------------------------------------------
-
-    def declare_subscription(self, name: str, words: Words) -> Position:
-        """See `BrokerPort.declare_subscription`."""
-        queue_name = SUBSCRIPTION_PREFIX + name
-        existing = self.queues.get(queue_name)
-        if existing is not None:
-            if list(existing.bindings.values()) != [words]:
-                raise Refused(Reason.DIFFERENT, f"subscription '{name}' exists with another filter")
-            return Position(self.core.log.appended)
-        value = {"durable": True, "exclusive": False, "auto_delete": False, "arguments": {}}
-        self._create_queue(queue_name, value, None)
-        self._bind(self.queues[queue_name], ("", queue_name, "{}"), words)
-        return Position(self.core.log.appended)
-
-    def delete_subscription(self, name: str) -> Position:
-        """See `BrokerPort.delete_subscription`."""
-        found = self.queues.get(SUBSCRIPTION_PREFIX + name)
-        return Position(0) if found is None else self._delete(found)[1]
 
     # --- routes ---------------------------------------------------------------------------
 
@@ -528,77 +288,12 @@ class Exchanges:
         found = self.exchanges.get(name)
         return found.value() if found is not None and found.durable else None
 
-    def load_queue(self, name: str, value: Mapping[str, Any]) -> None:
-        """Take a queue from its op or its snapshot."""
-        found = self.queues[name] = self.features.build(name, value)
-        self._count(found.user, 1)
-        for key, words in value.get("bindings", ()):
-            self._load_binding(found, tuple(key), tuple(words))
-
-    def row_queue(self, name: str) -> Mapping[str, Any] | None:
-        """The queue and its bindings as a JSON value for the snapshot."""
-        found = self.queues.get(name)
-        if found is None or not found.queue.durable:
-            return None
-        bindings = [[list(key), list(words)] for key, words in found.bindings.items()]
-        row = {**found.value(), "n": found.queue.number, "bindings": bindings}
-        if found.queue.expiring:
-            row["expiring"] = True
-        if found.queue.levels is not None:
-            row["levels"] = found.queue.levels.rows()
-        return {**row, "u": found.user} if found.user else row
-
-    def _count(self, user: str, change: int) -> None:
-        if user:
-            count = self.counts.get(user, 0) + change
-            if count:
-                self.counts[user] = count
-            else:
-                del self.counts[user]
-
     def reopen(self) -> None:
-        """After a restart: requeue what connections held; forget bindings to exchanges that went
-        with the process."""
-        self.features.reopen()
+        """After a restart: forget bindings to exchanges that went with the process."""
         for found in self.queues.values():
             for key in found.bindings.chosen():
                 if self.exchange(key[0]) is None:
                     self._apply_unbind({"queue": found.name, "key": list(key)})
-
-    # --- helpers --------------------------------------------------------------------------
-
-    def _write(self, op: Op, *, durable: bool) -> Position:
-        """Write the op, or only apply it when what it is about goes with the process."""
-        if durable:
-            self.core.check_writable(frees=op["op"].endswith("-"))
-            return self.core.journal.write(op)
-        self.core.journal.apply(op)
-        return Position(0)
-
-    def _position(self, durable: bool) -> Position:
-        return Position(self.core.log.appended if durable else 0)
-
-
-class _Getter:
-    """The consumer of one `get`."""
-
-    def __init__(self, callback: Callable[[Delivery | None, Any, int], None]) -> None:
-        self._callback = callback
-        self.hold: Hold | None = None
-
-    def credit(self) -> int:
-        return 1
-
-    def deliver(self, delivery: Delivery | None) -> None:
-        assert self.hold is not None
-        self._callback(delivery, self.hold, self.hold.group.ready_count)
-
-    def cancelled(self) -> None:
-        """A get is over before its queue can go."""
-
-
-def _canonical(arguments: Mapping[str, Any]) -> str:
-    return repr(sorted(arguments.items())) if arguments else "{}"
 
 
 def _check_type(type: str, arguments: Mapping[str, Any]) -> None:
@@ -615,32 +310,4 @@ def _check_type(type: str, arguments: Mapping[str, Any]) -> None:
         raise Refused(
             Reason.BAD_ARGUMENT,
             f"unknown exchange type '{type}': use one of {', '.join(TYPES)}, {DELAYED_TYPE}",
-        )
-
-
-def _locked(name: str) -> Refused:
-    return Refused(
-        Reason.LOCKED,
-        f"cannot obtain exclusive access to locked queue '{name}' in vhost '/'. It was declared on "
-        "another connection, or not with the same 'exclusive'",
-    )
-
-
-def _check_equal(
-    kind: str, name: str, existing: Mapping[str, Any], wanted: Mapping[str, Any]
-) -> None:
-    """Raises Refused DIFFERENT, which names the first setting or argument that differs."""
-    for key, value in existing.items():
-        if wanted[key] == value:
-            continue
-        received, current = wanted[key], value
-        if key == "arguments":
-            key = next(
-                name for name in {**value, **received} if received.get(name) != value.get(name)
-            )
-            received, current = received.get(key, "none"), value.get(key, "none")
-        raise Refused(
-            Reason.DIFFERENT,
-            f"inequivalent arg '{key}' for {kind} '{name}' in vhost '/': "
-            f"received '{received}' but current is '{current}'",
         )

@@ -46,7 +46,7 @@ class Fold:
         elif kind == "exchange":
             value = engine.exchanges.row_exchange(key)
         elif kind == "queue":
-            value = engine.exchanges.row_queue(key)
+            value = engine.named_queues.row_queue(key)
         elif kind == "filter":
             value = engine.sessions.state.row_filter(key)
         elif kind == "group":
@@ -118,7 +118,7 @@ class Fold:
         for key, value in folded.take("exchange"):
             engine.exchanges.load_exchange(key, value)
         for key, value in folded.take("queue"):
-            engine.exchanges.load_queue(key, value)
+            engine.named_queues.load_queue(key, value)
         for key, value in folded.take("filter"):
             engine.sessions.state.load_filter(key, value)
         for _, value in folded.take("delay"):
@@ -181,6 +181,7 @@ class Fold:
         for group in engine.core.groups.values():
             group.queue.flushed = group.queue.visible = group.queue.index.end_offset
             group.cursor.clamp(group.queue.index.first_offset, group.queue.index.end_offset)
+        engine.named_queues.reopen()
         engine.exchanges.reopen()
         engine.sessions.state.reopen()
         for group in engine.core.groups.values():

@@ -1,8 +1,10 @@
 """The narrow waist between gateways and engine.
 
-A gateway knows sockets and one protocol; the engine knows topics, queues and the log. This file
-is all that they know of each other: the operations that gateways call (`BrokerPort`, `Session`,
-`QueueConsumer`) and the events that they get back (`SessionLink`, `Consumer`, callbacks).
+A gateway knows sockets and one protocol; the engine knows topics, queues and the log. This file,
+with those that it puts into `BrokerPort` (`amqp_port.py`, `transaction_port.py`,
+`group_port.py`), is all that they know of each other: the operations that gateways call
+(`BrokerPort`, `Session`, `QueueConsumer`) and the events that they get back (`SessionLink`,
+`Consumer`, callbacks).
 
 Rules for both sides:
 
@@ -25,6 +27,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NewType, Protocol
 
+from broker.amqp_port import AmqpPort
 from broker.errors import BrokerError, Reason, Refused, StorageFailed
 from broker.group_port import GroupInfo, GroupPort
 from broker.infos import ExchangeInfo, QueueInfo, TopicInfo
@@ -276,7 +279,7 @@ class Session(Protocol):
         """The connection is gone (either way). A clean session ends; a persistent one waits."""
 
 
-class BrokerPort(TransactionPort, GroupPort, Protocol):
+class BrokerPort(AmqpPort, TransactionPort, GroupPort, Protocol):
     """The operations that gateways call."""
 
     # --- publishing -----------------------------------------------------------------------
@@ -416,115 +419,6 @@ class BrokerPort(TransactionPort, GroupPort, Protocol):
 
         The old connection, if any, gets `taken_over()` during the call.
         """
-
-    # --- AMQP -----------------------------------------------------------------------------
-
-    def exchange(self, name: str) -> ExchangeInfo | None:
-        """The exchange, or None. A topic that exists is a durable exchange of type `topic`."""
-
-    def declare_exchange(
-        self,
-        name: str,
-        *,
-        type: str,
-        durable: bool,
-        auto_delete: bool,
-        internal: bool,
-        arguments: Mapping[str, Any],
-    ) -> Position:
-        """Declare (direct, fanout, topic, headers). Raises Refused: DIFFERENT, FORBIDDEN
-        (`amq.` names, the default exchange), BAD_ARGUMENT (unknown type)."""
-
-    def delete_exchange(self, name: str, *, if_unused: bool) -> Position:
-        """Delete with its bindings; no error if there is none. Raises Refused: IN_USE,
-        FORBIDDEN."""
-
-    def queue(self, name: str, *, owner: object) -> QueueInfo:
-        """Look a queue up. Raises Refused: NOT_FOUND, LOCKED (exclusive to another owner)."""
-
-    def declare_queue(
-        self,
-        name: str,
-        *,
-        durable: bool,
-        exclusive: bool,
-        auto_delete: bool,
-        arguments: Mapping[str, Any],
-        owner: object,
-    ) -> tuple[QueueInfo, Position]:
-        """Declare; an empty name makes one up (`amq.gen-...`). `owner` is the connection: its
-        exclusive queues go with `release_owner`. Raises Refused: DIFFERENT, LOCKED, FORBIDDEN."""
-
-    def delete_queue(
-        self, name: str, *, if_unused: bool, if_empty: bool, owner: object
-    ) -> tuple[int, Position]:
-        """Delete; returns how many ready messages went with it. 0 if there is no such queue.
-        Consumers get `cancelled()`. Raises Refused: IN_USE, NOT_EMPTY, LOCKED."""
-
-    def purge_queue(self, name: str, *, owner: object) -> tuple[int, Position]:
-        """Drop all ready messages. Raises Refused: NOT_FOUND, LOCKED."""
-
-    def bind_queue(
-        self,
-        queue: str,
-        exchange: str,
-        routing_key: str,
-        arguments: Mapping[str, Any],
-        *,
-        owner: object,
-    ) -> Position:
-        """Bind; the same binding twice is one. Raises Refused: NOT_FOUND, LOCKED, FORBIDDEN."""
-
-    def unbind_queue(
-        self,
-        queue: str,
-        exchange: str,
-        routing_key: str,
-        arguments: Mapping[str, Any],
-        *,
-        owner: object,
-    ) -> Position:
-        """Undo a bind; no error if there was none. Raises Refused: NOT_FOUND, LOCKED."""
-
-    def consume(
-        self,
-        queue: str,
-        consumer: Consumer,
-        *,
-        exclusive: bool,
-        owner: object,
-        priority: int = 0,
-    ) -> QueueConsumer:
-        """Start delivering to `consumer` (not during the call: call `ready()` when it can take
-        messages). Consumers of a higher priority are served first, as long as they have credit.
-        Raises Refused: NOT_FOUND, LOCKED, FORBIDDEN (exclusive consumer present)."""
-
-    def get(
-        self,
-        queue: str,
-        callback: Callable[[Delivery | None, QueueConsumer, int], None],
-        *,
-        owner: object,
-    ) -> None:
-        """One message, or None: `callback(delivery, holder, ready_count_after)`. The holder is
-        what settles or requeues it. Raises Refused: NOT_FOUND, LOCKED."""
-
-    def release_owner(self, owner: object) -> None:
-        """The connection is gone: delete its exclusive queues. Cancel its consumers and requeue
-        what they hold before."""
-
-    # --- filter subscriptions by name (HTTP) ------------------------------------------------
-
-    def declare_subscription(self, name: str, words: Words) -> Position:
-        """A durable queue of what matches `words` from now on, consumed like an AMQP queue under
-        the name that `subscription_queue(name)` gives. Idempotent for equal words; DIFFERENT
-        otherwise."""
-
-    def delete_subscription(self, name: str) -> Position:
-        """Delete; no error if there is none."""
-
-    def subscription_queue(self, name: str) -> str:
-        """The queue name to give to `consume`, `get` and `queue`."""
 
     # --- documents: a gateway's own durable settings ----------------------------------------
 

@@ -432,10 +432,10 @@ class Permitted(Rights):
             key = arguments.get(DEAD_LETTER_KEY)
             topic, tag = place_of(dead, key if isinstance(key, str) else name)
             self._check(Action.PUBLISH, words_of(topic, tag))
-        exchanges = self._engine.exchanges
-        if name not in exchanges.queues:
+        named = self._engine.named_queues
+        if name not in named.queues:
             most = self._admission.quotas_of(self.principal).queues
-            self._check_quota("queues", exchanges.counts.get(self.principal, 0), most)
+            self._check_quota("queues", named.counts.get(self.principal, 0), most)
         return self._engine.declare_queue(
             name, arguments=arguments, user=self.principal, **settings
         )
@@ -487,7 +487,7 @@ class Permitted(Rights):
     ) -> QueueConsumer:
         """See `BrokerPort.consume`."""
         self._check_consume(queue)
-        reading = self._engine.exchanges.consume(
+        reading = self._engine.named_queues.consume(
             queue, consumer, exclusive=exclusive, owner=owner, **settings
         )
         self._engine.readers.add(queue, Reader(self, consumer, reading))

@@ -55,7 +55,7 @@ def test_a_rejected_message_goes_to_the_dead_letter_exchange(broker: Broker) -> 
         routing_key="work",
     )
     assert history.first == ("rejected", "work", "")
-    assert broker.engine.exchanges.dead_letters.counts.moved["rejected"] == 2
+    assert broker.engine.named_queues.dead_letters.counts.moved["rejected"] == 2
 
 
 def test_the_routing_key_can_be_replaced(broker: Broker) -> None:
@@ -91,7 +91,7 @@ def test_a_missing_place_drops_and_counts(broker: Broker, arguments: dict[str, s
     broker.step()
     reject_all(broker, "work")
     assert ready(broker, "work") == 0
-    counts = broker.engine.exchanges.dead_letters.counts
+    counts = broker.engine.named_queues.dead_letters.counts
     assert (counts.moved["rejected"], counts.dropped["rejected"]) == (0, 2)
 
 

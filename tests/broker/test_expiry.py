@@ -182,7 +182,7 @@ def test_a_cycle_of_expiries_ends(broker: Broker) -> None:
     for _ in range(5):
         broker.step(0.1)
     assert ready(broker, "q") == 0
-    counts = broker.engine.exchanges.dead_letters.counts
+    counts = broker.engine.named_queues.dead_letters.counts
     assert (counts.moved["expired"], counts.dropped["expired"]) == (0, 1)
 
 

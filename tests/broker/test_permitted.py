@@ -483,7 +483,7 @@ def test_quotas_count_what_a_user_has(people: Broker) -> None:
     people.restart()
     assert people.engine.sessions.counts == {"ann": 1}
     assert people.engine.sessions.subscription_counts == {"ann": 2}
-    assert people.engine.exchanges.counts == {"ann": 1}
+    assert people.engine.named_queues.counts == {"ann": 1}
 
 
 def test_who_is_ahead_of_its_rate_is_not_read_for_a_while(people: Broker) -> None:

@@ -256,9 +256,9 @@ RULES = (
     Sabotage(
         name="exclusive-owner-not-checked",
         why="another connection reads a private queue",
-        path="broker/exchanges.py",
-        old="        if found.exclusive and found.owner is not owner:\n",
-        new="        if found.exclusive and found.owner is None:\n",
+        path="broker/entities.py",
+        old="    if found.exclusive and found.owner is not owner:\n",
+        new="    if found.exclusive and found.owner is None:\n",
         tests=(QUEUES,),
     ),
     Sabotage(

@@ -1,0 +1,124 @@
+"""The engine's operations on AMQP's entities: handed on to those who have them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from broker.exchanges import Exchanges
+from broker.named_queues import NamedQueues
+from broker.port import (
+    Consumer,
+    Delivery,
+    ExchangeInfo,
+    Position,
+    QueueConsumer,
+    QueueInfo,
+    Words,
+)
+
+
+class AmqpOperations:
+    """`amqp_port.AmqpPort`: a part of `Engine`."""
+
+    exchanges: Exchanges
+    named_queues: NamedQueues
+
+    def exchange(self, name: str) -> ExchangeInfo | None:
+        """See `BrokerPort.exchange`."""
+        found = self.exchanges.exchange(name)
+        return None if found is None else found.info()
+
+    def declare_exchange(self, name: str, **settings: Any) -> Position:
+        """See `BrokerPort.declare_exchange`."""
+        return self.exchanges.declare_exchange(name, **settings)
+
+    def delete_exchange(self, name: str, *, if_unused: bool) -> Position:
+        """See `BrokerPort.delete_exchange`."""
+        return self.exchanges.delete_exchange(name, if_unused=if_unused)
+
+    def queue(self, name: str, *, owner: object) -> QueueInfo:
+        """See `BrokerPort.queue`."""
+        return self.named_queues.need_queue(name, owner).info()
+
+    def declare_queue(self, name: str, **settings: Any) -> tuple[QueueInfo, Position]:
+        """See `BrokerPort.declare_queue`."""
+        return self.named_queues.declare_queue(name, **settings)
+
+    def delete_queue(
+        self, name: str, *, if_unused: bool, if_empty: bool, owner: object
+    ) -> tuple[int, Position]:
+        """See `BrokerPort.delete_queue`."""
+        return self.named_queues.delete_queue(
+            name, if_unused=if_unused, if_empty=if_empty, owner=owner
+        )
+
+    def purge_queue(self, name: str, *, owner: object) -> tuple[int, Position]:
+        """See `BrokerPort.purge_queue`."""
+        return self.named_queues.purge_queue(name, owner=owner)
+
+    def bind_queue(
+        self,
+        queue: str,
+        exchange: str,
+        routing_key: str,
+        arguments: Mapping[str, Any],
+        *,
+        owner: object,
+    ) -> Position:
+        """See `BrokerPort.bind_queue`."""
+        return self.exchanges.bind_queue(queue, exchange, routing_key, arguments, owner=owner)
+
+    def unbind_queue(
+        self,
+        queue: str,
+        exchange: str,
+        routing_key: str,
+        arguments: Mapping[str, Any],
+        *,
+        owner: object,
+    ) -> Position:
+        """See `BrokerPort.unbind_queue`."""
+        return self.exchanges.unbind_queue(queue, exchange, routing_key, arguments, owner=owner)
+
+    def consume(
+        self,
+        queue: str,
+        consumer: Consumer,
+        *,
+        exclusive: bool,
+        owner: object,
+        priority: int = 0,
+    ) -> QueueConsumer:
+        """See `BrokerPort.consume`."""
+        return self.named_queues.consume(
+            queue, consumer, exclusive=exclusive, owner=owner, priority=priority
+        )
+
+    def get(
+        self,
+        queue: str,
+        callback: Callable[[Delivery | None, QueueConsumer, int], None],
+        *,
+        owner: object,
+    ) -> None:
+        """See `BrokerPort.get`."""
+        self.named_queues.get(queue, callback, owner=owner)
+
+    def release_owner(self, owner: object) -> None:
+        """See `BrokerPort.release_owner`."""
+        self.named_queues.release_owner(owner)
+
+    # --- named subscriptions, documents -----------------------------------------------------
+
+    def declare_subscription(self, name: str, words: Words) -> Position:
+        """See `BrokerPort.declare_subscription`."""
+        return self.named_queues.declare_subscription(name, words)
+
+    def delete_subscription(self, name: str) -> Position:
+        """See `BrokerPort.delete_subscription`."""
+        return self.named_queues.delete_subscription(name)
+
+    def subscription_queue(self, name: str) -> str:
+        """See `BrokerPort.subscription_queue`."""
+        return f"%SUB%{name}"

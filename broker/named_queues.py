@@ -1,0 +1,346 @@
+"""Queues that have a name: AMQP's, and the named subscriptions of HTTP, which are queues bound to a
+pattern.
+
+A queue that is durable has its index on disk and its place in every record; one that is not lives
+in memory and goes with the process. What is bound to what is in `exchanges.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from broker.core import Core
+from broker.entities import (
+    NamedQueue,
+    check_equal,
+    locked,
+    need_queue,
+    position_of,
+    write_op,
+)
+from broker.errors import Reason, Refused
+from broker.exchanges import Exchanges
+from broker.journal import Op, Touched
+from broker.moves import Moves
+from broker.port import Consumer, Delivery, Position, QueueInfo, Words
+from broker.queues.dead_letters import DeadLetters
+from broker.queues.features import QueueFeatures
+from broker.queues.priorities import Levels
+from broker.queues.queue import Group, Hold
+from broker.queues.settings import settings_of
+from broker.topics import Topics
+
+SUBSCRIPTION_PREFIX: Final = "%SUB%"
+"""Queue names of named subscriptions. AMQP clients may not declare them."""
+
+
+@dataclass(slots=True)
+class _AutoDeleting:
+    """A hold whose cancelling may delete its queue: the `QueueConsumer` of the port."""
+
+    queues: NamedQueues
+    queue: NamedQueue
+    hold: Hold = field(repr=False)
+
+    def settle(self, first_offset: int, count: int) -> None:
+        self.hold.settle(first_offset, count)
+
+    def requeue(self, first_offset: int, count: int) -> None:
+        self.hold.requeue(first_offset, count)
+
+    def reject(self, first_offset: int, count: int) -> None:
+        self.hold.reject(first_offset, count)
+
+    def ready(self) -> None:
+        self.hold.ready()
+
+    def cancel(self) -> None:
+        self.hold.cancel()
+        self.queues.consumer_left(self.queue, self.hold)
+
+    @property
+    def active(self) -> bool:
+        """Whether messages may still come."""
+        return self.hold.active
+
+    @property
+    def group(self) -> Group | Levels:
+        """What it holds messages of (for moves)."""
+        return self.hold.group
+
+
+class NamedQueues:
+    """All queues of AMQP, and the named subscriptions.
+
+    Args:
+        queues: where they are kept, by name; `exchanges` has the same.
+        new_name: makes up the random part of a server-named queue.
+    """
+
+    def __init__(
+        self,
+        core: Core,
+        topics: Topics,
+        moves: Moves,
+        exchanges: Exchanges,
+        *,
+        queues: dict[str, NamedQueue],
+        new_name: Callable[[], str],
+    ) -> None:
+        self.core = core
+        self.topics = topics
+        self.exchanges = exchanges
+        self.queues = queues
+        self.new_name = new_name
+        self.dead_letters = DeadLetters(core, topics, moves, exchanges)
+        self.features = QueueFeatures(
+            core,
+            self.dead_letters,
+            queues=queues,
+            write=self._write,
+            end=self._end_queue,
+        )
+        self.counts: dict[str, int] = {}
+        """Queues by the user that declared them; users without one are not in it."""
+        core.journal.handle("queue+", self._apply_queue)
+        core.journal.handle("queue-", self._apply_queue_end)
+
+    # --- queues ---------------------------------------------------------------------------
+
+    def need_queue(self, name: str, owner: object) -> NamedQueue:
+        """The queue, or Refused NOT_FOUND or LOCKED."""
+        return need_queue(self.queues, name, owner)
+
+    def declare_queue(
+        self,
+        name: str,
+        *,
+        durable: bool,
+        exclusive: bool,
+        auto_delete: bool,
+        arguments: Mapping[str, Any],
+        owner: object,
+        user: str = "",
+    ) -> tuple[QueueInfo, Position]:
+        """See `BrokerPort.declare_queue`. `user`: whose quota it counts for."""
+        value = {
+            "durable": durable,
+            "exclusive": exclusive,
+            "auto_delete": auto_delete,
+            "arguments": dict(arguments),
+        }
+        settings_of(name, arguments)
+        if not name:
+            name = f"amq.gen-{self.new_name()}"
+        elif name in self.queues:
+            existing = self.need_queue(name, owner)
+            if existing.exclusive != exclusive:
+                raise locked(name)
+            check_equal("queue", name, existing.value(), value)
+            return existing.info(), Position(0)
+        elif name.startswith(("amq.", SUBSCRIPTION_PREFIX)):
+            raise Refused(Reason.FORBIDDEN, f"queue name '{name}' contains a reserved prefix")
+        position = self._create_queue(name, {**value, "u": user} if user else value, owner)
+        self.exchanges.bind(self.queues[name], ("", name, "{}"), (name,))
+        return self.queues[name].info(), max(position, position_of(self.core, durable=durable))
+
+    def _create_queue(self, name: str, value: Mapping[str, Any], owner: object) -> Position:
+        if len(self.queues) >= self.core.limits.queues_max:
+            raise Refused(Reason.LIMIT, f"there are {len(self.queues)} queues: delete some")
+        # An exclusive queue goes with its connection, so it leaves nothing in the log.
+        kept = value["durable"] and not value["exclusive"]
+        op: Op = {"op": "queue+", "name": name, "n": 0, **value}
+        if kept:
+            self.core.check_writable()
+            op["n"] = self.core.take_number()
+        position = self._write(op, durable=kept)
+        self.queues[name].owner = owner if value["exclusive"] else None
+        return position
+
+    def delete_queue(
+        self, name: str, *, if_unused: bool, if_empty: bool, owner: object
+    ) -> tuple[int, Position]:
+        """See `BrokerPort.delete_queue`."""
+        if name not in self.queues:
+            return 0, Position(0)
+        found = self.need_queue(name, owner)
+        if if_unused and found.group.holds:
+            raise Refused(Reason.IN_USE, f"queue '{name}' in vhost '/' in use")
+        if if_empty and found.group.ready_count:
+            raise Refused(Reason.NOT_EMPTY, f"queue '{name}' in vhost '/' is not empty")
+        return self._delete(found)
+
+    def _delete(self, found: NamedQueue) -> tuple[int, Position]:
+        count = found.group.ready_count
+        holds = list(found.group.holds)
+        for key in list(found.bindings):
+            self.exchanges.unbind(found, key)
+        position = self._write({"op": "queue-", "name": found.name}, durable=found.queue.durable)
+        for hold in holds:
+            hold.active = False
+            hold.consumer.cancelled()
+        return count, position
+
+    def _end_queue(self, found: NamedQueue) -> None:
+        """Its lease has ended."""
+        if self.queues.get(found.name) is found:
+            self._delete(found)
+
+    def _apply_queue(self, op: Op) -> Touched:
+        self.load_queue(op["name"], op)
+        return [("queue", op["name"])]
+
+    def _apply_queue_end(self, op: Op) -> Touched:
+        found = self.queues.pop(op["name"], None)
+        if found is None:
+            return []
+        self.exchanges.forget_queue(found)
+        self._count(found.user, -1)
+        return self.features.drop(found)
+
+    def purge_queue(self, name: str, *, owner: object) -> tuple[int, Position]:
+        """See `BrokerPort.purge_queue`."""
+        found = self.need_queue(name, owner)
+        if found.queue.durable:
+            self.core.check_writable(frees=True)
+        count = found.group.purge()
+        if found.queue.durable:
+            self.core.write_acks()
+        return count, position_of(self.core, durable=found.queue.durable)
+
+    # --- consuming ------------------------------------------------------------------------
+
+    def consume(
+        self,
+        name: str,
+        consumer: Consumer,
+        *,
+        exclusive: bool,
+        owner: object,
+        priority: int = 0,
+    ) -> _AutoDeleting:
+        """See `BrokerPort.consume`."""
+        found = self.need_queue(name, owner)
+        if exclusive and found.settings.single_active:
+            raise Refused(
+                Reason.FORBIDDEN,
+                f"queue '{name}' in vhost '/' has a single active consumer: "
+                "an exclusive one is not possible",
+            )
+        if found.exclusive_hold is not None or (exclusive and found.group.holds):
+            raise Refused(Reason.FORBIDDEN, f"queue '{name}' in vhost '/' in exclusive use")
+        hold = found.group.add(consumer, priority)
+        found.had_consumer = True
+        if exclusive:
+            found.exclusive_hold = hold
+        return _AutoDeleting(self, found, hold)
+
+    def consumer_left(self, found: NamedQueue, hold: Hold) -> None:
+        """A consumer was cancelled: an auto-delete queue goes with its last."""
+        if found.exclusive_hold is hold:
+            found.exclusive_hold = None
+        if found.lease is not None:
+            found.lease.touch()
+        if found.auto_delete and not found.group.holds and self.queues.get(found.name) is found:
+            self._delete(found)
+
+    def get(
+        self,
+        name: str,
+        callback: Callable[[Delivery | None, Any, int], None],
+        *,
+        owner: object,
+    ) -> None:
+        """See `BrokerPort.get`."""
+        found = self.need_queue(name, owner)
+        if found.settings.single_active:
+            raise Refused(
+                Reason.LOCKED,
+                f"queue '{name}' in vhost '/' has a single active consumer: use basic.consume",
+            )
+        getter = _Getter(callback)
+        hold = Hold(found.group, getter)
+        getter.hold = hold
+        found.group.give_one(hold)
+
+    def release_owner(self, owner: object) -> None:
+        """See `BrokerPort.release_owner`."""
+        for found in [q for q in self.queues.values() if q.exclusive and q.owner is owner]:
+            self._delete(found)
+
+    # --- named subscriptions ----------------------------------------------------------------
+
+    def declare_subscription(self, name: str, words: Words) -> Position:
+        """See `BrokerPort.declare_subscription`."""
+        queue_name = SUBSCRIPTION_PREFIX + name
+        existing = self.queues.get(queue_name)
+        if existing is not None:
+            if list(existing.bindings.values()) != [words]:
+                raise Refused(Reason.DIFFERENT, f"subscription '{name}' exists with another filter")
+            return Position(self.core.log.appended)
+        value = {"durable": True, "exclusive": False, "auto_delete": False, "arguments": {}}
+        self._create_queue(queue_name, value, None)
+        self.exchanges.bind(self.queues[queue_name], ("", queue_name, "{}"), words)
+        return Position(self.core.log.appended)
+
+    def delete_subscription(self, name: str) -> Position:
+        """See `BrokerPort.delete_subscription`."""
+        found = self.queues.get(SUBSCRIPTION_PREFIX + name)
+        return Position(0) if found is None else self._delete(found)[1]
+
+    # --- snapshot -------------------------------------------------------------------------
+
+    def load_queue(self, name: str, value: Mapping[str, Any]) -> None:
+        """Take a queue from its op or its snapshot."""
+        found = self.queues[name] = self.features.build(name, value)
+        self._count(found.user, 1)
+        for key, words in value.get("bindings", ()):
+            self.exchanges.load_binding(found, tuple(key), tuple(words))
+
+    def row_queue(self, name: str) -> Mapping[str, Any] | None:
+        """The queue and its bindings as a JSON value for the snapshot."""
+        found = self.queues.get(name)
+        if found is None or not found.queue.durable:
+            return None
+        bindings = [[list(key), list(words)] for key, words in found.bindings.items()]
+        row = {**found.value(), "n": found.queue.number, "bindings": bindings}
+        if found.queue.expiring:
+            row["expiring"] = True
+        if found.queue.levels is not None:
+            row["levels"] = found.queue.levels.rows()
+        return {**row, "u": found.user} if found.user else row
+
+    def _count(self, user: str, change: int) -> None:
+        if user:
+            count = self.counts.get(user, 0) + change
+            if count:
+                self.counts[user] = count
+            else:
+                del self.counts[user]
+
+    def reopen(self) -> None:
+        """After a restart: requeue what connections held."""
+        self.features.reopen()
+
+    def _write(self, op: Op, *, durable: bool) -> Position:
+        return write_op(self.core, op, durable=durable)
+
+
+class _Getter:
+    """The consumer of one `get`."""
+
+    def __init__(self, callback: Callable[[Delivery | None, Any, int], None]) -> None:
+        self._callback = callback
+        self.hold: Hold | None = None
+
+    def credit(self) -> int:
+        return 1
+
+    def deliver(self, delivery: Delivery | None) -> None:
+        assert self.hold is not None
+        self._callback(delivery, self.hold, self.hold.group.ready_count)
+
+    def cancelled(self) -> None:
+        """A get is over before its queue can go."""
