@@ -6,6 +6,9 @@
 --list              print the list and run nothing
 --processes N       default: as many as there are processors
 --limit SECONDS     how long one suite may take (default 300)
+--notes FILE        keep what was found in this file, and do not run again what is noted there: a
+                    long run in pieces. Remove it when other code than the broken lines has changed
+--for SECONDS       begin nothing new after that time
 """
 
 from __future__ import annotations
@@ -16,20 +19,21 @@ import random
 import signal
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from collections.abc import Sequence
+from math import inf
 from pathlib import Path
-from queue import SimpleQueue
 
-from tests.sabotage.copies import copies
 from tests.sabotage.mutations import Mutation, draw
-from tests.sabotage.plan import PYTEST_OPTIONS, Sabotage, problems
-from tests.sabotage.runs import RUNNING, Outcome, Verdict, kill, try_out
+from tests.sabotage.pieces import Notes, Pieces
+from tests.sabotage.plan import Sabotage, problems
+from tests.sabotage.runs import Outcome, Verdict
 from tests.sabotage.sabotages import SABOTAGES
 
 HOW_COLUMNS_MAX = 200
-CONTROL_FACTOR = 5
-"""How much longer all suites together may take than one."""
+BROKEN_BEFORE = 2
+"""Exit code: the suites fail on code that nobody broke."""
+PIECE = 3
+"""Exit code: there was no time for all of it."""
 
 
 def main() -> int:
@@ -45,11 +49,17 @@ def main() -> int:
 
 def carry_out(options: argparse.Namespace) -> int:
     """What the command line asks for. Returns the exit code."""
+    pieces = Pieces(
+        processes=options.processes,
+        limit_seconds=options.limit,
+        notes=Notes(options.notes),
+        end=time.monotonic() + options.seconds,
+    )
     if options.mutations:
         seed = options.seed if options.seed is not None else random.randrange(1_000_000)
         drawn = [m for m in draw(options.mutations, seed) if wanted(m.sabotage().name, options)]
         print(f"{len(drawn)} mutations of seed {seed}", flush=True)
-        return run_mutations(drawn, options.processes, options.limit)
+        return run_mutations(drawn, pieces)
     chosen = [sabotage for sabotage in SABOTAGES if wanted(sabotage.name, options)]
     if options.list:
         for sabotage in chosen:
@@ -58,7 +68,7 @@ def carry_out(options: argparse.Namespace) -> int:
     if found := problems(chosen) or ([] if chosen else ["there is no sabotage of that name"]):
         print(*found, sep="\n")
         return 2
-    return run_sabotages(chosen, options.processes, options.limit)
+    return run_sabotages(chosen, pieces)
 
 
 def wanted(name: str, options: argparse.Namespace) -> bool:
@@ -76,15 +86,17 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--list", action="store_true")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--limit", type=float, default=300.0, metavar="SECONDS")
+    parser.add_argument("--notes", type=Path, metavar="FILE")
+    parser.add_argument("--for", dest="seconds", type=float, default=inf, metavar="SECONDS")
     return parser.parse_args()
 
 
-def run_sabotages(chosen: Sequence[Sabotage], processes: int, limit_seconds: float) -> int:
+def run_sabotages(chosen: Sequence[Sabotage], pieces: Pieces) -> int:
     """All of these. Returns the exit code: whether one was not caught."""
     began = time.monotonic()
     outcomes: dict[str, Outcome] = {}
     sound = True
-    for sabotage, outcome in run_all(chosen, processes, limit_seconds):
+    for sabotage, outcome in pieces.run(chosen):
         if sabotage is None:
             sound &= tell_control(outcome)
             continue
@@ -93,21 +105,25 @@ def run_sabotages(chosen: Sequence[Sabotage], processes: int, limit_seconds: flo
         print(f"{place:>7} {sabotage.name}: {outcome.verdict.value}", flush=True)
     print(f"\n{'sabotage':40} {'':16} {'s':>4}  how")
     for sabotage in chosen:
+        if sabotage.name not in outcomes:
+            continue
         outcome = outcomes[sabotage.name]
         head = f"{sabotage.name:40} {outcome.verdict.value:16} {outcome.seconds:4.0f}"
         print(f"{head}  {outcome.how[:HOW_COLUMNS_MAX]}")
     caught = sum(outcome.verdict is Verdict.CAUGHT for outcome in outcomes.values())
     print(f"\n{caught} of {len(chosen)} caught, in {time.monotonic() - began:.0f} s")
-    return int(caught < len(chosen)) if sound else 2
+    if not sound:
+        return BROKEN_BEFORE
+    return left(len(chosen) - len(outcomes)) or int(caught < len(chosen))
 
 
-def run_mutations(chosen: Sequence[Mutation], processes: int, limit_seconds: float) -> int:
+def run_mutations(chosen: Sequence[Mutation], pieces: Pieces) -> int:
     """All of these. Returns the exit code: whether one survives that has no reason to."""
     began = time.monotonic()
     drawn = {mutation.sabotage(): mutation for mutation in chosen}
     survivors = []
     sound, done = True, 0
-    for sabotage, outcome in run_all(list(drawn), processes, limit_seconds):
+    for sabotage, outcome in pieces.run(list(drawn)):
         if sabotage is None:
             sound &= tell_control(outcome)
             continue
@@ -121,9 +137,18 @@ def run_mutations(chosen: Sequence[Mutation], processes: int, limit_seconds: flo
     print("\nsurvivors:")
     for mutation in survivors:
         print(f"  {mutation.sabotage().name}\n        {mutation.reason or 'A TEST IS MISSING'}")
-    print(f"\n{len(drawn) - len(survivors)} of {len(drawn)} noticed, ", end="")
+    print(f"\n{done - len(survivors)} of {done} noticed, ", end="")
     print(f"{len(unexplained)} survive unexplained, in {time.monotonic() - began:.0f} s")
-    return int(bool(unexplained)) if sound else 2
+    if not sound:
+        return BROKEN_BEFORE
+    return left(len(drawn) - done) or int(bool(unexplained))
+
+
+def left(count: int) -> int:
+    """Say how many were not run. Returns the exit code for it."""
+    if count:
+        print(f"{count} not run yet: the same command goes on with them")
+    return PIECE * (count > 0)
 
 
 def tell_control(outcome: Outcome) -> bool:
@@ -132,47 +157,6 @@ def tell_control(outcome: Outcome) -> bool:
     told = "passes" if passed else f"FAILS, repair that first: {outcome.how}"
     print(f"        the code as it is {told} ({outcome.seconds:.0f} s)", flush=True)
     return passed
-
-
-def control(chosen: Sequence[Sabotage]) -> list[tuple[str, ...]]:
-    """All suites of these, each once."""
-    tests = dict.fromkeys(test for sabotage in chosen for test in sabotage.tests)
-    commands = dict.fromkeys(
-        command for s in chosen for command in s.commands() if command[0] != "pytest"
-    )
-    return [("pytest", *PYTEST_OPTIONS, *tests)] * bool(tests) + list(commands)
-
-
-def run_all(
-    chosen: Sequence[Sabotage], processes: int, limit_seconds: float
-) -> Iterator[tuple[Sabotage | None, Outcome]]:
-    """Each of these in a copy of the tree, so many at a time, and (None) all their suites on code
-    that nobody broke."""
-    free: SimpleQueue[Path] = SimpleQueue()
-
-    def one(sabotage: Sabotage | None, commands: list[tuple[str, ...]], limit: float) -> Outcome:
-        place = free.get()
-        try:
-            return try_out(place, sabotage, commands, limit)
-        finally:
-            free.put(place)
-
-    with copies(processes) as places, ThreadPoolExecutor(processes) as pool:
-        for place in places:
-            free.put(place)
-        running: dict[Future[Outcome], Sabotage | None] = {
-            pool.submit(one, None, [command], CONTROL_FACTOR * limit_seconds): None
-            for command in control(chosen)
-        }
-        for sabotage in chosen:
-            running[pool.submit(one, sabotage, sabotage.commands(), limit_seconds)] = sabotage
-        try:
-            for done in as_completed(running):
-                yield running[done], done.result()
-        finally:  # also when somebody has seen enough
-            pool.shutdown(wait=False, cancel_futures=True)
-            for process in list(RUNNING):
-                kill(process)
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass
+from hashlib import blake2b
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -46,6 +47,10 @@ class Sabotage:
         if self.crash:
             found.append(("tests.crash", "--processes", "1", *shlex.split(self.crash)))
         return found
+
+    def digest(self) -> str:
+        """The same for the same mistake and the same suites."""
+        return blake2b(repr(self).encode(), digest_size=16).hexdigest()
 
     def apply(self, text: str) -> str:
         """The file's text with the mistake in it. Raises ValueError."""

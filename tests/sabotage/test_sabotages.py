@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import ast
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from math import inf
 from pathlib import Path
 
 import pytest
 
 from tests.sabotage.mutations import TARGETS, Target, draw, mutations, read
+from tests.sabotage.pieces import Notes, Pieces
 from tests.sabotage.plan import ROOT, Sabotage, problems
-from tests.sabotage.runs import Verdict, judge_crash, judge_tests
+from tests.sabotage.runs import Outcome, Verdict, judge_crash, judge_tests
 from tests.sabotage.sabotages import SABOTAGES
 from tests.sabotage.survivors import EQUIVALENT
 
@@ -130,3 +134,38 @@ def test_what_survives_for_a_reason_still_fits_the_code() -> None:
         for m in mutations(target, read(ROOT / target.path))
     }
     assert set(EQUIVALENT) - there == set()
+
+
+# --- pieces -----------------------------------------------------------------------------------
+
+
+def test_a_long_run_goes_on_where_it_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A piece that has no time left runs nothing; the next one runs what is not noted, and tells
+    all of it."""
+    tried: list[str] = []
+
+    def try_out(place: Path, wanted: Sabotage | None, commands: object, limit: float) -> Outcome:
+        tried.append("as it is" if wanted is None else wanted.name)
+        return Outcome(Verdict.MISSED if wanted is None else Verdict.CAUGHT, "how", 1.0)
+
+    @contextmanager
+    def copies(count: int) -> Iterator[list[Path]]:
+        yield [tmp_path] * count
+
+    monkeypatch.setattr("tests.sabotage.pieces.try_out", try_out)
+    monkeypatch.setattr("tests.sabotage.pieces.copies", copies)
+    chosen = [sabotage(name=name) for name in ("a", "b")]
+
+    def piece(end: float, *wanted: Sabotage) -> list[str]:
+        notes = Notes(tmp_path / "notes")
+        pieces = Pieces(processes=1, limit_seconds=9.0, notes=notes, end=end)
+        return ["as it is" if one is None else one.name for one, _ in pieces.run(wanted)]
+
+    assert piece(-inf, *chosen) == []
+    assert piece(inf, chosen[0]) == ["as it is", "a"]
+    assert piece(-inf, *chosen) == ["as it is", "a"]
+    assert piece(inf, *chosen) == ["as it is", "a", "b"]
+    assert piece(inf, sabotage(name="a", new="b < a")) == ["as it is", "a"]
+    assert tried == ["as it is", "a", "b", "a"]
