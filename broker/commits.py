@@ -1,8 +1,9 @@
 """Commit points: what waits for the log, and in which order it is let go.
 
-Two positions move forward: *appended* (written to the page cache, at the end of each loop
-iteration) and *flushed* (covered by fdatasync). Whatever depends on a position waits here in the
-order of positions: answers to clients, and runs of messages that are to become visible.
+Positions move forward: *appended* (written to the page cache, at the end of each loop iteration),
+*flushed* (covered by fdatasync), and *in-sync*, for two and for three disks (flushed here and on so
+many replicas, see `replicas.py`). Whatever depends on a position waits here in the order of
+positions: answers to clients, and runs of messages that are to become visible.
 
 Rule: nothing leaves out of order within its class, and after a storage failure nothing leaves at
 all.
@@ -13,26 +14,35 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
-from broker.port import FLUSHED, Durability
+from broker.port import APPENDED, FLUSHED, Durability
 
 Waiting = deque[tuple[int, Callable[..., None], tuple[object, ...]]]
 
 
 class CommitPoints:
-    """The two points, and what waits for each."""
+    """The points, and what waits for each.
 
-    def __init__(self, position: int) -> None:
-        self.points = [position, position]
+    Args:
+        position: how far the log was on the disk at the start.
+        in_sync: how far replicas are known to have had it then.
+    """
+
+    def __init__(self, position: int, in_sync: int | None = None) -> None:
+        copied = position if in_sync is None else in_sync
+        self.points = [position, position, copied, copied]
         """By `Durability`: how far the log is committed in that class."""
         self.urgent = position
-        """The highest position that a client waits for in the flushed class."""
+        """The highest position that somebody waits for in a class that needs a flush."""
+        self.holding = False
+        """Whether anything waits for replicas: then messages of one queue may have to wait for
+        predecessors of a stronger class."""
         self.failed = False
-        self._waiting: tuple[Waiting, Waiting] = (deque(), deque())
+        self._waiting: tuple[Waiting, ...] = tuple(deque() for _ in Durability)
 
     @property
     def waiting_count(self) -> int:
         """How many answers and runs wait (a metric)."""
-        return len(self._waiting[0]) + len(self._waiting[1])
+        return sum(map(len, self._waiting))
 
     def committed(self, position: int, durability: Durability) -> bool:
         """Whether nothing has to be waited for."""
@@ -60,7 +70,9 @@ class CommitPoints:
         if waiting and position < waiting[-1][0]:
             position = waiting[-1][0]  # keep the order; waiting longer is always right
         waiting.append((position, callback, args))
-        if urgent and durability is FLUSHED and position > self.urgent:
+        if durability > FLUSHED:
+            self.holding = True
+        if urgent and durability is not APPENDED and position > self.urgent:
             self.urgent = position
 
     def when_new(
@@ -68,8 +80,10 @@ class CommitPoints:
     ) -> None:
         """`when` for what was appended just now, so that nobody waits for a later position."""
         self._waiting[durability].append((position, callback, args))
-        if durability is FLUSHED:
+        if durability is not APPENDED:
             self.urgent = position
+            if durability is not FLUSHED:
+                self.holding = True
 
     def advance(self, durability: Durability, position: int) -> None:
         """The point of the class has reached the position: let go what waited for it."""
@@ -80,6 +94,8 @@ class CommitPoints:
         while waiting and waiting[0][0] <= position:
             _, callback, args = waiting.popleft()
             callback(*args)
+        if durability > FLUSHED:
+            self.holding = any(self._waiting[FLUSHED + 1 :])
 
     def fail(self) -> None:
         """The log directory failed: what waits is never let go."""

@@ -17,11 +17,12 @@ from broker.disk import Disk
 from broker.errors import Reason, Refused, StorageFailed
 from broker.journal import Journal, Op, Touched
 from broker.limits import Limits
-from broker.port import APPENDED, FLUSHED, Position
+from broker.port import APPENDED, FLUSHED, Durability, Position
 from broker.queues.cursor import Cursor
 from broker.queues.queue import Group, Queue
 from broker.reading import Readers, Reading
 from broker.records import Metas
+from broker.replicas import Replicas
 from broker.timers import Timers
 from core_log.errors import CorruptRecord, StorageBusy, StorageFull, StoreError, TooLarge
 from core_log.kernels.layout import ENTRY_SIZE, PRIVATE_ENTRY_SIZE
@@ -59,6 +60,8 @@ class Core:
         readers: Readers,
         limits: Limits,
         disk: Disk,
+        min_in_sync: int = 1,
+        in_sync: int | None = None,
     ) -> None:
         self.store = store
         self.log = store.log
@@ -66,7 +69,15 @@ class Core:
         self.scheduler = scheduler
         self.limits = limits
         self.timers = Timers(loop=scheduler, clock_ms=clock_ms, limits=limits)
-        self.commits = CommitPoints(store.log.appended)
+        self.commits = CommitPoints(store.log.appended, in_sync)
+        self.replicas = Replicas(self.commits)
+        """What replicas have on their disks, for topics with `min_in_sync`."""
+        self.state_durability = Durability(min_in_sync)
+        """What an answer to a change of state waits for."""
+        self.held_bytes = 0
+        """Bytes of messages that wait for replicas."""
+        self.held_published = False
+        """Some were published since a publisher was last asked to wait (`Engine.overloaded`)."""
         self.journal = Journal(
             log=store.log, clock_ms=clock_ms, appended=self.appended, refused=self.refused
         )
@@ -203,7 +214,7 @@ class Core:
         if self.unflushed:
             ends = [(queue, queue.visible) for queue in self.unflushed]
             self.unflushed.clear()
-            self.commits.when(written, FLUSHED, _show_flushed, ends, urgent=False)
+            self.commits.when(written, FLUSHED, self._show_flushed, written, ends, urgent=False)
         self.store.flusher.request()
 
     def flush_finished(self) -> None:
@@ -214,6 +225,15 @@ class Core:
             self.fail(error)
             return
         self.commits.advance(FLUSHED, flushed)
+        self.replicas.flushed(flushed)
+
+    def _show_flushed(self, written: int, ends: Sequence[tuple[Queue, int]]) -> None:
+        """Messages that were visible already are on the disk now, up to these offsets."""
+        for queue, end in ends:
+            if queue.read_point is FLUSHED:
+                _show(queue, end)
+            else:
+                self.commits.when(written, queue.read_point, _show, queue, end, urgent=False)
 
     def fail(self, error: StorageFailed) -> None:
         """The log directory failed: read-only from now on, and nothing that waits is let go."""
@@ -245,6 +265,15 @@ class Core:
             )
         if self.disk.log_full if frees else self.full:
             raise Refused(Reason.STORAGE_FULL, self.disk.reason)
+
+    def check_held(self) -> None:
+        """Raises Refused when too much waits for replicas."""
+        if self.held_bytes > self.limits.held_bytes_max:
+            raise Refused(
+                Reason.LIMIT,
+                f"{self.held_bytes} bytes wait for a replica, and the limit is "
+                f"{self.limits.held_bytes_max}: start the replica, or lower min_in_sync",
+            )
 
     @property
     def writable(self) -> bool:
@@ -385,8 +414,7 @@ def _trim_memory(group: Group) -> None:
     group.queue.trim()
 
 
-def _show_flushed(ends: Sequence[tuple[Queue, int]]) -> None:
-    """Messages that were visible already are on the disk now, up to these offsets."""
-    for queue, end in ends:
-        if queue.flushed < end:
-            queue.flushed = end
+def _show(queue: Queue, end: int) -> None:
+    """Readers by offset may see the queue up to this offset."""
+    if queue.flushed < end:
+        queue.flushed = end

@@ -36,6 +36,7 @@ from broker.moves import QOS2_PROPERTY, Moves
 from broker.named_queues import NamedQueues
 from broker.port import (
     FLUSHED,
+    IN_SYNC,
     BrokerPort,
     Durability,
     Position,
@@ -80,6 +81,10 @@ class Engine(AmqpOperations):
         hashers: threads for passwords; by default those that read.
         random_bytes: for secrets that last as long as the process.
         strangers: whether clients are let in while there are no users.
+        min_in_sync: how many brokers must have a change of state on their disks before it is
+            answered; 1 is this one alone.
+        in_sync: how far replicas are known to have the log (what topics with `min_in_sync` have
+            behind it is not shown before they do); None: as far as it goes.
     """
 
     def __init__(
@@ -97,6 +102,8 @@ class Engine(AmqpOperations):
         hashers: Hashers | None = None,
         random_bytes: Callable[[int], bytes] = secrets.token_bytes,
         strangers: bool = True,
+        min_in_sync: int = 1,
+        in_sync: int | None = None,
     ) -> None:
         self.core = Core(
             store=store,
@@ -105,6 +112,8 @@ class Engine(AmqpOperations):
             readers=readers,
             limits=limits or Limits(),
             disk=Disk(segment_bytes=store.segment_bytes, settings=disk_settings or DiskSettings()),
+            min_in_sync=min_in_sync,
+            in_sync=in_sync,
         )
         self.retained = Retained(self.core.limits.retained_max)
         self.topics_ = Topics(self.core, self.retained, topic_defaults or TopicSettings())
@@ -143,6 +152,11 @@ class Engine(AmqpOperations):
         self._saved = -1  # log position of the last snapshot
         self.fold = Fold(self, state_db)
         self.fold.restore()
+
+    @property
+    def state_durability(self) -> Durability:
+        """See `BrokerPort.state_durability`."""
+        return self.core.state_durability
 
     # --- publishing -----------------------------------------------------------------------
 
@@ -281,6 +295,11 @@ class Engine(AmqpOperations):
         """See `BrokerPort.overloaded`."""
         core = self.core
         behind = core.log.appended - core.commits.points[FLUSHED]
+        held, core.held_published = core.held_published, False
+        if held and core.held_bytes > core.limits.held_bytes_pause:
+            # What this publisher sent waits for replicas; others are not kept waiting.
+            self.when_committed(Position(core.log.appended), IN_SYNC, resume)
+            return True
         if behind < core.limits.unflushed_bytes_pause or core.failure is not None:
             return False
         self.when_committed(Position(core.log.appended), FLUSHED, resume)

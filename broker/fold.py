@@ -15,6 +15,7 @@ from broker.journal import OP_TAG, STATE_TOPIC
 from broker.moves import QOS2_PROPERTY, settled_by
 from broker.queues.cursor import Cursor
 from broker.records import TAGS
+from broker.recovered import hold_recovered
 from broker.retained import ENTRY
 from broker.state_db import Folded, StateDb
 from broker.state_snapshot import need_snapshot
@@ -181,6 +182,7 @@ class Fold:
         for group in engine.core.groups.values():
             group.queue.flushed = group.queue.visible = group.queue.index.end_offset
             group.cursor.clamp(group.queue.index.first_offset, group.queue.index.end_offset)
+        hold_recovered(engine.core, engine.topics_)
         engine.named_queues.reopen()
         engine.exchanges.reopen()
         engine.sessions.state.reopen()

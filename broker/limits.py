@@ -42,6 +42,10 @@ class Limits:
     The store refuses at 256 MiB; no publisher that can be paused gets there."""
     consumer_groups_max: int = 100_000
     """RocketMQ consumer groups: made by the first heartbeat that names them; some hundred bytes."""
+    held_bytes_pause: int = 32 * 1024 * 1024
+    """The same for bytes of messages that wait for replicas: publishers of such messages pause."""
+    held_bytes_max: int = 128 * 1024 * 1024
+    """Bytes of messages that wait for replicas before more are refused: they stay in memory."""
     query_count_max: int = 64
     """Messages that one query by key gives. RocketMQ's default; there, a large number from a client
     fills the broker's memory."""

@@ -51,6 +51,7 @@ __all__ = [
     "DEATH_PROPERTY",
     "EXCHANGE_PROPERTY",
     "FLUSHED",
+    "IN_SYNC",
     "LIFE_PROPERTY",
     "ONE_WORD",
     "REST",
@@ -113,10 +114,15 @@ class Durability(enum.IntEnum):
     published where `page_cache` was chosen."""
     FLUSHED = 1
     """Covered by a successful fdatasync: the default."""
+    IN_SYNC = 2
+    """On the disks of two brokers: this one's and a replica's (`min_in_sync = 2`)."""
+    IN_SYNC_3 = 3
+    """On the disks of three. The value of a member is the number of disks."""
 
 
 APPENDED: Final = Durability.APPENDED
 FLUSHED: Final = Durability.FLUSHED
+IN_SYNC: Final = Durability.IN_SYNC
 """The members as names of their own: for the hot path, where Python 3.11 needs 150 ns for each
 look into an enumeration."""
 
@@ -147,7 +153,7 @@ class Template(Protocol):
     @property
     def durability(self) -> Durability:
         """What its messages wait for, and so their acks: what was asked for, or less where
-        `page_cache` was chosen for the topic or the broker."""
+        `page_cache` was chosen for the topic or the broker, or more where `min_in_sync` was."""
 
     @property
     def valid(self) -> bool:
@@ -282,6 +288,11 @@ class Session(Protocol):
 class BrokerPort(AmqpPort, TransactionPort, GroupPort, Protocol):
     """The operations that gateways call."""
 
+    @property
+    def state_durability(self) -> Durability:
+        """What the answer to a change of state waits for (declare, bind, SUBSCRIBE, documents):
+        FLUSHED, or IN_SYNC where the broker itself asks for replicas. Never changes."""
+
     # --- publishing -----------------------------------------------------------------------
 
     def route(self, topic: str, tag: str | None) -> Route:
@@ -313,7 +324,8 @@ class BrokerPort(AmqpPort, TransactionPort, GroupPort, Protocol):
 
         Args:
             durability: what the messages should wait for. FLUSHED means: as safe as an ack has to
-                be here, which is APPENDED where `page_cache` was chosen (`Template.durability`).
+                be here, which is APPENDED where `page_cache` was chosen, and IN_SYNC where replicas
+                have to have it (`Template.durability`).
             properties: constant properties by RocketMQ's names. `TAGS` is added by the engine.
                 A time to live and a priority are one of them: `life_property`.
                 Values may hold any character but 0x01 and 0x02.
@@ -462,7 +474,8 @@ class BrokerPort(AmqpPort, TransactionPort, GroupPort, Protocol):
     ) -> None:
         """Records from `offset` on as they stand in the log: `callback(records, next_offset)`.
 
-        At least one record if there is any, then as many as fit. Stops at the flushed point.
+        At least one record if there is any, then as many as fit. Stops at the flushed point, or
+        at the in-sync point if the topic asks for replicas.
 
         Raises:
             Refused: NOT_FOUND (topic or queue id), BAD_ARGUMENT (offset below the minimum).

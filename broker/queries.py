@@ -73,7 +73,7 @@ class Queries:
             raise Refused(Reason.BAD_ARGUMENT, "a key is a word without spaces")
         core = self._core
         limits = core.limits
-        store, end = core.store, core.commits.points[Durability.FLUSHED]
+        store, end = core.store, core.commits.points[found.settings.read_point]
         firsts = {queue.number: queue.index.first_offset for queue in found.queues}
 
         def find() -> bytes:
@@ -123,7 +123,7 @@ class Queries:
         record = decode_record(raw, verify=False)
         name = self._core.metas.user_name(record.topic)
         topic = self._topics.topics.get(name)
-        if topic is None:
+        if topic is None or record.position >= self._core.commits.points[topic.settings.read_point]:
             return "", b""
         firsts = {queue.number: queue.index.first_offset for queue in topic.queues}
         return (name, raw) if _is_there(record, firsts) else ("", b"")

@@ -75,13 +75,14 @@ class Retained:
         for name in list(self._by_topic):
             yield from list(self._by_topic.get(name, {}).items())
 
-    def match(self, pattern: Words) -> Iterator[bytes | None]:
-        """Entries that match, over a copy of the names at the time; None where one did not.
+    def match(self, pattern: Words) -> Iterator[tuple[str, bytes] | None]:
+        """Topics and entries that match, over a copy of the names at the time; None where
+        one did not.
 
         The Nones let a caller that works in slices count the work, not only the finds.
         """
         if is_exact(pattern):
-            yield self.get(pattern)
+            yield self._named(pattern)
             return
         if pattern[0] in (ONE_WORD, REST):
             topics = list(self._by_topic)
@@ -89,4 +90,8 @@ class Retained:
             topics = [pattern[0]] if pattern[0] in self._by_topic else []
         for name in topics:
             for words in list(self._by_topic.get(name, {})):
-                yield self.get(words) if matches(pattern, words) else None
+                yield self._named(words) if matches(pattern, words) else None
+
+    def _named(self, words: Words) -> tuple[str, bytes] | None:
+        entry = self.get(words)
+        return None if entry is None else (words[0], entry)

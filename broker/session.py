@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Final
 
 from broker.committed import Committed
 from broker.errors import Refused
-from broker.port import Delivery, Durability, Position, RecordRun, SessionLink, Words
+from broker.port import Delivery, Position, RecordRun, SessionLink, Words
 from broker.queues.cursor import Cursor
 from broker.queues.queue import Group, Hold, Queue
 from broker.queues.unacked import Unacked
@@ -226,7 +226,7 @@ class MqttSession:
             return
         self.core.commits.when(
             position,
-            Durability.FLUSHED,
+            self.core.state_durability,
             self._send_assigned,
             self.connection_number,
             run,
@@ -268,7 +268,7 @@ class MqttSession:
         position = self.core.journal.write({"op": "rel+", "s": self.number, "t": tag, "n": count})
         self.core.commits.when(
             position,
-            Durability.FLUSHED,
+            self.core.state_durability,
             self._send_pubrels,
             self.connection_number,
             first_packet_id,

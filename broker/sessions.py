@@ -12,7 +12,7 @@ from collections.abc import Callable
 from broker.core import Core
 from broker.errors import Reason, Refused
 from broker.journal import Op
-from broker.port import Durability, Position, SessionLink, Words
+from broker.port import FLUSHED, Durability, Position, SessionLink, Words
 from broker.queues.queue import Group, Queue
 from broker.retained import Retained, position_of
 from broker.session import (
@@ -249,7 +249,7 @@ class Sessions:
         """Send the matching retained messages, a slice per loop iteration."""
         found = self.retained.match(subscription.words)
         connection = session.connection_number
-        core, flushed = self.core, Durability.FLUSHED
+        core = self.core
 
         def step() -> None:
             if session.connection_number != connection or session.link is None:
@@ -259,21 +259,39 @@ class Sessions:
                     core.scheduler.call_later(core.limits.ack_delay_seconds, step)
                     return
                 try:
-                    entry = next(found)
+                    match = next(found)
                 except StopIteration:
                     return
                 # One that is not flushed was published after the SUBSCRIBE, whose SUBACK has waited
-                # for all before it: it comes live.
-                if entry is not None and position_of(entry) < core.commits.points[flushed]:
-                    self._send_retained(session, subscription, entry)
+                # for all before it: it comes live. Replicas may still lack one that was before it.
+                if match is not None:
+                    topic, entry = match
+                    position = position_of(entry)
+                    if position < core.commits.points[FLUSHED]:
+                        core.commits.when(
+                            position + 1,
+                            self._visible_at(topic),
+                            self._send_retained,
+                            session,
+                            subscription,
+                            entry,
+                            connection,
+                            urgent=False,
+                        )
             core.scheduler.call_soon(step)
 
         step()
 
+    def _visible_at(self, topic: str) -> Durability:
+        """What a message of the topic waits for before a new subscriber may see it."""
+        found = self.topics.topics.get(topic)
+        return FLUSHED if found is None else max(FLUSHED, found.settings.commit_point)
+
     def _send_retained(
-        self, session: MqttSession, subscription: Subscription, entry: bytes
+        self, session: MqttSession, subscription: Subscription, entry: bytes, connection: int
     ) -> None:
-        connection = session.connection_number
+        if session.connection_number != connection or session.link is None:
+            return
 
         def done(records: bytes | None, _: int) -> None:
             if records is None or session.connection_number != connection:

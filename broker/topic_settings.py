@@ -20,12 +20,14 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from broker.errors import Reason, Refused
-from broker.port import Durability
+from broker.port import APPENDED, Durability
 
 DURABILITIES: Final = {"fsync": Durability.FLUSHED, "page_cache": Durability.APPENDED}
 """The names of the commit points that a message may wait for."""
 DEFAULT: Final = "default"
 """Typed as a value: back to the broker's default."""
+DISKS_MAX: Final = max(Durability)
+"""The most disks that a message may wait for."""
 SECONDS_MAX: Final = 100 * 366 * 86_400
 """A hundred years: far from where milliseconds would not fit into 64 bits."""
 BYTES_MAX: Final = 1 << 62
@@ -45,11 +47,24 @@ class TopicSettings:
             keep it for ever.
         retention_bytes: how many bytes of the topic's newest messages stay readable by offset,
             over all its queues. 0: any number.
+        min_in_sync: how many brokers must have a message on their disks before it is acked and
+            seen: 1 is the master alone, 2 the master and a replica.
     """
 
     durability: Durability = Durability.FLUSHED
     retention_seconds: int = 72 * 3600
     retention_bytes: int = 0
+    min_in_sync: int = 1
+
+    @property
+    def commit_point(self) -> Durability:
+        """What an ack waits for that wants to be safe, and a delivery."""
+        return APPENDED if self.durability is APPENDED else Durability(self.min_in_sync)
+
+    @property
+    def read_point(self) -> Durability:
+        """What readers by offset stop at."""
+        return Durability(self.min_in_sync)
 
     def with_values(self, values: Mapping[str, Value]) -> TopicSettings:
         """These settings with a topic's own values in their places; unknown names are ignored."""
@@ -65,6 +80,7 @@ class TopicSettings:
             "durability": durability,
             "retention_seconds": self.retention_seconds,
             "retention_bytes": self.retention_bytes,
+            "min_in_sync": self.min_in_sync,
         }
 
 
@@ -101,9 +117,20 @@ def _parse_whole(name: str, text: str, value_max: int) -> Value:
     return int(text)
 
 
+def _parse_disks(name: str, text: str) -> Value:
+    if text not in [str(count) for count in range(1, DISKS_MAX + 1)]:
+        raise Refused(
+            Reason.BAD_ARGUMENT,
+            f"{name} is the number of brokers that must have a message on disk, 1 to {DISKS_MAX}, "
+            f"not {text!r}",
+        )
+    return int(text)
+
+
 _PARSERS: Final[dict[str, Callable[[str, str], Value]]] = {
     "durability": _parse_durability,
     "retention_seconds": lambda name, text: _parse_whole(name, text, SECONDS_MAX),
     "retention_bytes": lambda name, text: _parse_whole(name, text, BYTES_MAX),
+    "min_in_sync": _parse_disks,
 }
 SETTING_NAMES: Final = tuple(_PARSERS)

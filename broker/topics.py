@@ -78,6 +78,11 @@ class Topic:
         self.settings = TopicSettings()
         """What holds for it: its own values, the broker's defaults for the rest."""
 
+    def settings_changed(self) -> None:
+        """Tell the topic's queues what follows for them."""
+        for queue in self.queues:
+            queue.read_point = self.settings.read_point
+
     def info(self) -> TopicInfo:
         """As the port tells it."""
         return TopicInfo(
@@ -351,8 +356,9 @@ class Topics:
             else:
                 topic.own_values[key] = value
         before, topic.settings = topic.settings, self.defaults.with_values(topic.own_values)
-        if before.durability is not topic.settings.durability:
+        if before.commit_point is not topic.settings.commit_point:
             self.router.forget_topic(topic.name)  # its templates say what acks wait for
+        topic.settings_changed()
         return [("topic", topic.name)]
 
     def trim(self, moved: Sequence[Sequence[Any]]) -> Position:
@@ -396,6 +402,7 @@ class Topics:
         topic.first_offsets = list(value.get("first", topic.first_offsets))
         topic.own_values = dict(value.get("set", {}))
         topic.settings = self.defaults.with_values(topic.own_values)
+        topic.settings_changed()
 
     def row(self, name: str) -> Mapping[str, Any] | None:
         """The topic as a JSON value for the snapshot."""
@@ -465,7 +472,7 @@ class Topics:
             queue=topic.queues[queue_id],
             record=record,
             meta=self.core.metas.meta(record.topic, prefix),
-            durability=min(durability, topic.settings.durability),
+            durability=APPENDED if durability is APPENDED else topic.settings.commit_point,
             retain=retain,
         )
 
@@ -505,6 +512,8 @@ class Topics:
         core = self.core
         if core.failure is not None or core.full:
             core.check_writable()
+        if template.durability > FLUSHED:
+            core.check_held()
         template.refresh(self.router)
         if template.gates:
             return publish_gated(self, template, batch, first, last, record, born_ms)
@@ -570,11 +579,15 @@ class Topics:
             and last.template is template
             and last.takes(template, spans, core.log.written)
         ):
-            if last.durability is FLUSHED:
+            if last.durability is not APPENDED:
                 for queue in last.queues:
                     queue.blocked_until = position
             return
         durability = template.durability
+        if core.commits.holding or durability > FLUSHED:
+            self._wait_in_sync(template, spans, position)
+            self._last = None  # a replica may have its first half: nothing joins it
+            return
         if durability is APPENDED:
             flushed = core.commits.points[FLUSHED]
             for queue in template.queues:
@@ -584,9 +597,52 @@ class Topics:
         if durability is FLUSHED:
             for queue in run.queues:
                 queue.blocked_until = position
-            core.commits.when_new(position, durability, _release_flushed, run)
+            core.commits.when_new(position, durability, _release_safe, run)
         else:
             core.commits.when_new(position, durability, self._release_unflushed, run)
+
+    def _wait_in_sync(self, template: TopicTemplate, spans: list[Span], position: Position) -> None:
+        """`_wait` where something waits for replicas: each queue's messages become visible in
+        order, so a queue that holds a message of a stronger class holds this one, too, and no
+        other queue does."""
+        core = self.core
+        points = core.commits.points
+        parts: dict[Durability, list[Queue]] = {}
+        for queue in template.queues:
+            durability = template.durability
+            if queue.held(points) and queue.held_by > durability:
+                durability = queue.held_by
+            elif durability is APPENDED and queue.blocked_until > points[FLUSHED]:
+                durability = FLUSHED
+            if durability is not APPENDED:
+                queue.blocked_until = position
+            parts.setdefault(durability, []).append(queue)
+        for durability, queues in parts.items():
+            run = Waiting(template, spans, durability, position)
+            own = queues[0] is template.queue
+            if len(parts) > 1:  # who is live comes with the topic's own queue
+                run.queues = tuple(queues)
+                run.live = run.live if own else ()
+            if durability > FLUSHED:
+                for queue in queues:
+                    queue.held_until = position
+                    queue.held_by = durability
+                core.held_published = True
+                core.held_bytes += size_of(spans)
+                core.commits.when_new(position, durability, self._release_held, run, own)
+            elif not own:
+                core.commits.when_new(position, durability, _release, run)
+            elif durability is FLUSHED:
+                core.commits.when_new(position, durability, _release_safe, run)
+            else:
+                core.commits.when_new(position, durability, self._release_unflushed, run)
+
+    def _release_held(self, run: Waiting, own: bool) -> None:
+        self.core.held_bytes -= size_of(run.spans)
+        if own:
+            _release_safe(run)
+        else:
+            _release(run)
 
     def _release_unflushed(self, run: Waiting) -> None:
         self.core.unflushed.add(run.queues[0])
@@ -610,6 +666,11 @@ class Topics:
         return stored == STATE_TOPIC or stored.startswith(SYSTEM_PREFIXES)
 
 
+def size_of(spans: Sequence[Span]) -> int:
+    """The bytes of these records."""
+    return sum(span.end - span.start for span in spans)
+
+
 def _release(run: Waiting) -> None:
     """A run passed its commit point: everybody may see it."""
     for queue in run.queues:
@@ -618,9 +679,10 @@ def _release(run: Waiting) -> None:
         target.offer(run)
 
 
-def _release_flushed(run: Waiting) -> None:
-    """The same for what waited for the disk: readers by offset may see it, too, and whatever the
-    topic's own queue has before it."""
+def _release_safe(run: Waiting) -> None:
+    """The same for what waited for the disk, or for replicas: readers by offset may see it, too,
+    and whatever the topic's own queue has before it."""
     own = run.queues[0]
-    own.flushed = own.visible + run.count
+    if run.durability >= own.read_point:
+        own.flushed = own.visible + run.count
     _release(run)

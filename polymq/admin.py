@@ -18,7 +18,7 @@ import prometheus_client
 from aiohttp import web
 
 from broker.engine import Engine
-from broker.port import Durability, Position, Reason, Refused, StorageFailed, TopicInfo
+from broker.port import Position, Reason, Refused, StorageFailed, TopicInfo
 from polymq.admin_access import Access
 from polymq.admin_queries import QueryHandlers
 from polymq.admin_users import UserHandlers
@@ -167,7 +167,7 @@ class AdminServer:
     async def _committed(self, position: Position) -> None:
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.add(done)
-        self._port.when_committed(position, Durability.FLUSHED, _finish, done)
+        self._port.when_committed(position, self._port.state_durability, _finish, done)
         try:
             await asyncio.wait_for(done, COMMIT_SECONDS_MAX)
         except TimeoutError as error:

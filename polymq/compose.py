@@ -126,6 +126,11 @@ class Node:
         self.failure: broker_errors.StorageFailed | None = None
         """Set when the disk fails: the server goes on read-only, so that readers get theirs."""
 
+    @property
+    def engine(self) -> Engine:
+        """The engine, once `start` has made it."""
+        return self._engine
+
     # --- start and stop -------------------------------------------------------------------
 
     async def start(self) -> Ports:
@@ -184,7 +189,10 @@ class Node:
             state_db=StateDb(settings.server.data_directory / STATE_FILE),
             hashers=hashers,
             strangers=is_loopback(settings.server.host) or settings.server.allow_insecure,
-            topic_defaults=TopicSettings().with_values(settings.topics.model_dump()),
+            topic_defaults=TopicSettings().with_values(
+                {**settings.topics.model_dump(), "min_in_sync": settings.replication.min_in_sync}
+            ),
+            min_in_sync=settings.replication.min_in_sync,
             disk_settings=DiskSettings(
                 reserve_bytes=settings.storage.disk_reserve_bytes,
                 early_bytes=settings.storage.disk_early_bytes,

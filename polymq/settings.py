@@ -35,7 +35,7 @@ from pydantic_settings import (
     SettingsError,
 )
 
-from broker.topic_settings import BYTES_MAX, SECONDS_MAX
+from broker.topic_settings import BYTES_MAX, DISKS_MAX, SECONDS_MAX
 from polymq.errors import ExitCode, Failure
 
 ENVIRONMENT_PREFIX: Final = "POLYMQ_"
@@ -229,6 +229,17 @@ class TopicDefaults(Section):
     )
 
 
+class ReplicationSettings(Section):
+    """A second copy of everything, on another machine."""
+
+    min_in_sync: Annotated[int, Field(ge=1, le=DISKS_MAX)] = Field(
+        default=1,
+        description="How many brokers must have a message or a change on their disks before it is "
+        "acknowledged and seen: 1 is this one alone, 2 is this one and a slave. Topics can have "
+        "a number of their own (`polymq topic set NAME min_in_sync=2`).",
+    )
+
+
 class LogSettings(Section):
     """What the program says on stderr."""
 
@@ -270,6 +281,7 @@ class Settings(BaseSettings):
     admin: AdminSettings = AdminSettings()
     storage: StorageSettings = StorageSettings()
     topics: TopicDefaults = TopicDefaults()
+    replication: ReplicationSettings = ReplicationSettings()
     log: LogSettings = LogSettings()
     sink: SinkSettings = SinkSettings()
 

@@ -332,6 +332,11 @@ class Permitted(Rights):
         """See `BrokerPort.when_committed`."""
         self._engine.when_committed(position, durability, callback, *args)
 
+    @property
+    def state_durability(self) -> Durability:
+        """See `BrokerPort.state_durability`."""
+        return self._engine.state_durability
+
     def committed(self, position: Position, durability: Durability) -> bool:
         """See `BrokerPort.committed`."""
         return self._engine.committed(position, durability)

@@ -21,7 +21,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from broker.committed import Committed
-from broker.port import Consumer, Delivery
+from broker.port import FLUSHED, IN_SYNC, Consumer, Delivery, Durability
 from broker.queues.cursor import Cursor
 from broker.queues.gates import Gate
 from broker.queues.redeliveries import Redeliveries
@@ -47,6 +47,10 @@ class Queue:
         gate: lets messages in or not; None where the queue takes all.
         on_expiring: told before the first of them comes, so that it makes `expiring` true; None
             for a queue that does not look at them.
+        read_point: what readers by offset stop at: FLUSHED, or more for a topic's own queue if the
+            topic asks for replicas.
+        held_until, held_by: log position of the last message that waits for replicas, and its
+            class: a later message of a weaker class waits with it.
         blocked_until: log position of the last message that waits for a flush; a later message
             of a weaker class waits with it, so that nothing overtakes within the queue.
     """
@@ -59,11 +63,14 @@ class Queue:
         "flushed",
         "gate",
         "groups",
+        "held_by",
+        "held_until",
         "index",
         "levels",
         "name",
         "number",
         "on_expiring",
+        "read_point",
         "visible",
     )
 
@@ -81,6 +88,13 @@ class Queue:
         self.visible = index.end_offset
         self.flushed = index.end_offset
         self.blocked_until = 0
+        self.held_until = 0
+        self.held_by: Durability = IN_SYNC
+        self.read_point: Durability = FLUSHED
+
+    def held(self, points: Sequence[int]) -> bool:
+        """Whether a message in it waits for replicas."""
+        return self.held_until > points[self.held_by]
 
     def append(self, spans: Sequence[Span]) -> None:
         """Take the entries of records that were just appended. They are not visible yet."""

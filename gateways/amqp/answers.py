@@ -3,8 +3,8 @@
 Rules:
 
 * An answer leaves when the position that it depends on is committed (`port.when_committed`): in the
-  page cache or on the disk, as it says. It never leaves before an earlier answer: one that depends
-  on nothing waits behind those that do.
+  page cache, on the disk or on replicas, as it says. It never leaves before an earlier answer: one
+  that depends on nothing waits behind those that do.
 * Deliveries are no answers: they leave at once, by another way.
 * Nothing is sent after `stop`.
 """
@@ -27,15 +27,25 @@ class Answers:
         write: takes bytes that may leave.
     """
 
-    __slots__ = ("_asked", "_port", "_stopped", "_waiting", "_write", "bytes_waiting", "positions")
+    __slots__ = (
+        "_asked",
+        "_port",
+        "_state",
+        "_stopped",
+        "_waiting",
+        "_write",
+        "bytes_waiting",
+        "positions",
+    )
 
     def __init__(self, *, port: BrokerPort, write: Callable[[bytes], None]) -> None:
         self._port = port
         self._write = write
         self._waiting: deque[Waiting] = deque()
-        self._asked = [Position(0), Position(0)]  # the highest that callbacks were asked for
+        self._state = port.state_durability
+        self._asked = [Position(0) for _ in Durability]  # the highest that callbacks were asked for
         self._stopped = False
-        self.positions = [Position(0), Position(0)]
+        self.positions = [Position(0) for _ in Durability]
         """By `Durability`: the highest position that an answer so far depends on."""
         self.bytes_waiting = 0
 
@@ -44,16 +54,18 @@ class Answers:
         data: bytes,
         position: int = 0,
         then: Callable[[], None] | None = None,
-        durability: Durability = Durability.FLUSHED,
+        durability: Durability | None = None,
     ) -> None:
         """Send `data` once `position` is committed and all earlier answers are out.
 
         Args:
             then: called when the data was handed to the socket.
-            durability: in which class.
+            durability: in which class; by default in that of changes of state.
         """
         if self._stopped:
             return
+        if durability is None:
+            durability = self._state
         if position > self.positions[durability]:
             self.positions[durability] = Position(position)
         position = self.positions[durability]

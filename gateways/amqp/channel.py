@@ -64,7 +64,7 @@ class Link(Protocol):
         data: bytes,
         position: int = 0,
         then: Callable[[], None] | None = None,
-        durability: Durability = Durability.FLUSHED,
+        durability: Durability | None = None,
     ) -> None:
         """See `Answers.send`."""
 
@@ -74,6 +74,7 @@ class Link(Protocol):
         method: Method,
         position: int = 0,
         then: Callable[[], None] | None = None,
+        durability: Durability | None = None,
     ) -> None:
         """Answer with a method without content."""
 

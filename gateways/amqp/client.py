@@ -278,14 +278,14 @@ class Client:
 
     def _sees_publishes(self) -> bool:
         position = Position(self.publisher.position)
-        return self.port.committed(position, Durability.FLUSHED)
+        return self.port.committed(position, self.publisher.durability)
 
     def _wait(self, action: Callable[[], None]) -> None:
         """Do the action when what was published is visible; hold everything behind it."""
         self._holding = True
         self.port.when_committed(
             Position(self.publisher.position),
-            Durability.FLUSHED,
+            self.publisher.durability,
             self._transport.later,
             partial(self._act, action),
         )
@@ -502,7 +502,7 @@ class Client:
         data: bytes,
         position: int = 0,
         then: Callable[[], None] | None = None,
-        durability: Durability = Durability.FLUSHED,
+        durability: Durability | None = None,
     ) -> None:
         """See `Answers.send`."""
         self.answers.send(data, position, then, durability)
@@ -515,9 +515,10 @@ class Client:
         method: Method,
         position: int = 0,
         then: Callable[[], None] | None = None,
+        durability: Durability | None = None,
     ) -> None:
         """Answer with a method; the core's state changes now, the bytes leave in their turn."""
-        self.answer(self._core.send(method, channel), position, then)
+        self.answer(self._core.send(method, channel), position, then, durability)
 
     def _write_answer(self, data: bytes) -> None:
         if self._transport.full:

@@ -107,6 +107,8 @@ class Publisher:
         self._templates = templates
         self.position = 0
         """The highest position of what was published so far."""
+        self.durability: Durability = FLUSHED
+        """The strongest class of it."""
         self.count = 0
         """Messages that were taken (a metric)."""
 
@@ -219,6 +221,7 @@ class Publisher:
             self._refused(channel, count, error)
             return
         self.position = max(self.position, position)
+        self.durability = max(self.durability, template.durability)
         self.count += count
         channel.published(count, position, template.durability)
 
@@ -246,6 +249,8 @@ class Publisher:
             return
         if position > self.position:
             self.position = position
+        if template.durability > self.durability:
+            self.durability = template.durability
         self.count += last - first
         overflowed = template.overflowed
         channel.published(last - first - overflowed, position, template.durability)
@@ -276,10 +281,11 @@ class Publisher:
                 raise
             return None
 
-    def committed(self, count: int, position: int) -> None:
+    def committed(self, count: int, position: int, durability: Durability) -> None:
         """A transaction stored so many messages."""
         self.count += count
         self.position = max(self.position, position)
+        self.durability = max(self.durability, durability)
 
     def give_back(self, channel: Channel, batch: Batch, first: int, last: int) -> None:
         """basic.return of rows [first, last), with their contents."""

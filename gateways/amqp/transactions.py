@@ -206,8 +206,11 @@ def commit(channel: Channel, method: spec.TxCommit) -> None:
         held.holder.returned(held.count)
     for held in others:
         channel.give_back([(held.holder, held.first_offset, held.count)], held.bits)
-    link.publisher.committed(sum(part.last for part in publishes), position)
-    link.reply(channel.number, spec.TxCommitOk(), position)
+    durability = link.port.state_durability
+    for part in publishes:
+        durability = max(durability, part.template.durability)
+    link.publisher.committed(sum(part.last for part in publishes), position, durability)
+    link.reply(channel.number, spec.TxCommitOk(), position, durability=durability)
     channel.credit_grew()
 
 

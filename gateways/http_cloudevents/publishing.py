@@ -62,8 +62,14 @@ class Commits:
         self.failed = False
         port.when_storage_fails(self._fail)
 
-    async def wait(self, position: Position, durability: Durability = Durability.FLUSHED) -> None:
-        """Return when the position is committed. Raises Problem: 503."""
+    async def wait(self, position: Position, durability: Durability | None = None) -> None:
+        """Return when the position is committed; by default as a change of state has to be.
+
+        Raises:
+            Problem: 503.
+        """
+        if durability is None:
+            durability = self._port.state_durability
         if self.failed:
             raise storage_problem()
         if self._port.committed(position, durability):
@@ -78,8 +84,8 @@ class Commits:
             raise Problem(
                 503,
                 "Commit took too long",
-                f"the disk did not answer for {self._seconds_max:g} seconds; whether this request "
-                "was stored is unknown",
+                f"the disk or a replica did not answer for {self._seconds_max:g} seconds; whether "
+                "this request was stored is unknown",
             ) from None
         finally:
             self._waiting.discard(future)

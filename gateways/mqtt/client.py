@@ -27,7 +27,6 @@ from typing import Final
 
 from broker.port import (
     APPENDED,
-    FLUSHED,
     BrokerError,
     Durability,
     Position,
@@ -93,7 +92,8 @@ class MqttConnection(Connection):
         self._keep_alive = 0.0  # seconds without a packet that are too many; 0: never
         self._heard = 0.0  # loop time of the last packet
         self._waiting = 0  # answers that wait for a commit
-        self._flushes_waiting = 0  # those of them that wait for the disk
+        self._slow_waiting = 0  # those of them that wait for the disk or for replicas
+        self._slowest = APPENDED  # what the last of those waits for
         self._disk_behind = False  # what is published waits for the disk too long
         self._unread = 0  # bytes of answers written while the transport was full
         self._asking = False  # who the client is: nothing is read until that is known
@@ -300,7 +300,8 @@ class MqttConnection(Connection):
         self._heard = self.context.now()
         self.deadline(self._heard + self._keep_alive if self._keep_alive else None)
         self._waiting += 1
-        self._port.when_committed(session.position, FLUSHED, self._accepted, session)
+        durability = self._port.state_durability
+        self._port.when_committed(session.position, durability, self._accepted, session)
 
     def _refuse(self, code: ConnectCode, text: str) -> None:
         """Nothing that comes after is looked at [MQTT-3.1.4-5]; there is no will to publish."""
@@ -338,7 +339,7 @@ class MqttConnection(Connection):
         self._waiting += 1
         self._port.when_committed(
             position,
-            FLUSHED,
+            self._port.state_durability,
             self._subscribed,
             encode_suback(packet.packet_id, return_codes),
             granted,
@@ -366,7 +367,8 @@ class MqttConnection(Connection):
                 # UNSUBACK cannot say no: what the log does not take closes the connection.
                 position = max(position, session.unsubscribe(words))
         # Also for filters that were not there [MQTT-3.10.4-5].
-        self._answer_when(position, encode_unsuback(packet.packet_id))
+        durability = self._port.state_durability
+        self._answer_when(position, encode_unsuback(packet.packet_id), durability)
 
     # --- publishes and acknowledgements -----------------------------------------------------
 
@@ -455,23 +457,26 @@ class MqttConnection(Connection):
                     position = max(position, released)
                 completions.append(encode_ids(_PUBCOMP, first, count))
         if completions:
-            self._answer_when(position, b"".join(completions))
+            self._answer_when(position, b"".join(completions), self._port.state_durability)
 
     # --- answers ----------------------------------------------------------------------------
 
-    def _answer_when(
-        self, position: Position, data: bytes, durability: Durability = FLUSHED
-    ) -> None:
-        """Write `data` once the position is committed, and not before what waits for the disk."""
+    def _answer_when(self, position: Position, data: bytes, durability: Durability) -> None:
+        """Write `data` once the position is committed, and not before earlier answers."""
         self._waiting += 1
-        if durability is FLUSHED or self._flushes_waiting:
-            self._flushes_waiting += 1
-            self._port.when_committed(position, FLUSHED, self._flushed, data)
+        if durability < self._slowest:
+            durability = self._slowest
+        if durability is APPENDED:
+            self._port.when_committed(position, APPENDED, self._answered, data)
         else:
-            self._port.when_committed(position, durability, self._answered, data)
+            self._slowest = durability
+            self._slow_waiting += 1
+            self._port.when_committed(position, durability, self._safe, data)
 
-    def _flushed(self, data: bytes) -> None:
-        self._flushes_waiting -= 1
+    def _safe(self, data: bytes) -> None:
+        self._slow_waiting -= 1
+        if not self._slow_waiting:
+            self._slowest = APPENDED
         self._answered(data)
 
     def _answered(self, data: bytes) -> None:

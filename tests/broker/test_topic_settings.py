@@ -28,6 +28,7 @@ def test_a_new_topic_has_the_brokers_defaults(broker: Broker) -> None:
         "durability": "fsync",
         "retention_seconds": 259_200,
         "retention_bytes": 0,
+        "min_in_sync": 1,
     }
     assert info.own_settings == ()
 
@@ -35,7 +36,10 @@ def test_a_new_topic_has_the_brokers_defaults(broker: Broker) -> None:
 def test_every_setting_is_told_and_can_be_typed(broker: Broker) -> None:
     """What `values` writes, `parse_settings` and `with_values` take."""
     settings = TopicSettings(
-        durability=Durability.APPENDED, retention_seconds=60, retention_bytes=1 << 30
+        durability=Durability.APPENDED,
+        retention_seconds=60,
+        retention_bytes=1 << 30,
+        min_in_sync=2,
     )
     texts = {name: str(value) for name, value in settings.values().items()}
     assert tuple(texts) == SETTING_NAMES

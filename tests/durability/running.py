@@ -117,6 +117,7 @@ class Running:
         self.ports: Ports
         self._settings = settings_for(directory, **options)
         self._store: Store
+        self._node: Node
         self._loop: asyncio.AbstractEventLoop
         self._stop: asyncio.Event
         self._ready: Future[None] = Future()
@@ -150,6 +151,24 @@ class Running:
         """The end of what the log has in memory."""
         return self.call(lambda: self._store.log.appended)
 
+    def wait_flushed(self) -> int:
+        """Wait until the disk has what the log has now, each look in a turn of the server's loop;
+        returns its end."""
+        end = self.appended()
+        for _ in range(100_000):
+            if self.call(lambda: self._node.engine.core.commits.points[1]) >= end:
+                return end
+        raise AssertionError("nothing was flushed")
+
+    def acked(self, position: int | None = None, replica_id: str = "replica") -> None:
+        """A replica says that it has the log on its disk up to there; by default, all of it."""
+
+        def tell() -> None:
+            core = self._node.engine.core
+            core.replicas.acked(replica_id, core.log.appended if position is None else position)
+
+        self.call(tell)
+
     def wait_appended(self, position: int) -> int:
         """Wait until the log has grown beyond a position; returns its end.
 
@@ -182,6 +201,7 @@ class Running:
         node = Node(self._settings, self._store)
         try:
             self.ports = await node.start()
+            self._node = node
             self._loop.set_exception_handler(self._note_bug)
             self._ready.set_result(None)
             await self._stop.wait()
@@ -214,6 +234,7 @@ def settings_for(directory: Path, **options: Any) -> Settings:
         "rocketmq": {},
         "admin": {},
         "topics": {},
+        "replication": {},
     }
     for door in ("mqtt", "amqp", "http", "rocketmq", "admin"):
         sections[door]["port"] = 0

@@ -93,6 +93,8 @@ class Broker:
         self.disk_settings: DiskSettings | None = None
         self.store_settings = StoreSettings(segment_bytes=1 << 20, chunk_bytes=1 << 16)
         self.files: Any = RealFiles()
+        self.min_in_sync = 1
+        self.in_sync: int | None = None
         self.loop = ManualLoop()
         self.open()
 
@@ -117,6 +119,8 @@ class Broker:
             state_db=state_db,
             topic_defaults=self.topic_defaults,
             disk_settings=self.disk_settings,
+            min_in_sync=self.min_in_sync,
+            in_sync=self.in_sync,
         )
 
     def step(self, seconds: float = 0.0) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from tests.sabotage.plan import Sabotage
 
 QUEUES = "tests/broker/test_engine_queues.py"
+IN_SYNC = "tests/broker/test_in_sync.py"
+COPIED = "tests/durability/test_in_sync.py"
 SESSIONS = "tests/broker/test_engine_sessions.py"
 CURSOR = "tests/broker/test_cursor.py"
 COMMITS = "tests/broker/test_commits.py"
@@ -55,8 +57,8 @@ COMMIT_POINTS = (
         name="visible-before-the-commit-point",
         why="a consumer sees what a power cut then takes back",
         path="broker/topics.py",
-        old="(position, durability, _release_flushed, run)\n",
-        new="(position, APPENDED, _release_flushed, run)\n",
+        old="= position\n            core.commits.when_new(position, durability, _release_safe,",
+        new="= position\n            core.commits.when_new(position, APPENDED, _release_safe,",
         tests=("tests/durability/test_nothing_is_seen_before_the_disk_has_it.py",),
     ),
     Sabotage(
@@ -79,17 +81,61 @@ COMMIT_POINTS = (
         name="retained-before-its-commit",
         why="a new subscriber gets what a power cut takes back",
         path="broker/sessions.py",
-        old=" and position_of(entry) < core.commits.points[flushed]:\n",
-        new=":\n",
+        old="                    if position < core.commits.points[FLUSHED]:\n"
+        "                        core.commits.when(\n"
+        "                            position + 1,\n",
+        new="                    if True:\n"
+        "                        core.commits.when(\n"
+        "                            0,\n",
         tests=("tests/durability/test_nothing_is_seen_before_the_disk_has_it.py",),
     ),
     Sabotage(
         name="packet-id-before-its-commit",
         why="after a crash the client knows packet ids that the broker gives again",
         path="broker/session.py",
-        old="            Durability.FLUSHED,\n            self._send_assigned,\n",
-        new="            Durability.APPENDED,\n            self._send_assigned,\n",
+        old="            self.core.state_durability,\n            self._send_assigned,\n",
+        new="            type(self.core.state_durability)(0),\n            self._send_assigned,\n",
         tests=("tests/durability/test_acks_wait_for_the_disk.py",),
+    ),
+    Sabotage(
+        name="in-sync-without-the-own-disk",
+        why="a message counts as on two disks that is on one",
+        path="broker/replicas.py",
+        old="min(position, copies[others - 1])",
+        new="copies[others - 1]",
+        tests=(IN_SYNC, COPIED),
+    ),
+    Sabotage(
+        name="one-replica-counts-for-all",
+        why="a topic that asks for three disks has two",
+        path="broker/replicas.py",
+        old="copies[others - 1]",
+        new="copies[0]",
+        tests=(IN_SYNC,),
+    ),
+    Sabotage(
+        name="overtakes-what-waits-for-a-replica",
+        why="order within a queue is a promise",
+        path="broker/topics.py",
+        old="            if queue.held(points) and queue.held_by > durability:\n",
+        new="            if False:\n",
+        tests=(IN_SYNC,),
+    ),
+    Sabotage(
+        name="a-restart-shows-what-no-replica-has",
+        why="a reader keeps an offset that is given to another message after a failover",
+        path="broker/fold.py",
+        old="        hold_recovered(engine.core, engine.topics_)\n",
+        new="",
+        tests=(IN_SYNC,),
+    ),
+    Sabotage(
+        name="retained-before-replicas-have-it",
+        why="a new subscriber gets what a failover takes back",
+        path="broker/sessions.py",
+        old="max(FLUSHED, found.settings.commit_point)",
+        new="FLUSHED",
+        tests=(COPIED,),
     ),
 )
 

@@ -11,8 +11,8 @@ OF_THE_GATEWAYS = (
         name="mqtt-ack-before-its-flush",
         why="a power cut takes what PUBACK promised",
         path="gateways/mqtt/client.py",
-        old="            self._port.when_committed(position, FLUSHED, self._flushed, data)\n",
-        new="            self._flushed(data)\n",
+        old="            self._port.when_committed(position, durability, self._safe, data)\n",
+        new="            self._safe(data)\n",
         tests=(ACKS,),
     ),
     Sabotage(

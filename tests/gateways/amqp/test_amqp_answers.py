@@ -12,13 +12,14 @@ APPENDED, FLUSHED = Durability.APPENDED, Durability.FLUSHED
 
 
 class Port:
-    """The two commit points, and nothing else of a port."""
+    """The commit points, and nothing else of a port."""
 
     def __init__(self) -> None:
         commits = CommitPoints(0)
         self.committed = commits.committed
         self.when_committed = commits.when
         self.advance = commits.advance
+        self.state_durability = Durability.FLUSHED
 
 
 def test_an_answer_waits_for_its_own_class_only() -> None:

@@ -266,6 +266,10 @@ class SpyPort:
         for queue in self.queues.values():
             self._pump(queue)
 
+    @property
+    def state_durability(self) -> Durability:
+        return Durability.FLUSHED
+
     def when_committed(
         self,
         position: Position,
