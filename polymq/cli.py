@@ -79,6 +79,30 @@ def serve(ready_file: Path | None, print_config: bool, **options: Any) -> int:
 
 @polymq.command()
 @config_option
+@setting_flag("--host", "server.host", "Address to listen on.")
+@setting_flag("--port", "names.port", "Port to listen on.")
+@setting_flag("--data-dir", "server.data_directory", "Where the configuration is kept.")
+@setting_flag("--log-level", "log.level", "Least severity that is logged.")
+@setting_flag("--log-format", "log.format", "How log lines look: auto, console or json.")
+@click.option(
+    "--ready-file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write the process id and the port to this file (JSON) as soon as it listens.",
+)
+def namesrv(ready_file: Path | None, **options: Any) -> int:
+    """Run a name server until Ctrl-C or SIGTERM.
+
+    Brokers tell it every 30 seconds which topics they have; RocketMQ clients ask it where a topic
+    lives. `polymq serve` runs one already: this is for clusters. Several of them know nothing of
+    each other; every broker is told all of their addresses.
+    """
+    from polymq.name_server import run_name_server
+
+    return run_name_server(settings_from(options), ready_file=ready_file)
+
+
+@polymq.command()
+@config_option
 @click.option("--brief", is_flag=True, help="Two lines: what is installed, and what to do next.")
 def doctor(brief: bool, **options: Any) -> int:
     """Check whether this machine is fit to run a server.

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from polymq.settings import Settings
 
@@ -30,12 +31,18 @@ class Ports:
     http: int | None
     rocketmq: int | None
     admin: int | None
+    names: int | None = None
 
 
 def write_ports(path: Path, ports: Ports) -> None:
+    """Write the file for this process."""
+    write_values(path, {"pid": os.getpid(), **asdict(ports)})
+
+
+def write_values(path: Path, values: Mapping[str, Any]) -> None:
     """Replace the file in one step, so that a reader never sees half of it. Its owner's only, like
     all that stands in a data directory."""
-    text = json.dumps({"pid": os.getpid(), **asdict(ports)}) + "\n"
+    text = json.dumps(values) + "\n"
     partial = path.with_name(path.name + ".part")
     partial.unlink(missing_ok=True)
     descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -68,4 +75,5 @@ def find_ports(settings: Settings) -> Ports:
         http=settings.http.port,
         rocketmq=settings.rocketmq.port,
         admin=settings.admin.port,
+        names=settings.names.port,
     )

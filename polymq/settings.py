@@ -162,6 +162,17 @@ class RocketmqSettings(Section):
     )
 
 
+class NamesSettings(Section):
+    """The name server, and the name servers that this broker registers with."""
+
+    enabled: bool = Field(
+        default=True, description="Whether to run a name server beside the broker."
+    )
+    port: PortNumber = Field(
+        default=9876, description="Of the name server here. 0 lets the system pick a free port."
+    )
+
+
 class AdminSettings(Section):
     """Metrics, health and the commands of `polymq topic`. Always on loopback."""
 
@@ -278,6 +289,7 @@ class Settings(BaseSettings):
     amqp: AmqpSettings = AmqpSettings()
     http: HttpSettings = HttpSettings()
     rocketmq: RocketmqSettings = RocketmqSettings()
+    names: NamesSettings = NamesSettings()
     admin: AdminSettings = AdminSettings()
     storage: StorageSettings = StorageSettings()
     topics: TopicDefaults = TopicDefaults()

@@ -1,4 +1,4 @@
-"""Bodies that are JSON: routes and topic lists.
+"""Bodies that are JSON: routes, lists of topics, what administrators ask name servers for.
 
 We always write object keys in quotes. RocketMQ's own name server writes numbers as keys without
 (`{0:"10.0.0.1:10911"}`), so `decode_route` takes both.
@@ -54,6 +54,35 @@ class TopicList(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     pmq_topic_list: list[str | None] | None = None
 
 
+class ClusterInfo(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Answer to GET_BROKER_CLUSTER_INFO: all broker groups, and their names by cluster."""
+
+    broker_addr_table: dict[str, BrokerData]
+    cluster_addr_table: dict[str, list[str]]
+
+
+class KeyValues(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Answer to REGISTER_BROKER and GET_KV_LIST."""
+
+    table: dict[str, str]
+
+
+class BrokerMembers(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """One broker group."""
+
+    cluster: str
+    broker_name: str
+    broker_addrs: dict[str, str]
+
+
+class MemberGroup(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Answer to GET_BROKER_MEMBER_GROUP."""
+
+    broker_member_group: BrokerMembers
+
+
+Body = TopicRoute | TopicList | ClusterInfo | KeyValues | MemberGroup
+
 _BARE_KEY: Final = re.compile(rb'"(?:[^"\\]|\\.)*"|([{,]\s*)(-?\d+)(\s*:)')
 
 
@@ -68,7 +97,7 @@ def quote_keys(document: bytes) -> bytes:
     return _BARE_KEY.sub(quoted, document)
 
 
-def encode_body(body: TopicRoute | TopicList) -> bytes:
+def encode_body(body: Body) -> bytes:
     """The body as JSON."""
     return msgspec.json.encode(body)
 
@@ -79,6 +108,22 @@ def decode_route(body: bytes) -> TopicRoute:
         return msgspec.json.decode(quote_keys(body), type=TopicRoute)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise BadFields(f"route: {error}") from error
+
+
+def decode_cluster_info(body: bytes) -> ClusterInfo:
+    """All broker groups, from any name server. Raises BadFields."""
+    try:
+        return msgspec.json.decode(quote_keys(body), type=ClusterInfo)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise BadFields(f"cluster info: {error}") from error
+
+
+def decode_key_values(body: bytes) -> KeyValues:
+    """Keys and values. Raises BadFields."""
+    try:
+        return msgspec.json.decode(body, type=KeyValues)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise BadFields(f"keys and values: {error}") from error
 
 
 def decode_topic_list(body: bytes) -> TopicList:

@@ -1,14 +1,6 @@
 """What a client does, without doing it.
 
-Every operation is a generator that yields *steps* and is sent their results:
-
-* `Call` (ask this address, wait this long) is answered with the peer's `Command`, or by throwing
-  `CallFailed` into the generator;
-* `Pause` (wait this long) is answered with None.
-
-The generator returns the operation's result or raises. So failover, retries and the order of
-calls are written once and tested without sockets or clocks; a driver is the forty lines that
-carry the steps out.
+Every operation is a generator of steps (`remoting.steps`), which a driver carries out.
 
 Theory of failover:
 
@@ -22,9 +14,9 @@ Theory of failover:
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Final, TypeVar
+from typing import Final
 
 from remoting.bodies import BrokerData, TopicRoute, decode_route, decode_topic_list
 from remoting.codes import PERMISSION_READ, RequestCode, ResponseCode
@@ -41,6 +33,7 @@ from remoting.headers import (
     read_fields,
     write_fields,
 )
+from remoting.steps import Address, Call, Pause, Steps
 
 READER_GROUP: Final = "PMQ_READER"
 """The consumer group that our pulls name, because RocketMQ's brokers want one."""
@@ -73,48 +66,6 @@ class ClientSettings:
     attempts_max: int = 8
     pause_first_seconds: float = 0.1
     pause_seconds_max: float = 5.0
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class Address:
-    """Where a server listens."""
-
-    host: str
-    port: int
-
-    @classmethod
-    def parse(cls, text: str) -> Address:
-        """`host:port`; an IPv6 host may stand in brackets. Raises LocalProtocolError."""
-        host, separator, port = text.strip().rpartition(":")
-        if not separator or not host or not port.isdecimal() or not 0 < int(port) < 65_536:
-            raise LocalProtocolError(f"{text!r} is no address: write HOST:PORT")
-        return cls(host.removeprefix("[").removesuffix("]"), int(port))
-
-    def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Call:
-    """Ask `address` and wait for the answer."""
-
-    address: Address
-    code: int
-    fields: dict[str, str]
-    seconds: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pause:
-    """Wait."""
-
-    seconds: float
-
-
-Step = Call | Pause
-T = TypeVar("T")
-Steps = Generator[Step, Command | None, T]
-"""An operation: what it yields, what it is sent, what it returns."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

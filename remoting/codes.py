@@ -9,14 +9,39 @@ from typing import Final
 class RequestCode(enum.IntEnum):
     """What a request asks for."""
 
+    SEND_MESSAGE = 10
     PULL_MESSAGE = 11
     QUERY_CONSUMER_OFFSET = 14
     UPDATE_CONSUMER_OFFSET = 15
     GET_MAX_OFFSET = 30
     GET_MIN_OFFSET = 31
+    HEART_BEAT = 34
+    UNREGISTER_CLIENT = 35
+    GET_CONSUMER_LIST = 38
+    CHECK_TRANSACTION_STATE = 39
+    """Asked by a broker of a producer."""
+    NOTIFY_CONSUMERS_CHANGED = 40
+    """Told by a broker to the consumers of a group."""
+    PUT_KV_CONFIG = 100
+    GET_KV_CONFIG = 101
+    DELETE_KV_CONFIG = 102
+    REGISTER_BROKER = 103
+    UNREGISTER_BROKER = 104
     GET_ROUTE = 105
+    GET_BROKER_CLUSTER_INFO = 106
+    WIPE_WRITE_PERMISSION = 205
     GET_ALL_TOPICS = 206
+    DELETE_TOPIC_IN_NAME_SERVER = 216
+    GET_KV_LIST = 219
+    GET_TOPICS_BY_CLUSTER = 224
+    GET_SYSTEM_TOPICS = 304
+    SEND_MESSAGE_V2 = 310
+    SEND_BATCH_MESSAGE = 320
+    QUERY_DATA_VERSION = 322
+    ADD_WRITE_PERMISSION = 327
     LITE_PULL_MESSAGE = 361
+    GET_BROKER_MEMBER_GROUP = 901
+    BROKER_HEARTBEAT = 904
 
 
 class ResponseCode(enum.IntEnum):
@@ -26,6 +51,11 @@ class ResponseCode(enum.IntEnum):
     SYSTEM_ERROR = 1
     SYSTEM_BUSY = 2
     REQUEST_CODE_NOT_SUPPORTED = 3
+    FLUSH_DISK_TIMEOUT = 10
+    """Stored, as 11 and 12: only not as safely as the broker was asked to."""
+    SLAVE_NOT_AVAILABLE = 11
+    FLUSH_SLAVE_TIMEOUT = 12
+    MESSAGE_ILLEGAL = 13
     SERVICE_NOT_AVAILABLE = 14
     NO_PERMISSION = 16
     TOPIC_NOT_EXIST = 17
@@ -34,6 +64,9 @@ class ResponseCode(enum.IntEnum):
     PULL_OFFSET_MOVED = 21
     QUERY_NOT_FOUND = 22
     INVALID_PARAMETER = 29
+    NO_BUYER_ID = 204
+    NOT_IN_CURRENT_UNIT = 205
+    GO_AWAY = 1500
 
 
 class SerializeType(enum.IntEnum):
@@ -78,3 +111,8 @@ PULL_LITE: Final = 16
 
 PERMISSION_READ: Final = 4
 PERMISSION_WRITE: Final = 2
+PERMISSION_INHERIT: Final = 1
+"""What RocketMQ gives names that are no topics for clients."""
+
+MASTER_ID: Final = 0
+"""The id of a broker group's master; slaves have others."""

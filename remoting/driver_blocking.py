@@ -1,4 +1,4 @@
-"""The client for threads: carries out the core's steps with blocking sockets.
+"""Carries steps out with blocking sockets, and the client for threads that reads.
 
 One connection per address, made when it is first needed and kept. A connection whose call failed
 is closed: a late answer must not meet the next question. One thread at a time.
@@ -13,20 +13,11 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Final, Self, TypeVar
 
-from remoting.client import (
-    Address,
-    Call,
-    ClientCore,
-    ClientSettings,
-    Pulled,
-    QueueBounds,
-    Route,
-    Steps,
-    TopicName,
-)
-from remoting.connection import AnswerReceived, Connection
+from remoting.client import ClientCore, ClientSettings, Pulled, QueueBounds, Route, TopicName
 from remoting.errors import CallFailed, RemoteProtocolError
 from remoting.frames import Command
+from remoting.link import Handler, Link
+from remoting.steps import Address, Call, Pause, Steps
 
 READ_BYTES: Final = 256 * 1024
 """Of one recv: a pull's answer in a few of them."""
@@ -34,40 +25,106 @@ READ_BYTES: Final = 256 * 1024
 T = TypeVar("T")
 
 
-class _Link:
+class _Peer:
     """A socket and the state of its connection."""
 
-    def __init__(self, address: Address, seconds: float, tls: ssl.SSLContext | None) -> None:
-        self._core = Connection()
-        self._buffer = bytearray()  # what is no whole frame yet
+    def __init__(
+        self,
+        address: Address,
+        seconds: float,
+        tls: ssl.SSLContext | None,
+        handler: Handler | None,
+    ) -> None:
+        self._link: Link[None] = Link(address, handler)
         raw = socket.create_connection((address.host, address.port), timeout=seconds)
         raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._socket = raw if tls is None else tls.wrap_socket(raw, server_hostname=address.host)
 
-    def call(self, call: Call, clock: Callable[[], float]) -> Command:
+    def call(self, call: Call, clock: Callable[[], float]) -> Command | None:
         deadline = clock() + call.seconds
-        opaque, data = self._core.request(call.code, call.fields)
+        _, data = self._link.ask(call, None)
         self._socket.settimeout(call.seconds)
         self._socket.sendall(data)
-        while True:
+        while not call.oneway:
             left = deadline - clock()
             if left <= 0:
                 raise TimeoutError(f"no answer within {call.seconds:g} seconds")
             self._socket.settimeout(left)
-            received = self._socket.recv(READ_BYTES)
-            if not received:
+            data = self._socket.recv(READ_BYTES)
+            if not data:
                 raise ConnectionResetError("the server closed the connection")
-            self._buffer += received
-            events, used = self._core.receive(self._buffer, 0, len(self._buffer))
-            del self._buffer[:used]
-            for event in events:
-                # A broker may ask things of its clients, too; this one only reads, and has no
-                # group for a broker to ask about.
-                if isinstance(event, AnswerReceived) and event.opaque == opaque:
-                    return event.command
+            received = self._link.receive(data)
+            if received.replies:
+                self._socket.sendall(received.replies)
+            if received.answers:  # one call is under way, so it is the answer to that
+                return received.answers[0][1]
+        return None
 
     def close(self) -> None:
         self._socket.close()
+
+
+class BlockingDriver:
+    """Carries steps out, one operation at a time.
+
+    Args:
+        tls: encrypt with this context.
+        handler: answers what brokers ask of their clients, while a call is under way.
+        clock, sleep: for tests.
+    """
+
+    def __init__(
+        self,
+        *,
+        tls: ssl.SSLContext | None = None,
+        handler: Handler | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._tls = tls
+        self._handler = handler
+        self._clock = clock
+        self._sleep = sleep
+        self._peers: dict[Address, _Peer] = {}
+
+    def run(self, steps: Steps[T]) -> T:
+        """Carry an operation out. Raises what it raises."""
+        try:
+            step = next(steps)
+            while True:
+                if isinstance(step, Pause):
+                    if not step.is_over:  # nobody else could give a signal meanwhile
+                        self._sleep(step.seconds)
+                    step = steps.send(None)
+                    continue
+                try:
+                    answer = self._call(step)
+                except CallFailed as failure:
+                    step = steps.throw(failure)
+                else:
+                    step = steps.send(answer)
+        except StopIteration as stop:
+            result: T = stop.value
+            return result
+
+    def close(self) -> None:
+        """Close all connections. The driver can be used again; it connects anew."""
+        peers, self._peers = self._peers, {}
+        for peer in peers.values():
+            peer.close()
+
+    def _call(self, call: Call) -> Command | None:
+        try:
+            peer = self._peers.get(call.address)
+            if peer is None:
+                peer = _Peer(call.address, call.seconds, self._tls, self._handler)
+                self._peers[call.address] = peer
+            return peer.call(call, self._clock)
+        except (OSError, RemoteProtocolError) as error:
+            broken = self._peers.pop(call.address, None)
+            if broken is not None:
+                broken.close()
+            raise CallFailed(f"{call.address}: {error}") from error
 
 
 class BlockingClient:
@@ -93,28 +150,25 @@ class BlockingClient:
     ) -> None:
         parsed = [Address.parse(address) for address in addresses]
         self._core = ClientCore(parsed, settings or ClientSettings())
-        self._tls = tls
-        self._clock = clock
-        self._sleep = sleep
-        self._links: dict[Address, _Link] = {}
+        self._driver = BlockingDriver(tls=tls, clock=clock, sleep=sleep)
 
     def topics(self) -> list[TopicName]:
         """The names of all topics."""
-        return self._run(self._core.topics())
+        return self._driver.run(self._core.topics())
 
     def route(self, topic: str) -> Route:
         """Where the topic lives."""
-        return self._run(self._core.route(topic))
+        return self._driver.run(self._core.route(topic))
 
     def bounds(self, topic: str, broker: str, queue_id: int) -> QueueBounds:
         """The first offset of a queue and one past its last."""
-        return self._run(self._core.bounds(topic, broker, queue_id))
+        return self._driver.run(self._core.bounds(topic, broker, queue_id))
 
     def pull(
         self, topic: str, broker: str, queue_id: int, offset: int, *, count_max: int, bytes_max: int
     ) -> Pulled:
         """Records from `offset` on."""
-        return self._run(
+        return self._driver.run(
             self._core.pull(
                 topic, broker, queue_id, offset, count_max=count_max, bytes_max=bytes_max
             )
@@ -122,9 +176,7 @@ class BlockingClient:
 
     def close(self) -> None:
         """Close all connections. The client can be used again; it connects anew."""
-        links, self._links = self._links, {}
-        for link in links.values():
-            link.close()
+        self._driver.close()
 
     def __enter__(self) -> Self:
         return self
@@ -136,36 +188,3 @@ class BlockingClient:
         trace: TracebackType | None,
     ) -> None:
         self.close()
-
-    # --- carrying out steps ---------------------------------------------------------------
-
-    def _run(self, steps: Steps[T]) -> T:
-        try:
-            step = next(steps)
-            while True:
-                if not isinstance(step, Call):
-                    self._sleep(step.seconds)
-                    step = steps.send(None)
-                    continue
-                try:
-                    answer = self._call(step)
-                except CallFailed as failure:
-                    step = steps.throw(failure)
-                else:
-                    step = steps.send(answer)
-        except StopIteration as stop:
-            result: T = stop.value
-            return result
-
-    def _call(self, call: Call) -> Command:
-        try:
-            link = self._links.get(call.address)
-            if link is None:
-                link = _Link(call.address, call.seconds, self._tls)
-                self._links[call.address] = link
-            return link.call(call, self._clock)
-        except (OSError, RemoteProtocolError) as error:
-            broken = self._links.pop(call.address, None)
-            if broken is not None:
-                broken.close()
-            raise CallFailed(f"{call.address}: {error}") from error

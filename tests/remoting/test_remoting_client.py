@@ -12,17 +12,12 @@ import pytest
 
 from remoting.bodies import BrokerData, QueueData, TopicList, TopicRoute, encode_body
 from remoting.client import (
-    Address,
     BrokerQueues,
-    Call,
     ClientCore,
     ClientSettings,
-    Pause,
     Pulled,
     QueueBounds,
     Route,
-    Step,
-    Steps,
     TopicName,
 )
 from remoting.connection import Connection, RequestReceived
@@ -35,6 +30,7 @@ from remoting.errors import (
     Unreachable,
 )
 from remoting.frames import Command
+from remoting.steps import Address, Call, Pause, Step, Steps
 
 T = TypeVar("T")
 MAX, ROUTE = 30, 105

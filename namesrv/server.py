@@ -1,0 +1,241 @@
+"""The part of the name server that listens: sockets and time around `requests.Requests`.
+
+A task for each connection reads, asks the requests for answers, and writes them in the order in
+which they were asked. Two more tasks look for silent brokers and write the status to the log.
+
+Rules:
+
+* A broker leaves the tables when its connection ends, whatever ended it, unless it has registered
+  over another one since. A broker that is silent for too long loses its connection, too.
+* One connection at a time may write less than it is asked for, and so wait for its peer; the others
+  do not notice.
+* Nothing that a peer sends ends the server. An error that nobody foresaw ends its connection.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any, Final, Protocol
+
+import trio
+
+from namesrv.errors import CannotKeep, CannotListen
+from namesrv.keeping import Keeper
+from namesrv.key_values import KeyValues
+from namesrv.limits import NameServerLimits
+from namesrv.requests import Answer, Asked, Requests
+from namesrv.tables import Tables
+from remoting.codes import ResponseCode
+from remoting.connection import Connection, RequestReceived
+from remoting.errors import LocalProtocolError, RemoteProtocolError
+
+BACKLOG: Final = 1024
+"""Handshakes that the kernel holds: all clients come back at once after a restart."""
+GATHER_BYTES: Final = 256 * 1024
+"""Of answers to requests that came together; what is more goes in further writes."""
+
+
+class Log(Protocol):
+    """Where the name server tells what it does; values by keyword."""
+
+    def info(self, event: str, **values: Any) -> Any:
+        """What is as it should be."""
+
+    def warning(self, event: str, **values: Any) -> Any:
+        """What somebody should look at."""
+
+    def error(self, event: str, **values: Any) -> Any:
+        """What should not be."""
+
+
+async def open_listeners(host: str, port: int) -> list[trio.SocketListener]:
+    """Bind and listen; port 0 lets the system pick. Raises CannotListen."""
+    try:
+        listeners: list[trio.SocketListener] = await trio.open_tcp_listeners(
+            port, host=host, backlog=BACKLOG
+        )
+    except OSError as error:
+        raise CannotListen(error) from error
+    return listeners
+
+
+class NameServer:
+    """One name server.
+
+    Args:
+        keeper: where the key-value configuration is kept.
+        log: where it tells what it does.
+        clock: seconds that do not go back; those of the running trio by default.
+
+    Raises:
+        CannotKeep: what is kept is no configuration, or cannot be read.
+    """
+
+    def __init__(
+        self,
+        *,
+        keeper: Keeper,
+        log: Log,
+        limits: NameServerLimits | None = None,
+        clock: Callable[[], float] = trio.current_time,
+    ) -> None:
+        self._limits = limits or NameServerLimits()
+        self._keeper = keeper
+        self._log = log
+        self._clock = clock
+        self._numbers = itertools.count(1)
+        self._scopes: dict[int, trio.CancelScope] = {}  # of the open connections
+        self._buffered_bytes = 0
+        self._changing = trio.Lock()  # of the configuration: one change at a time
+        self.requests = Requests(
+            tables=Tables(self._limits),
+            key_values=KeyValues(self._limits, keeper.load()),
+            limits=self._limits,
+        )
+        self.protocol_error_count = 0
+        """Connections that were closed because of what came over them."""
+        self.refused_count = 0
+        """Connections that were closed at once, because there were too many."""
+        self.bug_count = 0
+        """Connections that were closed because of an error of ours."""
+
+    @property
+    def connection_count(self) -> int:
+        """Open connections."""
+        return len(self._scopes)
+
+    async def serve(self, listeners: list[trio.SocketListener]) -> None:
+        """Serve until cancelled."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self.keep_watch)
+            nursery.start_soon(trio.serve_listeners, self.handle, listeners)
+
+    async def keep_watch(self) -> None:
+        """Look for silent brokers, and tell the status, until cancelled."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._scan)
+            nursery.start_soon(self._tell_status)
+
+    # --- time -----------------------------------------------------------------------------
+
+    async def _scan(self) -> None:
+        while True:
+            await trio.sleep(self._limits.scan_seconds)
+            for who, connection in self.requests.tables.evict_silent(self._clock()):
+                self._log.warning(
+                    "broker is silent and was taken out", broker=who.name, address=who.address
+                )
+                scope = self._scopes.get(connection)
+                if scope is not None:
+                    scope.cancel()
+
+    async def _tell_status(self) -> None:
+        while True:
+            await trio.sleep(self._limits.status_seconds)
+            tables = self.requests.tables
+            self._log.info(
+                "status",
+                brokers=tables.broker_count,
+                topics=tables.topic_count,
+                clusters=len(tables.clusters()),
+                connections=self.connection_count,
+                registrations_refused=self.requests.refused_count,
+            )
+
+    # --- connections ----------------------------------------------------------------------
+
+    async def handle(self, stream: trio.abc.Stream) -> None:
+        """Serve one connection until it ends."""
+        if len(self._scopes) >= self._limits.connections_max:
+            self.refused_count += 1
+            await trio.aclose_forcefully(stream)
+            return
+        number = next(self._numbers)
+        buffer = bytearray()
+        try:
+            with trio.CancelScope() as scope:
+                self._scopes[number] = scope
+                await self._converse(stream, number, buffer)
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            pass  # the peer is gone: nothing is owed to it
+        except RemoteProtocolError as error:
+            self.protocol_error_count += 1
+            self._log.info("connection closed: a peer broke the protocol", reason=str(error))
+        except Exception as error:  # noqa: BLE001  (a bug ends one connection, not the server)
+            self.bug_count += 1
+            self._log.error("bug", exc_info=error)
+        finally:
+            del self._scopes[number]
+            self._buffered_bytes -= len(buffer)
+            for who in self.requests.connection_lost(number):
+                self._log.info("broker left", broker=who.name, address=who.address)
+            await trio.aclose_forcefully(stream)
+
+    async def _converse(self, stream: trio.abc.Stream, number: int, buffer: bytearray) -> None:
+        limits, frames = self._limits, Connection()
+        while True:
+            with trio.move_on_after(limits.idle_seconds_max) as idle:
+                data = await stream.receive_some(limits.read_bytes)
+            if idle.cancelled_caught or not data:
+                return
+            buffer += data
+            self._buffered_bytes += len(data)
+            events, used = frames.receive(buffer, 0, len(buffer))
+            del buffer[:used]
+            self._buffered_bytes -= used
+            if buffer and self._buffered_bytes > limits.buffered_bytes_max:
+                raise RemoteProtocolError("unfinished frames take too much memory")
+            written = bytearray()
+            for event in events:
+                if isinstance(event, RequestReceived):
+                    written += await self._answer(frames, event, number)
+                if len(written) >= GATHER_BYTES:
+                    await self._write(stream, written)
+            if written:
+                await self._write(stream, written)
+
+    async def _answer(self, frames: Connection, event: RequestReceived, number: int) -> bytes:
+        asked = Asked(command=event.command, connection=number, now=self._clock())
+        answer = await self._handle(asked)
+        if event.command.is_oneway:
+            return b""
+        try:
+            return frames.answer(
+                event.serial,
+                answer.code,
+                answer.fields,
+                remark=answer.remark,
+                body_size=len(answer.body),
+            ) + answer.body  # fmt: skip
+        except LocalProtocolError as error:  # more than a frame takes
+            text = f"the answer does not fit a frame: {error}"
+            return frames.answer(event.serial, ResponseCode.SYSTEM_ERROR, remark=text)
+
+    async def _handle(self, asked: Asked) -> Answer:
+        known = self.requests.tables.broker_count
+        answer = self.requests.handle(asked)
+        if self.requests.tables.broker_count > known:
+            self._log.info("broker joined", brokers=self.requests.tables.broker_count)
+        if answer.change is None:
+            return answer
+        async with self._changing:
+            # What is asked has to be asked again: another change may have come in between.
+            answer = self.requests.handle(asked)
+            if answer.change is None:
+                return answer
+            try:
+                await self._keeper.keep(answer.change.kept)
+            except CannotKeep as error:
+                self._log.error("the configuration was not kept", reason=str(error))
+                return Answer(code=ResponseCode.SYSTEM_ERROR, remark=str(error))
+            self.requests.key_values.accept(answer.change)
+        return answer
+
+    async def _write(self, stream: trio.abc.Stream, data: bytearray) -> None:
+        """Send and clear. BrokenResourceError if the peer does not take it in time."""
+        with trio.move_on_after(self._limits.write_seconds_max) as late:
+            await stream.send_all(bytes(data))
+        if late.cancelled_caught:
+            raise trio.BrokenResourceError("the peer does not read")
+        data.clear()

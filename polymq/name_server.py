@@ -1,0 +1,164 @@
+"""The name server as a program (`polymq namesrv`) and as a thread beside a broker.
+
+It is a trio program that shares nothing with the broker: both are reached over TCP, as in a
+cluster. trio is loaded only where a name server runs.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final
+
+from polymq.errors import ExitCode, Failure, bind_problem
+from polymq.logs import configure_logs, logger
+from polymq.settings import Settings, is_loopback
+
+DIRECTORY: Final = "namesrv"
+"""Of the data directory: what the name server keeps."""
+SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+
+
+def is_installed() -> bool:
+    """Whether what the name server needs is there."""
+    return find_spec("trio") is not None
+
+
+def run_name_server(settings: Settings, *, ready_file: Path | None) -> int:
+    """Serve names until a signal; returns the exit code. Raises Failure."""
+    configure_logs(settings.log)
+    if not is_installed():
+        raise Failure(ExitCode.FAILED, "a name server needs trio: pip install trio")
+    import trio
+
+    log = logger("polymq.namesrv")
+
+    def ready(port: int) -> None:
+        _write_ready(ready_file, settings.server.host, port)
+        log.info("ready", host=settings.server.host, names=port)
+
+    with _failures_in_words(settings):
+        trio.run(functools.partial(_run, settings, ready, until_signal=True))
+    log.info("stopped")
+    return ExitCode.OK
+
+
+class NameServerThread:
+    """A name server beside a broker."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._ready = threading.Event()  # or failed
+        self._failure: Failure | None = None
+        self._stop: Callable[[], None] = lambda: None
+        self._thread = threading.Thread(target=self._main, name="polymq-namesrv", daemon=True)
+        self.port = 0
+
+    def start(self) -> int:
+        """Return the bound port as soon as it listens. Raises Failure."""
+        self._thread.start()
+        self._ready.wait()
+        if self._failure is not None:
+            raise self._failure
+        return self.port
+
+    def stop(self) -> None:
+        """Close all connections, and wait for the end."""
+        self._stop()
+        self._thread.join()
+
+    def _main(self) -> None:
+        import trio
+
+        async def run() -> None:
+            token = trio.lowlevel.current_trio_token()
+            with trio.CancelScope() as scope:
+                self._stop = lambda: _cancel(token, scope)
+                await _run(self._settings, self._have_port, until_signal=False)
+
+        def _cancel(token: trio.lowlevel.TrioToken, scope: trio.CancelScope) -> None:
+            try:
+                token.run_sync_soon(scope.cancel)
+            except trio.RunFinishedError:
+                pass  # it failed before; whoever started it was told
+
+        try:
+            with _failures_in_words(self._settings):
+                trio.run(run)
+        except Failure as failure:
+            self._failure = failure
+            if self._ready.is_set():
+                logger("polymq.namesrv").error("the name server ended", reason=str(failure))
+        finally:
+            self._ready.set()
+
+    def _have_port(self, port: int) -> None:
+        self.port = port
+        self._ready.set()
+
+
+async def _run(settings: Settings, ready: Callable[[int], None], *, until_signal: bool) -> None:
+    import trio
+
+    from namesrv.keeping import DirectoryKeeper
+    from namesrv.server import NameServer, open_listeners
+
+    log = logger("polymq.namesrv")
+    with DirectoryKeeper(settings.server.data_directory / DIRECTORY) as keeper:
+        server = NameServer(keeper=keeper, log=log)
+        listeners = await open_listeners(settings.server.host, settings.names.port)
+        if not is_loopback(settings.server.host):
+            log.warning("whoever reaches the name server's port may register brokers")
+        port = listeners[0].socket.getsockname()[1]
+        if not until_signal:
+            ready(port)
+            await server.serve(listeners)
+            return
+        with trio.open_signal_receiver(*SIGNALS) as signals:
+            ready(port)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(server.serve, listeners)
+                await _wait_for_signal(signals)
+                nursery.cancel_scope.cancel()
+
+
+async def _wait_for_signal(signals: object) -> None:
+    async for number in signals:  # type: ignore[attr-defined]
+        if number == signal.SIGINT:
+            print("polymq: stopping", file=sys.stderr, flush=True)
+        return
+
+
+@contextmanager
+def _failures_in_words(settings: Settings) -> Iterator[None]:
+    """The name server's errors as a `Failure`."""
+    from namesrv.errors import CannotKeep, CannotListen, InUse
+
+    try:
+        yield
+    except CannotListen as error:
+        text = bind_problem(settings.server.host, settings.names.port, error.error)
+        raise Failure(ExitCode.CANNOT_LISTEN, f"names: {text}") from error
+    except CannotKeep as error:
+        raise Failure(ExitCode.CANNOT_CREATE, f"names: {error}") from error
+    except InUse as error:
+        raise Failure(ExitCode.IN_USE, f"names: {error}") from error
+
+
+def _write_ready(path: Path | None, host: str, port: int) -> None:
+    if path is None:
+        return
+    from polymq.ports import write_values
+
+    try:
+        write_values(path, {"pid": os.getpid(), "host": host, "names": port})
+    except OSError as error:
+        text = f"cannot write {error.filename}: {error.strerror}"
+        raise Failure(ExitCode.CANNOT_CREATE, text) from error

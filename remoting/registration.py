@@ -1,0 +1,185 @@
+"""What a broker tells name servers about itself: the body of 103 REGISTER_BROKER.
+
+Two forms are read, one is written:
+
+* JSON, RocketMQ's default and what we write;
+* RocketMQ's compressed form, deflate over a row of sized parts:
+
+      int size, data version (JSON)
+      int count, count x (int size, "name readQueues writeQueues perm filterType {attributes}")
+      int size, list of filter servers (JSON)
+      int count, count x (int size, mapping of a static topic (JSON))   from version 5.0 on
+
+Rules:
+
+* RocketMQ's brokers say `compressed=false` of compressed bodies, too. A body that does not begin
+  as JSON does is taken for compressed, whatever the header says.
+* What unpacks to more than `BODY_BYTES_MAX` is refused before it is unpacked.
+* Mappings of static topics are passed over: nothing here serves them.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from typing import Final
+
+import msgspec
+
+from remoting.errors import BadFields
+from remoting.headers import Long
+
+BODY_BYTES_MAX: Final = 64 * 1024 * 1024
+"""Unpacked: about 300,000 topics with names of a hundred bytes. A frame, which bounds the packed
+form, could unpack to a thousand times its size."""
+_CRC_MASK: Final = 0x7FFF_FFFF
+_INT: Final = struct.Struct(">i")
+_TOPIC_PARTS: Final = 5  # before the attributes
+
+
+class DataVersion(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Which table of topics this is: it changes whenever a topic does.
+
+    Attributes:
+        state_version: rises with each change of master; a lower one is of a master of old.
+        timestamp: when it changed, in milliseconds; 0 for a broker that never registered.
+        counter: of changes since the broker started.
+    """
+
+    counter: Long = 0
+    state_version: Long = 0
+    timestamp: Long = 0
+
+
+class TopicConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """One topic of a broker, as administrators and name servers see it."""
+
+    topic_name: str = ""
+    read_queue_nums: int = 0
+    write_queue_nums: int = 0
+    perm: int = 0
+    topic_filter_type: str = "SINGLE_TAG"
+    topic_sys_flag: int = 0
+    order: bool = False
+    attributes: dict[str, str] | None = None
+
+
+class TopicTable(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """The topics of a broker by name."""
+
+    data_version: DataVersion = DataVersion()
+    topic_config_table: dict[str, TopicConfig] = {}
+
+
+class Registration(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """The body of 103."""
+
+    topics: TopicTable = msgspec.field(name="topicConfigSerializeWrapper")
+    filter_server_list: list[str] | None = None
+
+
+def encode_registration(registration: Registration) -> tuple[bytes, int]:
+    """The body as JSON, and its checksum for the header."""
+    body = msgspec.json.encode(registration)
+    return body, body_checksum(body)
+
+
+def body_checksum(body: bytes) -> int:
+    """RocketMQ's CRC-32: without the sign bit."""
+    return zlib.crc32(body) & _CRC_MASK
+
+
+def decode_registration(body: bytes) -> Registration:
+    """The body in either form. Raises BadFields."""
+    try:
+        if body[:1].isspace() or body[:1] == b"{":
+            return msgspec.json.decode(body, type=Registration)
+        return _decode_packed(_unpack(body))
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise BadFields(f"registration: {error}") from error
+
+
+def encode_data_version(version: DataVersion) -> bytes:
+    """The body of 322, in either direction."""
+    return msgspec.json.encode(version)
+
+
+def decode_data_version(body: bytes) -> DataVersion:
+    """The body of 322. Raises BadFields."""
+    try:
+        return msgspec.json.decode(body, type=DataVersion)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise BadFields(f"data version: {error}") from error
+
+
+# --- the compressed form ----------------------------------------------------------------------
+
+
+def _unpack(body: bytes) -> bytes:
+    inflater = zlib.decompressobj()
+    try:
+        unpacked = inflater.decompress(body, BODY_BYTES_MAX + 1)
+    except zlib.error as error:
+        raise BadFields(f"registration: neither JSON nor deflated: {error}") from error
+    if len(unpacked) > BODY_BYTES_MAX:
+        raise BadFields(f"registration: unpacks to more than {BODY_BYTES_MAX} bytes")
+    if not inflater.eof:
+        raise BadFields("registration: the deflated body is cut short")
+    return unpacked
+
+
+def _decode_packed(data: bytes) -> Registration:
+    version, at = _sized(data, 0)
+    count, at = _count(data, at)
+    table: dict[str, TopicConfig] = {}
+    for _ in range(count):
+        row, at = _sized(data, at)
+        topic = _decode_topic(row.decode())
+        table[topic.topic_name] = topic
+    filters, at = _sized(data, at)
+    return Registration(
+        topics=TopicTable(
+            data_version=msgspec.json.decode(version, type=DataVersion), topic_config_table=table
+        ),
+        filter_server_list=msgspec.json.decode(filters, type=list[str]) if filters else None,
+    )
+
+
+def _decode_topic(row: str) -> TopicConfig:
+    parts = row.split(" ", _TOPIC_PARTS)
+    if len(parts) < _TOPIC_PARTS:
+        raise BadFields(f"registration: {row[:200]!r} is no topic")
+    name, read, write, permission, filter_type = parts[:_TOPIC_PARTS]
+    attributes = parts[_TOPIC_PARTS].strip() if len(parts) > _TOPIC_PARTS else ""
+    try:
+        return TopicConfig(
+            topic_name=name,
+            read_queue_nums=int(read),
+            write_queue_nums=int(write),
+            perm=int(permission),
+            topic_filter_type=filter_type,
+            attributes=msgspec.json.decode(attributes, type=dict[str, str]) if attributes else None,
+        )
+    except ValueError as error:
+        raise BadFields(f"registration: topic {name[:200]!r}: {error}") from error
+
+
+def _count(data: bytes, at: int) -> tuple[int, int]:
+    if len(data) - at < _INT.size:
+        raise BadFields("registration: the packed body is cut short")
+    (count,) = _INT.unpack_from(data, at)
+    at += _INT.size
+    # Each of what is counted takes at least its own size word.
+    if not 0 <= count <= (len(data) - at) // _INT.size:
+        raise BadFields(f"registration: {count} parts promised in {len(data) - at} bytes")
+    return count, at
+
+
+def _sized(data: bytes, at: int) -> tuple[bytes, int]:
+    if len(data) - at < _INT.size:
+        raise BadFields("registration: the packed body is cut short")
+    (size,) = _INT.unpack_from(data, at)
+    at += _INT.size
+    if not 0 <= size <= len(data) - at:
+        raise BadFields(f"registration: {size} bytes promised, {len(data) - at} there")
+    return data[at : at + size], at + size

@@ -1,0 +1,107 @@
+"""Operations as generators: what to do next, without doing it.
+
+An operation yields *steps* and is sent their results:
+
+* `Call` (ask this address, wait this long) is answered with the peer's `Command`, with None where
+  no answer is wanted, or by throwing `CallFailed` into the generator;
+* `Pause` (wait this long, or until a signal) is answered with None.
+
+The generator returns the operation's result or raises. So failover, retries and the order of
+calls are written once and tested without sockets or clocks; a driver is what carries the steps
+out. What runs for as long as its owner lives, such as heartbeats, is an operation without an end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from typing import TypeVar
+
+from remoting.errors import LocalProtocolError
+from remoting.frames import Command
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Address:
+    """Where a server listens."""
+
+    host: str
+    port: int
+
+    @classmethod
+    def parse(cls, text: str) -> Address:
+        """`host:port`; an IPv6 host may stand in brackets. Raises LocalProtocolError."""
+        host, separator, port = text.strip().rpartition(":")
+        if not separator or not host or not port.isdecimal() or not 0 < int(port) < 65_536:
+            raise LocalProtocolError(f"{text!r} is no address: write HOST:PORT")
+        return cls(host.removeprefix("[").removesuffix("]"), int(port))
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """Ask `address` and wait for the answer.
+
+    Attributes:
+        seconds: from now on, making a connection included.
+        oneway: no answer is wanted, and none comes: the step is answered as soon as the request
+            is with the system.
+    """
+
+    address: Address
+    code: int
+    fields: dict[str, str]
+    seconds: float
+    body: bytes = b""
+    oneway: bool = False
+
+
+class Signal:
+    """Something that operations wait for. One thread at a time."""
+
+    __slots__ = ("_listeners", "count")
+
+    def __init__(self) -> None:
+        self.count = 0
+        """How often it was given. Who waits says which it has seen, so none is ever missed."""
+        self._listeners: list[Callable[[], None]] = []
+
+    def give(self) -> None:
+        """Wake whoever waits."""
+        self.count += 1
+        for listener in tuple(self._listeners):
+            listener()
+
+    def listen(self, listener: Callable[[], None]) -> None:
+        """For drivers: call back at every `give`, until `forget`."""
+        self._listeners.append(listener)
+
+    def forget(self, listener: Callable[[], None]) -> None:
+        """Do not call back any more."""
+        self._listeners.remove(listener)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pause:
+    """Wait.
+
+    Attributes:
+        signal: ends the wait early: at once if it was given more often than `seen`.
+    """
+
+    seconds: float
+    signal: Signal | None = None
+    seen: int = 0
+
+    @property
+    def is_over(self) -> bool:
+        """Whether there is nothing to wait for any more."""
+        return self.signal is not None and self.signal.count != self.seen
+
+
+Step = Call | Pause
+T = TypeVar("T")
+Steps = Generator[Step, Command | None, T]
+"""An operation: what it yields, what it is sent, what it returns."""

@@ -1,0 +1,70 @@
+"""A name server for tests that speak to it over real sockets or in memory."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import trio
+
+from namesrv.limits import NameServerLimits
+from namesrv.server import NameServer, open_listeners
+from remoting.steps import Address
+
+SECONDS_MAX = 20.0
+
+
+class Memory:
+    """Keeps the configuration as long as the test lasts."""
+
+    def __init__(self) -> None:
+        self.kept: bytes | None = None
+        self.failure: Exception | None = None
+
+    def load(self) -> bytes | None:
+        return self.kept
+
+    async def keep(self, data: bytes) -> None:
+        await trio.lowlevel.checkpoint()
+        if self.failure is not None:
+            raise self.failure
+        self.kept = data
+
+    def close(self) -> None:
+        pass
+
+
+class Words:
+    """A log that remembers what it was told."""
+
+    def __init__(self) -> None:
+        self.said: list[tuple[str, str, dict[str, Any]]] = []
+
+    def info(self, event: str, **values: Any) -> None:
+        self.said.append(("info", event, values))
+
+    def warning(self, event: str, **values: Any) -> None:
+        self.said.append(("warning", event, values))
+
+    def error(self, event: str, **values: Any) -> None:
+        self.said.append(("error", event, values))
+
+    def events(self) -> list[str]:
+        return [event for _, event, _ in self.said]
+
+
+@asynccontextmanager
+async def name_server(
+    memory: Memory | None = None, words: Words | None = None, **limits: Any
+) -> AsyncIterator[tuple[NameServer, Address]]:
+    """A name server on a port of the system's choice, for at most `SECONDS_MAX`."""
+    server = NameServer(
+        keeper=memory or Memory(), log=words or Words(), limits=NameServerLimits(**limits)
+    )
+    with trio.fail_after(SECONDS_MAX):
+        listeners = await open_listeners("127.0.0.1", 0)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(server.serve, listeners)
+            yield server, Address("127.0.0.1", listeners[0].socket.getsockname()[1])
+            nursery.cancel_scope.cancel()
