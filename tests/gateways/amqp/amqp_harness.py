@@ -172,6 +172,8 @@ class SpyTemplate:
 class SpyPort:
     """A port whose positions the test commits, and which refuses what the test says."""
 
+    state_durability = Durability.FLUSHED
+
     def __init__(self) -> None:
         self.position = 0
         self.flushed = 0

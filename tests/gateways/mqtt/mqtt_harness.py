@@ -117,6 +117,8 @@ class SpySession:
 class SpyPort:
     """The part of `BrokerPort` that MQTT uses. Positions count calls; `commit` moves the point."""
 
+    state_durability = Durability.FLUSHED
+
     def __init__(self, *, auto_commit: bool = True) -> None:
         self.auto_commit = auto_commit
         self.disk_is_behind = False
