@@ -15,7 +15,7 @@ from gateways.amqp import mapping, spec
 from gateways.amqp.channel import Channel
 from gateways.amqp.consumer import Consumer, Getter, encode
 from gateways.amqp.errors import RemoteProtocolError, ReplyCode
-from gateways.amqp.kernels import pure as codes
+from gateways.amqp.kernels import codes
 from gateways.amqp.spec import Method
 from gateways.amqp.topology import Handler
 

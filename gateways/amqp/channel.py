@@ -20,7 +20,7 @@ from core_log.kernels.batch import Batch
 from gateways.amqp import spec
 from gateways.amqp.consumer import Consumer, Holder
 from gateways.amqp.errors import RemoteProtocolError, ReplyCode
-from gateways.amqp.kernels import pure as codes
+from gateways.amqp.kernels import codes
 from gateways.amqp.limits import Limits
 from gateways.amqp.spec import Method
 from gateways.amqp.transactions import Transaction
@@ -169,7 +169,7 @@ class Channel:
     # --- settling ---------------------------------------------------------------------------
 
     def settle(self, first_tag: int, count: int, bits: int) -> None:
-        """Acks, nacks or rejects of consecutive tags, or of all up to one (`kernels.pure`).
+        """Acks, nacks or rejects of consecutive tags, or of all up to one (`kernels.codes`).
 
         Raises:
             RemoteProtocolError: a tag is not unacknowledged. Those before it are settled.

@@ -33,7 +33,7 @@ from gateways.amqp.events import (
     Settlement,
     Traffic,
 )
-from gateways.amqp.kernels import pure as codes
+from gateways.amqp.kernels import codes
 from gateways.amqp.limits import FRAME_BYTES_MIN, FRAME_OVERHEAD, HANDSHAKE_FRAME_BYTES_MAX, Limits
 from gateways.amqp.methods import (
     FRAME_BODY,

@@ -16,7 +16,7 @@ from core_log.kernels.batch import Batch
 from gateways.amqp import kernels, spec
 from gateways.amqp.errors import Malformed, RemoteProtocolError, ReplyCode
 from gateways.amqp.events import Run, Traffic
-from gateways.amqp.kernels import pure as codes
+from gateways.amqp.kernels import codes
 from gateways.amqp.limits import Limits
 from gateways.amqp.methods import CONTENT_HEAD, METHOD_HEAD
 from gateways.amqp.tables import Buffer

@@ -33,7 +33,7 @@ from core_log.kernels.batch import (
     Batch,
 )
 from gateways.amqp import delays, spec
-from gateways.amqp.kernels import pure as codes
+from gateways.amqp.kernels import codes
 
 if TYPE_CHECKING:
     from gateways.amqp.channel import Channel
@@ -57,7 +57,7 @@ class HeldRun:
 @dataclass(slots=True)
 class HeldSettlement:
     """Acknowledgements of consecutive tags and offsets, in one manner (`bits`, see
-    `kernels.pure`)."""
+    `kernels.codes`)."""
 
     bits: int
     first_tag: int

@@ -2,8 +2,9 @@
 # cython: initializedcheck=False
 """The inner loops over frames and records, compiled.
 
-Twin of `pure.py`, which tells what the functions do. Here stands only how: on pointers, without
-the interpreter's lock, every length checked against the end of the bytes before it is used.
+Twin of `pure.py`, `pure_properties.py` and `pure_deliveries.py`, which tell what the functions do.
+Here stands only how: on pointers, without the interpreter's lock, every length checked against the
+end of the bytes before it is used.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
@@ -26,6 +27,7 @@ cdef enum:
     C_MANDATORY = 1
     C_PERSISTENT = 2
     C_CHECKED = 4
+    C_KEYED = 8
     C_CHANNEL_SHIFT = 8
 
     C_SETTLEMENT_COLUMNS = 5
@@ -40,6 +42,7 @@ cdef enum:
 
     C_TABLE_DEPTH_MAX = 64
     C_EXTRA_HEAD_SIZE = 9
+    C_MESSAGE_ID = 0x80
     C_CHECKED_BITS = 0x910  # priority, expiration, user-id
 
 NEED_DATA = C_NEED_DATA
@@ -51,6 +54,7 @@ BAD_TYPE = C_BAD_TYPE
 MANDATORY = C_MANDATORY
 PERSISTENT = C_PERSISTENT
 CHECKED = C_CHECKED
+KEYED = C_KEYED
 CHANNEL_SHIFT = C_CHANNEL_SHIFT
 SETTLEMENT_CHANNEL = 0
 SETTLEMENT_FIRST = 1
@@ -170,6 +174,8 @@ cdef int scan(const uint8_t *p, Py_ssize_t start, Py_ssize_t end) noexcept nogil
         return -1
     if flags & C_CHECKED_BITS:
         result = C_CHECKED
+    if flags & C_MESSAGE_ID:
+        result |= C_KEYED
     at = start + 2
     for index in range(14):
         if not flags & (<uint32_t>0x8000 >> index):

@@ -17,7 +17,7 @@ from gateways.amqp import spec
 from gateways.amqp.connection import AmqpConnection, Work
 from gateways.amqp.errors import RemoteProtocolError
 from gateways.amqp.events import HeaderReceived, HeaderRefused, MethodReceived, Traffic
-from gateways.amqp.kernels import pure as codes
+from gateways.amqp.kernels import codes
 from gateways.amqp.limits import Limits
 from gateways.amqp.spec import Method
 from gateways.amqp.states import ChannelState, State

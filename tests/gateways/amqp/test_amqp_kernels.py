@@ -17,7 +17,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from core_log.kernels.batch import COLUMNS, Batch
-from gateways.amqp.kernels import pure
+from gateways.amqp.kernels import codes, pure, pure_properties
 from gateways.amqp.spec import (
     BasicAck,
     BasicNack,
@@ -60,15 +60,15 @@ class Parsed:
     ) -> None:
         batch = Batch(capacity)
         runs = array("q", bytes(8 * capacity))
-        settlements = array("q", bytes(8 * pure.SETTLEMENT_COLUMNS * settlement_capacity))
+        settlements = array("q", bytes(8 * codes.SETTLEMENT_COLUMNS * settlement_capacity))
         self.at, self.stop, run_count, settlement_count = form.parse(
             bytearray(data), start, len(data), payload_max, body_max, batch, runs, settlements
         )
         self.batch = batch
         self.rows = batch.rows[: batch.count * COLUMNS].tolist()
         self.runs = runs[:run_count].tolist()
-        flat = settlements[: settlement_count * pure.SETTLEMENT_COLUMNS].tolist()
-        step = pure.SETTLEMENT_COLUMNS
+        flat = settlements[: settlement_count * codes.SETTLEMENT_COLUMNS].tolist()
+        step = codes.SETTLEMENT_COLUMNS
         self.settlements = [tuple(flat[at : at + step]) for at in range(0, len(flat), step)]
 
     def messages(self) -> list[tuple[bytes, bytes, bytes, int]]:
@@ -113,13 +113,13 @@ def test_publishes_become_rows_and_runs(form: ModuleType) -> None:
     assert parsed.messages() == [
         (place, b"one", none, 1 << 8),
         (place, b"", none, 1 << 8),
-        (place, b"three", persistent, 1 << 8 | pure.PERSISTENT),
-        (place, b"four", persistent, 1 << 8 | pure.PERSISTENT | pure.MANDATORY),
+        (place, b"three", persistent, 1 << 8 | codes.PERSISTENT),
+        (place, b"four", persistent, 1 << 8 | codes.PERSISTENT | codes.MANDATORY),
         (place, b"five", none, 2 << 8),
-        (b"\x00\x03key", b"six", wire.properties(user_id="guest"), 2 << 8 | pure.CHECKED),
+        (b"\x00\x03key", b"six", wire.properties(user_id="guest"), 2 << 8 | codes.CHECKED),
     ]
     assert parsed.runs == [0, 2, 3, 4, 5]
-    assert (parsed.at, parsed.stop) == (len(data), pure.NEED_DATA)
+    assert (parsed.at, parsed.stop) == (len(data), codes.NEED_DATA)
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -139,46 +139,50 @@ def test_settlements_that_follow_each_other_are_one(form: ModuleType) -> None:
         + wire.method(2, BasicNack(delivery_tag=30, multiple=True))
     )
     parsed = Parsed(form, data)
-    again = pure.NEGATIVE | pure.REQUEUE
+    again = codes.NEGATIVE | codes.REQUEUE
     assert parsed.settlements == [
         (1, 5, 3, 0, 0),
         (1, 9, 1, 0, 1),
         (2, 10, 1, 0, 1),
-        (2, 20, 1, pure.MULTIPLE, 1),
-        (2, 21, 1, pure.MULTIPLE, 1),
+        (2, 20, 1, codes.MULTIPLE, 1),
+        (2, 21, 1, codes.MULTIPLE, 1),
         (2, 22, 2, again, 1),
-        (2, 30, 1, pure.NEGATIVE | pure.MULTIPLE, 1),
+        (2, 30, 1, codes.NEGATIVE | codes.MULTIPLE, 1),
     ]
     assert parsed.at == len(data)
 
 
 GOOD = wire.publish(1, "e", "k", b"body")
 STOPS = {
-    "another method": (wire.method(1, BasicQos(prefetch_count=1)), pure.FRAME),
-    "a heartbeat": (b"\x08\x00\x00\x00\x00\x00\x00\xce", pure.FRAME),
-    "a header alone": (wire.header(1, 4), pure.FRAME),
-    "a body alone": (wire.body(1, b"data"), pure.FRAME),
-    "a body in two frames": (wire.publish(1, "e", "k", b"body", body_frames=2), pure.FRAME),
+    "another method": (wire.method(1, BasicQos(prefetch_count=1)), codes.FRAME),
+    "a heartbeat": (b"\x08\x00\x00\x00\x00\x00\x00\xce", codes.FRAME),
+    "a header alone": (wire.header(1, 4), codes.FRAME),
+    "a body alone": (wire.body(1, b"data"), codes.FRAME),
+    "a body in two frames": (wire.publish(1, "e", "k", b"body", body_frames=2), codes.FRAME),
+    "a header where the body should be": (
+        GOOD[:-12] + b"\x02" + GOOD[-11:],
+        codes.FRAME,
+    ),
     "another channel within": (
         wire.publish(1, "e", "k", b"body").replace(b"\x03\x00\x01", b"\x03\x00\x02"),
-        pure.FRAME,
+        codes.FRAME,
     ),
-    "publish on channel 0": (wire.publish(0, "e", "k", b""), pure.FRAME),
-    "immediate": (wire.publish(1, "e", "k", b"", immediate=True), pure.FRAME),
+    "publish on channel 0": (wire.publish(0, "e", "k", b""), codes.FRAME),
+    "immediate": (wire.publish(1, "e", "k", b"", immediate=True), codes.FRAME),
     "weight": (
         GOOD[: len(GOOD) - 12 - 22] + b"\x02\x00\x01\x00\x00\x00\x0e\x00\x3c\x00\x01"
         b"\x00\x00\x00\x00\x00\x00\x00\x04\x00\x00\xce" + GOOD[-12:],
-        pure.FRAME,
+        codes.FRAME,
     ),
     "continued property flags": (
         wire.publish(1, "e", "k", b"", properties=b"\x00\x01\x00\x00"),
-        pure.FRAME,
+        codes.FRAME,
     ),
-    "a body over the limit": (wire.publish(1, "e", "k", bytes(200)), pure.FRAME),
-    "a frame over the limit": (b"\x01\x00\x01\xff\xff\xff\xff", pure.OVERSIZE),
-    "letters": (b"GET / HTTP/1.1\r\n", pure.BAD_TYPE),
-    "a wrong end": (wire.method(1, BasicQos())[:-1] + b"\xcd", pure.BAD_END),
-    "a tag of 64 bits": (ack(1, 2**63), pure.FRAME),
+    "a body over the limit": (wire.publish(1, "e", "k", bytes(200)), codes.FRAME),
+    "a frame over the limit": (b"\x01\x00\x01\xff\xff\xff\xff", codes.OVERSIZE),
+    "letters": (b"GET / HTTP/1.1\r\n", codes.BAD_TYPE),
+    "a wrong end": (wire.method(1, BasicQos())[:-1] + b"\xcd", codes.BAD_END),
+    "a tag of 64 bits": (ack(1, 2**63), codes.FRAME),
 }
 
 
@@ -196,16 +200,16 @@ def test_a_publish_is_taken_whole_or_not_at_all(form: ModuleType) -> None:
     """At every cut the kernel asks for more and stays at the start of the publish."""
     for cut in range(len(GOOD)):
         parsed = Parsed(form, GOOD + GOOD[:cut])
-        assert (parsed.at, parsed.stop, len(parsed.messages())) == (len(GOOD), pure.NEED_DATA, 1)
+        assert (parsed.at, parsed.stop, len(parsed.messages())) == (len(GOOD), codes.NEED_DATA, 1)
 
 
 @pytest.mark.parametrize("form", FORMS)
 def test_full_arrays_stop_the_kernel_between_frames(form: ModuleType) -> None:
     data = GOOD * 3 + ack(1, 1) + ack(1, 3)
     parsed = Parsed(form, data, capacity=2)
-    assert (parsed.at, parsed.stop, parsed.batch.count) == (2 * len(GOOD), pure.FULL, 2)
+    assert (parsed.at, parsed.stop, parsed.batch.count) == (2 * len(GOOD), codes.FULL, 2)
     parsed = Parsed(form, data, settlement_capacity=1)
-    assert (parsed.at, parsed.stop) == (len(data) - len(ack(1, 3)), pure.FULL)
+    assert (parsed.at, parsed.stop) == (len(data) - len(ack(1, 3)), codes.FULL)
 
 
 # --- both forms agree ------------------------------------------------------------------------
@@ -304,11 +308,11 @@ def test_both_forms_parse_alike(
         two = Parsed(fast, data, at, settlement_capacity=3, **options)
         assert one.everything() == two.everything()
         at = one.at
-        if one.stop == pure.NEED_DATA:
+        if one.stop == codes.NEED_DATA:
             return
-        if one.stop == pure.FRAME:
+        if one.stop == codes.FRAME:
             at += 8 + int.from_bytes(data[at + 3 : at + 7], "big")
-        elif one.stop != pure.FULL:
+        elif one.stop != codes.FULL:
             return
 
 
@@ -339,7 +343,7 @@ def take_all(form: ModuleType, data: bytes, ends: list[int]) -> list[Any]:
             for channel, first, count, bits, _ in parsed.settlements:
                 seen += [(channel, first + index, bits) for index in range(count)]
             at = parsed.at
-            if parsed.stop != pure.FRAME:
+            if parsed.stop != codes.FRAME:
                 break
             size = 8 + int.from_bytes(data[at + 3 : at + 7], "big")
             seen.append(data[at : at + size])
@@ -387,7 +391,7 @@ def test_a_table_bomb_is_refused(form: ModuleType) -> None:
     raw = b"\x20\x00" + struct.pack(">I", len(table)) + table
     assert form.scan_properties(raw, 0, len(raw)) == -1
     table = b""
-    for _ in range(pure.TABLE_DEPTH_MAX - 1):
+    for _ in range(pure_properties.TABLE_DEPTH_MAX - 1):
         table = b"\x01kF" + struct.pack(">I", len(table)) + table
     raw = b"\x20\x00" + struct.pack(">I", len(table)) + table
     assert form.scan_properties(raw, 0, len(raw)) == 0
