@@ -316,6 +316,7 @@ class BrokerPort(AmqpPort, TransactionPort, GroupPort, Protocol):
         properties: Mapping[str, str],
         extra_kind: int = EXTRA_NONE,
         extra_name: str = "",
+        extra_keyed: bool = True,
         durability: Durability = Durability.FLUSHED,
         retain: bool = False,
         sharding: str = "",
@@ -331,6 +332,8 @@ class BrokerPort(AmqpPort, TransactionPort, GroupPort, Protocol):
                 Values may hold any character but 0x01 and 0x02.
             extra_kind, extra_name: how each row's extra bytes are stored
                 (`core_log.kernels.batch`); `PMQ_AMQP` with EXTRA_BASE64 for AMQP's properties.
+            extra_keyed: whether a row's extra bytes may have a key (AMQP's message id). What
+                surely has none is nothing for the key index to look at.
             retain: the last message of each run replaces the topic's retained message; an empty
                 body removes it.
             sharding: messages with the same value go to the same queue of the topic, in order.

@@ -442,6 +442,7 @@ class Topics:
         properties: Mapping[str, str],
         extra_kind: int = EXTRA_NONE,
         extra_name: str = "",
+        extra_keyed: bool = True,
         durability: Durability = FLUSHED,
         retain: bool = False,
         sharding: str = "",
@@ -465,6 +466,7 @@ class Topics:
             system_flag=SYSTEM_FLAG_STATE if retain else 0,
             extra_kind=extra_kind,
             extra_name=extra_name.encode(),
+            extra_keyed=extra_keyed,
         )
         return TopicTemplate(
             route=route,

@@ -73,6 +73,7 @@ class RecordTemplate:
         flag, system_flag, reconsume, prepared: RocketMQ's fields of these names.
         extra_kind, extra_name: how each row's extra bytes become a property
             (`core_log.kernels.batch`).
+        extra_keyed: whether those bytes may have a key.
         form: what the kernels take of all this, encoded once.
         keyed: whether a record may have a key that the key index knows (`core_log.key_index`).
     """
@@ -87,6 +88,7 @@ class RecordTemplate:
     extra_name: bytes = b""
     reconsume: int = 0
     prepared: int = 0
+    extra_keyed: bool = True
     form: tuple[bytes, bytes, bytes, int, bytes, int] = field(
         init=False, repr=False, compare=False, default=(b"", b"", b"", 0, b"", 0)
     )
@@ -110,7 +112,8 @@ class RecordTemplate:
             self.tag_hash,
         )
         object.__setattr__(self, "form", form)
-        keyed = self.extra_kind != EXTRA_NONE or any(name in self.properties for name in KEY_NAMES)
+        keyed = self.extra_keyed and self.extra_kind != EXTRA_NONE
+        keyed = keyed or any(name in self.properties for name in KEY_NAMES)
         object.__setattr__(self, "keyed", keyed)
 
 

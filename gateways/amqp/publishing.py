@@ -29,7 +29,7 @@ from gateways.amqp import delays, mapping, spec
 from gateways.amqp.channel import Channel
 from gateways.amqp.errors import Malformed, RemoteProtocolError, ReplyCode
 from gateways.amqp.events import Run
-from gateways.amqp.kernels import pure as codes
+from gateways.amqp.kernels import codes
 from gateways.amqp.methods import content_frames, encode_method
 
 _NO_ROUTE: Final = "NO_ROUTE"
@@ -48,8 +48,8 @@ class Templates:
         self.delayed: set[str] = set()
         """Exchanges that delay messages, among those that were published to."""
         self._others: WeakValueDictionary[BrokerPort, Templates] = WeakValueDictionary()
-        # By durability: a template says what its messages wait for. Then by place and life.
-        self._templates: tuple[dict[bytes, Template], dict[bytes, Template]] = ({}, {})
+        # By durability and whether there may be message ids; then by place and life.
+        self._templates: tuple[dict[bytes, Template], ...] = ({}, {}, {}, {})
 
     def of(self, port: BrokerPort) -> Templates:
         """Those of clients with another port, which may publish elsewhere: one table for each
@@ -61,17 +61,21 @@ class Templates:
             other = self._others[port] = Templates(port=port, count_max=self._count_max)
         return other
 
-    def get(self, place: bytes, durability: Durability, life: bytes = b"") -> Template | None:
+    def get(
+        self, place: bytes, durability: Durability, life: bytes = b"", *, keyed: bool = True
+    ) -> Template | None:
         """The template of a place (two short strings), or None if it leads nowhere.
 
         Args:
+            durability: what the messages wait for.
             life: how long the messages live (`port.life_property`), if not for ever.
+            keyed: whether they may have message ids.
 
         Raises:
             Refused: there is no such exchange, or nobody may publish to it.
             Malformed: the exchange's name is not UTF-8.
         """
-        known = self._templates[durability]
+        known = self._templates[durability << 1 | keyed]
         key = place + life  # the life has 10 digits, and a place ends where its sizes say
         template = known.get(key)
         if template is not None and template.valid:
@@ -91,6 +95,7 @@ class Templates:
             properties=mapping.template_properties(route, exchange, life),
             extra_kind=EXTRA_BASE64,
             extra_name=mapping.EXTRA_NAME,
+            extra_keyed=keyed,
             durability=durability,
         )
         if len(known) >= self._count_max:
@@ -180,7 +185,8 @@ class Publisher:
             channel.hold(batch, first, last, mandatory=mandatory, life=life)
             return
         try:
-            template = self._templates.get(batch.topic(first), durability, life)
+            keyed = bool(run.flags & codes.KEYED)
+            template = self._templates.get(batch.topic(first), durability, life, keyed=keyed)
         except Refused as error:
             self._refused(channel, last - first, error)
             return

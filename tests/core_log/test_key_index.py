@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from core_log import kernels
 from core_log.kernels import pure_keys
-from core_log.kernels.batch import EXTRA_VERBATIM, Batch
+from core_log.kernels.batch import EXTRA_BASE64, EXTRA_VERBATIM, Batch
 from core_log.record import Record, RecordTemplate, encode_properties
 from core_log.settings import StoreSettings
 from tests.harness.files import EVERYTHING, NOTHING, Chooser, FailingFiles, MemoryFiles
@@ -247,6 +247,26 @@ def test_a_stretch_without_keys_is_not_read() -> None:
         bench.flush()
         bench.store.keys.catch_up(bench.store.log.flushed, bench.store.log.keyed_end)
     bench.check()
+
+
+@pytest.mark.parametrize(
+    ("template", "keyed"),
+    [
+        ({}, False),
+        ({"properties": encode_properties({"KEYS": "k"})}, True),
+        ({"extra_kind": EXTRA_BASE64}, True),
+        ({"extra_kind": EXTRA_BASE64, "extra_keyed": False}, False),
+        ({"properties": encode_properties({"UNIQ_KEY": "k"}), "extra_keyed": False}, True),
+    ],
+)
+def test_a_template_says_whether_its_records_may_have_keys(
+    template: dict[str, Any], keyed: bool
+) -> None:
+    """What a gateway knows of the extra bytes counts for those only."""
+    assert (
+        RecordTemplate(**{"topic": b"t", "queue_id": 0, "properties": b"", **template}).keyed
+        is keyed
+    )
 
 
 # --- whatever happens -------------------------------------------------------------------------

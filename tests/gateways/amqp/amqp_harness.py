@@ -165,6 +165,7 @@ class SpyTemplate:
     route: SpyRoute
     properties: Mapping[str, str]
     durability: Durability
+    keyed: bool
     valid: bool = True
     overflowed: int = 0
 
@@ -232,7 +233,8 @@ class SpyPort:
     def template(self, route: SpyRoute, **settings: Any) -> SpyTemplate:
         self.templates_built += 1
         assert settings["extra_name"] == "PMQ_AMQP"
-        return SpyTemplate(route, settings["properties"], settings["durability"])
+        keyed = settings["extra_keyed"]
+        return SpyTemplate(route, settings["properties"], settings["durability"], keyed)
 
     def publish(self, template: SpyTemplate, batch: Batch, first: int, last: int) -> Position:
         bodies = []

@@ -42,6 +42,26 @@ def test_a_read_of_publishes_is_one_call_and_one_confirm() -> None:
     assert port.templates_built == 1
 
 
+def test_what_has_a_message_id_is_told_apart() -> None:
+    """The key index has to look at it, and passes over the rest."""
+    port = SpyPort()
+    peer = spy_peer(port, 1)
+    named = wire.properties(delivery_mode=2, message_id="m")
+    peer.send(
+        wire.publish(1, "ex", "k", b"1", properties=PERSISTENT),
+        wire.publish(1, "ex", "k", b"2", properties=named),
+        wire.publish(1, "ex", "k", b"3", properties=named),
+        wire.publish(1, "ex", "k", b"4", properties=PERSISTENT),
+    )
+    peer.send(wire.publish(1, "ex", "k", b"5", properties=named, body_frames=2))
+    assert [(bodies, template.keyed) for template, bodies in port.published] == [
+        ([b"1"], False),
+        ([b"2", b"3"], True),
+        ([b"4"], False),
+        ([b"5"], True),
+    ]
+
+
 def test_durability_follows_delivery_mode_and_confirms() -> None:
     """Transient without confirm need not wait for the disk; everything else does."""
     port = SpyPort()
