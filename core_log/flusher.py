@@ -12,8 +12,8 @@ Rules:
 * A turn syncs the files in order, then the names of new segments, then reports. If anything
   fails, it reports nothing, ever again: after a failed sync the kernel may have dropped the pages,
   and a second sync that succeeds would say nothing about them.
-* Making the next segment ahead of use is this thread's spare-time work. A full disk there is not
-  a failure of the flush: the append that needs the segment meets it.
+* Behind each turn another thread is told how far the log is: it makes the next segment ready
+  (`ahead.py`), with syncs of its own.
 * A simulation has no threads: a `stepped` flusher has none, and does a turn when `step` is called.
   Which operations reach the disk, and in what order, is then up to the caller alone.
 """
@@ -23,8 +23,9 @@ from __future__ import annotations
 import os
 import threading
 
+from core_log.ahead import Ahead
 from core_log.commit_log import CommitLog
-from core_log.errors import FailureLatch, StorageFull, StoreError
+from core_log.errors import FailureLatch
 from core_log.segments import Segments
 
 
@@ -50,6 +51,8 @@ class Flusher:
         if not stepped:
             self._wake = os.eventfd(0, os.EFD_CLOEXEC)
             self._report = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._ahead = Ahead(segments=segments, failed=lambda: signal(self._report), stepped=stepped)
+        if not stepped:
             self._thread = threading.Thread(target=self._run, name="flusher", daemon=True)
             self._thread.start()
 
@@ -97,6 +100,7 @@ class Flusher:
         else:
             signal(self._wake)
             self._thread.join()
+            self._ahead.stop()
             os.close(self._wake)
             os.close(self._report)
         self._closed = True
@@ -126,7 +130,7 @@ class Flusher:
             self._sync(target)
             signal(self._report)
         if not stopping and not self._failure.failed:
-            self._prepare(target)
+            self._ahead.request(target)
         return stopping
 
     def _sync(self, target: int) -> None:
@@ -136,14 +140,6 @@ class Flusher:
             self._failure.fail("syncing the log", error)
             return
         self._done = target
-
-    def _prepare(self, position: int) -> None:
-        try:
-            self._segments.prepare(position)
-        except StorageFull:
-            return  # the append that needs the room will say so
-        except StoreError:
-            signal(self._report)  # the latch has it: collect raises it
 
 
 def signal(descriptor: int) -> None:

@@ -8,7 +8,9 @@ written but not synced may be there, not be there, or be there in part, in any o
 The passes, in order. Each can be interrupted by another crash and is then simply done again; a
 second recovery finds nothing to do.
 
-    1. Leftovers   half-made files are removed; names that are not ours are left alone and named
+    1. Leftovers   half-made files are removed, also `next`, which was made ready for the log;
+                   `spare1` and `spare2` are files that wait to be used again, and stay as far as
+                   they are wanted; names that are not ours are left alone and named
     2. Segments    the log's files are put in order; a gap below the checkpoint refuses to open
     3. Scan        from the checkpoint on, as far as records are sound, in place and in whole
                    atomic batches: there the log ends. After a failed sync (see `core_log.segments`)
@@ -43,12 +45,12 @@ from core_log.indexes import INDEXES_NAME, Indexes
 from core_log.kernels.batch import MAGIC_V1
 from core_log.kernels.layout import NO_BATCH, PROPERTY_EPOCH, REASONS, STOP_ZERO
 from core_log.key_index import KEY_INDEX_NAME
+from core_log.next_segment import PREPARED_NAME, SPARE_NAMES, NextSegment
 from core_log.packs import PACKS_NAME
 from core_log.reader import LogReader, Walk
 from core_log.record import SYSTEM_TOPIC, decode_record
 from core_log.segments import (
     NAME_DIGITS,
-    PREPARED_NAME,
     UNSYNCED_NAME,
     Segment,
     Segments,
@@ -150,6 +152,7 @@ class Recovery:
         self._removed: list[str] = []
         self._strays: list[str] = []
         self._excess: list[str] = []  # segments behind a gap: they go in pass 4
+        self._spares: list[str] = []  # files that may be used again
         self._unsynced = False  # a sync of the log has failed
 
     def run(self, now_ms: int) -> Recovered:
@@ -168,6 +171,15 @@ class Recovery:
                 segment_bytes=self._settings.segment_bytes,
                 failure=self._failure,
                 segments=found,
+                following=NextSegment(
+                    directory=self._log_directory,
+                    files=files,
+                    segment_bytes=self._settings.segment_bytes,
+                    failure=self._failure,
+                    zeroed=self._settings.segments_zeroed,
+                    spares_max=self._settings.spare_segments_max,
+                    spares=self._spares,
+                ),
             )
             return self._run_on(segments, checkpoint, clean, now_ms)
         except BaseException:
@@ -236,6 +248,10 @@ class Recovery:
             path = f"{self._log_directory}/{name}"
             if name == PREPARED_NAME:
                 self._remove(path, "it was made ahead and never used")
+            elif name in SPARE_NAMES[: self._settings.spares_kept]:
+                self._spares.append(name)
+            elif name in SPARE_NAMES:
+                self._remove(path, "no spare is wanted any more")
             elif name == UNSYNCED_NAME:
                 self._unsynced = True
             elif not is_place(name):

@@ -4,14 +4,15 @@ Rules:
 
 * Only the last segment is written to. It has its full size from the start, so that writing can
   not meet a full disk; what is not written yet is zero.
-* The next segment is made ahead of use by the flusher's thread (`prepare`), under a name of its
-  own. It becomes part of the log by `roll`, on the loop's thread, which makes it itself only if
-  it is not there yet.
+* The next segment is made ahead of use by a thread, under a name of its own (`next_segment.py`).
+  It becomes part of the log by `roll`, on the loop's thread, which makes it itself only if it is
+  not there yet.
 * A segment's name is synced by the flusher before any flush that covers the segment is reported.
 * Segments are added at the end and taken away at the start (`retire`), by the loop's thread alone.
   The list is replaced, never changed in place, so it may be read from any thread.
 * A retired segment's file is closed when nobody reads it any more: a reader says so by `enter` and
-  `leave`. Its name goes before the next one's does, so the log never has a hole.
+  `leave`. Its name goes before the next one's does, so the log never has a hole. A file that nobody
+  reads may be kept as a spare.
 * A failed sync leaves a note, an empty file: the kernel may have given up the pages and yet show
   them to the next process, where no sync writes them any more. With a note there, recovery looks at
   the disk itself. The note need not survive a power cut, which the pages would not either.
@@ -25,10 +26,10 @@ from operator import attrgetter
 
 from core_log.errors import FailureLatch, StoreError
 from core_log.files import Files
+from core_log.next_segment import NextSegment
 
 NAME_DIGITS = 20
 """RocketMQ's file names: the first position, padded to the width of the largest long."""
-PREPARED_NAME = "next"
 UNSYNCED_NAME = "unsynced"
 """The note that a failed sync leaves."""
 
@@ -71,6 +72,12 @@ class Segment:
         if last:
             files.close(self.handle)
 
+    def shut(self) -> bool:
+        """Nobody may enter any more. Returns whether nobody is inside either."""
+        with self._lock:
+            self._retired = True
+            return self._readers == 0
+
     def close(self, files: Files) -> None:
         """Nobody may enter any more; close the file, now or when the last reader leaves."""
         with self._lock:
@@ -86,7 +93,8 @@ class Segments:
     Args:
         directory: the log's directory (`commitlog`).
         segment_bytes: the size of new segments.
-        segments: those that recovery found; may be empty, then the first starts at `position`.
+        segments: those that recovery found; may be empty, then the first starts at 0.
+        following: makes new ones.
     """
 
     def __init__(
@@ -97,14 +105,14 @@ class Segments:
         segment_bytes: int,
         failure: FailureLatch,
         segments: list[Segment],
+        following: NextSegment,
     ) -> None:
         self._directory = directory
         self._files = files
         self.segment_bytes = segment_bytes
         self._failure = failure
         self._segments = segments
-        self._prepared: int | None = None  # handle of the file that becomes the next segment
-        self._preparing = threading.Lock()  # held while `_prepared` changes
+        self.following = following
         # The start of the newest segment whose name is on the disk. Of those that were found nobody
         # knows: an earlier process may have died between naming one and syncing the directory.
         self._named = -1
@@ -117,7 +125,7 @@ class Segments:
         try:
             self.roll(0)
         except StoreError:
-            self._discard_prepared()
+            self.following.discard()
             raise
 
     @property
@@ -167,16 +175,7 @@ class Segments:
         """
         if self._segments and self.last.start == position:
             return self.last
-        with self._preparing:
-            if self._prepared is None:
-                self._prepared = self._make()
-            handle = self._prepared
-            path = f"{self._directory}/{segment_name(position)}"
-            try:
-                self._files.rename(f"{self._directory}/{PREPARED_NAME}", path)
-            except OSError as error:
-                raise self._failure.translate(f"naming {path}", error) from error
-            self._prepared = None
+        handle = self.following.take(f"{self._directory}/{segment_name(position)}")
         segment = Segment(position, position + self.segment_bytes, handle)
         self._segments = [*self._segments, segment]
         return segment
@@ -193,7 +192,8 @@ class Segments:
         return sum(segment.end - segment.start for segment in segments[:count])
 
     def discard(self) -> None:
-        """Remove the files of retired segments, durably, oldest first. One worker's thread.
+        """Remove the files of retired segments, durably, oldest first, or keep them as spares. One
+        worker's thread.
 
         Raises:
             OSError: one could not be removed; the next call tries again.
@@ -202,7 +202,9 @@ class Segments:
         while self._leaving:
             segment = self._leaving[0]
             path = f"{self._directory}/{segment_name(segment.start)}"
-            self._files.unlink(path)
+            size = segment.end - segment.start
+            if not (segment.shut() and self.following.keep(path, size)):
+                self._files.unlink(path)
             try:
                 self._files.sync_directory(self._directory)  # or a later name might go first
             except OSError as error:
@@ -210,15 +212,12 @@ class Segments:
             del self._leaving[0]
             segment.close(self._files)
 
-    # --- ahead of use (flusher's thread) --------------------------------------------------------
+    def drop_spares(self) -> int:
+        """The disk is short of room: remove the spares. Any thread. Returns how many bytes that
+        frees. Raises StorageFailed."""
+        return self.following.drop_spares()
 
-    def prepare(self, position: int) -> None:
-        """Make the next segment's file if the log has passed the middle of its last segment."""
-        last = self.last
-        if self._prepared is None and position - last.start > (last.end - last.start) // 2:
-            with self._preparing:
-                if self._prepared is None:
-                    self._prepared = self._make()
+    # --- syncing (flusher's thread) -------------------------------------------------------------
 
     def sync(self, start: int, end: int) -> None:
         """Sync the positions [start, end), then the names of segments that were added.
@@ -242,37 +241,16 @@ class Segments:
         except OSError:
             return  # a disk that takes not even that has to be replaced
 
-    def _make(self) -> int:
-        """A new file of full size, under the name of the next one."""
-        path = f"{self._directory}/{PREPARED_NAME}"
-        handle = None
-        try:
-            self._files.unlink(path)  # one that an earlier attempt could not finish
-            handle = self._files.open(path, create=True)
-            self._files.preallocate(handle, self.segment_bytes)
-        except OSError as error:
-            if handle is not None:
-                self._discard(handle, path)
-            raise self._failure.translate(f"making {path}", error) from error
-        return handle
-
-    def _discard_prepared(self) -> None:
-        if self._prepared is not None:
-            self._discard(self._prepared, f"{self._directory}/{PREPARED_NAME}")
-            self._prepared = None
-
-    def _discard(self, handle: int, path: str) -> None:
-        """Remove a file that could not be finished, so that it does not hold room."""
-        try:
-            self._files.close(handle)
-            self._files.unlink(path)
-        except OSError:
-            return  # it is removed by the next attempt or by recovery
+    def filled(self, position: int) -> tuple[int, int]:
+        """How much of the last segment the log has used when it ends at `position`, and its
+        size. Any thread."""
+        last = self.last
+        return position - last.start, last.end - last.start
 
     # --- closing ------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Remove the prepared file and close all others."""
-        self._discard_prepared()
+        """Remove the file that was made ready, and close all others."""
+        self.following.discard()
         for segment in (*self._leaving, *self._segments):
             segment.close(self._files)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from core_log.kernels.batch import BLANK_SIZE
+from core_log.next_segment import SPARE_NAMES
 
 MEBIBYTE = 1 << 20
 
@@ -16,6 +17,10 @@ class StoreSettings:
     Attributes:
         segment_bytes: one file of the log. 1 GiB as in RocketMQ: few files, and a directory entry
             is synced once per gigabyte. Reserved on the disk ahead of use.
+        segments_zeroed: whether the next file is written with zeros ahead of use. Syncs are
+            shorter then, and the disk writes twice as much (`next_segment.py`).
+        spare_segments_max: how many files that retention has no use for are kept, to become the
+            next segment again; 0 to 2. Only where files are written with zeros first.
         chunk_bytes: one piece of the memory tail: large enough that a run seldom ends at its
             border, small enough to give memory back in small steps.
         tail_bytes_max: how much of the newest log stays in memory for readers at the tail.
@@ -34,6 +39,8 @@ class StoreSettings:
     """
 
     segment_bytes: int = 1024 * MEBIBYTE
+    segments_zeroed: bool = True
+    spare_segments_max: int = 1
     chunk_bytes: int = 4 * MEBIBYTE
     tail_bytes_max: int = 64 * MEBIBYTE
     unflushed_bytes_max: int = 256 * MEBIBYTE
@@ -49,6 +56,8 @@ class StoreSettings:
     def __post_init__(self) -> None:
         if self.segment_bytes <= 4 * BLANK_SIZE or self.segment_bytes >= 1 << 31:
             raise ValueError("segment_bytes has to be a size below 2 GiB")  # RocketMQ: an int
+        if not 0 <= self.spare_segments_max <= len(SPARE_NAMES):
+            raise ValueError(f"spare_segments_max is 0 to {len(SPARE_NAMES)}")
         if min(self.chunk_bytes, self.index_file_entries, self.message_bytes_max) <= 0:
             raise ValueError("chunk_bytes, message_bytes_max and index_file_entries are positive")
         if min(self.index_packed_bytes_max, self.index_slack_bytes) < 0:
@@ -57,3 +66,8 @@ class StoreSettings:
             raise ValueError("a key file has slots, and entries whose numbers fit four bytes")
         if self.tail_bytes_max < 0 or self.unflushed_bytes_max <= 0:
             raise ValueError("tail_bytes_max and unflushed_bytes_max can not be negative")
+
+    @property
+    def spares_kept(self) -> int:
+        """How many spares there may be."""
+        return self.spare_segments_max if self.segments_zeroed else 0

@@ -1,6 +1,7 @@
 """The store: one directory with a log, the indexes of its queues and what recovery needs.
 
     commitlog/<position of the first byte>     segments of the log
+    commitlog/next, spare1, spare2             the next segment, made ready; files to be used again
     consumequeue/<number>/<byte offset>        indexes of queues with many messages
     packedqueue/<generation>                   indexes of all others, and the catalogue of all
     index/<when it was begun>                  key index
@@ -243,6 +244,11 @@ class Store:
         """Remove the files of what was retired. One worker's thread. Raises OSError (it is tried
         again), StorageFailed."""
         self._segments.discard()
+
+    def drop_spares(self) -> int:
+        """The disk is short of room: remove the files that wait to be used again. Any thread.
+        Returns how many bytes that frees. Raises StorageFailed."""
+        return self._segments.drop_spares()
 
     def store_ms_at(self, position: int) -> int:
         """When the record at `position` was appended. It has to be written. Any thread.

@@ -74,6 +74,8 @@ def open_store(settings: Settings, *, files: Files | None = None) -> Store:
             clock_ms=clock_ms,
             settings=StoreSettings(
                 segment_bytes=settings.storage.segment_bytes,
+                segments_zeroed=settings.storage.segments_ahead == "zeros",
+                spare_segments_max=settings.storage.spare_segments,
                 tail_bytes_max=settings.storage.tail_bytes_max,
                 message_bytes_max=settings.storage.message_bytes_max,
             ),

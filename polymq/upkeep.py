@@ -93,13 +93,16 @@ class Upkeep:
             await asyncio.sleep(self._disk_seconds)
 
     async def measure_disk(self) -> None:
-        """Ask how much room there is, in a thread: a file system may take its time."""
+        """Ask how much room there is, in a thread: a file system may take its time. Files that wait
+        to be used again go before anything else does."""
+        disk = self._engine.core.disk
         try:
             free_bytes, size_bytes = await self._watchers.run(self._store.space)
-        except OSError as error:
+            disk.measured(free_bytes, size_bytes)
+            if disk.wanted_bytes and await self._watchers.run(self._store.drop_spares):
+                disk.measured(*await self._watchers.run(self._store.space))
+        except (OSError, StoreError) as error:
             self._failed("free space", error)
-        else:
-            self._engine.core.disk.measured(free_bytes, size_bytes)
 
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import itertools
 import struct
+import threading
 
 import pytest
 from hypothesis import given
@@ -195,15 +196,28 @@ def test_no_record_crosses_a_chunk_or_a_segment(runs: list[list[int]]) -> None:
     bench.store.close()
 
 
-def test_the_next_segment_is_made_ahead_by_the_flusher() -> None:
-    """Past the middle of a segment, a flush leaves a file of full size behind, synced."""
-    files = FailingFiles(MemoryFiles())
+class TellingFiles(MemoryFiles):
+    """Says when a file was given room."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.preallocated = threading.Event()
+
+    def preallocate(self, handle: int, size: int) -> None:
+        super().preallocate(handle, size)
+        self.preallocated.set()
+
+
+def test_the_next_segment_is_made_ahead_of_use() -> None:
+    """Past the middle of a segment, a flush lets a thread make a file of full size."""
+    telling = TellingFiles()
+    files = FailingFiles(telling)
     bench = Bench(files)
+    telling.preallocated.clear()
     while bench.store.log.appended <= TINY.segment_bytes // 2:
         bench.publish(numbered(len(bench.sent), 1))
     bench.flush()
-    bench.publish(numbered(len(bench.sent), 1))
-    bench.flush()  # the first one's spare-time work is done before this one is reported
+    assert telling.preallocated.wait(30)
     assert "next" in files.list(LOG)
     made = files.calls["preallocate"]
     while bench.store.log.appended < TINY.segment_bytes:

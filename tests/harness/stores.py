@@ -32,6 +32,7 @@ PRIVATE: Final = (2, 3)
 
 TINY: Final = StoreSettings(
     segment_bytes=4096,
+    segments_zeroed=False,  # a thread's own syncs and writes would meet the faults of a test
     chunk_bytes=1024,
     tail_bytes_max=2048,
     unflushed_bytes_max=64 * 1024,

@@ -214,3 +214,46 @@ def test_a_stop_waits_for_the_saving_that_runs_and_saves_a_last_time() -> None:
 
     done = run(scenario).done
     assert done.count("state") == done.count("indexes") == 2
+
+
+def test_files_kept_to_be_used_again_go_before_messages_do() -> None:
+    """A disk that gets short of room is measured again without them; one with room keeps them."""
+    rooms = [(500, 1000), (100, 1000), (400, 1000), (90, 1000)]
+    spares = [200]
+
+    class ShortEngine(SpyEngine):
+        """Below 300 free bytes the disk is short."""
+
+        @property
+        def disk(self) -> SpyEngine:
+            return self
+
+        @property
+        def wanted_bytes(self) -> int:
+            return max(0, 300 - int(self.done[-1]))
+
+        def measured(self, free_bytes: int, size_bytes: int) -> None:
+            self.done.append(str(free_bytes))
+
+        def space(self) -> tuple[int, int]:
+            return rooms.pop(0)
+
+        def drop_spares(self) -> int:
+            return spares.pop() if spares else 0
+
+    async def inside() -> None:
+        engine = ShortEngine()
+        workers = Workers(asyncio.get_running_loop(), name="test", count=1)
+        upkeep = Upkeep(
+            engine=cast(Engine, engine), store=cast(Store, engine), workers=workers, save_seconds=9
+        )
+        await upkeep.measure_disk()
+        assert engine.done == ["500"]
+        assert spares == [200]
+        await upkeep.measure_disk()
+        assert engine.done == ["500", "100", "400"]
+        await upkeep.measure_disk()
+        assert engine.done == ["500", "100", "400", "90"]
+        workers.close()
+
+    asyncio.run(inside())

@@ -90,6 +90,22 @@ SYNCS = (
         crash="--seed 1 --states 1500",
     ),
     Sabotage(
+        name="old-bytes-behind-the-end",
+        why="a reused file brings a forged record of a deleted body back, where the log ends",
+        path="core_log/next_segment.py",
+        old="                    if self._synced < self._segment_bytes:\n",
+        new="                    if self._synced < 0:\n",
+        tests=("tests/core_log/test_next_segment.py",),
+    ),
+    Sabotage(
+        name="zeros-not-synced-before-a-name",
+        why="a power cut takes the zeros, and a forged record stands where the log ends",
+        path="core_log/next_segment.py",
+        old="        self._files.fdatasync(handle)\n        with self._lock:\n",
+        new="        with self._lock:\n",
+        tests=("tests/core_log/test_next_segment.py",),
+    ),
+    Sabotage(
         name="checkpoint-beyond-the-flushed",
         why="a checkpoint names records that a power cut takes: the store refuses to open",
         path="core_log/store.py",

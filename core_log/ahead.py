@@ -1,0 +1,78 @@
+"""One thread that makes the next segment ready, so that neither the loop nor the flusher does.
+
+The flusher tells how far the log is (`request`), after a turn, if there is something to do. The
+thread works in steps of a slice each (`next_segment.py`) until the goal of that moment is met. What
+it syncs is the next segment's file alone; the flusher's syncs go on beside it.
+
+A full disk is not a failure here: the append that needs the segment meets it. Any other error is
+final for the log, as everywhere, and `failed` is called.
+
+A simulation has no threads: `stepped`, the work is done when `request` is called.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+
+from core_log.errors import StorageFull, StoreError
+from core_log.segments import Segments
+
+
+class Ahead:
+    """Makes segments of one log ready. Started by the constructor, ended by `stop`.
+
+    Args:
+        failed: called in the thread when the log's directory has failed.
+        stepped: no thread and no descriptor.
+    """
+
+    def __init__(
+        self, *, segments: Segments, failed: Callable[[], None], stepped: bool = False
+    ) -> None:
+        self._segments = segments
+        self._failed = failed
+        self._position = 0  # written by the flusher's thread
+        self._stopping = False  # written by `stop`, once
+        self._wake = -1
+        self._thread: threading.Thread | None = None
+        if not stepped:
+            self._wake = os.eventfd(0, os.EFD_CLOEXEC)
+            self._thread = threading.Thread(target=self._run, name="ahead", daemon=True)
+            self._thread.start()
+
+    def request(self, position: int) -> None:
+        """The log has come to `position`: do what is due. Returns at once, but for a stepped one.
+        One thread."""
+        self._position = position
+        if not self._segments.following.is_due(*self._segments.filled(position)):
+            return
+        if self._thread is None:
+            self._work()
+        else:
+            os.eventfd_write(self._wake, 1)
+
+    def stop(self) -> None:
+        """End the thread, after the slice that it is at."""
+        self._stopping = True
+        if self._thread is not None and self._wake >= 0:
+            os.eventfd_write(self._wake, 1)
+            self._thread.join()
+            os.close(self._wake)
+            self._wake = -1
+
+    def _run(self) -> None:
+        while not self._stopping:
+            os.eventfd_read(self._wake)  # blocks; takes all requests that came together
+            self._work()
+
+    def _work(self) -> None:
+        try:
+            while not self._stopping:  # bounded: a file has so many slices
+                if not self._segments.following.work(*self._segments.filled(self._position)):
+                    return
+        except StorageFull:
+            return
+        except StoreError:
+            self._failed()
