@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from broker.exchanges import Exchanges
+from broker.header_routing import is_routed
 from broker.named_queues import NamedQueues
 from broker.port import (
     Consumer,
@@ -14,8 +15,11 @@ from broker.port import (
     Position,
     QueueConsumer,
     QueueInfo,
+    Template,
     Words,
 )
+from broker.topics import TopicTemplate
+from core_log.kernels.batch import Batch
 
 
 class AmqpOperations:
@@ -36,6 +40,23 @@ class AmqpOperations:
     def delete_exchange(self, name: str, *, if_unused: bool) -> Position:
         """See `BrokerPort.delete_exchange`."""
         return self.exchanges.delete_exchange(name, if_unused=if_unused)
+
+    def bind_exchange(
+        self, destination: str, source: str, routing_key: str, arguments: Mapping[str, Any]
+    ) -> Position:
+        """See `AmqpPort.bind_exchange`."""
+        return self.exchanges.bind_exchange(destination, source, routing_key, arguments)
+
+    def unbind_exchange(
+        self, destination: str, source: str, routing_key: str, arguments: Mapping[str, Any]
+    ) -> Position:
+        """See `AmqpPort.unbind_exchange`."""
+        return self.exchanges.unbind_exchange(destination, source, routing_key, arguments)
+
+    def is_routed(self, template: Template, batch: Batch, row: int) -> bool:
+        """See `AmqpPort.is_routed`."""
+        assert isinstance(template, TopicTemplate)
+        return is_routed(self.exchanges.topics, template, batch, row)
 
     def queue(self, name: str, *, owner: object) -> QueueInfo:
         """See `BrokerPort.queue`."""

@@ -13,7 +13,8 @@ from broker.infos import ExchangeInfo, QueueInfo
 from broker.messages import Delivery
 
 if TYPE_CHECKING:
-    from broker.port import Consumer, Position, QueueConsumer, Words
+    from broker.port import Consumer, Position, QueueConsumer, Template, Words
+    from core_log.kernels.batch import Batch
 
 
 class AmqpPort(Protocol):
@@ -32,12 +33,27 @@ class AmqpPort(Protocol):
         internal: bool,
         arguments: Mapping[str, Any],
     ) -> Position:
-        """Declare (direct, fanout, topic, headers). Raises Refused: DIFFERENT, FORBIDDEN
-        (`amq.` names, the default exchange), BAD_ARGUMENT (unknown type)."""
+        """Declare (direct, fanout, topic, headers, x-delayed-message). The argument
+        `alternate-exchange` names where messages go that nothing is bound for. Raises Refused:
+        DIFFERENT, FORBIDDEN (`amq.` names, the default exchange), BAD_ARGUMENT (unknown type)."""
 
     def delete_exchange(self, name: str, *, if_unused: bool) -> Position:
         """Delete with its bindings; no error if there is none. Raises Refused: IN_USE,
         FORBIDDEN."""
+
+    def bind_exchange(
+        self, destination: str, source: str, routing_key: str, arguments: Mapping[str, Any]
+    ) -> Position:
+        """What `source` gets and the binding matches goes on to the queues of `destination`; the
+        same binding twice is one. Raises Refused: NOT_FOUND, FORBIDDEN, LIMIT."""
+
+    def unbind_exchange(
+        self, destination: str, source: str, routing_key: str, arguments: Mapping[str, Any]
+    ) -> Position:
+        """Undo it; no error if there was none. Raises Refused: NOT_FOUND, FORBIDDEN."""
+
+    def is_routed(self, template: Template, batch: Batch, row: int) -> bool:
+        """Whether a queue or a live subscriber would get this row now: for routes `by_headers`."""
 
     def queue(self, name: str, *, owner: object) -> QueueInfo:
         """Look a queue up. Raises Refused: NOT_FOUND, LOCKED (exclusive to another owner)."""

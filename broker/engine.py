@@ -28,6 +28,7 @@ from broker.group_names import name_of
 from broker.group_port import GroupInfo
 from broker.groups import ConsumerGroups
 from broker.half_messages import HalfMessages
+from broker.header_routing import HeaderReader
 from broker.journal import Entity
 from broker.later.delay import Delays
 from broker.later.delayed import deliver_ms
@@ -58,8 +59,9 @@ from broker.session import MqttSession
 from broker.sessions import Sessions
 from broker.state_db import StateDb
 from broker.state_saving import StateSaving
+from broker.topic_routes import TopicRoute
 from broker.topic_settings import TopicSettings
-from broker.topics import TopicRoute, Topics, TopicTemplate
+from broker.topics import Topics, TopicTemplate
 from broker.transaction_port import HalfMessage, Prepared
 from broker.transactions import Transactions, place_of
 from core_log.kernels.batch import EXTRA_NONE, Batch
@@ -85,6 +87,7 @@ class Engine(AmqpOperations):
             answered; 1 is this one alone.
         in_sync: how far replicas are known to have the log (what topics with `min_in_sync` have
             behind it is not shown before they do); None: as far as it goes.
+        header_reader: finds the headers of messages for headers exchanges.
     """
 
     def __init__(
@@ -104,6 +107,7 @@ class Engine(AmqpOperations):
         strangers: bool = True,
         min_in_sync: int = 1,
         in_sync: int | None = None,
+        header_reader: HeaderReader | None = None,
     ) -> None:
         self.core = Core(
             store=store,
@@ -117,6 +121,8 @@ class Engine(AmqpOperations):
         )
         self.retained = Retained(self.core.limits.retained_max)
         self.topics_ = Topics(self.core, self.retained, topic_defaults or TopicSettings())
+        if header_reader is not None:
+            self.topics_.header_reader = header_reader
         self.queries = Queries(self.core, self.topics_)
         self.moves = Moves(self.core, self.topics_)
         queues: dict[str, NamedQueue] = {}

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from broker.core import Core
 from broker.errors import Reason, Refused
+from broker.header_match import pattern_text
 from broker.journal import Op
 from broker.names import ROOT_EXCHANGE
 from broker.port import ONE_WORD, REST, ExchangeInfo, Position, QueueInfo, Words
@@ -19,20 +20,24 @@ from broker.queues.priorities import Levels
 from broker.queues.queue import Group, Hold, Queue
 from broker.queues.settings import QueueSettings, settings_of
 
-TYPES: Final = ("direct", "fanout", "topic")
+TYPES: Final = ("direct", "fanout", "topic", "headers")
 """How an exchange reads its bindings."""
 DELAYED_TYPE: Final = "x-delayed-message"
 """An exchange that routes messages when they are due, as its argument `x-delayed-type` says."""
 DELAYED_ARGUMENT: Final = "x-delayed-type"
+ALTERNATE_ARGUMENT: Final = "alternate-exchange"
+"""Names the exchange that gets what an exchange has no binding for."""
 PREDECLARED: Final = {
     "": "direct",
     "amq.direct": "direct",
     "amq.fanout": "fanout",
     ROOT_EXCHANGE: "topic",
+    "amq.headers": "headers",
+    "amq.match": "headers",
 }
 
 BindingKey = tuple[str, str, str]
-"""Exchange, routing key, arguments as canonical text."""
+"""Exchange, routing key, arguments as canonical text (`binding_key`)."""
 NO_ARGUMENTS: Final[Mapping[str, Any]] = MappingProxyType({})
 """Shared by all queues without arguments."""
 
@@ -109,8 +114,20 @@ class Exchange:
         self.auto_delete: bool = value["auto_delete"]
         self.internal: bool = value["internal"]
         self.arguments: Mapping[str, Any] = value["arguments"]
-        self.bindings: set[tuple[str, str]] = set()
-        """(queue, routing key) of its bindings."""
+        self.bindings: set[BindingKey] = set()
+        """(queue, routing key, arguments) of the queues that are bound to it."""
+
+    @property
+    def reads(self) -> str:
+        """How it reads its bindings: one of `TYPES`."""
+        if self.type == DELAYED_TYPE:
+            return str(self.arguments[DELAYED_ARGUMENT])
+        return self.type
+
+    @property
+    def alternate(self) -> str | None:
+        """The exchange that gets what it has no binding for."""
+        return self.arguments.get(ALTERNATE_ARGUMENT)
 
     def value(self) -> dict[str, Any]:
         """As in the op that declared it."""
@@ -201,10 +218,8 @@ def place_of(exchange: str, routing_key: str) -> tuple[str, str | None]:
 
 def binding_words(exchange: Exchange, routing_key: str) -> Words:
     """The pattern of a binding."""
-    kind = exchange.type
-    if kind == DELAYED_TYPE:
-        kind = exchange.arguments[DELAYED_ARGUMENT]
-    if kind == "fanout":
+    kind = exchange.reads
+    if kind in ("fanout", "headers"):  # what headers leave out of it is not in the pattern
         return (exchange.name, REST)
     words = tuple(routing_key.split("."))
     if kind == "topic":
@@ -234,6 +249,13 @@ def need_queue(queues: Mapping[str, NamedQueue], name: str, owner: object) -> Na
     if found.lease is not None:
         found.lease.touch()
     return found
+
+
+def binding_key(exchange: Exchange, routing_key: str, arguments: Mapping[str, Any]) -> BindingKey:
+    """What tells bindings to this exchange from each other. Raises Refused: BAD_ARGUMENT."""
+    if exchange.reads == "headers":
+        return exchange.name, routing_key, pattern_text(arguments)
+    return exchange.name, routing_key, canonical(arguments)
 
 
 def locked(name: str) -> Refused:

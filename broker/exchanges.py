@@ -4,6 +4,8 @@ An exchange is a topic seen by AMQP (part 7 of ARCHITECTURE.md): its messages ar
 bindings are patterns in the one trie. The type only says how a binding key is read:
 
 * `direct`: the key's words as they are; `fanout`: anything; `topic`: `*` and `#` are wildcards.
+* `headers`: its bindings look at the message's headers; they, and exchanges that are bound to
+  exchanges, are not in the trie but in the graph (`exchange_graph.py`).
 * The default exchange: topic = the queue's name, no tag. Every queue has the pattern (name,).
 * `amq.topic` is the root: the key's first word is the topic.
 
@@ -12,11 +14,13 @@ The queues themselves are in `named_queues.py`.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from typing import Any
 
 from broker.core import Core
 from broker.entities import (
+    ALTERNATE_ARGUMENT,
     DELAYED_ARGUMENT,
     DELAYED_TYPE,
     PREDECLARED,
@@ -24,8 +28,8 @@ from broker.entities import (
     BindingKey,
     Exchange,
     NamedQueue,
+    binding_key,
     binding_words,
-    canonical,
     check_equal,
     need_queue,
     place_of,
@@ -33,10 +37,13 @@ from broker.entities import (
     write_op,
 )
 from broker.errors import Reason, Refused
+from broker.exchange_graph import ExchangeGraph, Link, LinkKey
+from broker.header_match import is_pattern, pattern_of
 from broker.journal import Op, Touched
 from broker.port import Position, Words
 from broker.queues.queue import Queue
-from broker.topics import TopicRoute, Topics
+from broker.topic_routes import TopicRoute
+from broker.topics import Topics
 
 
 class Exchanges:
@@ -51,6 +58,9 @@ class Exchanges:
         self.topics = topics
         self.queues = queues
         self.exchanges: dict[str, Exchange] = {}
+        self.graph = topics.graph = ExchangeGraph(
+            exchange=self.exchange, queues=queues, router=topics.router
+        )
         for name, kind in PREDECLARED.items():
             self.exchanges[name] = Exchange(
                 name,
@@ -67,6 +77,8 @@ class Exchanges:
             ("exchange-", self._apply_exchange_end),
             ("bind+", self._apply_bind),
             ("bind-", self._apply_unbind),
+            ("link+", self._apply_link),
+            ("link-", self._apply_unlink),
         ):
             core.journal.handle(name, handler)
 
@@ -123,6 +135,7 @@ class Exchanges:
                 else "operation not permitted on the default exchange",
             )
         _check_type(type, arguments)
+        _check_alternate(arguments)
         return write_op(self.core, {"op": "exchange+", "name": name, **value}, durable=durable)
 
     def delete_exchange(self, name: str, *, if_unused: bool) -> Position:
@@ -132,24 +145,51 @@ class Exchanges:
         found = self.exchanges.get(name)
         if found is None:
             return Position(0)
-        if if_unused and found.bindings:
+        if if_unused and self._is_used(found):
             raise Refused(Reason.IN_USE, f"exchange '{name}' in use")
         for queue in list(self.queues.values()):
             for key in [key for key in queue.bindings if key[0] == name]:
                 self.unbind(queue, key)
-        return write_op(self.core, {"op": "exchange-", "name": name}, durable=found.durable)
+        links = list(self.graph.links_of(name))
+        for source, key in links:
+            self._unlink(source, key)
+        position = write_op(self.core, {"op": "exchange-", "name": name}, durable=found.durable)
+        for source, _ in links:
+            self.end_unused(source)
+        return position
+
+    def _is_used(self, exchange: Exchange) -> bool:
+        """Whether anything is bound to it. That it is bound itself does not count, as in
+        RabbitMQ."""
+        return bool(exchange.bindings) or exchange.name in self.graph.links
+
+    def end_unused(self, name: str) -> None:
+        """A binding to the exchange was undone: one that is auto-delete goes with its last."""
+        found = self.exchanges.get(name)
+        if found is not None and found.auto_delete and not self._is_used(found):
+            with contextlib.suppress(Refused):  # the log takes nothing: it stays
+                self.delete_exchange(name, if_unused=True)
 
     def _apply_exchange(self, op: Op) -> Touched:
-        self.exchanges[op["name"]] = Exchange(op["name"], op)
-        if op["type"] == DELAYED_TYPE:  # whoever publishes there has to look again
-            self.topics.router.forget_topic(op["name"])
-        return [("exchange", op["name"])]
+        name = op["name"]
+        found = self.exchanges[name] = Exchange(name, op)
+        self._forget_routes(name)
+        self.graph.declared(found)
+        return [("exchange", name)]
 
     def _apply_exchange_end(self, op: Op) -> Touched:
-        ended = self.exchanges.pop(op["name"], None)
-        if ended is not None and ended.type == DELAYED_TYPE:
-            self.topics.router.forget_topic(op["name"])
-        return [("exchange", op["name"])]
+        name = op["name"]
+        ended = self.exchanges.pop(name, None)
+        if ended is not None:
+            self._forget_routes(name)
+            self.graph.ended(ended)
+        return [("exchange", name)]
+
+    def _forget_routes(self, name: str) -> None:
+        """Whoever publishes there has to look again: what an exchange allows (internal), and does
+        (delay, look at headers), is asked when a template is made."""
+        if name in self.topics.topics:
+            self.topics.router.forget_topic(name)
 
     # --- bindings -------------------------------------------------------------------------
 
@@ -167,7 +207,7 @@ class Exchanges:
         source = self.need_exchange(exchange)
         if not exchange:
             raise Refused(Reason.FORBIDDEN, "operation not permitted on the default exchange")
-        key = (exchange, routing_key, canonical(arguments))
+        key = binding_key(source, routing_key, arguments)
         if key in found.bindings:
             return Position(0)
         words = binding_words(source, routing_key)
@@ -188,12 +228,11 @@ class Exchanges:
         source = self.need_exchange(exchange)
         if not exchange:
             raise Refused(Reason.FORBIDDEN, "operation not permitted on the default exchange")
-        key = (exchange, routing_key, canonical(arguments))
+        key = binding_key(source, routing_key, arguments)
         if key not in found.bindings:
             return Position(0)
         self.unbind(found, key)
-        if source.auto_delete and not source.bindings:
-            self.delete_exchange(exchange, if_unused=True)
+        self.end_unused(exchange)
         return position_of(self.core, durable=found.queue.durable)
 
     def bind(self, found: NamedQueue, key: BindingKey, words: Words) -> None:
@@ -225,15 +264,22 @@ class Exchanges:
         found.bindings[key] = words
         if key == ("", found.name, "{}"):
             words = found.bindings[key]  # the same strings again, not copies of them
-        self.topics.router.subscribe(words, found.queue)
         source = self.exchanges.get(key[0])
+        if is_pattern(key[2]):
+            self.graph.add_headers(found.name, key, pattern_of(key[2]))
+        else:
+            self.topics.router.subscribe(words, found.queue)
+            if key[0]:
+                self.graph.changed()
         if source is not None and key[0]:  # nobody asks what is bound to the default exchange
-            source.bindings.add((found.name, key[1]))
+            source.bindings.add((found.name, key[1], key[2]))
 
     def forget_queue(self, found: NamedQueue) -> None:
         """The queue is gone: nothing is routed to it any more."""
-        for words in found.bindings.values():
+        for key, words in found.bindings.items():
+            self.graph.remove_headers(found.name, key)
             self.topics.router.unsubscribe(words, found.queue)
+        self.graph.changed()
 
     def _apply_unbind(self, op: Op) -> Touched:
         found = self.queues.get(op["queue"])
@@ -241,12 +287,76 @@ class Exchanges:
         words = found.bindings.pop(key, None) if found is not None else None
         if found is None or words is None:
             return []
-        if words not in found.bindings.values():
-            self.topics.router.unsubscribe(words, found.queue)
         source = self.exchanges.get(key[0])
         if source is not None:
-            source.bindings.discard((found.name, key[1]))
+            source.bindings.discard((found.name, key[1], key[2]))
+        if is_pattern(key[2]):
+            self.graph.remove_headers(found.name, key)
+        elif words not in found.bindings.values():
+            self.topics.router.unsubscribe(words, found.queue)
+        if key[0]:
+            self.graph.changed()
         return [("queue", found.name)]
+
+    # --- exchanges that are bound to exchanges ---------------------------------------------
+
+    def bind_exchange(
+        self, destination: str, source: str, routing_key: str, arguments: Mapping[str, Any]
+    ) -> Position:
+        """See `AmqpPort.bind_exchange`."""
+        origin, key = self._link_key(destination, source, routing_key, arguments)
+        links = self.graph.links.get(source, {})
+        if key in links:
+            return Position(0)
+        if len(links) >= self.core.limits.exchange_links_max:
+            raise Refused(
+                Reason.LIMIT,
+                f"exchange '{source}' has {len(links)} exchanges bound to it, which is the limit",
+            )
+        words = binding_words(origin, routing_key)
+        op = {"op": "link+", "from": source, "key": list(key), "w": list(words)}
+        return self._write_link(op)
+
+    def unbind_exchange(
+        self, destination: str, source: str, routing_key: str, arguments: Mapping[str, Any]
+    ) -> Position:
+        """See `AmqpPort.unbind_exchange`."""
+        _, key = self._link_key(destination, source, routing_key, arguments)
+        if key not in self.graph.links.get(source, {}):
+            return Position(0)
+        position = self._unlink(source, key)
+        self.end_unused(source)
+        return position
+
+    def _link_key(
+        self, destination: str, source: str, routing_key: str, arguments: Mapping[str, Any]
+    ) -> tuple[Exchange, LinkKey]:
+        origin = self.need_exchange(source)
+        self.need_exchange(destination)
+        if not source or not destination:
+            raise Refused(Reason.FORBIDDEN, "operation not permitted on the default exchange")
+        return origin, (destination, *binding_key(origin, routing_key, arguments)[1:])
+
+    def _unlink(self, source: str, key: LinkKey) -> Position:
+        return self._write_link({"op": "link-", "from": source, "key": list(key)})
+
+    def _write_link(self, op: Op) -> Position:
+        """It lasts as long as both of its exchanges."""
+        ends = (self.exchange(op["from"]), self.exchange(op["key"][0]))
+        durable = all(end is not None and end.durable for end in ends)
+        return write_op(self.core, op, durable=durable)
+
+    def _apply_link(self, op: Op) -> Touched:
+        self._load_link(op["from"], tuple(op["key"]), tuple(op["w"]))
+        return [("links", op["from"])]
+
+    def _load_link(self, source: str, key: LinkKey, words: Words) -> None:
+        pattern = pattern_of(key[2]) if is_pattern(key[2]) else None
+        self.graph.add_link(source, key, Link(key[0], words, pattern))
+
+    def _apply_unlink(self, op: Op) -> Touched:
+        self.graph.remove_link(op["from"], tuple(op["key"]))
+        return [("links", op["from"])]
 
     # --- routes ---------------------------------------------------------------------------
 
@@ -281,7 +391,26 @@ class Exchanges:
 
     def load_exchange(self, name: str, value: Mapping[str, Any]) -> None:
         """Take an exchange from its snapshot."""
-        self.exchanges[name] = Exchange(name, value)
+        found = self.exchanges[name] = Exchange(name, value)
+        self.graph.declared(found)
+
+    def load_links(self, source: str, rows: list[Any]) -> None:
+        """Take the exchanges that are bound to one from their snapshot."""
+        for key, words in rows:
+            self._load_link(source, tuple(key), tuple(words))
+
+    def row_links(self, source: str) -> list[Any] | None:
+        """The exchanges that are bound to one, as a JSON value for the snapshot."""
+        links = self.graph.links.get(source)
+        origin = self.exchange(source)
+        if links is None or origin is None or not origin.durable:
+            return None
+        rows = [
+            [list(key), list(link.words)]
+            for key, link in links.items()
+            if (end := self.exchange(link.destination)) is not None and end.durable
+        ]
+        return rows or None
 
     def row_exchange(self, name: str) -> Mapping[str, Any] | None:
         """The exchange as a JSON value for the snapshot, unless it goes with the process."""
@@ -292,8 +421,26 @@ class Exchanges:
         """After a restart: forget bindings to exchanges that went with the process."""
         for found in self.queues.values():
             for key in found.bindings.chosen():
-                if self.exchange(key[0]) is None:
+                if not self._still_binds(key[0], key[2]):
                     self._apply_unbind({"queue": found.name, "key": list(key)})
+        for source in list(self.graph.links):
+            for link in list(self.graph.links.get(source, ())):
+                if not self._still_binds(source, link[2]) or self.exchange(link[0]) is None:
+                    self.graph.remove_link(source, link)
+
+    def _still_binds(self, exchange: str, arguments: str) -> bool:
+        """A topic goes on as a topic exchange; it looks at no headers."""
+        found = self.exchange(exchange)
+        return found is not None and (not is_pattern(arguments) or found.reads == "headers")
+
+
+def _check_alternate(arguments: Mapping[str, Any]) -> None:
+    """Raise Refused unless an alternate exchange, if there is one, has a name. It may come into
+    being later."""
+    if not isinstance(arguments.get(ALTERNATE_ARGUMENT, ""), str):
+        raise Refused(
+            Reason.BAD_ARGUMENT, f"invalid arg '{ALTERNATE_ARGUMENT}': the name of an exchange"
+        )
 
 
 def _check_type(type: str, arguments: Mapping[str, Any]) -> None:

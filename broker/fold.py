@@ -46,6 +46,8 @@ class Fold:
             value = engine.topics_.row(key)
         elif kind == "exchange":
             value = engine.exchanges.row_exchange(key)
+        elif kind == "links":
+            value = engine.exchanges.row_links(key)
         elif kind == "queue":
             value = engine.named_queues.row_queue(key)
         elif kind == "filter":
@@ -118,6 +120,8 @@ class Fold:
             engine.topics_.load(key, value)
         for key, value in folded.take("exchange"):
             engine.exchanges.load_exchange(key, value)
+        for key, value in folded.take("links"):
+            engine.exchanges.load_links(key, value)
         for key, value in folded.take("queue"):
             engine.named_queues.load_queue(key, value)
         for key, value in folded.take("filter"):

@@ -13,6 +13,8 @@ class Limits:
     """Topics made by publishing to them. A client that publishes to random names stops here."""
     queues_max: int = 200_000
     """Durable queues, filter queues included: an idle one costs under 1 KiB."""
+    exchange_links_max: int = 1_000
+    """Exchanges bound to one exchange: each new routing key walks all of them."""
     sessions_max: int = 100_000
     """Persistent MQTT sessions, connected or not."""
     subscriptions_per_session_max: int = 1_000

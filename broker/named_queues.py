@@ -175,8 +175,11 @@ class NamedQueues:
     def _delete(self, found: NamedQueue) -> tuple[int, Position]:
         count = found.group.ready_count
         holds = list(found.group.holds)
+        bound = {key[0] for key in found.bindings.chosen()}
         for key in list(found.bindings):
             self.exchanges.unbind(found, key)
+        for name in bound:
+            self.exchanges.end_unused(name)
         position = self._write({"op": "queue-", "name": found.name}, durable=found.queue.durable)
         for hold in holds:
             hold.active = False

@@ -140,7 +140,12 @@ class Route(Protocol):
 
     @property
     def routed(self) -> bool:
-        """Whether a queue or a live subscriber would get a message now (AMQP `mandatory`)."""
+        """Whether a queue or a live subscriber would get a message now (AMQP `mandatory`). Where
+        this depends on headers, whether one could: `is_routed` tells for each message."""
+
+    @property
+    def by_headers(self) -> bool:
+        """Whether it depends on the headers of a message where it goes."""
 
 
 class Template(Protocol):

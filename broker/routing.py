@@ -295,6 +295,11 @@ class Router(Generic[Target, R]):
         for words in [words for words in self._routes if words[0] == topic]:
             self.forget(words)
 
+    def forget_all(self) -> None:
+        """Drop all routes from the cache."""
+        for words in list(self._routes):
+            self.forget(words)
+
     def refresh(self, route: R) -> None:
         """Replay what the route has not seen. What the publish path calls per run."""
         if route.version == self.version:

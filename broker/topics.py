@@ -14,6 +14,13 @@ from typing import Any, Final, Protocol
 from broker.committed import Committed
 from broker.core import SYSTEM_FLAG_STATE, Core
 from broker.errors import Reason, Refused
+from broker.header_match import Tagged
+from broker.header_routing import (
+    HeaderReader,
+    PlainHeaders,
+    TemplateBranches,
+    publish_by_headers,
+)
 from broker.journal import STATE_TOPIC, Op, Touched
 from broker.names import encode_name, is_hashed
 from broker.port import APPENDED, FLUSHED, Durability, Position, RunMeta, TopicInfo, Words
@@ -21,7 +28,8 @@ from broker.queues.gates import Gate, publish_gated
 from broker.queues.queue import Queue
 from broker.records import constant_properties
 from broker.retained import Retained
-from broker.routing import CachedRoute, Router
+from broker.routing import Router
+from broker.topic_routes import Detour, RouteGraph, Target, TopicRoute
 from broker.topic_settings import TopicSettings, Value, parse_settings
 from core_log.commit_log import Span
 from core_log.errors import StoreError
@@ -43,14 +51,21 @@ JOINED_COUNT_MAX: Final = 1024
 from its backlog, and what is joined saves nothing any more."""
 
 
-class LiveTarget(Protocol):
-    """A live subscription (`broker.sessions`)."""
+class SpecialPublish(Protocol):
+    """Publishes rows that may not all go the same way: `Topics.publish` without its checks."""
 
-    def offer(self, run: Committed) -> None:
-        """A run that it matches became visible."""
-
-
-Target = Queue | LiveTarget
+    def __call__(
+        self,
+        topics: Topics,
+        template: TopicTemplate,
+        batch: Batch,
+        first: int,
+        last: int,
+        record: RecordTemplate | None,
+        born_ms: int | None,
+        /,
+    ) -> Position:
+        """Raises Refused."""
 
 
 class Topic:
@@ -95,61 +110,12 @@ class Topic:
         )
 
 
-class TopicRoute(CachedRoute[Target]):
-    """One (topic, tag): who gets its messages."""
-
-    __slots__ = ("_router", "durable", "live", "queues", "tag", "topic", "volatile")
-
-    def __init__(self, words: Words, router: Router[Target, TopicRoute]) -> None:
-        super().__init__(words)
-        self._router = router
-        self.topic = words[0]
-        self.tag = ".".join(words[1:]) if len(words) > 1 else None
-        self.durable: tuple[Queue, ...] = ()
-        self.volatile: tuple[Queue, ...] = ()
-        self.live: tuple[LiveTarget, ...] = ()
-        self.queues: tuple[Queue, ...] = ()
-        """All of them: made anew with every change, so that who derives something from it sees
-        whether it is still the same."""
-
-    def targets_changed(self) -> None:
-        """Sort the targets into what the publish path needs."""
-        queues = [target for target in self.counts if isinstance(target, Queue)]
-        self.durable = tuple(sorted((q for q in queues if q.durable), key=lambda q: q.number))
-        self.volatile = tuple(queue for queue in queues if not queue.durable)
-        self.live = tuple(target for target in self.counts if not isinstance(target, Queue))
-        self.queues = self.durable + self.volatile
-
-    @property
-    def routed(self) -> bool:
-        """See `port.Route`."""
-        self._router.refresh(self)
-        return bool(self.counts)
-
-
-class Detour(TopicRoute):
-    """A route that leaves some queues out: for one use, never cached."""
-
-    __slots__ = ("_skipped",)
-
-    def __init__(
-        self, words: Words, router: Router[Target, TopicRoute], skipped: frozenset[Queue]
-    ) -> None:
-        super().__init__(words, router)
-        self._skipped = skipped
-
-    def targets_changed(self) -> None:
-        """See `TopicRoute`."""
-        for queue in self._skipped:
-            self.counts.pop(queue, None)
-        super().targets_changed()
-
-
 class TopicTemplate:
     """One kind of message on one route."""
 
     __slots__ = (
         "_derived_from",
+        "branches",
         "durability",
         "gates",
         "meta",
@@ -161,6 +127,7 @@ class TopicTemplate:
         "record",
         "retain",
         "route",
+        "special",
         "topic",
     )
 
@@ -192,6 +159,10 @@ class TopicTemplate:
         self.gates: tuple[tuple[Queue, Gate], ...] = ()
         """Those that may refuse a message."""
         self.overflowed = 0
+        self.special: SpecialPublish | None = None
+        """How messages are published to its queues, where not all rows may go the same way."""
+        self.branches = TemplateBranches() if route.by_headers else None
+        """Where messages go by their headers, if they do."""
 
     def refresh(self, router: Router[Target, TopicRoute]) -> None:
         """Bring the route and what follows from it up to date: before each run. Raises Refused."""
@@ -213,6 +184,9 @@ class TopicTemplate:
                 (queue, queue.gate) for queue in route.queues if queue.gate is not None
             )
             self.overflowed = 0
+            self.special = publish_gated if self.gates else None
+            if self.branches is not None:
+                self.special = publish_by_headers
             self.named = (self.queue, *durable)
             self.queues = (*self.named, *volatile)
 
@@ -279,6 +253,8 @@ class Topics:
         self.retained = retained
         self._last: Waiting | None = None  # the run that was appended last
         self.topics: dict[str, Topic] = {}
+        self.graph: RouteGraph | None = None
+        self.header_reader: HeaderReader = PlainHeaders()
         self.router: Router[Target, TopicRoute] = Router(self._new_route)
         core.journal.handle("topic+", self._apply_created)
         core.journal.handle("topic-", self._apply_deleted)
@@ -286,7 +262,10 @@ class Topics:
         core.journal.handle("trim", self._apply_trim)
 
     def _new_route(self, words: Words) -> TopicRoute:
-        return TopicRoute(words, self.router)
+        route = TopicRoute(words, self.router)
+        if self.graph is not None:
+            route.beyond = self.graph.beyond(words)
+        return route
 
     # --- topics ---------------------------------------------------------------------------
 
@@ -433,7 +412,16 @@ class Topics:
 
     def detour(self, route: TopicRoute, skipped: frozenset[Queue]) -> Detour:
         """The route without some queues."""
-        return Detour(route.words, self.router, skipped)
+        if isinstance(route, Detour):
+            return Detour(route.base, self.router, route.skipped | skipped)
+        return Detour(route, self.router, skipped)
+
+    def branch(self, route: TopicRoute, headers: Mapping[str, Tagged]) -> TopicRoute:
+        """The part of a route that messages with these headers take."""
+        assert self.graph is not None
+        if isinstance(route, Detour):
+            return self.detour(self.graph.branch(route.base, headers), route.skipped)
+        return self.graph.branch(route, headers)
 
     def template(
         self,
@@ -480,9 +468,13 @@ class Topics:
 
     def without(self, template: TopicTemplate, skipped: frozenset[Queue]) -> TopicTemplate:
         """The template for messages that do not go to some of its queues. For one use."""
+        return self.rerouted(template, self.detour(template.route, skipped))
+
+    def rerouted(self, template: TopicTemplate, route: TopicRoute) -> TopicTemplate:
+        """The template for messages that take another way, in the same topic."""
         assert template.topic is not None
         made = TopicTemplate(
-            route=self.detour(template.route, skipped),
+            route=route,
             topic=template.topic,
             queue=template.queue,
             record=template.record,
@@ -517,8 +509,8 @@ class Topics:
         if template.durability > FLUSHED:
             core.check_held()
         template.refresh(self.router)
-        if template.gates:
-            return publish_gated(self, template, batch, first, last, record, born_ms)
+        if template.special is not None:
+            return template.special(self, template, batch, first, last, record, born_ms)
         return self.append(template, batch, first, last, record, born_ms)
 
     def append(

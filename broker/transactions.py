@@ -16,9 +16,10 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from broker.core import Core
+from broker.header_routing import by_branch
 from broker.later.delay import Delays
 from broker.port import Position, Publishing, QueueConsumer, Settlement
 from broker.queues.priorities import Levels
@@ -48,6 +49,7 @@ class Transactions:
         now = core.clock_ms()
         parts: list[RecordParts] = []
         taken: dict[int, int] = {}  # by queue number: the offset that the next record takes there
+        publishes = list(self._by_branch(publishes))
         for publishing in publishes:
             parts += self._records(publishing, taken, now)
         settled = self._by_group(settlements)
@@ -72,6 +74,18 @@ class Transactions:
         core.journal.dirty.update(("group", str(group.number)) for group in settled)
         core.appended()
         return Position(core.log.appended)
+
+    def _by_branch(self, publishes: Sequence[Publishing]) -> Iterator[Publishing]:
+        """The runs, cut where their messages' headers send them different ways."""
+        for one in publishes:
+            template = one.template
+            assert isinstance(template, TopicTemplate)
+            if one.delay_ms > 0 or template.branches is None:
+                yield one
+                continue
+            rows = by_branch(self._topics, template, one.batch, one.first, one.last)
+            for first, last, used in rows:
+                yield Publishing(template=used, batch=one.batch, first=first, last=last)
 
     def _records(
         self, publishing: Publishing, taken: dict[int, int], now: int

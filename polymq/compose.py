@@ -28,6 +28,7 @@ from core_log.errors import StorageFailed, StorageFull, StoreCorrupt, StoreError
 from core_log.files import Files, RealFiles
 from core_log.settings import StoreSettings
 from core_log.store import Store
+from gateways.amqp.headers import AmqpHeaders
 from net.connection import Context
 from net.listener import CannotListen
 from polymq.admin import AdminServer
@@ -190,6 +191,7 @@ class Node:
             limits=EngineLimits(),
             state_db=StateDb(settings.server.data_directory / STATE_FILE),
             hashers=hashers,
+            header_reader=AmqpHeaders(),
             strangers=is_loopback(settings.server.host) or settings.server.allow_insecure,
             topic_defaults=TopicSettings().with_values(
                 {**settings.topics.model_dump(), "min_in_sync": settings.replication.min_in_sync}

@@ -27,7 +27,7 @@ from broker.access import audit
 from broker.access.permissions import Action, format_pattern
 from broker.access.readers import Reader
 from broker.access.rights import Rights
-from broker.entities import binding_words, place_of
+from broker.entities import ALTERNATE_ARGUMENT, binding_words, place_of
 from broker.errors import Reason, Refused, StorageFailed
 from broker.names import ROOT_EXCHANGE
 from broker.port import (
@@ -410,15 +410,51 @@ class Permitted(Rights):
         """See `BrokerPort.exchange`: that one exists is no secret to who can name it."""
         return self._engine.exchange(name)
 
-    def declare_exchange(self, name: str, **settings: Any) -> Position:
-        """See `BrokerPort.declare_exchange`."""
+    def declare_exchange(
+        self, name: str, *, arguments: Mapping[str, Any], **settings: Any
+    ) -> Position:
+        """See `BrokerPort.declare_exchange`. What it has no binding for is read here, and
+        published to its alternate exchange, in this user's name."""
         self._check(Action.CREATE, (name,))
-        return self._engine.declare_exchange(name, **settings)
+        alternate = arguments.get(ALTERNATE_ARGUMENT)
+        if isinstance(alternate, str):
+            self._check_filter((name, REST))
+            self._check_all_of(alternate)
+        return self._engine.declare_exchange(name, arguments=arguments, **settings)
 
     def delete_exchange(self, name: str, *, if_unused: bool) -> Position:
         """See `BrokerPort.delete_exchange`."""
         self._check(Action.CREATE, (name,))
         return self._engine.delete_exchange(name, if_unused=if_unused)
+
+    def bind_exchange(
+        self, destination: str, source: str, routing_key: str, arguments: Mapping[str, Any]
+    ) -> Position:
+        """See `AmqpPort.bind_exchange`. Who binds reads the source and publishes to the
+        destination from now on, as a program could that does both."""
+        self._check_link(destination, source, routing_key)
+        return self._engine.bind_exchange(destination, source, routing_key, arguments)
+
+    def unbind_exchange(
+        self, destination: str, source: str, routing_key: str, arguments: Mapping[str, Any]
+    ) -> Position:
+        """See `AmqpPort.unbind_exchange`."""
+        self._check_link(destination, source, routing_key)
+        return self._engine.unbind_exchange(destination, source, routing_key, arguments)
+
+    def _check_link(self, destination: str, source: str, routing_key: str) -> None:
+        origin = self._engine.exchanges.need_exchange(source)
+        self._check_filter(binding_words(origin, routing_key))
+        self._check_all_of(destination)
+
+    def _check_all_of(self, exchange: str) -> None:
+        """Whether the user may publish to an exchange with every key."""
+        everything = (REST,) if exchange == ROOT_EXCHANGE else (exchange, REST)
+        self._check_filter(everything, Action.PUBLISH)
+
+    def is_routed(self, template: Template, batch: Batch, row: int) -> bool:
+        """See `AmqpPort.is_routed`."""
+        return self._engine.is_routed(self._inner(template), batch, row)
 
     def queue(self, name: str, *, owner: object) -> QueueInfo:
         """See `BrokerPort.queue`: for who may consume from it, or make it."""

@@ -33,7 +33,8 @@ from broker.queues.deaths import DEATH_PROPERTY, Cause, Death, History, history_
 from broker.queues.life import LIFE_PROPERTY, life_property
 from broker.queues.queue import Group, Queue
 from broker.queues.settings import QueueSettings
-from broker.topics import RETAIN_PROPERTY, TopicRoute, Topics, TopicTemplate
+from broker.topic_routes import TopicRoute
+from broker.topics import RETAIN_PROPERTY, Topics, TopicTemplate
 from core_log.kernels.batch import Batch
 
 RETRIED: Final = frozenset({Reason.LIMIT, Reason.STORAGE_FULL, Reason.READ_ONLY})
@@ -107,7 +108,7 @@ class DeadLetters:
     def _without_cycles(self, route: TopicRoute, history: History) -> TopicRoute | None:
         """The route without queues that the message may not come back to."""
         skipped = self.places.queues_named(set(history.cycles()))
-        if not skipped.intersection(route.durable + route.volatile):
+        if not route.by_headers and not skipped.intersection(route.queues):
             return route
         detour = self.topics.detour(route, skipped)
         return detour if detour.routed else None

@@ -111,7 +111,6 @@ _REFUSED_QUEUE_ARGUMENTS: Final = frozenset(
 )
 """Arguments that change what happens to messages and are not there yet. To store them and do
 nothing would lose messages that somebody relies on."""
-_REFUSED_EXCHANGE_ARGUMENTS: Final = frozenset({"alternate-exchange"})
 _REFUSED_CONSUMER_ARGUMENTS: Final = frozenset(
     {"x-stream-offset", "x-stream-filter", "x-consumer-timeout"}
 )
@@ -282,6 +281,18 @@ def read_priority(raw: Buffer) -> int:
     return raw[at + 1 if flags & DELIVERY_MODE else at]
 
 
+def headers_span(raw: Buffer) -> tuple[int, int]:
+    """Where the pairs of the headers stand in well-formed properties: [start, end)."""
+    at = 2
+    flags = int.from_bytes(raw[:2], "big")
+    if not flags & HEADERS:
+        return at, at
+    for flag in (CONTENT_TYPE, CONTENT_ENCODING):
+        if flags & flag:
+            at += 1 + raw[at]
+    return at + 4, at + 4 + int.from_bytes(raw[at : at + 4], "big")
+
+
 def read_property(raw: Buffer, flag: int) -> bytes | None:
     """One short string of well-formed properties, or None where it is absent."""
     flags = int.from_bytes(raw[:2], "big")
@@ -347,12 +358,12 @@ def queue_arguments(table: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def exchange_arguments(table: Mapping[str, Any]) -> Mapping[str, Any]:
     """The arguments of exchange.declare for the engine. Raises Refused."""
-    return _arguments(table, _REFUSED_EXCHANGE_ARGUMENTS)
+    return _arguments(table, frozenset())
 
 
 def binding_arguments(table: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The arguments of a binding for the engine. Raises Refused."""
-    return _arguments(table, frozenset())
+    """The arguments of a binding for the engine, which compares them and knows all types."""
+    return table
 
 
 def consumer_priority(table: Mapping[str, Any]) -> int:

@@ -12,6 +12,7 @@ Rules:
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final
 from weakref import WeakValueDictionary
 
@@ -202,6 +203,41 @@ class Publisher:
         template: Template | None,
     ) -> None:
         """Append rows [first, last), or return them if they must and cannot be routed."""
+        if flags & codes.MANDATORY and template is not None and self._looks_at_each(template):
+            for start, stop, routed in self.by_routed(template, batch, first, last):
+                part = template if routed else None
+                self._store_any(channel, batch, start, stop, flags, part)
+            return
+        self._store_any(channel, batch, first, last, flags, template)
+
+    def _looks_at_each(self, template: Template) -> bool:
+        """Whether each message has to be asked if it is routed. One that is delayed never is."""
+        return template.route.by_headers and not self.delays(template)
+
+    def by_routed(
+        self, template: Template, batch: Batch, first: int, last: int
+    ) -> Iterator[tuple[int, int, bool]]:
+        """Rows of a route that depends on headers, in stretches: whether they are routed."""
+        start = first
+        before: bool | None = None
+        for row in range(first, last):
+            routed = self._port.is_routed(template, batch, row)
+            if before is not None and routed is not before:
+                yield start, row, before
+                start = row
+            before = routed
+        if before is not None:
+            yield start, last, before
+
+    def _store_any(
+        self,
+        channel: Channel,
+        batch: Batch,
+        first: int,
+        last: int,
+        flags: int,
+        template: Template | None,
+    ) -> None:
         if template is not None and self.delays(template):
             for part, delay_ms in delays.split(batch, first, last):
                 if delay_ms:

@@ -35,7 +35,7 @@ CAPABILITIES: Final[Mapping[str, bool]] = {
     "consumer_priorities": True,
     "connection.blocked": True,
     # Not there, so not said to be: clients look here before they use them.
-    "exchange_exchange_bindings": False,
+    "exchange_exchange_bindings": True,
     "direct_reply_to": False,
 }
 

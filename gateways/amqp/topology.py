@@ -76,6 +76,30 @@ def delete_exchange(channel: Channel, method: spec.ExchangeDelete) -> None:
         channel.link.reply(channel.number, spec.ExchangeDeleteOk(), position)
 
 
+def _link(
+    method: spec.ExchangeBind | spec.ExchangeUnbind,
+) -> tuple[str, str, str, Mapping[str, Any]]:
+    """Destination, source, routing key and arguments."""
+    _check_exchange_name(method.destination)
+    _check_exchange_name(method.source)
+    arguments = mapping.binding_arguments(method.arguments)
+    return method.destination, method.source, method.routing_key, arguments
+
+
+def bind_exchange(channel: Channel, method: spec.ExchangeBind) -> None:
+    """exchange.bind (RabbitMQ's extension)."""
+    position = channel.link.port.bind_exchange(*_link(method))
+    if not method.nowait:
+        channel.link.reply(channel.number, spec.ExchangeBindOk(), position)
+
+
+def unbind_exchange(channel: Channel, method: spec.ExchangeUnbind) -> None:
+    """exchange.unbind: succeeds too if there is no such binding, as in RabbitMQ."""
+    position = channel.link.port.unbind_exchange(*_link(method))
+    if not method.nowait:
+        channel.link.reply(channel.number, spec.ExchangeUnbindOk(), position)
+
+
 # --- queues ----------------------------------------------------------------------------------
 
 
@@ -151,8 +175,8 @@ def delete_queue(channel: Channel, method: spec.QueueDelete) -> None:
 HANDLERS: Final[Mapping[type[Method], Handler]] = {
     spec.ExchangeDeclare: declare_exchange,
     spec.ExchangeDelete: delete_exchange,
-    spec.ExchangeBind: not_implemented,
-    spec.ExchangeUnbind: not_implemented,
+    spec.ExchangeBind: bind_exchange,
+    spec.ExchangeUnbind: unbind_exchange,
     spec.QueueDeclare: declare_queue,
     spec.QueueBind: bind_queue,
     spec.QueueUnbind: unbind_queue,

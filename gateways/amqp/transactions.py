@@ -190,6 +190,17 @@ def commit(channel: Channel, method: spec.TxCommit) -> None:
                 )
                 for part, delay_ms in delays.split(run.batch, 0, run.batch.count)
             ]
+        elif template is not None and run.mandatory and template.route.by_headers:
+            for first, last, routed in link.publisher.by_routed(
+                template, run.batch, 0, run.batch.count
+            ):
+                some = copy_rows(run.batch, first, last)
+                if routed:
+                    publishes.append(
+                        Publishing(template=template, batch=some, first=0, last=some.count)
+                    )
+                else:
+                    returned.append(HeldRun(run.place, run.life, True, some))
         elif template is not None and (template.route.routed or not run.mandatory):
             publishes.append(
                 Publishing(template=template, batch=run.batch, first=0, last=run.batch.count)

@@ -72,7 +72,9 @@ def declare(port: BrokerPort, name: str, owner: object = None, **arguments: Any)
 
 def test_every_operation_of_the_port_is_checked_or_handed_on_by_choice() -> None:
     """Who adds an operation to the port has to say here what right it needs."""
-    operations = {name for name in vars(BrokerPort) if not name.startswith("_")}
+    parts = [part for part in BrokerPort.__mro__ if part.__module__.startswith("broker.")]
+    operations = {name for part in parts for name in vars(part) if not name.startswith("_")}
+    assert len(parts) > 3
     assert operations <= set(vars(Permitted)), operations - set(vars(Permitted))
 
 
@@ -98,6 +100,8 @@ def nothing(port: BrokerPort, link: SpyLink) -> dict[str, Callable[[], object]]:
             "x", type="topic", durable=True, auto_delete=False, internal=False, arguments={}
         ),
         "delete_exchange": lambda: port.delete_exchange("orders", if_unused=False),
+        "bind_exchange": lambda: port.bind_exchange("amq.fanout", "orders", "#", {}),
+        "unbind_exchange": lambda: port.unbind_exchange("amq.fanout", "orders", "#", {}),
         "queue": lambda: port.queue("work", owner=owner),
         "declare_queue": lambda: declare(port, "work", owner),
         "delete_queue": lambda: port.delete_queue(
@@ -403,6 +407,58 @@ def test_dead_letters_are_published_in_the_name_of_who_declares(people: Broker) 
     assert "publish secret.x" in forbidden(lambda: declare(port, "work", **arguments))
     allow(people, "ann", "publish", "secret.#")
     declare(port, "work", **arguments)
+
+
+def test_binding_exchanges_needs_both_rights(people: Broker) -> None:
+    """To read what the source has, and to publish to the destination with every key: what a program
+    would need that takes messages from here to there. An alternate exchange needs the same."""
+    publish(people, "orders", "eu.x", b"1")
+    publish(people, "inbox", "x", b"1")
+    allow(people, "ann", "create", "mine.#")
+    port = port_of(people, "ann")
+
+    def bind() -> object:
+        return port.bind_exchange("inbox", "orders", "eu.#", {})
+
+    def declare_one() -> object:
+        return port.declare_exchange(
+            "mine",
+            type="topic",
+            durable=True,
+            auto_delete=False,
+            internal=False,
+            arguments={"alternate-exchange": "inbox"},
+        )
+
+    assert "subscribe orders.eu.#" in forbidden(bind)
+    assert "subscribe mine.#" in forbidden(declare_one)
+    allow(people, "ann", "subscribe", "orders.eu.#")
+    allow(people, "ann", "subscribe", "mine.#")
+    allow(people, "ann", "publish", "inbox.x")
+    for operation in (bind, declare_one):
+        assert "publish inbox.#" in forbidden(operation)
+    allow(people, "ann", "publish", "inbox.#")
+    bind()
+    declare_one()
+    forbidden(lambda: port.bind_exchange("inbox", "orders", "#", {}))
+    forbidden(lambda: port.bind_exchange("amq.topic", "orders", "eu.#", {}))
+
+
+def test_a_headers_binding_reads_the_whole_exchange(people: Broker) -> None:
+    """Whatever the headers leave out of it: who may consume sees no less than who may bind."""
+    people.engine.declare_exchange(
+        "h", type="headers", durable=True, auto_delete=False, internal=False, arguments={}
+    )
+    allow(people, "ann", "create,subscribe", "q")
+    allow(people, "ann", "subscribe", "h.x")
+    port = port_of(people, "ann")
+    declare(port, "q")
+    arguments = {"x-match": "any", "colour": "red"}
+    forbidden(lambda: port.bind_queue("q", "h", "x", arguments, owner=None))
+    people.engine.bind_queue("q", "h", "x", arguments, owner=None)
+    forbidden(lambda: port.consume("q", SpyConsumer(), exclusive=False, owner=None))
+    allow(people, "ann", "subscribe", "h.#")
+    port.consume("q", SpyConsumer(), exclusive=False, owner=None)
 
 
 def test_topics_that_may_be_read_are_those_that_are_listed(people: Broker) -> None:

@@ -158,6 +158,7 @@ class SpyRoute:
     topic: str
     tag: str | None
     routed: bool = True
+    by_headers: bool = False
 
 
 @dataclass

@@ -210,15 +210,22 @@ WRONG_EXCHANGE: list[tuple[Method, str, int]] = [
     (spec.ExchangeDeclare(exchange="ex", type="fanout"), "channel", 406),
     (spec.ExchangeDeclare(exchange="ex", type="direct", durable=True), "channel", 406),
     (
-        spec.ExchangeDeclare(exchange="x", type="direct", arguments={"alternate-exchange": "y"}),
+        spec.ExchangeDeclare(exchange="x", type="direct", arguments={"alternate-exchange": 1}),
         "channel",
         406,
     ),
     (spec.ExchangeDelete(exchange=""), "channel", 403),
     (spec.ExchangeDelete(exchange="amq.topic"), "channel", 403),
     (spec.ExchangeDelete(exchange="ex", if_unused=True), "channel", 406),
-    (spec.ExchangeBind(destination="ex", source="ex"), "connection", 540),
-    (spec.ExchangeUnbind(destination="ex", source="ex"), "connection", 540),
+    (spec.ExchangeBind(destination="ex", source="none"), "channel", 404),
+    (spec.ExchangeBind(destination="none", source="ex"), "channel", 404),
+    (spec.ExchangeBind(destination="", source="ex"), "channel", 403),
+    (spec.ExchangeUnbind(destination="ex", source=""), "channel", 403),
+    (
+        spec.ExchangeBind(destination="ex", source="amq.headers", arguments={"x-match": "some"}),
+        "channel",
+        406,
+    ),
 ]
 WRONG_QUEUE: list[tuple[Method, str, int]] = [
     (spec.QueueDeclare(queue="none", passive=True), "channel", 404),

@@ -1,0 +1,101 @@
+"""Routes: one (topic, tag), and everything that its messages reach.
+
+What `routing.py` finds in the trie, sorted into what the publish path needs, with what
+`exchange_graph.py` finds beyond it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from broker.beyond import Beyond
+from broker.committed import Committed
+from broker.header_match import Tagged
+from broker.port import Words
+from broker.queues.queue import Queue
+from broker.routing import CachedRoute, Router
+
+
+class LiveTarget(Protocol):
+    """A live subscription (`broker.sessions`)."""
+
+    def offer(self, run: Committed) -> None:
+        """A run that it matches became visible."""
+
+
+Target = Queue | LiveTarget
+
+
+class RouteGraph(Protocol):
+    """What finds the ways that the trie does not have (`exchange_graph.py`)."""
+
+    def beyond(self, words: Words) -> Beyond | None:
+        """What messages with these words reach beyond the trie's patterns."""
+
+    def branch(self, route: TopicRoute, headers: Mapping[str, Tagged]) -> TopicRoute:
+        """The part of a route that messages with these headers take."""
+
+
+class TopicRoute(CachedRoute[Target]):
+    """One (topic, tag): who gets its messages."""
+
+    __slots__ = ("_router", "beyond", "durable", "live", "queues", "tag", "topic", "volatile")
+
+    def __init__(self, words: Words, router: Router[Target, TopicRoute]) -> None:
+        super().__init__(words)
+        self._router = router
+        self.topic = words[0]
+        self.tag = ".".join(words[1:]) if len(words) > 1 else None
+        self.durable: tuple[Queue, ...] = ()
+        self.volatile: tuple[Queue, ...] = ()
+        self.live: tuple[LiveTarget, ...] = ()
+        self.queues: tuple[Queue, ...] = ()
+        """All of them: made anew with every change, so that who derives something from it sees
+        whether it is still the same."""
+        self.beyond: Beyond | None = None
+        """What it reaches beyond the trie's patterns; most routes have none."""
+
+    def targets_changed(self) -> None:
+        """Sort the targets into what the publish path needs."""
+        queues = [target for target in self.counts if isinstance(target, Queue)]
+        if self.beyond is not None:
+            queues += self.beyond.more(self.counts)
+            self.beyond.base_changed()
+        self._sort(queues)
+
+    def _sort(self, queues: Sequence[Queue]) -> None:
+        self.durable = tuple(sorted((q for q in queues if q.durable), key=lambda q: q.number))
+        self.volatile = tuple(queue for queue in queues if not queue.durable)
+        self.live = tuple(target for target in self.counts if not isinstance(target, Queue))
+        self.queues = self.durable + self.volatile
+
+    @property
+    def routed(self) -> bool:
+        """See `port.Route`."""
+        self._router.refresh(self)
+        return bool(self.queues or self.live) or self.by_headers
+
+    @property
+    def by_headers(self) -> bool:
+        """See `port.Route`."""
+        return self.beyond is not None and self.beyond.by_headers
+
+
+class Detour(TopicRoute):
+    """A route that leaves some queues out: for one use, never cached."""
+
+    __slots__ = ("base", "skipped")
+
+    def __init__(
+        self, base: TopicRoute, router: Router[Target, TopicRoute], skipped: frozenset[Queue]
+    ) -> None:
+        super().__init__(base.words, router)
+        self.base = base
+        self.skipped = skipped
+        beyond = base.beyond
+        if beyond is not None:
+            self.beyond = Beyond(beyond.queues, beyond.fallback, by_headers=beyond.by_headers)
+
+    def _sort(self, queues: Sequence[Queue]) -> None:
+        super()._sort([queue for queue in queues if queue not in self.skipped])

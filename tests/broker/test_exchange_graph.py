@@ -1,0 +1,450 @@
+"""Headers exchanges, exchanges bound to exchanges, alternate exchanges: who gets a message."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker.entities import PREDECLARED
+from broker.header_match import pattern_of, pattern_text, tag_headers
+from broker.port import REST, Publishing, Reason, Refused
+from broker.routing import matches
+from broker.topic_routes import TopicRoute
+from tests.broker.queue_bench import OWNER, bind, consume, declare, exchange, look, publish, ready
+from tests.harness.broker import Broker, SpyLink, batch_of
+
+
+def make(broker: Broker, name: str, kind: str, *, durable: bool = True, **more: Any) -> None:
+    """An exchange; `alternate="x"` is its alternate exchange."""
+    alternate = more.pop("alternate", None)
+    broker.engine.declare_exchange(
+        name,
+        type=kind,
+        durable=durable,
+        auto_delete=more.get("auto_delete", False),
+        internal=more.get("internal", False),
+        arguments={} if alternate is None else {"alternate-exchange": alternate},
+    )
+
+
+def link(broker: Broker, destination: str, source: str, key: str = "", **headers: Any) -> None:
+    broker.engine.bind_exchange(destination, source, key, headers)
+
+
+def unlink(broker: Broker, destination: str, source: str, key: str = "", **headers: Any) -> None:
+    broker.engine.unbind_exchange(destination, source, key, headers)
+
+
+def match(broker: Broker, queue: str, source: str, mode: str = "all", **headers: Any) -> None:
+    arguments = {"x-match": mode, **headers}
+    broker.engine.bind_queue(queue, source, "", arguments, owner=OWNER)
+
+
+def exists(broker: Broker, name: str) -> bool:
+    return broker.engine.exchange(name) is not None
+
+
+# --- headers ----------------------------------------------------------------------------------
+
+
+def test_a_headers_exchange_routes_each_message_by_its_headers(broker: Broker) -> None:
+    declare(broker, "red")
+    declare(broker, "any")
+    match(broker, "red", "amq.headers", colour="red", size="big")
+    match(broker, "any", "amq.headers", "any", colour="red", size="big")
+    publish(broker, "", b"both", source="amq.headers", colour="red", size="big")
+    publish(broker, "", b"one", source="amq.headers", colour="red")
+    publish(broker, "", b"none", source="amq.headers", colour="green")
+    broker.step()
+    assert look(broker, "red") == [b"both"]
+    assert look(broker, "any") == [b"both", b"one"]
+
+
+def test_a_binding_without_arguments_gets_what_has_no_headers_too(broker: Broker) -> None:
+    """So does whoever subscribes to the topic that the exchange is."""
+    make(broker, "h", "headers")
+    declare(broker, "q")
+    match(broker, "q", "h")
+    seen = SpyLink()
+    session = broker.engine.connect_session("c", clean=True, link=seen, principal="")
+    broker.step()
+    session.resume()
+    session.subscribe(("h", REST), 1)
+    broker.publish(broker.template("h", "from.mqtt"), b"1")
+    broker.step()
+    assert look(broker, "q") == seen.bodies == [b"1"]
+
+
+@pytest.mark.parametrize("how", ["stop", "no state.db", "kill"])
+def test_bindings_survive(tmp_path: Path, how: str) -> None:
+    broker = Broker(tmp_path / "data", with_state_db=how != "no state.db")
+    make(broker, "h", "headers")
+    make(broker, "feed", "topic")
+    make(broker, "gone", "headers", durable=False)
+    for name in ("q", "linked", "emptied"):
+        declare(broker, name)
+    match(broker, "q", "h", "any", colour="red", level=None)
+    match(broker, "emptied", "gone")
+    link(broker, "h", "feed", "news.#")
+    link(broker, "gone", "feed", "#")
+    publish(broker, "news.x", b"before", source="feed", colour="red")
+    publish(broker, "", b"gone", source="gone")
+    broker.step()
+    assert look(broker, "emptied") == [b"before", b"gone"]
+    broker.step(1.0)
+    if how == "kill":
+        broker.kill()
+        broker.open()
+    else:
+        broker.restart()
+    assert look(broker, "q") == [b"before"]
+    publish(broker, "news.x", b"red", source="feed", colour="red")
+    publish(broker, "sport", b"elsewhere", source="feed", colour="red")
+    publish(broker, "", b"green", source="h", colour="green")
+    # What went with the process matches nothing any more, though its topic is still there.
+    publish(broker, "", b"after", source="gone")
+    broker.step()
+    assert look(broker, "q") == [b"red"]
+    assert b"after" not in look(broker, "emptied")
+    unlink(broker, "h", "feed", "news.#")
+    publish(broker, "news.x", b"late", source="feed", colour="red")
+    broker.step()
+    assert look(broker, "q") == []
+    broker.stop()
+
+
+def test_unbinding_one_of_two_bindings_leaves_the_other(broker: Broker) -> None:
+    make(broker, "h", "headers", auto_delete=True)
+    declare(broker, "q")
+    match(broker, "q", "h", colour="red")
+    match(broker, "q", "h", colour="blue")
+    unbind = broker.engine.unbind_queue
+    unbind("q", "h", "", {"x-match": "all", "colour": "red"}, owner=OWNER)
+    publish(broker, "", b"r", source="h", colour="red")
+    publish(broker, "", b"b", source="h", colour="blue")
+    broker.step()
+    assert look(broker, "q") == [b"b"]
+    assert broker.engine.exchanges.exchanges["h"].bindings
+    unbind("q", "h", "", {"colour": "blue"}, owner=OWNER)  # `all` is what is meant without it
+    assert "h" not in broker.engine.exchanges.exchanges
+
+
+def test_rows_of_one_run_go_different_ways_and_keep_their_order(broker: Broker) -> None:
+    """A dead letter's headers, a transaction's and a delayed message's count as well."""
+    make(broker, "h", "headers")
+    declare(broker, "red", durable=False)
+    match(broker, "red", "h", colour="red")
+    declare(broker, "work", x_dead_letter_exchange="h")
+    publish(broker, "work", b"1", b"2", colour="red")
+    publish(broker, "work", b"3", colour="blue")
+    publish(broker, "work", b"4", colour="red")
+    broker.step()
+    consumer, hold = consume(broker, "work")
+    for offset, _, _ in consumer.got:
+        hold.reject(offset, 1)
+    broker.step()
+    assert look(broker, "red") == [b"1", b"2", b"4"]
+
+    route = broker.engine.exchange_route("h", "")
+    assert route is not None
+    assert route.by_headers
+    parts = []
+    for colour in ("red", "blue"):
+        template = broker.engine.template(route, properties={"colour": colour})
+        body = colour.encode()
+        assert broker.engine.is_routed(template, batch_of(body), 0) is (colour == "red")
+        broker.engine.publish_later(template, batch_of(body), 0, 1, delay_ms=5_000)
+        parts.append(Publishing(template=template, batch=batch_of(body), first=0, last=1))
+    broker.engine.commit_batch(parts, [])
+    broker.step()
+    assert look(broker, "red") == [b"red"]
+    broker.step(6.0)
+    assert look(broker, "red") == [b"red"]
+
+
+# --- links ------------------------------------------------------------------------------------
+
+
+def test_a_message_goes_on_with_its_key_and_arrives_once(broker: Broker) -> None:
+    """In a cycle of exchanges of all types, with a queue that is bound to each of them."""
+    declare(broker, "q")
+    declare(broker, "far")
+    kinds = {"t": "topic", "d": "direct", "f": "fanout", "h": "headers"}
+    for name, kind in kinds.items():
+        make(broker, name, kind)
+        bind(broker, "q", name, "a.b")
+    for source, destination in ("td", "df", "fh", "ht"):
+        link(broker, destination, source, "a.b")
+    bind(broker, "far", "d", "a.b")
+    publish(broker, "a.b", b"1", source="f")
+    publish(broker, "a.c", b"2", source="t")
+    broker.step()
+    assert look(broker, "q") == [b"1"]
+    consumer, _ = consume(broker, "far")
+    assert [(m.topic, m.tag) for m in consumer.messages] == [("f", "a.b")]
+
+
+def test_the_root_exchange_is_linked_like_any_other(broker: Broker) -> None:
+    """From it: whatever is published anywhere, under the key that it has there. To it: only queues
+    that AMQP bound; a message stays in its own topic."""
+    declare(broker, "from")
+    declare(broker, "to")
+    make(broker, "mine", "topic")
+    bind(broker, "from", "mine", "sensors.#")
+    bind(broker, "to", "amq.topic", "x.y")
+    link(broker, "mine", "amq.topic", "sensors.*.temp")
+    link(broker, "amq.topic", "mine", "x.y")
+    seen = SpyLink()
+    session = broker.engine.connect_session("c", clean=True, link=seen, principal="")
+    broker.step()
+    session.resume()
+    session.subscribe(("x", "y"), 0)
+    broker.publish(broker.template("sensors", "room.temp"), b"mqtt")
+    broker.publish(broker.template("sensors", "room.humidity"), b"other")
+    publish(broker, "x.y", b"amqp", source="mine")
+    broker.step()
+    assert look(broker, "from") == [b"mqtt"]
+    assert look(broker, "to") == [b"amqp"]
+    assert seen.bodies == []
+
+
+def test_auto_delete_and_if_unused_count_what_is_bound_to_an_exchange(broker: Broker) -> None:
+    """Not what it is bound to, as in RabbitMQ; and what becomes unused by this goes, too."""
+    make(broker, "first", "fanout", auto_delete=True)
+    make(broker, "second", "fanout", auto_delete=True)
+    make(broker, "third", "fanout")
+    link(broker, "second", "first")
+    link(broker, "third", "second")
+    with pytest.raises(Refused) as caught:
+        broker.engine.delete_exchange("second", if_unused=True)
+    assert caught.value.reason is Reason.IN_USE
+    broker.engine.delete_exchange("third", if_unused=True)  # it is bound, nothing is bound to it
+    assert not exists(broker, "second")
+    assert not exists(broker, "first")
+
+
+def test_an_auto_delete_exchange_goes_with_its_last_queue(broker: Broker) -> None:
+    make(broker, "x", "fanout", auto_delete=True)
+    declare(broker, "q")
+    bind(broker, "q", "x")
+    broker.engine.delete_queue("q", if_unused=False, if_empty=False, owner=OWNER)
+    assert not exists(broker, "x")
+
+
+def test_links_have_a_limit_and_refuse_the_default_exchange(tmp_path: Path) -> None:
+    broker = Broker(tmp_path / "data", exchange_links_max=1)
+    make(broker, "a", "fanout")
+    make(broker, "b", "fanout")
+    link(broker, "b", "a")
+    link(broker, "b", "a")
+    for ends, reason in (
+        (("a", "a"), Reason.LIMIT),
+        (("none", "b"), Reason.NOT_FOUND),
+        (("b", "none"), Reason.NOT_FOUND),
+        (("", "b"), Reason.FORBIDDEN),
+        (("b", ""), Reason.FORBIDDEN),
+    ):
+        with pytest.raises(Refused) as caught:
+            link(broker, *ends)
+        assert caught.value.reason is reason, ends
+    unlink(broker, "a", "b")
+    broker.stop()
+
+
+# --- alternate exchanges ----------------------------------------------------------------------
+
+
+def test_what_nothing_is_bound_for_goes_to_the_alternate_exchange(broker: Broker) -> None:
+    """On from there, if nothing is bound there either; a cycle ends; a live subscriber counts."""
+    make(broker, "last", "fanout", alternate="orders")
+    make(broker, "spare", "direct", alternate="last")
+    make(broker, "orders", "topic", alternate="spare")
+    for queue, source, key in (
+        ("known", "orders", "eu.#"),
+        ("spares", "spare", "us"),
+        ("rest", "last", ""),
+    ):
+        declare(broker, queue)
+        bind(broker, queue, source, key)
+    for key in ("eu.x", "us", "asia"):
+        publish(broker, key, key.encode(), source="orders")
+    broker.step()
+    assert look(broker, "known") == [b"eu.x"]
+    assert look(broker, "spares") == [b"us"]
+    assert look(broker, "rest") == [b"asia"]
+    route = broker.engine.exchange_route("orders", "asia")
+    assert route is not None
+    assert route.routed
+    link_ = SpyLink()
+    session = broker.engine.connect_session("c", clean=True, link=link_, principal="")
+    broker.step()
+    session.resume()
+    session.subscribe(("orders", "asia"), 0)
+    publish(broker, "asia", b"live", source="orders")
+    broker.step()
+    assert link_.bodies == [b"live"]
+    assert look(broker, "rest") == []
+
+
+def test_an_alternate_exchange_may_come_later_and_go(broker: Broker) -> None:
+    make(broker, "x", "direct", alternate="later")
+    declare(broker, "q")
+    route = broker.engine.exchange_route("x", "k")
+    assert route is not None
+    assert not route.routed
+    exchange(broker, "later")
+    bind(broker, "q", "later")
+    publish(broker, "k", b"1", source="x")
+    broker.engine.delete_exchange("later", if_unused=False)
+    publish(broker, "k", b"2", source="x")
+    broker.step()
+    assert look(broker, "q") == [b"1"]
+    with pytest.raises(Refused, match="alternate-exchange"):
+        broker.engine.declare_exchange(
+            "y",
+            type="direct",
+            durable=True,
+            auto_delete=False,
+            internal=False,
+            arguments={"alternate-exchange": 1},
+        )
+
+
+# --- templates --------------------------------------------------------------------------------
+
+
+def test_a_template_ends_with_its_exchange(broker: Broker) -> None:
+    """Its topic stays, and messages with it; but what the exchange allowed is asked again."""
+    make(broker, "x", "direct")
+    declare(broker, "q")
+    bind(broker, "q", "x", "k")
+    route = broker.engine.exchange_route("x", "k")
+    assert route is not None
+    template = broker.engine.template(route, properties={})
+    broker.publish(template, b"1")
+    assert template.valid
+    broker.engine.delete_exchange("x", if_unused=False)
+    assert not template.valid
+    broker.engine.declare_exchange(
+        "x", type="direct", durable=True, auto_delete=False, internal=True, arguments={}
+    )
+    with pytest.raises(Refused, match="internal"):
+        broker.engine.exchange_route("x", "k")
+    broker.step()
+
+
+# --- against a model --------------------------------------------------------------------------
+
+EXCHANGES = ("t1", "t2", "d1", "f1", "h1", "h2", "amq.topic")
+KINDS = {"t": "topic", "d": "direct", "f": "fanout", "h": "headers", "a": "topic"}
+QUEUES = ("q1", "q2", "q3", "q4")
+KEYS = ("", "a", "a.b", "t1.a", "#", "*.b", "t2.#")
+HEADERS: tuple[Mapping[str, Any], ...] = ({}, {"c": 1}, {"c": 2}, {"c": 1, "d": "x"})
+PLACES = (("t1", "a"), ("t1", "a.b"), ("t2", "a"), ("d1", "a"), ("f1", ""), ("h1", ""), ("h2", "a"))
+
+
+class Model:
+    """Who gets a message, by a walk that knows nothing of the trie, of caches and of changes."""
+
+    def __init__(self) -> None:
+        self.bindings: set[tuple[str, str, str, str]] = set()  # queue, exchange, key, headers
+        self.links: set[tuple[str, str, str, str]] = set()  # destination, source, key, headers
+
+    def reached(self, source: str, key: str, headers: Mapping[str, Any]) -> set[str]:
+        found: set[str] = set()
+        full = ".".join(part for part in (source, key) if part)
+        for start, start_key in ((source, key), ("amq.topic", full)):
+            seen, work = {start}, [start]
+            while work:
+                here = work.pop()
+                for queue, at, pattern, wanted in self.bindings:
+                    if at == here and self._hits(here, pattern, wanted, start_key, headers):
+                        found.add(queue)
+                for destination, at, pattern, wanted in self.links:
+                    if (
+                        at == here
+                        and destination not in seen
+                        and self._hits(here, pattern, wanted, start_key, headers)
+                    ):
+                        seen.add(destination)
+                        work.append(destination)
+        return found
+
+    def _hits(
+        self, at: str, pattern: str, wanted: str, key: str, headers: Mapping[str, Any]
+    ) -> bool:
+        kind = KINDS[at[0]]
+        if kind == "headers":
+            return pattern_of(wanted).matches(tag_headers(headers))
+        if kind == "fanout":
+            return True
+        if kind == "direct":
+            return key == pattern
+        swap = {"*": "\x00*", "#": "\x00#"}
+        words = tuple(swap.get(word, word) for word in pattern.split("."))
+        return matches(words, tuple(key.split("."))) if key else pattern in ("#", "")
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_routes_agree_with_a_model_after_every_change(broker: Broker, seed: int) -> None:
+    """Routes are kept as a gateway keeps them, and asked for anew when they say so."""
+    chance = random.Random(seed)
+    engine, model = broker.engine, Model()
+    for name in EXCHANGES:
+        if name not in PREDECLARED:
+            make(broker, name, KINDS[name[0]], durable=chance.random() < 0.5)
+    for name in QUEUES:
+        declare(broker, name, durable=False)
+    routes: dict[tuple[str, str], TopicRoute] = {}
+    for _ in range(90):
+        source = chance.choice(EXCHANGES)
+        key = chance.choice(KEYS)
+        headers = chance.choice(HEADERS)
+        wanted = pattern_text(headers)
+        arguments = headers if KINDS[source[0]] == "headers" else {}
+        text = wanted if arguments or KINDS[source[0]] == "headers" else ""
+        if chance.random() < 0.5:
+            target, place = chance.choice(QUEUES), model.bindings
+            operations = (engine.bind_queue, engine.unbind_queue)
+            more = {"owner": OWNER}
+        else:
+            target, place = chance.choice(EXCHANGES), model.links
+            operations = (engine.bind_exchange, engine.unbind_exchange)
+            more = {}
+        entry = (target, source, key, text)
+        adds = entry not in place
+        operations[0 if adds else 1](target, source, key, arguments, **more)  # type: ignore[operator]
+        (place.add if adds else place.remove)(entry)
+        for where in PLACES:
+            route = routes.get(where)
+            if route is None or route.evicted:
+                found = engine.exchange_route(*where)
+                assert isinstance(found, TopicRoute)
+                route = routes[where] = found
+            engine.topics_.router.refresh(route)
+            for some in HEADERS:
+                used = route
+                if route.by_headers:
+                    used = engine.topics_.branch(route, tag_headers(some))
+                    engine.topics_.router.refresh(used)
+                got = {queue.name for queue in used.queues}
+                assert got == model.reached(*where, some), (where, some, entry, adds)
+    broker.step()
+
+
+def test_ready_counts_are_those_of_the_outcome(broker: Broker) -> None:
+    """A message that reaches a queue in three ways is in it once."""
+    make(broker, "a", "fanout")
+    make(broker, "b", "fanout")
+    declare(broker, "q")
+    for name in ("a", "b"):
+        bind(broker, "q", name)
+    link(broker, "b", "a")
+    link(broker, "a", "b")
+    publish(broker, "", b"1", source="a")
+    broker.step()
+    assert ready(broker, "q") == 1
