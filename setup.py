@@ -54,24 +54,38 @@ def compiler_works() -> bool:
     return True
 
 
-def stay_in_python(sources: list[Path], reason: str) -> list[Extension]:
+def kernel_sources() -> dict[str, Path]:
+    """The source of each extension by its name: `kernels/fast.pyx` is one, and `kernels/x.py` with
+    a `kernels/fast_x.pxd` beside it, which says of what types it is where it is compiled."""
+    sources = {}
+    for package in PACKAGES:
+        for path in sorted(ROOT.glob(f"{package}/**/kernels/*.p[yx][xd]")):
+            if path.suffix == ".pxd":
+                source = path.with_name(f"{path.stem.removeprefix('fast_')}.py")
+                if not path.stem.startswith("fast_") or not source.exists():
+                    continue
+            else:
+                source = path
+            name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+            sources[name] = source.relative_to(ROOT)
+    return sources
+
+
+def stay_in_python(sources: dict[str, Path], reason: str) -> list[Extension]:
     """No extensions. Kernels that an earlier build left in the tree belong to older source: an
     editable installation would go on using them, so they go."""
     note(f"{reason}: the kernels stay in plain Python (slower, otherwise equal).")
     if {"editable_wheel", "build_ext", "develop"} & set(sys.argv):
-        for source in sources:
-            for stale in (ROOT / source).parent.glob(f"{source.stem}.*.so"):
+        for name in sources:
+            place = ROOT.joinpath(*name.split("."))
+            for stale in place.parent.glob(f"{place.name}.*.so"):
                 stale.unlink()
     return []
 
 
 def kernel_extensions() -> list[Extension]:
-    """One optional extension per `kernels/*.pyx`, or none where they cannot be built."""
-    sources = sorted(
-        path.relative_to(ROOT)
-        for package in PACKAGES
-        for path in ROOT.glob(f"{package}/**/kernels/*.pyx")
-    )
+    """An optional extension for each of the sources, or none where they cannot be built."""
+    sources = kernel_sources()
     if not sources:
         return []
     try:
@@ -81,13 +95,8 @@ def kernel_extensions() -> list[Extension]:
     if not compiler_works():
         return stay_in_python(sources, "no working C compiler")
     extensions = [
-        Extension(
-            ".".join(source.with_suffix("").parts),
-            [str(source)],
-            extra_compile_args=["-O3"],
-            optional=True,
-        )
-        for source in sources
+        Extension(name, [str(source)], extra_compile_args=["-O3"], optional=True)
+        for name, source in sources.items()
     ]
     return cythonize(
         extensions,

@@ -116,7 +116,7 @@ class Client:
         self.wire = Wire()
         self.connection = MqttConnection(shared)
         self.connection.connection_made(self.wire)  # type: ignore[arg-type]
-        content = b"\x00\x04MQTT\x04\x02\x00\x00" + _string(name)
+        content = b"\x00\x04MQTT\x04\x02\x00\x00" + string(name)
         self.receive(b"\x10" + bytes((len(content),)) + content)
 
     def receive(self, data: bytes) -> None:
@@ -124,6 +124,15 @@ class Client:
         buffer = self.connection.get_buffer(len(data))
         buffer[: len(data)] = data
         self.connection.buffer_updated(len(data))
+
+
+def commit_all(loop: Loop, engine: Engine, store: Store) -> None:
+    """The end of a loop iteration, and the flush that it asked for."""
+    loop.turn()
+    while engine.core.flush_pending:
+        select.select([store.flusher.fileno()], [], [], FLUSH_SECONDS_MAX)
+        engine.core.flush_finished()
+        loop.turn()
 
 
 class ServerParts:
@@ -157,7 +166,7 @@ class ServerParts:
         self.subscriber = Client(shared, b"subscriber")
         self.publishers = [Client(shared, b"p%d" % i) for i in range(publishers_count)]
         self.commit()
-        content = b"\x00\x01" + _string(TOPIC) + b"\x01"
+        content = b"\x00\x01" + string(TOPIC) + b"\x01"
         self.subscriber.receive(b"\x82" + bytes((len(content),)) + content)
         self.commit()
         self.subscriber.wire.written.clear()
@@ -165,11 +174,7 @@ class ServerParts:
 
     def commit(self) -> None:
         """The end of a loop iteration, and the flush that it asked for."""
-        self.loop.turn()
-        while self.engine.core.flush_pending:
-            select.select([self.store.flusher.fileno()], [], [], FLUSH_SECONDS_MAX)
-            self.engine.core.flush_finished()
-            self.loop.turn()
+        commit_all(self.loop, self.engine, self.store)
 
     def round(self, read: bytes, count: int) -> int:
         """Every publisher sends a read; the subscriber gets and acknowledges all of it.
@@ -240,7 +245,7 @@ def measure_here() -> list[tuple[int, float]]:
 
 
 def _sample(parts: ServerParts, publishers_count: int, count: int) -> float:
-    read = b"".join(_publish(packet_id) for packet_id in range(1, count + 1))
+    read = b"".join(publish(TOPIC, packet_id) for packet_id in range(1, count + 1))
     per_round = publishers_count * count
     rounds = max(1, SAMPLE_MESSAGES // per_round)
     for _ in range(WARM_UP_ROUNDS):
@@ -252,12 +257,14 @@ def _sample(parts: ServerParts, publishers_count: int, count: int) -> float:
     return float(statistics.median(samples))
 
 
-def _publish(packet_id: int) -> bytes:
-    content = _string(TOPIC) + packet_id.to_bytes(2, "big") + b"x" * BODY_BYTES
+def publish(topic: bytes, packet_id: int) -> bytes:
+    """A PUBLISH with QoS 1."""
+    content = string(topic) + packet_id.to_bytes(2, "big") + b"x" * BODY_BYTES
     return b"\x32" + bytes((len(content),)) + content
 
 
-def _string(text: bytes) -> bytes:
+def string(text: bytes) -> bytes:
+    """MQTT's form of a string."""
     return len(text).to_bytes(2, "big") + text
 
 
@@ -272,7 +279,7 @@ def stages_here() -> list[tuple[int, dict[str, float]]]:
         directory = Path(tempfile.mkdtemp(prefix="polymq-path-"))
         try:
             parts = ServerParts(directory, publishers_count)
-            read = b"".join(_publish(packet_id) for packet_id in range(1, count + 1))
+            read = b"".join(publish(TOPIC, packet_id) for packet_id in range(1, count + 1))
             samples = []
             for number in range(WARM_UP_ROUNDS + SAMPLES * 10):
                 clock.clear()

@@ -28,10 +28,8 @@ from typing import Final
 from broker.port import (
     APPENDED,
     BrokerError,
-    Durability,
     Position,
     Reason,
-    RecordRun,
     Refused,
     Session,
     Template,
@@ -40,7 +38,8 @@ from broker.port import (
 from core_log.kernels.batch import COLUMNS, FLAGS, IDENTIFIER, TOPIC_SIZE, TOPIC_START, Batch
 from gateways.mqtt.connection import NEED_DATA, OPEN, PUBLISHES, ConnectionCore, Event, Inbox, State
 from gateways.mqtt.delays import delay_ms
-from gateways.mqtt.kernels import codes, encode_acks, encode_ids, encode_publishes
+from gateways.mqtt.kernels import codes, encode_acks, encode_ids
+from gateways.mqtt.lanes import Lane
 from gateways.mqtt.mapping import CONNECT_CODES
 from gateways.mqtt.packets import (
     PING_RESPONSE,
@@ -69,14 +68,11 @@ NOTHING: Final = Position(-1)
 KEEP_ALIVE_FACTOR: Final = 1.5
 """How many keep-alive periods may pass without a packet [MQTT-3.1.2-24]."""
 _DOLLAR: Final = ord("$")
-_PUBLISH: Final = 0x30
-_PUBREL: Final = 0x62
 _PUBCOMP: Final = 0x70
-_DUPLICATE_SHIFT: Final = 3
 
 
 class MqttConnection(Connection):
-    """One client. It is the `SessionLink` of its session."""
+    """One client. Its lane is the `SessionLink` of its session."""
 
     def __init__(self, shared: Shared) -> None:
         super().__init__(shared.context)
@@ -86,24 +82,18 @@ class MqttConnection(Connection):
         self._mapping = shared.mapping
         self._counters = shared.counters
         self._core = ConnectionCore(limits=shared.limits, inbox=shared.inbox)
+        self.lane = Lane(shared.yard, self, shared.mapping)
         self._session: Session | None = None  # from CONNECT until the connection ends
         self._will: Will | None = None  # published when the connection ends
         self._client_id = ""  # for log lines
         self._keep_alive = 0.0  # seconds without a packet that are too many; 0: never
         self._heard = 0.0  # loop time of the last packet
-        self._waiting = 0  # answers that wait for a commit
-        self._slow_waiting = 0  # those of them that wait for the disk or for replicas
-        self._slowest = APPENDED  # what the last of those waits for
         self._disk_behind = False  # what is published waits for the disk too long
         self._unread = 0  # bytes of answers written while the transport was full
         self._asking = False  # who the client is: nothing is read until that is known
         self._early = 0  # bytes that came before that was known, and wait
         self._leave: Callable[[], None] | None = None  # takes it off the list of its user
         self._held_back = False  # not reading, because of one of these three
-        self._leaving = False  # the server stops: close when nothing waits any more
-        self._turn_bytes = 0  # deliveries of this turn of the loop
-        self._message_bytes = 256  # size of a delivery lately, for `credit`
-        self._starved = False  # `credit` was 0 though the transport is not full
 
     # --- net.Connection ---------------------------------------------------------------------
 
@@ -114,6 +104,8 @@ class MqttConnection(Connection):
         core = self._core
         at = start
         try:
+            if self.lane.take(buffer, start, end):
+                at = end
             while at < end and not self._asking:
                 event = core.next_event(buffer, at, end)
                 at = core.at
@@ -167,6 +159,7 @@ class MqttConnection(Connection):
 
     def lost(self, error: Exception | None) -> None:
         self._finish(will=True)
+        self.lane.connection = None
 
     def expired(self, now: float) -> float | None:
         if self.closing:  # the last bytes were not taken in time
@@ -189,9 +182,10 @@ class MqttConnection(Connection):
 
     def write_gathered(self) -> None:
         Connection.write_gathered(self)
-        self._turn_bytes = 0
-        if self._starved and not self.paused and not self.closing:
-            self._starved = False
+        lane = self.lane
+        lane.turn_bytes = 0
+        if lane.starved and not self.paused and not self.closing:
+            lane.starved = False
             if self._session is not None:
                 self._session.ready()
 
@@ -206,6 +200,7 @@ class MqttConnection(Connection):
         published, self._will = self._will, None
         self._forget_early()
         self._core.close()
+        self.lane.session = None
         if session is not None:
             session.disconnect()
         if will and published is not None:
@@ -219,9 +214,9 @@ class MqttConnection(Connection):
 
     def leave(self) -> None:
         """The server stops: close as soon as the answers that wait for a commit have left."""
-        self._leaving = True
+        self.lane.leaving = True
         self.stop_reading()
-        if not self._waiting:
+        if not self.lane.waiting:
             self._finish(will=False)
 
     def storage_failed(self) -> None:
@@ -233,7 +228,7 @@ class MqttConnection(Connection):
     def _take(self, event: Event) -> None:
         match event:
             case PingRequest():
-                self._write_answer(PING_RESPONSE)
+                self.write_answer(PING_RESPONSE)
             case Subscribe():
                 self._subscribe(event)
             case Unsubscribe():
@@ -285,12 +280,13 @@ class MqttConnection(Connection):
         client_id = self._client_id
         self._port = self._port.for_principal(principal, client_id)
         self._mapping = self._shared.mapping.of(self._port)
+        self.lane.log_in(self._port, self._mapping)
         if packet.will is not None:
             self._mapping.check_publishable(packet.will.topic)
             self._port.check_publish(*self._mapping.place(packet.will.topic))
         self._leave = self._port.enter(self.expelled)
         return self._port.connect_session(
-            client_id, clean=packet.clean, link=self, principal=principal
+            client_id, clean=packet.clean, link=self.lane, principal=principal
         )
 
     def _connected(self, packet: Connect, session: Session) -> None:
@@ -299,7 +295,7 @@ class MqttConnection(Connection):
         self._keep_alive = KEEP_ALIVE_FACTOR * packet.keep_alive_seconds
         self._heard = self.context.now()
         self.deadline(self._heard + self._keep_alive if self._keep_alive else None)
-        self._waiting += 1
+        self.lane.waiting += 1
         durability = self._port.state_durability
         self._port.when_committed(session.position, durability, self._accepted, session)
 
@@ -311,14 +307,15 @@ class MqttConnection(Connection):
         self._finish(will=False)
 
     def _accepted(self, session: Session) -> None:
-        self._waiting -= 1
+        self.lane.waiting -= 1
         if self._session is not session:
             return  # the connection ended meanwhile
         self._counters.connections += 1
         self.write(self._core.accept(present=session.present))
-        if not self._leaving:
+        self.lane.session = session
+        if not self.lane.leaving:
             session.resume()
-        self._leave_if_done()
+        self.leave_if_done()
 
     def _subscribe(self, packet: Subscribe) -> None:
         session = self._session
@@ -336,7 +333,7 @@ class MqttConnection(Connection):
             else:
                 return_codes.append(qos)
                 granted.append((words, qos))
-        self._waiting += 1
+        self.lane.waiting += 1
         self._port.when_committed(
             position,
             self._port.state_durability,
@@ -347,12 +344,12 @@ class MqttConnection(Connection):
 
     def _subscribed(self, data: bytes, granted: list[tuple[Words, int]]) -> None:
         """SUBACK, then the retained messages [MQTT-3.3.1-6], [MQTT-3.8.4-3]."""
-        self._waiting -= 1
-        self._write_answer(data)
+        self.lane.waiting -= 1
+        self.write_answer(data)
         for words, qos in granted:
             if self._session is not None:
                 self._session.replay_retained(words, qos)
-        self._leave_if_done()
+        self.leave_if_done()
 
     def _unsubscribe(self, packet: Unsubscribe) -> None:
         session = self._session
@@ -368,7 +365,7 @@ class MqttConnection(Connection):
                 position = max(position, session.unsubscribe(words))
         # Also for filters that were not there [MQTT-3.10.4-5].
         durability = self._port.state_durability
-        self._answer_when(position, encode_unsuback(packet.packet_id), durability)
+        self.lane.answer_when(position, encode_unsuback(packet.packet_id), durability)
 
     # --- publishes and acknowledgements -----------------------------------------------------
 
@@ -409,13 +406,8 @@ class MqttConnection(Connection):
                 if template.durability > durability:
                     durability = template.durability
         if waits_for >= 0:
-            self._answer_when(waits_for, encode_acks(batch, 0, count), durability)
-        if not self._disk_behind:
-            self._disk_behind = True
-            if self._port.overloaded(self._caught_up):
-                self._regulate()
-            else:
-                self._disk_behind = False
+            self.lane.answer_when(waits_for, encode_acks(batch, 0, count), durability)
+        self.keeps_up()
 
     def _publish_once(
         self, template: Template, batch: Batch, first: int, last: int, delay: int
@@ -457,38 +449,12 @@ class MqttConnection(Connection):
                     position = max(position, released)
                 completions.append(encode_ids(_PUBCOMP, first, count))
         if completions:
-            self._answer_when(position, b"".join(completions), self._port.state_durability)
+            self.lane.answer_when(position, b"".join(completions), self._port.state_durability)
 
     # --- answers ----------------------------------------------------------------------------
 
-    def _answer_when(self, position: Position, data: bytes, durability: Durability) -> None:
-        """Write `data` once the position is committed, and not before earlier answers."""
-        self._waiting += 1
-        if durability < self._slowest:
-            durability = self._slowest
-        if durability is APPENDED:
-            self._port.when_committed(position, APPENDED, self._answered, data)
-        else:
-            self._slowest = durability
-            self._slow_waiting += 1
-            self._port.when_committed(position, durability, self._safe, data)
-
-    def _safe(self, data: bytes) -> None:
-        self._slow_waiting -= 1
-        if not self._slow_waiting:
-            self._slowest = APPENDED
-        self._answered(data)
-
-    def _answered(self, data: bytes) -> None:
-        self._waiting -= 1
-        if self._core.state is OPEN and not self.paused:  # the common case
-            self.write(data)
-        else:
-            self._write_answer(data)
-        if self._leaving:
-            self._leave_if_done()
-
-    def _write_answer(self, data: bytes) -> None:
+    def write_answer(self, data: bytes) -> None:
+        """An answer that may leave now; what the client does not read counts."""
         data = self._core.answer(data)
         if data:
             self.write(data)
@@ -496,9 +462,21 @@ class MqttConnection(Connection):
                 self._unread += len(data)
                 self._regulate()
 
-    def _leave_if_done(self) -> None:
-        if self._leaving and not self._waiting:
+    def leave_if_done(self) -> None:
+        """If the server stops, and this was the last answer that waited: the end."""
+        if self.lane.leaving and not self.lane.waiting:
             self._finish(will=False)
+
+    def keeps_up(self) -> bool:
+        """Whether the disk does, as far as this publisher knows; else nothing more is read from it
+        until it has caught up."""
+        if not self._disk_behind:
+            self._disk_behind = True
+            if self._port.overloaded(self._caught_up):
+                self._regulate()
+            else:
+                self._disk_behind = False
+        return not self._disk_behind
 
     def _caught_up(self) -> None:
         self._disk_behind = False
@@ -508,7 +486,7 @@ class MqttConnection(Connection):
         """Read no further while too much waits for the disk or for the client to read."""
         unread = self._unread > self._limits.unread_answers_bytes_max
         hold_back = self._disk_behind or unread or self._asking
-        if hold_back == self._held_back or self._leaving:
+        if hold_back == self._held_back or self.lane.leaving:
             return
         self._held_back = hold_back
         if hold_back:
@@ -517,46 +495,7 @@ class MqttConnection(Connection):
             self._heard = self.context.now()
             self.resume_reading()
 
-    # --- SessionLink ------------------------------------------------------------------------
-
-    def credit(self) -> int:
-        """How many more PUBLISH packets may be sent in this turn of the loop."""
-        if self.paused or self.closing or self._core.state is not OPEN:
-            return 0
-        room = self._limits.delivery_bytes_max - self._turn_bytes
-        if room <= 0:
-            self._starved = True
-            return 0
-        return room // self._message_bytes + 1
-
-    def send_publishes(
-        self, run: RecordRun, *, qos: int, first_packet_id: int, duplicate: bool, retain: bool
-    ) -> None:
-        """Send a run of the log as PUBLISH packets, in one piece."""
-        mapping = self._mapping
-        topic: bytes | None = run.meta.cache.get(mapping.field_key)
-        if topic is None:
-            topic = mapping.topic_field(run.meta)
-        first_byte = _PUBLISH | duplicate << _DUPLICATE_SHIFT | qos << codes.FLAG_QOS_SHIFT | retain
-        if qos:
-            data = encode_publishes(
-                run.memory, run.start, run.end, topic, first_byte, first_packet_id
-            )
-        else:
-            key = mapping.encoded_keys[retain]
-            shared = run.encoded.get(key)
-            if shared is None:
-                shared = encode_publishes(run.memory, run.start, run.end, topic, first_byte, 0)
-                run.encoded[key] = shared
-            data = shared
-        self._turn_bytes += len(data)
-        self._message_bytes = len(data) // run.count
-        self._counters.publishes_sent += run.count
-        self.write(data)
-
-    def send_pubrels(self, first_packet_id: int, count: int) -> None:
-        """PUBREL for consecutive packet ids."""
-        self.write(encode_ids(_PUBREL, first_packet_id, count))
+    # --- what a session says through the lane -------------------------------------------------
 
     def expelled(self, why: str) -> None:
         """The client may not be here, or have what it subscribed to: close, as if it were lost."""

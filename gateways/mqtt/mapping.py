@@ -110,7 +110,8 @@ class TopicMapping:
         self._port = port
         self._limits = limits
         self._fixed_topic = fixed_topic
-        self._templates = _NO_TEMPLATES
+        self.templates = _NO_TEMPLATES
+        """Those that were made so far, by FLAGS and raw topic name; maybe not valid any more."""
         self._template_count = 0
         name = "mqtt" if fixed_topic is None else f"mqtt {fixed_topic}"
         self.field_key = f"{name} topic"
@@ -124,7 +125,7 @@ class TopicMapping:
             return self
         other = copy.copy(self)
         other._port = port
-        other._templates = _NO_TEMPLATES
+        other.templates = _NO_TEMPLATES
         other._template_count = 0
         return other
 
@@ -138,7 +139,7 @@ class TopicMapping:
             RemoteProtocolError: not a topic name.
             Refused: nobody may publish there, or a limit is reached.
         """
-        template = self._templates[flags].get(topic)
+        template = self.templates[flags].get(topic)
         if template is None or not template.valid:
             template = self._remember(topic, flags)
         return template
@@ -147,14 +148,14 @@ class TopicMapping:
         name = undelayed(decode_topic(topic))
         self.check_publishable(name)
         template = self._make_template(name, flags)
-        if self._templates is _NO_TEMPLATES:
-            self._templates = tuple({} for _ in _NO_TEMPLATES)
+        if self.templates is _NO_TEMPLATES:
+            self.templates = tuple({} for _ in _NO_TEMPLATES)
         if self._template_count >= self._limits.templates_max:
-            for table in self._templates:
+            for table in self.templates:
                 table.clear()
             self._template_count = 0
-        self._template_count += topic not in self._templates[flags]
-        self._templates[flags][topic] = template
+        self._template_count += topic not in self.templates[flags]
+        self.templates[flags][topic] = template
         return template
 
     def check_publishable(self, name: str) -> None:

@@ -10,9 +10,10 @@ OF_THE_GATEWAYS = (
     Sabotage(
         name="mqtt-ack-before-its-flush",
         why="a power cut takes what PUBACK promised",
-        path="gateways/mqtt/client.py",
-        old="            self._port.when_committed(position, durability, self._safe, data)\n",
-        new="            self._safe(data)\n",
+        path="gateways/mqtt/kernels/lane.py",
+        old="        answers.add(position, self, data)\n",
+        new="        self.answered(data, durability is not APPENDED)\n",
+        pure=True,
         tests=(ACKS,),
     ),
     Sabotage(

@@ -237,6 +237,9 @@ class SpyPort:
             position = max(position, self._waiting[-1][0])
         self._waiting.append((position, callback, arguments))
 
+    def committed(self, position: int, durability: Durability) -> bool:
+        return position <= self.flushed
+
     def overloaded(self, resume: Callable[[], None]) -> bool:
         if not self.disk_is_behind:
             return False
@@ -394,6 +397,11 @@ class Peer:
 
     def is_closed(self) -> bool:
         return self.transport.gone
+
+    @property
+    def link(self) -> SessionLink:
+        """The connection as its session sees it."""
+        return self.connection.lane
 
     @property
     def session(self) -> SpySession:

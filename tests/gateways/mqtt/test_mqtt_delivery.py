@@ -9,7 +9,7 @@ from tests.gateways.mqtt.mqtt_harness import Broker, Peer, make_run
 
 
 def send(peer: Peer, bodies: list[bytes], *, qos: int = 0, first_packet_id: int = 0) -> None:
-    peer.connection.send_publishes(
+    peer.link.send_publishes(
         make_run("t", None, bodies),
         qos=qos,
         first_packet_id=first_packet_id,
@@ -28,7 +28,7 @@ def test_a_run_leaves_as_publishes() -> None:
         (1, 65_534, True, False),
         (2, 7, False, True),
     ]:
-        peer.connection.send_publishes(
+        peer.link.send_publishes(
             run, qos=qos, first_packet_id=packet_id, duplicate=duplicate, retain=retain
         )
         broker.loop.run()
@@ -52,7 +52,7 @@ def test_subscribers_at_qos_0_share_one_frame() -> None:
     peers = [broker.peer(wire.connect(f"c{k}")) for k in range(3)]
     run = make_run("t", None, [b"x"] * 5)
     for peer in peers:
-        peer.connection.send_publishes(run, qos=0, first_packet_id=0, duplicate=False, retain=False)
+        peer.link.send_publishes(run, qos=0, first_packet_id=0, duplicate=False, retain=False)
     assert len(run.encoded) == 1
     (frame,) = run.encoded.values()
     broker.loop.run()
@@ -65,9 +65,7 @@ def test_frames_with_and_without_retain_are_not_the_same() -> None:
     peer = broker.peer()
     run = make_run("t", None, [b"x"])
     for retain in (False, True, False):
-        peer.connection.send_publishes(
-            run, qos=0, first_packet_id=0, duplicate=False, retain=retain
-        )
+        peer.link.send_publishes(run, qos=0, first_packet_id=0, duplicate=False, retain=retain)
     broker.loop.run()
     assert [packet[0] & 1 for packet in peer.receive()] == [0, 1, 0]
 
@@ -77,7 +75,7 @@ def test_listeners_with_different_mappings_do_not_share_frames() -> None:
     for fixed, name in [(None, "t/a"), ("t", "a"), (None, "t/a")]:
         broker = Broker(fixed_topic=fixed)
         peer = broker.peer()
-        peer.connection.send_publishes(run, qos=0, first_packet_id=0, duplicate=False, retain=False)
+        peer.link.send_publishes(run, qos=0, first_packet_id=0, duplicate=False, retain=False)
         broker.loop.run()
         assert peer.receive() == [wire.publish(name, b"x")]
 
@@ -85,7 +83,7 @@ def test_listeners_with_different_mappings_do_not_share_frames() -> None:
 def test_pubrels() -> None:
     broker = Broker()
     peer = broker.peer()
-    peer.connection.send_pubrels(65_535, 2)
+    peer.link.send_pubrels(65_535, 2)
     broker.loop.run()
     assert peer.receive() == [wire.pubrel(65_535), wire.pubrel(1)]
 
@@ -94,23 +92,23 @@ def test_there_is_no_credit_before_connack_and_after_the_end() -> None:
     broker = Broker()
     broker.port.auto_commit = False
     peer = broker.peer(None)
-    assert peer.connection.credit() == 0
+    assert peer.link.credit() == 0
     peer.send(wire.connect("c", clean=False))
-    assert peer.connection.credit() == 0
+    assert peer.link.credit() == 0
     broker.port.commit()
-    assert peer.connection.credit() > 0
+    assert peer.link.credit() > 0
     peer.send(wire.DISCONNECT)
-    assert peer.connection.credit() == 0
+    assert peer.link.credit() == 0
 
 
 def test_a_paused_transport_has_no_credit_and_asks_again_when_it_drains() -> None:
     broker = Broker()
     peer = broker.peer()
-    assert peer.connection.credit() > 0
+    assert peer.link.credit() > 0
     peer.stop_listening()
-    assert peer.connection.credit() == 0
+    assert peer.link.credit() == 0
     peer.listen_again()
-    assert peer.connection.credit() > 0
+    assert peer.link.credit() > 0
     assert peer.session.calls == [("resume",), ("ready",)]
 
 
@@ -119,13 +117,13 @@ def test_credit_is_bounded_by_bytes_in_a_turn() -> None:
     broker = Broker(limits=Limits(delivery_bytes_max=10_000))
     peer = broker.peer()
     send(peer, [b"x" * 996] * 2)  # 1,001 bytes each on the wire
-    assert peer.connection.credit() == (10_000 - 2 * 1001) // 1001 + 1
+    assert peer.link.credit() == (10_000 - 2 * 1001) // 1001 + 1
     send(peer, [b"x" * 996] * 8)
-    assert peer.connection.credit() == 0
+    assert peer.link.credit() == 0
     assert peer.session.calls == [("resume",)]
     broker.loop.run()
     assert peer.session.calls == [("resume",), ("ready",)]
-    assert peer.connection.credit() == 10
+    assert peer.link.credit() == 10
 
 
 def test_large_messages_get_at_least_one() -> None:
@@ -133,7 +131,7 @@ def test_large_messages_get_at_least_one() -> None:
     peer = broker.peer()
     send(peer, [b"x" * 50_000])
     broker.loop.run()
-    assert peer.connection.credit() == 1
+    assert peer.link.credit() == 1
 
 
 def test_everything_of_a_turn_is_one_write() -> None:
@@ -158,7 +156,7 @@ def test_nothing_is_sent_to_a_connection_that_is_closing() -> None:
     peer.stop_listening()
     peer.send(wire.DISCONNECT)
     send(peer, [b"1"])
-    peer.connection.send_pubrels(1, 1)
+    peer.link.send_pubrels(1, 1)
     broker.port.when_committed(0, Durability.FLUSHED, lambda: None)
     broker.loop.run()
     assert peer.receive() == []

@@ -1,0 +1,62 @@
+# cython: language_level=3
+"""Of what types `lane.py` is where it is compiled, as `fast_lane`."""
+
+cimport cython
+
+cdef int PUBLISH, PUBACK, PUBREL, DOLLAR
+cdef long long ASK_BYTES
+
+
+cdef class Answers:
+    cdef public object port
+    cdef public object durability
+    cdef public list waiting
+    cdef public bint asked
+    cpdef add(self, position, Lane lane, bytes data)
+    @cython.locals(
+        waiting=list, leaving=list, count=Py_ssize_t, high=Py_ssize_t, middle=Py_ssize_t,
+        slow=bint, lane=Lane,
+    )
+    cpdef release(self)
+
+
+cdef class Yard:
+    cdef public object port
+    cdef public object batch
+    cdef long long[::1] rows
+    cdef public object counters
+    cdef public Py_ssize_t packet_bytes_max
+    cdef public long long delivery_bytes_max
+    cdef public list answers
+    cdef public long long ask_at
+
+
+cdef class Lane:
+    cdef public Yard yard
+    cdef public object connection
+    cdef public object port
+    cdef public object mapping
+    cdef public object session
+    cdef public bint asks_always
+    cdef public bint leaving
+    cdef public long long waiting
+    cdef public long long slow_waiting
+    cdef public object slowest
+    cdef public long long turn_bytes
+    cdef public long long message_bytes
+    cdef public bint starved
+    @cython.locals(first=int, length=Py_ssize_t, packet_id=int)
+    cpdef bint take(self, bytearray buffer, Py_ssize_t start, Py_ssize_t end) except -1
+    @cython.locals(
+        at=Py_ssize_t, flags=int, topic=Py_ssize_t, topic_end=Py_ssize_t, body=Py_ssize_t,
+        packet_id=int, yard=Yard, data=bytes,
+    )
+    cdef bint take_publish(
+        self, bytearray buffer, Py_ssize_t start, Py_ssize_t end, int first, Py_ssize_t length
+    ) except -1
+    cdef look_at_disk(self, long long position)
+    @cython.locals(answers=Answers)
+    cpdef answer_when(self, position, bytes data, durability)
+    cdef answered(self, bytes data, bint slow)
+    @cython.locals(room=cython.longlong)
+    cpdef credit(self)

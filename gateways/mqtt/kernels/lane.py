@@ -1,0 +1,326 @@
+# cython: boundscheck=False, annotation_typing=False, initializedcheck=False
+"""The short way of a read that holds one packet, and of what it is answered with.
+
+Most clients send one PUBLISH, and wait; most subscribers acknowledge one message, and wait. What
+such a read costs is not its message but the steps around it, so this file has those steps and no
+others. It is one source in two forms: plain Python, and a C extension (`fast_lane`), for which
+`fast_lane.pxd` says of what types all this is.
+
+A `Lane` belongs to one connection, and is the `SessionLink` of its session. `take` handles a read
+that is exactly one of
+
+* a PUBLISH of QoS 0 or 1 to a topic name that this client has published to before, or
+* a PUBACK,
+
+and leaves all others, untouched, to `client.py`, which handles any read, these as well. So what is
+not looked at here costs time, never a message.
+
+Rules:
+
+* The lane is open from CONNACK to the end of the connection.
+* What the engine refuses was not stored: the long way asks again, and acts on the answer.
+* An answer leaves when its position is committed, in the order of the reads [MQTT-4.6.0-2]. The
+  answers of all connections of a listener wait together, in a queue for each class of commit. The
+  engine knows of the first of each queue only: it calls once for all that one flush covers.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from broker.port import APPENDED, FLUSHED, Durability, Refused
+from gateways.mqtt.kernels import encode_ids, encode_publishes
+
+if TYPE_CHECKING:
+    from array import array
+
+    from broker.port import BrokerPort, Position, RecordRun, Session
+    from core_log.kernels.batch import Batch
+    from gateways.mqtt.client import MqttConnection
+    from gateways.mqtt.limits import Limits
+    from gateways.mqtt.mapping import TopicMapping
+    from gateways.mqtt.shared import Counters
+
+ASK_BYTES: Final = 64 * 1024
+"""How much the log grows until it is asked again whether the disk keeps up: a 512th of what makes
+the engine say that it does not."""
+PUBLISH: Final = 0x30
+PUBACK: Final = 0x40
+PUBREL: Final = 0x62
+DOLLAR: Final = 0x24
+
+
+class Answers:
+    """What the connections of a listener answer once the log is committed that far.
+
+    Args:
+        durability: the class of commit that these answers wait for.
+    """
+
+    def __init__(self, port: BrokerPort, durability: Durability) -> None:
+        self.port = port
+        self.durability = durability
+        self.waiting: list[tuple[Any, Lane, bytes]] = []
+        """(position, whose, what), in order of positions."""
+        self.asked = False
+        """The engine calls back when the first may leave."""
+
+    def add(self, position: Position, lane: Lane, data: bytes) -> None:
+        """Let the lane write `data` when the position is committed and all that was added before
+        has left."""
+        waiting = self.waiting
+        if waiting and position < waiting[-1][0]:
+            position = waiting[-1][0]
+        waiting.append((position, lane, data))
+        if not self.asked:
+            self.asked = True
+            self.port.when_committed(position, self.durability, self.release)
+
+    def release(self) -> None:
+        """The first of those that wait may leave; and with it all whose positions are committed,
+        which nearly always is all of them."""
+        waiting = self.waiting
+        committed = self.port.committed
+        count = len(waiting)
+        if not committed(waiting[count - 1][0], self.durability):
+            high = count - 1
+            count = 1
+            while count < high:  # the first `count` may leave, the one at `high` may not
+                middle = (count + high) // 2
+                if committed(waiting[middle][0], self.durability):
+                    count = middle + 1
+                else:
+                    high = middle
+        self.asked = False
+        leaving = waiting[:count]
+        del waiting[:count]
+        slow = self.durability is not APPENDED
+        for _, lane, data in leaving:
+            lane.answered(data, slow)
+        if waiting and not self.asked:
+            self.asked = True
+            self.port.when_committed(waiting[0][0], self.durability, self.release)
+
+
+class Yard:
+    """What the lanes of one listener share.
+
+    Args:
+        port: the engine itself, for what does not depend on who the client is.
+        batch: one row of it is filled for each PUBLISH.
+    """
+
+    def __init__(self, port: BrokerPort, batch: Batch, counters: Counters, limits: Limits) -> None:
+        self.port = port
+        self.batch = batch
+        self.rows: array[int] = batch.rows
+        self.counters = counters
+        self.packet_bytes_max = limits.packet_bytes_max
+        self.delivery_bytes_max = limits.delivery_bytes_max
+        self.answers = [Answers(port, durability) for durability in Durability]
+        self.ask_at = 0
+        """Who publishes something that ends behind this position asks whether the disk keeps up.
+        (Who publishes what replicas must have asks always.)"""
+
+
+class Lane:
+    """One connection's part of it."""
+
+    def __init__(self, yard: Yard, connection: MqttConnection, mapping: TopicMapping) -> None:
+        self.yard = yard
+        self.connection: MqttConnection | None = connection
+        self.port: BrokerPort = yard.port
+        self.mapping = mapping
+        self.session: Session | None = None
+        """From CONNACK to the end of the connection: while the lane is open."""
+        self.asks_always = False
+        """The client's own port counts what it publishes, and has to be asked after each read."""
+        self.leaving = False
+        """The connection ends when nothing waits any more."""
+        self.waiting = 0
+        """Answers that wait for a commit."""
+        self.slow_waiting = 0
+        """Those of them that wait for the disk or for replicas."""
+        self.slowest = APPENDED
+        """What the last of those waits for."""
+        self.turn_bytes = 0
+        """Deliveries of this turn of the loop."""
+        self.message_bytes = 256
+        """Size of a delivery lately, for `credit`."""
+        self.starved = False
+        """`credit` was 0 though the transport is not full."""
+
+    def log_in(self, port: BrokerPort, mapping: TopicMapping) -> None:
+        """From now on the client's own."""
+        self.port = port
+        self.mapping = mapping
+        self.asks_always = port is not self.yard.port
+
+    # --- reads ------------------------------------------------------------------------------
+
+    def take(self, buffer: bytearray, start: int, end: int) -> bool:
+        """Handle `buffer[start:end]`, if it is one packet that belongs here, and say so."""
+        session = self.session
+        if session is None or end - start < 4:
+            return False
+        first = buffer[start]
+        length = buffer[start + 1]
+        if first != PUBACK:
+            return self.take_publish(buffer, start, end, first, length)
+        packet_id = buffer[start + 2] << 8 | buffer[start + 3]
+        if end - start != 4 or length != 2 or packet_id == 0:
+            return False
+        session.acknowledged(packet_id, 1)
+        return True
+
+    def take_publish(
+        self, buffer: bytearray, start: int, end: int, first: int, length: int
+    ) -> bool:
+        """The same for a PUBLISH, whose first two bytes are `first` and `length`."""
+        at = start + 2
+        if length & 0x80:
+            if buffer[at] & 0x80:
+                return False
+            length = length & 0x7F | buffer[at] << 7
+            at += 1
+        flags = first & 0x07
+        # Exactly one PUBLISH. QoS 2, or DUP with QoS 0, is for those who know what to do with it.
+        if first & 0xF4 != PUBLISH or first & 0x0A == 0x08 or length < 3 or at + length != end:
+            return False
+        yard = self.yard
+        topic = at + 2
+        body = topic + (buffer[at] << 8 | buffer[at + 1])
+        topic_end = body
+        packet_id = 0
+        if flags & 0x02:
+            body += 2
+            if body > end:
+                return False
+            packet_id = buffer[body - 2] << 8 | buffer[body - 1]
+            if packet_id == 0:
+                return False
+        if body > end or topic == topic_end or end - start > yard.packet_bytes_max:
+            return False
+        if buffer[topic] == DOLLAR:
+            return False
+        template = self.mapping.templates[flags].get(bytes(buffer[topic:topic_end]))
+        if template is None or not template.valid:
+            return False
+        rows = yard.rows
+        rows[0] = topic
+        rows[1] = topic_end - topic
+        rows[2] = body
+        rows[3] = end - body
+        rows[4] = 0
+        rows[5] = 0
+        rows[6] = packet_id
+        rows[7] = flags
+        batch = yard.batch
+        batch.buffer = buffer
+        batch.count = 1
+        try:
+            stored = self.port.publish(template, batch, 0, 1)
+        except Refused:
+            return False
+        yard.counters.publishes_received += 1
+        if packet_id:
+            data = bytes((PUBACK, 2, packet_id >> 8, packet_id & 0xFF))
+            self.answer_when(stored, data, template.durability)
+        if stored >= yard.ask_at or self.asks_always or template.durability > FLUSHED:
+            self.look_at_disk(stored)
+        return True
+
+    def look_at_disk(self, position: Position) -> None:
+        """Something was published, and ends at `position`: read no further if too much waits."""
+        assert self.connection is not None
+        if self.connection.keeps_up():
+            self.yard.ask_at = position + ASK_BYTES
+        else:
+            self.yard.ask_at = 0
+
+    # --- answers ----------------------------------------------------------------------------
+
+    def answer_when(self, position: Position, data: bytes, durability: Durability) -> None:
+        """Write `data` once the position is committed, and not before earlier answers."""
+        self.waiting += 1
+        if durability is not APPENDED or self.slow_waiting:
+            if durability < self.slowest:
+                durability = self.slowest
+            self.slowest = durability
+            self.slow_waiting += 1
+        answers = self.yard.answers[durability]
+        answers.add(position, self, data)
+
+    def answered(self, data: bytes, slow: bool) -> None:
+        """An answer leaves: its position is committed."""
+        self.waiting -= 1
+        if slow:
+            self.slow_waiting -= 1
+            if not self.slow_waiting:
+                self.slowest = APPENDED
+        connection = self.connection
+        if connection is None:
+            return  # it ended meanwhile
+        if self.session is not None and not connection.paused:
+            connection.write(data)
+        else:
+            connection.write_answer(data)
+        if self.leaving:
+            connection.leave_if_done()
+
+    # --- SessionLink ------------------------------------------------------------------------
+
+    def credit(self) -> int:
+        """How many more PUBLISH packets may be sent in this turn of the loop."""
+        connection = self.connection
+        if self.session is None or connection is None or connection.paused or connection.closing:
+            return 0
+        room = self.yard.delivery_bytes_max - self.turn_bytes
+        if room <= 0:
+            self.starved = True
+            return 0
+        return room // self.message_bytes + 1
+
+    def send_publishes(
+        self, run: RecordRun, *, qos: int, first_packet_id: int, duplicate: bool, retain: bool
+    ) -> None:
+        """Send a run of the log as PUBLISH packets, in one piece."""
+        mapping, connection = self.mapping, self.connection
+        if connection is None:
+            return
+        topic: bytes | None = run.meta.cache.get(mapping.field_key)
+        if topic is None:
+            topic = mapping.topic_field(run.meta)
+        first_byte = PUBLISH | duplicate << 3 | qos << 1 | retain
+        if qos:
+            data = encode_publishes(
+                run.memory, run.start, run.end, topic, first_byte, first_packet_id
+            )
+        else:
+            key = mapping.encoded_keys[retain]
+            shared = run.encoded.get(key)
+            if shared is None:
+                shared = encode_publishes(run.memory, run.start, run.end, topic, first_byte, 0)
+                run.encoded[key] = shared
+            data = shared
+        count = run.count
+        size = len(data)
+        self.turn_bytes += size
+        self.message_bytes = size if count == 1 else size // count
+        self.yard.counters.publishes_sent += count
+        connection.write(data)
+
+    def send_pubrels(self, first_packet_id: int, count: int) -> None:
+        """PUBREL for consecutive packet ids."""
+        if self.connection is not None:
+            self.connection.write(encode_ids(PUBREL, first_packet_id, count))
+
+    def taken_over(self) -> None:
+        """See `SessionLink`."""
+        if self.connection is not None:
+            self.connection.taken_over()
+
+    def expelled(self, why: str) -> None:
+        """See `SessionLink`."""
+        if self.connection is not None:
+            self.connection.expelled(why)
