@@ -398,7 +398,7 @@ class Core:
         """The group as a JSON value for the snapshot."""
         row: dict[str, object] = {"q": group.queue.number, **group.cursor.snapshot()}
         if group.rules is not None and group.rules.redeliveries is not None:
-            row["times"] = list(group.rules.redeliveries.stretches())
+            row["times"] = list(group.rules.redeliveries.stretches(group.cursor.floor))
         return row
 
     def load_counts(self, number: int, stretches: Iterable[list[int]]) -> None:
@@ -406,7 +406,7 @@ class Core:
         group = self.groups.get(number)
         if group is not None and group.rules is not None and group.rules.redeliveries is not None:
             for first, count, times in stretches:
-                group.rules.redeliveries.load(first, count, times)
+                group.rules.redeliveries.load(first, count, times, group.cursor.floor)
 
 
 def _trim_memory(group: Group) -> None:

@@ -43,11 +43,17 @@ class Redeliveries:
         self._times[start : start + count] = window.translate(_ONE_MORE)
         self._changed.append((first, count))
 
-    def load(self, first: int, count: int, times: int) -> None:
-        """Take a stretch as the log or the snapshot has it."""
-        self._reach(first, count, 0)
-        start = first - self._base
-        self._times[start : start + count] = bytes((times,)) * count
+    def load(self, first: int, count: int, times: int, floor: int) -> None:
+        """Take a stretch as the log or the snapshot has it.
+
+        Args:
+            floor: all below is settled: its counts are forgotten.
+        """
+        end, first = first + count, max(first, floor)
+        if first < end:
+            self._reach(first, end - first, floor)
+            start = first - self._base
+            self._times[start : start + end - first] = bytes((times,)) * (end - first)
 
     def alike(self, first: int, count: int) -> tuple[int, int]:
         """How many messages from `first` on were given back equally often, and how often."""
@@ -62,9 +68,9 @@ class Redeliveries:
             length = count  # behind the last that was given back there is none
         return length, window[0]
 
-    def stretches(self) -> Iterator[Stretch]:
-        """Everything that was given back at least once."""
-        return self._counted(0, len(self._times))
+    def stretches(self, floor: int) -> Iterator[Stretch]:
+        """Everything from `floor` on that was given back at least once."""
+        return self._counted(max(0, floor - self._base), len(self._times))
 
     def take_changes(self) -> list[Stretch]:
         """What has changed since the last call, for a record of acks."""

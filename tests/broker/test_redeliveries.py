@@ -165,7 +165,8 @@ def test_counts_are_those_of_a_table(steps: list[tuple[int, int, bool]]) -> None
         for offset in range(first, first + count):
             table[offset] = table.get(offset, 0) + 1
         for stretch in counts.take_changes():
-            copy.load(*stretch)
+            copy.load(*stretch, floor)
+        assert list(copy.stretches(floor)) == list(counts.stretches(floor))
         for offset in range(floor, floor + 60):
             wanted = table.get(offset, 0)
             assert counts.alike(offset, 1) == (1, wanted)

@@ -3,6 +3,7 @@
 --states N          how many states to check at least (default 20,000; a night: 1,000,000)
 --seed N            the first seed; without it one is drawn, and printed
 --state N           only this state of the seed: how a failure is repeated
+--with SUBJECT      only engines whose clients do this, among other things (as the report names it)
 --processes N       default: as many as there are processors
 """
 
@@ -17,6 +18,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from itertools import count
 
 from tests.crash.bit_flips import flip_many
+from tests.crash.engine_workload import PARTS
 from tests.crash.explore import explore
 from tests.crash.tally import Tally
 
@@ -28,13 +30,13 @@ def main() -> int:
     options = parse_options()
     seed = options.seed if options.seed is not None else random.randrange(1_000_000)
     if options.state is not None:
-        tally = explore(seed, options.state)
+        tally = explore(seed, options.state, options.subject)
         print(*(tally.failures or ["the state is sound"]), sep="\n")
         return bool(tally.failures)
     began = time.monotonic()
     if options.bit_flips:
         return flip_bits(options, seed)
-    tally, seeds_count = run(seed, options.states, options.processes)
+    tally, seeds_count = run(seed, options.states, options.processes, options.subject)
     report(tally, seed, seeds_count, time.monotonic() - began)
     return bool(tally.failures)
 
@@ -46,16 +48,20 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--states", type=int, default=20_000)
     parser.add_argument("--seed", type=int)
     parser.add_argument("--state", type=int)
+    parser.add_argument("--with", dest="subject", default="", metavar="SUBJECT")
     parser.add_argument("--bit-flips", type=int, default=0)
     parser.add_argument("--size", type=int, default=64)
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     options = parser.parse_args()
     if options.state is not None and options.seed is None:
         parser.error("--state is a state of a seed: give --seed, too")
+    subjects = [part.name for part in PARTS]
+    if not any(options.subject in name for name in subjects):
+        parser.error(f"there is no subject {options.subject!r}: use one of {', '.join(subjects)}")
     return options
 
 
-def run(seed: int, states: int, processes: int) -> tuple[Tally, int]:
+def run(seed: int, states: int, processes: int, subject: str = "") -> tuple[Tally, int]:
     """Seeds from `seed` on, until there are so many states or a failure. Returns what was found,
     and how many seeds that were."""
     total = Tally()
@@ -67,7 +73,7 @@ def run(seed: int, states: int, processes: int) -> tuple[Tally, int]:
             while len(running) < 2 * processes and total.states.total() < states:
                 if total.failures:
                     break
-                running.add(pool.submit(explore, next(seeds)))
+                running.add(pool.submit(explore, next(seeds), None, subject))
             if not running:
                 break
             finished, running = wait(running, return_when=FIRST_COMPLETED)
@@ -101,6 +107,9 @@ def report(tally: Tally, seed: int, seeds_count: int, seconds: float) -> None:
     print("\nstates by kind:")
     for kind, number in sorted(tally.states.items()):
         print(f"  {number:>9,}  {kind}")
+    print("\nstates of the engine by what they contained:")
+    for feature, number in sorted(tally.contained.items()):
+        print(f"  {number:>9,}  {feature}")
     print("\nwhat became of damaged bytes:")
     for outcome, number in sorted(tally.outcomes.items()):
         print(f"  {number:>9,}  {outcome}")

@@ -38,8 +38,9 @@ from core_log.settings import StoreSettings
 from core_log.store import Store
 from tests.crash.checks import demand
 from tests.crash.disk import LOG_PART, Disk
-from tests.crash.engine import OWNER, EngineActor, World
+from tests.crash.engine import EngineActor, World
 from tests.crash.losses import EVERYTHING, damage
+from tests.crash.parts.basics import Basics
 from tests.harness.stores import DIRECTORY
 
 BODY_SIZE: Final = 4096
@@ -85,33 +86,33 @@ class Sound:
         database = StateDb(path)
         database.discard()
         path.write_bytes(state_db)
-        return EngineActor(disk, database, World(), self.settings)
+        return EngineActor(disk, database, World(settings=self.settings))
 
 
 def make_sound(size: int, directory: Path) -> Sound:
     """A store of about `size` bytes."""
     settings = StoreSettings(segment_bytes=max(size // 4, 1 << 16), index_packed_bytes_max=4096)
     database = StateDb(directory / "state.db")
-    actor = EngineActor(Disk(), database, World(), settings)
-    actor.declare("large")
+    clients = Basics()
+    actor = EngineActor(Disk(), database, World(parts=[clients], settings=settings))
+    clients.declare(actor, "large")
     for number in range(SMALL_QUEUES):
         name = f"small{number}"
-        actor.engine.declare_queue(
-            name, durable=True, exclusive=False, auto_delete=False, arguments={}, owner=OWNER
-        )
-        actor.engine.bind_queue(name, "amq.topic", f"a.t{number}", {}, owner=OWNER)
-    actor.subscribe()
+        actor.declare(name)
+        actor.bind(name, "amq.topic", f"a.t{number}")
+    clients.subscribe(actor)
     random = Random(size)
     count = size // BODY_SIZE // RUN_COUNT
     for run in range(count):
-        actor.publish([random.randbytes(BODY_SIZE) for _ in range(RUN_COUNT)], f"t{run % 40}")
-        actor.publish_retained(b"%d" % run, f"x{run % 7}")
+        bodies = [random.randbytes(BODY_SIZE) for _ in range(RUN_COUNT)]
+        clients.stream.publish(actor, f"t{run % 40}", bodies)
+        clients.retain(actor, b"%d" % run, f"x{run % 7}")
         actor.iterate()
         if run % 8 == 7:
             actor.flush(1.0)
         if run == count * 9 // 10:
-            actor.consume("large", 100, 50)
-            actor.receive(50, 20)
+            clients.queues["large"][0].take(actor, "large", 100, 50)
+            clients.receive(actor, 50, 20)
             actor.save()
     actor.flush(1.0)
     state_db = _bytes_of(directory / "state.db")

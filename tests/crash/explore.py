@@ -19,7 +19,7 @@ from core_log.errors import StoreError
 from tests.crash.actor import Actor, Workload, draw_settings
 from tests.crash.checks import ENDINGS, check, check_damaged
 from tests.crash.disk import NEED_ROOM, NEVER, REMOVE, SYNCS, Disk, Fault
-from tests.crash.explore_engine import FIRST_NUMBER, EngineExplorer
+from tests.crash.explore_engine import FIRST_NUMBER, WORKLOADS_COUNT, EngineExplorer
 from tests.crash.losses import (
     DAMAGES,
     EVERYTHING,
@@ -186,11 +186,16 @@ class Explorer:
         return disk.kill() if kind == "kill" else disk.crash(POWER_CUTS[kind](disk, random))
 
 
-def explore(seed: int, only: int | None = None) -> Tally:
-    """All states of one seed, or one of them."""
+def explore(seed: int, only: int | None = None, subject: str = "") -> Tally:
+    """All states of one seed, or one of them.
+
+    Args:
+        subject: only engines that have to do with it.
+    """
     tally = Tally()
-    if only is None or only < FIRST_NUMBER:
+    if not subject and (only is None or only < FIRST_NUMBER):
         tally.add(Explorer(seed, only=only).run())
-    if only is None or only >= FIRST_NUMBER:
-        tally.add(EngineExplorer(seed, only=only).run())
+    for workload in range(WORKLOADS_COUNT):
+        if only is None or only // FIRST_NUMBER == workload + 1:
+            tally.add(EngineExplorer(seed, workload, subject=subject, only=only).run())
     return tally

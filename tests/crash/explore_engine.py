@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from copy import deepcopy
 from random import Random
 from typing import Final
 
 from core_log.errors import StoreError
 from tests.crash.disk import Disk
-from tests.crash.engine import EngineActor, EngineWorkload, MemoryStateDb, check_engine
+from tests.crash.engine import EngineActor, MemoryStateDb
+from tests.crash.engine_workload import DOWN_SECONDS, EngineWorkload, check_engine
 from tests.crash.losses import POWER_CUTS
 from tests.crash.tally import Tally, repeatable
 
 FIRST_NUMBER: Final = 100_000
-"""The number of the first of these states: those of the store come before."""
+"""The number of the first of these states: those of the store come before. The states of the
+second workload begin at twice that, and so on."""
+WORKLOADS_COUNT: Final = 3
+"""So many workloads of a seed, each with clients of its own."""
 STEPS_COUNT: Final = 60
 STATE_CHANCE: Final = 0.4
 """At how many changes a state is built."""
@@ -26,24 +31,34 @@ class EngineExplorer:
     """Goes through the states of one seed.
 
     Args:
+        workload: which of the seed's workloads, from 0 on.
+        subject: what they have to be about; empty for whatever is drawn.
         only: the number of the one state to check; None for all.
     """
 
-    def __init__(self, seed: int, *, only: int | None = None) -> None:
+    def __init__(
+        self, seed: int, workload: int = 0, *, subject: str = "", only: int | None = None
+    ) -> None:
         self.seed = seed
         self.tally = Tally()
         self._only = only
-        self._number = FIRST_NUMBER
+        self._subject = subject
+        self._first = self._number = FIRST_NUMBER * (workload + 1)
         self._disk = Disk()
-        self._workload = EngineWorkload(Random(f"engine {seed}"), self._disk)
+        random = Random(f"engine {seed} {workload}")
+        self._workload = EngineWorkload(random, self._disk, subject)
 
     def run(self) -> Tally:
         """All states."""
         self._disk.on_change = self._each_change
         told = ["the workload itself"]
-        with repeatable(self.tally, self.seed, FIRST_NUMBER, told, alone=self._only is not None):
+        with self._repeatable(self._first, told):
             self._workload.run(STEPS_COUNT)
         return self.tally
+
+    def _repeatable(self, number: int, told: list[str]) -> AbstractContextManager[None]:
+        alone = self._only is not None
+        return repeatable(self.tally, self.seed, number, told, alone=alone, subject=self._subject)
 
     def _each_change(self) -> None:
         """A state at some changes, of a kind that its number draws."""
@@ -54,12 +69,14 @@ class EngineExplorer:
             return
         kind = random.choice(["kill", *POWER_CUTS])
         told = [f"engine: {kind}"]
-        with repeatable(self.tally, self.seed, number, told, alone=self._only is not None):
+        with self._repeatable(number, told):
             self._check(kind, random, told)
         self.tally.states[told[0]] += 1
+        self.tally.contained.update(self._workload.features())
 
     def _check(self, kind: str, random: Random, told: list[str]) -> None:
         world = deepcopy(self._workload.world)
+        world.now = self._workload.now + random.choice(DOWN_SECONDS)
         disk = left_by(self._workload.disk, kind, random)
         versions = self._workload.database.versions
         versions = versions[: random.randint(0, len(versions))]
@@ -71,9 +88,13 @@ class EngineExplorer:
                 EngineActor(disk, MemoryStateDb(versions), deepcopy(world))
             except StoreError:
                 pass  # that is how it ends
+            if kind != "kill":
+                world.written = world.flushed
             kind = random.choice(["kill", *POWER_CUTS])
             told.append(f"again at change {disk.off_at} of the start: {kind}")
             disk = left_by(disk, kind, random)
+        if kind != "kill":
+            world.written = world.flushed
         self.tally.recoveries += 2
         self.tally.note(disk)
         check_engine(disk, MemoryStateDb(versions), world)

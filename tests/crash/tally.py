@@ -18,6 +18,7 @@ class Tally:
 
     Attributes:
         states: checked states by kind.
+        contained: checked states by what of the engine's subjects they contained.
         outcomes: what became of damaged bytes.
         recoveries: of all states, and those before power was cut again.
         deeper: how often power was cut again.
@@ -27,6 +28,7 @@ class Tally:
     """
 
     states: Counter[str] = field(default_factory=Counter)
+    contained: Counter[str] = field(default_factory=Counter)
     outcomes: Counter[str] = field(default_factory=Counter)
     recoveries: int = 0
     deeper: int = 0
@@ -37,6 +39,7 @@ class Tally:
     def add(self, other: Tally) -> None:
         """Take in what another found."""
         self.states += other.states
+        self.contained += other.contained
         self.outcomes += other.outcomes
         self.recoveries += other.recoveries
         self.deeper += other.deeper
@@ -55,20 +58,22 @@ class Tally:
 
 @contextmanager
 def repeatable(
-    tally: Tally, seed: int, number: int, told: list[str], *, alone: bool
+    tally: Tally, seed: int, number: int, told: list[str], *, alone: bool, subject: str = ""
 ) -> Iterator[None]:
     """Whatever a check raises is a failure, with the command that repeats it.
 
     Args:
         told: what is known of the state; may grow meanwhile.
         alone: the state is repeated: say where the error came from.
+        subject: what the seed's workloads had to be about.
     """
     try:
         yield
     except Exception as error:  # noqa: BLE001  (whatever it is, it is a finding)
         lines = traceback.format_exception(error)
+        about = f"--with '{subject}' " if subject else ""
         text = "".join(lines) if alone else f"{type(error).__name__}: {error}"
         tally.failures.append(
             f"seed {seed}, state {number} ({', '.join(told)}): {text}\n"
-            f'    make crash CRASH="--seed {seed} --state {number}"'
+            f'    make crash CRASH="{about}--seed {seed} --state {number}"'
         )

@@ -1,0 +1,224 @@
+"""What a seed lets the clients of an engine do, and what is demanded after a crash.
+
+A seed draws some of the parts (`parts/`), and how much of each topic stays: so a workload is small,
+and still meets most pairs of subjects in some seed. `check_engine` opens a state of the disk twice,
+once with a `state.db` that may be old or missing and once without, and demands:
+
+    (a) what was answered is there: messages in order, in every place that was promised them, unless
+        they were settled there
+    (b) nothing else is delivered, and nothing twice
+    (c) queues, bindings, subscriptions, retained messages, users, what a query finds
+    (d) the state is the same with and without state.db
+    (e) the engine goes on: what is published now comes to all of them
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from random import Random
+from typing import Final
+
+from core_log.recovery import living_epochs
+from tests.crash.checks import demand
+from tests.crash.disk import Disk
+from tests.crash.engine import LAZY_SECONDS, SETTINGS, EngineActor, MemoryStateDb, World
+from tests.crash.losses import POWER_CUTS
+from tests.crash.parts.admin import Admin
+from tests.crash.parts.basics import Basics
+from tests.crash.parts.delays import Delays
+from tests.crash.parts.halves import Halves
+from tests.crash.parts.keys import Keys
+from tests.crash.parts.letters import Letters
+from tests.crash.parts.page_cache import PageCache
+from tests.crash.parts.part import Part
+from tests.crash.parts.priorities import Priorities
+from tests.crash.parts.transactions import Transactions
+from tests.crash.parts.wide import Wide
+
+PARTS: Final[dict[type[Part], float]] = {
+    Basics: 0.5,
+    Keys: 0.2,
+    PageCache: 0.2,
+    Delays: 0.25,
+    Halves: 0.2,
+    Transactions: 0.2,
+    Letters: 0.35,
+    Priorities: 0.15,
+    Admin: 0.15,
+    Wide: 0.01,
+}
+"""Every part, and how likely it is that a seed has it."""
+RETENTIONS: Final = (0, 1500, 1500, 4000)
+"""Bytes that each topic keeps; 0: all."""
+SEGMENTS: Final = (4096, 4096, 16 * 1024)
+"""The last of them holds a record that names 256 queues."""
+STEPS: Final = {
+    "iterate": 4,
+    "flush": 5,
+    "wait": 3,
+    "save": 2,
+    "tidy": 2,
+    "drain": 1,
+    "kill": 1,
+    "crash": 1,
+}
+"""Steps that belong to no part, and how often each is drawn."""
+DOWN_SECONDS: Final = (0.0, 0.0, 0.5, 3.0)
+"""How long it takes until the next engine starts."""
+RETENTION: Final = "retention: segments were gone"
+
+
+def draw_world(random: Random, subject: str) -> World:
+    """Some parts, at least one, and a retention. `subject`: a part of this name is among them."""
+    parts = [
+        part.drawn(random)
+        for part, likely in PARTS.items()
+        if random.random() < likely or (subject and subject in part.name)
+    ]
+    wide = any(isinstance(part, Wide) for part in parts)
+    return World(
+        parts=parts or [Basics()],
+        settings=replace(SETTINGS, segment_bytes=SEGMENTS[-1] if wide else random.choice(SEGMENTS)),
+        retention_bytes=random.choice(RETENTIONS),
+    )
+
+
+class EngineWorkload:
+    """Steps drawn from a seed, carried out on a disk.
+
+    Args:
+        subject: what it has to be about, among others.
+
+    Attributes:
+        deleted: whether segments of the log have gone.
+    """
+
+    def __init__(self, random: Random, disk: Disk, subject: str = "") -> None:
+        self._random = random
+        self.disk = disk
+        self.database = MemoryStateDb()
+        self.world = draw_world(random, subject)
+        self.deleted = False
+        self._actor: EngineActor | None = None
+
+    @property
+    def now(self) -> float:
+        """The loop's clock."""
+        return self.world.now if self._actor is None else self._actor.loop.now
+
+    def features(self) -> Iterator[str]:
+        """What a state contains now, for the report."""
+        for part in self.world.parts:
+            yield from part.features()
+        if self.deleted:
+            yield RETENTION
+
+    def run(self, steps_count: int) -> None:
+        """Carry out so many steps."""
+        self._actor = EngineActor(self.disk, self.database, self.world)
+        steps: dict[tuple[Part | None, str], int] = {
+            (None, step): weight for step, weight in STEPS.items()
+        }
+        for part in self.world.parts:
+            steps |= {(part, step): weight for step, weight in part.steps.items()}
+        for part, step in self._random.choices(list(steps), list(steps.values()), k=steps_count):
+            if part is None:
+                self._do(self._actor, step)
+            else:
+                part.begun = True
+                part.do(step, self._actor, self._random)
+
+    def _do(self, actor: EngineActor, step: str) -> None:
+        if step in ("kill", "crash"):
+            self._end_life(actor, step)
+        elif step == "wait":
+            actor.flush(self._random.choice((0.05, LAZY_SECONDS)))
+        elif step == "drain":
+            for part in self.world.parts:
+                part.drain(actor)
+        elif step == "tidy":
+            actor.tidy()
+            self.deleted = self.deleted or actor.store.log.start > 0
+        else:
+            {"iterate": actor.iterate, "flush": actor.flush, "save": actor.save}[step]()
+
+    def _end_life(self, actor: EngineActor, step: str) -> None:
+        """The process or the machine dies; the next one goes on with what it finds."""
+        if step == "kill":
+            found = self.disk.kill()
+        else:
+            name = self._random.choice(list(POWER_CUTS))
+            found = self.disk.crash(POWER_CUTS[name](self.disk, self._random))
+            self.world.written = self.world.flushed
+        found.on_change = self.disk.on_change
+        self.disk = found
+        self.world.now = actor.loop.now + self._random.choice(DOWN_SECONDS)
+        self._actor = None
+        for part in self.world.parts:
+            part.life_ended()
+        started = EngineActor(found, self.database, self.world)
+        take_as_found(self.world, started)
+        self._actor = started
+
+
+def take_as_found(world: World, actor: EngineActor) -> None:
+    """An engine has started: only what is there is there, and all of it is promised from now on."""
+    world.flushed = world.written = actor.store.log.flushed
+    world.epochs = list(actor.store.epochs)
+    for part in world.parts:
+        part.forget_lost(actor, actor.store.recovery.end)
+
+
+def check_engine(disk: Disk, database: MemoryStateDb, world: World) -> None:
+    """(a) to (e) on one state, which is used up.
+
+    Args:
+        world: its `now` is when the engine starts, its `flushed` and `written` are what is
+            promised.
+
+    Raises:
+        Violation, and whatever an engine that can not start raises.
+    """
+    for part in world.parts:
+        part.life_ended()
+    flushed, written = world.flushed, world.written  # before the engine that is checked goes on
+    without = EngineActor(disk.kill(), MemoryStateDb(), world)
+    actor = EngineActor(disk, database, world)
+    _check_epochs(actor, world, flushed)
+    _check_same_state(actor, without)
+    for part in world.parts:
+        part.check(actor, flushed, written)
+
+
+def _check_epochs(actor: EngineActor, world: World, flushed: int) -> None:
+    """Every epoch that began in what was flushed and has not left the log is known, and no number
+    is given twice."""
+    found = actor.store.epochs
+    known = [(epoch, start) for epoch, start in world.epochs if start < flushed]
+    sure = living_epochs(known, actor.store.log.start)
+    demand(found[: len(sure)] == sure, f"(c) the epochs are {found}, and were {sure}")
+    numbers = [epoch for epoch, _ in found]
+    demand(numbers == sorted(set(numbers)), f"(c) the epochs are {found}")
+
+
+def _check_same_state(actor: EngineActor, without: EngineActor) -> None:
+    """(d): the rows of state.db that the two would write are the same."""
+    keys = set(actor.engine.core.journal.dirty) | set(without.engine.core.journal.dirty)
+    if isinstance(actor.database, MemoryStateDb) and actor.database.versions:
+        keys |= set(actor.database.versions[-1][2])
+    for kind, key in sorted(keys):
+        if kind == "number":
+            continue
+        found, wanted = row_of(actor, kind, key), row_of(without, kind, key)
+        demand(found == wanted, f"(d) {kind} {key!r}: {found}, and from the log alone {wanted}")
+    demand(
+        actor.engine.core.next_number == without.engine.core.next_number,
+        "(d) a number would be given out again",
+    )
+
+
+def row_of(actor: EngineActor, kind: str, key: str) -> str:
+    """An entity as `state.db` would have it."""
+    return json.dumps(actor.engine.fold.row(kind, key), sort_keys=True)

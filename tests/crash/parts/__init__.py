@@ -1,0 +1,1 @@
+"""What the clients of a crash workload do, one subject a file: see `part.py`."""

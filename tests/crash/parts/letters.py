@@ -1,0 +1,140 @@
+"""A queue that gives messages up, and the queue of its dead letters: each message is in one of the
+two, never in both, never in none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from random import Random
+from typing import Any, ClassVar, Final
+
+from tests.crash.checks import demand
+from tests.crash.engine import EVERYTHING_CREDIT, EngineActor
+from tests.crash.parts.part import Message, Part, Reader, any_order, bodies_of, left_of, publish
+
+WORK: Final = "work"
+DEAD: Final = "dead"
+EXCHANGE: Final = "dlx"
+TTL_MS: Final = 700
+LENGTH_MAX: Final = 5
+ARGUMENTS: Final[dict[str, dict[str, Any]]] = {
+    "dead letters": {},
+    "expiry": {"x_message_ttl": TTL_MS},
+    "lengths": {"x_max_length": LENGTH_MAX},
+    "lengths, rejecting": {"x_max_length": LENGTH_MAX, "x_overflow": "reject-publish"},
+    "delivery limits": {"x_delivery_limit": 2},
+}
+"""What the queue may be declared with, beside its dead letter exchange."""
+
+
+class Letters(Part):
+    """Clients publish, reject, settle; time and length do the rest.
+
+    Attributes:
+        kind: which of `ARGUMENTS`.
+        declared: what the last answer waits for.
+        settled: of the two queues.
+        tried: given up by a consumer.
+        fresh: those of them that were given up to the engine that runs.
+        rejected: those that were surely stored: not in the first queue any more.
+    """
+
+    name: ClassVar = "dead letters"
+    steps: ClassVar = {"publish": 6, "reject": 3, "consume": 1, "bury": 1}
+
+    def __init__(self, kind: str = "dead letters") -> None:
+        super().__init__()
+        self.kind = kind
+        self.declared: int | None = None
+        self.letters: list[Message] = []
+        self.settled = Reader(0)
+        self.rejected: set[bytes] = set()
+        self.fresh: set[bytes] = set()
+        self.tried: set[bytes] = set()
+
+    @classmethod
+    def drawn(cls, random: Random) -> Part:
+        return cls(random.choice(list(ARGUMENTS)))
+
+    def features(self) -> Iterator[str]:
+        if self.begun:
+            yield self.name
+            yield self.kind
+
+    def do(self, step: str, actor: EngineActor, random: Random) -> None:
+        if self.declared is None:
+            self._declare(actor)
+        elif step == "publish":
+            template = actor.to_queue(WORK)
+            run = publish(actor, template, self.bodies(random.randint(1, 4)))
+            self.letters += run[: len(run) - template.overflowed]  # a full queue takes no more
+        elif step == "reject":
+            consumer, hold = actor.consume(WORK, random.randint(1, 4))
+            hold.cancel()
+            for offset, body, _ in consumer.got:
+                if random.random() < 0.6:
+                    self.fresh.add(body)
+                    self.tried.add(body)
+                    hold.reject(offset, 1)
+                else:
+                    hold.requeue(offset, 1)
+        else:
+            name = WORK if step == "consume" else DEAD
+            self.settled.take(actor, name, random.randint(1, 4), random.randint(0, 4))
+
+    def _declare(self, actor: EngineActor) -> None:
+        actor.engine.declare_exchange(
+            EXCHANGE, type="fanout", durable=True, auto_delete=False, internal=False, arguments={}
+        )
+        actor.declare(DEAD)
+        actor.bind(DEAD, EXCHANGE, "")
+        self.declared = actor.declare(WORK, x_dead_letter_exchange=EXCHANGE, **ARGUMENTS[self.kind])
+
+    def readers(self) -> Sequence[Reader]:
+        return [self.settled]
+
+    def lazily_stored(self) -> None:
+        super().lazily_stored()
+        self.rejected |= self.fresh
+
+    def life_ended(self) -> None:
+        super().life_ended()
+        self.fresh.clear()
+
+    def drain(self, actor: EngineActor) -> None:
+        if self.declared is not None:
+            self.settled.drain(actor, WORK)
+            self.settled.drain(actor, DEAD)
+
+    def forget_lost(self, actor: EngineActor, kept: int) -> None:
+        self.letters = left_of(self.letters, kept)
+        if self.declared is not None and self.declared > kept:
+            self.declared = None
+
+    def check(self, actor: EngineActor, flushed: int, written: int) -> None:
+        if self.declared is None or self.declared > flushed:
+            return
+        actor.flush()
+        consumer, _ = actor.consume(WORK, EVERYTHING_CREDIT)  # to give them back is to count them
+        work, dead = consumer.bodies, actor.peek(DEAD)
+        both = set(work) & set(dead)
+        demand(not both, f"(b) {sorted(both)[:3]} are dead, and in their queue")
+        where = "the queue and its dead letters"
+        there, promised = bodies_of(self.letters), bodies_of(self.letters, flushed)
+        self.settled.check(where, [*work, *dead], there, promised, key=any_order)
+        Reader(0).check(f"queue {WORK}", work, there, [])
+        again = self.rejected & set(work)
+        demand(not again, f"(b) {sorted(again)[:3]} were rejected, and are in their queue")
+        demand(
+            self.kind != "lengths" or len(work) <= LENGTH_MAX,
+            f"(c) {len(work)} messages are in a queue for {LENGTH_MAX}",
+        )
+        if self.kind == "expiry":
+            self._check_expired(actor, work, dead)
+
+    def _check_expired(self, actor: EngineActor, work: list[bytes], dead: list[bytes]) -> None:
+        now_ms = actor.loop.clock_ms()
+        stored = {letter.body: letter.at_ms for letter in self.letters}
+        late = [body for body in work if stored[body] + TTL_MS <= now_ms]
+        demand(not late, f"(b) {late[:3]} came after they had expired")
+        early = [body for body in dead if stored[body] + TTL_MS > now_ms and body not in self.tried]
+        demand(not early, f"(b) {early[:3]} expired before their time")
