@@ -111,6 +111,8 @@ class Core:
         self._flush_requested = store.log.flushed
         self.end_scheduled = False
         """The end of this loop iteration will write, let go and ask for a flush."""
+        self.gatherers: list[Callable[[], None]] = []
+        """See `write_gathered`."""
         self._lazy_scheduled = False
         self._acks_scheduled = False
         self._moved: set[Group] = set()
@@ -325,6 +327,12 @@ class Core:
         if group.number:
             self._recounted.add(group)
             self._group_moved(group)
+
+    def write_gathered(self) -> None:
+        """Write what gathers for a moment before it becomes a record: acks, committed offsets."""
+        self.write_acks()
+        for write in self.gatherers:
+            write()
 
     def write_acks(self) -> None:
         """One record for all that was delivered and settled since the last. Nobody waits for it;

@@ -25,7 +25,6 @@ from broker.errors import Refused, StorageFailed
 from broker.exchanges import Exchanges
 from broker.fold import Fold
 from broker.group_names import name_of
-from broker.group_port import GroupInfo
 from broker.groups import ConsumerGroups
 from broker.half_messages import HalfMessages
 from broker.header_routing import HeaderReader
@@ -40,6 +39,7 @@ from broker.port import (
     IN_SYNC,
     BrokerPort,
     Durability,
+    Placed,
     Position,
     Publishing,
     QueueConsumer,
@@ -51,10 +51,11 @@ from broker.port import (
     TopicInfo,
     Words,
 )
-from broker.queries import Queries
+from broker.queries import Queries, places_of
 from broker.reading import Readers
 from broker.retained import Retained
 from broker.retention import Retention
+from broker.rocketmq_port import GroupInfo
 from broker.session import MqttSession
 from broker.sessions import Sessions
 from broker.state_db import StateDb
@@ -185,6 +186,7 @@ class Engine(AmqpOperations):
         durability: Durability = FLUSHED,
         retain: bool = False,
         sharding: str = "",
+        queue_id: int | None = None,
     ) -> Template:
         """See `BrokerPort.template`."""
         assert isinstance(route, TopicRoute)
@@ -197,12 +199,23 @@ class Engine(AmqpOperations):
             durability=durability,
             retain=retain,
             sharding=sharding,
+            queue_id=queue_id,
         )
 
     def publish(self, template: Template, batch: Batch, first: int, last: int) -> Position:
         """See `BrokerPort.publish`."""
         assert isinstance(template, TopicTemplate)
         return self.topics_.publish(template, batch, first, last)
+
+    def publish_placed(
+        self, template: Template, batch: Batch, first: int, last: int, *, born_ms: int
+    ) -> Placed:
+        """See `RocketmqPort.publish_placed`."""
+        assert isinstance(template, TopicTemplate)
+        index = template.queue.index
+        offset = index.end_offset
+        position = self.topics_.publish(template, batch, first, last, born_ms=born_ms)
+        return Placed(position, offset, places_of(index, offset, last - first))
 
     def publish_later(
         self,
@@ -341,32 +354,37 @@ class Engine(AmqpOperations):
 
     # --- RocketMQ's consumer groups ---------------------------------------------------------
 
+    @property
+    def store_host(self) -> bytes:
+        """See `RocketmqPort.store_host`."""
+        return self.core.log.host
+
     def group(self, name: str) -> GroupInfo | None:
-        """See `GroupPort.group`."""
+        """See `RocketmqPort.group`."""
         return self.consumer_groups.group(name)
 
     def groups(self) -> Sequence[GroupInfo]:
-        """See `GroupPort.groups`."""
+        """See `RocketmqPort.groups`."""
         return self.consumer_groups.groups()
 
     def put_group(self, name: str, settings: Mapping[str, Any]) -> Position:
-        """See `GroupPort.put_group`."""
+        """See `RocketmqPort.put_group`."""
         return self.consumer_groups.put(name, settings)
 
     def delete_group(self, name: str) -> Position:
-        """See `GroupPort.delete_group`."""
+        """See `RocketmqPort.delete_group`."""
         return self.consumer_groups.delete(name)
 
     def group_offset(self, name: str, topic: str, queue_id: int) -> int | None:
-        """See `GroupPort.group_offset`."""
+        """See `RocketmqPort.group_offset`."""
         return self.consumer_groups.offset(name, topic, queue_id)
 
     def group_offsets(self, name: str) -> Mapping[tuple[str, int], int]:
-        """See `GroupPort.group_offsets`."""
+        """See `RocketmqPort.group_offsets`."""
         return self.consumer_groups.offsets(name)
 
     def commit_group_offset(self, name: str, topic: str, queue_id: int, offset: int) -> None:
-        """See `GroupPort.commit_group_offset`."""
+        """See `RocketmqPort.commit_group_offset`."""
         self.consumer_groups.commit(name, topic, queue_id, offset)
 
     # --- reading by offset ------------------------------------------------------------------
@@ -491,7 +509,7 @@ class Engine(AmqpOperations):
         """
         if self._state_db is None or self.core.failure is not None:
             return None
-        self.core.write_acks()
+        self.core.write_gathered()
         if self.core.log.appended == self._saved:
             return None
         self._saved = self.core.log.appended

@@ -22,9 +22,9 @@ from typing import Any
 
 from broker.core import Core
 from broker.errors import Reason, Refused
-from broker.group_port import GroupInfo
 from broker.journal import Op, Touched
 from broker.port import Position
+from broker.rocketmq_port import GroupInfo
 from broker.topics import Topic, Topics
 
 Place = tuple[str, int]
@@ -43,7 +43,7 @@ class ConsumerGroup:
 
 
 class ConsumerGroups:
-    """All of them. The operations are those of `GroupPort`."""
+    """All of them. The operations are those of `RocketmqPort`."""
 
     def __init__(self, core: Core, topics: Topics) -> None:
         self._core = core
@@ -51,22 +51,23 @@ class ConsumerGroups:
         self._groups: dict[str, ConsumerGroup] = {}
         self._gathered: dict[tuple[str, str, int], tuple[int, int]] = {}  # not yet written
         self._scheduled = False
+        core.gatherers.append(self.write)
         core.journal.handle("group=", self._apply_group)
         core.journal.handle("committed", self._apply_committed)
 
     # --- groups ---------------------------------------------------------------------------------
 
     def group(self, name: str) -> GroupInfo | None:
-        """See `GroupPort.group`."""
+        """See `RocketmqPort.group`."""
         group = self._groups.get(name)
         return None if group is None else GroupInfo(name=name, settings=group.settings)
 
     def groups(self) -> list[GroupInfo]:
-        """See `GroupPort.groups`."""
+        """See `RocketmqPort.groups`."""
         return [GroupInfo(name=g.name, settings=g.settings) for g in self._groups.values()]
 
     def put(self, name: str, settings: Mapping[str, Any]) -> Position:
-        """See `GroupPort.put_group`."""
+        """See `RocketmqPort.put_group`."""
         core = self._core
         core.check_writable()
         if name not in self._groups and len(self._groups) >= core.limits.consumer_groups_max:
@@ -77,7 +78,7 @@ class ConsumerGroups:
         return core.journal.write({"op": "group=", "name": name, "set": dict(settings)})
 
     def delete(self, name: str) -> Position:
-        """See `GroupPort.delete_group`."""
+        """See `RocketmqPort.delete_group`."""
         if name not in self._groups:
             raise Refused(Reason.NOT_FOUND, f"there is no consumer group {name!r}")
         self._gathered = {key: at for key, at in self._gathered.items() if key[0] != name}
@@ -97,7 +98,7 @@ class ConsumerGroups:
     # --- offsets --------------------------------------------------------------------------------
 
     def offset(self, name: str, topic: str, queue_id: int) -> int | None:
-        """See `GroupPort.group_offset`."""
+        """See `RocketmqPort.group_offset`."""
         found = self._topics.topics.get(topic)
         if found is None:
             return None
@@ -108,7 +109,7 @@ class ConsumerGroups:
         return entry[1] if entry is not None and entry[0] == found.incarnation else None
 
     def offsets(self, name: str) -> dict[Place, int]:
-        """See `GroupPort.group_offsets`."""
+        """See `RocketmqPort.group_offsets`."""
         group = self._groups.get(name)
         places = set() if group is None else set(group.offsets)
         places |= {(topic, queue_id) for key, topic, queue_id in self._gathered if key == name}
@@ -116,7 +117,7 @@ class ConsumerGroups:
         return {place: offset for place, offset in found.items() if offset is not None}
 
     def commit(self, name: str, topic: str, queue_id: int, offset: int) -> None:
-        """See `GroupPort.commit_group_offset`."""
+        """See `RocketmqPort.commit_group_offset`."""
         found = self._queue_of(topic, queue_id)
         if name not in self._groups:
             raise Refused(Reason.NOT_FOUND, f"there is no consumer group {name!r}")
@@ -140,9 +141,9 @@ class ConsumerGroups:
     def _schedule(self, seconds: float) -> None:
         if not self._scheduled:
             self._scheduled = True
-            self._core.scheduler.call_later(seconds, self._write)
+            self._core.scheduler.call_later(seconds, self.write)
 
-    def _write(self) -> None:
+    def write(self) -> None:
         """One op for all that was committed since the last one. Nobody waits for it; what the log
         does not take now gathers on."""
         self._scheduled = False

@@ -29,7 +29,6 @@ from typing import TYPE_CHECKING, Any, Final, NewType, Protocol
 
 from broker.amqp_port import AmqpPort
 from broker.errors import BrokerError, Reason, Refused, StorageFailed
-from broker.group_port import GroupInfo, GroupPort
 from broker.infos import ExchangeInfo, QueueInfo, TopicInfo
 from broker.messages import Delivery, Message
 from broker.names import (
@@ -42,6 +41,8 @@ from broker.names import (
 from broker.queues.deaths import DEATH_PROPERTY, History, history_of
 from broker.queues.life import LIFE_PROPERTY, life_property
 from broker.queues.unacked import Unacked
+from broker.record_header import header_property
+from broker.rocketmq_port import GroupInfo, Placed, RocketmqPort
 from broker.runs import RecordRun, RunMeta
 from broker.transaction_port import HalfMessage, Prepared, TransactionPort
 from core_log.kernels.batch import EXTRA_NONE, Batch
@@ -66,6 +67,7 @@ __all__ = [
     "HalfMessage",
     "History",
     "Message",
+    "Placed",
     "Position",
     "Prepared",
     "Publishing",
@@ -87,6 +89,7 @@ __all__ = [
     "decode_name",
     "encode_name",
     "exchange_and_key",
+    "header_property",
     "history_of",
     "life_property",
 ]
@@ -290,7 +293,7 @@ class Session(Protocol):
         """The connection is gone (either way). A clean session ends; a persistent one waits."""
 
 
-class BrokerPort(AmqpPort, TransactionPort, GroupPort, Protocol):
+class BrokerPort(AmqpPort, TransactionPort, RocketmqPort, Protocol):
     """The operations that gateways call."""
 
     @property
@@ -325,6 +328,7 @@ class BrokerPort(AmqpPort, TransactionPort, GroupPort, Protocol):
         durability: Durability = Durability.FLUSHED,
         retain: bool = False,
         sharding: str = "",
+        queue_id: int | None = None,
     ) -> Template:
         """How to store messages of one kind.
 
@@ -342,6 +346,8 @@ class BrokerPort(AmqpPort, TransactionPort, GroupPort, Protocol):
             retain: the last message of each run replaces the topic's retained message; an empty
                 body removes it.
             sharding: messages with the same value go to the same queue of the topic, in order.
+            queue_id: which of the topic's queues; None: as `sharding` says. Raises Refused:
+                BAD_ARGUMENT if there is no such queue.
         """
 
     def publish(self, template: Template, batch: Batch, first: int, last: int) -> Position:

@@ -10,7 +10,9 @@ Rules:
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable
+from typing import Final
 
 from broker.core import Core
 from broker.errors import Reason, Refused
@@ -19,7 +21,17 @@ from broker.queues.queue import Queue
 from broker.topics import Topic, Topics
 from core_log.kernels.batch import RECORD_STORE_MS_AT
 from core_log.kernels.layout import RECORD_SIZE_MIN
+from core_log.queue_index import Index
 from core_log.record import Record, decode_record
+
+_PLACE: Final = struct.Struct(">Q12x")
+
+
+def places_of(index: Index, first: int, count: int) -> tuple[int, ...]:
+    """The byte positions of records of a topic's own queue that were appended just now."""
+    entries = index.read_hot(first, count)
+    assert entries is not None
+    return tuple(position for (position,) in _PLACE.iter_unpack(entries))
 
 
 class Queries:

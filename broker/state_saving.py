@@ -70,7 +70,7 @@ class StateSaving:
 
     def _take_dirty(self) -> None:
         """Go on with what has changed in the meantime, acks that were not written included."""
-        self._core.write_acks()
+        self._core.write_gathered()
         journal = self._core.journal
         dirty, journal.dirty = journal.dirty, set()
         self._left = list(dirty)

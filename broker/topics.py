@@ -26,6 +26,7 @@ from broker.names import encode_name, is_hashed
 from broker.port import APPENDED, FLUSHED, Durability, Position, RunMeta, TopicInfo, Words
 from broker.queues.gates import Gate, publish_gated
 from broker.queues.queue import Queue
+from broker.record_header import header_of
 from broker.records import constant_properties
 from broker.retained import Retained
 from broker.routing import Router
@@ -434,6 +435,7 @@ class Topics:
         durability: Durability = FLUSHED,
         retain: bool = False,
         sharding: str = "",
+        queue_id: int | None = None,
     ) -> TopicTemplate:
         """See `BrokerPort.template`."""
         topic = self.topic(route.topic)
@@ -445,16 +447,25 @@ class Topics:
             raise Refused(Reason.BAD_ARGUMENT, str(error)) from error
         if len(prefix) > PROPERTIES_SIZE_MAX:
             raise Refused(Reason.TOO_LARGE, "the properties are larger than 32,767 bytes")
-        queue_id = zlib.crc32(sharding.encode()) % len(topic.queues)
+        if queue_id is None:
+            queue_id = zlib.crc32(sharding.encode()) % len(topic.queues)
+        elif not 0 <= queue_id < len(topic.queues):
+            count = len(topic.queues)
+            raise Refused(
+                Reason.BAD_ARGUMENT, f"topic {topic.name!r} has {count} queues, no queue {queue_id}"
+            )
+        flag, system_flag, reconsume = header_of(properties)
         record = RecordTemplate(
             topic=topic.stored.encode(),
             queue_id=queue_id,
             properties=prefix,
             tag_hash=0 if route.tag is None else java_hash(route.tag),
-            system_flag=SYSTEM_FLAG_STATE if retain else 0,
+            flag=flag,
+            system_flag=system_flag | SYSTEM_FLAG_STATE if retain else system_flag,
             extra_kind=extra_kind,
             extra_name=extra_name.encode(),
             extra_keyed=extra_keyed,
+            reconsume=reconsume,
         )
         return TopicTemplate(
             route=route,

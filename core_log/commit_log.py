@@ -104,7 +104,8 @@ class CommitLog:
         self._failure = failure
         self._tail = Tail(position, settings.chunk_bytes)
         self._reader = reader
-        self._hosts = encode_host(settings.host, settings.port)
+        self.host = encode_host(settings.host, settings.port)
+        """Address and port as records have them, 8 bytes."""
         self._full: StorageFull | None = None  # why the last write left something in memory
         # Less than this waits for the disk: whatever fits into a chunk may be appended.
         self._ready_below = settings.unflushed_bytes_max - settings.chunk_bytes
@@ -194,7 +195,7 @@ class CommitLog:
                         limit,
                         position,
                         template.form,
-                        self._hosts,
+                        self.host,
                         b"",
                         targets,
                         0,
@@ -391,7 +392,7 @@ class CommitLog:
                 min(len(chunk.memory), start + room),
                 chunk.end,
                 template.form,
-                self._hosts,
+                self.host,
                 suffix,
                 targets,
                 row - first,

@@ -121,7 +121,7 @@ class Upkeep:
             core = self._engine.core
             if self._log_failed():
                 return
-            core.write_acks()
+            core.write_gathered()
             end = core.log.appended
             if end == self._saved:
                 return

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 import msgspec
@@ -144,3 +144,36 @@ def parse_properties(raw: bytes) -> dict[str, str]:
         if separator:
             pairs[name] = value
     return pairs
+
+
+def encode_record(
+    *,
+    topic: str,
+    properties: Mapping[str, str],
+    body: bytes,
+    queue_offset: int,
+    position: int,
+    born_ms: int,
+) -> bytes:
+    """A V1 record with IPv4 hosts, for a message that is handed to a client one by one."""
+    name = topic.encode("utf-8", "surrogateescape")
+    pairs = "".join([f"{key}\x01{value}\x02" for key, value in properties.items()])
+    packed = pairs.encode("utf-8", "surrogateescape")
+    size = _HEAD.size + _STORE.size + 2 * _HOST_SIZE_V4 + _TAIL.size
+    size += len(body) + 1 + len(name) + 2 + len(packed)
+    crc = zlib.crc32(body) & _CRC_MASK
+    head = _HEAD.pack(size, MAGIC_V1, crc, 0, 0, queue_offset, position, 0, born_ms)
+    return b"".join(
+        (
+            head,
+            bytes(_HOST_SIZE_V4),
+            _STORE.pack(born_ms),
+            bytes(_HOST_SIZE_V4),
+            _TAIL.pack(0, 0, len(body)),
+            body,
+            bytes((len(name),)),
+            name,
+            len(packed).to_bytes(2),
+            packed,
+        )
+    )

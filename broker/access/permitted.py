@@ -38,6 +38,7 @@ from broker.port import (
     Durability,
     ExchangeInfo,
     GroupInfo,
+    Placed,
     Position,
     Publishing,
     QueueConsumer,
@@ -230,6 +231,17 @@ class Permitted(Rights):
         position = self._engine.publish(inner, batch, first, last)
         self._pace.used(last - first, log.appended - before, self._now())
         return position
+
+    def publish_placed(
+        self, template: Template, batch: Batch, first: int, last: int, *, born_ms: int
+    ) -> Placed:
+        """See `RocketmqPort.publish_placed`."""
+        inner = self._inner(template)
+        log = self._engine.core.log
+        before = log.appended
+        placed = self._engine.publish_placed(inner, batch, first, last, born_ms=born_ms)
+        self._pace.used(last - first, log.appended - before, self._now())
+        return placed
 
     def publish_later(
         self,
@@ -576,38 +588,43 @@ class Permitted(Rights):
 
     # --- RocketMQ's consumer groups ---------------------------------------------------------
 
+    @property
+    def store_host(self) -> bytes:
+        """See `RocketmqPort.store_host`."""
+        return self._engine.store_host
+
     def group(self, name: str) -> GroupInfo | None:
-        """See `GroupPort.group`."""
+        """See `RocketmqPort.group`."""
         return self._engine.group(name)
 
     def groups(self) -> Sequence[GroupInfo]:
-        """See `GroupPort.groups`."""
+        """See `RocketmqPort.groups`."""
         return self._engine.groups()
 
     def put_group(self, name: str, settings: Mapping[str, Any]) -> Position:
-        """See `GroupPort.put_group`: who may read something has a group to read it with; settings
-        are an administrator's."""
+        """See `RocketmqPort.put_group`: who may read has a group to read with; settings are an
+        administrator's."""
         if settings:
             self.check_admin((REST,))
         return self._engine.put_group(name, settings)
 
     def delete_group(self, name: str) -> Position:
-        """See `GroupPort.delete_group`."""
+        """See `RocketmqPort.delete_group`."""
         self.check_admin((REST,))
         return self._engine.delete_group(name)
 
     def group_offset(self, name: str, topic: str, queue_id: int) -> int | None:
-        """See `GroupPort.group_offset`."""
+        """See `RocketmqPort.group_offset`."""
         self._check_filter((topic, REST))
         return self._engine.group_offset(name, topic, queue_id)
 
     def group_offsets(self, name: str) -> Mapping[tuple[str, int], int]:
-        """See `GroupPort.group_offsets`: those in topics that may be read."""
+        """See `RocketmqPort.group_offsets`: those in topics that may be read."""
         offsets = self._engine.group_offsets(name)
         return {place: at for place, at in offsets.items() if self.may_read((place[0], REST))}
 
     def commit_group_offset(self, name: str, topic: str, queue_id: int, offset: int) -> None:
-        """See `GroupPort.commit_group_offset`."""
+        """See `RocketmqPort.commit_group_offset`."""
         self._check_filter((topic, REST))
         self._engine.commit_group_offset(name, topic, queue_id, offset)
 

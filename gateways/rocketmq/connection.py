@@ -5,9 +5,9 @@ Rules of this file:
 * `REQUESTS` names every code that this door serves and the header that goes with it. A code that
   is not in it becomes `Unsupported`; a header that does not fit becomes `Malformed`. Both leave
   the connection usable: the frame's limits were right.
-* Every request gets one answer through `answer`, oneway requests none: they are dropped here,
-  because nothing that this door serves has an effect.
-* What a client *answers* is ignored: this door asks its clients nothing.
+* Every request gets one answer through `answer`, a oneway request none.
+* The door asks its clients, too, whether a transaction is committed, and tells them that their
+  group changed. What they answer is of no use: who knows better says so by a request of its own.
 
 Frames, serialize types and the bookkeeping of open requests are `remoting.connection`'s.
 """
@@ -18,6 +18,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from remoting.broker_fields import (
+    CommitFields,
+    CreateTopicFields,
+    DeleteGroupFields,
+    EndTransactionFields,
+    GroupFields,
+    GroupOffsetFields,
+    GroupTopicFields,
+    QueryFields,
+    SearchFields,
+    SendBackFields,
+    SendFields,
+    UnregisterFields,
+    ViewFields,
+    long_names,
+)
 from remoting.codes import RequestCode
 from remoting.connection import Connection, RequestReceived
 from remoting.errors import BadFields
@@ -25,45 +41,60 @@ from remoting.frames import Command
 from remoting.headers import Fields, PullFields, QueueFields, TopicFields, read_fields
 
 REQUESTS: Final[Mapping[int, type[Fields]]] = {
+    RequestCode.SEND_MESSAGE: SendFields,
+    RequestCode.SEND_MESSAGE_V2: SendFields,
+    RequestCode.SEND_BATCH_MESSAGE: SendFields,
+    RequestCode.CONSUMER_SEND_BACK: SendBackFields,
+    RequestCode.END_TRANSACTION: EndTransactionFields,
     RequestCode.PULL_MESSAGE: PullFields,
     RequestCode.LITE_PULL_MESSAGE: PullFields,
+    RequestCode.QUERY_MESSAGE: QueryFields,
+    RequestCode.VIEW_MESSAGE: ViewFields,
+    RequestCode.QUERY_CONSUMER_OFFSET: GroupOffsetFields,
+    RequestCode.UPDATE_CONSUMER_OFFSET: CommitFields,
+    RequestCode.SEARCH_OFFSET: SearchFields,
     RequestCode.GET_MAX_OFFSET: QueueFields,
     RequestCode.GET_MIN_OFFSET: QueueFields,
+    RequestCode.GET_EARLIEST_TIME: QueueFields,
+    RequestCode.HEART_BEAT: Fields,
+    RequestCode.UNREGISTER_CLIENT: UnregisterFields,
+    RequestCode.GET_CONSUMER_LIST: GroupFields,
+    RequestCode.LOCK_BATCH_MQ: Fields,
+    RequestCode.UNLOCK_BATCH_MQ: Fields,
+    RequestCode.CREATE_TOPIC: CreateTopicFields,
+    RequestCode.DELETE_TOPIC: TopicFields,
+    RequestCode.GET_TOPIC_CONFIGS: Fields,
+    RequestCode.CREATE_GROUP: Fields,
+    RequestCode.GET_GROUP_CONFIGS: Fields,
+    RequestCode.DELETE_GROUP: DeleteGroupFields,
+    RequestCode.GET_TOPIC_STATS: TopicFields,
+    RequestCode.GET_CONSUMER_CONNECTIONS: GroupFields,
+    RequestCode.GET_CONSUME_STATS: GroupTopicFields,
+    RequestCode.GET_BROKER_RUNTIME: Fields,
     RequestCode.GET_ROUTE: TopicFields,
+    RequestCode.GET_BROKER_CLUSTER_INFO: Fields,
     RequestCode.GET_ALL_TOPICS: Fields,
 }
+SHORT_NAMED: Final = (RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pull:
-    """Records from an offset on are wanted."""
+class Request:
+    """A request that this door serves.
 
-    serial: int
-    fields: PullFields
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AskOffset:
-    """The first offset of a queue, or one past its last, is wanted."""
+    Attributes:
+        serial: names it in the answer.
+        fields: of the type that `REQUESTS` has for the code.
+        oneway: it gets no answer.
+    """
 
     serial: int
     code: int
-    fields: QueueFields
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AskRoute:
-    """Where a topic lives is wanted."""
-
-    serial: int
-    fields: TopicFields
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AskTopics:
-    """The names of all topics are wanted."""
-
-    serial: int
+    fields: Fields
+    body: bytes
+    oneway: bool
+    version: int
+    language: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +113,7 @@ class Malformed:
     reason: str
 
 
-Event = Pull | AskOffset | AskRoute | AskTopics | Unsupported | Malformed
+Event = Request | Unsupported | Malformed
 
 
 class RocketmqCore:
@@ -106,9 +137,9 @@ class RocketmqCore:
         events = [
             _event(item.serial, item.command)
             for item in received
-            if isinstance(item, RequestReceived) and not item.command.is_oneway
+            if isinstance(item, RequestReceived)
         ]
-        return events, used
+        return [event for event in events if event is not None], used
 
     def answer(
         self,
@@ -122,19 +153,28 @@ class RocketmqCore:
         """The head of the answer; `body_size` bytes of body follow it."""
         return self._frames.answer(serial, code, fields, remark=remark, body_size=body_size)
 
+    def tell(self, code: int, fields: Mapping[str, str], body: bytes = b"") -> bytes:
+        """A oneway request to the client."""
+        _, data = self._frames.request(code, fields, body, oneway=True)
+        return data
 
-def _event(serial: int, command: Command) -> Event:
+
+def _event(serial: int, command: Command) -> Event | None:
+    oneway = command.is_oneway
     kind = REQUESTS.get(command.code)
     if kind is None:
-        return Unsupported(serial=serial, code=command.code)
+        return None if oneway else Unsupported(serial=serial, code=command.code)
+    sent = long_names(command.fields) if command.code in SHORT_NAMED else command.fields
     try:
-        fields = read_fields(kind, command.fields)
+        fields = read_fields(kind, sent)
     except BadFields as error:
-        return Malformed(serial=serial, reason=str(error))
-    if isinstance(fields, PullFields):
-        return Pull(serial=serial, fields=fields)
-    if isinstance(fields, QueueFields):
-        return AskOffset(serial=serial, code=command.code, fields=fields)
-    if isinstance(fields, TopicFields):
-        return AskRoute(serial=serial, fields=fields)
-    return AskTopics(serial=serial)
+        return None if oneway else Malformed(serial=serial, reason=str(error))
+    return Request(
+        serial=serial,
+        code=command.code,
+        fields=fields,
+        body=command.body,
+        oneway=oneway,
+        version=command.version,
+        language=command.language,
+    )

@@ -26,3 +26,7 @@ class RocketmqLimits:
     """Held pulls of all connections; one more is answered at once."""
     hold_seconds_max: float = 60.0
     """RocketMQ clients ask for 15 to 20, and give up after 30."""
+    members_max: int = 100_000
+    """Clients in groups, each client once for each of its groups: some hundred bytes."""
+    locks_max: int = 100_000
+    """Queues that are consumed in order; as many as there may be topics."""

@@ -15,13 +15,33 @@ overtook a read that had begun.
 
 from __future__ import annotations
 
+import re
+import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from broker.port import REST, BrokerPort, Reason, Refused, TopicInfo, decode_name, encode_name
+from broker.port import (
+    REST,
+    BrokerPort,
+    Reason,
+    Refused,
+    TopicInfo,
+    decode_name,
+    encode_name,
+)
+from core_log.kernels.batch import RECORD_STORE_MS_AT
 from remoting.bodies import BrokerData, QueueData, TopicList, TopicRoute, encode_body
-from remoting.codes import PERMISSION_READ, PULL_SUSPEND, RequestCode, ResponseCode
+from remoting.broker_fields import CommitFields, GroupOffsetFields, SendAnswer
+from remoting.codes import (
+    PERMISSION_READ,
+    PERMISSION_WRITE,
+    PULL_SUSPEND,
+    RequestCode,
+    ResponseCode,
+)
 from remoting.headers import (
+    Fields,
     OffsetAnswer,
     PullAnswer,
     PullFields,
@@ -32,6 +52,16 @@ from remoting.headers import (
 )
 
 MASTER_ID: Final = 0
+AUTO_TOPIC: Final = "TBW102"
+"""Producers ask for its route when a topic is not there yet: what they find there, the topic that
+their first message makes will have."""
+AUTO_QUEUES: Final = 8
+RETRY_PREFIX: Final = "%RETRY%"
+DEAD_LETTER_PREFIX: Final = "%DLQ%"
+NO_OFFSET: Final = "Not found, maybe this group consumer boot first"
+GROUP_BYTES_MAX: Final = 255
+_GROUP: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
+_STORE_MS: Final = struct.Struct(">q")
 
 CODES: Final = {
     Reason.NOT_FOUND: ResponseCode.TOPIC_NOT_EXIST,
@@ -90,6 +120,12 @@ def refused(error: Refused) -> Answer:
     return failed(CODES[error.reason], error.text)
 
 
+def success(fields: Fields | None = None, *, body: bytes = b"") -> Answer:
+    """An answer that all is well."""
+    written = {} if fields is None else write_fields(fields)
+    return Answer(code=ResponseCode.SUCCESS, fields=written, body=body)
+
+
 def failed(code: ResponseCode, remark: str) -> Answer:
     """An error answer."""
     return Answer(code=code, fields={}, remark=remark)
@@ -131,10 +167,17 @@ def _is_unicode(name: str) -> bool:
 
 def route(port: BrokerPort, fields: TopicFields, identity: Identity, address: str) -> Answer:
     """Answer to GET_ROUTE: this broker, at the address that it is known by."""
-    info = find_topic(port, fields.topic, fields.user_topic)
-    if info is None:
-        return no_such_topic(fields.topic)
-    count = len(info.max_offsets)
+    if fields.topic == AUTO_TOPIC:
+        count, incarnation = AUTO_QUEUES, None
+    else:
+        info = find_topic(port, fields.topic, fields.user_topic)
+        if info is not None:
+            count, incarnation = len(info.max_offsets), info.incarnation
+        elif fields.topic.startswith(RETRY_PREFIX):
+            # Consumers ask for it before the heartbeat that makes it.
+            count, incarnation = 1, None
+        else:
+            return no_such_topic(fields.topic)
     body = TopicRoute(
         broker_datas=[
             BrokerData(
@@ -148,14 +191,13 @@ def route(port: BrokerPort, fields: TopicFields, identity: Identity, address: st
                 broker_name=identity.broker_name,
                 read_queue_nums=count,
                 write_queue_nums=count,
-                # This door only reads: without the write bit producers say so at once.
-                perm=PERMISSION_READ,
+                perm=PERMISSION_READ | PERMISSION_WRITE,
             )
         ],
     )
     return Answer(
         code=ResponseCode.SUCCESS,
-        fields=write_fields(RouteAnswer(incarnation=info.incarnation)),
+        fields=write_fields(RouteAnswer(incarnation=incarnation)),
         body=encode_body(body),
     )
 
@@ -206,3 +248,125 @@ def pull_answer(
 def may_hold(fields: PullFields) -> bool:
     """Whether the client lets us wait for records."""
     return bool(fields.system_flag & PULL_SUSPEND) and fields.suspend_ms > 0
+
+
+# --- producing --------------------------------------------------------------------------------
+
+
+def message_id(host: bytes, position: int) -> str:
+    """RocketMQ's id of a stored message: in hex the host as records have it, and its place."""
+    return (host + position.to_bytes(8)).hex().upper()
+
+
+def send_answer(port: BrokerPort, queue_id: int, offset: int, places: Sequence[int]) -> Answer:
+    """Answer to a send that was stored."""
+    host = port.store_host
+    ids = ",".join([message_id(host, place) for place in places])
+    return success(SendAnswer(msg_id=ids, queue_id=queue_id, queue_offset=offset))
+
+
+# --- groups -----------------------------------------------------------------------------------
+
+
+def check_group(name: str) -> None:
+    """Raises Refused: BAD_NAME, RocketMQ's clients could not have made it."""
+    if len(name) > GROUP_BYTES_MAX or _GROUP.fullmatch(name) is None:
+        raise Refused(
+            Reason.BAD_NAME,
+            f"{name!r} is not the name of a group: 1 to {GROUP_BYTES_MAX} of % | a-z A-Z 0-9 _ -",
+        )
+
+
+def group_offset(port: BrokerPort, fields: GroupOffsetFields) -> Answer:
+    """Answer to QUERY_CONSUMER_OFFSET.
+
+    A group that has committed nothing begins at 0 where the queue still does, as in RocketMQ;
+    otherwise the client decides (its `consumeFromWhere`).
+    """
+    info = find_topic(port, fields.topic, None)
+    if info is None or not 0 <= fields.queue_id < len(info.min_offsets):
+        return failed(
+            ResponseCode.QUERY_NOT_FOUND, "Not found, maybe this group consumer boot first"
+        )
+    found = port.group_offset(fields.consumer_group, info.name, fields.queue_id)
+    if found is None:
+        zero = fields.set_zero_if_not_found is not False
+        if not zero or info.min_offsets[fields.queue_id] > 0:
+            return failed(ResponseCode.QUERY_NOT_FOUND, NO_OFFSET)
+        found = 0
+    return success(OffsetAnswer(offset=found))
+
+
+def commit(port: BrokerPort, fields: CommitFields) -> Answer:
+    """Answer to UPDATE_CONSUMER_OFFSET."""
+    if port.group(fields.consumer_group) is None:
+        return failed(
+            ResponseCode.GROUP_NOT_EXIST,
+            f"there is no consumer group {fields.consumer_group!r}: send a heartbeat first",
+        )
+    info = need_topic(port, fields.topic)
+    port.commit_group_offset(
+        fields.consumer_group, info.name, fields.queue_id, fields.commit_offset
+    )
+    return success()
+
+
+def commit_with_pull(port: BrokerPort, fields: PullFields) -> None:
+    """Take the offset that came with a pull. What is wrong with it, the pull will be told."""
+    try:
+        info = find_topic(port, fields.topic, fields.user_topic)
+        if info is not None:
+            port.commit_group_offset(fields.group, info.name, fields.queue_id, fields.commit_offset)
+    except Refused:
+        pass
+
+
+# --- looking ----------------------------------------------------------------------------------
+
+
+def user_name(topic: str) -> str:
+    """The user's name of a stored one. Raises Refused: BAD_NAME."""
+    try:
+        return decode_name(topic)
+    except ValueError:
+        raise Refused(Reason.BAD_NAME, f"{topic!r} is not the name of a topic here") from None
+
+
+def need_topic(port: BrokerPort, topic: str) -> TopicInfo:
+    """The topic of a request. Raises Refused: NOT_FOUND, FORBIDDEN."""
+    info = find_topic(port, topic, None)
+    if info is None:
+        raise Refused(Reason.NOT_FOUND, f"No topic route info for the topic: {topic}")
+    return info
+
+
+def found_offset(offset: int | None) -> Answer:
+    """Answer to SEARCH_OFFSET."""
+    if offset is None:
+        return failed(ResponseCode.SYSTEM_ERROR, "the disk could not be read")
+    return success(OffsetAnswer(offset=offset))
+
+
+def stored_time(record: bytes) -> Answer:
+    """Answer to GET_EARLIEST_TIME: -1 for an empty queue."""
+    at = RECORD_STORE_MS_AT
+    stored = _STORE_MS.unpack_from(record, at)[0] if record else -1
+    return Answer(code=ResponseCode.SUCCESS, fields={"timestamp": str(stored)})
+
+
+def queried(records: bytes | None) -> Answer:
+    """Answer to QUERY_MESSAGE."""
+    if records is None:
+        return failed(ResponseCode.SYSTEM_ERROR, "the disk could not be read")
+    fields = {"indexLastUpdateTimestamp": "0", "indexLastUpdatePhyoffset": "0"}
+    if not records:
+        remark = "can not find message, maybe time range not correct"
+        return Answer(code=ResponseCode.QUERY_NOT_FOUND, fields=fields, remark=remark)
+    return Answer(code=ResponseCode.SUCCESS, fields=fields, body=records)
+
+
+def viewed(record: bytes, offset: int) -> Answer:
+    """Answer to VIEW_MESSAGE."""
+    if not record:
+        return failed(ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {offset}")
+    return Answer(code=ResponseCode.SUCCESS, fields={}, body=record)

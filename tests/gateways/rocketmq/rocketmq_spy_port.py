@@ -63,6 +63,12 @@ class SpyPort:
     def enter(self, expelled: Callable[[str], None]) -> Callable[[], None]:
         return lambda: None
 
+    def when_half_unresolved(self, callback: Callable[..., None]) -> None:
+        pass
+
+    def overloaded(self, resume: Callable[[], None]) -> bool:
+        return False
+
     def check_read(self, words: tuple[str, ...]) -> None:
         pass
 

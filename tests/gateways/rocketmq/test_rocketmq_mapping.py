@@ -80,7 +80,7 @@ def test_a_topic_that_does_not_exist(name: str) -> None:
     assert answer.code == 17
 
 
-def test_a_route_names_this_broker_and_only_lets_read() -> None:
+def test_a_route_names_this_broker() -> None:
     answer = mapping.route(
         some_port().as_port(), TopicFields(topic="sensors"), ME, "10.0.0.7:10911"
     )
@@ -89,7 +89,7 @@ def test_a_route_names_this_broker_and_only_lets_read() -> None:
     assert answer.fields == {"pmqIncarnation": "9"}
     assert route["brokerDatas"][0]["brokerAddrs"] == {"0": "10.0.0.7:10911"}
     (queues,) = route["queueDatas"]
-    assert (queues["readQueueNums"], queues["perm"]) == (2, 4)
+    assert (queues["readQueueNums"], queues["perm"]) == (2, 6)
 
 
 def test_the_offsets_of_a_queue() -> None:

@@ -138,11 +138,11 @@ def test_codes_that_this_door_does_not_serve_are_answered_so() -> None:
     async def story() -> None:
         async with scene() as stage:
             peer = await stage.connect()
-            peer.send_command(Command(code=34, opaque=8, flag=2))
-            peer.send_command(Command(code=310, opaque=9, serialize_type=SerializeType.ROCKETMQ))
+            peer.send_command(Command(code=9999, opaque=8, flag=2))
+            peer.send_command(Command(code=325, opaque=9, serialize_type=SerializeType.ROCKETMQ))
             answer = await peer.answer()
             assert (answer.code, answer.opaque) == (3, 9)
-            assert answer.remark == " request type 310 not supported"
+            assert answer.remark == " request type 325 not supported"
             assert answer.serialize_type == SerializeType.ROCKETMQ
             assert answer.is_response
 
@@ -306,12 +306,12 @@ def test_a_held_pull_is_answered_when_its_queue_grows() -> None:
             peer.pull(2, queueId=0, **SUSPEND)
             peer.send(206, 3)
             assert (await peer.answer()).opaque == 3
-            assert len(stage.server.holds) == 2
+            assert stage.server.held_count == 2
             stage.spy.append("t", b"new", queue_id=1)
             answer = await peer.answer()
             assert (answer.opaque, answer.code) == (1, 0)
             assert [record.body for record in iterate_records(answer.body)] == [b"new"]
-            assert len(stage.server.holds) == 1
+            assert stage.server.held_count == 1
 
     play(story)
 
@@ -343,7 +343,7 @@ def test_a_held_pull_of_a_deleted_topic() -> None:
         async with scene() as stage:
             peer = await stage.connect()
             peer.pull(**SUSPEND)
-            await stage.until(lambda: len(stage.server.holds) == 1)
+            await stage.until(lambda: stage.server.held_count == 1)
             del stage.spy.topic_by_name["t"]
             assert (await peer.answer()).code == 17
 
@@ -355,9 +355,9 @@ def test_held_pulls_go_with_their_connection() -> None:
         async with scene() as stage:
             peer = await stage.connect()
             peer.pull(**SUSPEND)
-            await stage.until(lambda: len(stage.server.holds) == 1)
+            await stage.until(lambda: stage.server.held_count == 1)
             peer.writer.close()
-            await stage.until(lambda: len(stage.server.holds) == 0)
+            await stage.until(lambda: stage.server.held_count == 0)
 
     play(story)
 
@@ -372,7 +372,7 @@ def test_stopping_answers_what_was_asked_then_closes() -> None:
         async with scene() as stage:
             holder, reader = await stage.connect(), await stage.connect()
             holder.pull(1, **SUSPEND)
-            await stage.until(lambda: len(stage.server.holds) == 1)
+            await stage.until(lambda: stage.server.held_count == 1)
             stage.spy.answers_at_once = False
             stage.spy.append("t", b"x", queue_id=1)
             reader.pull(2, queueId=1)

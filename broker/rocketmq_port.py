@@ -1,17 +1,20 @@
-"""The part of the port that is for RocketMQ's consumer groups: settings and committed offsets.
+"""The part of the port that is for RocketMQ: where messages were stored, and consumer groups.
 
-See `port.py`, of which it is a part. Who is in a group at the moment, which queues each member has
-and which are locked is the gateway's to know: it ends with the connections.
+See `port.py`, of which it is a part. Reading by offset stands there: Spark needs it as well. Who
+is in a group at the moment, which queues each member has and which are locked is the gateway's to
+know: it ends with the connections.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from core_log.kernels.batch import Batch
 
 if TYPE_CHECKING:
-    from broker.port import Position
+    from broker.port import Position, Template
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,8 +30,36 @@ class GroupInfo:
     settings: Mapping[str, Any]
 
 
-class GroupPort(Protocol):
+class Placed(NamedTuple):
+    """Where a run of messages was stored.
+
+    Attributes:
+        position: what the ack waits for, with the template's durability.
+        offset: of the first in the topic's own queue; the others follow.
+        places: the byte position of each record.
+    """
+
+    position: Position
+    offset: int
+    places: tuple[int, ...]
+
+
+class RocketmqPort(Protocol):
     """The operations."""
+
+    @property
+    def store_host(self) -> bytes:
+        """Address and port that records have as their store host, 8 bytes: message ids begin with
+        it."""
+
+    def publish_placed(
+        self, template: Template, batch: Batch, first: int, last: int, *, born_ms: int
+    ) -> Placed:
+        """As `BrokerPort.publish`, and says where the messages are.
+
+        Args:
+            born_ms: when their sender made them.
+        """
 
     def group(self, name: str) -> GroupInfo | None:
         """One consumer group."""

@@ -1,0 +1,288 @@
+"""What RocketMQ's administration asks of a broker: topics, groups, who consumes, figures.
+
+Rules:
+
+* Changing something needs the right `admin` (a topic: `create`); looking needs the right to read
+  what is looked at.
+* Bodies are JSON as RocketMQ's tools read it. Statistics have objects as keys there, which is no
+  JSON: Java's tools write and want it so, and others read both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Final
+
+from broker.port import REST, TopicInfo, encode_name
+from gateways.rocketmq import mapping
+from gateways.rocketmq.connection import Request
+from gateways.rocketmq.mapping import RETRY_PREFIX, Answer
+from remoting.broker_fields import (
+    CreateTopicFields,
+    DeleteGroupFields,
+    GroupFields,
+    GroupTopicFields,
+)
+from remoting.codes import (
+    OUR_VERSION,
+    PERMISSION_READ,
+    PERMISSION_WRITE,
+    RequestCode,
+    ResponseCode,
+)
+from remoting.errors import BadFields
+from remoting.group_bodies import decode_object, encode_json
+from remoting.headers import TopicFields
+
+if TYPE_CHECKING:
+    from gateways.rocketmq.client import RocketmqConnection
+
+READ_WRITE: Final = PERMISSION_READ | PERMISSION_WRITE
+QUEUES_MAX: Final = 1_024
+"""Of a topic that is made on demand: far more than anybody spreads a topic over one broker."""
+SETTINGS_BYTES_MAX: Final = 16 * 1024
+"""Of a group, as JSON."""
+DATA_VERSION: Final = {"counter": 1, "stateVersion": 0, "timestamp": 0}
+
+
+def create_topic(client: RocketmqConnection, request: Request) -> Answer | None:
+    """17: make a topic. One that is there keeps its number of queues."""
+    fields = request.fields
+    assert isinstance(fields, CreateTopicFields)
+    count = fields.write_queue_nums
+    if not 1 <= count <= QUEUES_MAX or fields.read_queue_nums != count:
+        raise BadFields(f"a topic has 1 to {QUEUES_MAX} queues, as many to read as to write")
+    if fields.perm != READ_WRITE:
+        raise BadFields("perm has to be 6: users and permissions say who may read or write")
+    name = mapping.user_name(fields.topic)
+    info = client.port.topic(name)
+    if info is not None:
+        if len(info.max_offsets) == count:
+            return mapping.success()
+        raise BadFields(f"the topic has {len(info.max_offsets)} queues, and keeps them")
+    position = client.port.create_topic(name, count)
+    client.answer_when(position, client.port.state_durability, request, mapping.success())
+    return None
+
+
+def delete_topic(client: RocketmqConnection, request: Request) -> Answer | None:
+    """215: delete a topic; no error if there is none."""
+    fields = request.fields
+    assert isinstance(fields, TopicFields)
+    info = client.port.topic(mapping.user_name(fields.topic))
+    if info is None:
+        return mapping.success()
+    position = client.port.delete_topic(info.name)
+    client.answer_when(position, client.port.state_durability, request, mapping.success())
+    return None
+
+
+def topic_configs(client: RocketmqConnection, request: Request) -> Answer:
+    """21: all topics and how many queues they have."""
+    table = {}
+    for info in client.port.topics():
+        name = encode_name(info.name)
+        table[name] = {
+            "topicName": name,
+            "readQueueNums": len(info.max_offsets),
+            "writeQueueNums": len(info.max_offsets),
+            "perm": READ_WRITE,
+            "topicFilterType": "SINGLE_TAG",
+            "topicSysFlag": 0,
+            "order": False,
+            "attributes": {},
+        }
+    answer = _json({"topicConfigTable": table, "dataVersion": DATA_VERSION})
+    answer.fields["totalTopicNum"] = str(len(table))
+    return answer
+
+
+def create_group(client: RocketmqConnection, request: Request) -> Answer | None:
+    """200: make a consumer group, or change its settings."""
+    if len(request.body) > SETTINGS_BYTES_MAX:
+        raise BadFields(f"the settings of a group have at most {SETTINGS_BYTES_MAX} bytes")
+    settings = decode_object(request.body)
+    name = settings.pop("groupName", None)
+    if not isinstance(name, str):
+        raise BadFields("settings of a group: groupName is missing")
+    mapping.check_group(name)
+    client.port.check_admin((REST,))
+    position = client.port.put_group(name, settings)
+    client.answer_when(position, client.port.state_durability, request, mapping.success())
+    return None
+
+
+def group_configs(client: RocketmqConnection, request: Request) -> Answer:
+    """201: all groups and their settings; what is not set has RocketMQ's default."""
+    table = {}
+    for group in client.port.groups():
+        table[group.name] = {**GROUP_DEFAULTS, **group.settings, "groupName": group.name}
+    answer = _json({"subscriptionGroupTable": table, "dataVersion": DATA_VERSION})
+    answer.fields["totalGroupNum"] = str(len(table))
+    return answer
+
+
+GROUP_DEFAULTS: Final[Mapping[str, object]] = {
+    "consumeEnable": True,
+    "consumeFromMinEnable": True,
+    "consumeBroadcastEnable": True,
+    "consumeMessageOrderly": False,
+    "retryQueueNums": 1,
+    "retryMaxTimes": 16,
+    "brokerId": 0,
+    "whichBrokerWhenConsumeSlowly": 1,
+    "notifyConsumerIdsChangedEnable": True,
+    "groupSysFlag": 0,
+    "consumeTimeoutMinute": 15,
+    "attributes": {},
+}
+
+
+def delete_group(client: RocketmqConnection, request: Request) -> Answer | None:
+    """207: delete a group with its offsets; no error if there is none."""
+    fields = request.fields
+    assert isinstance(fields, DeleteGroupFields)
+    if client.port.group(fields.group_name) is None:
+        return mapping.success()
+    position = client.port.delete_group(fields.group_name)
+    client.answer_when(position, client.port.state_durability, request, mapping.success())
+    return None
+
+
+def topic_stats(client: RocketmqConnection, request: Request) -> Answer:
+    """202: the bounds of a topic's queues."""
+    fields = request.fields
+    assert isinstance(fields, TopicFields)
+    info = mapping.need_topic(client.port, fields.topic)
+    entries = _by_queue(
+        client,
+        [info],
+        lambda at, queue: {
+            "lastUpdateTimestamp": 0,
+            "maxOffset": at.max_offsets[queue],
+            "minOffset": at.min_offsets[queue],
+        },
+    )
+    return mapping.success(body=b'{"offsetTable":{%b},"topicPutTps":0.0}' % entries)
+
+
+def consume_stats(client: RocketmqConnection, request: Request) -> Answer:
+    """208: how far a group is behind."""
+    fields = request.fields
+    assert isinstance(fields, GroupTopicFields)
+    port, group = client.port, fields.consumer_group
+    offsets = port.group_offsets(group)
+    names = {topic for topic, _ in offsets}
+    if fields.topic:
+        names &= {mapping.user_name(fields.topic)}
+    infos = [info for name in sorted(names) if (info := port.topic(name)) is not None]
+    entries = _by_queue(
+        client,
+        infos,
+        lambda at, queue: {
+            "brokerOffset": at.max_offsets[queue],
+            "consumerOffset": offsets.get((at.name, queue), at.min_offsets[queue]),
+            "pullOffset": offsets.get((at.name, queue), at.min_offsets[queue]),
+            "lastTimestamp": 0,
+        },
+    )
+    return mapping.success(body=b'{"offsetTable":{%b},"consumeTps":0.0}' % entries)
+
+
+def _by_queue(
+    client: RocketmqConnection,
+    infos: Iterable[TopicInfo],
+    value: Callable[[TopicInfo, int], Mapping[str, int]],
+) -> bytes:
+    broker = client.shared.identity.broker_name
+    return b",".join(
+        encode_json({"brokerName": broker, "queueId": queue, "topic": encode_name(info.name)})
+        + b":"
+        + encode_json(value(info, queue))
+        for info in infos
+        for queue in range(len(info.max_offsets))
+    )
+
+
+def consumer_connections(client: RocketmqConnection, request: Request) -> Answer:
+    """203: who is in a group, and what the group subscribes to."""
+    fields = request.fields
+    assert isinstance(fields, GroupFields)
+    group = client.shared.members.consumers.get(fields.consumer_group)
+    if group is None:
+        remark = f"the consumer group[{fields.consumer_group}] not online"
+        return mapping.failed(ResponseCode.CONSUMER_NOT_ONLINE, remark)
+    first = next(iter(group.members.values())).data
+    return _json(
+        {
+            "connectionSet": [
+                {
+                    "clientId": member.client_id,
+                    "clientAddr": member.channel.peer,
+                    "language": "OTHER",
+                    "version": OUR_VERSION,
+                }
+                for member in group.members.values()
+            ],
+            "subscriptionTable": group.subscriptions,
+            "consumeType": first.consume_type,
+            "messageModel": first.message_model,
+            "consumeFromWhere": first.consume_from_where,
+        }
+    )
+
+
+def runtime(client: RocketmqConnection, request: Request) -> Answer:
+    """28: what `clusterList` shows of a broker."""
+    rates = ("putTps", "getTransferredTps", "getTransferedTps", "getFoundTps", "getMissTps")
+    figures = {
+        "brokerVersionDesc": "PolyMQ",
+        "brokerVersion": str(OUR_VERSION),
+        "brokerActive": "true",
+        "brokerRole": "SYNC_MASTER",
+        "pageCacheLockTimeMills": "0",
+        "earliestMessageTimeStamp": "",
+        "commitLogDiskRatio": "",
+        "topics": str(sum(not t.name.startswith(RETRY_PREFIX) for t in client.port.topics())),
+        **dict.fromkeys(rates, "0.0 0.0 0.0"),
+    }
+    for kind in ("send", "pull", "ack"):
+        figures[f"{kind}ThreadPoolQueueSize"] = "0"
+        figures[f"{kind}ThreadPoolQueueHeadWaitTimeMills"] = "0"
+    return _json({"table": figures})
+
+
+def cluster(client: RocketmqConnection, request: Request) -> Answer:
+    """106: this broker, as a cluster of one."""
+    identity = client.shared.identity
+    broker = {
+        "cluster": identity.cluster,
+        "brokerName": identity.broker_name,
+        "brokerAddrs": {"0": client.own_address},
+        "enableActingMaster": False,
+    }
+    return _json(
+        {
+            "brokerAddrTable": {identity.broker_name: broker},
+            "clusterAddrTable": {identity.cluster: [identity.broker_name]},
+        }
+    )
+
+
+def _json(value: object) -> Answer:
+    return mapping.success(body=encode_json(value))
+
+
+HANDLERS: Final[Mapping[RequestCode, Callable[[RocketmqConnection, Request], Answer | None]]] = {
+    RequestCode.CREATE_TOPIC: create_topic,
+    RequestCode.DELETE_TOPIC: delete_topic,
+    RequestCode.GET_TOPIC_CONFIGS: topic_configs,
+    RequestCode.CREATE_GROUP: create_group,
+    RequestCode.GET_GROUP_CONFIGS: group_configs,
+    RequestCode.DELETE_GROUP: delete_group,
+    RequestCode.GET_TOPIC_STATS: topic_stats,
+    RequestCode.GET_CONSUME_STATS: consume_stats,
+    RequestCode.GET_CONSUMER_CONNECTIONS: consumer_connections,
+    RequestCode.GET_BROKER_RUNTIME: runtime,
+    RequestCode.GET_BROKER_CLUSTER_INFO: cluster,
+}

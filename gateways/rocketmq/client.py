@@ -1,0 +1,204 @@
+"""One client: ties the core to its socket, and each request to what answers it.
+
+Rules:
+
+* Pulls wait for their turn (`pulling.py`); sends for their commit; everything else is answered at
+  once (`requests.py`).
+* The protocol as it is spoken here has no login: a connection has the rights of the user that the
+  configuration names for this door, or of nobody. They are looked at for each request.
+* Closing is answering first: a server that stops answers what it holds with "nothing new".
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from broker.port import BrokerPort, Durability, Position, Refused
+from gateways.rocketmq import mapping
+from gateways.rocketmq.connection import Event, Malformed, Request, RocketmqCore, Unsupported
+from gateways.rocketmq.mapping import Answer
+from gateways.rocketmq.messages import BadMessage
+from gateways.rocketmq.pulling import Pulls
+from gateways.rocketmq.requests import HANDLERS
+from gateways.rocketmq.sending import Sender
+from gateways.rocketmq.shared import Shared
+from net.connection import Connection
+from remoting.broker_fields import GroupFields
+from remoting.codes import PULL_COMMIT_OFFSET, RequestCode, ResponseCode
+from remoting.errors import BadFields, RemoteProtocolError
+from remoting.headers import PullFields, write_fields
+
+log = logging.getLogger(__name__)
+
+
+class RocketmqConnection(Connection):
+    """One client.
+
+    Attributes:
+        port: the engine as this client may use it.
+        sender: stores what it sends.
+    """
+
+    def __init__(self, shared: Shared, user: str) -> None:
+        super().__init__(shared.context)
+        self.shared = shared
+        self.port: BrokerPort = shared.port
+        self.sender = Sender(shared.port)
+        self._user = user
+        self._leave: Callable[[], None] | None = None
+        self._core = RocketmqCore()
+        self._pulls = Pulls(self, shared)
+        self._draining = False
+        self._behind = False  # the disk: nothing more is read
+
+    # --- the socket's side ----------------------------------------------------------------
+
+    def opened(self) -> None:
+        self._stay_awake()
+        port = self.shared.port
+        self.port = port.for_principal(port.listener_principal(self._user))
+        self.sender = Sender(self.port)
+        self._pulls.port = self.port
+        try:
+            self._leave = self.port.enter(self._expelled)
+        except Refused:
+            self.close()
+
+    def _expelled(self, _why: str) -> None:
+        self.close()
+
+    def consume(self, buffer: bytearray, start: int, end: int) -> int:
+        self._stay_awake()
+        try:
+            events, used = self._core.receive(buffer, start, end)
+        except RemoteProtocolError as error:
+            self.shared.protocol_error_count += 1
+            log.info("closing %s: %s", self.peer, error)
+            self.close()
+            return end
+        for event in events:
+            self._handle(event)
+        self._pulls.read_next()
+        if not self._behind and self.port.overloaded(self._caught_up):
+            self._behind = True
+            self.stop_reading()
+        return used
+
+    def _caught_up(self) -> None:
+        self._behind = False
+        if not self.paused and not self._draining:
+            self.resume_reading()
+
+    def drained(self) -> None:
+        if not self._draining and not self._behind:
+            self.resume_reading()
+        self._pulls.read_next()
+
+    def lost(self, error: Exception | None) -> None:
+        self._pulls.forget()
+        self.shared.members.lost(self)
+        if self._leave is not None:
+            self._leave()
+
+    def expired(self, now: float) -> float | None:
+        if self._core.open_count:  # it waits for us, not we for it
+            return now + self.shared.limits.idle_seconds_max
+        self.close()
+        return None
+
+    def _stay_awake(self) -> None:
+        self.deadline(self.context.now() + self.shared.limits.idle_seconds_max)
+
+    def drain(self) -> None:
+        """Close as soon as everything that was asked is answered."""
+        self._draining = self._pulls.draining = True
+        self.stop_reading()
+        self._pulls.release_all()
+        self._close_if_drained()
+
+    def _close_if_drained(self) -> None:
+        if self._draining and not self._core.open_count:
+            self.close()
+
+    # --- answering ------------------------------------------------------------------------
+
+    def _handle(self, event: Event) -> None:
+        match event:
+            case Unsupported():
+                self.answer(event.serial, mapping.unsupported(event.code))
+            case Malformed():
+                code = ResponseCode.INVALID_PARAMETER
+                self.answer(event.serial, mapping.failed(code, event.reason))
+            case Request(fields=PullFields() as fields):
+                self._pull(event.serial, fields)
+            case Request():
+                answer = self._ask(event)
+                if answer is not None and not event.oneway:
+                    self.answer(event.serial, answer)
+
+    def _pull(self, serial: int, fields: PullFields) -> None:
+        if fields.system_flag & PULL_COMMIT_OFFSET:
+            mapping.commit_with_pull(self.port, fields)
+        self._pulls.take(serial, fields)
+
+    def _ask(self, request: Request) -> Answer | None:
+        """The answer; None if it comes later."""
+        try:
+            return HANDLERS[RequestCode(request.code)](self, request)
+        except Refused as error:
+            return mapping.refused(error)
+        except BadMessage as error:
+            return mapping.failed(ResponseCode.MESSAGE_ILLEGAL, str(error))
+        except BadFields as error:
+            return mapping.failed(ResponseCode.INVALID_PARAMETER, str(error))
+
+    def answer_when(
+        self, position: Position, durability: Durability, request: Request, answer: Answer
+    ) -> None:
+        """Answer once the position is committed."""
+        if not request.oneway:
+            self.port.when_committed(position, durability, self.answer, request.serial, answer)
+
+    def answer_later(self, request: Request, answer: Answer) -> None:
+        """Answer a request whose handler said None."""
+        if not request.oneway:
+            self.answer(request.serial, answer)
+
+    def answer(self, serial: int, answer: Answer) -> None:
+        """Send the answer to the request with this serial; nothing if the client is gone."""
+        if self.closing:
+            return
+        head = self._core.answer(
+            serial,
+            answer.code,
+            answer.fields,
+            remark=answer.remark,
+            body_size=len(answer.body),
+        )
+        self.write(head)
+        if answer.body:
+            self.write(answer.body)
+        self._close_if_drained()
+
+    # --- asking the client ------------------------------------------------------------------
+
+    def tell_group_changed(self, group: str) -> None:
+        """The members or subscriptions of a group of this client changed: it shares the queues
+        out again."""
+        fields = write_fields(GroupFields(consumer_group=group))
+        self.tell(RequestCode.NOTIFY_CONSUMERS_CHANGED, fields)
+
+    def tell(self, code: RequestCode, fields: dict[str, str], body: bytes = b"") -> None:
+        """Send a oneway request, unless the client does not read."""
+        if not self.closing and not self.paused:
+            self.write(self._core.tell(code, fields, body))
+
+    @property
+    def own_address(self) -> str:
+        """Where routes say that this broker is: where this client reached it."""
+        if self.shared.advertised is not None:
+            return self.shared.advertised
+        name = self.transport.get_extra_info("sockname") if self.transport is not None else None
+        host, port = name[:2] if isinstance(name, tuple) else ("127.0.0.1", 0)
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -1,0 +1,55 @@
+"""Who may consume a queue in order: locks with a lease. No clock inside.
+
+A consumer of ordered messages asks for the lock of each queue that it thinks is its own, and again
+every 20 seconds. So two members that disagree about whose a queue is do not both consume it. Locks
+are not state: after a restart nobody has one, and the first who asks gets it, as in RocketMQ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from remoting.group_bodies import MessageQueue
+
+LEASE_SECONDS: Final = 60.0
+"""RocketMQ's `rebalanceLockMaxLiveTime`: three times what its clients take to ask again."""
+
+
+class Locks:
+    """The locks of all groups of one door.
+
+    Args:
+        count_max: how many there may be.
+    """
+
+    def __init__(self, *, count_max: int) -> None:
+        self._count_max = count_max
+        self._held: dict[tuple[str, MessageQueue], tuple[str, float]] = {}
+
+    def lock(
+        self, group: str, client_id: str, queues: Iterable[MessageQueue], now: float
+    ) -> list[MessageQueue]:
+        """Take or keep the locks of these queues; returns those that the client has now."""
+        got = []
+        for queue in queues:
+            owner, until = self._held.get((group, queue), ("", 0.0))
+            if owner != client_id and until > now:
+                continue
+            if (group, queue) not in self._held and len(self._held) >= self._count_max:
+                self.expire(now)
+                if len(self._held) >= self._count_max:
+                    continue
+            self._held[group, queue] = client_id, now + LEASE_SECONDS
+            got.append(queue)
+        return got
+
+    def unlock(self, group: str, client_id: str, queues: Iterable[MessageQueue]) -> None:
+        """Give locks back; those of others stay."""
+        for queue in queues:
+            if self._held.get((group, queue), ("", 0.0))[0] == client_id:
+                del self._held[group, queue]
+
+    def expire(self, now: float) -> None:
+        """Forget locks whose lease ended."""
+        self._held = {key: held for key, held in self._held.items() if held[1] > now}

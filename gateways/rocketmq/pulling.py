@@ -1,0 +1,216 @@
+"""The pulls of one connection: whose turn it is to read, and which are held.
+
+Rules:
+
+* A connection reads for at most `pulls_reading_max` pulls at once, and for none while its
+  transport is past the high-water mark. The other pulls wait in order; everything else is
+  answered at once.
+* The engine answers at once where the records are in memory, and the transport learns of the
+  answers only at the end of the loop's iteration: so a connection also stops after
+  `TURN_BYTES_MAX` of answers, and goes on in the next iteration.
+* Between the question to the engine and its answer a topic may be deleted, or a client vanish.
+  The topic is looked up again when the records are there, and its incarnation compared.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from broker.port import BrokerPort, Refused, TopicInfo
+from gateways.rocketmq import mapping
+from gateways.rocketmq.holds import Hold
+from gateways.rocketmq.limits import RocketmqLimits
+from gateways.rocketmq.mapping import Answer
+from gateways.rocketmq.shared import Shared
+from net.connection import Context
+from remoting.codes import ResponseCode
+from remoting.headers import PullFields
+
+TURN_BYTES_MAX: Final = 1024 * 1024
+"""Of answers to one connection in one iteration of the loop: as much as its transport takes before
+it calls a halt."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pull:
+    """Records from an offset on are wanted."""
+
+    serial: int
+    fields: PullFields
+
+
+class Client(Protocol):
+    """The connection, as its pulls see it."""
+
+    context: Context
+    paused: bool
+    closing: bool
+
+    def answer(self, serial: int, answer: Answer) -> None:
+        """Send an answer."""
+
+    def stop_reading(self) -> None:
+        """Leave what comes in the kernel's buffers."""
+
+
+class Pulls:
+    """The pulls of one connection.
+
+    Attributes:
+        port: the engine as this client may use it.
+        draining: nothing is held any more.
+    """
+
+    def __init__(self, client: Client, shared: Shared) -> None:
+        self._client = client
+        self._shared = shared
+        self._limits: RocketmqLimits = shared.limits
+        self.port: BrokerPort = shared.port
+        self.draining = False
+        self._turn: deque[Pull] = deque()  # pulls that wait for their turn to read
+        self._held: dict[int, Pull] = {}  # by serial; the door's holds name them
+        self._reading_count = 0
+        self._turn_bytes = 0  # answered in this iteration of the loop
+        self._starting = False  # inside read_next, which an engine that answers at once re-enters
+
+    def take(self, serial: int, fields: PullFields) -> None:
+        """A pull came; `read_next` looks at it when it is its turn."""
+        self._turn.append(Pull(serial=serial, fields=fields))
+
+    def forget(self) -> None:
+        """The connection is gone."""
+        self._turn.clear()
+        self._held.clear()
+        self._shared.holds.drop(self)
+
+    def release_all(self) -> None:
+        """Answer what is held."""
+        for hold in self._shared.holds.drop(self):
+            self.release(hold.serial)
+
+    def _answer(self, serial: int, answer: Answer) -> None:
+        self._turn_bytes += len(answer.body)
+        self._client.answer(serial, answer)
+
+    def read_next(self) -> None:
+        """Let as many pulls read as may at once."""
+        if self._client.paused:
+            self._client.stop_reading()
+        if self._starting:
+            return
+        self._starting = True
+        try:
+            while self._may_read() and self._turn_bytes < TURN_BYTES_MAX:
+                self._pull(self._turn.popleft())
+        finally:
+            self._starting = False
+        if self._may_read():
+            # Runs behind the write of what is gathered, so `paused` tells the truth again.
+            self._client.context.loop.call_soon(self._next_turn)
+
+    def _next_turn(self) -> None:
+        self._turn_bytes = 0
+        self.read_next()
+
+    def _may_read(self) -> bool:
+        free = self._reading_count < self._limits.pulls_reading_max
+        return bool(self._turn) and free and not self._client.paused and not self._client.closing
+
+    def _pull(self, pull: Pull) -> None:
+        fields = pull.fields
+        try:
+            info = mapping.find_topic(self.port, fields.topic, fields.user_topic)
+        except Refused as error:
+            self._answer(pull.serial, mapping.refused(error))
+            return
+        if info is None:
+            self._answer(pull.serial, mapping.no_such_topic(fields.topic))
+            return
+        if not 0 <= fields.queue_id < len(info.max_offsets):
+            self._answer(pull.serial, mapping.no_such_queue(info, fields.queue_id))
+            return
+        if fields.count_max <= 0:
+            code = ResponseCode.INVALID_PARAMETER
+            self._answer(pull.serial, mapping.failed(code, "maxMsgNums has to be positive"))
+            return
+        code = mapping.pull_code(info, fields.queue_id, fields.queue_offset)
+        if code == ResponseCode.SUCCESS:
+            self._read(pull, info)
+        elif code == ResponseCode.PULL_NOT_FOUND and self._hold(pull, info):
+            self._held[pull.serial] = pull
+        else:
+            self._answer(pull.serial, mapping.pull_answer(info, fields, code))
+
+    def _read(self, pull: Pull, info: TopicInfo) -> None:
+        fields, limits = pull.fields, self._limits
+        asked = fields.bytes_max if fields.bytes_max is not None else limits.pull_bytes_default
+        self._reading_count += 1
+        try:
+            self.port.pull(
+                info.name,
+                fields.queue_id,
+                fields.queue_offset,
+                count_max=min(fields.count_max, limits.pull_count_max),
+                bytes_max=min(max(asked, 1), limits.pull_bytes_max),
+                callback=lambda records, next_offset: self._have_read(
+                    pull, info, records, next_offset
+                ),
+            )
+        except Refused as error:
+            self._reading_count -= 1
+            self._answer(pull.serial, mapping.refused(error))
+
+    def _have_read(self, pull: Pull, before: TopicInfo, records: bytes, next_offset: int) -> None:
+        self._reading_count -= 1
+        if self._client.closing:
+            return
+        info = self._shared.port.topic(before.name)
+        if info is None or info.incarnation != before.incarnation:
+            self._answer(pull.serial, mapping.no_such_topic(pull.fields.topic))
+        elif not records:
+            code = ResponseCode.PULL_RETRY_IMMEDIATELY
+            self._answer(pull.serial, mapping.pull_answer(info, pull.fields, code))
+        else:
+            answer = mapping.pull_answer(
+                info,
+                pull.fields,
+                ResponseCode.SUCCESS,
+                records=records,
+                next_offset=next_offset,
+            )
+            self._answer(pull.serial, answer)
+        self.read_next()
+
+    def _hold(self, pull: Pull, info: TopicInfo) -> bool:
+        if self.draining or not mapping.may_hold(pull.fields):
+            return False
+        seconds = min(pull.fields.suspend_ms / 1000, self._limits.hold_seconds_max)
+        return self._shared.hold(
+            Hold(
+                owner=self,
+                serial=pull.serial,
+                topic=info.name,
+                queue_id=pull.fields.queue_id,
+                offset=pull.fields.queue_offset,
+                until=self._client.context.now() + seconds,
+            )
+        )
+
+    def release(self, serial: int) -> None:
+        """Answer a held pull: with what came meanwhile, or that nothing did."""
+        pull = self._held.pop(serial)
+        fields = pull.fields
+        try:
+            info = mapping.find_topic(self.port, fields.topic, fields.user_topic)
+        except Refused as error:
+            self._answer(serial, mapping.refused(error))
+            return
+        if info is not None and fields.queue_id < len(info.max_offsets):
+            code = mapping.pull_code(info, fields.queue_id, fields.queue_offset)
+            if code == ResponseCode.PULL_NOT_FOUND:
+                self._answer(serial, mapping.pull_answer(info, fields, code))
+                return
+        self._turn.append(pull)
+        self.read_next()

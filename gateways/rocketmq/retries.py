@@ -1,0 +1,74 @@
+"""What a consumer gives back: it comes again to its group, later, or becomes a dead letter."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from broker.port import Refused
+from gateways.rocketmq import mapping
+from gateways.rocketmq.connection import Request
+from gateways.rocketmq.mapping import DEAD_LETTER_PREFIX, RETRY_PREFIX, Answer
+from gateways.rocketmq.messages import kept_flags, parse_properties, sent_of
+from gateways.rocketmq.sending import RECONSUME_MAX, Order
+from remoting.broker_fields import SendBackFields
+from remoting.codes import ResponseCode
+from remoting.records import Record, iterate_records
+
+if TYPE_CHECKING:
+    from gateways.rocketmq.client import RocketmqConnection
+
+RETRY_TOPIC: Final = "RETRY_TOPIC"
+"""Property: the topic that the message was published to. Consumers show it instead of theirs."""
+ORIGIN_ID: Final = "ORIGIN_MESSAGE_ID"
+FIRST_LEVEL: Final = 3
+"""Delay level of the first retry: 10 seconds, then 30, and so on."""
+DELAYS: Final = ("DELAY", "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS")
+
+
+def send_back(client: RocketmqConnection, request: Request) -> Answer | None:
+    """36: a message that could not be consumed."""
+    fields = request.fields
+    assert isinstance(fields, SendBackFields)
+    mapping.check_group(fields.group)
+
+    def found(_topic: str, raw: bytes) -> None:
+        if not raw:
+            answer = mapping.failed(
+                ResponseCode.SYSTEM_ERROR, f"no message stands at offset {fields.offset}"
+            )
+            client.answer_later(request, answer)
+            return
+        (record,) = iterate_records(raw, verify=False)
+        try:
+            stored = client.sender.store(order_of(record, fields))
+        except Refused as error:
+            client.answer_later(request, mapping.refused(error))
+            return
+        client.answer_when(stored.position, stored.durability, request, mapping.success())
+
+    client.port.message_by_position(fields.offset, found)
+    return None
+
+
+def order_of(record: Record, fields: SendBackFields) -> Order:
+    """What is stored for a message that is given back."""
+    had = parse_properties(record.properties.decode("utf-8", "surrogateescape"))
+    properties = {name: value for name, value in had.items() if name not in DELAYS}
+    properties.setdefault(RETRY_TOPIC, record.topic)
+    properties.setdefault(ORIGIN_ID, fields.origin_msg_id or record.offset_message_id)
+    most = RECONSUME_MAX if fields.max_reconsume_times is None else fields.max_reconsume_times
+    times = record.reconsume_count
+    dead = fields.delay_level < 0 or times >= most
+    if not dead:
+        level = fields.delay_level or FIRST_LEVEL + times
+        properties["DELAY"] = str(level)
+    prefix = DEAD_LETTER_PREFIX if dead else RETRY_PREFIX
+    return Order(
+        topic=prefix + fields.group,
+        messages=[sent_of(properties, record.body, record.flag)],
+        born_ms=record.born_ms,
+        queue_id=0,
+        system_flag=kept_flags(record.system_flag),
+        reconsume=times + 1,
+        reconsume_max=most + 1,
+    )

@@ -1,0 +1,90 @@
+"""What the connections of one RocketMQ door share."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from broker.port import BrokerPort
+from gateways.rocketmq.holds import Hold, Holds
+from gateways.rocketmq.limits import RocketmqLimits
+from gateways.rocketmq.locks import Locks
+from gateways.rocketmq.mapping import Identity
+from gateways.rocketmq.members import Members
+from net.connection import Context
+
+if TYPE_CHECKING:
+    from gateways.rocketmq.client import RocketmqConnection
+    from gateways.rocketmq.pulling import Pulls
+
+HOLD_TICK_SECONDS = 0.1
+"""How late a held pull may notice that its queue grew."""
+LEASE_TICK_SECONDS = 10.0
+"""How often silent members and locks whose lease ended are looked for: RocketMQ's interval."""
+
+
+class Shared:
+    """See above. Not for use from other threads.
+
+    Args:
+        advertised: `host:port` that routes name; None: the address that a client reached.
+    """
+
+    def __init__(
+        self,
+        *,
+        port: BrokerPort,
+        context: Context,
+        limits: RocketmqLimits,
+        identity: Identity,
+        advertised: str | None,
+    ) -> None:
+        self.port = port
+        self.context = context
+        self.limits = limits
+        self.identity = identity
+        self.advertised = advertised
+        self.holds: Holds[Pulls] = Holds(limits.holds_max)
+        self.members: Members[RocketmqConnection] = Members(
+            lambda channel, group: channel.tell_group_changed(group),
+            count_max=limits.members_max,
+        )
+        self.locks = Locks(count_max=limits.locks_max)
+        self.protocol_error_count = 0
+        self._hold_tick: asyncio.TimerHandle | None = None
+        self._lease_tick: asyncio.TimerHandle | None = None
+
+    def start(self) -> None:
+        """Begin to look after leases."""
+        self._lease_tick = self.context.call_later(LEASE_TICK_SECONDS, self._look_at_leases)
+
+    def stop(self) -> None:
+        """No more looking after anything."""
+        for tick in (self._hold_tick, self._lease_tick):
+            if tick is not None:
+                tick.cancel()
+
+    def hold(self, hold: Hold[Pulls]) -> bool:
+        """Hold a pull; False when there are too many."""
+        if not self.holds.add(hold):
+            return False
+        if self._hold_tick is None:
+            self._hold_tick = self.context.call_later(HOLD_TICK_SECONDS, self._look_at_holds)
+        return True
+
+    def _look_at_holds(self) -> None:
+        self._hold_tick = None
+        for hold in self.holds.take(self.context.now(), self._ends):
+            hold.owner.release(hold.serial)
+        if self.holds and self._hold_tick is None:
+            self._hold_tick = self.context.call_later(HOLD_TICK_SECONDS, self._look_at_holds)
+
+    def _ends(self, topic: str) -> tuple[int, ...] | None:
+        info = self.port.topic(topic)
+        return None if info is None else info.max_offsets
+
+    def _look_at_leases(self) -> None:
+        now = self.context.now()
+        self.members.expire(now)
+        self.locks.expire(now)
+        self.start()
