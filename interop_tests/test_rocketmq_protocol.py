@@ -1,0 +1,229 @@
+"""RocketMQ's door, byte by byte: what clients rely on beyond sending and consuming."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Iterator
+
+import pytest
+
+from interop_tests.conftest import Server
+from interop_tests.remoting_wire import Client, batch, consumer, messages_of
+
+SUCCESS, SYSTEM_ERROR, NOT_SUPPORTED, ILLEGAL, NO_PERMISSION, NO_TOPIC = 0, 1, 3, 13, 16, 17
+NOT_FOUND, NO_OFFSET, NO_GROUP, INVALID = 19, 22, 26, 29
+
+
+@pytest.fixture
+def client(server: Server) -> Iterator[Client]:
+    with Client(server.host, server.rocketmq_port) as made:
+        yield made
+
+
+def test_the_answer_to_a_send_says_where_the_message_is(client: Client) -> None:
+    """Its id leads to it, its key, its offset, and its time."""
+    sent = client.publish("orders", b"one", TAGS="paid", KEYS="k1 k2", colour="red")
+    assert (sent.code, sent.fields["queueId"], sent.fields["queueOffset"]) == (SUCCESS, "0", "0")
+    position = int(sent.fields["msgId"][16:], 16)
+    _, (pulled,) = client.pull("orders")
+    assert (pulled.position, pulled.body, pulled.topic) == (position, b"one", "orders")
+    assert pulled.properties["TAGS"] == "paid"
+    assert pulled.properties["KEYS"] == "k1 k2"
+    assert pulled.properties["colour"] == "red"
+    (viewed,) = messages_of(client.ask(33, offset=position).body)
+    assert viewed == pulled
+    span = {"beginTimestamp": 0, "endTimestamp": 2**53, "maxNum": 10}
+    (queried,) = messages_of(client.ask(12, topic="orders", key="k2", **span).body)
+    assert queried == pulled
+    assert client.ask(12, topic="orders", key="k3", **span).code == NO_OFFSET
+    queue = {"topic": "orders", "queueId": 0}
+    assert client.ask(29, timestamp=0, **queue).fields["offset"] == "0"
+    assert client.ask(29, timestamp=2**53, **queue).fields["offset"] == "1"
+    assert int(client.ask(32, **queue).fields["timestamp"]) > 1_700_000_000_000
+
+
+def test_a_batch_has_consecutive_offsets_and_an_id_for_each(client: Client) -> None:
+    body = batch(
+        (b"1", {"TAGS": "a", "KEYS": "x"}), (b"2", {"TAGS": "a"}), (b"3", {"TAGS": "b", "n": "3"})
+    )
+    sent = client.publish("orders", body, code=320)
+    assert (sent.code, sent.fields["queueOffset"]) == (SUCCESS, "0")
+    _, pulled = client.pull("orders")
+    assert [message.body for message in pulled] == [b"1", b"2", b"3"]
+    assert [message.properties["TAGS"] for message in pulled] == ["a", "a", "b"]
+    assert pulled[2].properties["n"] == "3"
+    places = [int(identity[16:], 16) for identity in sent.fields["msgId"].split(",")]
+    assert places == [message.position for message in pulled]
+
+
+def test_bad_messages_are_refused_in_words_and_the_connection_goes_on(client: Client) -> None:
+    cases = [
+        (client.publish("orders", b"x" * (5 * 1024 * 1024)), INVALID),
+        (client.publish("orders", b"short", code=320), ILLEGAL),
+        (client.publish("RMQ_SYS_POLYMQ_STATE", b"x"), NO_PERMISSION),
+        (client.publish("or ders", b"x"), INVALID),
+        (client.publish("orders", b"x", system_flag=0x1 | 0x200), ILLEGAL),
+        (client.ask(310, b"x", b="orders"), INVALID),
+        (client.ask(34, b"no json"), INVALID),
+        (client.ask(9999), NOT_SUPPORTED),
+    ]
+    for answer, code in cases:
+        assert answer.code == code, answer.header
+        assert answer.header["remark"]
+    assert client.publish("orders", b"good").code == SUCCESS
+
+
+def test_a_client_cannot_forge_what_the_broker_writes(client: Client) -> None:
+    client.publish("orders", b"x", PMQ_S="1.0", PMQ_RETAIN="1", kept="yes")
+    _, (pulled,) = client.pull("orders")
+    assert pulled.properties["kept"] == "yes"
+    assert not {"PMQ_S", "PMQ_RETAIN"} & set(pulled.properties)
+
+
+def test_a_compressed_body_reaches_rocketmq_as_it_was_sent(client: Client) -> None:
+    body = zlib.compress(b"long " * 2000)
+    client.publish("orders", body, system_flag=0x301)
+    _, (pulled,) = client.pull("orders")
+    assert (pulled.body, pulled.system_flag & 0x701) == (body, 0x301)
+
+
+def test_offsets_of_a_group(client: Client) -> None:
+    place = {"consumerGroup": "billing", "topic": "orders", "queueId": 0}
+    client.publish("orders", b"x")
+    assert client.ask(15, commitOffset=1, **place).code == NO_GROUP
+    client.beat("c1", consumers=[consumer("billing", "orders")])
+    assert client.ask(14, **place).fields["offset"] == "0"
+    assert client.ask(14, setZeroIfNotFound="false", **place).code == NO_OFFSET
+    assert client.ask(15, commitOffset=1, **place).code == SUCCESS
+    assert client.ask(14, setZeroIfNotFound="false", **place).fields["offset"] == "1"
+    stats = client.ask(208, consumerGroup="billing").body
+    assert b'"brokerOffset":1,"consumerOffset":1' in stats
+
+
+def test_members_see_each_other_and_are_told_of_changes(server: Server, client: Client) -> None:
+    client.publish("orders", b"x")
+    assert client.ask(38, consumerGroup="billing").code == SYSTEM_ERROR
+    client.beat("c1", consumers=[consumer("billing", "orders")])
+    with Client(server.host, server.rocketmq_port) as other:
+        other.beat("c2", consumers=[consumer("billing", "orders")])
+        client.asked.clear()
+        members = json.loads(client.ask(38, consumerGroup="billing").body)["consumerIdList"]
+        assert members == ["c1", "c2"]
+    assert client.until_asked(40).fields == {"consumerGroup": "billing"}  # the other one is gone
+
+
+def test_a_queue_is_locked_for_one_member(server: Server, client: Client) -> None:
+    queue = {"topic": "orders", "brokerName": "broker-a", "queueId": 0}
+
+    def locked(peer: Client, name: str, code: int = 41) -> list[object]:
+        body = {"consumerGroup": "billing", "clientId": name, "mqSet": [queue]}
+        answer = peer.ask(code, json.dumps(body).encode())
+        found: list[object] = json.loads(answer.body)["lockOKMQSet"] if code == 41 else []
+        return found
+
+    with Client(server.host, server.rocketmq_port) as other:
+        assert locked(client, "c1") == [queue]
+        assert locked(other, "c2") == []
+        locked(client, "c1", code=42)
+        assert locked(other, "c2") == [queue]
+
+
+def test_a_message_that_is_given_back_comes_to_the_retry_topic_then_to_the_dead_letters(
+    client: Client,
+) -> None:
+    client.publish("orders", b"hard", TAGS="t", KEYS="k")
+    client.beat("c1", consumers=[consumer("billing", "orders")])
+    _, (first,) = client.pull("orders")
+    back = {"group": "billing", "originMsgId": "O1", "originTopic": "orders"}
+    assert client.ask(36, offset=first.position, delayLevel=1, **back).code == SUCCESS
+    frame, retried = client.pull("%RETRY%billing", hold_ms=20_000)  # a second later
+    assert frame.code == SUCCESS
+    (again,) = retried
+    assert (again.body, again.times) == (b"hard", 1)
+    assert again.properties["RETRY_TOPIC"] == "orders"
+    assert again.properties["KEYS"] == "k"
+    answer = client.ask(36, offset=again.position, maxReconsumeTimes=1, **back)
+    assert answer.code == SUCCESS
+    _, (dead,) = client.pull("%DLQ%billing")
+    assert (dead.body, dead.properties["RETRY_TOPIC"]) == (b"hard", "orders")
+
+
+def test_a_delayed_message_comes_when_it_is_due(client: Client) -> None:
+    client.publish("orders", b"now")
+    assert client.publish("orders", b"later", DELAY="1").code == SUCCESS
+    _, pulled = client.pull("orders")
+    assert [message.body for message in pulled] == [b"now"]
+    _, pulled = client.pull("orders", 1, hold_ms=20_000)
+    assert [message.body for message in pulled] == [b"later"]
+
+
+PREPARED, COMMIT, ROLLBACK = 4, 8, 12
+
+
+@pytest.mark.parametrize("decision", [COMMIT, ROLLBACK])
+def test_a_transaction_is_committed_or_rolled_back_once(client: Client, decision: int) -> None:
+    client.publish("orders", b"seed")
+    half = client.publish(
+        "orders", b"half", system_flag=PREPARED, TRAN_MSG="true", PGROUP="producers", TAGS="t"
+    )
+    assert half.code == SUCCESS
+    assert len(client.pull("orders")[1]) == 1
+    ending = {
+        "tranStateTableOffset": half.fields["queueOffset"],
+        "commitLogOffset": int(half.fields["msgId"][16:], 16),
+        "msgId": half.fields["msgId"],
+    }
+    stranger = client.ask(37, producerGroup="others", commitOrRollback=COMMIT, **ending)
+    assert stranger.code == NO_PERMISSION
+    for again in (decision, decision, COMMIT):
+        answer = client.ask(37, producerGroup="producers", commitOrRollback=again, **ending)
+        assert answer.code == SUCCESS
+    _, pulled = client.pull("orders")
+    wanted = [b"seed", b"half"] if decision == COMMIT else [b"seed"]
+    assert [message.body for message in pulled] == wanted
+
+
+@pytest.mark.slow
+def test_a_producer_that_forgot_is_asked(client: Client) -> None:
+    client.beat("p1", producers=[{"groupName": "producers"}])
+    half = client.publish(
+        "orders", b"half", system_flag=PREPARED, TRAN_MSG="true", PGROUP="producers"
+    )
+    asked = client.until_asked(39)  # six seconds later
+    assert asked.fields["tranStateTableOffset"] == half.fields["queueOffset"]
+    (message,) = messages_of(asked.body)
+    assert (message.topic, message.body) == ("orders", b"half")
+    answer = client.ask(
+        37,
+        producerGroup="producers",
+        tranStateTableOffset=asked.fields["tranStateTableOffset"],
+        commitLogOffset=asked.fields["commitLogOffset"],
+        commitOrRollback=COMMIT,
+        fromTransactionCheck="true",
+    )
+    assert answer.code == SUCCESS
+    assert [message.body for message in client.pull("orders")[1]] == [b"half"]
+
+
+def test_administration_of_topics_and_groups(client: Client) -> None:
+    make = {"readQueueNums": 3, "writeQueueNums": 3, "perm": 6}
+    assert client.ask(17, topic="orders", **make).code == SUCCESS
+    assert client.ask(17, topic="orders", **make).code == SUCCESS
+    other = {**make, "writeQueueNums": 5, "readQueueNums": 5}
+    assert client.ask(17, topic="orders", **other).code == INVALID
+    table = json.loads(client.ask(21).body)["topicConfigTable"]
+    assert table["orders"]["writeQueueNums"] == 3
+    stats = client.ask(202, topic="orders").body
+    assert stats.count(b'"maxOffset":0') == 3
+    group = {"groupName": "billing", "retryMaxTimes": 2}
+    assert client.ask(200, json.dumps(group).encode()).code == SUCCESS
+    table = json.loads(client.ask(201).body)["subscriptionGroupTable"]
+    assert table["billing"]["retryMaxTimes"] == 2
+    assert client.ask(207, groupName="billing").code == SUCCESS
+    assert json.loads(client.ask(201).body)["subscriptionGroupTable"] == {}
+    assert json.loads(client.ask(28).body)["table"]["brokerActive"] == "true"
+    brokers = json.loads(client.ask(106).body)["brokerAddrTable"]
+    assert list(brokers) == ["broker-a"]
+    assert client.ask(215, topic="orders").code == SUCCESS
+    assert client.ask(202, topic="orders").code == NO_TOPIC
