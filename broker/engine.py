@@ -131,7 +131,9 @@ class Engine(AmqpOperations):
         self.named_queues = NamedQueues(
             self.core, self.topics_, self.moves, self.exchanges, queues=queues, new_name=new_name
         )
-        self.sessions = Sessions(self.core, self.topics_, self.retained)
+        self.sessions = Sessions(
+            self.core, self.topics_, self.retained, self.named_queues.dead_letters
+        )
         self.delays = Delays(self.core, self.topics_, self.moves)
         self.half_messages = HalfMessages(self.core, self.topics_, self.moves)
         self.transactions = Transactions(self.core, self.topics_, self.delays)

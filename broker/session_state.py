@@ -6,14 +6,17 @@ lead to the same `MqttSession`. Acks are not here: they are the cursors' (`core.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from broker.core import Core
 from broker.journal import Op, Touched
 from broker.port import Words
 from broker.queues.cursor import Cursor
+from broker.queues.dead_letters import DeadLetters
 from broker.queues.queue import Group, Queue
+from broker.queues.rules import QueueRules
+from broker.queues.settings import PLAIN
 from broker.session import MqttSession, Subscription
 from broker.topics import Topics
 
@@ -32,11 +35,21 @@ class FilterQueue:
 
 
 class SessionState:
-    """Sessions and filter queues as the log has them."""
+    """Sessions and filter queues as the log has them.
 
-    def __init__(self, core: Core, topics: Topics, sessions: Sessions) -> None:
+    A filter queue that messages with a time to live came to lets them expire, for each session by
+    itself, as a named queue does (`queues/expiry.py`); any other one does not know of it. That the
+    first of them came is an op before it.
+    """
+
+    def __init__(
+        self, core: Core, topics: Topics, dead_letters: DeadLetters, sessions: Sessions
+    ) -> None:
         self.core = core
         self.topics = topics
+        self._dead_letters = dead_letters
+        self._restored = False  # the start's fold has ended
+        self._on_expiring = self._start_expiring  # one object for all queues
         self._sessions = sessions
         self.by_client: dict[str, MqttSession] = {}
         self.by_number: dict[int, MqttSession] = {}
@@ -47,6 +60,7 @@ class SessionState:
             ("session-", self._apply_session_end),
             ("fq+", self._apply_filter),
             ("fq-", self._apply_filter_end),
+            ("fq=", self._apply_expiring),
             ("sub+", self._apply_subscribe),
             ("sub-", self._apply_unsubscribe),
             ("assign", self._apply_assign),
@@ -86,6 +100,26 @@ class SessionState:
         self._filter_words.pop(found.queue.number, None)
         return [("filter", str(found.queue.number))]
 
+    def _start_expiring(self, queue: Queue) -> None:
+        """The first message with a time to live is on its way to the queue. Raises Refused."""
+        self.core.journal.write({"op": "fq=", "n": queue.number})
+
+    def _apply_expiring(self, op: Op) -> Touched:
+        words = self._filter_words.get(op["n"])
+        if words is None:
+            return []
+        queue = self.filters[words].queue
+        queue.expiring = True
+        self._let_expire(queue.groups)
+        return [("filter", str(op["n"]))]
+
+    def _let_expire(self, groups: Iterable[Group]) -> None:
+        if not self._restored:
+            return
+        for group in groups:
+            rules = group.rules = QueueRules(self._dead_letters, "", PLAIN, group)
+            rules.start_expiring(group)
+
     def _apply_subscribe(self, op: Op) -> Touched:
         session = self.by_number.get(op["s"])
         if session is None:
@@ -103,6 +137,8 @@ class SessionState:
             subscription.queue = queue
             subscription.group = self.core.group(queue, Cursor(op["o"]), number=op["g"])
             touched.append(("group", str(op["g"])))
+            if queue.expiring:
+                self._let_expire([subscription.group])
         return touched
 
     def _apply_unsubscribe(self, op: Op) -> Touched:
@@ -118,6 +154,8 @@ class SessionState:
                 if holder is group:
                     session.unacked.settle(tag, tag + count - 1)
             subscription.hold = None
+            if group.rules is not None:
+                group.rules.close()
             self.core.drop_group(group)
         else:
             subscription.detach()
@@ -215,6 +253,8 @@ class SessionState:
         self.core.saw_number(number)
         words = tuple(value["w"])
         queue = self.core.durable_queue(number, own=False)
+        queue.on_expiring = self._on_expiring
+        queue.expiring = value.get("x", False)
         self.filters[words] = FilterQueue(words, queue)
         self._filter_words[number] = words
         self.topics.router.subscribe(words, queue)
@@ -222,7 +262,10 @@ class SessionState:
     def row_filter(self, key: str) -> Mapping[str, Any] | None:
         """The filter queue as a JSON value for the snapshot."""
         words = self._filter_words.get(int(key))
-        return None if words is None else {"w": list(words)}
+        if words is None:
+            return None
+        row = {"w": list(words)}
+        return {**row, "x": True} if self.filters[words].queue.expiring else row
 
     def reopen(self) -> None:
         """After a restart: drop from what is in flight what the cursors know as settled, and give
@@ -241,3 +284,7 @@ class SessionState:
                 group = subscription.group
                 if group is not None and subscription.durable:
                     group.cursor.reopen(kept.get(group, ()))
+        self._restored = True
+        for found in self.filters.values():
+            if found.queue.expiring:
+                self._let_expire(found.queue.groups)

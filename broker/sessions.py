@@ -13,6 +13,7 @@ from broker.core import Core
 from broker.errors import Reason, Refused
 from broker.journal import Op
 from broker.port import FLUSHED, Durability, Position, SessionLink, Words
+from broker.queues.dead_letters import DeadLetters
 from broker.queues.queue import Group, Queue
 from broker.retained import Retained, position_of
 from broker.session import (
@@ -30,7 +31,9 @@ from broker.topics import Topics
 class Sessions:
     """Connecting, subscribing and resuming. What survives a restart is in `state`."""
 
-    def __init__(self, core: Core, topics: Topics, retained: Retained) -> None:
+    def __init__(
+        self, core: Core, topics: Topics, retained: Retained, dead_letters: DeadLetters
+    ) -> None:
         self.core = core
         self.topics = topics
         self.retained = retained
@@ -38,7 +41,7 @@ class Sessions:
         """Subscriptions of all sessions by principal."""
         self.counts: dict[str, int] = {}
         """Persistent sessions by principal."""
-        self.state = SessionState(core, topics, self)
+        self.state = SessionState(core, topics, dead_letters, self)
         self.by_client = self.state.by_client
         self.by_number = self.state.by_number
         self.filters = self.state.filters

@@ -26,6 +26,8 @@ from gateways.http_cloudevents.errors import BadEvent
 REQUIRED: Final = ("specversion", "id", "source", "type")
 DELIVERY_TIME: Final = "deliverattime"
 """Our extension: when the event is to be delivered."""
+EXPIRY_TIME: Final = "expirytime"
+"""The extension of that name: when nobody wants the event any more."""
 OPTIONAL: Final = ("datacontenttype", "dataschema", "subject", "time")
 
 NAME: Final = re.compile(r"[a-z0-9]+")
@@ -144,6 +146,7 @@ CHECKS: Final[Mapping[str, Callable[[str, str], None]]] = {
     "time": _check_time,
     "partitionkey": _check_not_empty,
     DELIVERY_TIME: _check_time,
+    EXPIRY_TIME: _check_time,
 }
 """What a value has to be beyond a string. Enough for values known to be printable ASCII."""
 

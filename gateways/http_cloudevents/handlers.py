@@ -70,7 +70,9 @@ class Handlers:
         loop: asyncio.AbstractEventLoop,
         commits: Commits,
         registry: Registry,
+        clock_seconds: Callable[[], float],
     ) -> None:
+        self._clock_seconds = clock_seconds
         self._port = port
         self._limits = limits
         self._loop = loop
@@ -316,7 +318,9 @@ class Handlers:
 
     def _publisher(self, port: BrokerPort) -> Publisher:
         """The publisher over a principal's port, with its templates."""
-        found = self._publishers.pop(port, None) or Publisher(port, self._limits)
+        found = self._publishers.pop(port, None) or Publisher(
+            port, self._limits, self._clock_seconds
+        )
         if len(self._publishers) >= PUBLISHERS_MAX:
             del self._publishers[next(iter(self._publishers))]
         self._publishers[port] = found

@@ -43,6 +43,7 @@ from core_log.kernels.batch import Batch
 from gateways.http_cloudevents.amqp_properties import read_properties
 from gateways.http_cloudevents.attributes import (
     DELIVERY_TIME,
+    EXPIRY_TIME,
     FORBIDDEN,
     NAME,
     check_required,
@@ -98,6 +99,7 @@ class Run:
     Attributes:
         sharding: which of `SHARDS` the key falls into, so that keys don't each need a template.
         deliver_ms: when they are to be delivered, in ms since the epoch; 0 for at once.
+        expires_ms: when they expire, likewise; 0 for never.
     """
 
     tag: str | None
@@ -105,6 +107,11 @@ class Run:
     first: int
     last: int
     deliver_ms: int = 0
+    expires_ms: int = 0
+
+
+_Kind = tuple[str, str, int, int]
+"""Tag, sharding, `deliver_ms` and `expires_ms` of a `Run`."""
 
 
 def rows_of(events: Sequence[Event], *, sharded: bool) -> tuple[Batch, list[Run]]:
@@ -118,10 +125,15 @@ def rows_of(events: Sequence[Event], *, sharded: bool) -> tuple[Batch, list[Run]
     parts: list[bytes] = []
     runs: list[Run] = []
     at = 0
-    current: tuple[str, str, int] | None = None
+    current: _Kind | None = None
     first = 0
     for index, event in enumerate(events):
-        kind = event.attributes["type"], shard_of(event) if sharded else "", deliver_ms(event)
+        kind = (
+            event.attributes["type"],
+            shard_of(event) if sharded else "",
+            _time_of(event, DELIVERY_TIME),
+            _time_of(event, EXPIRY_TIME),
+        )
         if kind != current:
             if current is not None:
                 runs.append(_run(current, first, index))
@@ -137,14 +149,37 @@ def rows_of(events: Sequence[Event], *, sharded: bool) -> tuple[Batch, list[Run]
     return batch, runs
 
 
-def _run(kind: tuple[str, str, int], first: int, last: int) -> Run:
-    return Run(tag=kind[0], sharding=kind[1], deliver_ms=kind[2], first=first, last=last)
+def _run(kind: _Kind, first: int, last: int) -> Run:
+    tag, sharding, deliver_ms, expires_ms = kind
+    return Run(
+        tag=tag,
+        sharding=sharding,
+        deliver_ms=deliver_ms,
+        expires_ms=expires_ms,
+        first=first,
+        last=last,
+    )
 
 
-def deliver_ms(event: Event) -> int:
-    """When an event asks to be delivered, in ms since the epoch; 0 if it does not ask."""
-    value = event.attributes.get(DELIVERY_TIME)
-    return 0 if value is None else time_ms(value)
+def _time_of(event: Event, name: str) -> int:
+    """A time that an event may name, in ms since the epoch; 0 if it does not."""
+    value = event.attributes.get(name)
+    return 0 if value is None else max(1, time_ms(value))
+
+
+LIFE_STEPS: Final = ((60_000, 100), (3_600_000, 1_000), (86_400_000, 60_000))
+"""Up to so long a life is kept to so many ms; a longer one to the hour. Each life that is in use is
+a kind of message to the engine, so there have to be few of them: some 6,000 for a day. It is
+rounded down: nothing is delivered after its time, and it goes by less than 2 % early."""
+
+
+def life_ms(expires_ms: int, visible_ms: int) -> int:
+    """How long an event lives that becomes visible at one time and expires at another."""
+    left = max(0, expires_ms - visible_ms)
+    for most, step in LIFE_STEPS:
+        if left <= most:
+            return left - left % step
+    return left - left % 3_600_000
 
 
 def row_of_raw(body: bytes, content_type: str | None) -> Batch:

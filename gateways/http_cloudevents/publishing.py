@@ -13,16 +13,18 @@ Rules:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from broker.port import (
+    LIFE_PROPERTY,
     BrokerPort,
     Durability,
     Position,
     Refused,
     StorageFailed,
     Template,
+    life_property,
 )
 from core_log.kernels.batch import (
     BODY_SIZE,
@@ -34,7 +36,13 @@ from core_log.kernels.batch import (
 from gateways.http_cloudevents.codec import Event
 from gateways.http_cloudevents.errors import STATUS_OF_REASON, Problem
 from gateways.http_cloudevents.limits import HttpLimits
-from gateways.http_cloudevents.mapping import CONSTANT_PROPERTIES, Run, row_of_raw, rows_of
+from gateways.http_cloudevents.mapping import (
+    CONSTANT_PROPERTIES,
+    Run,
+    life_ms,
+    row_of_raw,
+    rows_of,
+)
 from gateways.http_cloudevents.responses import storage_problem
 
 TEMPLATES_MAX: Final = 4_096
@@ -103,12 +111,19 @@ def _resolve(future: asyncio.Future[None]) -> None:
 
 
 class Publisher:
-    """Stores events. One per server."""
+    """Stores events. One per port, which is one for each user.
 
-    def __init__(self, port: BrokerPort, limits: HttpLimits) -> None:
+    Args:
+        clock_seconds: the time of day, by which events expire.
+    """
+
+    def __init__(
+        self, port: BrokerPort, limits: HttpLimits, clock_seconds: Callable[[], float]
+    ) -> None:
         self._port = port
         self._limits = limits
-        self._templates: dict[tuple[str, str | None, str], Template] = {}
+        self._clock_seconds = clock_seconds
+        self._templates: dict[tuple[str, str | None, str, str], Template] = {}
 
     def publish(self, topic: str, events: Sequence[Event], *, delay_ms: int = 0) -> Stored:
         """Store the events of one request; their answer waits for the position.
@@ -125,7 +140,9 @@ class Publisher:
         sharded = info is not None and len(info.max_offsets) > 1
         batch, runs = rows_of(events, sharded=sharded)
         self._check_sizes(batch, runs)
-        templates = [self._template(topic, run.tag, run.sharding) for run in runs]
+        templates = [
+            self._template(topic, run.tag, run.sharding, self._life(run, delay_ms)) for run in runs
+        ]
         stored = Stored(Position(0), Durability.APPENDED)
         for run, template in zip(runs, templates, strict=True):
             try:
@@ -153,6 +170,14 @@ class Publisher:
         template = self._template(topic, tag, "")
         return Stored(self._store(template, batch, run, delay_ms), template.durability)
 
+    def _life(self, run: Run, delay_ms: int) -> str:
+        """The property that says how long the events of a run live; empty for ever."""
+        if not run.expires_ms:
+            return ""
+        now_ms = int(self._clock_seconds() * 1000)
+        visible_ms = max(now_ms, run.deliver_ms or now_ms + delay_ms)
+        return life_property(life_ms(run.expires_ms, visible_ms), 0)
+
     def _store(self, template: Template, batch: Batch, run: Run, delay_ms: int) -> Position:
         if run.deliver_ms or delay_ms:
             return self._port.publish_later(
@@ -165,13 +190,15 @@ class Publisher:
             )
         return self._port.publish(template, batch, run.first, run.last)
 
-    def _template(self, topic: str, tag: str | None, sharding: str) -> Template:
-        key = topic, tag, sharding
+    def _template(self, topic: str, tag: str | None, sharding: str, life: str = "") -> Template:
+        key = topic, tag, sharding, life
         template = self._templates.get(key)
         if template is None or not template.valid:
             template = self._port.template(
                 self._port.route(topic, tag),
-                properties=CONSTANT_PROPERTIES,
+                properties={**CONSTANT_PROPERTIES, LIFE_PROPERTY: life}
+                if life
+                else CONSTANT_PROPERTIES,
                 extra_kind=EXTRA_VERBATIM,
                 sharding=sharding,
             )

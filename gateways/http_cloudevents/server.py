@@ -118,6 +118,7 @@ class HttpServer:
             loop=self._loop,
             commits=self._commits,
             registry=self._registry,
+            clock_seconds=self._clock_seconds,
         )
         self._runner = web.AppRunner(
             self._application(self._handlers), handler_cancellation=True, access_log=None

@@ -9,10 +9,11 @@ from base64 import b64encode
 
 import pytest
 
-from broker.port import Reason, Refused
+from broker.port import LIFE_PROPERTY, Reason, Refused, life_property
 from gateways.http_cloudevents.attributes import time_ms
 from gateways.http_cloudevents.errors import STATUS_OF_REASON
 from gateways.http_cloudevents.limits import HttpLimits
+from gateways.http_cloudevents.mapping import life_ms
 from gateways.http_cloudevents.publishing import Publisher
 from tests.gateways.http_cloudevents.http_harness import (
     BATCH,
@@ -507,3 +508,44 @@ def test_an_event_may_say_when_it_is_to_be_delivered() -> None:
 )
 def test_times_become_milliseconds(text: str, ms: int) -> None:
     assert time_ms(text) == ms
+
+
+def test_an_event_says_when_it_expires() -> None:
+    """`expirytime` becomes the message's time to live, from when it can be delivered; never later
+    than it says. The attribute stays on the event."""
+
+    async def scenario() -> None:
+        async with http(clock_seconds=lambda: 1_700_000_000.0) as door:
+            for expires, deliver in (
+                ("2023-11-14T22:13:21.250Z", None),
+                ("2023-11-14T22:13:00Z", None),
+                ("2023-11-14T22:13:40Z", "2023-11-14T22:13:30Z"),
+            ):
+                headers = {**BINARY, "ce-expirytime": expires}
+                if deliver:
+                    headers["ce-deliverattime"] = deliver
+                assert await door.publish(b"x", headers) == (204, None)
+            lives = [constant[LIFE_PROPERTY] for constant in door.port.constants]
+            assert lives == [life_property(ms, 0) for ms in (1200, 0, 10_000)]
+            assert door.port.stored[0].properties["CE_expirytime"] == "2023-11-14T22:13:21.250Z"
+            status, _ = await door.publish(b"x", {**BINARY, "ce-expirytime": "soon"})
+            assert status == 400
+
+    run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("left", "expected"),
+    [
+        (-5, 0),
+        (99, 0),
+        (59_999, 59_900),
+        (60_001, 60_000),
+        (3_600_000, 3_600_000),
+        (3_661_000, 3_660_000),
+        (93_599_999, 90_000_000),
+    ],
+)
+def test_a_life_is_rounded_down_to_few_values(left: int, expected: int) -> None:
+    """Each value is a template of its own."""
+    assert life_ms(1_000_000 + left, 1_000_000) == expected
