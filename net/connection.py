@@ -24,8 +24,12 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
-BUFFER_BYTES: Final = 256 * 1024
-"""One read. Bigger reads make bigger batches, until the buffer falls out of the L2 cache."""
+from net import kernels
+from net.kernels import BUFFER_BYTES, Iteration, Stream
+from net.plane import Plane
+
+__all__ = ["BUFFER_BYTES", "HIGH_WATER_BYTES", "Connection", "Context"]
+
 HIGH_WATER_BYTES: Final = 1024 * 1024
 """Unsent bytes of one connection before its producers pause: a few batches, not a backlog."""
 LOW_WATER_BYTES: Final = 256 * 1024
@@ -33,19 +37,20 @@ TICK_SECONDS: Final = 1.0
 """Granularity of deadlines; protocols count their timeouts in whole seconds."""
 
 
-class Context:
-    """What the connections of one loop share. Not for use from other threads."""
+class Context(Iteration):
+    """What the connections of one loop share. Not for use from other threads.
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.loop = loop
-        self.buffer = bytearray(BUFFER_BYTES)
-        self.view = memoryview(self.buffer)
-        self._soon: list[Callable[[], object]] = []  # to be called at the end of this iteration
-        self._writers: list[Connection] = []  # connections with gathered bytes
-        self._ending = False  # the end of this iteration is scheduled
+    Args:
+        plane: False to leave all sockets to the loop's own transports.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, *, plane: bool = True) -> None:
+        super().__init__(loop)
         self._wheel: dict[int, set[Connection]] = {}  # second -> connections to look at
         self._tick: asyncio.TimerHandle | None = None
         self._closed = False
+        self._plane: Plane | None = None  # made when it is first needed: it needs a real loop
+        self._with_plane = plane and kernels.Plane is not None
 
     def now(self) -> float:
         """The loop's clock, in seconds."""
@@ -57,41 +62,34 @@ class Context:
         if self._tick is not None:
             self._tick.cancel()
         self._wheel.clear()
+        if self._plane is not None:
+            self._plane.close()
+            self._plane = None
 
-    def call_soon(self, callback: Callable[[], object]) -> None:
-        """Call back at the end of this iteration, before its writes; what a callback asks for is
-        called in the next one."""
-        self._soon.append(callback)
-        if not self._ending:
-            self._ending = True
-            self.loop.call_soon(self._end_iteration)
+    def plane(self) -> Plane | None:
+        """The socket plane of this loop; None where the loop's own transports do its work."""
+        if self._plane is None and self._with_plane and not self._closed:
+            self._plane = kernels.Plane(self)
+        return self._plane
+
+    def add_reader(self, descriptor: int, callback: Callable[[], object]) -> None:
+        """Call back while the descriptor is readable, and end the iteration right after."""
+        plane = self.plane()
+        if plane is not None:
+            plane.add_reader(descriptor, callback)
+        else:
+            self.loop.add_reader(descriptor, self.within, callback)
+
+    def remove_reader(self, descriptor: int) -> None:
+        """Undo `add_reader`."""
+        if self._plane is not None:
+            self._plane.remove_reader(descriptor)
+        elif not self._with_plane:
+            self.loop.remove_reader(descriptor)
 
     def call_later(self, delay: float, callback: Callable[[], object]) -> asyncio.TimerHandle:
         """The loop's own timer, so that a context is all that an engine needs of a loop."""
         return self.loop.call_later(delay, callback)
-
-    def write_later(self, connection: Connection) -> None:
-        """Write what the connection gathered at the end of this iteration."""
-        self._writers.append(connection)
-        if not self._ending:
-            self._ending = True
-            self.loop.call_soon(self._end_iteration)
-
-    def _end_iteration(self) -> None:
-        soon, self._soon = self._soon, []
-        for callback in soon:
-            try:
-                callback()
-            except Exception as error:  # noqa: BLE001  (as the loop does: the others have their turn)
-                what = f"exception in callback {callback!r}"
-                self.loop.call_exception_handler({"message": what, "exception": error})
-        self._ending = False
-        if self._soon:
-            self._ending = True
-            self.loop.call_soon(self._end_iteration)
-        writers, self._writers = self._writers, []
-        for connection in writers:
-            connection.write_gathered()
 
     def watch(self, connection: Connection, at: float) -> None:
         """Look at the connection's deadline in the second after `at`."""
@@ -114,25 +112,21 @@ class Context:
             self._start_tick()
 
 
-class Connection(asyncio.BufferedProtocol):
+class Connection(Stream, asyncio.BufferedProtocol):
     """One socket. Gateways subclass it and implement `opened`, `consume`, `drained`, `lost`,
-    `expired`."""
+    `expired`.
+
+    `paused` says that the transport is past its high-water mark: write nothing that can wait.
+    """
+
+    context: Context
 
     def __init__(self, context: Context) -> None:
-        self.context = context
-        self.transport: asyncio.Transport | None = None
+        super().__init__(context)
         self.peer = ""
         """Remote address for log lines, `host:port`."""
-        self.paused = False
-        """The transport is past its high-water mark: write nothing that can wait."""
-        self.closing = False
         self.on_lost: Callable[[Connection], None] | None = None
         """Set by the listener: called once when the socket is gone."""
-        self._rest = b""  # partial frame, to be put in front of the next read
-        self._own: bytearray | None = None  # buffer of a frame that outgrew the shared one
-        self._own_view: memoryview | None = None
-        self._filled = 0  # bytes used in `_own`
-        self._gathered: list[bytes] = []
         self._deadline: float | None = None
         self._watched: float | None = None  # when the wheel will look next
 
@@ -140,16 +134,6 @@ class Connection(asyncio.BufferedProtocol):
 
     def opened(self) -> None:
         """The socket is connected (TLS included)."""
-
-    def consume(self, buffer: bytearray, start: int, end: int) -> int:
-        """Parse `buffer[start:end]`; return the index up to which the bytes are used.
-
-        What is left is presented again in front of what comes next, maybe in another buffer.
-        """
-        raise NotImplementedError
-
-    def drained(self) -> None:
-        """The transport takes bytes again."""
 
     def lost(self, error: Exception | None) -> None:
         """The socket is gone; called exactly once."""
@@ -159,23 +143,6 @@ class Connection(asyncio.BufferedProtocol):
         return None
 
     # --- for the subclass to use ----------------------------------------------------------
-
-    def write(self, data: bytes) -> None:
-        """Gather bytes for this iteration's one write. Nothing after `close`."""
-        if self.closing or self.transport is None:
-            return
-        gathered = self._gathered
-        if not gathered:
-            self.context.write_later(self)
-        gathered.append(data)
-
-    def write_gathered(self) -> None:
-        """Hand the gathered bytes to the transport. Called by the context."""
-        gathered = self._gathered
-        if gathered and self.transport is not None:
-            data = gathered[0] if len(gathered) == 1 else b"".join(gathered)
-            gathered.clear()
-            self.transport.write(data)
 
     def close(self) -> None:
         """Write what is gathered, then close. Nothing more is read."""
@@ -204,23 +171,6 @@ class Connection(asyncio.BufferedProtocol):
         """Remote address without its port: whom to count failed logins against."""
         return self.peer.rpartition(":")[0] or self.peer
 
-    def consume_again(self) -> None:
-        """Present once more what `consume` left, without waiting for more bytes.
-
-        Not while any connection of the loop is in `consume`: they share the buffer.
-        """
-        if self.closing:
-            return
-        if self._own is not None:
-            self._consume_own(self._own)
-            return
-        rest = self._rest
-        end = len(rest)
-        if end:
-            self.context.buffer[:end] = rest
-            used = self.consume(self.context.buffer, 0, end)
-            self._rest = rest[used:]
-
     def stop_reading(self) -> None:
         """Leave what comes in the kernel's buffers, so that the sender stops in the end."""
         if self.transport is not None and not self.closing and self.transport.is_reading():
@@ -241,65 +191,11 @@ class Connection(asyncio.BufferedProtocol):
         self.transport.set_write_buffer_limits(HIGH_WATER_BYTES, LOW_WATER_BYTES)  # type: ignore[union-attr]
         self.opened()
 
-    def get_buffer(self, sizehint: int) -> memoryview:
-        if self._own is None:
-            if not self._rest:
-                return self.context.view
-            rest = len(self._rest)
-            if rest <= BUFFER_BYTES // 2:
-                self.context.buffer[:rest] = self._rest
-                return self.context.view[rest:]
-            self._own = bytearray(4 * rest)
-            self._own[:rest] = self._rest
-            self._filled = rest
-            self._rest = b""
-        elif len(self._own) - self._filled < BUFFER_BYTES // 4:
-            if self._own_view is not None:
-                self._own_view.release()
-            self._own.extend(bytes(len(self._own)))
-        self._own_view = memoryview(self._own)
-        return self._own_view[self._filled :]
-
-    def buffer_updated(self, nbytes: int) -> None:
-        if self.closing:
-            return
-        if self._own is not None:
-            self._filled += nbytes
-            self._consume_own(self._own)
-            return
-        end = len(self._rest) + nbytes if self._rest else nbytes
-        used = self.consume(self.context.buffer, 0, end)
-        if used < end:
-            self._rest = bytes(self.context.view[used:end])
-        elif self._rest:
-            self._rest = b""
-
-    def _consume_own(self, own: bytearray) -> None:
-        used = self.consume(own, 0, self._filled)
-        if used == 0:
-            return
-        self._rest = bytes(memoryview(own)[used : self._filled])
-        self._own = None
-        self._own_view = None
-        self._filled = 0
-
     def eof_received(self) -> bool:
         return False
 
-    def pause_writing(self) -> None:
-        self.paused = True
-
-    def resume_writing(self) -> None:
-        self.paused = False
-        if not self.closing:
-            self.drained()
-
     def connection_lost(self, exc: Exception | None) -> None:
-        self.closing = True
-        self.transport = None
-        self._gathered.clear()
-        self._rest = b""
-        self._own = None
+        self.forget()
         self._deadline = None
         self.lost(exc)
         if self.on_lost is not None:

@@ -4,21 +4,82 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import logging
+import os
+import socket
 import ssl
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Final, Protocol
 
 from net.connection import Connection, Context
+from net.plane import Acceptor, Plane
+
+log = logging.getLogger(__name__)
 
 BACKLOG: Final = 1024
 """Handshakes that the kernel holds while the loop is busy: a fleet that reconnects at once."""
 TLS_HANDSHAKE_SECONDS: Final = 5.0
 CLOSE_SECONDS: Final = 5.0
 """How long sockets that were asked to close may take before they are aborted."""
+EXHAUSTED_SECONDS: Final = 1.0
+"""How long nothing is accepted after the system had no descriptor or memory for a connection."""
 
 
 class CannotListen(Exception):
     """The address is taken or not ours; the text says which and what to do."""
+
+
+class Server(Protocol):
+    """What accepts: the loop's server, or `PlaneServer`."""
+
+    @property
+    def sockets(self) -> Sequence[socket.socket]:
+        """The listening sockets."""
+
+    def close(self) -> None:
+        """Accept no more."""
+
+
+class PlaneServer:
+    """Listening sockets whose connections are in the socket plane."""
+
+    def __init__(self, context: Context, plane: Plane, factory: Callable[[], Connection]) -> None:
+        self.sockets: list[socket.socket] = []
+        self._context = context
+        self._plane = plane
+        self._factory = factory
+        self._acceptors: list[Acceptor] = []
+
+    def open(self, sockets: Sequence[socket.socket]) -> None:
+        """Accept what connects to these: they are ours from now on."""
+        self.sockets = list(sockets)
+        for index, listening in enumerate(sockets):
+            exhausted = partial(self._exhausted, index)
+            acceptor = self._plane.accept(listening.fileno(), self._factory, exhausted)
+            self._acceptors.append(acceptor)
+
+    def _exhausted(self, index: int, error: OSError) -> None:
+        """The kernel keeps those who connect now; they are accepted later."""
+        log.warning(
+            "no new connections for %g s: %s. Connections that exist go on; "
+            "allow more open files (ulimit -n) or lower connections_max",
+            EXHAUSTED_SECONDS,
+            error.strerror,
+        )
+        self._context.call_later(EXHAUSTED_SECONDS, partial(self._resume, index))
+
+    def _resume(self, index: int) -> None:
+        if self.sockets:
+            self._acceptors[index].resume()
+
+    def close(self) -> None:
+        """Accept no more."""
+        for acceptor in self._acceptors:
+            acceptor.close()
+        for listening in self.sockets:
+            listening.close()
+        self.sockets = []
 
 
 class Listener:
@@ -30,7 +91,7 @@ class Listener:
         self.refused_count = 0
         """Connections closed at once because `connections_max` was reached."""
         self._connections_max = connections_max
-        self._server: asyncio.Server | None = None
+        self._server: Server | None = None
         self._empty = asyncio.Event()
 
     def accept(self, factory: Callable[[], Connection]) -> Connection:
@@ -50,7 +111,7 @@ class Listener:
         if not self.connections:
             self._empty.set()
 
-    def attach(self, server: asyncio.Server) -> None:
+    def attach(self, server: Server) -> None:
         """Take charge of the bound server."""
         self._server = server
         self.port = int(server.sockets[0].getsockname()[1])
@@ -97,19 +158,58 @@ async def listen(
         CannotListen: in one sentence for the user.
     """
     listener = Listener(connections_max)
+    plane = context.plane() if tls is None else None
     try:
-        server = await context.loop.create_server(
-            lambda: listener.accept(factory),
-            host,
-            port,
-            ssl=tls,
-            backlog=BACKLOG,
-            ssl_handshake_timeout=None if tls is None else TLS_HANDSHAKE_SECONDS,
-        )
+        if plane is None:
+            listener.attach(
+                await context.loop.create_server(
+                    lambda: listener.accept(factory),
+                    host,
+                    port,
+                    ssl=tls,
+                    backlog=BACKLOG,
+                    ssl_handshake_timeout=None if tls is None else TLS_HANDSHAKE_SECONDS,
+                )
+            )
+        else:
+            server = PlaneServer(context, plane, lambda: listener.accept(factory))
+            server.open(await bind(context.loop, host, port))
+            listener.attach(server)
     except OSError as error:
         raise CannotListen(_explain(host, port, error)) from error
-    listener.attach(server)
     return listener
+
+
+async def bind(loop: asyncio.AbstractEventLoop, host: str, port: int) -> list[socket.socket]:
+    """Sockets that listen on every address of the host, as the loop's own servers do.
+
+    Raises:
+        OSError: all that were bound are closed again.
+    """
+    found = await loop.getaddrinfo(
+        host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )
+    bound: list[socket.socket] = []
+    try:
+        for family, kind, protocol, _, address in dict.fromkeys(found):
+            try:
+                listening = socket.socket(family, kind, protocol)
+            except OSError:
+                continue  # the name has an address of a kind that this system does not speak
+            bound.append(listening)
+            listening.setblocking(False)
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            listening.bind(address)
+            listening.listen(BACKLOG)
+        if not bound:
+            raise OSError(errno.EADDRNOTAVAIL, os.strerror(errno.EADDRNOTAVAIL))
+    except OSError:
+        for listening in bound:
+            listening.close()
+        raise
+    return bound
 
 
 def _explain(host: str, port: int, error: OSError) -> str:

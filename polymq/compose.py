@@ -156,8 +156,8 @@ class Node:
             raise Failure(_code_of(error), str(error)) from error
         self._engine.when_storage_fails(self._storage_failed)
         flusher = self._store.flusher.fileno()
-        loop.add_reader(flusher, self._engine.flush_finished)
-        self._stack.append(lambda: loop.remove_reader(flusher))
+        context.add_reader(flusher, self._engine.flush_finished)
+        self._stack.append(lambda: context.remove_reader(flusher))
         logger("polymq").info(
             "state folded",
             topics=len(self._engine.topics()),

@@ -26,6 +26,7 @@ from typing import Final
 
 from broker.disk import Disk, DiskSettings, DiskState
 from core_log.files import RealFiles
+from net.kernels import Plane
 from polymq import program_version
 from polymq.client import server_health
 from polymq.errors import Failure, bind_problem
@@ -37,6 +38,7 @@ KERNELS: Final = (
     "core_log.kernels",
     "gateways.mqtt.kernels",
     "gateways.amqp.kernels",
+    "net.kernels",
 )
 PYTHON_MIN: Final = (3, 11)
 JAVA_MIN: Final = 17
@@ -69,6 +71,7 @@ def examine(settings: Settings) -> Iterator[Finding]:
     yield check_kernels()
     yield check_checksum()
     yield check_uvloop()
+    yield check_sockets()
     yield check_java()
     yield from check_data_directory(settings.server.data_directory)
     yield check_room(settings)
@@ -133,6 +136,14 @@ def check_uvloop() -> Finding:
         return Finding(name="uvloop", status=Status.GOOD, text=version("uvloop"))
     except PackageNotFoundError:
         return Finding(name="uvloop", status=Status.BAD, text="not installed: pip install uvloop")
+
+
+def check_sockets() -> Finding:
+    """Who serves plain TCP connections."""
+    if Plane is not None:
+        return Finding(name="sockets", status=Status.GOOD, text="compiled plane over epoll")
+    text = "the loop's own transports: slower where messages come one at a time"
+    return Finding(name="sockets", status=Status.WORSE, text=text)
 
 
 def find_java() -> tuple[str, Path] | None:

@@ -62,9 +62,9 @@ class AmqpSocket(Connection):
         super().__init__(context)
         self.client = new_client(self)
         self._limits = limits
-        self._turn_bytes = 0  # written since the last hand-over to the transport
         self._reading_stopped = False
         self._heartbeat: Heartbeat | None = None
+        self._beaten_bytes = 0  # `written_bytes` at the last tick of the heartbeat
         self._beat_at: float | None = None
         self._abort_at: float | None = None
 
@@ -98,10 +98,13 @@ class AmqpSocket(Connection):
             self._beat_at = max(now, self._beat_at + self._heartbeat.tick_seconds)
             if self._reading_stopped:  # we do not listen, so silence says nothing
                 self._heartbeat.heard = True
-            match self._heartbeat.tick(now):
+            self._heartbeat.spoke = self.written_bytes > self._beaten_bytes
+            beat = self._heartbeat.tick(now)
+            self._beaten_bytes = self.written_bytes
+            match beat:
                 case Beat.SEND:
                     self.write(HEARTBEAT)
-                    self._heartbeat.spoke = False
+                    self._beaten_bytes = self.written_bytes  # it does not count for the next tick
                 case Beat.DEAD:
                     self.abort()
                     return None
@@ -111,27 +114,19 @@ class AmqpSocket(Connection):
         times = [at for at in (self._abort_at, self._beat_at) if at is not None]
         return min(times) if times else None
 
-    def write(self, data: bytes) -> None:
-        """Gather bytes for this iteration's one write."""
-        self._turn_bytes += len(data)
-        if self._heartbeat is not None:
-            self._heartbeat.spoke = True
-        super().write(data)
-
-    def write_gathered(self) -> None:
-        """Hand over; who had to wait for the turn's bound may go on."""
-        super().write_gathered()
-        was_full = self._turn_bytes >= self._limits.turn_bytes_max
-        self._turn_bytes = 0
-        if was_full and not self.paused and not self.closing:
-            self.client.drained()
+    def fed(self) -> None:
+        """See `net.Connection.fed`: who had to wait for the turn's bound may go on."""
+        self.client.drained()
 
     # --- client.Transport -------------------------------------------------------------------
 
     @property
     def full(self) -> bool:
         """See `client.Transport.full`."""
-        return self.paused or self._turn_bytes >= self._limits.turn_bytes_max
+        if self.turn_bytes >= self._limits.turn_bytes_max:
+            self.starved = True
+            return True
+        return self.paused
 
     def abort_in(self, seconds: float | None) -> None:
         """See `client.Transport.abort_in`."""

@@ -180,14 +180,10 @@ class MqttConnection(Connection):
         self._finish(will=True)
         return None
 
-    def write_gathered(self) -> None:
-        Connection.write_gathered(self)
-        lane = self.lane
-        lane.turn_bytes = 0
-        if lane.starved and not self.paused and not self.closing:
-            lane.starved = False
-            if self._session is not None:
-                self._session.ready()
+    def fed(self) -> None:
+        """This turn's bytes were handed over: those who had no credit may go on."""
+        if self._session is not None:
+            self._session.ready()
 
     # --- the end ----------------------------------------------------------------------------
 

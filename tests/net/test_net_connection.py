@@ -48,10 +48,11 @@ Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 def serve(scenario: Callable[[Listener, list[Lines], Streams], Awaitable[None]]) -> None:
-    """Run a scenario with one client connected to a listener."""
+    """Run a scenario with one client connected to a listener: on the loop's transports, and on the
+    socket plane where there is one."""
 
-    async def run() -> None:
-        context = Context(asyncio.get_running_loop())
+    async def run(*, plane: bool) -> None:
+        context = Context(asyncio.get_running_loop(), plane=plane)
         made: list[Lines] = []
 
         def new() -> Lines:
@@ -66,8 +67,9 @@ def serve(scenario: Callable[[Listener, list[Lines], Streams], Awaitable[None]])
         context.close()
 
     for policy in (asyncio.new_event_loop, uvloop.new_event_loop):
-        with asyncio.Runner(loop_factory=policy) as runner:
-            runner.run(run())
+        for plane in (False, True):
+            with asyncio.Runner(loop_factory=policy) as runner:
+                runner.run(run(plane=plane))
 
 
 def is_paused(connection: Lines) -> bool:
@@ -155,8 +157,9 @@ def test_a_peer_that_does_not_read_pauses_the_connection() -> None:
     serve(scenario)
 
 
-def test_a_deadline_closes_a_silent_connection() -> None:
-    """The wheel calls `expired` within a second after the time."""
+def test_a_deadline_closes_a_silent_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The wheel calls `expired` within a tick after the time."""
+    monkeypatch.setattr("net.connection.TICK_SECONDS", 0.05)
 
     async def scenario(_: Listener, made: list[Lines], streams: Streams) -> None:
         reader, writer = streams

@@ -165,7 +165,7 @@ def test_every_kernel_package_of_the_tree_is_asked() -> None:
     root = Path(__file__).resolve().parents[2]
     found = {
         ".".join(path.parent.relative_to(root).parts)
-        for folder in ("core_log", "broker", "gateways", "remoting", "spark_sink")
+        for folder in ("core_log", "broker", "net", "gateways", "remoting", "spark_sink")
         for path in (root / folder).rglob("kernels/__init__.py")
     }
     assert found == set(doctor.KERNELS)

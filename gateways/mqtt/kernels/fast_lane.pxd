@@ -42,9 +42,7 @@ cdef class Lane:
     cdef public long long waiting
     cdef public long long slow_waiting
     cdef public object slowest
-    cdef public long long turn_bytes
     cdef public long long message_bytes
-    cdef public bint starved
     @cython.locals(first=int, length=Py_ssize_t, packet_id=int)
     cpdef bint take(self, bytearray buffer, Py_ssize_t start, Py_ssize_t end) except -1
     @cython.locals(

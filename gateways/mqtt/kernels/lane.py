@@ -143,12 +143,8 @@ class Lane:
         """Those of them that wait for the disk or for replicas."""
         self.slowest = APPENDED
         """What the last of those waits for."""
-        self.turn_bytes = 0
-        """Deliveries of this turn of the loop."""
         self.message_bytes = 256
         """Size of a delivery lately, for `credit`."""
-        self.starved = False
-        """`credit` was 0 though the transport is not full."""
 
     def log_in(self, port: BrokerPort, mapping: TopicMapping) -> None:
         """From now on the client's own."""
@@ -275,9 +271,9 @@ class Lane:
         connection = self.connection
         if self.session is None or connection is None or connection.paused or connection.closing:
             return 0
-        room = self.yard.delivery_bytes_max - self.turn_bytes
+        room = self.yard.delivery_bytes_max - connection.turn_bytes
         if room <= 0:
-            self.starved = True
+            connection.starved = True
             return 0
         return room // self.message_bytes + 1
 
@@ -305,7 +301,6 @@ class Lane:
             data = shared
         count = run.count
         size = len(data)
-        self.turn_bytes += size
         self.message_bytes = size if count == 1 else size // count
         self.yard.counters.publishes_sent += count
         connection.write(data)

@@ -182,7 +182,7 @@ def test_garbage_is_answered_and_then_ignored() -> None:
     shell.read(b"\x41" * 1000)
     assert len(wire.sent(b"".join(shell.transport.writes))) == 1
     shell.read(b"\x41" * 500_000)
-    assert shell.socket._rest == b""
+    assert shell.socket.rest == b""
     shell.loop.advance(7.0)
     assert shell.is_aborted()
 

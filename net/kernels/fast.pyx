@@ -1,0 +1,258 @@
+# cython: boundscheck=False, wraparound=False, cdivision=True
+"""What a loop iteration gathers, and the bytes of one connection: the twin of `pure.py`.
+
+A read costs one Python call (`consume`), and a write of one bytes object none but the transport's.
+Everything public is described in the twin.
+"""
+
+from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_GET_SIZE, PyByteArray_Resize
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from libc.string cimport memcpy, memset
+
+FORM = "compiled"
+BUFFER_BYTES = 256 * 1024
+
+cdef enum:
+    SHARED = 256 * 1024
+
+
+cdef class Iteration:
+    """See `pure.Iteration`."""
+
+    def __init__(self, loop):
+        self.loop = loop
+        self.buffer = bytearray(SHARED)
+        self.view = memoryview(self.buffer)
+        self.soon = []
+        self.writers = []
+        self.begun = False
+        self.scheduled = False
+
+    def call_soon(self, callback):
+        """See `pure.Iteration`."""
+        self.soon.append(callback)
+        if not self.begun and not self.scheduled:
+            self.schedule()
+
+    def write_later(self, Stream stream not None):
+        """See `pure.Iteration`."""
+        self.writers.append(stream)
+        if not self.begun and not self.scheduled:
+            self.schedule()
+
+    def within(self, callback):
+        """See `pure.Iteration`."""
+        self.begun = True
+        try:
+            callback()
+        finally:
+            self.finish()
+
+    def end(self):
+        """See `pure.Iteration`."""
+        self.finish()
+
+    def report(self, message, error):
+        """See `pure.Iteration`."""
+        self.loop.call_exception_handler({"message": message, "exception": error})
+
+    def _end_scheduled(self):
+        self.scheduled = False
+        self.finish()
+
+    cdef int schedule(self) except -1:
+        self.scheduled = True
+        self.loop.call_soon(self._end_scheduled)
+        return 0
+
+    cdef int finish(self) except -1:
+        cdef list soon, writers
+        cdef object stream
+        self.begun = True
+        if self.soon:
+            soon = self.soon
+            self.soon = []
+            for callback in soon:
+                try:
+                    callback()
+                except Exception as error:
+                    self.report(f"exception in callback {callback!r}", error)
+        self.begun = False
+        if self.soon and not self.scheduled:
+            self.schedule()
+        if self.writers:
+            writers = self.writers
+            self.writers = []
+            for stream in writers:
+                try:
+                    (<Stream> stream).hand_over()
+                except Exception as error:
+                    self.report(f"exception in writing to {stream!r}", error)
+        return 0
+
+
+cdef class Stream:
+    """See `pure.Stream`."""
+
+    def __init__(self, Iteration context not None):
+        self.context = context
+        self.transport = None
+        self.rest = b""
+        self.gathered = []
+
+    def consume(self, buffer, start, end):
+        """See `pure.Stream`."""
+        raise NotImplementedError
+
+    def drained(self):
+        """See `pure.Stream`."""
+
+    def fed(self):
+        """See `pure.Stream`."""
+
+    # --- out --------------------------------------------------------------------------------
+
+    def write(self, data):
+        """See `pure.Stream`."""
+        cdef list gathered
+        cdef Iteration context
+        cdef Py_ssize_t size
+        if self.closing or self.transport is None:
+            return
+        gathered = self.gathered
+        if not gathered:
+            context = self.context
+            context.writers.append(self)
+            if not context.begun and not context.scheduled:
+                context.schedule()
+        gathered.append(data)
+        size = len(data)
+        self.turn_bytes += size
+        self.written_bytes += size
+
+    def write_gathered(self):
+        """See `pure.Stream`."""
+        self.hand_over()
+
+    cdef int hand_over(self) except -1:
+        cdef list gathered = self.gathered
+        cdef object data
+        if gathered and self.transport is not None:
+            if len(gathered) == 1:
+                data = gathered.pop()
+            else:
+                data = b"".join(gathered)
+                gathered.clear()
+            self.transport.write(data)
+        self.turn_bytes = 0
+        if self.starved and not self.paused and not self.closing:
+            self.starved = False
+            self.fed()
+        return 0
+
+    def pause_writing(self):
+        """See `pure.Stream`."""
+        self.paused = True
+
+    def resume_writing(self):
+        """See `pure.Stream`."""
+        self.paused = False
+        if not self.closing:
+            self.drained()
+
+    # --- in ---------------------------------------------------------------------------------
+
+    def get_buffer(self, sizehint):
+        """See `pure.Stream`."""
+        cdef Py_ssize_t size
+        if self.own_view is not None:  # `room` may have to make it longer
+            self.own_view.release()
+            self.own_view = None
+        self.room(&size)
+        if self.own is None:
+            return self.context.view[SHARED - size:] if self.rest else self.context.view
+        self.own_view = memoryview(self.own)
+        return self.own_view[self.filled:]
+
+    def buffer_updated(self, Py_ssize_t count):
+        """See `pure.Stream`."""
+        self.received(count)
+
+    cdef char* room(self, Py_ssize_t *size) except NULL:
+        """Where the next bytes have to go, and how many may come."""
+        cdef Py_ssize_t kept
+        cdef char* shared
+        if self.own is None:
+            shared = PyByteArray_AS_STRING(self.context.buffer)
+            kept = PyBytes_GET_SIZE(self.rest)
+            if kept <= SHARED // 2:
+                if kept:
+                    memcpy(shared, PyBytes_AS_STRING(self.rest), kept)
+                size[0] = SHARED - kept
+                return shared + kept
+            self.own = bytearray(4 * kept)
+            memcpy(PyByteArray_AS_STRING(self.own), PyBytes_AS_STRING(self.rest), kept)
+            self.filled = kept
+            self.rest = b""
+        else:
+            kept = PyByteArray_GET_SIZE(self.own)
+            if kept - self.filled < SHARED // 4:
+                PyByteArray_Resize(self.own, 2 * kept)
+                memset(PyByteArray_AS_STRING(self.own) + kept, 0, kept)
+        size[0] = PyByteArray_GET_SIZE(self.own) - self.filled
+        return PyByteArray_AS_STRING(self.own) + self.filled
+
+    cdef int received(self, Py_ssize_t count) except -1:
+        """So many bytes are where `room` said."""
+        cdef Py_ssize_t kept, end, used
+        if self.closing:
+            return 0
+        if self.own is not None:
+            self.filled += count
+            return self.consume_own()
+        kept = PyBytes_GET_SIZE(self.rest)
+        end = kept + count
+        used = self.consume(self.context.buffer, 0, end)
+        if used < 0:
+            raise ValueError(f"consume used {used} bytes")
+        if used < end:
+            self.rest = PyBytes_FromStringAndSize(
+                PyByteArray_AS_STRING(self.context.buffer) + used, end - used
+            )
+        elif kept:
+            self.rest = b""
+        return 0
+
+    def consume_again(self):
+        """See `pure.Stream`."""
+        cdef bytes rest
+        cdef Py_ssize_t end
+        if self.closing:
+            return
+        if self.own is not None:
+            self.consume_own()
+            return
+        rest = self.rest
+        end = PyBytes_GET_SIZE(rest)
+        if end:
+            memcpy(PyByteArray_AS_STRING(self.context.buffer), PyBytes_AS_STRING(rest), end)
+            self.rest = rest[<Py_ssize_t> self.consume(self.context.buffer, 0, end):]
+
+    cdef int consume_own(self) except -1:
+        cdef Py_ssize_t used = self.consume(self.own, 0, self.filled)
+        if used == 0 or self.own is None:
+            return 0
+        self.rest = bytes(memoryview(self.own)[used:self.filled])
+        self.own = None
+        self.own_view = None
+        self.filled = 0
+        return 0
+
+    def forget(self):
+        """See `pure.Stream`."""
+        self.closing = True
+        self.transport = None
+        self.rest = b""
+        self.own = None
+        self.own_view = None
+        self.gathered.clear()

@@ -1,0 +1,176 @@
+"""Both forms of a stream do the same with the same bytes, calls and errors."""
+
+from __future__ import annotations
+
+import random
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from net.kernels import pure
+
+fast: ModuleType | None
+try:
+    from net.kernels import fast
+except ImportError:
+    fast = None
+
+FORMS: list[ModuleType] = [pure] if fast is None else [pure, fast]
+SEEDS = range(60)
+
+
+class Loop:
+    """Keeps what is to be called."""
+
+    def __init__(self, log: list[Any]) -> None:
+        self.soon: list[Any] = []
+        self._log = log
+
+    def call_soon(self, callback: Any) -> None:
+        self._log.append("scheduled")
+        self.soon.append(callback)
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        self._log.append(("error", repr(context["exception"])))
+
+    def turn(self) -> None:
+        soon, self.soon = self.soon, []
+        for callback in soon:
+            callback()
+
+
+class Wire:
+    """Notes what is written."""
+
+    def __init__(self, log: list[Any]) -> None:
+        self._log = log
+
+    def write(self, data: bytes) -> None:
+        self._log.append(("sent", bytes(data)))
+
+
+def run(form: ModuleType, seed: int) -> list[Any]:
+    """A random life of one stream; returns all that could be seen of it."""
+    dice = random.Random(seed)
+    log: list[Any] = []
+    loop = Loop(log)
+    context = form.Iteration(loop)
+
+    class Frames(form.Stream):  # type: ignore[name-defined, misc]
+        """Frames of two bytes of length and a body. A body that begins with E is an error."""
+
+        def consume(self, buffer: bytearray, start: int, end: int) -> int:
+            while end - start >= 3:
+                size = int.from_bytes(buffer[start : start + 3], "big")
+                if end - start - 3 < size:
+                    break
+                body = bytes(buffer[start + 3 : start + 3 + size])
+                log.append((len(body), body[:8]))
+                start += 3 + size
+                if body[:1] == b"E":
+                    raise LookupError
+                if body[:1] == b"W":
+                    self.write(body)
+                if body[:1] == b"S":
+                    self.starved = True
+                    self.write(b"more?")
+            return start
+
+        def drained(self) -> None:
+            log.append("drained")
+
+        def fed(self) -> None:
+            log.append("fed")
+            self.write(b"fed")
+
+    stream = Frames(context)
+    stream.write(b"nobody is there yet")
+    stream.transport = Wire(log)
+    frames = [
+        dice.choice([b"W", b"S", b"E", b"x", b""]) * min(1, size) + b"y" * (size - 1)
+        for size in (dice.choice([0, 1, 2, 9, 300, 70_000, 140_000, 400_000]) for _ in range(12))
+    ]
+    data = b"".join(len(frame).to_bytes(3, "big") + frame for frame in frames)
+    at = 0
+    while at < len(data):
+        match dice.randrange(12):
+            case 0:
+                stream.write(b"aside")
+            case 1:
+                loop.turn()
+            case 2:
+                stream.pause_writing()
+            case 3:
+                stream.resume_writing()
+            case 4:
+                context.call_soon(lambda: stream.write(b"soon"))
+            case 5:
+                context.call_soon(lambda: 1 / 0)
+            case 6:
+                context.within(lambda: context.call_soon(lambda: stream.write(b"within")))
+            case 7:
+                log.append(attempt(stream.consume_again))
+            case _:
+                room = memoryview(stream.get_buffer(-1))
+                size = min(len(room), dice.choice([1, 2, 100, 65_536, 262_144]), len(data) - at)
+                room[:size] = data[at : at + size]
+                room.release()
+                log.append(attempt(stream.buffer_updated, size))
+                at += size
+        log.append((len(stream.rest), stream.rest[:9], stream.turn_bytes, stream.written_bytes))
+        log.append((stream.paused, stream.closing, stream.starved))
+    loop.turn()
+    stream.closing = bool(seed % 2)
+    stream.write(b"closing?")
+    log.append(attempt(stream.buffer_updated, 0))
+    stream.forget()
+    stream.write(b"gone")
+    loop.turn()
+    log.append((stream.rest, stream.closing, stream.transport))
+    return log
+
+
+def attempt(call: Any, *args: Any) -> str:
+    """How it ended."""
+    try:
+        call(*args)
+    except LookupError as error:
+        return repr(error)
+    return "done"
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_random_life_looks_the_same_in_both_forms(seed: int) -> None:
+    """Frames from nothing to larger than the shared buffer, cut anywhere, between writes, pauses,
+    ends of iterations and errors."""
+    lives = [run(form, seed) for form in FORMS]
+    assert all(life == lives[0] for life in lives)
+
+
+def test_the_lives_have_seen_everything() -> None:
+    """What no seed brings about would be compared with nothing."""
+    seen = {str(entry) for seed in SEEDS for entry in run(pure, seed)}
+    assert {"scheduled", "drained", "fed", "LookupError()"} <= seen
+    assert "('error', \"ZeroDivisionError('division by zero')\")" in seen
+    assert "(400000, b'yyyyyyyy')" in seen or "(400000, b'xyyyyyyy')" in seen
+
+
+def run_count(form: ModuleType, used: int) -> str:
+    class Liar(form.Stream):  # type: ignore[name-defined, misc]
+        def consume(self, buffer: bytearray, start: int, end: int) -> int:
+            return used
+
+    stream = Liar(form.Iteration(Loop([])))
+    stream.get_buffer(-1)[:5] = b"12345"
+    try:
+        stream.buffer_updated(5)
+    except ValueError as error:
+        return str(error)
+    return repr(stream.rest)
+
+
+@pytest.mark.parametrize("used", [-1, -(1 << 40), 0, 3, 5, 6, 1 << 40])
+def test_a_count_that_is_impossible_touches_no_other_memory(used: int) -> None:
+    """`consume` is a gateway's: what it returns is checked before it is a place in memory."""
+    assert len({run_count(form, used) for form in FORMS}) == 1
