@@ -19,6 +19,8 @@ Rules:
 
 * Rounds do not overlap with one another or with the saving of `state.db` and of indexes.
 * Nothing is deleted behind the newest complete snapshot's position, nor behind the checkpoint.
+* What settled a message is on the disk before the message goes. Else indexes that are made again
+  from the log would let a queue go on at an offset that somebody has seen.
 * A queue whose entry can not be read holds everything (position -1): nothing is deleted on a
   guess.
 """
@@ -489,6 +491,7 @@ class Retention:
         piece_bytes = max(min(PIECE_BYTES_MAX, core.log.body_bytes_max - HEAD_BYTES_MAX), 1)
         bodies = yield InWorker(partial(encode_snapshot, folded, piece_bytes))
         size = 0
+        first = core.log.appended  # or behind a blank record: a walk passes over that
         for body in bodies:
             span = self._append(TEMPLATE, body, 0)
             if span is None:
@@ -503,6 +506,7 @@ class Retention:
         except (StoreError, Refused):
             return False
         yield UntilFlushed(core.log.appended)
+        yield InWorker(partial(core.store.set_bookmark, first))
         return True
 
     def _apply_snapshot(self, op: Op) -> Touched:
@@ -530,6 +534,10 @@ class Retention:
                 if isinstance(queue.index, QueueIndex) and queue.groups:
                     queue.index.trim_before(min(other.cursor.floor for other in queue.groups))
             yield None
+        # The log has to tell by itself how far each queue had come whose messages all go: where
+        # its cursors are, and where a topic's own queue begins.
+        core.write_acks()
+        yield UntilFlushed(core.log.appended)
         preparation = core.store.begin_checkpoint()
         while not preparation.gather(SLICE_COUNT):
             yield None

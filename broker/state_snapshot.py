@@ -4,7 +4,7 @@ Theory. State is a fold of the log. Before a segment of the log goes, what was f
 stand further on. `state.db` holds the whole state as of one log position P, consistently, so a
 worker reads it from there and the loop appends it, piece by piece, without a stall; what changed
 since P is in the log behind P anyway. A start without `state.db` finds the newest snapshot that is
-complete, takes its rows, and folds the log from P on.
+complete (a bookmark says where it begins), takes its rows, and folds the log from P on.
 
 A snapshot is a stream of lines (kind, key and value in JSON, with tabs between), cut into records
 of the state topic with the tag `snapshot`. Each body begins with a line of JSON: `s`, the position
@@ -26,7 +26,7 @@ from zlib import crc32
 
 from broker.journal import STATE_TOPIC
 from broker.state_db import Folded
-from core_log.errors import StoreCorrupt
+from core_log.errors import CorruptRecord, StoreCorrupt
 from core_log.record import Record, RecordTemplate, encode_properties
 from core_log.store import Store
 
@@ -114,19 +114,35 @@ class SnapshotFinder:
 
 
 def need_snapshot(store: Store) -> Snapshot:
-    """The newest complete snapshot in a log that does not begin at its beginning any more.
+    """The newest complete snapshot in a log that does not begin at its beginning any more. Where
+    one was written last is bookmarked; the whole log is read only if that leads to none.
 
     Raises:
-        StoreCorrupt: there is none, so the state is lost.
+        StoreCorrupt: there is none, so the state is lost. CorruptRecord: a record of the log is
+            damaged, and what was bookmarked is of no use.
     """
-    finder = SnapshotFinder()
-    state_topic = STATE_TOPIC.encode()
-    for record in store.replay(0, 0):
-        if record.topic == state_topic and record.properties.get("TAGS") == SNAPSHOT_TAG:
-            finder.take(record)
-    if finder.newest is None:
+    newest = None
+    place = store.bookmark()
+    if place is not None:
+        try:
+            newest = _newest_from(store, place)
+        except CorruptRecord:
+            newest = None  # the bookmark is old, or the damage is behind it
+    if newest is None:
+        newest = _newest_from(store, 0)
+    if newest is None:
         raise StoreCorrupt(
             f"the log begins at {store.log.start}, state.db does not fit it, and the log has no"
             " snapshot of the state: restore state.db, or the log's first files"
         )
+    return newest
+
+
+def _newest_from(store: Store, position: int) -> Snapshot | None:
+    """The newest complete snapshot that begins at or behind a place. Raises CorruptRecord."""
+    finder = SnapshotFinder()
+    state_topic = STATE_TOPIC.encode()
+    for record in store.replay(position, 0):
+        if record.topic == state_topic and record.properties.get("TAGS") == SNAPSHOT_TAG:
+            finder.take(record)
     return finder.newest

@@ -31,6 +31,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from core_log import kernels
+from core_log.bookmark import BOOKMARK_NAME
 from core_log.checkpoint import (
     ABORT_NAME,
     CHECKPOINT_NAME,
@@ -69,6 +70,7 @@ OUR_NAMES: Final = frozenset(
         CHECKPOINT_NAME,
         ABORT_NAME,
         EPOCHS_NAME,
+        BOOKMARK_NAME,
         LOCK_NAME,
     )
 )

@@ -6,6 +6,7 @@
     packedqueue/<generation>                   indexes of all others, and the catalogue of all
     index/<when it was begun>                  key index
     epochFileCheckpoint                        every opening for writing, and where it began
+    bookmark                                   a place that the engine wants to find again
     checkpoint                                 up to where everything is synced
     abort                                      exists while a process has the store open
     lock                                       held by that process
@@ -19,6 +20,7 @@ import os
 from collections.abc import Callable, Collection, Iterator
 
 from core_log import kernels
+from core_log.bookmark import read_bookmark, write_bookmark
 from core_log.checkpoint import make_abort, remove_abort
 from core_log.commit_log import CommitLog
 from core_log.epochs import encode_epochs, epoch_holds, epoch_template, write_epochs
@@ -322,6 +324,16 @@ class Store:
         end = self.recovery.end
         start = max(position, self.log.start)
         return self._reader.walk(start).records(end, system_flags)
+
+    def set_bookmark(self, position: int) -> None:
+        """Note a place of the log, which is flushed, for a later opening: a hint that may be lost.
+        One worker's thread. Raises OSError."""
+        write_bookmark(self._files, self._directory, position)
+
+    def bookmark(self) -> int | None:
+        """The place that was noted last, if the log still has it. Raises OSError."""
+        position = read_bookmark(self._files, self._directory)
+        return position if position is not None and position >= self.log.start else None
 
     def is_record_boundary(self, position: int, epoch: int) -> bool:
         """Whether this log has that place in that epoch, and a record starts or ends there."""

@@ -20,9 +20,8 @@ BODY = b"x" * 2000
 DAY = 86_400.0
 
 
-@pytest.fixture
-def broker(tmp_path: Path) -> Iterator[Broker]:
-    """A broker with small segments."""
+def broker_of_small_segments(tmp_path: Path) -> Iterator[Broker]:
+    """A broker with small segments, until it is taken again."""
     made = Broker(tmp_path / "data")
     made.stop()
     made.store_settings = StoreSettings(
@@ -32,6 +31,12 @@ def broker(tmp_path: Path) -> Iterator[Broker]:
     made.open()
     yield made
     made.stop()
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[Broker]:
+    """A broker with small segments."""
+    yield from broker_of_small_segments(tmp_path)
 
 
 def fill(broker: Broker, segments: int = 4, topic: str = "t") -> None:

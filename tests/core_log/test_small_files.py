@@ -7,6 +7,7 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
+from core_log.bookmark import read_bookmark, write_bookmark
 from core_log.checkpoint import (
     Checkpoint,
     decode_checkpoint,
@@ -81,3 +82,20 @@ def test_a_small_file_is_the_old_one_or_the_new_one() -> None:
         assert found in (b"old" * 400, b"new" * 500)
         if seed % 7 == 6:
             assert found == b"new" * 500
+
+
+def test_a_bookmark_with_any_bit_wrong_is_none() -> None:
+    files = MemoryFiles()
+    files.make_directory("/data")
+    assert read_bookmark(files, "/data") is None
+    write_bookmark(files, "/data", 77)
+    assert read_bookmark(files, "/data") == 77
+    sound = files.read("/data/bookmark")
+    for place in range(len(sound)):
+        files.overwrite(
+            "/data/bookmark", sound[:place] + bytes([sound[place] ^ 8]) + sound[place + 1 :]
+        )
+        assert read_bookmark(files, "/data") is None
+    for damaged in (b"", sound[:-1], sound + b"\0"):
+        files.overwrite("/data/bookmark", damaged)
+        assert read_bookmark(files, "/data") is None

@@ -6,6 +6,7 @@ import select
 import shutil
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -105,7 +106,8 @@ class Broker:
             str(self.directory),
             files=self.files,
             clock_ms=self.loop.clock_ms,
-            settings=self.store_settings,
+            # No thread that renames files, which `kill` copies.
+            settings=replace(self.store_settings, segments_zeroed=False),
         )
         state_db = StateDb(self.directory / "state.db") if self.with_state_db else None
         names = iter(range(1 << 30))
