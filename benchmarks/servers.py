@@ -124,6 +124,7 @@ class PolyMQ(Server):
         ready_file = self.directory / "ready.json"
         settings = {f"{door}.port": "0" for door in ("mqtt", "amqp", "http", "rocketmq", "admin")}
         settings["server.data_directory"] = str(self.directory / "data")
+        settings["names.enabled"] = "false"
         settings["log.level"] = "warning"
         settings["topics.durability"] = self.durability
         arguments = [part for pair in settings.items() for part in ("--set", "=".join(pair))]

@@ -332,6 +332,10 @@ class Engine(AmqpOperations):
         """See `BrokerPort.when_storage_blocks`."""
         self.core.disk.watch(callback)
 
+    def when_topics_change(self, callback: Callable[[], None]) -> None:
+        """Call back whenever a topic was made or deleted. One caller: the last."""
+        self.topics_.on_change = callback
+
     def when_storage_fails(self, callback: Callable[[StorageFailed], None]) -> None:
         """See `BrokerPort.when_storage_fails`."""
         self.core.on_failure.append(callback)

@@ -8,7 +8,7 @@ is one kind of message on it. Python runs here once per run of equal messages.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 from broker.committed import Committed
@@ -256,6 +256,7 @@ class Topics:
         self.topics: dict[str, Topic] = {}
         self.graph: RouteGraph | None = None
         self.header_reader: HeaderReader = PlainHeaders()
+        self.on_change: Callable[[], None] = lambda: None  # a topic came or went
         self.router: Router[Target, TopicRoute] = Router(self._new_route)
         core.journal.handle("topic+", self._apply_created)
         core.journal.handle("topic-", self._apply_deleted)
@@ -324,6 +325,7 @@ class Topics:
 
     def _apply_created(self, op: Op) -> Touched:
         self.load(op["name"], op)
+        self.on_change()
         return [("topic", op["name"])]
 
     def _apply_set(self, op: Op) -> Touched:
@@ -369,6 +371,7 @@ class Topics:
             for queue in topic.queues:
                 self.core.store.drop_index(queue.number)
             self.router.forget_topic(topic.name)
+            self.on_change()
         return [("topic", op["name"])]
 
     def load(self, name: str, value: Mapping[str, Any]) -> None:

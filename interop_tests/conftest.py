@@ -37,6 +37,8 @@ DEFAULTS: dict[str, object] = {
     "storage.disk_reserve_bytes": 64 * 1024 * 1024,
     "storage.disk_early_bytes": 64 * 1024 * 1024,
     "log.format": "json",
+    # A thread and a port that only the tests of name servers need.
+    "names.enabled": False,
 }
 
 

@@ -41,6 +41,7 @@ def polymq() -> None:
 @setting_flag("--amqp-port", "amqp.port", "Port for AMQP.")
 @setting_flag("--http-port", "http.port", "Port for CloudEvents over HTTP.")
 @setting_flag("--rocketmq-port", "rocketmq.port", "Port for readers by offset.")
+@setting_flag("--names-port", "names.port", "Port for the name server.")
 @setting_flag("--admin-port", "admin.port", "Port for metrics and `polymq topic`, on loopback.")
 @setting_flag("--log-level", "log.level", "Least severity that is logged.")
 @setting_flag("--log-format", "log.format", "How log lines look: auto, console or json.")
@@ -61,8 +62,8 @@ def serve(ready_file: Path | None, print_config: bool, **options: Any) -> int:
     """Run a server until Ctrl-C or SIGTERM.
 
     Everything is in this one process: MQTT on port 1883, AMQP on 5672, CloudEvents over HTTP on
-    8080, readers by offset (the Parquet sink) on 10911, metrics on 9464. A port of 0 lets the
-    system pick one. Only this machine can connect unless you say otherwise.
+    8080, readers by offset (the Parquet sink) on 10911, a name server on 9876, metrics on 9464. A
+    port of 0 lets the system pick one. Only this machine can connect unless you say otherwise.
 
     A message is acknowledged once it is on disk, and is still there after a crash.
     """

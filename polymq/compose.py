@@ -38,6 +38,8 @@ from polymq.doors import DOORS, Door
 from polymq.errors import ExitCode, Failure
 from polymq.logs import logger
 from polymq.metrics import Probe, make_registry
+from polymq.name_server import NameServerThread, is_installed
+from polymq.names import Registration, names_probe
 from polymq.ports import Ports
 from polymq.settings import Settings, is_loopback
 from polymq.store_report import store_probes, store_value
@@ -125,6 +127,7 @@ class Node:
         self._stack: list[Callable[[], Any]] = []
         self._doors: dict[str, Door] = {}
         self._engine: Engine
+        self._registration: Registration | None = None
         self._bugs_count = 0  # exceptions that nobody foresaw, in callbacks of the loop
         self.failure: broker_errors.StorageFailed | None = None
         """Set when the disk fails: the server goes on read-only, so that readers get theirs."""
@@ -177,6 +180,7 @@ class Node:
         upkeep.start()
         self._stack.append(upkeep.stop)
         ports = await self._open_doors(context)
+        ports["names"] = await self._open_names(ports["rocketmq"])
         return Ports(host=settings.server.host, **ports)
 
     def _make_engine(self, scheduler: Context, readers: Workers, hashers: Workers) -> Engine:
@@ -221,6 +225,8 @@ class Node:
 
     async def stop(self) -> None:
         """Close the doors, save, and undo what `start` did, however far it came."""
+        if self._registration is not None:
+            await self._registration.stop()  # first: who asks for a route is not sent here any more
         drain_seconds = self._settings.server.drain_seconds
         await asyncio.gather(*(door.stop(drain_seconds) for door in self._doors.values()))
         while self._stack:
@@ -244,6 +250,29 @@ class Node:
                 raise Failure(ExitCode.CANNOT_LISTEN, f"{name}: {error}") from error
         ports["admin"] = await self._open_admin(registry) if settings.admin.enabled else None
         return ports
+
+    async def _open_names(self, readers_port: int | None) -> int | None:
+        """Run a name server beside the broker, and register with all of them."""
+        settings, beside = self._settings, None
+        if settings.names.enabled and not is_installed():
+            logger("polymq").warning(
+                "there is no name server beside this broker: it needs trio (pip install trio)"
+            )
+        elif settings.names.enabled:
+            thread = NameServerThread(settings)
+            beside = await asyncio.to_thread(thread.start)
+            self._stack.append(lambda: asyncio.to_thread(thread.stop))
+        if readers_port is not None:  # else there is nothing that a route could name
+            self._registration = Registration(
+                settings,
+                self._engine,
+                port=readers_port,
+                beside=beside,
+                epoch=self._store.epoch,
+                clock_ms=clock_ms,
+            )
+            self._registration.start()
+        return beside
 
     async def _open_admin(self, registry: CollectorRegistry) -> int:
         directory = self._settings.server.data_directory
@@ -348,6 +377,7 @@ class Node:
                 label="protocol",
                 read=lambda: {name: door.connection_count for name, door in self._doors.items()},
             ),
+            names_probe(lambda: self._registration),
             Probe(
                 name="polymq_read_only",
                 kind="gauge",

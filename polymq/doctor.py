@@ -280,7 +280,7 @@ def fdatasync_ms(descriptor: int) -> float:
 def check_ports(settings: Settings) -> Iterator[Finding]:
     """Whether each listener could bind now, or a server of ours has bound it already."""
     running = running_server(settings)
-    for name in ("mqtt", "amqp", "http", "rocketmq", "admin"):
+    for name in ("mqtt", "amqp", "http", "rocketmq", "names", "admin"):
         section = getattr(settings, name)
         if not section.enabled or section.port == 0:
             continue

@@ -96,6 +96,8 @@ def make_rocketmq(
         port=engine,
         context=context,
         limits=limits,
+        cluster=settings.names.cluster,
+        broker_name=settings.names.broker,
         advertise=settings.rocketmq.advertise or None,
         user=settings.rocketmq.user,
     )

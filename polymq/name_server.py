@@ -6,6 +6,7 @@ cluster. trio is loaded only where a name server runs.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import signal
@@ -111,9 +112,12 @@ async def _run(settings: Settings, ready: Callable[[int], None], *, until_signal
     from namesrv.server import NameServer, open_listeners
 
     log = logger("polymq.namesrv")
-    with DirectoryKeeper(settings.server.data_directory / DIRECTORY) as keeper:
+    with contextlib.ExitStack() as stack:
+        keeper = stack.enter_context(DirectoryKeeper(settings.server.data_directory / DIRECTORY))
         server = NameServer(keeper=keeper, log=log)
         listeners = await open_listeners(settings.server.host, settings.names.port)
+        for listener in listeners:
+            stack.callback(listener.socket.close)
         if not is_loopback(settings.server.host):
             log.warning("whoever reaches the name server's port may register brokers")
         port = listeners[0].socket.getsockname()[1]

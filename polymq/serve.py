@@ -86,6 +86,7 @@ async def _serve(node: Node, settings: Settings, ready_file: Path | None) -> int
             http=ports.http,
             rocketmq=ports.rocketmq,
             admin=ports.admin,
+            names=ports.names,
             data=str(settings.server.data_directory),
             durability=settings.topics.durability,
         )

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     ConfigDict,
     Field,
@@ -37,6 +38,8 @@ from pydantic_settings import (
 
 from broker.topic_settings import BYTES_MAX, DISKS_MAX, SECONDS_MAX
 from polymq.errors import ExitCode, Failure
+from remoting.errors import LocalProtocolError
+from remoting.steps import Address
 
 ENVIRONMENT_PREFIX: Final = "POLYMQ_"
 NESTED: Final = "__"
@@ -49,8 +52,18 @@ DEFAULT_FILE: Final = Path("polymq.toml")
 KIB: Final = 1024
 MIB: Final = 1024 * KIB
 
+
+def _checked_address(text: str) -> str:
+    try:
+        return str(Address.parse(text))
+    except LocalProtocolError as error:
+        raise ValueError(str(error)) from error
+
+
 PortNumber = Annotated[int, Field(ge=0, le=65_535)]
 PositiveInt = Annotated[int, Field(gt=0)]
+Name = Annotated[str, Field(pattern=r"^[%|a-zA-Z0-9_-]+$", max_length=127)]
+NameServerAddress = Annotated[str, AfterValidator(_checked_address)]
 Network = IPvAnyNetwork
 Seconds = Annotated[float, Field(ge=0)]
 
@@ -170,6 +183,19 @@ class NamesSettings(Section):
     )
     port: PortNumber = Field(
         default=9876, description="Of the name server here. 0 lets the system pick a free port."
+    )
+    servers: list[NameServerAddress] = Field(
+        default=[],
+        description='Name servers that this broker registers with, such as "10.0.0.5:9876"; the '
+        "one beside it needs no mention.",
+    )
+    cluster: Name = Field(
+        default="DefaultCluster", description="The cluster that this broker belongs to."
+    )
+    broker: Name = Field(
+        default="broker-a",
+        description="Name of this broker: of all in a cluster, only a master and its slaves have "
+        "the same.",
     )
 
 

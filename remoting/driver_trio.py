@@ -60,6 +60,7 @@ class _Peer:
         self.stream = stream
         self.link: Link[_Waiter] = Link(address, handler)
         self.sending = trio.Lock()
+        self.lost = False
         self.spoiled = False  # a frame was cut short: what follows it would be misread
 
     async def send(self, data: bytes) -> None:
@@ -75,8 +76,15 @@ class _Peer:
 class TrioDriver:
     """Made by `open_trio_driver`."""
 
-    def __init__(self, nursery: trio.Nursery, connect: Connect, handler: Handler | None) -> None:
+    def __init__(
+        self,
+        nursery: trio.Nursery,
+        connect: Connect,
+        handler: Handler | None,
+        on_lost: Callable[[Address], None],
+    ) -> None:
         self._nursery = nursery
+        self._on_lost = on_lost
         self._connect = connect
         self._handler = handler
         self._peers: dict[Address, _Peer] = {}
@@ -184,6 +192,9 @@ class TrioDriver:
         for waiter in peer.link.lost():
             waiter.failure = CallFailed(f"{peer.address}: {reason}")
             waiter.done.set()
+        if not peer.lost:
+            peer.lost = True
+            self._on_lost(peer.address)
 
 
 @asynccontextmanager
@@ -191,6 +202,7 @@ async def open_trio_driver(
     *,
     connect: Connect | None = None,
     handler: Handler | None = None,
+    on_lost: Callable[[Address], None] = lambda _address: None,
     tls: ssl.SSLContext | None = None,
 ) -> AsyncIterator[TrioDriver]:
     """A driver and its connections, closed at the end.
@@ -198,8 +210,9 @@ async def open_trio_driver(
     Args:
         connect: how to reach an address; by TCP by default.
         handler: answers what brokers ask of their clients.
+        on_lost: called when a connection broke or was closed.
         tls: encrypt with this context; for connections over TCP.
     """
     async with trio.open_nursery() as nursery:
-        yield TrioDriver(nursery, connect or connect_tcp(tls), handler)
+        yield TrioDriver(nursery, connect or connect_tcp(tls), handler, on_lost)
         nursery.cancel_scope.cancel()

@@ -31,7 +31,7 @@ class DemoServer:
         self.log_path = directory / "server.log"
         self._ready_file = directory / "ready.json"
         self._process: subprocess.Popen[bytes] | None = None
-        self.ports = dict.fromkeys(("mqtt", "amqp", "http", "rocketmq", "admin"), 0)
+        self.ports = dict.fromkeys(("mqtt", "amqp", "http", "rocketmq", "names", "admin"), 0)
 
     def start(self) -> None:
         """Start, and wait until clients can connect."""

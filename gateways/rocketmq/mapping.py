@@ -62,6 +62,7 @@ NO_OFFSET: Final = "Not found, maybe this group consumer boot first"
 GROUP_BYTES_MAX: Final = 255
 _GROUP: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
 _STORE_MS: Final = struct.Struct(">q")
+TOPIC_PERMISSION: Final = PERMISSION_READ | PERMISSION_WRITE
 
 CODES: Final = {
     Reason.NOT_FOUND: ResponseCode.TOPIC_NOT_EXIST,
@@ -191,7 +192,7 @@ def route(port: BrokerPort, fields: TopicFields, identity: Identity, address: st
                 broker_name=identity.broker_name,
                 read_queue_nums=count,
                 write_queue_nums=count,
-                perm=PERMISSION_READ | PERMISSION_WRITE,
+                perm=TOPIC_PERMISSION,
             )
         ],
     )

@@ -233,6 +233,7 @@ def settings_for(directory: Path, **options: Any) -> Settings:
         "amqp": {},
         "rocketmq": {},
         "admin": {},
+        "names": {"enabled": False},
         "topics": {},
         "replication": {},
     }

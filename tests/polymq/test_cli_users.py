@@ -55,6 +55,7 @@ def with_server(
     }
     flags["server"] = {"data_directory": tmp_path / "data", "drain_seconds": 0.2}
     flags["storage"] = {"segment_bytes": 1024 * 1024}
+    flags["names"] = {"enabled": False}
     ready_file = tmp_path / "ready.json"
     failed: list[BaseException] = []
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+from importlib.util import find_spec
 from pathlib import Path
 
 import click
@@ -68,6 +69,10 @@ def test_every_command_explains_itself(
         (["serve", "--set", "mqtt"], "--set takes section.key=value"),
         (["serve", "--set", "sink.topics=[oops"], "is not a JSON list"),
         (["serve", "--config", "none.toml"], "cannot read the configuration none.toml"),
+        (["serve", "--set", 'names.servers=["x"]'], "write HOST:PORT"),
+        (["serve", "--set", "names.broker=a b"], "names.broker"),
+        (["namesrv", "--prot", "1"], "No such option '--prot'"),
+        (["namesrv", "--port", "x"], "option: names.port"),
         (["sreve"], "No such command 'sreve'"),
         (["message", "read", "t", "--from", "yesterday"], "use first, next, or an offset"),
         (["user", "quota", "ann", "connections=many"], "write KEY=NUMBER"),
@@ -112,6 +117,23 @@ def test_commands_without_a_server_say_so(
     code, line = failed(arguments, capsys)
     assert code == ExitCode.UNREACHABLE
     assert "no server answers at 127.0.0.1:1" in line
+
+
+@pytest.mark.skipif(find_spec("trio") is None, reason="the name server needs trio")
+@pytest.mark.parametrize(
+    ("arguments", "expected", "text"),
+    [
+        (["--host", "192.0.2.1"], ExitCode.CANNOT_LISTEN, "not an address of this machine"),
+        (["--data-dir", "/dev/null/x"], ExitCode.CANNOT_CREATE, "/dev/null/x"),
+        (["--ready-file", "/dev/null/x", "--port", "0"], ExitCode.CANNOT_CREATE, "cannot write"),
+    ],
+)
+def test_a_name_server_that_cannot_start_says_why(
+    arguments: list[str], expected: int, text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, line = failed(["namesrv", *arguments], capsys)
+    assert code == expected
+    assert text in line
 
 
 def test_print_config_prints_what_is_in_force(capsys: pytest.CaptureFixture[str]) -> None:

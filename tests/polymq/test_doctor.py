@@ -109,7 +109,8 @@ def test_ports_of_the_own_running_server_are_good(tmp_path: Path) -> None:
 
 
 def load(flags: dict[str, dict[str, object]]) -> Settings:
-    return load_settings(flags={"rocketmq": {"port": 0}, "admin": {"port": 0}, **flags})
+    others = {door: {"port": 0} for door in ("rocketmq", "names", "admin")}
+    return load_settings(flags={**others, **flags})
 
 
 def test_data_directory_that_cannot_be_written(tmp_path: Path) -> None:

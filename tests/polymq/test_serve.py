@@ -37,6 +37,7 @@ def settings(tmp_path: Path) -> Settings:
         door: {"port": 0} for door in ("mqtt", "amqp", "http", "rocketmq", "admin")
     }
     flags["server"] = {"data_directory": tmp_path / "data", "drain_seconds": 0.2}
+    flags["names"] = {"enabled": False}
     flags["storage"] = {"segment_bytes": 1024 * 1024, "save_seconds": 0.05}
     return load_settings(flags=flags)
 

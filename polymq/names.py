@@ -1,0 +1,149 @@
+"""A broker and its name servers: the one beside it, and those that it registers with.
+
+A part of the composition root. The registrar (`remoting.registrar`) says what to do; here are the
+tasks that do it on the broker's loop, one for each name server.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import socket
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from broker.engine import Engine
+from broker.port import encode_name
+from gateways.rocketmq.mapping import AUTO_QUEUES, AUTO_TOPIC, TOPIC_PERMISSION
+from polymq.logs import logger
+from polymq.metrics import Probe
+from polymq.settings import Settings
+from remoting.driver_asyncio import AsyncioDriver
+from remoting.registrar import Identity, Registrar, Standing
+from remoting.registration import TopicConfig
+from remoting.steps import Address
+
+_FAR_AWAY: Final = ("192.0.2.1", 9)
+"""Of a network that is reserved for documentation: nothing is sent there."""
+_ANY_HOST: Final = frozenset(("0.0.0.0", "::", ""))
+
+
+class Registration:
+    """Keeps a broker in the tables of its name servers.
+
+    Args:
+        port: of the door for RocketMQ clients, which is what routes name.
+        beside: the port of the name server beside this broker; None if there is none.
+        epoch: of the log: a broker with an older one is not let in beside this one.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        engine: Engine,
+        *,
+        port: int,
+        beside: int | None,
+        epoch: int,
+        clock_ms: Callable[[], int],
+    ) -> None:
+        self._engine = engine
+        host = settings.server.host
+        self._servers = [Address.parse(server) for server in settings.names.servers]
+        if beside is not None:
+            own = "127.0.0.1" if host in _ANY_HOST else host
+            self._servers.append(Address(own, beside))
+        self.registrar = Registrar(
+            identity=Identity(
+                cluster=settings.names.cluster,
+                broker=settings.names.broker,
+                address=settings.rocketmq.advertise or str(Address(reachable_host(host), port)),
+            ),
+            topics=self._topics,
+            clock_ms=clock_ms,
+            chance=random.random,
+            state_version=epoch,
+            told=self._tell,
+        )
+        self._driver = AsyncioDriver(on_lost=self.registrar.connection_lost)
+        self._tasks: list[asyncio.Task[object]] = []
+
+    def start(self) -> None:
+        """Register from now on."""
+        self._engine.when_topics_change(self.registrar.topics_changed)
+        loop = asyncio.get_running_loop()
+        for server in self._servers:
+            task = loop.create_task(self._driver.run(self.registrar.keep_registered(server)))
+            task.add_done_callback(_tell_bug)
+            self._tasks.append(task)
+
+    async def stop(self) -> None:
+        """Take leave of all name servers; of one that does not answer, after a second."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        known = [
+            server for server, standing in self.registrar.standings.items() if standing.registered
+        ]
+        await asyncio.gather(*(self._driver.run(self.registrar.leave(server)) for server in known))
+        self._driver.close()
+
+    @property
+    def registered_count(self) -> int:
+        """Name servers that have this broker in their tables, as far as it knows."""
+        return sum(standing.registered for standing in self.registrar.standings.values())
+
+    def _topics(self) -> Sequence[TopicConfig]:
+        topics = {encode_name(info.name): len(info.max_offsets) for info in self._engine.topics()}
+        topics[AUTO_TOPIC] = AUTO_QUEUES  # what producers ask for before a topic is there
+        return [
+            TopicConfig(
+                topic_name=name,
+                read_queue_nums=count,
+                write_queue_nums=count,
+                perm=TOPIC_PERMISSION,
+            )
+            for name, count in topics.items()
+        ]
+
+    def _tell(self, server: Address, standing: Standing) -> None:
+        log, identity = logger("polymq"), self.registrar.identity
+        if standing.registered:
+            log.info(
+                "registered", name_server=str(server), broker=identity.broker, at=identity.address
+            )
+        else:
+            log.warning("a name server does not take this broker in", reason=standing.failure)
+
+
+def names_probe(registration: Callable[[], Registration | None]) -> Probe:
+    """The metric of registrations."""
+
+    def count() -> float:
+        now = registration()
+        return 0 if now is None else now.registered_count
+
+    return Probe(
+        name="polymq_name_servers_registered",
+        kind="gauge",
+        text="Name servers that have this broker in their tables.",
+        read=count,
+    )
+
+
+def _tell_bug(task: asyncio.Task[object]) -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        task.get_loop().call_exception_handler({"message": "registering", "exception": error})
+
+
+def reachable_host(host: str) -> str:
+    """Where others reach a server that listens on `host`: for all addresses, the one that this
+    machine would use to reach others."""
+    if host not in _ANY_HOST:
+        return host
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(_FAR_AWAY)
+        except OSError:
+            return "127.0.0.1"  # no network: nobody else can reach us
+        return str(probe.getsockname()[0])

@@ -1,0 +1,229 @@
+"""A broker's side of name servers: to be in their tables as long as it lives. Pure.
+
+For each name server there is one operation without an end (`keep_registered`), so that one that
+does not answer holds up none of the others. Rules:
+
+* All topics are registered every `interval_seconds`, and within `gather_seconds` of a change: many
+  topics that are made at once are one registration.
+* What fails is tried again after a pause that doubles up to `pause_seconds_max`, shortened by
+  chance so that the brokers of a cluster do not come all at once to a name server that has come
+  back. A connection that breaks is a reason to register, too.
+* A large table is sent only where it is not known: its data version is asked for first (322). That
+  counts as a sign of life.
+* A name server of RocketMQ refuses a first registration with a single topic. The names of the
+  cluster and of the broker are always registered too, as RocketMQ's brokers do, without any
+  permission.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Never
+
+from remoting.codes import PERMISSION_INHERIT, RequestCode, ResponseCode
+from remoting.errors import BadFields, CallFailed, LocalProtocolError, RequestFailed
+from remoting.frames import Command
+from remoting.headers import read_fields, write_fields
+from remoting.name_fields import BrokerFields, DataVersionAnswer, RegisterFields
+from remoting.registration import (
+    DataVersion,
+    Registration,
+    TopicConfig,
+    TopicTable,
+    encode_data_version,
+    encode_registration,
+)
+from remoting.steps import Address, Call, Pause, Signal, Steps
+
+ASK_FIRST_BYTES: Final = 64 * 1024
+"""A registration that is larger is sent only after the question whether it is needed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegistrarSettings:
+    """How often, and how patient."""
+
+    interval_seconds: float = 30.0
+    """RocketMQ's `registerNameServerPeriod`; name servers wait for four of them."""
+    call_seconds: float = 6.0
+    """RocketMQ's `registerBrokerTimeoutMills` is 24 s, for a table of a hundred thousand topics."""
+    pause_first_seconds: float = 0.5
+    pause_seconds_max: float = 20.0
+    """A name server that is back has all brokers within 30 seconds, calls that hang included."""
+    gather_seconds: float = 0.2
+    """After a change of topics. Five a second are half of what our name server takes."""
+    leave_seconds: float = 1.0
+    """What a stopping broker gives a name server. Its closed connection says the same."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    """What a broker is called, and where clients reach it."""
+
+    cluster: str
+    broker: str
+    address: str
+    broker_id: int = 0
+    ha_address: str = ""
+
+
+@dataclass(slots=True)
+class Standing:
+    """How a broker stands with one name server.
+
+    Attributes:
+        registered: it has our table, as far as we know.
+        failure: why the last attempt failed; empty after one that did not.
+        failed_count: attempts since the last that succeeded.
+        wake: ends the pause before the next registration.
+    """
+
+    registered: bool = False
+    failure: str = ""
+    failed_count: int = 0
+    wake: Signal = field(default_factory=Signal)
+
+
+@dataclass(slots=True)
+class Registrar:
+    """Registers one broker.
+
+    Args:
+        topics: all topics of the broker, now.
+        clock_ms: the wall clock.
+        chance: a number from 0 to 1.
+        state_version: of the broker's master: the epoch. A name server refuses lower ones.
+        told: called when a name server takes the broker in, and when it stops to answer.
+    """
+
+    identity: Identity
+    topics: Callable[[], Sequence[TopicConfig]]
+    clock_ms: Callable[[], int]
+    chance: Callable[[], float]
+    settings: RegistrarSettings = field(default_factory=RegistrarSettings)
+    state_version: int = 0
+    told: Callable[[Address, Standing], None] = lambda _address, _standing: None
+    standings: dict[Address, Standing] = field(default_factory=dict)
+    _changed_count: int = 0
+    _built: int = -1  # the count of changes that `_body` holds
+    _body: bytes = b""
+    _crc: int = 0
+    _version: DataVersion = field(default_factory=DataVersion)
+
+    def topics_changed(self) -> None:
+        """Register anew, soon."""
+        self._changed_count += 1
+        for standing in self.standings.values():
+            standing.wake.give()
+
+    def connection_lost(self, name_server: Address) -> None:
+        """For drivers: a connection broke. The name server took us out, or it has restarted and
+        knows nobody; so register anew, soon."""
+        standing = self.standings.get(name_server)
+        if standing is not None and standing.registered:
+            standing.wake.give()
+
+    # --- operations -----------------------------------------------------------------------
+
+    def keep_registered(self, name_server: Address) -> Steps[Never]:
+        """Register with one name server, again and again."""
+        settings = self.settings
+        standing = self.standings.setdefault(name_server, Standing())
+        while True:
+            seen = standing.wake.count
+            try:
+                yield from self._register(name_server)
+            except (CallFailed, RequestFailed, BadFields, LocalProtocolError) as error:
+                self._failed(name_server, standing, error)
+                pause = settings.pause_first_seconds * 2 ** min(standing.failed_count - 1, 30)
+                pause = min(pause, settings.pause_seconds_max) * (0.5 + self.chance() / 2)
+                yield Pause(seconds=pause)
+                continue
+            if not standing.registered:
+                standing.registered = True
+                standing.failure, standing.failed_count = "", 0
+                self.told(name_server, standing)
+            yield Pause(seconds=settings.interval_seconds, signal=standing.wake, seen=seen)
+            if standing.wake.count != seen:
+                yield Pause(seconds=settings.gather_seconds)
+
+    def leave(self, name_server: Address) -> Steps[None]:
+        """Take leave of one name server. Whether it heard does not matter."""
+        fields = write_fields(self._broker())
+        try:
+            yield from self._ask(
+                name_server, RequestCode.UNREGISTER_BROKER, fields, self.settings.leave_seconds
+            )
+        except (CallFailed, RequestFailed):
+            pass
+
+    # --- parts ----------------------------------------------------------------------------
+
+    def _failed(self, name_server: Address, standing: Standing, error: Exception) -> None:
+        standing.failure = str(error)
+        standing.failed_count += 1
+        if standing.registered or standing.failed_count == 1:
+            standing.registered = False
+            self.told(name_server, standing)
+
+    def _register(self, name_server: Address) -> Steps[None]:
+        self._build()
+        identity, seconds = self.identity, self.settings.call_seconds
+        if len(self._body) > ASK_FIRST_BYTES:
+            code, fields = RequestCode.QUERY_DATA_VERSION, write_fields(self._broker())
+            version = encode_data_version(self._version)
+            answer = yield from self._ask(name_server, code, fields, seconds, version)
+            if not read_fields(DataVersionAnswer, answer.fields).changed:
+                return
+        header = RegisterFields(
+            cluster_name=identity.cluster,
+            broker_name=identity.broker,
+            broker_addr=identity.address,
+            broker_id=identity.broker_id,
+            ha_server_addr=identity.ha_address,
+            body_crc32=self._crc,
+            pmq_complete=True,
+        )
+        code = RequestCode.REGISTER_BROKER
+        yield from self._ask(name_server, code, write_fields(header), seconds, self._body)
+
+    def _broker(self) -> BrokerFields:
+        identity = self.identity
+        return BrokerFields(
+            cluster_name=identity.cluster,
+            broker_name=identity.broker,
+            broker_addr=identity.address,
+            broker_id=identity.broker_id,
+        )
+
+    def _build(self) -> None:
+        """The body, once for each change and for all name servers."""
+        if self._built == self._changed_count:
+            return
+        self._built = self._changed_count
+        self._version = DataVersion(
+            counter=self._built, state_version=self.state_version, timestamp=self.clock_ms()
+        )
+        names = (self.identity.cluster, self.identity.broker)
+        table = {
+            name: TopicConfig(
+                topic_name=name, read_queue_nums=1, write_queue_nums=1, perm=PERMISSION_INHERIT
+            )
+            for name in names
+        }
+        table.update({topic.topic_name: topic for topic in self.topics()})
+        topics = TopicTable(data_version=self._version, topic_config_table=table)
+        self._body, self._crc = encode_registration(Registration(topics=topics))
+
+    def _ask(
+        self, name_server: Address, code: int, fields: dict[str, str], seconds: float,
+        body: bytes = b"",
+    ) -> Steps[Command]:  # fmt: skip
+        answer = yield Call(
+            address=name_server, code=code, fields=fields, body=body, seconds=seconds
+        )
+        assert answer is not None, "a driver answers a Call with a Command"
+        if answer.code != ResponseCode.SUCCESS:
+            raise RequestFailed(answer.code, answer.remark or "", address=str(name_server))
+        return answer
