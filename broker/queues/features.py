@@ -109,7 +109,9 @@ class QueueFeatures:
     def _add_rules(self, found: NamedQueue, group: Group) -> None:
         settings, rules = found.settings, group.rules
         if rules is None:
-            rules = QueueRules(self._dead_letters, found.name, settings, group)
+            rules = QueueRules(
+                self._dead_letters, found.name, settings, group, found.group.all_groups
+            )
             group.rules = rules
             if rules.lengths is not None and settings.overflow != DROP_HEAD:
                 found.queue.gate = rules

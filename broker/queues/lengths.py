@@ -8,6 +8,10 @@ those of the records as they are stored: body, properties, and about 150 of the 
 * `reject-publish`: a full queue takes no more. The message goes to its other queues, and the
   publisher is told. `reject-publish-dlx` makes it a dead letter, too.
 
+The levels of a priority queue have their bounds in common: each counts its own, and the least
+important give way first, the oldest of them before the others. (RabbitMQ drops at the head there,
+too, which is the most important message; its documentation warns of it.)
+
 Rules:
 
 * Messages are counted by the cursor. Bytes are counted here, with one look into the index for each
@@ -19,7 +23,7 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from broker.core import Core
 from broker.queues.heads import LOOK_COUNT, Head, sizes_of
@@ -34,16 +38,26 @@ COUNT_ENTRIES = 65_536
 
 
 class Lengths:
-    """The bounds of one group.
+    """The bounds of one queue, as one of its groups counts for them: most queues have one.
 
     Args:
         give_up: takes (group, first, count) that were taken from the cursor.
+        all_groups: of the queue, the most important first.
 
     Attributes:
-        bytes: of what is ready; 0 where there is no bound on them.
+        bytes: of what is ready in this group; 0 where there is no bound on them.
     """
 
-    __slots__ = ("_core", "_give_up", "_group", "_head", "_settings", "_unknown", "bytes")
+    __slots__ = (
+        "_all_groups",
+        "_core",
+        "_give_up",
+        "_group",
+        "_head",
+        "_settings",
+        "_unknown",
+        "bytes",
+    )
 
     def __init__(
         self,
@@ -51,7 +65,9 @@ class Lengths:
         group: Group,
         settings: QueueSettings,
         give_up: Callable[[Group, int, int], None],
+        all_groups: Callable[[], Sequence[Group]],
     ) -> None:
+        self._all_groups = all_groups
         self._core = core
         self._group = group
         self._settings = settings
@@ -81,15 +97,14 @@ class Lengths:
     def admit(self, batch: Batch, first: int, last: int) -> int:
         """How many of the rows [first, last) fit, from the first on. What was appended and is not
         visible yet counts."""
-        settings, queue = self._settings, self._group.queue
+        settings, parts = self._settings, self._parts()
         fits = last - first
         if settings.length_max is not None:
-            waiting = self._group.cursor.ready_count(queue.index.end_offset)
+            waiting = sum(part._appended_count() for part in parts)
             fits = min(fits, max(0, settings.length_max - waiting))
-        if settings.bytes_max is None or self._unknown:
+        if settings.bytes_max is None or any(part._unknown for part in parts):
             return fits
-        unseen = queue.index.read_hot(queue.visible, queue.index.end_offset - queue.visible)
-        used = self.bytes + sum(sizes_of(unseen or b""))
+        used = sum(part._appended_bytes() for part in parts)
         for row in range(first, first + fits):
             at = row * COLUMNS
             used += batch.rows[at + BODY_SIZE] + batch.rows[at + EXTRA_SIZE]
@@ -102,33 +117,62 @@ class Lengths:
         """Drop the oldest until the rest fits."""
         if self._settings.overflow != DROP_HEAD:
             return
-        group = self._group
+        parts = self._parts()
         budget = self._core.limits.pump_count_max
         while budget > 0:
-            count = self._excess(budget)
+            part, count = self._excess(parts, budget)
             if not count:
                 return
+            group = part._group
             taken = group.cursor.take(count, group.queue.visible)
             assert taken is not None
             self._give_up(group, taken[0], taken[1])
             budget -= taken[1]
         self._core.reading.schedule(self.enforce)
 
-    def _excess(self, most: int) -> int:
-        """How many messages at the head have to go, as far as is known: of its first stretch."""
-        settings, group = self._settings, self._group
-        ready = group.cursor.ready_count(group.queue.visible)
+    def _parts(self) -> Sequence[Lengths]:
+        """Those that count for the same bounds, the least important first."""
+        groups = self._all_groups()
+        if len(groups) == 1:
+            return (self,)
+        found = [group.rules.lengths for group in reversed(groups) if group.rules is not None]
+        return [part for part in found if part is not None]
+
+    def _ready_count(self) -> int:
+        return self._group.cursor.ready_count(self._group.queue.visible)
+
+    def _appended_count(self) -> int:
+        """Messages that are ready or will be."""
+        return self._group.cursor.ready_count(self._group.queue.index.end_offset)
+
+    def _appended_bytes(self) -> int:
+        """Their bytes."""
+        queue = self._group.queue
+        unseen = queue.index.read_hot(queue.visible, queue.index.end_offset - queue.visible)
+        return self.bytes + sum(sizes_of(unseen or b""))
+
+    def _excess(self, parts: Sequence[Lengths], most: int) -> tuple[Lengths, int]:
+        """How many messages at the head of which part have to go, as far as is known: of its first
+        stretch."""
+        settings = self._settings
+        ready = sum(part._ready_count() for part in parts)
+        victim = next((part for part in parts if part._ready_count()), self)
         if settings.length_max is not None and ready > settings.length_max:
-            return min(ready - settings.length_max, most)
-        if settings.bytes_max is None or self.bytes <= settings.bytes_max or self._unknown:
-            return 0
+            return victim, min(ready - settings.length_max, victim._ready_count(), most)
+        if settings.bytes_max is None or any(part._unknown for part in parts):
+            return victim, 0
+        excess = sum(part.bytes for part in parts) - settings.bytes_max
+        return victim, victim._count_of(excess, most) if excess > 0 else 0
+
+    def _count_of(self, excess: int, most: int) -> int:
+        """How many messages at the head have so many bytes; 0 if that is not known now."""
+        group = self._group
         head = group.cursor.peek(min(most, LOOK_COUNT), group.queue.visible)
         if head is None:
             return 0
         entries = self._head.entries(*head)
         if entries is None:
             return 0
-        excess = self.bytes - settings.bytes_max
         count = 0
         for size in sizes_of(entries):
             count += 1

@@ -8,6 +8,8 @@ messages back or rejects them. How each rule works is in a file of its own.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 from broker.committed import Committed
 from broker.queues.dead_letters import DeadLetters, Undertaker
 from broker.queues.deaths import Cause
@@ -23,6 +25,9 @@ from core_log.kernels.batch import Batch
 class QueueRules:
     """The rules of one named queue: `queues.Rules`, and `gates.Gate` where it refuses messages.
 
+    Args:
+        all_groups: of the queue, the most important first; only this one, if not given.
+
     Attributes:
         expiry: None while no message of the queue has a time to live.
     """
@@ -30,7 +35,12 @@ class QueueRules:
     __slots__ = ("_shared", "expiry", "lengths", "redeliveries", "settings", "single", "undertaker")
 
     def __init__(
-        self, shared: DeadLetters, name: str, settings: QueueSettings, group: Group
+        self,
+        shared: DeadLetters,
+        name: str,
+        settings: QueueSettings,
+        group: Group,
+        all_groups: Callable[[], Sequence[Group]] | None = None,
     ) -> None:
         self._shared = shared
         self.settings = settings
@@ -40,7 +50,9 @@ class QueueRules:
         self.lengths: Lengths | None = None
         self.redeliveries = Redeliveries() if settings.delivery_limit is not None else None
         if settings.bounded:
-            self.lengths = Lengths(shared.core, group, settings, self._too_long)
+            self.lengths = Lengths(
+                shared.core, group, settings, self._too_long, all_groups or group.all_groups
+            )
 
     def start(self) -> None:
         """The group's cursor is what it will be: a new queue, or the end of a start's fold."""

@@ -74,8 +74,6 @@ def settings_of(name: str, arguments: Mapping[str, Any]) -> QueueSettings:
     """
     if not arguments:
         return PLAIN
-    if not arguments:
-        return PLAIN
     read = _Arguments(name, arguments)
     settings = QueueSettings(
         ttl_ms=read.number("x-message-ttl", 0, MILLISECONDS_MAX),
@@ -91,8 +89,6 @@ def settings_of(name: str, arguments: Mapping[str, Any]) -> QueueSettings:
     )
     if settings.dead_letter_key is not None and settings.dead_letter_exchange is None:
         raise read.wrong("x-dead-letter-routing-key", "it needs x-dead-letter-exchange")
-    if settings.priority_max and settings.bounded:
-        raise read.wrong("x-max-priority", "a queue with priorities can not be bounded in length")
     return PLAIN if settings == PLAIN else settings
 
 

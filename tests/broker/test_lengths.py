@@ -256,3 +256,78 @@ def test_a_full_queue_lets_in_again_when_its_settings_go(broker: Broker) -> None
     assert template.overflowed == 0
     broker.step()
     assert look(broker, "q") == [b"3", b"4"]
+
+
+# --- with priorities ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("in_bytes", [False, True])
+@pytest.mark.parametrize("seed", range(3))
+def test_the_least_important_give_way_first(broker: Broker, seed: int, in_bytes: bool) -> None:
+    """drop-head over all levels: any course leaves what a sorted list leaves; dead letters come in
+    the order of their going."""
+    chance = random.Random(seed)
+    bound = {"x_max_length": 6}
+    if in_bytes:
+        declare(broker, "s", x_max_priority=4)
+        publish(broker, "s", b"000", priority=1)
+        broker.step()
+        levels = broker.engine.exchanges.queues["s"].queue.levels
+        assert levels is not None
+        entry = levels.groups[1].queue.index.read_hot(0, 1)
+        assert entry is not None
+        bound = {"x_max_length_bytes": 7 * int.from_bytes(entry[8:12], "big") - 1}
+    declare(broker, "dead")
+    declare(
+        broker,
+        "q",
+        x_max_priority=4,
+        x_dead_letter_exchange="",
+        x_dead_letter_routing_key="dead",
+        **bound,
+    )
+    kept: list[tuple[int, int]] = []  # (priority, number), as they stand
+    gone: list[int] = []
+    for number in range(60):
+        # Zero has no property and makes a smaller record, so bytes are compared without it.
+        priority = chance.randint(1 if in_bytes else 0, 4)
+        publish(broker, "q", b"%03d" % number, priority=priority)
+        broker.step()
+        kept.append((priority, number))
+        if len(kept) > 6:
+            kept.sort()
+            gone.append(kept.pop(0)[1])
+        assert ready(broker, "q") == len(kept)
+    order = sorted(kept, key=lambda one: (-one[0], one[1]))
+    assert look(broker, "q") == [b"%03d" % number for _, number in order]
+    assert look(broker, "dead") == [b"%03d" % number for number in gone]
+
+
+def test_what_comes_back_counts_again_with_its_priority(broker: Broker) -> None:
+    declare(broker, "q", x_max_priority=4, x_max_length=3)
+    publish(broker, "q", b"low1", b"low2", priority=1)
+    publish(broker, "q", b"high", priority=4)
+    broker.step()
+    consumer, hold = consume(broker, "q")
+    hold.cancel()
+    publish(broker, "q", b"mid1", b"mid2", priority=2)
+    broker.step()
+    for offset, _, _ in consumer.got:
+        hold.requeue(offset, 1)
+    broker.step()
+    assert look(broker, "q") == [b"high", b"mid1", b"mid2"]
+
+
+def test_a_full_queue_with_priorities_refuses_whatever_the_priority(tmp_path: Path) -> None:
+    """reject-publish counts all levels, also after a restart."""
+    broker = Broker(tmp_path / "data")
+    declare(broker, "q", x_max_priority=4, x_max_length=3, x_overflow="reject-publish")
+    publish(broker, "q", b"1", b"2", priority=1)
+    publish(broker, "q", b"3", priority=4)
+    assert offer(broker, "q", b"4") == 1
+    broker.step()
+    broker.restart()
+    assert offer(broker, "q", b"5") == 1
+    assert look(broker, "q") == [b"3", b"1", b"2"]
+    assert offer(broker, "q", b"6") == 0
+    broker.stop()

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from broker.errors import Refused
 from broker.port import Delivery, QueueConsumer
 from broker.queues.deaths import history_of
 from tests.broker.queue_bench import (
@@ -242,8 +241,6 @@ def test_levels_are_bounded_by_the_maximum(broker: Broker) -> None:
         publish(broker, "q", b"x", priority=priority)
     broker.step()
     assert sorted(levels.groups) == [0, 1, 2, 3]
-    with pytest.raises(Refused, match="x-max-priority"):
-        declare(broker, "bounded", x_max_priority=3, x_max_length=5)
 
 
 @pytest.mark.parametrize("durable", [True, False])
