@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from broker.core import Core
 from broker.exchanges import Exchanges
 from broker.header_routing import is_routed
 from broker.named_queues import NamedQueues
@@ -25,6 +26,7 @@ from core_log.kernels.batch import Batch
 class AmqpOperations:
     """`amqp_port.AmqpPort`: a part of `Engine`."""
 
+    core: Core
     exchanges: Exchanges
     named_queues: NamedQueues
 
@@ -64,6 +66,7 @@ class AmqpOperations:
 
     def declare_queue(self, name: str, **settings: Any) -> tuple[QueueInfo, Position]:
         """See `BrokerPort.declare_queue`."""
+        self.core.check_leads()
         return self.named_queues.declare_queue(name, **settings)
 
     def delete_queue(
@@ -112,6 +115,7 @@ class AmqpOperations:
         priority: int = 0,
     ) -> QueueConsumer:
         """See `BrokerPort.consume`."""
+        self.core.check_leads()
         return self.named_queues.consume(
             queue, consumer, exclusive=exclusive, owner=owner, priority=priority
         )
@@ -124,6 +128,7 @@ class AmqpOperations:
         owner: object,
     ) -> None:
         """See `BrokerPort.get`."""
+        self.core.check_leads()
         self.named_queues.get(queue, callback, owner=owner)
 
     def release_owner(self, owner: object) -> None:

@@ -10,7 +10,7 @@ and a flush is asked for when somebody waits for one.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from broker.commits import CommitPoints
 from broker.disk import Disk
@@ -24,10 +24,13 @@ from broker.reading import Readers, Reading
 from broker.records import Metas
 from broker.replicas import Replicas
 from broker.timers import Timers
-from core_log.errors import CorruptRecord, StorageBusy, StorageFull, StoreError, TooLarge
+from core_log.errors import CorruptRecord, Follows, StorageBusy, StorageFull, StoreError, TooLarge
 from core_log.kernels.layout import ENTRY_SIZE, PRIVATE_ENTRY_SIZE
 from core_log.queue_index import Index, MemoryIndex
 from core_log.store import Store
+
+if TYPE_CHECKING:
+    from broker.standby import Standby
 
 SYSTEM_FLAG_STATE: Final = 0x0001_0000
 """Bit of the record's system flag, beyond RocketMQ's: a data record that also changes state
@@ -62,6 +65,7 @@ class Core:
         disk: Disk,
         min_in_sync: int = 1,
         in_sync: int | None = None,
+        follows: str = "",
     ) -> None:
         self.store = store
         self.log = store.log
@@ -102,7 +106,11 @@ class Core:
         self.on_failure: list[Callable[[StorageFailed], None]] = []
         self.disk = disk
         disk.watch(self._room_changed)
-        self.full = False
+        self.follows = follows
+        """Of a slave: where changes are to be made instead. Empty: this broker leads."""
+        self.standby: Standby | None = None
+        """The slave's part of the engine, while there is one."""
+        self.full = bool(follows)
         """The disk is full, or nearly: publishers are refused (`disk.full`, on the hot path)."""
         self.read_errors_count = 0
         self.unflushed: set[Queue] = set()
@@ -226,6 +234,9 @@ class Core:
         except StorageFailed as error:
             self.fail(error)
             return
+        if self.standby is not None:
+            self.standby.flush_finished(flushed)
+            return
         self.commits.advance(FLUSHED, flushed)
         self.replicas.flushed(flushed)
 
@@ -243,6 +254,8 @@ class Core:
             return
         self.failure = error
         self.commits.fail()
+        if self.standby is not None:
+            self.standby.failed()
         for callback in self.on_failure:
             callback(error)
 
@@ -251,7 +264,7 @@ class Core:
         return self.failure is not None
 
     def _room_changed(self, reason: str) -> None:
-        self.full = bool(reason)
+        self.full = bool(reason or self.follows)
 
     def check_writable(self, *, frees: bool = False) -> None:
         """Raises Refused when nothing can be stored.
@@ -265,8 +278,14 @@ class Core:
                 f"the broker is read-only since its log failed ({self.failure}): "
                 "repair the disk and restart it",
             )
+        self.check_leads()
         if self.disk.log_full if frees else self.full:
             raise Refused(Reason.STORAGE_FULL, self.disk.reason)
+
+    def check_leads(self) -> None:
+        """Raises Refused where this broker follows another."""
+        if self.follows:
+            raise Refused(Reason.READ_ONLY, self.follows)
 
     def check_held(self) -> None:
         """Raises Refused when too much waits for replicas."""
@@ -280,12 +299,14 @@ class Core:
     @property
     def writable(self) -> bool:
         """Whether the log takes what subscribers need (packet ids), as far as is known."""
-        return self.failure is None and not self.disk.log_full
+        return self.failure is None and not self.disk.log_full and not self.follows
 
     def refused(self, error: StoreError) -> Refused:
         """What the caller is told when an append fails. Nothing was stored."""
         if isinstance(error, TooLarge):
             return Refused(Reason.TOO_LARGE, str(error))
+        if isinstance(error, Follows):
+            return Refused(Reason.READ_ONLY, str(error))
         if isinstance(error, StorageBusy):
             return Refused(Reason.LIMIT, f"the disk does not keep up ({error}): send slower")
         if isinstance(error, StorageFull):

@@ -58,6 +58,7 @@ from broker.retention import Retention
 from broker.rocketmq_port import GroupInfo
 from broker.session import MqttSession
 from broker.sessions import Sessions
+from broker.standby import Standby
 from broker.state_db import StateDb
 from broker.state_saving import StateSaving
 from broker.topic_routes import TopicRoute
@@ -89,6 +90,9 @@ class Engine(AmqpOperations):
         in_sync: how far replicas are known to have the log (what topics with `min_in_sync` have
             behind it is not shown before they do); None: as far as it goes.
         header_reader: finds the headers of messages for headers exchanges.
+        follows: of a slave, whose store was opened to follow: what clients are told that want to
+            change something. Empty: this broker leads.
+        shown: of a slave: how far its master is known to have had the log on its disk.
     """
 
     def __init__(
@@ -109,6 +113,8 @@ class Engine(AmqpOperations):
         min_in_sync: int = 1,
         in_sync: int | None = None,
         header_reader: HeaderReader | None = None,
+        follows: str = "",
+        shown: int = 0,
     ) -> None:
         self.core = Core(
             store=store,
@@ -119,6 +125,7 @@ class Engine(AmqpOperations):
             disk=Disk(segment_bytes=store.segment_bytes, settings=disk_settings or DiskSettings()),
             min_in_sync=min_in_sync,
             in_sync=in_sync,
+            follows=follows,
         )
         self.retained = Retained(self.core.limits.retained_max)
         self.topics_ = Topics(self.core, self.retained, topic_defaults or TopicSettings())
@@ -161,11 +168,18 @@ class Engine(AmqpOperations):
         self._saved = -1  # log position of the last snapshot
         self.fold = Fold(self, state_db)
         self.fold.restore()
+        if follows:
+            self.core.standby = Standby(self, flushed=shown, in_sync=in_sync or 0)
 
     @property
     def state_durability(self) -> Durability:
         """See `BrokerPort.state_durability`."""
         return self.core.state_durability
+
+    @property
+    def standby(self) -> Standby | None:
+        """The part that follows a master; None where this broker leads."""
+        return self.core.standby
 
     # --- publishing -----------------------------------------------------------------------
 
@@ -328,6 +342,13 @@ class Engine(AmqpOperations):
         self.when_committed(Position(core.log.appended), FLUSHED, resume)
         return True
 
+    def when_flushed(self, position: Position, callback: Callable[[], None]) -> None:
+        """Call back when this broker itself has the position on its disk, whatever others have."""
+        if self.core.standby is not None:
+            self.core.standby.when_flushed(position, callback)
+        else:
+            self.when_committed(position, FLUSHED, callback)
+
     def when_storage_blocks(self, callback: Callable[[str], None]) -> None:
         """See `BrokerPort.when_storage_blocks`."""
         self.core.disk.watch(callback)
@@ -346,6 +367,7 @@ class Engine(AmqpOperations):
         self, client_id: str, *, clean: bool, link: SessionLink, principal: str
     ) -> Session:
         """See `BrokerPort.connect_session`."""
+        self.core.check_leads()
         return self.sessions.connect(client_id, clean=clean, link=link, principal=principal)
 
     # --- documents --------------------------------------------------------------------------
@@ -518,6 +540,8 @@ class Engine(AmqpOperations):
         self.core.write_gathered()
         if self.core.log.appended == self._saved:
             return None
+        if self.core.standby is not None:
+            self.core.standby.forget_settled()
         self._saved = self.core.log.appended
         return StateSaving(self.core, self._state_db, self.fold.row)
 

@@ -95,6 +95,9 @@ class Fold:
         for record in engine.core.store.replay(position, SYSTEM_FLAG_STATE):
             self.apply(record)
             self.count += 1
+        if engine.core.follows:
+            self._stand_by()
+            return
         self._reopen()
         engine.delays.reopen()
         engine.half_messages.reopen()
@@ -174,6 +177,15 @@ class Fold:
             group_number, settled = replaced
             engine.core.groups[group_number].cursor.settle(settled, 1)
             engine.core.journal.dirty.add(("group", str(group_number)))
+
+    def _stand_by(self) -> None:
+        """Whoever held something holds it at the master: nothing is given back, and no timer
+        starts."""
+        engine = self._engine
+        engine.topics_.reopen()
+        for queue in {group.queue for group in engine.core.groups.values()}:
+            queue.index.begin_at(min(group.cursor.floor for group in queue.groups))
+            queue.flushed = queue.visible = queue.index.end_offset
 
     def _reopen(self) -> None:
         """No connection survived: cursors give back what is held, and fit their queues' ends."""

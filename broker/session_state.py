@@ -271,15 +271,7 @@ class SessionState:
         """After a restart: drop from what is in flight what the cursors know as settled, and give
         everything else that was delivered back to its queue."""
         for session in self.by_number.values():
-            kept: dict[Group, list[tuple[int, int]]] = {}
-            for tag, holder, offset, count in session.unacked.runs():
-                if not isinstance(holder, Group):
-                    continue
-                for at in range(count):
-                    if holder.cursor.is_settled(offset + at):
-                        session.unacked.settle(tag + at, tag + at)
-                    else:
-                        kept.setdefault(holder, []).append((offset + at, 1))
+            kept = _forget_settled(session)
             for subscription in session.subscriptions.values():
                 group = subscription.group
                 if group is not None and subscription.durable:
@@ -288,3 +280,25 @@ class SessionState:
         for found in self.filters.values():
             if found.queue.expiring:
                 self._let_expire(found.queue.groups)
+
+    def forget_settled(self, numbers: Iterable[int]) -> None:
+        """Drop from what is in flight what the cursors know as settled: where acks come as records
+        only, nothing else does."""
+        for number in numbers:
+            session = self.by_number.get(number)
+            if session is not None:
+                _forget_settled(session)
+
+
+def _forget_settled(session: MqttSession) -> dict[Group, list[tuple[int, int]]]:
+    """Drop what the cursors know as settled from what is in flight; the rest, by group."""
+    kept: dict[Group, list[tuple[int, int]]] = {}
+    for tag, holder, offset, count in list(session.unacked.runs()):
+        if not isinstance(holder, Group):
+            continue
+        for at in range(count):
+            if holder.cursor.is_settled(offset + at):
+                session.unacked.settle(tag + at, tag + at)
+            else:
+                kept.setdefault(holder, []).append((offset + at, 1))
+    return kept

@@ -25,6 +25,7 @@ from core_log import kernels
 from core_log.atomic import Piece, batch_property, continuation, expand, life_of, part_of, row_of
 from core_log.errors import (
     FailureLatch,
+    Follows,
     StorageBusy,
     StorageFull,
     TooLarge,
@@ -106,7 +107,8 @@ class CommitLog:
         self._reader = reader
         self.host = encode_host(settings.host, settings.port)
         """Address and port as records have them, 8 bytes."""
-        self._full: StorageFull | None = None  # why the last write left something in memory
+        self._barred: Follows | None = None  # why nothing of one's own is appended
+        self._full: StorageFull | None = None  # the same, or why the last write left something
         # Less than this waits for the disk: whatever fits into a chunk may be appended.
         self._ready_below = settings.unflushed_bytes_max - settings.chunk_bytes
         self.appended = position
@@ -325,6 +327,64 @@ class CommitLog:
             )
         return [span for span, piece in zip(spans, pieces, strict=True) if piece.continues is None]
 
+    # --- copies (replication) -----------------------------------------------------------------
+
+    def follow(self, why: str) -> None:
+        """From now on only `append_copy` adds to the log: all else raises `Follows`."""
+        self._full = self._barred = Follows(why)
+
+    def append_copy(self, records: bytes | memoryview) -> None:
+        """Append whole records, which were checked and belong at the log's end, as they are.
+
+        Raises:
+            StorageFailed: nothing was appended.
+        """
+        self._failure.check()
+        size = len(records)
+        chunk = self._tail.last
+        if chunk.end != self.appended or len(chunk.memory) - chunk.used < size:
+            chunk = self._tail.add(self.appended, size, self._segment.end - self.appended)
+        chunk.memory[chunk.used : chunk.used + size] = records
+        chunk.used += size
+        self.appended = self.keyed_end = chunk.end
+
+    def roll_copy(self) -> None:
+        """Close the segment where the other log did, with its blank record, and go on in the next.
+
+        Raises:
+            StorageFull: there is no room for the next segment; nothing has changed.
+            StorageFailed: final.
+        """
+        assert self.remaining >= BLANK_SIZE
+        following = self._segments.roll(self._segment.end)
+        self.append_copy(BLANK.pack(self.remaining, MAGIC_BLANK))
+        self.write()
+        self._segment = following
+        self._tail.add(following.start, 0, following.end - following.start)
+        self.appended = self.written = following.start
+
+    @property
+    def remaining(self) -> int:
+        """Bytes between the log's end and its segment's."""
+        return self._segment.end - self.appended
+
+    def tail_range(self, position: int, size_max: int) -> tuple[int, bytes] | None:
+        """What is written and in memory from `position` (where a record starts, or the end) on.
+
+        Returns:
+            The place of the first byte, which is behind `position` only where a segment ended
+            there, and at most `size_max` bytes of the log without a hole; empty at the end. None:
+            it is not in memory any more, or never was.
+        """
+        if position < self._tail.start:
+            return None
+        for chunk in self._tail.since(position):
+            start = max(chunk.position, position)
+            end = min(chunk.end, self.written, start + size_max)
+            at = start - chunk.position
+            return start, bytes(memoryview(chunk.memory)[at : at + max(end - start, 0)])
+        return position, b""
+
     # --- room ---------------------------------------------------------------------------------
 
     def _measure(
@@ -355,7 +415,7 @@ class CommitLog:
         """Raise unless the disk has kept up and has not failed."""
         self._failure.check()
         if self._full is not None:
-            raise StorageFull(str(self._full))
+            raise type(self._full)(str(self._full))
         waiting = self._tail.last.end - self._flushed
         if waiting and waiting + size > self._settings.unflushed_bytes_max:
             raise StorageBusy(f"{waiting} bytes wait for the disk")
@@ -456,7 +516,7 @@ class CommitLog:
                 self._full = failed
             raise failed from error
         assert self.written == self.appended
-        self._full = None
+        self._full = self._barred
 
     def _write_chunk(self, chunk: Chunk, segment: Segment) -> None:
         """Write what the operating system does not have of the chunk. Raises OSError."""

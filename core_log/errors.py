@@ -3,6 +3,7 @@
 * `TooLarge`: the caller's message. Nothing was stored and no offset was taken.
 * `StorageFull`, `StorageBusy`: the disk has no room, or does not keep up. Nothing that append
   refuses was stored; reading goes on; the same call works again once there is room.
+* `Follows`: the log is the copy of another broker's. Reading goes on; publish there.
 * `StorageFailed`: the disk failed a write or a sync. Final for this log directory until the
   process is started again, because after a failed sync nobody knows which pages are on the disk.
 * `CorruptRecord`: bytes that are not the record that should stand there. Never served.
@@ -30,6 +31,10 @@ class StorageFull(StoreError):
 
 class StorageBusy(StorageFull):
     """More is waiting for the disk than memory may hold. Try again after the next flush."""
+
+
+class Follows(StorageFull):
+    """The log is a copy of another broker's, and only what that one stored is appended to it."""
 
 
 class StorageFailed(StoreError):

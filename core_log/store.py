@@ -17,7 +17,7 @@ This file only ties the parts together; each part's own file says how it works.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 from core_log import kernels
 from core_log.bookmark import read_bookmark, write_bookmark
@@ -28,7 +28,21 @@ from core_log.errors import CorruptRecord, FailureLatch, StoreError, StoreRefuse
 from core_log.files import Files, make_directories
 from core_log.flusher import Flusher
 from core_log.indexes import INDEXES_NAME, Indexes, Preparation
-from core_log.kernels.batch import MAGIC_BLANK, MAGIC_V1, RECORD_BODY_AT, RECORD_STORE_MS_AT
+from core_log.kernels.batch import (
+    BLANK_SIZE,
+    MAGIC_BLANK,
+    MAGIC_V1,
+    RECORD_BODY_AT,
+    RECORD_STORE_MS_AT,
+)
+from core_log.kernels.layout import (
+    NO_BATCH,
+    REASONS,
+    STOP_BATCH,
+    STOP_BLANK,
+    STOP_END,
+    STOP_SHORT,
+)
 from core_log.key_index import KeyIndex
 from core_log.packs import PACKS_NAME
 from core_log.queue_index import Index, QueueIndex
@@ -60,6 +74,7 @@ class Store:
         clock_ms: Callable[[], int],
         settings: StoreSettings,
         stepped: bool,
+        follows: str,
     ) -> None:
         """Recover the directory and begin an epoch. Raises StoreError, OSError."""
         self._directory = directory
@@ -88,12 +103,12 @@ class Store:
             clock_ms=clock_ms,
         )
         try:
-            self._start(settings, stepped)
+            self._start(settings, stepped, follows)
         except BaseException:
             self._segments.close()
             raise
 
-    def _start(self, settings: StoreSettings, stepped: bool) -> None:
+    def _start(self, settings: StoreSettings, stepped: bool, follows: str) -> None:
         """Say that the store is open, and begin its epoch."""
         files = self._files
         make_abort(files, self._directory)
@@ -105,7 +120,11 @@ class Store:
             failure=self._failure,
             position=self.recovery.end,
         )
-        self.epoch = self._begin_epoch()
+        if follows:
+            self.log.follow(follows)
+            self.epoch = self.epochs[-1][0] if self.epochs else 0
+        else:
+            self.epoch = self._begin_epoch()
         self.flusher = Flusher(
             log=self.log, segments=self._segments, failure=self._failure, stepped=stepped
         )
@@ -119,6 +138,7 @@ class Store:
         clock_ms: Callable[[], int],
         settings: StoreSettings | None = None,
         stepped: bool = False,
+        follows: str = "",
     ) -> Store:
         """Open a directory for writing; make it if it is not there.
 
@@ -126,6 +146,8 @@ class Store:
 
         Args:
             stepped: the flusher has no thread and works when it is told to (`Flusher.step`).
+            follows: why nothing may be appended but copies of another log (`Following`): in the
+                words that an append then raises. No epoch begins. Empty: the log is one's own.
 
         Raises:
             StoreRefused: another process has it, it can not be written, or it lost data that had
@@ -140,6 +162,7 @@ class Store:
                 clock_ms=clock_ms,
                 settings=settings or StoreSettings(),
                 stepped=stepped,
+                follows=follows,
             )
         except OSError as error:
             files.close(lock)
@@ -163,6 +186,14 @@ class Store:
         write_epochs(self._files, self._directory, self.epochs)
         return epoch
 
+    def saw_epochs(self, found: Sequence[tuple[int, int]]) -> None:
+        """A copied record begins an epoch (or says again which there were). Raises OSError."""
+        known = dict(self.epochs)
+        if not known.keys() >= dict(found).keys():
+            self.epochs = sorted({**dict(found), **known}.items())
+            self.epoch = self.epochs[-1][0]
+            write_epochs(self._files, self._directory, self.epochs)
+
     # --- indexes --------------------------------------------------------------------------------
 
     def index(self, number: int, entry_size: int) -> QueueIndex:
@@ -172,6 +203,17 @@ class Store:
             ValueError: it exists with another entry size, or was dropped.
         """
         return self._indexes.get(number, entry_size)
+
+    def find_index(self, number: int) -> QueueIndex | None:
+        """The index of a queue, or None."""
+        return self._indexes.find(number)
+
+    def begin_index(self, number: int, entry_size: int, first_offset: int) -> QueueIndex:
+        """The index of a queue whose messages come as copies, made if there is none."""
+        found = self._indexes.find(number)
+        if found is None:
+            found = self._indexes.add(number, entry_size, first_offset, first_offset)
+        return found
 
     def drop_index(self, number: int) -> None:
         """Forget a queue's index. Its files go with the next checkpoint."""
@@ -277,6 +319,37 @@ class Store:
         """The sound record at a place that somebody names, or None. Any thread. Ask only for what
         is flushed. Raises CorruptRecord if the disk can not read it."""
         return self._reader.record_at(position)
+
+    def range_of_history(self, position: int, size_max: int) -> tuple[int, bytes]:
+        """What stands in the log from `position` (where a record starts) on, from the disk and
+        checked. Ask only for what is written. Any thread.
+
+        Returns:
+            The place of the first byte, which is behind `position` only where a segment ended
+            there, and whole records: at least one, and no more than fit into `size_max` behind
+            that; a blank record, where the segment ends.
+
+        Raises:
+            CorruptRecord: what stands there is no sound record.
+        """
+        segment = self._segments.at(position)
+        if segment is None:
+            raise CorruptRecord(position, "the log has no such place")
+        remaining = segment.end - position
+        memory = self._reader.pread(segment, position, min(max(size_max, BLANK_SIZE), remaining))
+        size, _, reason, _ = kernels.scan(memory, 0, len(memory), position, NO_BATCH)
+        if not size and reason == STOP_SHORT:
+            record_size = int.from_bytes(memory[:4], "big")
+            memory = self._reader.pread(segment, position, min(record_size, remaining))
+            size, _, reason, _ = kernels.scan(memory, 0, len(memory), position, NO_BATCH)
+        if reason == STOP_BLANK and size + BLANK_SIZE <= len(memory):
+            return position, memory[: size + BLANK_SIZE]
+        if not size and reason == STOP_BATCH:  # within an atomic batch: one of its records
+            reason = kernels.check_record(memory, 0, len(memory), position)
+            size = int.from_bytes(memory[:4], "big") if reason == STOP_END else 0
+        if not size:
+            raise CorruptRecord(position, REASONS[reason])
+        return position, memory[:size]
 
     # --- reading --------------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from broker.disk import DiskState
 from broker.engine import Engine
-from broker.port import Durability, Position
+from broker.port import Position
 from broker.retention import InWorker, Round, UntilFlushed
 from core_log.errors import StoreError
 from core_log.store import Store
@@ -206,7 +206,7 @@ class Upkeep:
         if self._log_failed():
             return
         self._flushed.clear()
-        self._engine.when_committed(Position(position), Durability.FLUSHED, self._flushed.set)
+        self._engine.when_flushed(Position(position), self._flushed.set)
         await self._flushed.wait()
 
     def _log_failed(self) -> bool:

@@ -86,7 +86,9 @@ class InlineReaders:
 class Broker:
     """An engine that can be stopped, killed and started again on one directory."""
 
-    def __init__(self, directory: Path, *, with_state_db: bool = True, **limits: Any) -> None:
+    def __init__(
+        self, directory: Path, *, with_state_db: bool = True, follows: str = "", **limits: Any
+    ) -> None:
         self.directory = directory
         self.with_state_db = with_state_db
         self.limits = Limits(**limits)
@@ -96,6 +98,8 @@ class Broker:
         self.files: Any = RealFiles()
         self.min_in_sync = 1
         self.in_sync: int | None = None
+        self.follows = follows
+        self.shown = 0
         self.loop = ManualLoop()
         self.open()
 
@@ -108,6 +112,7 @@ class Broker:
             clock_ms=self.loop.clock_ms,
             # No thread that renames files, which `kill` copies.
             settings=replace(self.store_settings, segments_zeroed=False),
+            follows=self.follows,
         )
         state_db = StateDb(self.directory / "state.db") if self.with_state_db else None
         names = iter(range(1 << 30))
@@ -123,6 +128,8 @@ class Broker:
             disk_settings=self.disk_settings,
             min_in_sync=self.min_in_sync,
             in_sync=self.in_sync,
+            follows=self.follows,
+            shown=self.shown,
         )
 
     def step(self, seconds: float = 0.0) -> None:

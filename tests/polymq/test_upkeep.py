@@ -55,7 +55,7 @@ class SpyEngine:
         self.key_error: Exception | None = None
         self.put_back: set[tuple[str, str]] = set()
 
-    def write_acks(self) -> None:
+    def write_gathered(self) -> None:
         self.done.append("acks")
 
     def begin_snapshot(self) -> SpyPreparation:
@@ -88,7 +88,7 @@ class SpyEngine:
             raise error
         self.done.append(name)
 
-    def when_committed(self, position: int, _durability: object, callback: Any) -> None:
+    def when_flushed(self, position: int, callback: Any) -> None:
         self.waiting.append((position, callback))
 
     def when_storage_fails(self, callback: Callable[[StorageFailed], None]) -> None:

@@ -1,0 +1,238 @@
+"""The engine of a slave: its state is its master's, what it shows is what the master has shown."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from broker.port import FLUSHED, REST, Position, Reason, Refused
+from tests.broker.test_engine_sessions import connect
+from tests.harness.broker import Broker, SpyConsumer
+
+MAGIC_BLANK = (0xCBD43194).to_bytes(4, "big")
+
+
+def copy(master: Broker, slave: Broker, *, until: int | None = None) -> None:
+    """Send what the master has written, without saying what is committed there."""
+    standby = slave.engine.standby
+    assert standby is not None
+    while standby.wanted < (master.store.log.written if until is None else until):
+        hot = master.store.log.tail_range(standby.wanted, 100_000)
+        if hot is None:
+            hot = master.store.range_of_history(standby.wanted, 100_000)
+        assert hot[1]
+        standby.take(hot[1])
+    slave.step()
+
+
+def follow(master: Broker, slave: Broker) -> None:
+    """The same, and what is committed."""
+    copy(master, slave)
+    standby = slave.engine.standby
+    assert standby is not None
+    points = master.engine.core.commits.points
+    standby.committed(points[1], points[2])
+    slave.step()
+
+
+def rows(broker: Broker) -> dict[tuple[str, str], Any]:
+    """All rows of the state at the log's end, as a snapshot has them."""
+    saved: list[Any] = []
+
+    class Spy:
+        def save(self, position: int, epoch: int, found: Any) -> None:
+            assert (position, epoch) == (broker.store.log.appended, broker.store.epoch)
+            saved.extend(found)
+
+    engine = broker.engine
+    engine.core.journal.dirty |= everything(broker)
+    engine._saved = -1
+    engine._state_db = Spy()  # type: ignore[assignment]
+    saving = engine.begin_snapshot()
+    assert saving is not None
+    while not saving.gather(1 << 30):
+        pass
+    saving()
+    return {(kind, key): value for kind, key, value in saved if value is not None}
+
+
+def everything(broker: Broker) -> set[tuple[str, str]]:
+    """Every entity that has a row."""
+    engine = broker.engine
+    found = {("topic", name) for name in engine.topics_.topics}
+    found |= {("exchange", name) for name in engine.exchanges.exchanges}
+    found |= {("queue", name) for name in engine.named_queues.queues}
+    found |= {("filter", str(key)) for key in engine.sessions.state._filter_words}
+    found |= {("group", str(number)) for number in engine.core.groups}
+    found |= {("session", str(number)) for number in engine.sessions.state.by_number}
+    found |= {("retained", "\x00".join(words)) for words, _ in engine.retained.entries()}
+    found |= {("document", "kind\x00key")} if engine.documents("kind") else set()
+    return found | {("delay", ""), ("half", "")}
+
+
+def pulled(broker: Broker, topic: str) -> int:
+    """One past the last offset that a reader by offset sees."""
+    info = broker.engine.topic(topic)
+    assert info is not None
+    return info.max_offsets[0]
+
+
+def do_everything(master: Broker) -> None:
+    """Topics, AMQP's entities, sessions, retained and delayed messages, acks, deletions."""
+    engine = master.engine
+    owner = object()
+    engine.create_topic("t", 2, {"retention_bytes": "1000000"})
+    engine.create_topic("gone", 1)
+    engine.declare_exchange(
+        "x", type="direct", durable=True, auto_delete=False, internal=False, arguments={}
+    )
+    for name, arguments in (("q", {}), ("p", {"x-max-priority": 3}), ("old", {})):
+        engine.declare_queue(
+            name, durable=True, exclusive=False, auto_delete=False, arguments=arguments, owner=owner
+        )
+        engine.bind_queue(name, "t", "#", {}, owner=owner)
+    session, link = connect(master, "device")
+    session.subscribe(("t", REST), 1)
+    master.step()
+    for number in range(5):
+        master.publish(master.template("t", "a"), b"%d" % number, b"x" * 2000)
+        master.publish(master.template("gone"), b"y")
+        master.step(1)
+    master.publish(master.template("r", "a", retain=True), b"kept")
+    consumer = SpyConsumer(credit=4)
+    hold = engine.consume("q", consumer, exclusive=False, owner=owner)
+    hold.ready()
+    master.step(1)
+    hold.settle(0, 2)
+    hold.settle(3, 1)
+    session.acknowledged(1, 3)
+    engine.delete_topic("gone")
+    engine.delete_queue("old", if_unused=False, if_empty=False, owner=owner)
+    engine.set_topic("t", {"retention_seconds": "60"})
+    engine.put_document("kind", "key", {"value": 1})
+    route = engine.route("later", None)
+    template = engine.template(route, properties={})
+    from tests.harness.broker import batch_of
+
+    engine.publish_later(template, batch_of(b"due", b"due"), 0, 2, delay_ms=60_000)
+    master.step(1)
+    assert consumer.bodies
+    assert link.bodies
+
+
+def test_the_state_is_the_masters(master: Broker, slave: Broker) -> None:
+    """After every kind of change: the same rows at the same place, also if the slave was restarted
+    in between, from `state.db` or from its log."""
+    do_everything(master)
+    follow(master, slave)
+    assert rows(slave) == rows(master)
+    slave.restart()
+    do_more(master)
+    follow(master, slave)
+    assert rows(slave) == rows(master)
+    slave.kill()
+    (slave.directory / "state.db").unlink(missing_ok=True)
+    slave.open()
+    assert rows(slave) == rows(master)
+
+
+def do_more(master: Broker) -> None:
+    for number in range(3):
+        master.publish(master.template("t", "b"), b"%d" % number)
+        master.publish(master.template("new"), b"%d" % number)
+        master.step(1)
+
+
+def test_a_promoted_slave_goes_on(master: Broker, slave: Broker) -> None:
+    """Opened as a master it has every message, every cursor, and takes new ones behind them; what
+    a client held comes again."""
+    do_everything(master)
+    follow(master, slave)
+    slave.stop()
+    slave.follows = ""
+    slave.open()
+    assert slave.store.epoch == master.store.epoch + 1
+    for broker in (master, slave):
+        broker.publish(broker.template("t", "a"), b"last")
+        broker.step()
+    assert pulled(slave, "t") == pulled(master, "t")
+    consumer = SpyConsumer()
+    slave.engine.consume("q", consumer, exclusive=False, owner=object()).ready()
+    slave.step(1)
+    expected = [2, *range(4, 11)]
+    assert [offset for offset, _, _ in consumer.got] == expected
+    assert consumer.got[0][2]  # it was delivered by the old master
+    _, link = connect(slave, "device")
+    assert link.bodies[-1] == b"last"
+
+
+def test_nothing_is_shown_before_the_master_says_so(master: Broker, slave: Broker) -> None:
+    """What the slave has on its disk may still be lost at the master, and its offset be given to
+    another message."""
+    master.engine.create_topic("t", 1)
+    master.engine.create_topic("copied", 1, {"min_in_sync": "2"})
+    follow(master, slave)
+    standby = slave.engine.standby
+    assert standby is not None
+    for topic in ("t", "copied"):
+        master.publish(master.template(topic), b"1", b"2")
+    master.step()
+    copy(master, slave)
+    end = slave.store.log.flushed
+    assert end == master.store.log.flushed
+    assert (pulled(slave, "t"), pulled(slave, "copied")) == (0, 0)
+    standby.committed(end, 0)
+    assert (pulled(slave, "t"), pulled(slave, "copied")) == (2, 0)
+    standby.committed(end, end)
+    assert (pulled(slave, "t"), pulled(slave, "copied")) == (2, 2)
+
+
+def test_a_restarted_slave_shows_what_is_remembered(master: Broker, slave: Broker) -> None:
+    """Without its master it goes on to show what was committed when it stopped, and no more."""
+    master.engine.create_topic("t", 1)
+    master.publish(master.template("t"), b"1")
+    master.step()
+    follow(master, slave)
+    remembered = slave.store.log.flushed
+    master.publish(master.template("t"), b"2")
+    master.step()
+    copy(master, slave)
+    slave.kill()
+    slave.shown = remembered
+    slave.open()
+    assert pulled(slave, "t") == 1
+    follow(master, slave)
+    assert pulled(slave, "t") == 2
+
+
+def test_a_slave_changes_nothing_by_itself(master: Broker, slave: Broker) -> None:
+    """Every change is refused with the master's name, and no timer writes."""
+    do_everything(master)
+    follow(master, slave)
+    engine = slave.engine
+    owner = object()
+
+    def refused(act: Any) -> None:
+        with pytest.raises(Refused, match="follows the one at master:10912") as error:
+            act()
+        assert error.value.reason is Reason.READ_ONLY
+
+    refused(lambda: slave.publish(slave.template("t"), b"x"))
+    refused(lambda: engine.route("another", None))
+    refused(lambda: engine.create_topic("another", 1))
+    refused(lambda: engine.set_topic("t", {"retention_bytes": "1"}))
+    refused(lambda: engine.consume("q", SpyConsumer(), exclusive=False, owner=owner))
+    refused(lambda: engine.get("q", lambda *_: None, owner=owner))
+    refused(lambda: engine.purge_queue("q", owner=owner))
+    refused(lambda: connect(slave, "device"))
+    refused(lambda: connect(slave, "another", clean=True))
+    refused(lambda: engine.put_document("kind", "key", None))
+    refused(
+        lambda: engine.declare_queue(
+            "e", durable=False, exclusive=True, auto_delete=False, arguments={}, owner=owner
+        )
+    )
+    slave.step(3600)
+    assert slave.store.log.appended == master.store.log.appended
+    assert not engine.committed(Position(slave.store.log.appended + 1), FLUSHED)
