@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from typing import Final
 
+from broker.plain import plain_runs
 from broker.port import RecordRun, RunMeta
 from core_log.commit_log import Span
 from core_log.kernels.layout import ENTRY_SIZE
@@ -42,17 +44,17 @@ class Committed:
         self.spans.append(span)
         return True
 
-    def slice(self, first: int, count: int) -> list[RecordRun]:
-        """Messages [first, first + count) of the run."""
+    def slice(self, first: int, count: int) -> Sequence[RecordRun]:
+        """Messages [first, first + count) of the run, with plain bodies."""
         if first == 0 and count == self.count:
-            return self.runs
+            return plain_runs(self.runs) if self.meta.compressed else self.runs
         runs: list[RecordRun] = []
         for span in self.spans:
             low, high = max(first, 0), min(first + count, span.count)
             if low < high:
                 runs.append(self._part(span, low, high))
             first -= span.count
-        return runs
+        return plain_runs(runs) if self.meta.compressed else runs
 
     def _part(self, span: Span, low: int, high: int) -> RecordRun:
         start = span.start + _place(span, low)

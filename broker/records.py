@@ -8,13 +8,15 @@ equal are of one kind, and share one `RunMeta`.
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from broker.names import decode_name, is_hashed
+from broker.plain import COMPRESSED, plain_runs
 from broker.port import Delivery, Message, RecordRun, RunMeta
 from broker.queues.deaths import DEATH_PROPERTY
 from broker.queues.life import LIFE_PROPERTY, life_of
+from broker.record_header import header_of
 from core_log.kernels import record_run
 from core_log.kernels.batch import (
     PROPERTY_CRC,
@@ -102,8 +104,14 @@ class Metas:
             properties = parse_properties(prefix)
             properties.pop(PREFIX_PROPERTY, None)
             tag = properties.pop(TAGS, None)
+            compressed = bool(header_of(properties)[1] & COMPRESSED)
             meta = RunMeta(
-                self.user_name(topic), tag, properties, len(prefix), *life_of(properties)
+                self.user_name(topic),
+                tag,
+                properties,
+                len(prefix),
+                *life_of(properties),
+                compressed=compressed,
             )
             if DEATH_PROPERTY in properties:  # says the time: each second another kind
                 return meta
@@ -125,6 +133,10 @@ class Metas:
             runs.append(RecordRun(meta, memory, start, stop, count))
             start = stop
         return runs
+
+    def plain_runs(self, memory: Memory, start: int, end: int) -> Sequence[RecordRun]:
+        """`runs` for gateways: with plain bodies."""
+        return plain_runs(self.runs(memory, start, end))
 
     def user_name(self, topic: bytes) -> str:
         """The user's name of a stored topic."""

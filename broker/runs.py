@@ -18,6 +18,7 @@ class RunMeta:
             per-message extra property, if any, follows at once.
         ttl_code: the messages' own time to live in ms and one more; 0 for none.
         priority: 0 to 255.
+        compressed: the bodies are, as their RocketMQ producer sent them (`broker/plain.py`).
         cache: a gateway keeps what it derived (encoded topic, headers) under a key of its own.
     """
 
@@ -27,6 +28,7 @@ class RunMeta:
     prefix_size: int
     ttl_code: int = 0
     priority: int = 0
+    compressed: bool = False
     cache: dict[str, Any] = field(default_factory=dict)
 
 

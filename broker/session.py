@@ -95,7 +95,7 @@ class Subscription:
         """A run that matches became visible: send it, or let it wait in the backlog."""
         backlog = self.queue
         if (backlog is None or not self._lags()) and self.session.credit() >= run.count:
-            for part in run.runs:
+            for part in run.slice(0, run.count):
                 self.session.send(self, part, None, 0, False)
             return
         if backlog is None:

@@ -236,7 +236,7 @@ class Sessions:
         assert session.link is not None
         granted = [s.qos for s in session.subscriptions.values() if s.group is holder]
         qos = granted[0] if granted else 1
-        for run in self.core.metas.runs(records, 0, len(records)):
+        for run in self.core.metas.plain_runs(records, 0, len(records)):
             session.link.send_publishes(
                 run,
                 qos=max(1, min(qos, publish_qos(run))),
@@ -299,7 +299,7 @@ class Sessions:
         def done(records: bytes | None, _: int) -> None:
             if records is None or session.connection_number != connection:
                 return
-            for run in self.core.metas.runs(records, 0, len(records)):
+            for run in self.core.metas.plain_runs(records, 0, len(records)):
                 session.send(subscription, run, RetainedHolder(entry), 0, False, retain=True)
 
         self.core.reading.read_entries(entry, done)

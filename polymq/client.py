@@ -324,5 +324,5 @@ def _stored(record: Record) -> StoredMessage:
         born_ms=record.born_ms,
         store_ms=record.store_ms,
         properties=properties,
-        body=record.body,
+        body=record.plain_body,
     )

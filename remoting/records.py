@@ -28,6 +28,10 @@ MAGIC_V2: Final = 0xDAA320AB
 BORN_HOST_IS_V6: Final = 0x10
 STORE_HOST_IS_V6: Final = 0x20
 
+COMPRESSED: Final = 0x1
+PLAIN_BYTES_MAX: Final = 16 * 1024 * 1024
+"""Of a body that was compressed: four times what may be sent."""
+
 _HEAD: Final = struct.Struct(">IIIiiqqiq")
 _STORE: Final = struct.Struct(">q")
 _TAIL: Final = struct.Struct(">iqI")
@@ -58,6 +62,19 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     prepared_offset: int
     body: bytes
     properties: bytes
+
+    @property
+    def plain_body(self) -> bytes:
+        """The body; if its producer compressed it with zlib, what it means. What does not
+        decompress, or to more than `PLAIN_BYTES_MAX`, stays as it is."""
+        if not self.system_flag & COMPRESSED:
+            return self.body
+        inflate = zlib.decompressobj()
+        try:
+            plain = inflate.decompress(self.body, PLAIN_BYTES_MAX)
+        except zlib.error:
+            return self.body
+        return plain if inflate.eof else self.body
 
     @property
     def offset_message_id(self) -> str:

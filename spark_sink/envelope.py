@@ -152,7 +152,7 @@ class EnvelopeBuilder:
                 meaning.keys,
                 meaning.content_type,
                 meaning.protocol,
-                record.body,
+                record.plain_body,
             )
         )
         for name, value in meaning.headers:

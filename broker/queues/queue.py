@@ -483,7 +483,7 @@ class Group:
         if found:
             self.moved(self)
             if hold.active:
-                runs = self.reading.metas.runs(records, 0, len(records))
+                runs = self.reading.metas.plain_runs(records, 0, len(records))
                 times = 0 if self.rules is None else self.rules.delivery_count(first)
                 hold.consumer.deliver(Delivery(runs, first, found, redelivered, times))
             else:
