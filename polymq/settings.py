@@ -156,7 +156,7 @@ class HttpSettings(Section):
 
 
 class RocketmqSettings(Section):
-    """RocketMQ's remoting protocol, for readers by offset (the Spark source among them)."""
+    """RocketMQ's remoting protocol, for RocketMQ clients and the Parquet sink."""
 
     enabled: bool = Field(default=True, description="Whether to open this door.")
     port: PortNumber = Field(default=10911, description="0 lets the system pick a free port.")
@@ -165,12 +165,12 @@ class RocketmqSettings(Section):
     )
     advertise: str = Field(
         default="",
-        description="HOST:PORT that clients are told to read from. Empty: the address that they "
+        description="HOST:PORT that clients are told to come to. Empty: the address that they "
         "came to, which is wrong only behind a translation of addresses.",
     )
     user: str = Field(
         default="",
-        description="Once there are users: the user whose permissions all readers at this door "
+        description="Once there are users: the user whose permissions all clients of this door "
         "have, since they do not log in. Empty: nobody, who has those of role:anonymous.",
     )
 
