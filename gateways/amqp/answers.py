@@ -80,6 +80,19 @@ class Answers:
             self._asked[durability] = Position(position)
             self._port.when_committed(Position(position), durability, self._release)
 
+    def wait(self, data: bytes, position: int, durability: Durability) -> None:
+        """`send` for what depends on something that was appended just now."""
+        if self._stopped:
+            return
+        positions = self.positions
+        if position > positions[durability]:
+            positions[durability] = Position(position)
+        self._waiting.append((positions[durability], durability, data, None))
+        self.bytes_waiting += len(data)
+        if self._asked[durability] < position:
+            self._asked[durability] = Position(position)
+            self._port.when_committed(Position(position), durability, self._release)
+
     def _release(self) -> None:
         """Send what waits, up to the first answer that depends on something uncommitted."""
         waiting, committed = self._waiting, self._port.committed

@@ -331,6 +331,12 @@ class Channel:
             )
             self._confirm_durability = APPENDED
 
+    def confirm_next(self) -> bytes:
+        """Count one more publish, when all before it were confirmed; returns its confirm."""
+        assert self._confirmed == self._sequence
+        self._sequence = self._confirmed = self._sequence + 1
+        return _CONFIRM.pack(1, self.number, 13, 60, _ACK, self._sequence, 0, 0xCE)
+
     def _confirm_frame(self, method_id: int, *, multiple: bool) -> bytes:
         return _CONFIRM.pack(
             1, self.number, 13, 60, method_id, self._sequence, 1 if multiple else 0, 0xCE

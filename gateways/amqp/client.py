@@ -36,6 +36,8 @@ from gateways.amqp.events import (
     Settlement,
     Traffic,
 )
+from gateways.amqp.kernels import codes
+from gateways.amqp.lanes import PLACE_AT, Kind, Lane
 from gateways.amqp.limits import Limits
 from gateways.amqp.publishing import Publisher, Templates
 from gateways.amqp.sasl import MECHANISMS, credentials
@@ -134,11 +136,16 @@ class Client:
         self._deaf = False  # whatever comes is dropped
         self._choked = False  # too many answers wait or are not read
         self._disk_is_behind = False  # not reading, because the log cannot take more
-        self._unread_bytes = 0  # of answers, since the socket was full
+        self.unread_bytes = 0
+        """Of answers, since the socket was full."""
+        self.asks_always = False
+        """This client's port counts what it publishes, and has to be asked after each read."""
+        self._batch = work.batch
+        self.lane = Lane(self, work.batch, self._core)
 
     # --- bytes in ---------------------------------------------------------------------------
 
-    def consume(self, buffer: Buffer, start: int, end: int) -> int:
+    def consume(self, buffer: bytearray, start: int, end: int) -> int:
         """Take `buffer[start:end]`; returns up to where the bytes are used."""
         if self._deaf:
             return end
@@ -146,6 +153,8 @@ class Client:
             self._rest += bytes(buffer[start:end])
             return end
         if not self._rest:
+            if self.lane.take(buffer, start, end):
+                return end
             return self._run(buffer, start, end)
         data = self._rest + bytes(buffer[start:end])
         self._rest = b""
@@ -182,7 +191,7 @@ class Client:
             except RemoteProtocolError as error:
                 self._fail(error)
         self._running = False
-        self._check_pressure()
+        self.check_pressure()
 
     def _handle(self, event: Event) -> None:
         match event:
@@ -224,16 +233,48 @@ class Client:
                 continue
             if channel.confirming:
                 confirming[channel] = None
+        if traffic.batch.count == 1 and self.publisher.stored_with is not None:
+            self._learn(traffic)
         for channel in confirming:
             channel.confirm()
         self._settle(traffic.settlements, settled, traffic.batch.count)
-        if traffic.runs and not self._disk_is_behind:
+        if traffic.runs:
+            self.keeps_up()
+
+    def _learn(self, traffic: Traffic) -> None:
+        """Let the lane take messages like the only one of this read."""
+        run = traffic.runs[0]
+        channel = self.channels.get(run.channel)
+        template = self.publisher.stored_with
+        if traffic.batch is not self._batch or channel is None or template is None:
+            return  # not as it came, or the channel was closed
+        if run.flags & (codes.MANDATORY | codes.CHECKED) or channel.transaction is not None:
+            return
+        place, place_size, _, _, properties, size, _, flags = traffic.batch.row(0)
+        buffer = traffic.batch.buffer
+        self.lane.learn(
+            bytes(buffer[place - PLACE_AT : place + place_size + 2]),
+            Kind(
+                channel,
+                template,
+                bytes(buffer[properties : properties + size]),
+                flags & (1 << codes.CHANNEL_SHIFT) - 1,
+                flags,
+            ),
+        )
+
+    def keeps_up(self) -> bool:
+        """Whether the disk keeps up with what is published; if not, nothing is read until then."""
+        if not self._disk_is_behind:
             self._disk_is_behind = self.port.overloaded(self._disk_caught_up)
+            if self._disk_is_behind and not self._running:
+                self.check_pressure()
+        return not self._disk_is_behind
 
     def _disk_caught_up(self) -> None:
         self._disk_is_behind = False
         if not self._gone and not self._running:
-            self._check_pressure()
+            self.check_pressure()
 
     def _settle(self, settlements: Sequence[Settlement], index: int, rows: int) -> int:
         """Take settlements from `index` on that came before row `rows`; returns the next index."""
@@ -324,7 +365,7 @@ class Client:
             used = self._run(rest, 0, len(rest))
             if used < len(rest):
                 self._rest = rest[used:]
-        self._check_pressure()
+        self.check_pressure()
 
     # --- the connection's own methods ---------------------------------------------------------
 
@@ -382,6 +423,7 @@ class Client:
             except RemoteProtocolError as fault:
                 self._fail(fault)
             return
+        self.asks_always = port is not self.port
         self.port = port
         self.publisher = Publisher(port=port, templates=self._templates.of(port))
         self.user = principal
@@ -506,7 +548,7 @@ class Client:
     ) -> None:
         """See `Answers.send`."""
         self.answers.send(data, position, then, durability)
-        if self._unread_bytes or self.answers.bytes_waiting:
+        if self.unread_bytes or self.answers.bytes_waiting:
             self._weigh()
 
     def reply(
@@ -522,17 +564,17 @@ class Client:
 
     def _write_answer(self, data: bytes) -> None:
         if self._transport.full:
-            self._unread_bytes += len(data)
+            self.unread_bytes += len(data)
         self._transport.write(data)
         if not self._running:
-            self._check_pressure()
+            self.check_pressure()
 
     def _weigh(self) -> None:
         """Whether the answers that wait, or that the client does not read, are too many."""
-        waiting = self.answers.bytes_waiting + self._unread_bytes
+        waiting = self.answers.bytes_waiting + self.unread_bytes
         self._choked = waiting > self.limits.answers_bytes_max
 
-    def _check_pressure(self) -> None:
+    def check_pressure(self) -> None:
         """Read on only while nothing is held, the answers are within their bound, and the disk
         keeps up."""
         was_choked = self._choked
@@ -546,9 +588,9 @@ class Client:
 
     def drained(self) -> None:
         """The socket takes bytes again."""
-        self._unread_bytes = 0
+        self.unread_bytes = 0
         if not self._running:
-            self._check_pressure()
+            self.check_pressure()
         for channel in list(self.channels.values()):
             channel.ready()
 

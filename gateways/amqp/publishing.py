@@ -117,6 +117,8 @@ class Publisher:
         """The strongest class of it."""
         self.count = 0
         """Messages that were taken (a metric)."""
+        self.stored_with: Template | None = None
+        """The template of what the last `publish` stored last."""
 
     def publish(self, channel: Channel, batch: Batch, run: Run) -> None:
         """Store the rows of a run, or return them.
@@ -124,6 +126,7 @@ class Publisher:
         Raises:
             RemoteProtocolError: what to close. Rows before the one at fault are stored.
         """
+        self.stored_with = None
         try:
             self._publish(channel, batch, run)
         except Refused as error:
@@ -289,15 +292,20 @@ class Publisher:
             else:
                 self._refused(channel, last - first, error)
             return
-        if position > self.position:
-            self.position = position
-        if template.durability > self.durability:
-            self.durability = template.durability
-        self.count += last - first
+        self.stored_with = template
+        self.stored(template, position, last - first)
         overflowed = template.overflowed
         channel.published(last - first - overflowed, position, template.durability)
         if overflowed and channel.confirming:
             channel.not_published(overflowed)
+
+    def stored(self, template: Template, position: int, count: int) -> None:
+        """So many messages were stored with this template, up to the position."""
+        if position > self.position:
+            self.position = position
+        if template.durability > self.durability:
+            self.durability = template.durability
+        self.count += count
 
     def _store_one_by_one(
         self, channel: Channel, batch: Batch, first: int, last: int, template: Template

@@ -87,9 +87,9 @@ class Peer:
 
     def send(self, *parts: bytes) -> None:
         """All parts in one read."""
-        data = self.rest + b"".join(parts)
+        data = bytearray(self.rest + b"".join(parts))
         used = self.client.consume(data, 0, len(data))
-        self.rest = data[used:]
+        self.rest = bytes(data[used:])
 
     def is_read(self) -> bool:
         """Whether the server reads what it sends."""
