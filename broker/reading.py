@@ -47,6 +47,11 @@ class Reading:
         """Call something in the next loop iteration."""
         self.failed = failed
         """Told of a read that failed (corrupt record, disk error)."""
+        self.redelivered_count = 0
+        """Messages that were delivered again, for metrics: groups count them here, where they meet
+        in any case."""
+        self.rejected_count = 0
+        """Messages that consumers of plain queues did not want, likewise."""
 
     def read(
         self,

@@ -245,6 +245,7 @@ class Sessions:
                 retain=isinstance(holder, RetainedHolder),
             )
             tag += run.count
+            self.core.reading.redelivered_count += run.count
 
     # --- retained -------------------------------------------------------------------------
 

@@ -41,6 +41,7 @@ from polymq.metrics import Probe, make_registry
 from polymq.name_server import NameServerThread, is_installed
 from polymq.names import Registration, names_probe
 from polymq.ports import Ports
+from polymq.queue_metrics import queue_probes
 from polymq.settings import Settings, is_loopback
 from polymq.store_report import store_probes, store_value
 from polymq.upkeep import Upkeep
@@ -316,6 +317,7 @@ class Node:
         core, log = self._engine.core, self._store.log
         return [
             *store_probes(self._engine, self._store),
+            *queue_probes(self._engine),
             Probe(
                 name="polymq_log_appended_bytes",
                 kind="counter",

@@ -59,6 +59,11 @@ class DeadLetterCounts:
     """Messages that went to a dead letter exchange, by cause."""
     dropped: dict[str, int] = field(default_factory=lambda: dict.fromkeys(Cause, 0))
     """Messages that had a dead letter exchange and could not go there, by cause."""
+    given_up: dict[str, int] = field(default_factory=lambda: dict.fromkeys(Cause, 0))
+    """Messages that left a queue, a session or a subscription unsettled, by cause: with a dead
+    letter exchange or without."""
+    refused: int = 0
+    """Messages that a full queue did not take (`reject-publish`)."""
 
 
 class DeadLetters:
@@ -129,6 +134,7 @@ class Undertaker:
 
     def give_up(self, group: Group, first: int, count: int, cause: Cause) -> None:
         """Messages [first, first + count), which were taken from the group's cursor."""
+        self._shared.counts.given_up[cause] += count
         if self._settings.dead_letter_exchange is None:
             group.settle(first, count)
             return

@@ -319,6 +319,7 @@ class Group:
     def reject(self, first_offset: int, count: int) -> None:
         """See `QueueConsumer.reject`."""
         if self.rules is None:
+            self.reading.rejected_count += count
             self.settle(first_offset, count)
         else:
             self.rules.rejected(self, first_offset, count)
@@ -358,6 +359,8 @@ class Group:
             assert taken is not None
             offset, count, redelivered = taken
             self.moved(self)
+            if redelivered:
+                self.reading.redelivered_count += count
             hold.consumer.deliver(
                 Delivery(run.slice(offset - first, count), offset, count, redelivered)
             )
@@ -483,6 +486,8 @@ class Group:
         if found:
             self.moved(self)
             if hold.active:
+                if redelivered:
+                    self.reading.redelivered_count += found
                 runs = self.reading.metas.plain_runs(records, 0, len(records))
                 times = 0 if self.rules is None else self.rules.delivery_count(first)
                 hold.consumer.deliver(Delivery(runs, first, found, redelivered, times))

@@ -82,6 +82,7 @@ class QueueRules:
 
     def refused(self, template: TopicTemplate, batch: Batch, first: int, last: int) -> None:
         """See `gates.Gate`."""
+        self._shared.counts.refused += last - first
         if self.settings.overflow == REJECT_PUBLISH_DLX:
             self.undertaker.refuse(template, batch, first, last)
 

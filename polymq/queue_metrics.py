@@ -1,0 +1,51 @@
+"""What queues, sessions and subscriptions did with messages besides delivering them: as metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from broker.engine import Engine
+from broker.queues.deaths import Cause
+from polymq.metrics import Probe, Value
+
+
+def queue_probes(engine: Engine) -> list[Probe]:
+    """Counters since the start of the process; those with reasons have RabbitMQ's words."""
+    counts = engine.named_queues.dead_letters.counts
+
+    def given_up() -> Value:
+        plain: dict[str, int] = {Cause.REJECTED: engine.core.reading.rejected_count}
+        return {str(cause): n + plain.get(cause, 0) for cause, n in counts.given_up.items()}
+
+    def by_reason(name: str, text: str, read: Callable[[], Value]) -> Probe:
+        return Probe(name=name, kind="counter", text=text, label="reason", read=read)
+
+    return [
+        by_reason(
+            "polymq_messages_given_up",
+            "Messages that left a queue, a session or a subscription without an acknowledgement.",
+            given_up,
+        ),
+        by_reason(
+            "polymq_messages_dead_lettered",
+            "Messages that went to a dead letter exchange.",
+            lambda: {str(cause): count for cause, count in counts.moved.items()},
+        ),
+        by_reason(
+            "polymq_dead_letters_dropped",
+            "Messages that had a dead letter exchange and found no place there.",
+            lambda: {str(cause): count for cause, count in counts.dropped.items()},
+        ),
+        Probe(
+            name="polymq_messages_refused_by_full_queues",
+            kind="counter",
+            text="Messages that a queue with x-overflow reject-publish did not take.",
+            read=lambda: counts.refused,
+        ),
+        Probe(
+            name="polymq_messages_redelivered",
+            kind="counter",
+            text="Deliveries of messages that had been delivered before.",
+            read=lambda: engine.core.reading.redelivered_count,
+        ),
+    ]
