@@ -16,6 +16,8 @@ from core_log.errors import StorageFailed
 from core_log.files import Files
 from core_log.segments import NAME_DIGITS
 
+MENDING_SUFFIX: Final = ".mending"
+"""Of the note that an index's files are being made again."""
 BUFFERS_MAX: Final = 256
 """Buffers of one write: below every system's IOV_MAX."""
 
@@ -137,6 +139,19 @@ class IndexFiles:
             if int(name) + whole > first * size:
                 return
             self._files.unlink(f"{self.directory}/{number}/{name}")
+
+    def begin_mending(self, number: int) -> None:
+        """Note that an index's files are about to be written over: until `end_mending` a sound last
+        entry does not say that they are whole. Raises OSError."""
+        self._files.close(self._files.open(self._note(number), create=True))
+        self._files.sync_directory(self.directory)
+
+    def end_mending(self, number: int) -> None:
+        """They are whole, and synced. Raises OSError."""
+        self._files.unlink(self._note(number))
+
+    def _note(self, number: int) -> str:
+        return f"{self.directory}/{number}{MENDING_SUFFIX}"
 
     def remove(self, number: int) -> None:
         """Remove an index's files and its directory. Raises OSError."""

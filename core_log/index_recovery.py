@@ -11,9 +11,13 @@ whether one is missing or damaged:
   of the last entry has to name this queue and this offset. What is behind is cut.
 * Files of indexes that the pack does not speak of, and other packs, are removed.
 
-If anything of that is not as it should be, the checkpoint is removed, all indexes are removed, and
-all are made again from the log's beginning. That reads the whole log. If a record of it is damaged,
-it is said before anything is removed: without the checkpoint, the log would seem to end there.
+If an index's own files are not as they should be, they are made again from the log, and no other
+index is touched (`index_mending.py`). That reads the whole log. A damaged record that its entry
+names rightly is no reason: reading that message is an error, as it is anywhere.
+
+If the pack is not as it should be, the checkpoint is removed, all indexes are removed, and all are
+made again from the log's beginning. If a record of it is damaged, it is said before anything is
+removed: without the checkpoint, the log would seem to end there.
 """
 
 from __future__ import annotations
@@ -25,6 +29,8 @@ from core_log import kernels
 from core_log.checkpoint import CHECKPOINT_NAME, Checkpoint
 from core_log.errors import CorruptRecord, FailureLatch, StorageFailed, StoreCorrupt
 from core_log.files import Files
+from core_log.index_files import MENDING_SUFFIX
+from core_log.index_mending import Contradiction, Mending, mend
 from core_log.indexes import INDEXES_NAME, Indexes
 from core_log.kernels.batch import DISPATCH_TARGETS_MAX
 from core_log.kernels.layout import ENTRY_SIZE, REASONS, RECORD_SIZE_MIN
@@ -50,6 +56,7 @@ class IndexRecovery:
     strays: list[str] = field(default_factory=list)
     rebuilt: dict[int, int] = field(default_factory=dict)
     rebuilt_all: str = ""
+    mended: list[str] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -110,7 +117,7 @@ def recover_indexes(
     try:
         if checkpoint is None:
             raise Mismatch(passes.why_no_checkpoint())
-        result = passes.take_over(checkpoint)
+        result = passes.take_over(checkpoint, now_ms)
         passes.rebuild(result, checkpoint.position, end)
     except Mismatch as mismatch:
         if checkpoint is not None:  # else the scan has just read it all
@@ -150,27 +157,32 @@ class _Passes:
         self._reader = reader
         self._settings = settings
         self._failure = failure
+        self._half_made: set[int] = set()  # indexes whose mending did not come to its end
 
     def _begin(self, generation: int, length: int) -> IndexRecovery:
-        return IndexRecovery(
-            indexes=Indexes(
-                directory=self._root,
-                files=self._files,
-                settings=self._settings,
-                failure=self._failure,
-                generation=generation,
-                length=length,
-            )
+        indexes = Indexes(
+            directory=self._root,
+            files=self._files,
+            settings=self._settings,
+            failure=self._failure,
+            generation=generation,
+            length=length,
         )
+        indexes.make_again_from(self._reader)
+        return IndexRecovery(indexes=indexes)
 
     def _numbers(self, result: IndexRecovery) -> list[int]:
-        """The indexes that have a directory. Other names are strays."""
+        """The indexes that have a directory. Other names are strays, or notes that an index was
+        being made again."""
         numbers = []
         for name in self._files.list(self._directory):
-            if name.isascii() and name.isdigit() and str(int(name)) == name:
+            number = name.removesuffix(MENDING_SUFFIX)
+            if not (number.isascii() and number.isdigit() and str(int(number)) == number):
+                result.strays.append(f"{self._directory}/{name}")
+            elif number == name:
                 numbers.append(int(name))
             else:
-                result.strays.append(f"{self._directory}/{name}")
+                self._half_made.add(int(number))
         return numbers
 
     def _generations(self, result: IndexRecovery) -> list[int]:
@@ -190,19 +202,26 @@ class _Passes:
 
     # --- taking over what is there --------------------------------------------------------------
 
-    def take_over(self, checkpoint: Checkpoint) -> IndexRecovery:
+    def take_over(self, checkpoint: Checkpoint, now_ms: int) -> IndexRecovery:
         """The indexes as the checkpoint left them. Raises Mismatch."""
         result = self._begin(checkpoint.pack_generation, checkpoint.pack_length)
         found = self._read_catalogue(result)
         indexes = result.indexes
         numbers = self._numbers(result)
         filed = {n for n, index in found.items() if index.filed > index.first}
-        if not filed.issubset(numbers):
-            raise Mismatch(DAMAGED)
-        for number in sorted(filed):
-            self._check_files(indexes, number, found[number])
+        damaged = [
+            number
+            for number in sorted(filed)
+            if number in self._half_made
+            or number not in numbers
+            or not self._are_sound(indexes, number, found[number])
+        ]
+        firsts = self._mend(result, {n: found[n] for n in damaged}, checkpoint.position, now_ms)
+        for number in self._half_made - filed:
+            indexes.own.end_mending(number)
         for number, index in found.items():
-            indexes.add(number, index.entry_size, index.first, index.end, index.extents)
+            added = indexes.add(number, index.entry_size, index.first, index.end, index.extents)
+            added.trim_before(firsts.get(number, 0))
         useless = [number for number in numbers if number not in filed]
         for number in useless:
             indexes.own.remove(number)
@@ -238,29 +257,57 @@ class _Passes:
             index.first = min(index.first, index.end)
         return found
 
-    def _check_files(self, indexes: Indexes, number: int, index: FoundIndex) -> None:
-        """Raises Mismatch unless an index's own files hold what they should."""
+    def _mend(
+        self, result: IndexRecovery, damaged: dict[int, FoundIndex], stop: int, now_ms: int
+    ) -> dict[int, int]:
+        """Make the files of damaged indexes again. Returns where each begins now. Raises
+        Mismatch."""
+        mendings = {
+            number: Mending(number, index.entry_size, index.first, index.filed, index.first)
+            for number, index in damaged.items()
+        }
+        if not mendings:
+            return {}
+        own = result.indexes.own
+        try:
+            mend(mendings, own=own, reader=self._reader, stop=stop, now_ms=now_ms)
+        except Contradiction as error:
+            raise Mismatch(DAMAGED) from error
+        for number, mending in mendings.items():
+            text = f"the index of queue {number} was damaged, and is made again from the log"
+            if mending.lost:
+                text += f"; {mending.lost} of its messages stand behind a damaged record"
+            result.mended.append(text)
+        return {number: mending.first for number, mending in mendings.items()}
+
+    def _are_sound(self, indexes: Indexes, number: int, index: FoundIndex) -> bool:
+        """Whether an index's own files hold what they should, as far as sizes and the last entry
+        tell."""
         size, last = index.entry_size, index.filed - 1
         if not indexes.own.covers(number, size, index.first, index.filed):
-            raise Mismatch(DAMAGED)
+            return False
         try:
             entry = indexes.own.read(number, size, last, 1)
-        except StorageFailed as error:
-            raise Mismatch(DAMAGED) from error
+        except StorageFailed:
+            return False
+        if size != ENTRY_SIZE and kernels.find_damaged(entry) >= 0:
+            return False
         position = int.from_bytes(entry[:8], "big")
         record_size = int.from_bytes(entry[8:12], "big")
-        if record_size < RECORD_SIZE_MIN or not self._names_it(
+        return record_size >= RECORD_SIZE_MIN and self._names_it(
             position, record_size, number, last, size == ENTRY_SIZE
-        ):
-            raise Mismatch(DAMAGED)
+        )
 
     def _names_it(self, position: int, size: int, number: int, offset: int, own: bool) -> bool:
-        """Whether the record there names this queue and offset."""
+        """Whether the record there names this queue and offset; or is damaged, but looks like the
+        record that the entry speaks of."""
         try:
             record = self._reader.record_at(position)
         except CorruptRecord:
-            return False
-        if record is None or record.size != size:
+            return True  # the disk can not read it: the entry is not to blame
+        if record is None:
+            return self._reader.looks_like_record(position, size)
+        if record.size != size:
             return False
         targets = record.targets
         if own:
@@ -305,6 +352,8 @@ class _Passes:
         result = self._begin(0, 0)
         for number in self._numbers(result):
             result.indexes.own.remove(number)
+        for number in self._half_made:
+            result.indexes.own.end_mending(number)
         self._files.sync_directory(self._directory)
         packs = result.indexes.packs
         generations = self._generations(result)

@@ -22,12 +22,14 @@ import threading
 from collections.abc import Collection
 from typing import Final
 
-from core_log.checkpoint import CHECKPOINT_NAME, Checkpoint, write_checkpoint
+from core_log.checkpoint import Checkpoint, write_checkpoint
 from core_log.errors import FailureLatch
 from core_log.files import Files
 from core_log.index_files import IndexFiles
+from core_log.index_mending import entry_again
 from core_log.packs import BLOCK, DROPPED, FILED, FIRST, PACKED, PACKS_NAME, Packs, PackWriter
 from core_log.queue_index import Extents, IndexHome, QueueIndex
+from core_log.reader import LogReader
 from core_log.settings import StoreSettings
 
 INDEXES_NAME: Final = "consumequeue"
@@ -71,7 +73,7 @@ class Indexes:
         self.packs = Packs(
             directory=f"{directory}/{PACKS_NAME}", files=files, generation=generation, length=length
         )
-        self._home = IndexHome(self.own, self.packs, f"{directory}/{CHECKPOINT_NAME}")
+        self._home = IndexHome(self.own, self.packs)
         self._by_number: dict[int, QueueIndex] = {}
         self._dropping: dict[int, QueueIndex] = {}  # dropped, and the catalogue does not say so
         self._prepared_count = 0
@@ -125,6 +127,15 @@ class Indexes:
             if index.filed_offset > first_offset:
                 self._filed.add(number)
         return index
+
+    def make_again_from(self, reader: LogReader) -> None:
+        """Where damaged entries are made again from."""
+
+        def again(number: int, offset: int, position: int | None) -> bytes | None:
+            made = None if position is None else entry_again(reader, number, offset, position)
+            return entry_again(reader, number, offset, reader.start) if made is None else made
+
+        self._home.entry_again = again
 
     def find(self, number: int) -> QueueIndex | None:
         """The index of this number, or None."""

@@ -26,6 +26,7 @@ Rules:
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final, Protocol
 
 from core_log import kernels
@@ -77,19 +78,20 @@ class IndexHome:
     Args:
         own: the files of large indexes.
         packs: the shared files of all others.
-        checkpoint_path: the checkpoint file, for words to the operator.
 
     Attributes:
+        entry_again: makes an entry from the log: (number, offset, where a record stands before it,
+            or None) -> the entry, or None.
         changed: indexes with entries in memory.
         trimmed: indexes whose first offset has moved since it was stored.
     """
 
-    __slots__ = ("changed", "checkpoint_path", "own", "packs", "trimmed")
+    __slots__ = ("changed", "entry_again", "own", "packs", "trimmed")
 
-    def __init__(self, own: IndexFiles, packs: Packs, checkpoint_path: str) -> None:
+    def __init__(self, own: IndexFiles, packs: Packs) -> None:
         self.own = own
         self.packs = packs
-        self.checkpoint_path = checkpoint_path
+        self.entry_again: Callable[[int, int, int | None], bytes | None] = lambda *_: None
         self.changed: dict[QueueIndex, None] = {}
         self.trimmed: dict[QueueIndex, None] = {}
 
@@ -239,8 +241,7 @@ class QueueIndex:
             extents = self.extents
             try:
                 entries = self._read(extents, first, count)
-                self._check(first, entries)
-                return entries
+                return self._sound(extents, first, entries)
             except FileNotFoundError as error:
                 if self.extents is extents:
                     text = f"reading queue {self.number}: {describe(error)}"
@@ -250,18 +251,30 @@ class QueueIndex:
                 raise StorageFailed(text) from error
         raise StorageFailed(f"reading queue {self.number}: its entries are moved all the time")
 
-    def _check(self, first: int, entries: bytes) -> None:
-        """Raise StorageFailed if an entry from the disk is not as it was written. An own entry has
-        no check: all that is done with it begins with the record that it names."""
-        if self.entry_size != PRIVATE_ENTRY_SIZE:
-            return
+    def _sound(self, extents: Extents, first: int, entries: bytes) -> bytes:
+        """The first of the entries that are as they were written; if the first is not, it is made
+        again from the log. An own entry has no check: all that is done with it begins with the
+        record that it names. Raises OSError, StorageFailed."""
+        size = self.entry_size
+        if size != PRIVATE_ENTRY_SIZE:
+            return entries
         wrong = kernels.find_damaged(entries)
-        if wrong >= 0:
+        if wrong < 0:
+            return entries
+        if wrong > 0:
+            return entries[: wrong * size]
+        position = None
+        if first > self.first_offset:
+            before = self._read(extents, first - 1, 1)
+            if kernels.find_damaged(before) < 0:
+                position = int.from_bytes(before[:8], "big")
+        made = self._home.entry_again(self.number, first, position)
+        if made is None or len(made) != size:
             raise StorageFailed(
-                f"the index entry of message {first + wrong} of queue {self.number} is damaged:"
-                f" stop the server, remove {self._home.checkpoint_path}, and start it again:"
-                " all indexes are made again from the log"
+                f"the index entry of message {first} of queue {self.number} is damaged, and the log"
+                " has no sound record of it"
             )
+        return made
 
     def _read(self, extents: Extents, first: int, count: int) -> bytes:
         """`read_cold` with the extents of one moment. Raises OSError, StorageFailed."""

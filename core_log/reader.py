@@ -12,6 +12,7 @@ from typing import Final
 from core_log import kernels
 from core_log.errors import CorruptRecord, describe
 from core_log.files import Files
+from core_log.kernels.batch import MAGIC_V1, RECORD_POSITION_AT
 from core_log.kernels.layout import (
     NO_BATCH,
     REASONS,
@@ -118,6 +119,23 @@ class LogReader:
         if kernels.check_record(memory, 0, len(memory), position) != STOP_END:
             return None
         return Record(memory, 0)
+
+    def looks_like_record(self, position: int, size: int) -> bool:
+        """Whether what stands there has the head of a record of that place and size, sound or
+        not."""
+        segment = self._segments.at(position)
+        if segment is None or position + size > segment.end:
+            return False
+        try:
+            head = self.pread(segment, position, RECORD_POSITION_AT + 8)
+        except CorruptRecord:
+            return True  # nobody can tell
+        return head == (
+            size.to_bytes(4, "big")
+            + MAGIC_V1.to_bytes(4, "big")
+            + head[8:RECORD_POSITION_AT]
+            + position.to_bytes(8, "big")
+        )
 
 
 class Walk:

@@ -97,6 +97,7 @@ class RecoveryReport:
         rebuilt: queue number -> the first offset whose entry was made again from the log. Private
             entries that were made again have no expiry, priority or flags.
         rebuilt_all: why all indexes were made again; empty if they were not.
+        mended: indexes that were damaged and made again by themselves, in words.
     """
 
     clean: bool
@@ -110,6 +111,7 @@ class RecoveryReport:
     strays: tuple[str, ...] = ()
     rebuilt: dict[int, int] = field(default_factory=dict)
     rebuilt_all: str = ""
+    mended: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -218,7 +220,7 @@ class Recovery:
             now_ms=now_ms,
         )
         report = RecoveryReport(
-            clean=clean and not indexes.rebuilt_all,
+            clean=clean and not indexes.rebuilt_all and not indexes.mended,
             start=segments.start,
             end=end,
             scanned_bytes=end - start,
@@ -229,6 +231,7 @@ class Recovery:
             strays=(*self._strays, *indexes.strays),
             rebuilt=indexes.rebuilt,
             rebuilt_all=indexes.rebuilt_all,
+            mended=tuple(indexes.mended),
         )
         return Recovered(
             segments=segments, reader=reader, indexes=indexes.indexes, epochs=epochs, report=report
