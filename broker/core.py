@@ -113,7 +113,7 @@ class Core:
         self.full = bool(follows)
         """The disk is full, or nearly: publishers are refused (`disk.full`, on the hot path)."""
         self.read_errors_count = 0
-        self.unflushed: set[Queue] = set()
+        self.unflushed: set[Queue] = self.commits.unflushed
         """Queues with messages that are visible before they are on the disk: for readers by offset
         they end where the last flush left them."""
         self._flush_requested = store.log.flushed

@@ -221,7 +221,8 @@ class Engine(AmqpOperations):
     def publish(self, template: Template, batch: Batch, first: int, last: int) -> Position:
         """See `BrokerPort.publish`."""
         assert isinstance(template, TopicTemplate)
-        return self.topics_.publish(template, batch, first, last)
+        position: Position = self.topics_.publish_run(template, batch, first, last)
+        return position
 
     def publish_placed(
         self, template: Template, batch: Batch, first: int, last: int, *, born_ms: int

@@ -46,8 +46,8 @@ from broker.state_db import StateDb
 from broker.state_snapshot import HEAD_BYTES_MAX, PIECE_BYTES_MAX, TEMPLATE, encode_snapshot
 from broker.topic_trims import TopicTrims, Trim
 from broker.topics import Topics
-from core_log.commit_log import Span
 from core_log.errors import CorruptRecord, StorageFailed, StoreError
+from core_log.log_end import Span
 from core_log.queue_index import MemoryIndex, QueueIndex
 from core_log.record import Record, RecordTemplate
 from core_log.retention import first_after_position, position_at

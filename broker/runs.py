@@ -6,6 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from broker.kernels import RecordRun
+
+__all__ = ["RecordRun", "RunMeta"]
+
 
 @dataclass(slots=True)
 class RunMeta:
@@ -30,37 +34,3 @@ class RunMeta:
     priority: int = 0
     compressed: bool = False
     cache: dict[str, Any] = field(default_factory=dict)
-
-
-@dataclass(slots=True, init=False)
-class RecordRun:
-    """Consecutive commit-log records of one kind, in memory.
-
-    Attributes:
-        memory: the buffer; records stand one after the other in [start, end).
-        count: how many records.
-        encoded: frames that do not depend on the receiver, shared by all of them; each gateway
-            uses keys of its own.
-    """
-
-    meta: RunMeta
-    memory: bytes | bytearray | memoryview
-    start: int
-    end: int
-    count: int
-    encoded: dict[str, bytes]
-
-    def __init__(
-        self,
-        meta: RunMeta,
-        memory: bytes | bytearray | memoryview,
-        start: int,
-        end: int,
-        count: int,
-    ) -> None:
-        self.meta = meta
-        self.memory = memory
-        self.start = start
-        self.end = end
-        self.count = count
-        self.encoded = {}

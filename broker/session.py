@@ -19,11 +19,14 @@ order with its packet ids, DUP set, and owed PUBRELs after it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from broker.committed import Committed
 from broker.errors import Refused
-from broker.port import Delivery, Position, RecordRun, SessionLink, Words
+from broker.kernels import LiveEnd, SessionEnd, publish_qos
+from broker.kernels.delivery import PACKET_IDS, QOS_KEY
+from broker.plain import plain_runs
+from broker.port import Delivery, Position, RecordRun, Words
 from broker.queues.cursor import Cursor
 from broker.queues.queue import Group, Hold, Queue
 from broker.queues.unacked import Unacked
@@ -31,14 +34,6 @@ from broker.queues.unacked import Unacked
 if TYPE_CHECKING:
     from broker.access.permitted import Permitted
     from broker.sessions import Sessions
-
-PACKET_IDS: Final = 65_535
-QOS_PROPERTY: Final = "PMQ_QOS"
-QOS_KEY: Final = "broker.qos"
-"""Where `publish_qos` keeps its answer (`RunMeta.cache`)."""
-OTHER_PROTOCOL_QOS: Final = 1
-"""QoS of messages that were not published by MQTT: acknowledged to their publisher when durable,
-so at least once."""
 
 
 class RetainedHolder:
@@ -49,21 +44,23 @@ class RetainedHolder:
     def __init__(self, entry: bytes) -> None:
         self.entry = entry
 
+    def settle(self, _first_offset: int, _count: int) -> None:
+        """Without a trace."""
+
 
 Holder = Group | RetainedHolder | None
 
 
-class Subscription:
+class Subscription(LiveEnd):
     """One filter of one session: the consumer of its group, or a live target."""
 
-    __slots__ = ("group", "hold", "qos", "queue", "session", "words")
+    __slots__ = ("group", "hold", "words")
 
     def __init__(self, session: MqttSession, words: Words, qos: int) -> None:
-        self.session = session
-        self.words = words
-        self.qos = qos
+        super().__init__(session, qos)
+        self.session: MqttSession = session
         self.queue: Queue | None = None
-        """The filter queue of a durable subscription, else the backlog of a slow live one."""
+        self.words = words
         self.group: Group | None = None
         self.hold: Hold | None = None
         """Its place in the group while the client is connected."""
@@ -91,12 +88,12 @@ class Subscription:
 
     # --- as a live target -------------------------------------------------------------------
 
-    def offer(self, run: Committed) -> None:
-        """A run that matches became visible: send it, or let it wait in the backlog."""
+    def offer_behind(self, run: Committed) -> None:
+        """See `LiveEnd`: what there is no credit for waits in the backlog."""
         backlog = self.queue
         if (backlog is None or not self._lags()) and self.session.credit() >= run.count:
-            for part in run.slice(0, run.count):
-                self.session.send(self, part, None, 0, False)
+            for part in plain_runs(run.runs):
+                self.session.send_live(part, self.qos)
             return
         if backlog is None:
             core = self.session.core
@@ -123,7 +120,7 @@ class Subscription:
             self.queue = None
 
 
-class MqttSession:
+class MqttSession(SessionEnd):
     """The `Session` of the port."""
 
     def __init__(
@@ -136,24 +133,19 @@ class MqttSession:
     ) -> None:
         self.sessions = sessions
         self.core = sessions.core
+        self.unacked: Unacked[Holder] = Unacked()
+        super().__init__(number, self.core.limits.inflight_count_max, self.unacked)
         self.client_id = client_id
-        self.number = number
-        """0 for a clean session, which leaves no trace in the log."""
         self.principal = principal
         self.guard: Permitted | None = None
         """Whose rights the connected client has; None where nothing is checked."""
         self.present = False
         self.position = Position(0)
-        self.link: SessionLink | None = None
         self.connection_number = 0
         """Counts the connections: what was meant for an earlier one is not sent to this."""
         self.subscriptions: dict[Words, Subscription] = {}
-        self.unacked: Unacked[Holder] = Unacked()
-        self.releasing: dict[int, None] = {}
-        """Tags whose PUBREC came and whose PUBCOMP did not, in order."""
         self.inbound: set[int] = set()
         """Packet ids of QoS 2 messages that were taken and not yet released."""
-        self._starved = False
         self._looking = False
         """The log took no packet ids: it will be asked again."""
 
@@ -164,23 +156,12 @@ class MqttSession:
 
     # --- outbound -----------------------------------------------------------------------------
 
-    def credit(self) -> int:
-        """How many messages may be sent now: transport, window, unambiguous packet ids, and a log
-        that takes them."""
-        if self.link is None:
-            return 0
-        if not self.clean and (self._looking or not self.core.writable):
+    def stores_ids(self) -> bool:
+        """See `SessionEnd`. If it does not, it will be asked again."""
+        if self._looking or not self.core.writable:
             self._look_for_room_later()
-            return 0
-        unacked = self.unacked
-        window = self.core.limits.inflight_count_max
-        if unacked.count or self.releasing:
-            window -= unacked.count + len(self.releasing)
-            window = min(window, PACKET_IDS - 1 - (unacked.next_tag - self._oldest_tag()))
-        if window <= 0:
-            self._starved = True
-            return 0
-        return min(window, self.link.credit())
+            return False
+        return True
 
     def send(
         self,
@@ -247,15 +228,6 @@ class MqttSession:
                 retain=False,
             )
 
-    def acknowledged(self, first_packet_id: int, count: int) -> None:
-        """See `port.Session`."""
-        tag = self._tag(first_packet_id)
-        for holder, offset, settled in self.unacked.settle_present(tag, tag + count - 1):
-            if isinstance(holder, Group):
-                holder.settle(offset, settled)
-        if self._starved:
-            self._resume_if_starved()
-
     def received(self, first_packet_id: int, count: int) -> None:
         """See `port.Session`."""
         tag = self._tag(first_packet_id)
@@ -286,7 +258,7 @@ class MqttSession:
             self.forget_released(tag, count)
         else:
             self.core.journal.write({"op": "rel-", "s": self.number, "t": tag, "n": count})
-        self._resume_if_starved()
+        self.resume_if_starved()
 
     def _releasing(self, tag: int, count: int) -> None:
         for one in range(tag, min(tag + count, self.unacked.next_tag)):
@@ -307,18 +279,8 @@ class MqttSession:
             if isinstance(holder, Group):
                 holder.settle(offset, count)
 
-    def _oldest_tag(self) -> int:
-        oldest = self.unacked.first_tag
-        if self.releasing:
-            oldest = min(oldest, next(iter(self.releasing)))
-        return oldest
-
-    def _tag(self, packet: int) -> int:
-        """The tag that the packet id stands for, or one that is not in flight."""
-        oldest = self._oldest_tag() if self.releasing else self.unacked.first_tag
-        return oldest + (packet - oldest) % PACKET_IDS
-
-    def _resume_if_starved(self) -> None:
+    def resume_if_starved(self) -> None:
+        """See `SessionEnd`."""
         if self._starved:
             self._starved = False
             self.ready()
@@ -418,13 +380,3 @@ class MqttSession:
 def packet_id(tag: int) -> int:
     """The packet id that the client sees: 1 to 65,535 [MQTT-2.3.1-1]."""
     return (tag - 1) % PACKET_IDS + 1
-
-
-def publish_qos(run: RecordRun) -> int:
-    """The QoS that the run was published with."""
-    qos: int | None = run.meta.cache.get(QOS_KEY)
-    if qos is None:
-        stored = run.meta.properties.get(QOS_PROPERTY)
-        qos = OTHER_PROTOCOL_QOS if stored is None else int(stored)
-        run.meta.cache[QOS_KEY] = qos
-    return qos

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from broker.core import Core
 from broker.errors import Reason, Refused
 from broker.journal import Op
+from broker.kernels import publish_qos
 from broker.port import FLUSHED, Durability, Position, SessionLink, Words
 from broker.queues.dead_letters import DeadLetters
 from broker.queues.queue import Group, Queue
@@ -22,7 +23,6 @@ from broker.session import (
     RetainedHolder,
     Subscription,
     packet_id,
-    publish_qos,
 )
 from broker.session_state import SessionState
 from broker.topics import Topics

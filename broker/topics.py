@@ -11,7 +11,6 @@ import zlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
-from broker.committed import Committed
 from broker.core import SYSTEM_FLAG_STATE, Core
 from broker.errors import Reason, Refused
 from broker.header_match import Tagged
@@ -22,6 +21,7 @@ from broker.header_routing import (
     publish_by_headers,
 )
 from broker.journal import STATE_TOPIC, Op, Touched
+from broker.kernels import PlainTemplate, Publisher, Waiting
 from broker.names import encode_name, is_hashed
 from broker.port import APPENDED, FLUSHED, Durability, Position, RunMeta, TopicInfo, Words
 from broker.queues.gates import Gate, publish_gated
@@ -32,7 +32,6 @@ from broker.retained import Retained
 from broker.routing import Router
 from broker.topic_routes import Detour, RouteGraph, Target, TopicRoute
 from broker.topic_settings import TopicSettings, Value, parse_settings
-from core_log.commit_log import Span
 from core_log.errors import StoreError
 from core_log.kernels import widen
 from core_log.kernels.batch import (
@@ -42,14 +41,12 @@ from core_log.kernels.batch import (
     PROPERTIES_SIZE_MAX,
     Batch,
 )
+from core_log.log_end import Span
 from core_log.record import RecordTemplate, java_hash
 
 SYSTEM_PREFIXES: Final = ("RMQ_SYS_", "rmq_sys_", "SCHEDULE_TOPIC_XXXX", "TRANS_CHECK_MAX_TIME")
 """Topics that clients may not publish to."""
 RETAIN_PROPERTY: Final = "PMQ_RETAIN"
-JOINED_COUNT_MAX: Final = 1024
-"""Messages of a run that others may still join: a subscriber takes a run as a whole or reads it
-from its backlog, and what is joined saves nothing any more."""
 
 
 class SpecialPublish(Protocol):
@@ -111,23 +108,16 @@ class Topic:
         )
 
 
-class TopicTemplate:
+class TopicTemplate(PlainTemplate):
     """One kind of message on one route."""
 
     __slots__ = (
-        "_derived_from",
         "branches",
-        "durability",
         "gates",
-        "meta",
         "named",
         "overflowed",
         "private",
-        "queue",
-        "queues",
-        "record",
         "retain",
-        "route",
         "special",
         "topic",
     )
@@ -143,18 +133,11 @@ class TopicTemplate:
         durability: Durability,
         retain: bool,
     ) -> None:
-        self.route = route
+        super().__init__(route, queue, record, meta, durability)
         self.topic: Topic | None = topic
-        self.queue = queue
-        self.record = record
-        self.meta = meta
-        self.durability = durability
         self.retain = retain
-        self._derived_from: tuple[Queue, ...] | None = None
         self.named: tuple[Queue, ...] = ()
         """The queues that a record of this template names, the topic's own first."""
-        self.queues: tuple[Queue, ...] = ()
-        """All queues that take it."""
         self.private: tuple[Queue, ...] = ()
         """Those without the topic's own."""
         self.gates: tuple[tuple[Queue, Gate], ...] = ()
@@ -170,7 +153,7 @@ class TopicTemplate:
         route = self.route
         if route.version != router.version:
             router.refresh(route)
-        if self._derived_from is not route.queues:
+        if self.derived_from is not route.queues:
             if self.meta.ttl_code:
                 for queue in route.queues:
                     if queue.on_expiring is not None and not queue.expiring:
@@ -179,7 +162,7 @@ class TopicTemplate:
             if any(queue.levels is not None for queue in route.queues):
                 durable = self._at_their_level(durable)
                 volatile = self._at_their_level(volatile)
-            self._derived_from = route.queues
+            self.derived_from = route.queues
             self.private = durable + volatile
             self.gates = tuple(
                 (queue, queue.gate) for queue in route.queues if queue.gate is not None
@@ -190,6 +173,8 @@ class TopicTemplate:
                 self.special = publish_by_headers
             self.named = (self.queue, *durable)
             self.queues = (*self.named, *volatile)
+            ordinary = self.special is None and not self.private and not self.retain
+            self.plain = ordinary and self.durability <= FLUSHED
 
     def _at_their_level(self, queues: Sequence[Queue]) -> tuple[Queue, ...]:
         """The queues, priority queues by what they have for the priority of these messages."""
@@ -198,66 +183,20 @@ class TopicTemplate:
             queue if queue.levels is None else queue.levels.queue_for(priority) for queue in queues
         )
 
-    @property
-    def valid(self) -> bool:
-        """See `port.Template`."""
-        return not self.route.evicted
 
-
-class Waiting(Committed):
-    """A run that waits for its commit point, and who gets it then.
-
-    One read of each of fifty publishers makes fifty runs in one loop iteration, which are written
-    and flushed together; equal messages right behind a run join it, and are delivered, encoded and
-    sent as one with it.
-    """
-
-    __slots__ = ("durability", "live", "position", "queues", "template")
-
-    def __init__(
-        self,
-        template: TopicTemplate,
-        spans: list[Span],
-        durability: Durability,
-        position: int,
-    ) -> None:
-        Committed.__init__(self, template.meta, spans)
-        self.template = template
-        self.live = template.route.live
-        self.queues = template.queues
-        self.durability = durability
-        self.position = position
-
-    def takes(self, template: TopicTemplate, spans: list[Span], written: int) -> bool:
-        """Take the spans of its own template, if nobody can tell the difference.
-
-        Args:
-            written: how far the log is written. What was written may be flushed before what comes
-                now.
-        """
-        return (
-            self.position > written
-            and self.live is template.route.live
-            and self.queues is template.queues
-            and self.count < JOINED_COUNT_MAX
-            and len(spans) == 1
-            and self.join(spans[0])
-        )
-
-
-class Topics:
+class Topics(Publisher):
     """All topics, the router, and the publish path."""
 
     def __init__(self, core: Core, retained: Retained, defaults: TopicSettings) -> None:
-        self.core = core
+        self.router: Router[Target, TopicRoute] = Router(self._new_route)
+        super().__init__(core, self.router)
+        self.core: Core = core
         self.defaults = defaults
         self.retained = retained
-        self._last: Waiting | None = None  # the run that was appended last
         self.topics: dict[str, Topic] = {}
         self.graph: RouteGraph | None = None
         self.header_reader: HeaderReader = PlainHeaders()
         self.on_change: Callable[[], None] = lambda: None  # a topic came or went
-        self.router: Router[Target, TopicRoute] = Router(self._new_route)
         core.journal.handle("topic+", self._apply_created)
         core.journal.handle("topic-", self._apply_deleted)
         core.journal.handle("topic=", self._apply_set)
@@ -580,34 +519,11 @@ class Topics:
 
     def _wait(self, template: TopicTemplate, spans: list[Span], position: Position) -> None:
         """Make the run visible when its commit point passes it."""
-        core = self.core
-        last = self._last
-        if (
-            last is not None
-            and last.template is template
-            and last.takes(template, spans, core.log.written)
-        ):
-            if last.durability is not APPENDED:
-                for queue in last.queues:
-                    queue.blocked_until = position
-            return
-        durability = template.durability
-        if core.commits.holding or durability > FLUSHED:
+        if self.commits.holding or template.durability > FLUSHED:
             self._wait_in_sync(template, spans, position)
             self._last = None  # a replica may have its first half: nothing joins it
-            return
-        if durability is APPENDED:
-            flushed = core.commits.points[FLUSHED]
-            for queue in template.queues:
-                if queue.blocked_until > flushed:
-                    durability = FLUSHED
-        run = self._last = Waiting(template, spans, durability, position)
-        if durability is FLUSHED:
-            for queue in run.queues:
-                queue.blocked_until = position
-            core.commits.when_new(position, durability, _release_safe, run)
         else:
-            core.commits.when_new(position, durability, self._release_unflushed, run)
+            self.wait(template, spans, position)
 
     def _wait_in_sync(self, template: TopicTemplate, spans: list[Span], position: Position) -> None:
         """`_wait` where something waits for replicas: each queue's messages become visible in
@@ -639,22 +555,16 @@ class Topics:
                 core.held_bytes += size_of(spans)
                 core.commits.when_new(position, durability, self._release_held, run, own)
             elif not own:
-                core.commits.when_new(position, durability, _release, run)
-            elif durability is FLUSHED:
-                core.commits.when_new(position, durability, _release_safe, run)
+                core.commits.when_new(position, durability, run.show)
             else:
-                core.commits.when_new(position, durability, self._release_unflushed, run)
+                core.commits.show_when_committed(run)
 
     def _release_held(self, run: Waiting, own: bool) -> None:
         self.core.held_bytes -= size_of(run.spans)
         if own:
-            _release_safe(run)
+            run.release(self.core.unflushed)
         else:
-            _release(run)
-
-    def _release_unflushed(self, run: Waiting) -> None:
-        self.core.unflushed.add(run.queues[0])
-        _release(run)
+            run.show()
 
     def _retain(self, template: TopicTemplate, span: Span, batch: Batch, last: int) -> None:
         words = template.route.words
@@ -677,20 +587,3 @@ class Topics:
 def size_of(spans: Sequence[Span]) -> int:
     """The bytes of these records."""
     return sum(span.end - span.start for span in spans)
-
-
-def _release(run: Waiting) -> None:
-    """A run passed its commit point: everybody may see it."""
-    for queue in run.queues:
-        queue.commit(run)
-    for target in run.live:
-        target.offer(run)
-
-
-def _release_safe(run: Waiting) -> None:
-    """The same for what waited for the disk, or for replicas: readers by offset may see it, too,
-    and whatever the topic's own queue has before it."""
-    own = run.queues[0]
-    if run.durability >= own.read_point:
-        own.flushed = own.visible + run.count
-    _release(run)

@@ -26,9 +26,9 @@ from broker.queues.priorities import Levels
 from broker.queues.queue import Group, Queue
 from broker.topics import Topics, TopicTemplate
 from core_log.atomic import part_of
-from core_log.commit_log import Span
 from core_log.errors import StoreError
 from core_log.kernels.batch import BODY_START, EXTRA_START
+from core_log.log_end import Span
 from core_log.record import RecordParts
 
 

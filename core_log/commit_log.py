@@ -40,47 +40,20 @@ from core_log.kernels.batch import (
     PROPERTIES_SIZE_MAX,
     Batch,
 )
-from core_log.kernels.layout import ENTRY_SIZE, PROPERTY_BATCH_SIZE
+from core_log.kernels.layout import PROPERTY_BATCH_SIZE
+from core_log.log_end import Chunk, LogEnd, Span
 from core_log.reader import LogReader
 from core_log.record import RecordParts, RecordTemplate, encode_host
 from core_log.segments import Segment, Segments
 from core_log.settings import StoreSettings
-from core_log.tail import Chunk, Tail
-
-append_records = kernels.append_run
+from core_log.tail import Tail
 
 BLANK: Final = struct.Struct(">II")
 BATCH_COUNT_MAX: Final = 0xFFFF
 """Four hex digits count the records of an atomic batch."""
 
 
-class Span:
-    """Records that stand one after the other in memory, as they were appended.
-
-    Attributes:
-        memory, start, end: the records are memory[start:end].
-        position: the log position of the first record.
-        count: how many records.
-        entries: their 20-byte index entries.
-    """
-
-    __slots__ = ("count", "end", "entries", "memory", "position", "start")
-
-    def __init__(
-        self, memory: bytearray, start: int, end: int, position: int, entries: bytes
-    ) -> None:
-        self.memory = memory
-        self.start = start
-        self.end = end
-        self.position = position
-        self.entries = entries
-        self.count = len(entries) // ENTRY_SIZE
-
-    def __repr__(self) -> str:
-        return f"Span({self.count} records at {self.position})"
-
-
-class CommitLog:
+class CommitLog(LogEnd):
     """The log of one store.
 
     Args:
@@ -97,28 +70,25 @@ class CommitLog:
         failure: FailureLatch,
         position: int,
     ) -> None:
+        super().__init__(
+            tail=Tail(position, settings.chunk_bytes),
+            failure=failure,
+            position=position,
+            message_bytes_max=settings.message_bytes_max,
+            ready_below=settings.unflushed_bytes_max - settings.chunk_bytes,
+            host=encode_host(settings.host, settings.port),
+        )
         self._files = files
         self._segments = segments
-        self._segment = segments.last
         self._settings = settings
-        self._message_bytes_max = settings.message_bytes_max
-        self._failure = failure
-        self._tail = Tail(position, settings.chunk_bytes)
         self._reader = reader
-        self.host = encode_host(settings.host, settings.port)
-        """Address and port as records have them, 8 bytes."""
         self._barred: Follows | None = None  # why nothing of one's own is appended
-        self._full: StorageFull | None = None  # the same, or why the last write left something
-        # Less than this waits for the disk: whatever fits into a chunk may be appended.
-        self._ready_below = settings.unflushed_bytes_max - settings.chunk_bytes
-        self.appended = position
-        """End of what is in memory and visible to `read_hot`."""
-        self.written = position
-        """End of what the operating system has."""
-        self.keyed_end = position
-        """No record from here on has a key: what the key index need not look at. Of what was there
-        before nobody knows."""
-        self._flushed = position
+        self._enter(segments.last)
+
+    def _enter(self, segment: Segment) -> None:
+        """Records go into this segment from now on."""
+        self._segment = segment
+        self._records_end = segment.end - BLANK_SIZE
 
     @property
     def flushed(self) -> int:
@@ -181,41 +151,9 @@ class CommitLog:
             return self._append_wide_run(
                 template, batch, first, last, targets=targets, born_ms=born_ms, store_ms=store_ms
             )
-        waiting = self.appended - self._flushed
-        if waiting < self._ready_below and self._full is None and not self._failure.failed:
-            # The common case: one kernel call, and nothing to take back. What it writes behind the
-            # end counts for nothing, if the rows do not all fit or have to be measured first.
-            chunk = self._tail.last
-            memory, start = chunk.memory, chunk.used
-            position = chunk.position + start
-            limit = min(len(memory), start + self._segment.end - BLANK_SIZE - position)
-            if limit > start:
-                try:
-                    count, end, entries = append_records(
-                        memory,
-                        start,
-                        limit,
-                        position,
-                        template.form,
-                        self.host,
-                        b"",
-                        targets,
-                        0,
-                        batch,
-                        first,
-                        last,
-                        born_ms,
-                        store_ms,
-                    )
-                except ValueError:  # properties that do not fit: measuring says how large they are
-                    count = 0
-                # A body may be too large only where all of it is.
-                if count and count == last - first and end - start <= self._message_bytes_max:
-                    chunk.used = end
-                    self.appended = position + end - start
-                    if template.keyed:
-                        self.keyed_end = self.appended
-                    return [Span(memory, start, end, position, entries)]
+        span = self.append_plain(template, batch, first, last, targets, born_ms, store_ms)
+        if span is not None:
+            return [span]
         total = self._measure(template, batch, first, last, len(targets), 0)
         self._check_ready(total)
         mark = self._mark()
@@ -359,7 +297,7 @@ class CommitLog:
         following = self._segments.roll(self._segment.end)
         self.append_copy(BLANK.pack(self.remaining, MAGIC_BLANK))
         self.write()
-        self._segment = following
+        self._enter(following)
         self._tail.add(following.start, 0, following.end - following.start)
         self.appended = self.written = following.start
 
@@ -425,7 +363,8 @@ class CommitLog:
 
     def _rewind(self, mark: tuple[tuple[int, int], Segment]) -> None:
         """Take back what was begun since `mark`: nobody has seen it."""
-        tail_mark, self._segment = mark
+        tail_mark, segment = mark
+        self._enter(segment)
         self._tail.rewind(tail_mark)
 
     def _write_rows(
@@ -486,7 +425,7 @@ class CommitLog:
             chunk = self._tail.add(chunk.end, BLANK_SIZE, BLANK_SIZE)
         BLANK.pack_into(chunk.memory, chunk.used, remaining, MAGIC_BLANK)
         chunk.used += BLANK_SIZE
-        self._segment = following
+        self._enter(following)
         self._tail.add(following.start, size, following.end - BLANK_SIZE - following.start)
 
     # --- writing ------------------------------------------------------------------------------

@@ -22,32 +22,12 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from operator import attrgetter
 
+from core_log.log_end import Chunk
+
 _REFERENCES_OF_UNSHARED = 2
 """What `sys.getrefcount` says of an object that one local variable holds."""
 _SPARE_COUNT_MAX = 4
 """Chunks kept for use again: more would only be idle memory."""
-
-
-class Chunk:
-    """Memory that holds the log from `position` on.
-
-    Attributes:
-        memory: the bytes; their number never changes.
-        position: the log position of memory[0].
-        used: how many bytes are filled.
-    """
-
-    __slots__ = ("memory", "position", "used")
-
-    def __init__(self, memory: bytearray, position: int) -> None:
-        self.memory = memory
-        self.position = position
-        self.used = 0
-
-    @property
-    def end(self) -> int:
-        """The log position behind the last filled byte."""
-        return self.position + self.used
 
 
 class Tail:
@@ -58,7 +38,7 @@ class Tail:
         chunk_bytes: the usual size of a chunk.
     """
 
-    __slots__ = ("_chunk_bytes", "_chunks", "_spare", "bytes")
+    __slots__ = ("_chunk_bytes", "_chunks", "_spare", "bytes", "last")
 
     def __init__(self, position: int, chunk_bytes: int) -> None:
         self._chunk_bytes = chunk_bytes
@@ -66,12 +46,9 @@ class Tail:
         self._spare: list[bytearray] = []
         self.bytes = 0
         """Memory that the chunks hold."""
-        self.add(position, 0, 0)
-
-    @property
-    def last(self) -> Chunk:
+        self.last: Chunk
         """The chunk that is written to."""
-        return self._chunks[-1]
+        self.add(position, 0, 0)
 
     @property
     def start(self) -> int:
@@ -90,7 +67,7 @@ class Tail:
             memory = self._spare.pop()
         else:
             memory = bytearray(size)
-        chunk = Chunk(memory, position)
+        chunk = self.last = Chunk(memory, position)
         self._chunks.append(chunk)
         self.bytes += size
         return chunk
@@ -151,4 +128,5 @@ class Tail:
         for chunk in self._chunks[count:]:
             self.bytes -= len(chunk.memory)
         del self._chunks[count:]
+        self.last = self._chunks[-1]
         self.last.used = used

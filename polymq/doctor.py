@@ -36,6 +36,7 @@ from polymq.store_report import size
 
 KERNELS: Final = (
     "core_log.kernels",
+    "broker.kernels",
     "gateways.mqtt.kernels",
     "gateways.amqp.kernels",
     "net.kernels",

@@ -41,13 +41,13 @@ from broker.queues.cursor import Cursor
 from broker.queues.queue import Group
 from broker.timers import Timer
 from broker.topics import Topics, TopicTemplate
-from core_log.commit_log import Span
 from core_log.errors import StoreError
 from core_log.kernels.batch import (
     EXTRA_VERBATIM,
     Batch,
 )
 from core_log.kernels.layout import ENTRY_SIZE
+from core_log.log_end import Span
 from core_log.record import RecordTemplate
 
 

@@ -28,10 +28,10 @@ from broker.queues.cursor import Cursor
 from broker.queues.queue import Group
 from broker.records import PREFIX_PROPERTY, TAGS, parse_properties
 from broker.topics import RETAIN_PROPERTY, Topics, TopicTemplate
-from core_log.commit_log import Span
 from core_log.errors import StoreError
 from core_log.kernels.batch import Batch
 from core_log.kernels.layout import ENTRY_SIZE
+from core_log.log_end import Span
 from core_log.record import RecordTemplate
 
 DUE_MS_MIN: Final = 1 << 33

@@ -20,13 +20,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from broker.committed import Committed
-from broker.port import FLUSHED, IN_SYNC, Consumer, Delivery, Durability
+from broker.kernels import Committed, QueueEnd, RecordRun
+from broker.plain import plain_runs
+from broker.port import IN_SYNC, Consumer, Delivery, Durability
 from broker.queues.cursor import Cursor
 from broker.queues.gates import Gate
 from broker.queues.redeliveries import Redeliveries
 from broker.reading import Reading
-from core_log.commit_log import Span
+from core_log.log_end import Span
 from core_log.queue_index import Index, MemoryIndex
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from broker.queues.priorities import Levels
 
 
-class Queue:
+class Queue(QueueEnd):
     """An index and its readers.
 
     Attributes:
@@ -56,41 +57,28 @@ class Queue:
     """
 
     __slots__ = (
-        "blocked_until",
         "durable",
         "entry_size",
         "expiring",
-        "flushed",
         "gate",
-        "groups",
         "held_by",
         "held_until",
-        "index",
         "levels",
         "name",
-        "number",
         "on_expiring",
-        "read_point",
-        "visible",
     )
 
     def __init__(self, number: int, index: Index, *, entry_size: int, durable: bool) -> None:
-        self.number = number
-        self.index = index
+        super().__init__(number, index)
         self.entry_size = entry_size
         self.durable = durable
-        self.groups: list[Group] | tuple[()] = ()
         self.expiring = False
         self.name = ""
         self.on_expiring: Callable[[Queue], None] | None = None
         self.gate: Gate | None = None
         self.levels: Levels | None = None
-        self.visible = index.end_offset
-        self.flushed = index.end_offset
-        self.blocked_until = 0
         self.held_until = 0
         self.held_by: Durability = IN_SYNC
-        self.read_point: Durability = FLUSHED
 
     def held(self, points: Sequence[int]) -> bool:
         """Whether a message in it waits for replicas."""
@@ -105,13 +93,6 @@ class Queue:
         """The same for a queue that is not a topic's own, whose entries say more."""
         for part in entries:
             self.index.append(part)
-
-    def commit(self, run: Committed) -> None:
-        """The next `run.count` messages became visible."""
-        first = self.visible
-        self.visible += run.count
-        for group in self.groups:
-            group.arrived(run, first)
 
     def trim(self) -> None:
         """Let go of entries that every group has settled (queues in memory)."""
@@ -361,9 +342,10 @@ class Group:
             self.moved(self)
             if redelivered:
                 self.reading.redelivered_count += count
-            hold.consumer.deliver(
-                Delivery(run.slice(offset - first, count), offset, count, redelivered)
-            )
+            runs: Sequence[RecordRun] = run.slice(offset - first, count)
+            if run.meta.compressed:
+                runs = plain_runs(runs)
+            hold.consumer.deliver(Delivery(runs, offset, count, redelivered))
             done = cursor.next - first
             if cursor.has_requeued():  # given back during the call: old order first
                 self.pump_later()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from broker.kernels.path import JOINED_COUNT_MAX
 from broker.port import Delivery, Durability, Template
-from broker.topics import JOINED_COUNT_MAX
 from tests.harness.broker import Broker, SpyConsumer, SpyLink
 
 

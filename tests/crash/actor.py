@@ -15,10 +15,10 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Final
 
-from core_log.commit_log import Span
 from core_log.errors import StorageFull, StoreRefused
 from core_log.indexes import Preparation
 from core_log.kernels.batch import Batch
+from core_log.log_end import Span
 from core_log.queue_index import widen
 from core_log.record import RecordParts
 from core_log.settings import StoreSettings

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
-from core_log.commit_log import Span
 from core_log.errors import FailureLatch, StorageFailed
 from core_log.files import Files
 from core_log.kernels.batch import EXTRA_BASE64, Batch
+from core_log.log_end import Span
 from core_log.queue_index import widen
 from core_log.record import (
     Record,

@@ -1,0 +1,70 @@
+"""The steps of the engine that every run of messages takes, in the form that the store's kernels
+have: each is one source, plain Python or compiled."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from typing import TYPE_CHECKING, Final
+
+from core_log import log_end
+
+_PARTS: Final = ("path", "unacked", "delivery")
+
+
+def _choose() -> str:
+    """Which form runs: all parts are compiled, and the store's end of the log, or none is."""
+    if log_end.LogEnd.__module__ != "core_log.kernels.fast_log_end":
+        return "pure"
+    try:
+        for name in _PARTS:
+            importlib.import_module(f"broker.kernels.fast_{name}")
+    except ImportError:
+        if os.environ.get("POLYMQ_KERNELS") == "compiled":
+            raise
+        return "pure"
+    return "compiled"
+
+
+FORM: Final = _choose()
+"""Which form runs: "compiled" or "pure"."""
+
+if TYPE_CHECKING or FORM == "pure":
+    from broker.kernels.delivery import LiveEnd, SessionEnd, publish_qos
+    from broker.kernels.path import (
+        CommitPoints,
+        Committed,
+        PlainTemplate,
+        Publisher,
+        QueueEnd,
+        RecordRun,
+        Waiting,
+    )
+    from broker.kernels.unacked import UnackedRuns
+else:
+    from broker.kernels.fast_delivery import LiveEnd, SessionEnd, publish_qos
+    from broker.kernels.fast_path import (
+        CommitPoints,
+        Committed,
+        PlainTemplate,
+        Publisher,
+        QueueEnd,
+        RecordRun,
+        Waiting,
+    )
+    from broker.kernels.fast_unacked import UnackedRuns
+
+__all__ = [
+    "FORM",
+    "CommitPoints",
+    "Committed",
+    "LiveEnd",
+    "PlainTemplate",
+    "Publisher",
+    "QueueEnd",
+    "RecordRun",
+    "SessionEnd",
+    "UnackedRuns",
+    "Waiting",
+    "publish_qos",
+]

@@ -1,0 +1,138 @@
+# cython: boundscheck=False, annotation_typing=False, initializedcheck=False
+"""From a run that became visible to the client of a live MQTT subscription, and its PUBACK.
+
+One source in two forms: plain Python, and a C extension (`fast_delivery`). `broker/session.py` has
+the rest of sessions and subscriptions, in classes that inherit from these.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from broker.kernels import path
+    from broker.port import SessionLink
+    from broker.queues.unacked import Unacked
+
+PACKET_IDS: Final = 65_535
+QOS_PROPERTY: Final = "PMQ_QOS"
+QOS_KEY: Final = "broker.qos"
+"""Where `publish_qos` keeps its answer (`RunMeta.cache`)."""
+OTHER_PROTOCOL_QOS: Final = 1
+"""QoS of messages that were not published by MQTT: acknowledged to their publisher when durable,
+so at least once."""
+
+
+def publish_qos(run: path.RecordRun) -> int:
+    """The QoS that the run was published with."""
+    qos: int | None = run.meta.cache.get(QOS_KEY)
+    if qos is None:
+        stored = run.meta.properties.get(QOS_PROPERTY)
+        qos = OTHER_PROTOCOL_QOS if stored is None else int(stored)
+        run.meta.cache[QOS_KEY] = qos
+    return qos
+
+
+class SessionEnd:
+    """What of a session is needed to send to its client.
+
+    Args:
+        number: 0 for a clean session, which leaves no trace in the log.
+        window: how many messages may be in flight.
+    """
+
+    def __init__(self, number: int, window: int, unacked: Unacked[Any]) -> None:
+        self.number = number
+        self.window = window
+        self.link: SessionLink | None = None
+        self.unacked = unacked
+        self.releasing: dict[int, None] = {}
+        """Tags whose PUBREC came and whose PUBCOMP did not, in order."""
+        self._starved = False
+
+    def stores_ids(self) -> bool:
+        """Of a session that is not clean: whether the log takes packet ids now."""
+        raise NotImplementedError
+
+    def resume_if_starved(self) -> None:
+        """The window has opened."""
+        raise NotImplementedError
+
+    def credit(self) -> int:
+        """How many messages may be sent now: transport, window, unambiguous packet ids, and a log
+        that takes them."""
+        link = self.link
+        if link is None or (self.number and not self.stores_ids()):
+            return 0
+        window = self.window
+        unacked = self.unacked
+        if unacked.count or self.releasing:
+            window -= unacked.count + len(self.releasing)
+            ids = PACKET_IDS - 1 - (unacked.next_tag - self._oldest_tag())
+            if ids < window:
+                window = ids
+        if window <= 0:
+            self._starved = True
+            return 0
+        credit = link.credit()
+        return min(window, credit)
+
+    def send_live(self, run: path.RecordRun, qos_max: int) -> None:
+        """Send a run that no queue holds."""
+        link = self.link
+        if link is None:
+            return
+        qos: int = run.meta.cache.get(QOS_KEY, -1)
+        if qos < 0:
+            qos = publish_qos(run)
+        if qos > qos_max:
+            qos = qos_max
+        packet = 0
+        if qos:
+            packet = (self.unacked.add(None, 0, run.count) - 1) % PACKET_IDS + 1
+        link.send_publishes(run, qos=qos, first_packet_id=packet, duplicate=False, retain=False)
+
+    def acknowledged(self, first_packet_id: int, count: int) -> None:
+        """See `port.Session`."""
+        tag = self._tag(first_packet_id)
+        for holder, offset, settled in self.unacked.settle_present(tag, tag + count - 1):
+            if holder is not None:
+                holder.settle(offset, settled)
+        if self._starved:
+            self.resume_if_starved()
+
+    def _oldest_tag(self) -> int:
+        oldest = self.unacked.first_tag
+        if self.releasing:
+            oldest = min(oldest, next(iter(self.releasing)))
+        return oldest
+
+    def _tag(self, packet: int) -> int:
+        """The tag that the packet id stands for, or one that is not in flight."""
+        oldest = self._oldest_tag()
+        return oldest + (packet - oldest) % PACKET_IDS
+
+
+class LiveEnd:
+    """A subscription as a target of runs that are still in memory."""
+
+    __slots__ = ("qos", "queue", "session")
+
+    def __init__(self, session: Any, qos: int) -> None:
+        self.session: Any = session
+        self.qos = qos
+        self.queue: Any = None
+        """The filter queue of a durable subscription, else the backlog of a slow live one."""
+
+    def offer(self, run: path.Committed) -> None:
+        """A run that matches became visible: send it, or let it wait in the backlog."""
+        session: SessionEnd = self.session
+        ordinary = self.queue is None and run.parts is None and not run.meta.compressed
+        if ordinary and session.credit() >= run.count:
+            session.send_live(run, self.qos)
+        else:
+            self.offer_behind(run)
+
+    def offer_behind(self, run: path.Committed) -> None:
+        """Any run: also where there is a backlog, or has to be one."""
+        raise NotImplementedError

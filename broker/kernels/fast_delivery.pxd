@@ -1,0 +1,37 @@
+# cython: language_level=3
+"""Of what types `delivery.py` is where it is compiled, as `fast_delivery`."""
+
+cimport cython
+
+from broker.kernels.fast_path cimport Committed, RecordRun
+from broker.kernels.fast_unacked cimport UnackedRuns
+
+cdef long long PACKET_IDS
+
+
+cdef class SessionEnd:
+    cdef public long long number
+    cdef public long long window
+    cdef public object link
+    cdef public UnackedRuns unacked
+    cdef public dict releasing
+    cdef public bint _starved
+    @cython.locals(
+        window=cython.longlong, ids=cython.longlong, credit=cython.longlong, unacked=UnackedRuns
+    )
+    cpdef long long credit(self) except -1
+    @cython.locals(qos=int, packet=cython.longlong)
+    cpdef send_live(self, RecordRun run, int qos_max)
+    @cython.locals(tag=cython.longlong)
+    cpdef acknowledged(self, long long first_packet_id, long long count)
+    cpdef long long _oldest_tag(self) except -1
+    @cython.locals(oldest=cython.longlong)
+    cpdef long long _tag(self, long long packet) except -1
+
+
+cdef class LiveEnd:
+    cdef public object session
+    cdef public int qos
+    cdef public object queue
+    @cython.locals(session=SessionEnd, ordinary=bint)
+    cpdef offer(self, Committed run)

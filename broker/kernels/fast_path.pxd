@@ -1,0 +1,86 @@
+# cython: language_level=3
+"""Of what types `path.py` is where it is compiled, as `fast_path`."""
+
+cimport cython
+
+from core_log.kernels.fast_log_end cimport LogEnd, Span
+
+cdef Py_ssize_t JOINED_COUNT_MAX
+
+
+cdef class RecordRun:
+    cdef public object meta
+    cdef public object memory
+    cdef public Py_ssize_t start
+    cdef public Py_ssize_t end
+    cdef public Py_ssize_t count
+    cdef public dict encoded
+
+
+cdef class Committed(RecordRun):
+    cdef public list spans
+    cdef public list parts
+    @cython.locals(last=RecordRun)
+    cpdef bint join(self, Span span) except -1
+    @cython.locals(span=Span)
+    cpdef list slice(self, first, count)
+
+
+cdef class QueueEnd:
+    cdef public object number
+    cdef public object index
+    cdef public object groups
+    cdef public long long visible
+    cdef public long long flushed
+    cdef public long long blocked_until
+    cdef public object read_point
+    @cython.locals(first=cython.longlong)
+    cpdef commit(self, Committed run)
+
+
+cdef class Waiting(Committed):
+    cdef public PlainTemplate template
+    cdef public tuple live
+    cdef public tuple queues
+    cdef public object durability
+    cdef public long long position
+    cpdef bint takes(self, PlainTemplate template, list spans, long long written) except -1
+    @cython.locals(own=QueueEnd)
+    cpdef release(self, set unflushed)
+    @cython.locals(queue=QueueEnd)
+    cpdef show(self)
+
+
+cdef class CommitPoints:
+    cdef public list points
+    cdef public object urgent
+    cdef public bint holding
+    cdef public bint failed
+    cdef public set unflushed
+    cdef public list _waiting
+    cpdef show_when_committed(self, Waiting run)
+    @cython.locals(entry=tuple, run=Waiting)
+    cpdef advance(self, durability, position)
+
+
+cdef class PlainTemplate:
+    cdef public object route
+    cdef public QueueEnd queue
+    cdef public object record
+    cdef public object meta
+    cdef public object durability
+    cdef public tuple derived_from
+    cdef public tuple queues
+    cdef public bint plain
+
+
+cdef class Publisher:
+    cdef public object core
+    cdef public object router
+    cdef public LogEnd log
+    cdef public CommitPoints commits
+    cdef public Waiting _last
+    @cython.locals(queue=QueueEnd, span=Span)
+    cpdef publish_run(self, PlainTemplate template, batch, Py_ssize_t first, Py_ssize_t last)
+    @cython.locals(last=Waiting, run=Waiting, queue=QueueEnd)
+    cpdef wait(self, PlainTemplate template, list spans, position)

@@ -1,0 +1,438 @@
+# cython: boundscheck=False, annotation_typing=False, initializedcheck=False
+"""The way of a run of messages through the engine: published, waiting for its commit point, shown.
+
+What is here happens for every run, and a run is one message where clients send one at a time. So it
+is few steps, and one source in two forms: plain Python, and a C extension (`fast_path`), for which
+`fast_path.pxd` says of what types all this is. What does not happen to every run stands in
+`topics.py` and the other parts, in classes that inherit from these.
+
+Rules:
+
+* Nothing leaves out of order within its class of commit, and after a storage failure nothing leaves
+  at all.
+* `Publisher.publish_run` takes the runs of which nothing has to be known but that they are stored:
+  for the topic's own queue and live subscribers. `Topics.publish` takes all runs.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import deque
+from typing import TYPE_CHECKING, Any, Final
+
+from broker.durability import APPENDED, FLUSHED, Durability
+from core_log.kernels.layout import ENTRY_SIZE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from broker.port import Position
+    from broker.queues.queue import Group, Queue
+    from broker.runs import RunMeta
+    from broker.topic_routes import LiveTarget, TopicRoute
+    from broker.topics import TopicTemplate
+    from core_log import log_end
+    from core_log.commit_log import CommitLog
+    from core_log.kernels.batch import Batch
+    from core_log.queue_index import Index
+    from core_log.record import RecordTemplate
+
+JOINED_COUNT_MAX: Final = 1024
+"""Messages of a run that others may still join: a subscriber takes a run as a whole or reads it
+from its backlog, and what is joined saves nothing any more."""
+_U64: Final = struct.Struct(">Q")
+
+
+class RecordRun:
+    """Consecutive commit-log records of one kind, in memory.
+
+    Attributes:
+        memory: the buffer; records stand one after the other in [start, end).
+        count: how many records.
+        encoded: frames that do not depend on the receiver, shared by all of them; each gateway
+            uses keys of its own.
+    """
+
+    __slots__ = ("count", "encoded", "end", "memory", "meta", "start")
+
+    def __init__(
+        self,
+        meta: RunMeta,
+        memory: bytes | bytearray | memoryview,
+        start: int,
+        end: int,
+        count: int,
+    ) -> None:
+        self.meta = meta
+        self.memory = memory
+        self.start = start
+        self.end = end
+        self.count = count
+        self.encoded: dict[str, bytes] = {}
+
+
+class Committed(RecordRun):
+    """A run of messages that was appended in one call, still in memory.
+
+    It is the run of its records, where they stand in one stretch (`parts` is None), which nearly
+    all do; else `parts` has a run for each stretch. `count` counts all of them.
+    """
+
+    __slots__ = ("parts", "spans")
+
+    def __init__(self, meta: RunMeta, spans: list[log_end.Span]) -> None:
+        span = spans[0]
+        self.meta = meta
+        self.memory = span.memory
+        self.start = span.start
+        self.end = span.end
+        self.count = span.count
+        self.encoded = {}
+        self.spans = spans
+        self.parts: list[RecordRun] | None = None
+        if len(spans) > 1:
+            self.parts = []
+            self.count = 0
+            for part in spans:
+                self.count += part.count
+                self.parts.append(RecordRun(meta, part.memory, part.start, part.end, part.count))
+
+    @property
+    def runs(self) -> list[RecordRun]:
+        """All of it."""
+        return [self] if self.parts is None else self.parts
+
+    def join(self, span: log_end.Span) -> bool:
+        """Take records that stand right behind its own, before anybody has seen it.
+
+        Returns:
+            Whether they do.
+        """
+        last: RecordRun = self
+        if self.parts is not None:
+            last = self.parts[len(self.parts) - 1]
+        if last.memory is not span.memory or last.end != span.start:
+            return False
+        last.end = span.end
+        self.count += span.count
+        if last is not self:
+            last.count += span.count
+        self.spans.append(span)
+        return True
+
+    def slice(self, first: int, count: int) -> list[RecordRun]:
+        """Messages [first, first + count) of the run, as they are stored."""
+        if first == 0 and count == self.count:
+            return self.runs
+        runs: list[RecordRun] = []
+        for span in self.spans:
+            low, high = max(first, 0), min(first + count, span.count)
+            if low < high:
+                start = span.start + _place(span, low)
+                end = span.start + _place(span, high) if high < span.count else span.end
+                runs.append(RecordRun(self.meta, span.memory, start, end, high - low))
+            first -= span.count
+        return runs
+
+
+def _place(span: log_end.Span, index: int) -> int:
+    """Bytes from the span's first record to its record `index`."""
+    position: int = _U64.unpack_from(span.entries, index * ENTRY_SIZE)[0]
+    return position - span.position
+
+
+class QueueEnd:
+    """What of a queue the publish path needs; `Queue` says what the attributes mean."""
+
+    __slots__ = ("blocked_until", "flushed", "groups", "index", "number", "read_point", "visible")
+
+    def __init__(self, number: int, index: Index) -> None:
+        self.number = number
+        self.index = index
+        self.groups: list[Group] | tuple[()] = ()
+        self.visible = index.end_offset
+        self.flushed = index.end_offset
+        self.blocked_until = 0
+        self.read_point: Durability = FLUSHED
+
+    def commit(self, run: Committed) -> None:
+        """The next `run.count` messages became visible."""
+        first = self.visible
+        self.visible = first + run.count
+        if self.groups:
+            for group in self.groups:
+                group.arrived(run, first)
+
+
+class Waiting(Committed):
+    """A run that waits for its commit point, and who gets it then.
+
+    One read of each of fifty publishers makes fifty runs in one loop iteration, which are written
+    and flushed together; equal messages right behind a run join it, and are delivered, encoded and
+    sent as one with it.
+    """
+
+    __slots__ = ("durability", "live", "position", "queues", "template")
+
+    def __init__(
+        self,
+        template: PlainTemplate,
+        spans: list[log_end.Span],
+        durability: Durability,
+        position: int,
+    ) -> None:
+        Committed.__init__(self, template.meta, spans)
+        self.template = template
+        self.live: tuple[LiveTarget, ...] = template.route.live
+        self.queues: tuple[Queue, ...] = template.queues
+        self.durability = durability
+        self.position = position
+
+    def takes(self, template: PlainTemplate, spans: list[log_end.Span], written: int) -> bool:
+        """Take the spans of its own template, if nobody can tell the difference.
+
+        Args:
+            written: how far the log is written. What was written may be flushed before what comes
+                now.
+        """
+        return (
+            self.template is template
+            and self.position > written
+            and self.live is template.route.live
+            and self.queues is template.queues
+            and self.count < JOINED_COUNT_MAX
+            and len(spans) == 1
+            and self.join(spans[0])
+        )
+
+    def release(self, unflushed: set[Queue]) -> None:
+        """It passed its commit point: everybody may see it, readers by offset as far as theirs
+        goes, and whatever the topic's own queue has before it.
+
+        Args:
+            unflushed: gets the own queue of a run that the disk may not have.
+        """
+        own = self.queues[0]
+        if self.durability is APPENDED:
+            unflushed.add(own)
+        elif self.durability >= own.read_point:
+            own.flushed = own.visible + self.count
+        self.show()
+
+    def show(self) -> None:
+        """Queues and live subscribers get it."""
+        for queue in self.queues:
+            queue.commit(self)
+        for target in self.live:
+            target.offer(self)
+
+
+class CommitPoints:
+    """The points, and what waits for each (`broker.commits`).
+
+    Args:
+        position: how far the log was on the disk at the start.
+        in_sync: how far replicas are known to have had it then.
+    """
+
+    def __init__(self, position: int, in_sync: int | None = None) -> None:
+        copied = position if in_sync is None else in_sync
+        self.points = [position, position, copied, copied]
+        """By `Durability`: how far the log is committed in that class."""
+        self.urgent = position
+        """The highest position that somebody waits for in a class that needs a flush."""
+        self.holding = False
+        """Whether anything waits for replicas: then messages of one queue may have to wait for
+        predecessors of a stronger class."""
+        self.failed = False
+        self.unflushed: set[Queue] = set()
+        """Queues with messages that are visible before they are on the disk: for readers by offset
+        they end where the last flush left them."""
+        self._waiting: list[deque[tuple[int, Any, Any]]] = [deque() for _ in Durability]
+
+    @property
+    def waiting_count(self) -> int:
+        """How many answers and runs wait (a metric)."""
+        return sum(map(len, self._waiting))
+
+    def committed(self, position: int, durability: Durability) -> bool:
+        """Whether nothing has to be waited for."""
+        return position <= self.points[durability]
+
+    def when(
+        self,
+        position: int,
+        durability: Durability,
+        callback: Callable[..., None],
+        *args: object,
+        urgent: bool = True,
+    ) -> None:
+        """Call back when the point of the class reaches the position; at once if it has.
+
+        Args:
+            urgent: False for what may wait for the next flush that somebody else asks for.
+        """
+        if self.failed and position > self.points[durability]:
+            return
+        waiting = self._waiting[durability]
+        if position <= self.points[durability] and not (waiting and waiting[0][0] <= position):
+            callback(*args)
+            return
+        if waiting and position < waiting[-1][0]:
+            position = waiting[-1][0]  # keep the order; waiting longer is always right
+        waiting.append((position, callback, args))
+        if durability > FLUSHED:
+            self.holding = True
+        if urgent and durability is not APPENDED and position > self.urgent:
+            self.urgent = position
+
+    def when_new(
+        self, position: int, durability: Durability, callback: Callable[..., None], *args: object
+    ) -> None:
+        """`when` for what was appended just now, so that nobody waits for a later position."""
+        self._waiting[durability].append((position, callback, args))
+        if durability is not APPENDED:
+            self.urgent = position
+            if durability is not FLUSHED:
+                self.holding = True
+
+    def show_when_committed(self, run: Waiting) -> None:
+        """`when_new`: release the run, which waits for no replica."""
+        self._waiting[run.durability].append((run.position, run, None))
+        if run.durability is not APPENDED:
+            self.urgent = run.position
+
+    def advance(self, durability: Durability, position: int) -> None:
+        """The point of the class has reached the position: let go what waited for it."""
+        if self.failed or position <= self.points[durability]:
+            return
+        self.points[durability] = position
+        waiting = self._waiting[durability]
+        while waiting and waiting[0][0] <= position:
+            entry = waiting.popleft()
+            if entry[2] is None:
+                run: Waiting = entry[1]
+                run.release(self.unflushed)
+            else:
+                entry[1](*entry[2])
+        if durability > FLUSHED:
+            self.holding = any(self._waiting[FLUSHED + 1 :])
+
+    def fail(self) -> None:
+        """The log directory failed: what waits is never let go."""
+        self.failed = True
+        for waiting in self._waiting:
+            waiting.clear()
+
+
+class PlainTemplate:
+    """What of a template the publish path needs.
+
+    Attributes:
+        derived_from: the queues of the route as of which the rest is up to date.
+        queues: all queues that take its messages, the topic's own first.
+        plain: its messages go nowhere but to the topic's own queue and live subscribers, and wait
+            for nobody but this broker.
+    """
+
+    __slots__ = (
+        "derived_from",
+        "durability",
+        "meta",
+        "plain",
+        "queue",
+        "queues",
+        "record",
+        "route",
+    )
+
+    def __init__(
+        self,
+        route: TopicRoute,
+        queue: Queue,
+        record: RecordTemplate,
+        meta: RunMeta,
+        durability: Durability,
+    ) -> None:
+        self.route = route
+        self.queue = queue
+        self.record = record
+        self.meta = meta
+        self.durability = durability
+        self.derived_from: tuple[Queue, ...] | None = None
+        self.queues: tuple[Queue, ...] = ()
+        self.plain = False
+
+    @property
+    def valid(self) -> bool:
+        """See `port.Template`."""
+        return not self.route.evicted
+
+
+class Publisher:
+    """The publish path; `Topics` has the rest of it.
+
+    Args:
+        core: `Core`, for what it says of itself.
+        router: `Router`, for its version.
+    """
+
+    def __init__(self, core: Any, router: Any) -> None:
+        self.core = core
+        self.router = router
+        self.log: CommitLog = core.log
+        self.commits: CommitPoints = core.commits
+        self._last: Waiting | None = None  # the run that was appended last
+
+    def publish(self, template: TopicTemplate, batch: Batch, first: int, last: int) -> Position:
+        """Any run. See `BrokerPort.publish`."""
+        raise NotImplementedError
+
+    def publish_run(self, template: PlainTemplate, batch: Batch, first: int, last: int) -> Any:
+        """`publish`, with fewer steps where that is all there is to it. Returns the position."""
+        core = self.core
+        route = template.route
+        if (
+            template.plain
+            and template.derived_from is route.queues
+            and route.version == self.router.version
+            and not self.commits.holding
+            and not core.full
+            and core.failure is None
+        ):
+            queue = template.queue
+            index = queue.index
+            now = core.clock_ms()
+            span = self.log.append_plain(
+                template.record, batch, first, last, ((queue.number, index.end_offset),), now, now
+            )
+            if span is not None:
+                index.append(span.entries)
+                position = self.log.appended
+                self.wait(template, [span], position)
+                if not core.end_scheduled:
+                    core.appended()
+                return position
+        return self.publish(template, batch, first, last)  # type: ignore[arg-type]
+
+    def wait(self, template: PlainTemplate, spans: list[log_end.Span], position: int) -> None:
+        """Make the run, which just was appended and ends at the position, visible when it is
+        committed. Nothing waits for replicas."""
+        last = self._last
+        if last is not None and last.takes(template, spans, self.log.written):
+            if last.durability is not APPENDED:
+                for queue in last.queues:
+                    queue.blocked_until = position
+            return
+        durability = template.durability
+        if durability is APPENDED:
+            flushed = self.commits.points[1]
+            for queue in template.queues:
+                if queue.blocked_until > flushed:
+                    durability = FLUSHED
+        run = Waiting(template, spans, durability, position)
+        self._last = run
+        if durability is FLUSHED:
+            for queue in run.queues:
+                queue.blocked_until = position
+        self.commits.show_when_committed(run)

@@ -1,0 +1,41 @@
+# cython: language_level=3
+"""Of what types `log_end.py` is where it is compiled, as `fast_log_end`."""
+
+cimport cython
+
+
+cdef class Span:
+    cdef public bytearray memory
+    cdef public Py_ssize_t start
+    cdef public Py_ssize_t end
+    cdef public long long position
+    cdef public bytes entries
+    cdef public Py_ssize_t count
+
+
+cdef class Chunk:
+    cdef public bytearray memory
+    cdef public long long position
+    cdef public Py_ssize_t used
+
+
+cdef class LogEnd:
+    cdef public object _tail
+    cdef public object _failure
+    cdef public long long _message_bytes_max
+    cdef public long long _ready_below
+    cdef public bytes host
+    cdef public object _full
+    cdef public long long _flushed
+    cdef public long long _records_end
+    cdef public long long appended
+    cdef public long long written
+    cdef public long long keyed_end
+
+    @cython.locals(
+        chunk=Chunk, memory=bytearray, start=Py_ssize_t, position=cython.longlong,
+        limit=Py_ssize_t, end=Py_ssize_t, count=Py_ssize_t,
+    )
+    cpdef append_plain(
+        self, template, batch, Py_ssize_t first, Py_ssize_t last, targets, born_ms, store_ms
+    )

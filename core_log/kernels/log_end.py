@@ -1,0 +1,166 @@
+# cython: boundscheck=False, annotation_typing=False, initializedcheck=False
+"""The end of the commit log in memory: where a run of messages goes that is nothing special.
+
+One source in two forms: plain Python, and a C extension (`fast_log_end`), for which
+`fast_log_end.pxd` says of what types all this is. `commit_log.py` has the whole of it: segments
+that end, runs that do not fit, disks that do not keep up.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from core_log.kernels import append_run
+from core_log.kernels.layout import ENTRY_SIZE
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from core_log.errors import FailureLatch, StorageFull
+    from core_log.kernels.batch import Batch
+    from core_log.record import RecordTemplate
+    from core_log.tail import Tail
+
+
+class Span:
+    """Records that stand one after the other in memory, as they were appended.
+
+    Attributes:
+        memory, start, end: the records are memory[start:end].
+        position: the log position of the first record.
+        count: how many records.
+        entries: their 20-byte index entries.
+    """
+
+    __slots__ = ("count", "end", "entries", "memory", "position", "start")
+
+    def __init__(
+        self, memory: bytearray, start: int, end: int, position: int, entries: bytes
+    ) -> None:
+        self.memory = memory
+        self.start = start
+        self.end = end
+        self.position = position
+        self.entries = entries
+        self.count = len(entries) // ENTRY_SIZE
+
+    def __repr__(self) -> str:
+        return f"Span({self.count} records at {self.position})"
+
+
+class Chunk:
+    """Memory that holds the log from `position` on.
+
+    Attributes:
+        memory: the bytes; their number never changes.
+        position: the log position of memory[0].
+        used: how many bytes are filled.
+    """
+
+    __slots__ = ("memory", "position", "used")
+
+    def __init__(self, memory: bytearray, position: int) -> None:
+        self.memory = memory
+        self.position = position
+        self.used = 0
+
+    @property
+    def end(self) -> int:
+        """The log position behind the last filled byte."""
+        return self.position + self.used
+
+
+class LogEnd:
+    """What of a commit log is needed to append to it.
+
+    Args:
+        position: where the log goes on: all before it is on the disk.
+        ready_below: while less than this waits for the disk, whatever fits into a chunk may be
+            appended.
+        host: address and port as records have them, 8 bytes.
+    """
+
+    def __init__(
+        self,
+        *,
+        tail: Tail,
+        failure: FailureLatch,
+        position: int,
+        message_bytes_max: int,
+        ready_below: int,
+        host: bytes,
+    ) -> None:
+        self._tail = tail
+        self._failure = failure
+        self._message_bytes_max = message_bytes_max
+        self._ready_below = ready_below
+        self.host = host
+        """Address and port as records have them, 8 bytes."""
+        self._full: StorageFull | None = None  # why the last write left something in memory
+        self._flushed = position
+        self._records_end = position  # of the segment; what is behind is for a blank record
+        self.appended = position
+        """End of what is in memory and visible to `read_hot`."""
+        self.written = position
+        """End of what the operating system has."""
+        self.keyed_end = position
+        """No record from here on has a key: what the key index need not look at. Of what was there
+        before nobody knows."""
+
+    def append_plain(
+        self,
+        template: RecordTemplate,
+        batch: Batch,
+        first: int,
+        last: int,
+        targets: Sequence[tuple[int, int]],
+        born_ms: int,
+        store_ms: int,
+    ) -> Span | None:
+        """`CommitLog.append_run` where one call of the kernel does it, and there is nothing to take
+        back. None where that is not so: nothing was appended.
+
+        Args:
+            targets: at most as many as one record names.
+        """
+        if (
+            self.appended - self._flushed >= self._ready_below
+            or self._full is not None
+            or self._failure.failed
+        ):
+            return None
+        chunk = self._tail.last
+        memory = chunk.memory
+        start = chunk.used
+        position = chunk.position + start
+        limit = min(len(memory), start + self._records_end - position)
+        if limit <= start:
+            return None
+        try:
+            count, end, entries = append_run(
+                memory,
+                start,
+                limit,
+                position,
+                template.form,
+                self.host,
+                b"",
+                targets,
+                0,
+                batch,
+                first,
+                last,
+                born_ms,
+                store_ms,
+            )
+        except ValueError:  # properties that do not fit: measuring says how large they are
+            return None
+        # What was written behind the end counts for nothing. A body may be too large only where
+        # all of it is.
+        if count == 0 or count != last - first or end - start > self._message_bytes_max:
+            return None
+        chunk.used = end
+        self.appended = position + end - start
+        if template.keyed:
+            self.keyed_end = self.appended
+        return Span(memory, start, end, position, entries)

@@ -1,0 +1,20 @@
+"""The end of the log (`kernels/log_end.py`), in the form that the kernels have."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from core_log.kernels import FORM
+
+if TYPE_CHECKING or FORM == "pure":
+    from core_log.kernels.log_end import Chunk, LogEnd, Span
+elif os.environ.get("POLYMQ_KERNELS") == "compiled":
+    from core_log.kernels.fast_log_end import Chunk, LogEnd, Span
+else:
+    try:
+        from core_log.kernels.fast_log_end import Chunk, LogEnd, Span
+    except ImportError:
+        from core_log.kernels.log_end import Chunk, LogEnd, Span
+
+__all__ = ["Chunk", "LogEnd", "Span"]
