@@ -457,10 +457,17 @@ class Engine(AmqpOperations):
         count_max: int,
         bytes_max: int,
         callback: Callable[[bytes, int], None],
+        tags: frozenset[str] | None = None,
     ) -> None:
         """See `BrokerPort.pull`."""
         self.queries.pull(
-            topic, queue_id, offset, count_max=count_max, bytes_max=bytes_max, callback=callback
+            topic,
+            queue_id,
+            offset,
+            count_max=count_max,
+            bytes_max=bytes_max,
+            callback=callback,
+            tags=tags,
         )
 
     def query_by_key(

@@ -48,6 +48,8 @@ class Limits:
     """The same for bytes of messages that wait for replicas: publishers of such messages pause."""
     held_bytes_max: int = 128 * 1024 * 1024
     """Bytes of messages that wait for replicas before more are refused: they stay in memory."""
+    tag_scan_count_max: int = 65_536
+    """Index entries that one pull with tags looks at: 1.3 MB, a millisecond in memory."""
     query_count_max: int = 64
     """Messages that one query by key gives. RocketMQ's default; there, a large number from a client
     fills the broker's memory."""

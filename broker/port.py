@@ -464,11 +464,17 @@ class BrokerPort(AmqpPort, TransactionPort, RocketmqPort, Protocol):
         count_max: int,
         bytes_max: int,
         callback: Callable[[bytes, int], None],
+        tags: frozenset[str] | None = None,
     ) -> None:
         """Records from `offset` on as they stand in the log: `callback(records, next_offset)`.
 
         At least one record if there is any, then as many as fit. Stops at the flushed point, or
         at the in-sync point if the topic asks for replicas.
+
+        Args:
+            tags: only messages with one of these tags. The others are passed over by their index
+                entries; no records and a `next_offset` beyond `offset` mean that none of those
+                looked at has one.
 
         Raises:
             Refused: NOT_FOUND (topic or queue id), BAD_ARGUMENT (offset below the minimum).

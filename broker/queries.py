@@ -18,6 +18,7 @@ from broker.core import Core
 from broker.errors import Reason, Refused
 from broker.port import Durability
 from broker.queues.queue import Queue
+from broker.tag_filter import pull_tagged
 from broker.topics import Topic, Topics
 from core_log.kernels.batch import RECORD_STORE_MS_AT
 from core_log.kernels.layout import RECORD_SIZE_MIN
@@ -50,6 +51,7 @@ class Queries:
         count_max: int,
         bytes_max: int,
         callback: Callable[[bytes, int], None],
+        tags: frozenset[str] | None = None,
     ) -> None:
         """See `BrokerPort.pull`."""
         queue = self._need_queue(topic, queue_id)
@@ -57,6 +59,18 @@ class Queries:
             raise Refused(
                 Reason.BAD_ARGUMENT, f"offsets begin at {queue.index.first_offset} in this queue"
             )
+        if tags is not None:
+            pull_tagged(
+                self._core,
+                queue,
+                offset,
+                tags=tags,
+                end=queue.flushed,
+                count_max=count_max,
+                bytes_max=bytes_max,
+                callback=callback,
+            )
+            return
         count = min(count_max, queue.flushed - offset)
         if count <= 0:
             callback(b"", offset)

@@ -120,9 +120,16 @@ class Client:
         )
 
     def pull(
-        self, topic: str, offset: int = 0, *, group: str = "readers", hold_ms: int = 0
+        self,
+        topic: str,
+        offset: int = 0,
+        *,
+        group: str = "readers",
+        hold_ms: int = 0,
+        tags: str | None = None,
     ) -> tuple[Frame, list[Message]]:
         """One pull of queue 0."""
+        wanted = {} if tags is None else {"subscription": tags}
         frame = self.ask(
             11,
             consumerGroup=group,
@@ -130,10 +137,11 @@ class Client:
             queueId=0,
             queueOffset=offset,
             maxMsgNums=32,
-            sysFlag=2 if hold_ms else 0,
+            sysFlag=(2 if hold_ms else 0) | (0 if tags is None else 4),
             commitOffset=0,
             suspendTimeoutMillis=hold_ms,
             subVersion=0,
+            **wanted,
         )
         return frame, messages_of(frame.body)
 

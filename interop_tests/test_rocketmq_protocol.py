@@ -227,3 +227,15 @@ def test_administration_of_topics_and_groups(client: Client) -> None:
     assert list(brokers) == ["broker-a"]
     assert client.ask(215, topic="orders").code == SUCCESS
     assert client.ask(202, topic="orders").code == NO_TOPIC
+
+
+def test_a_reader_of_some_tags_gets_only_those(client: Client) -> None:
+    """Its next offset is behind what was passed over; tags with one hash are told apart."""
+    for number, tag in enumerate(("Aa", "BB", "paid", "Aa", "sent")):
+        client.publish("orders", b"%d" % number, TAGS=tag)
+    frame, pulled = client.pull("orders", tags="Aa || paid")
+    assert [message.body for message in pulled] == [b"0", b"2", b"3"]
+    assert frame.fields["nextBeginOffset"] == "5"
+    frame, pulled = client.pull("orders", tags="none")
+    assert (pulled, frame.fields["nextBeginOffset"]) == ([], "5")
+    assert len(client.pull("orders", tags="*")[1]) == 5

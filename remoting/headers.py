@@ -112,6 +112,10 @@ class PullFields(Fields, frozen=True, kw_only=True):
     bytes_max: Int | None = None
     user_topic: str | None = None
 
+    def at(self, offset: int) -> PullFields:
+        """The same from another offset on."""
+        return msgspec.structs.replace(self, queue_offset=offset)
+
 
 class PullAnswer(Fields, frozen=True, kw_only=True):
     """Goes with every answer to a pull whose code is 0, 19, 20 or 21: without these four numbers

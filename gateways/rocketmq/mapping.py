@@ -8,9 +8,9 @@ Theory of a pull. The engine's offsets of a queue reach from `min` (retention mo
     offset == max        19 NOT_FOUND, next = max           nothing new; may be held
     offset > max         21 OFFSET_MOVED, next = max        the reader knows what we do not have
 
-All four carry min, max, next and a broker id, because Java clients need them on every one. A
-filter never skips records here, so 20 RETRY_IMMEDIATELY only covers the moment in which retention
-overtook a read that had begun.
+All four carry min, max, next and a broker id, because Java clients need them on every one. 20
+RETRY_IMMEDIATELY says that a filter on tags passed over everything up to next; it also covers the
+moment in which retention overtook a read that had begun.
 """
 
 from __future__ import annotations
@@ -56,6 +56,8 @@ AUTO_TOPIC: Final = "TBW102"
 """Producers ask for its route when a topic is not there yet: what they find there, the topic that
 their first message makes will have."""
 AUTO_QUEUES: Final = 8
+TAG_EXPRESSION: Final = "TAG"
+ALL_TAGS: Final = "*"
 RETRY_PREFIX: Final = "%RETRY%"
 DEAD_LETTER_PREFIX: Final = "%DLQ%"
 NO_OFFSET: Final = "Not found, maybe this group consumer boot first"
@@ -244,6 +246,23 @@ def pull_answer(
         incarnation=info.incarnation,
     )
     return Answer(code=code, fields=write_fields(answer), body=records)
+
+
+def tags_of(expression_type: str | None, expression: str | None) -> frozenset[str] | None:
+    """The tags that a subscription asks for; None for all messages.
+
+    Raises:
+        Refused: BAD_ARGUMENT, the expression is of another kind than tags.
+    """
+    if expression_type not in (None, "", TAG_EXPRESSION):
+        raise Refused(
+            Reason.BAD_ARGUMENT,
+            f"this broker filters by tags only, not by {expression_type}: subscribe with 'A || B'",
+        )
+    if expression is None or expression.strip() in ("", ALL_TAGS):
+        return None
+    tags = frozenset(tag.strip() for tag in expression.split("||")) - {""}
+    return tags or None
 
 
 def may_hold(fields: PullFields) -> bool:

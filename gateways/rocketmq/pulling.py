@@ -8,6 +8,8 @@ Rules:
 * The engine answers at once where the records are in memory, and the transport learns of the
   answers only at the end of the loop's iteration: so a connection also stops after
   `TURN_BYTES_MAX` of answers, and goes on in the next iteration.
+* A pull with a filter that matches nothing of what is there goes on waiting where the filter stood,
+  until the end of its own time: a message for others does not wake its client.
 * Between the question to the engine and its answer a topic may be deleted, or a client vanish.
   The topic is looked up again when the records are there, and its incarnation compared.
 """
@@ -15,7 +17,7 @@ Rules:
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
 from broker.port import BrokerPort, Refused, TopicInfo
@@ -25,7 +27,7 @@ from gateways.rocketmq.limits import RocketmqLimits
 from gateways.rocketmq.mapping import Answer
 from gateways.rocketmq.shared import Shared
 from net.connection import Context
-from remoting.codes import ResponseCode
+from remoting.codes import PULL_SUBSCRIPTION, ResponseCode
 from remoting.headers import PullFields
 
 TURN_BYTES_MAX: Final = 1024 * 1024
@@ -39,6 +41,8 @@ class Pull:
 
     serial: int
     fields: PullFields
+    until: float | None = None
+    """When it has to be answered at last; None before it was held."""
 
 
 class Client(Protocol):
@@ -138,14 +142,17 @@ class Pulls:
         code = mapping.pull_code(info, fields.queue_id, fields.queue_offset)
         if code == ResponseCode.SUCCESS:
             self._read(pull, info)
-        elif code == ResponseCode.PULL_NOT_FOUND and self._hold(pull, info):
-            self._held[pull.serial] = pull
-        else:
+        elif code != ResponseCode.PULL_NOT_FOUND or not self._hold(pull, info):
             self._answer(pull.serial, mapping.pull_answer(info, fields, code))
 
     def _read(self, pull: Pull, info: TopicInfo) -> None:
         fields, limits = pull.fields, self._limits
         asked = fields.bytes_max if fields.bytes_max is not None else limits.pull_bytes_default
+        try:
+            tags = self._tags(fields, info.name)
+        except Refused as error:
+            self._answer(pull.serial, mapping.refused(error))
+            return
         self._reading_count += 1
         try:
             self.port.pull(
@@ -154,6 +161,7 @@ class Pulls:
                 fields.queue_offset,
                 count_max=min(fields.count_max, limits.pull_count_max),
                 bytes_max=min(max(asked, 1), limits.pull_bytes_max),
+                tags=tags,
                 callback=lambda records, next_offset: self._have_read(
                     pull, info, records, next_offset
                 ),
@@ -170,8 +178,7 @@ class Pulls:
         if info is None or info.incarnation != before.incarnation:
             self._answer(pull.serial, mapping.no_such_topic(pull.fields.topic))
         elif not records:
-            code = ResponseCode.PULL_RETRY_IMMEDIATELY
-            self._answer(pull.serial, mapping.pull_answer(info, pull.fields, code))
+            self._passed_over(pull, info, next_offset)
         else:
             answer = mapping.pull_answer(
                 info,
@@ -183,20 +190,50 @@ class Pulls:
             self._answer(pull.serial, answer)
         self.read_next()
 
+    def _tags(self, fields: PullFields, topic: str) -> frozenset[str] | None:
+        """What is asked for: by the pull, else by what its group said to subscribe to. Raises
+        Refused."""
+        if fields.system_flag & PULL_SUBSCRIPTION or fields.subscription is not None:
+            return mapping.tags_of(fields.expression_type, fields.subscription)
+        group = self._shared.members.consumers.get(fields.group)
+        known = None if group is None else group.subscriptions.get(fields.topic)
+        if known is None:
+            return None
+        return mapping.tags_of(known.expression_type, known.sub_string)
+
+    def _passed_over(self, pull: Pull, info: TopicInfo, next_offset: int) -> None:
+        """Nothing up to `next_offset` is for this client."""
+        if next_offset > pull.fields.queue_offset:
+            pull = replace(pull, fields=pull.fields.at(next_offset))
+        code = mapping.pull_code(info, pull.fields.queue_id, pull.fields.queue_offset)
+        if code == ResponseCode.PULL_NOT_FOUND and self._hold(pull, info):
+            return
+        if code == ResponseCode.SUCCESS:
+            code = ResponseCode.PULL_RETRY_IMMEDIATELY
+        self._answer(pull.serial, mapping.pull_answer(info, pull.fields, code))
+
     def _hold(self, pull: Pull, info: TopicInfo) -> bool:
         if self.draining or not mapping.may_hold(pull.fields):
             return False
-        seconds = min(pull.fields.suspend_ms / 1000, self._limits.hold_seconds_max)
-        return self._shared.hold(
+        now, until = self._client.context.now(), pull.until
+        if until is None:
+            seconds = min(pull.fields.suspend_ms / 1000, self._limits.hold_seconds_max)
+            until = now + seconds
+        elif until <= now:
+            return False
+        held = self._shared.hold(
             Hold(
                 owner=self,
                 serial=pull.serial,
                 topic=info.name,
                 queue_id=pull.fields.queue_id,
                 offset=pull.fields.queue_offset,
-                until=self._client.context.now() + seconds,
+                until=until,
             )
         )
+        if held:
+            self._held[pull.serial] = replace(pull, until=until)
+        return held
 
     def release(self, serial: int) -> None:
         """Answer a held pull: with what came meanwhile, or that nothing did."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import cast
 
 from broker.port import BrokerPort, Reason, Refused, TopicInfo
+from remoting.records import iterate_records
 from tests.remoting.record_builder import build_record
 
 
@@ -32,6 +33,7 @@ class SpyPort:
     """Pulls that were not answered yet, if `answers_at_once` is False."""
     asked: list[tuple[str, int, int, int, int]] = field(default_factory=list)
     """(topic, queue id, offset, count_max, bytes_max) of every pull."""
+    asked_tags: list[frozenset[str] | None] = field(default_factory=list)
 
     def as_port(self) -> BrokerPort:
         return cast(BrokerPort, self)
@@ -95,18 +97,26 @@ class SpyPort:
         count_max: int,
         bytes_max: int,
         callback: Callable[[bytes, int], None],
+        tags: frozenset[str] | None = None,
     ) -> None:
+        self.asked_tags.append(tags)
         self.asked.append((topic, queue_id, offset, count_max, bytes_max))
         queue = self.topic_by_name[topic].queues[queue_id]
         if offset < queue.first:
             raise Refused(Reason.BAD_ARGUMENT, "the offset is below the minimum")
         index = offset - queue.first
         taken = queue.records[index : index + count_max]
+        end = offset + len(taken)
+        if tags is not None:  # here the body is the tag
+            taken = [
+                r for r in taken if any(one.body.decode() in tags for one in iterate_records(r))
+            ]
         while len(taken) > 1 and sum(map(len, taken)) > bytes_max:
             taken.pop()
+            end -= 1
 
         def finish() -> None:
-            callback(b"".join(taken), offset + len(taken))
+            callback(b"".join(taken), end)
 
         if self.answers_at_once:
             finish()

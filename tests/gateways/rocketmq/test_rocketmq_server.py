@@ -12,11 +12,13 @@ from typing import Any
 import pytest
 
 from gateways.rocketmq.limits import RocketmqLimits
+from gateways.rocketmq.members import Consumers
 from gateways.rocketmq.server import RocketmqServer
 from net.connection import Context
 from remoting.codes import SerializeType
 from remoting.driver_blocking import BlockingClient
 from remoting.frames import Command, encode_frame, take_frame
+from remoting.group_bodies import SubscriptionData
 from remoting.records import iterate_records
 from tests.gateways.rocketmq.rocketmq_spy_port import SpyPort
 
@@ -401,5 +403,84 @@ def test_routes_name_the_advertised_address() -> None:
             (broker,) = route["brokerDatas"]
             assert broker["brokerAddrs"] == {"0": "mq.example.org:10911"}
             assert broker["brokerName"] == "b7"
+
+    play(story)
+
+
+# --- tags ------------------------------------------------------------------------------------
+
+
+def test_a_pull_says_which_tags_it_wants() -> None:
+    """By the expression in the pull, else by what its group subscribes to; `*` is everything, and
+    an expression of another kind is refused in words."""
+
+    async def story() -> None:
+        async with scene() as stage:
+            stage.spy.append("t", b"a", b"b")
+            peer = await stage.connect()
+            peer.pull(1, subscription="a || c")
+            answer = await peer.answer()
+            assert [record.body for record in iterate_records(answer.body)] == [b"a"]
+            assert answer.fields["nextBeginOffset"] == "2"
+            peer.pull(2, subscription="*", expressionType="TAG")
+            assert len(list(iterate_records((await peer.answer()).body))) == 2
+            peer.pull(3, subscription="a = 1", expressionType="SQL92")
+            answer = await peer.answer()
+            assert answer.code != 0
+            assert "SQL92" in (answer.remark or "")
+            said = SubscriptionData(topic="t", sub_string="b")
+            stage.server._shared.members.consumers["g"] = Consumers(subscriptions={"t": said})
+            peer.pull(5, consumerGroup="g")
+            answer = await peer.answer()
+            assert [record.body for record in iterate_records(answer.body)] == [b"b"]
+            wanted = [frozenset({"a", "c"}), None, frozenset({"b"})]
+            assert stage.spy.asked_tags == wanted
+
+    play(story)
+
+
+def test_a_filter_that_matches_nothing_moves_the_reader_on() -> None:
+    """20 and the offset behind what was passed over, while there is more to look at; held where it
+    stands at the end, and a message for others does not wake its client."""
+
+    async def story() -> None:
+        async with scene() as stage:
+            stage.spy.append("t", *[b"other"] * 40)
+            peer = await stage.connect()
+            peer.pull(1, subscription="mine")
+            answer = await peer.answer()
+            assert (answer.code, answer.fields["nextBeginOffset"]) == (20, "32")
+            peer.pull(2, queueOffset=32, subscription="mine")
+            answer = await peer.answer()
+            assert (answer.code, answer.fields["nextBeginOffset"]) == (19, "40")
+            peer.pull(3, queueOffset=32, subscription="mine", **SUSPEND)
+            asked = len(stage.spy.asked)
+            await stage.until(lambda: len(stage.spy.asked) > asked)
+            stage.spy.append("t", b"other")
+            await stage.until(lambda: len(stage.spy.asked) > asked + 1)
+            assert stage.spy.asked[-1][2] == 40  # not from its first offset again
+            stage.spy.append("t", b"mine")
+            answer = await peer.answer()
+            assert (answer.code, answer.opaque) == (0, 3)
+            assert answer.fields["nextBeginOffset"] == "42"
+
+    play(story)
+
+
+def test_a_held_pull_with_a_filter_ends_at_its_own_time() -> None:
+    """However often it was woken for nothing."""
+
+    async def story() -> None:
+        async with scene() as stage:
+            peer = await stage.connect()
+            peer.pull(1, subscription="mine", sysFlag=2, suspendTimeoutMillis=100)
+            done = asyncio.create_task(peer.answer())
+            while not done.done():
+                stage.spy.append("t", b"other")
+                asked = len(stage.spy.asked)
+                await stage.until(lambda asked=asked: len(stage.spy.asked) > asked or done.done())
+            answer = done.result()
+            assert answer.code in (19, 20)
+            assert int(answer.fields["nextBeginOffset"]) > 0
 
     play(story)
