@@ -125,6 +125,9 @@ class Core:
         self._acks_scheduled = False
         self._moved: set[Group] = set()
         self._recounted: set[Group] = set()
+        self.on_written: Callable[[], None] | None = None
+        """Told at the end of an iteration that wrote, and when a point has moved: who ships the log
+        to replicas."""
         self._note_moved = self._group_moved  # one method object for all groups
         self.journal.handle("acks", self._apply_acks)
 
@@ -197,6 +200,8 @@ class Core:
             self.disk.wrote()
         written = self.log.written
         self.commits.advance(APPENDED, written)
+        if self.on_written is not None:
+            self.on_written()
         if self._flush_requested < written:
             self._ask_for_flush()
 
@@ -239,6 +244,8 @@ class Core:
             return
         self.commits.advance(FLUSHED, flushed)
         self.replicas.flushed(flushed)
+        if self.on_written is not None:
+            self.on_written()
 
     def _show_flushed(self, written: int, ends: Sequence[tuple[Queue, int]]) -> None:
         """Messages that were visible already are on the disk now, up to these offsets."""

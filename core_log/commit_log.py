@@ -306,19 +306,19 @@ class CommitLog(LogEnd):
         """Bytes between the log's end and its segment's."""
         return self._segment.end - self.appended
 
-    def tail_range(self, position: int, size_max: int) -> tuple[int, bytes] | None:
+    def tail_range(self, position: int) -> tuple[int, bytes] | None:
         """What is written and in memory from `position` (where a record starts, or the end) on.
 
         Returns:
             The place of the first byte, which is behind `position` only where a segment ended
-            there, and at most `size_max` bytes of the log without a hole; empty at the end. None:
-            it is not in memory any more, or never was.
+            there, and bytes of the log without a hole, which end where a record ends; empty at the
+            end. None: it is not in memory any more, or never was.
         """
         if position < self._tail.start:
             return None
         for chunk in self._tail.since(position):
             start = max(chunk.position, position)
-            end = min(chunk.end, self.written, start + size_max)
+            end = min(chunk.end, self.written)
             at = start - chunk.position
             return start, bytes(memoryview(chunk.memory)[at : at + max(end - start, 0)])
         return position, b""

@@ -351,6 +351,16 @@ class Store:
             raise CorruptRecord(position, REASONS[reason])
         return position, memory[:size]
 
+    def place_behind(self, start: int, data: bytes) -> int:
+        """The place behind a piece of the log: where a segment ends with it, the next one's."""
+        end = start + len(data)
+        segment = self._segments.at(start)
+        if segment is not None and data[-4:] == MAGIC_BLANK.to_bytes(4, "big"):
+            blank = end - BLANK_SIZE
+            if int.from_bytes(data[-8:-4], "big") == segment.end - blank:
+                return segment.end
+        return end
+
     # --- reading --------------------------------------------------------------------------------
 
     def read_history(

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -61,6 +61,7 @@ class AdminServer:
         registry: what `/metrics` shows.
         health: the values of `/health`; `status` is `ok` or says what is wrong.
         store: the values of `/store`: the log, its disk, and who holds the oldest segment.
+        more: routes of other parts of the server.
     """
 
     def __init__(
@@ -71,6 +72,7 @@ class AdminServer:
         registry: prometheus_client.CollectorRegistry,
         health: Callable[[], dict[str, Any]],
         store: Callable[[], dict[str, Any]],
+        more: Iterable[web.RouteDef] = (),
     ) -> None:
         self._port = engine
         self._access = Access(port=engine, admission=engine.admission, token=token)
@@ -78,6 +80,7 @@ class AdminServer:
         self._registry = registry
         self._health = health
         self._store = store
+        self._more = list(more)
         self._runner: web.AppRunner | None = None
         self._waiting: set[asyncio.Future[None]] = set()  # requests whose change is not on disk
         engine.when_storage_fails(self._storage_failed)
@@ -98,6 +101,7 @@ class AdminServer:
                 web.patch("/topics/{name}", self._patch_topic),
                 web.delete("/topics/{name}", self._delete_topic),
                 *self._users.routes(),
+                *self._more,
                 *QueryHandlers(self._port).routes(),
             ]
         )

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import click
 
 from polymq import program_version
+from polymq.cli_broker import broker
 from polymq.cli_client import message, store, topic
 from polymq.cli_options import config_option, setting_flag, settings_from
 from polymq.cli_users import permission, user
@@ -166,6 +167,7 @@ polymq.add_command(message)
 polymq.add_command(user)
 polymq.add_command(permission)
 polymq.add_command(store)
+polymq.add_command(broker)
 
 if __name__ == "__main__":
     sys.exit("run `python -m polymq`")

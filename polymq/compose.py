@@ -33,6 +33,7 @@ from net.connection import Context
 from net.listener import CannotListen
 from polymq.admin import AdminServer
 from polymq.admin_access import remove_token, write_token
+from polymq.admin_replication import replication_routes
 from polymq.doctor import kernel_forms
 from polymq.doors import DOORS, Door
 from polymq.errors import ExitCode, Failure
@@ -42,6 +43,7 @@ from polymq.name_server import NameServerThread, is_installed
 from polymq.names import Registration, names_probe
 from polymq.ports import Ports
 from polymq.queue_metrics import queue_probes
+from polymq.replicating import Replication, check_settings, refusal
 from polymq.settings import Settings, is_loopback
 from polymq.store_report import store_probes, store_value
 from polymq.upkeep import Upkeep
@@ -70,6 +72,7 @@ def open_store(settings: Settings, *, files: Files | None = None) -> Store:
         files: the way to the disk; the operating system's by default.
     """
     directory = settings.server.data_directory
+    check_settings(settings)
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         store = Store.open(
@@ -83,6 +86,7 @@ def open_store(settings: Settings, *, files: Files | None = None) -> Store:
                 tail_bytes_max=settings.storage.tail_bytes_max,
                 message_bytes_max=settings.storage.message_bytes_max,
             ),
+            follows=refusal(settings),
         )
     except OSError as error:
         place = error.filename or directory
@@ -129,6 +133,7 @@ class Node:
         self._doors: dict[str, Door] = {}
         self._engine: Engine
         self._registration: Registration | None = None
+        self.replication: Replication
         self._bugs_count = 0  # exceptions that nobody foresaw, in callbacks of the loop
         self.failure: broker_errors.StorageFailed | None = None
         """Set when the disk fails: the server goes on read-only, so that readers get theirs."""
@@ -154,6 +159,7 @@ class Node:
         self._stack.append(hashers.close)
         context = Context(loop)
         self._stack.append(context.close)
+        self.replication = Replication(settings, self._store)
         try:
             self._engine = self._make_engine(context, workers, hashers)
         except StoreError as error:
@@ -182,6 +188,8 @@ class Node:
         self._stack.append(upkeep.stop)
         ports = await self._open_doors(context)
         ports["names"] = await self._open_names(ports["rocketmq"])
+        self._stack.append(self.replication.stop)
+        ports["replication"] = await self.replication.start(self._engine, context, workers)
         return Ports(host=settings.server.host, **ports)
 
     def _make_engine(self, scheduler: Context, readers: Workers, hashers: Workers) -> Engine:
@@ -202,6 +210,7 @@ class Node:
                 {**settings.topics.model_dump(), "min_in_sync": settings.replication.min_in_sync}
             ),
             min_in_sync=settings.replication.min_in_sync,
+            **self.replication.engine_options,
             disk_settings=DiskSettings(
                 reserve_bytes=settings.storage.disk_reserve_bytes,
                 early_bytes=settings.storage.disk_early_bytes,
@@ -263,6 +272,8 @@ class Node:
             thread = NameServerThread(settings)
             beside = await asyncio.to_thread(thread.start)
             self._stack.append(lambda: asyncio.to_thread(thread.stop))
+        if self._engine.core.follows:
+            return beside
         if readers_port is not None:  # else there is nothing that a route could name
             self._registration = Registration(
                 settings,
@@ -285,6 +296,7 @@ class Node:
             registry=registry,
             health=self._health,
             store=lambda: store_value(self._engine, self._store),
+            more=replication_routes(self.replication),
         )
         self._stack.append(admin.stop)
         return await admin.start(self._settings.admin.port)
@@ -318,6 +330,7 @@ class Node:
         return [
             *store_probes(self._engine, self._store),
             *queue_probes(self._engine),
+            *self.replication.probes(),
             Probe(
                 name="polymq_log_appended_bytes",
                 kind="counter",

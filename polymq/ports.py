@@ -32,6 +32,7 @@ class Ports:
     rocketmq: int | None
     admin: int | None
     names: int | None = None
+    replication: int | None = None
 
 
 def write_ports(path: Path, ports: Ports) -> None:

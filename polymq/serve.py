@@ -15,15 +15,17 @@ import resource
 import signal
 import sys
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import uvloop
 
+from core_log.cutting import cut_log
 from core_log.errors import StoreError
-from polymq.compose import Node, open_store
+from core_log.files import RealFiles
+from polymq.compose import STORE_DIRECTORY, Node, open_store
 from polymq.errors import ExitCode, Failure
 from polymq.logs import configure_logs, logger
-from polymq.ports import FILE_NAME, write_ports
+from polymq.ports import FILE_NAME, Ports, write_ports
 from polymq.settings import Settings
 
 SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
@@ -33,16 +35,8 @@ def run_server(settings: Settings, *, ready_file: Path | None) -> int:
     """Serve until a signal; returns the exit code. Raises Failure."""
     configure_logs(settings.log)
     raise_open_files()
-    store = open_store(settings)
-    try:
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            return runner.run(_serve(Node(settings, store), settings, ready_file))
-    finally:
-        try:
-            store.close()
-        except StoreError as error:
-            text = f"the log was not closed in order: {error}"
-            raise Failure(ExitCode.DISK_FAILED, text) from error
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(_serve(settings, ready_file))
 
 
 def raise_open_files() -> int:
@@ -60,10 +54,39 @@ def raise_open_files() -> int:
     return hard
 
 
-async def _serve(node: Node, settings: Settings, ready_file: Path | None) -> int:
-    log = logger("polymq")
+async def _serve(settings: Settings, ready_file: Path | None) -> int:
+    """Serve until a signal, in one role or, after a promotion, in another."""
     stop = asyncio.Event()
     _listen_to_signals(stop)
+    while True:
+        store = open_store(settings)
+        try:
+            node = Node(settings, store)
+            ports, cut = await _run(node, settings, ready_file, stop)
+        finally:
+            try:
+                store.close()
+            except StoreError as error:
+                text = f"the log was not closed in order: {error}"
+                raise Failure(ExitCode.DISK_FAILED, text) from error
+        if stop.is_set():
+            logger("polymq").info("stopped")
+            return ExitCode.OK
+        if cut is not None:
+            _cut(settings, cut)
+        settings = with_ports(settings, ports)
+
+
+async def _run(
+    node: Node, settings: Settings, ready_file: Path | None, stop: asyncio.Event
+) -> tuple[Ports, int | None]:
+    """One role, from its start to its end.
+
+    Returns:
+        The ports, and where the log has to be cut before the next role, if it has to.
+    """
+    log = logger("polymq")
+    stopped = asyncio.ensure_future(stop.wait())
     try:
         ports = await node.start()
         files = [settings.server.data_directory / FILE_NAME]
@@ -87,19 +110,42 @@ async def _serve(node: Node, settings: Settings, ready_file: Path | None) -> int
             rocketmq=ports.rocketmq,
             admin=ports.admin,
             names=ports.names,
+            replication=ports.replication,
             data=str(settings.server.data_directory),
             durability=settings.topics.durability,
+            role="slave" if node.engine.core.follows else "master",
         )
-        await stop.wait()
-        log.info("stopping", drain_seconds=settings.server.drain_seconds)
+        ended = node.replication.ended
+        either: list[asyncio.Future[Any]] = [stopped, ended]
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        if stop.is_set():
+            log.info("stopping", drain_seconds=settings.server.drain_seconds)
         for file in files:
             file.unlink(missing_ok=True)
     finally:
+        stopped.cancel()
         await node.stop()
     if node.failure is not None:
         raise Failure(ExitCode.DISK_FAILED, f"the log failed while it ran: {node.failure}")
-    log.info("stopped")
-    return ExitCode.OK
+    return ports, None if stop.is_set() or not ended.done() else ended.result()
+
+
+def _cut(settings: Settings, position: int) -> None:
+    """Let the log of the closed store end there. Raises Failure."""
+    try:
+        cut_log(RealFiles(), str(settings.server.data_directory / STORE_DIRECTORY), position)
+    except StoreError as error:
+        raise Failure(ExitCode.DATA_DAMAGED, str(error)) from error
+
+
+def with_ports(settings: Settings, ports: Ports) -> Settings:
+    """The settings with the ports that were bound: another role of the process has the same."""
+    bound = {
+        name: getattr(settings, name).model_copy(update={"port": port})
+        for name in ("mqtt", "amqp", "http", "rocketmq", "admin", "names")
+        if (port := getattr(ports, name)) is not None
+    }
+    return settings.model_copy(update=bound)
 
 
 def _listen_to_signals(stop: asyncio.Event) -> None:

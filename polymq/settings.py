@@ -281,6 +281,34 @@ class TopicDefaults(Section):
 class ReplicationSettings(Section):
     """A second copy of everything, on another machine."""
 
+    role: Literal["master", "slave"] = Field(
+        default="master",
+        description="master takes messages; slave follows a master, serves readers by offset, and "
+        "can be promoted (`polymq broker promote`).",
+    )
+    name: str = Field(
+        default="slave",
+        max_length=127,
+        description="Of a slave: what its master calls it. No two slaves have the same.",
+    )
+    cluster: str = Field(
+        default="DefaultCluster", max_length=127, description="The name of the cluster."
+    )
+    group: str = Field(
+        default="broker",
+        max_length=127,
+        description="The name that a master and its slaves share.",
+    )
+    listen: str = Field(
+        default="",
+        description="HOST:PORT where a master waits for slaves. Empty: it has none. A slave may "
+        "have it for the time after its promotion.",
+    )
+    master: str = Field(default="", description="HOST:PORT of the master that a slave follows.")
+    secret_file: str = Field(
+        default="",
+        description="File with the secret that all brokers of the group know, at least 16 bytes.",
+    )
     min_in_sync: Annotated[int, Field(ge=1, le=DISKS_MAX)] = Field(
         default=1,
         description="How many brokers must have a message or a change on their disks before it is "

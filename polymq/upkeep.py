@@ -169,6 +169,8 @@ class Upkeep:
         Returns:
             How many bytes of the log were deleted.
         """
+        if self._engine.core.follows:
+            return 0  # a slave's log is its master's
         async with self._saving:
             before = self._engine.retention.deleted_bytes
             try:

@@ -18,7 +18,7 @@ def copy(master: Broker, slave: Broker, *, until: int | None = None) -> None:
     standby = slave.engine.standby
     assert standby is not None
     while standby.wanted < (master.store.log.written if until is None else until):
-        hot = master.store.log.tail_range(standby.wanted, 100_000)
+        hot = master.store.log.tail_range(standby.wanted)
         if hot is None:
             hot = master.store.range_of_history(standby.wanted, 100_000)
         assert hot[1]

@@ -1,0 +1,196 @@
+"""The slave's side: bytes in, events out. Pure: no socket, clock or log inside.
+
+It tells who it is and what it has; the master proves that it knows the secret, and says from where
+the log follows. If that is before the slave's end, the slave has what its master never had: it cuts
+its log there and comes again.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+from replication.common import Standing
+from replication.frames import (
+    ACK,
+    Frames,
+    Kind,
+    PeerFault,
+    Range,
+    decode_range,
+    decode_values,
+    encode,
+    encode_values,
+    is_proof,
+    number_of,
+    prove,
+    text_of,
+)
+from replication.limits import (
+    NAME_SIZE_MAX,
+    RANGE_BYTES_MAX,
+    TABLE_BYTES_MAX,
+    VERSION,
+)
+from replication.source import Identity
+
+TEXT_SIZE_MAX = 1_000
+"""Of a sentence from the master."""
+
+
+@dataclass(frozen=True, slots=True)
+class Following:
+    """The master sends its log from the slave's end on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """The log has to end at `position` before it can follow: close, cut, come again."""
+
+    position: int
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The connection ends, for this reason."""
+
+    text: str
+
+
+FollowerEvent = Following | Cut | Refused | Range
+
+
+class State(enum.Enum):
+    """What has to come next."""
+
+    CHALLENGE = "CHALLENGE"
+    START = "START"
+    RANGE = "RANGE"
+    CLOSED = "nothing"
+
+
+class Follower:
+    """One connection to a master.
+
+    Args:
+        name: of this slave; no other slave of the master has it.
+        nonce: random, never used before, as hexadecimal digits.
+        standing: the slave's log, nothing of which waits to be flushed.
+        segment_bytes: the size of its files.
+        in_sync: how far it knows that messages were in sync: acknowledged, maybe. It gives none
+            of these up.
+    """
+
+    def __init__(
+        self,
+        *,
+        identity: Identity,
+        name: str,
+        nonce: str,
+        standing: Standing,
+        segment_bytes: int,
+        in_sync: int = 0,
+    ) -> None:
+        self._in_sync = in_sync
+        self._identity = identity
+        self._name = name
+        self._nonce = nonce
+        self._standing = standing
+        self._segment_bytes = segment_bytes
+        self._frames = Frames(TABLE_BYTES_MAX)
+        self._out = [
+            encode_values(
+                Kind.HELLO,
+                version=VERSION,
+                cluster=identity.cluster,
+                group=identity.group,
+                name=name,
+                nonce=nonce,
+            )
+        ]
+        self._acked = (-1, -1)
+        self.state = State.CHALLENGE
+
+    @property
+    def closed(self) -> bool:
+        """Nothing more is taken."""
+        return self.state is State.CLOSED
+
+    def outgoing(self) -> bytes:
+        """What has to be sent, once."""
+        data = b"".join(self._out)
+        self._out.clear()
+        return data
+
+    def receive(self, data: bytes) -> list[FollowerEvent]:
+        """Bytes of the master."""
+        events: list[FollowerEvent] = []
+        if self.closed:
+            return events
+        self._frames.feed(data)
+        try:
+            while (frame := self._next()) is not None:
+                event = self._take(*frame)
+                if event is not None:
+                    events.append(event)
+        except PeerFault as fault:
+            self.state = State.CLOSED
+            events.append(Refused(str(fault)))
+        return events
+
+    def _next(self) -> tuple[Kind, bytes] | None:
+        return None if self.closed else self._frames.next()
+
+    def _take(self, kind: Kind, payload: bytes) -> FollowerEvent | None:
+        if kind is Kind.REFUSED:
+            self.state = State.CLOSED
+            return Refused(text_of(decode_values(payload), "text", TEXT_SIZE_MAX))
+        if kind.name != self.state.value:
+            raise PeerFault(f"{kind.name} came where {self.state.value} was due")
+        if kind is Kind.RANGE:
+            return decode_range(payload)
+        values = decode_values(payload)
+        if kind is Kind.CHALLENGE:
+            self._prove(values)
+            return None
+        return self._start(number_of(values, "position"))
+
+    def _prove(self, values: dict[str, object]) -> None:
+        mine = self._identity
+        nonce = text_of(values, "nonce", NAME_SIZE_MAX)
+        parts = (mine.cluster, mine.group, self._name, self._nonce, nonce)
+        if not is_proof(
+            text_of(values, "proof", NAME_SIZE_MAX), prove(mine.secret, "master", *parts)
+        ):
+            raise PeerFault("the master has another secret than this slave")
+        self._out.append(
+            encode_values(
+                Kind.PROOF,
+                proof=prove(mine.secret, "slave", *parts),
+                end=self._standing.end,
+                epochs=[list(epoch) for epoch in self._standing.epochs],
+                segment_bytes=self._segment_bytes,
+            )
+        )
+        self.state = State.START
+
+    def _start(self, position: int) -> FollowerEvent:
+        if position > self._standing.end:
+            raise PeerFault(f"the master begins at {position}, behind this log's end")
+        if position < min(self._standing.end, self._in_sync):
+            raise PeerFault(
+                f"the master has this log up to {position} only, and messages up to "
+                f"{self._in_sync} were in sync and may have been acknowledged: promote the broker "
+                "that has them, or start this one with an empty data directory"
+            )
+        if position < self._standing.end:
+            self.state = State.CLOSED
+            return Cut(position)
+        self.state = State.RANGE
+        self._frames.size_max = RANGE_BYTES_MAX
+        return Following()
+
+    def ack(self, flushed: int, received: int) -> None:
+        """Tell the master what is here: also when nothing has changed, as a heartbeat."""
+        if self.state is State.RANGE:
+            self._out.append(encode(Kind.ACK, ACK.pack(flushed, received)))

@@ -1,0 +1,163 @@
+"""The frames between a master and a slave, and the proofs that they know one secret. Pure.
+
+    frame     size of the payload (4 bytes), kind (1), payload
+    HELLO     slave:  version, cluster, group, name, nonce                          (JSON)
+    CHALLENGE master: nonce, proof over both nonces and all names                   (JSON)
+    PROOF     slave:  proof, end of its log, its epochs                             (JSON)
+    START     master: the position from which the log follows, size of its segments (JSON)
+    REFUSED   either: one sentence                                                  (JSON)
+    RANGE     master: position, epoch, the master's flushed and in-sync ends, CRC-32 (4), bytes
+    ACK       slave:  flushed, received
+
+All numbers are big-endian; positions have 8 bytes. A RANGE without bytes is a heartbeat.
+
+Rule: nothing of a frame is believed before its size was found to be allowed in the state that the
+connection is in, and nothing of a peer's log before its proof was found right.
+"""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+import hmac
+import json
+import struct
+from typing import Any, Final, NamedTuple
+from zlib import crc32
+
+HEAD: Final = struct.Struct(">IB")
+RANGE_HEAD: Final = struct.Struct(">QQQQI")
+ACK: Final = struct.Struct(">QQ")
+
+
+class Kind(enum.IntEnum):
+    """What a frame is."""
+
+    HELLO = 1
+    CHALLENGE = 2
+    PROOF = 3
+    START = 4
+    REFUSED = 5
+    RANGE = 6
+    ACK = 7
+
+
+class PeerFault(Exception):
+    """The peer does not speak as it should, or is not whom we want; the text is a sentence."""
+
+
+class Range(NamedTuple):
+    """A piece of the log.
+
+    Attributes:
+        position, epoch: where it stands.
+        flushed, in_sync: the master's points.
+        data: the bytes; empty in a heartbeat.
+    """
+
+    position: int
+    epoch: int
+    flushed: int
+    in_sync: int
+    data: bytes
+
+
+def encode(kind: Kind, payload: bytes) -> bytes:
+    """A frame."""
+    return HEAD.pack(len(payload), kind) + payload
+
+
+def encode_values(kind: Kind, **values: Any) -> bytes:
+    """A frame of the handshake."""
+    return encode(kind, json.dumps(values, separators=(",", ":")).encode())
+
+
+def encode_range(piece: Range) -> bytes:
+    """A piece of the log, with its checksum."""
+    head = RANGE_HEAD.pack(*piece[:4], crc32(piece.data))
+    return HEAD.pack(len(head) + len(piece.data), Kind.RANGE) + head + piece.data
+
+
+def decode_range(payload: bytes) -> Range:
+    """Raises PeerFault."""
+    if len(payload) < RANGE_HEAD.size:
+        raise PeerFault("a piece of the log is cut short")
+    position, epoch, flushed, in_sync, crc = RANGE_HEAD.unpack_from(payload)
+    data = payload[RANGE_HEAD.size :]
+    if crc32(data) != crc:
+        raise PeerFault("a piece of the log was damaged on its way")
+    return Range(position, epoch, flushed, in_sync, data)
+
+
+class Frames:
+    """Cuts what comes into frames.
+
+    Attributes:
+        size_max: of a payload, as the connection's state has it.
+    """
+
+    def __init__(self, size_max: int) -> None:
+        self.size_max = size_max
+        self._rest = bytearray()
+
+    def feed(self, data: bytes) -> None:
+        """More bytes."""
+        self._rest += data
+
+    def next(self) -> tuple[Kind, bytes] | None:
+        """The next whole frame, or None. Raises PeerFault."""
+        if len(self._rest) < HEAD.size:
+            return None
+        size, kind = HEAD.unpack_from(self._rest)
+        if size > self.size_max:
+            raise PeerFault(f"a frame of {size} bytes; {self.size_max} are allowed here")
+        if kind not in Kind.__members__.values():
+            raise PeerFault(f"an unknown frame {kind}: is this PolyMQ's port for replication?")
+        end = HEAD.size + size
+        if len(self._rest) < end:
+            return None
+        payload = bytes(memoryview(self._rest)[HEAD.size : end])
+        del self._rest[:end]
+        return Kind(kind), payload
+
+
+def decode_values(payload: bytes) -> dict[str, Any]:
+    """The values of a frame of the handshake. Raises PeerFault."""
+    try:
+        values = json.loads(payload)
+    except (ValueError, RecursionError):
+        raise PeerFault("a frame of the handshake is no JSON") from None
+    if not isinstance(values, dict):
+        raise PeerFault("a frame of the handshake is no JSON object")
+    return values
+
+
+def text_of(values: dict[str, Any], name: str, size_max: int) -> str:
+    """A text of the handshake. Raises PeerFault."""
+    value = values.get(name)
+    if not isinstance(value, str) or not len(value) <= size_max:
+        raise PeerFault(f"the handshake has no proper {name!r}")
+    return value
+
+
+def number_of(values: dict[str, Any], name: str) -> int:
+    """A number of the handshake. Raises PeerFault."""
+    value = values.get(name)
+    if type(value) is not int or not 0 <= value < 1 << 63:
+        raise PeerFault(f"the handshake has no proper {name!r}")
+    return value
+
+
+def prove(secret: bytes, role: str, *parts: str) -> str:
+    """What only somebody who knows the secret can say of these parts (RFC 2104, SHA-256).
+
+    Args:
+        role: of the side that proves, so that nobody can send a proof back.
+    """
+    text = "\x00".join((role, *parts)).encode("utf-8", "surrogatepass")
+    return hmac.new(secret, text, hashlib.sha256).hexdigest()
+
+
+def is_proof(given: str, expected: str) -> bool:
+    """Compare in a time that tells nothing."""
+    return hmac.compare_digest(given.encode("utf-8", "replace"), expected.encode())

@@ -1,0 +1,36 @@
+"""Every bound of replication, with its reason."""
+
+from __future__ import annotations
+
+from typing import Final
+
+VERSION: Final = 1
+"""Of the frames. A peer of another version is refused in the first of them."""
+HELLO_BYTES_MAX: Final = 4 * 1024
+"""A frame of somebody who has not proved that he knows the secret: names and a nonce."""
+TABLE_BYTES_MAX: Final = 256 * 1024
+"""A frame of the handshake behind that: it has a table of epochs."""
+EPOCHS_MAX: Final = 2_000
+"""Epochs that a peer tells, the newest: so many starts ago both had the same log, or they are not
+two copies of one."""
+RANGE_BYTES: Final = 256 * 1024
+"""One piece of the log: what a socket takes in a few writes."""
+RANGE_BYTES_MAX: Final = 64 * 1024 * 1024
+"""One piece in a frame: a record may be larger than a usual piece, and goes as one."""
+WINDOW_BYTES: Final = 8 * 1024 * 1024
+"""Sent and not yet received by the slave: more would only be old when it arrives."""
+HEARTBEAT_SECONDS: Final = 1.0
+"""How often a side that has nothing to say says so."""
+SILENCE_SECONDS: Final = 10.0
+"""After that the other side is taken for gone."""
+HANDSHAKE_SECONDS: Final = 5.0
+"""From connecting to the first piece of the log."""
+NONCE_SIZE: Final = 32
+NAME_SIZE_MAX: Final = 127
+SECRET_SIZE_MIN: Final = 16
+"""Bytes: less can be tried out."""
+SLAVES_MAX: Final = 8
+"""Of one master: each costs its bandwidth once."""
+RETRY_SECONDS_FIRST: Final = 0.2
+RETRY_SECONDS_MAX: Final = 5.0
+"""Between attempts to reach a master."""

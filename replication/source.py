@@ -1,0 +1,262 @@
+"""The master's side of one slave: bytes in, events out. Pure: no socket, clock or log inside.
+
+    HELLO -> CHALLENGE, PROOF -> START (or REFUSED), then RANGE after RANGE, and ACKs come back
+
+Rules:
+
+* The slave proves that it knows the secret before it is told anything of the log; the master proves
+  it first, so that a slave never takes records from a stranger.
+* What is sent was written here, maybe not flushed: both disks work at the same time. A slave's ack
+  says what *it* has flushed.
+* At most `WINDOW_BYTES` are sent that the slave has not received.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from replication.common import Standing, common_end, epochs_from
+from replication.frames import (
+    ACK,
+    Frames,
+    Kind,
+    PeerFault,
+    Range,
+    decode_values,
+    encode_range,
+    encode_values,
+    is_proof,
+    number_of,
+    prove,
+    text_of,
+)
+from replication.limits import (
+    HELLO_BYTES_MAX,
+    NAME_SIZE_MAX,
+    RANGE_BYTES,
+    TABLE_BYTES_MAX,
+    VERSION,
+    WINDOW_BYTES,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    """Whose log it is, and who may have it.
+
+    Attributes:
+        cluster, group: the names of the cluster, and of the master and its slaves in it.
+        secret: what all of them know.
+    """
+
+    cluster: str
+    group: str
+    secret: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """The slave follows from `position` on."""
+
+    name: str
+    position: int
+
+
+@dataclass(frozen=True, slots=True)
+class Acked:
+    """The slave has everything before `flushed` on its disk."""
+
+    name: str
+    flushed: int
+    received: int
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """The connection ends, for this reason; send what is to be sent, then close."""
+
+    text: str
+
+
+SourceEvent = Joined | Acked | Rejected
+
+
+class State(enum.Enum):
+    """What has to come next."""
+
+    HELLO = "HELLO"
+    PROOF = "PROOF"
+    ACK = "ACK"
+    CLOSED = "nothing"
+
+
+class Source:
+    """One slave's connection.
+
+    Args:
+        nonce: random, never used before, as hexadecimal digits.
+        standing: the log as it is now; asked once, when the slave has proved who it is.
+        admit: why a slave of this name may not join; empty if it may.
+        segment_bytes: of the log; the slave's has to be equal.
+
+    Attributes:
+        sent: up to where the log was sent.
+        received, flushed: what the slave said last.
+    """
+
+    def __init__(
+        self,
+        *,
+        identity: Identity,
+        nonce: str,
+        standing: Callable[[], Standing],
+        admit: Callable[[str], str],
+        segment_bytes: int,
+    ) -> None:
+        self._identity = identity
+        self._nonce = nonce
+        self._standing = standing
+        self._admit = admit
+        self._segment_bytes = segment_bytes
+        self._frames = Frames(HELLO_BYTES_MAX)
+        self._expected = ""
+        self._out: list[bytes] = []
+        self.state = State.HELLO
+        self.name = ""
+        self.sent = self.received = self.flushed = 0
+
+    @property
+    def closed(self) -> bool:
+        """Nothing more is taken."""
+        return self.state is State.CLOSED
+
+    def outgoing(self) -> bytes:
+        """What has to be sent, once."""
+        data = b"".join(self._out)
+        self._out.clear()
+        return data
+
+    def receive(self, data: bytes) -> list[SourceEvent]:
+        """Bytes of the slave."""
+        events: list[SourceEvent] = []
+        if self.closed:
+            return events
+        self._frames.feed(data)
+        try:
+            while (frame := self._next()) is not None:
+                events += self._take(*frame)
+        except PeerFault as fault:
+            events.append(self._reject(str(fault)))
+        return events
+
+    def _next(self) -> tuple[Kind, bytes] | None:
+        return None if self.closed else self._frames.next()
+
+    def _take(self, kind: Kind, payload: bytes) -> list[SourceEvent]:
+        if kind.name != self.state.value:
+            raise PeerFault(f"{kind.name} came where {self.state.value} was due")
+        if kind is Kind.ACK:
+            return [self._take_ack(payload)]
+        values = decode_values(payload)
+        if kind is Kind.HELLO:
+            self._challenge(values)
+            return []
+        return [self._start(values)]
+
+    def _challenge(self, values: dict[str, object]) -> None:
+        if values.get("version") != VERSION:
+            theirs = values.get("version")
+            raise PeerFault(f"this master speaks version {VERSION}, the slave {theirs!r:.20}")
+        mine = self._identity
+        names = [text_of(values, name, NAME_SIZE_MAX) for name in ("cluster", "group", "name")]
+        nonce = text_of(values, "nonce", NAME_SIZE_MAX)
+        if names[:2] != [mine.cluster, mine.group]:
+            raise PeerFault(
+                f"this is the master of cluster {mine.cluster!r}, group {mine.group!r}, not of "
+                f"{names[0]!r}, {names[1]!r}"
+            )
+        if not names[2]:
+            raise PeerFault("a slave needs a name")
+        self.name = names[2]
+        parts = (*names, nonce, self._nonce)
+        self._expected = prove(mine.secret, "slave", *parts)
+        proof = prove(mine.secret, "master", *parts)
+        self._out.append(encode_values(Kind.CHALLENGE, nonce=self._nonce, proof=proof))
+        self.state = State.PROOF
+        self._frames.size_max = TABLE_BYTES_MAX
+
+    def _start(self, values: dict[str, object]) -> SourceEvent:
+        if not is_proof(text_of(values, "proof", NAME_SIZE_MAX), self._expected):
+            raise PeerFault(f"the slave {self.name!r} has another secret than this master")
+        refusal = self._admit(self.name)
+        if refusal:
+            raise PeerFault(refusal)
+        if number_of(values, "segment_bytes") != self._segment_bytes:
+            raise PeerFault(
+                f"the files of this log have {self._segment_bytes} bytes: set "
+                f"storage.segment_bytes of slave {self.name!r} to that"
+            )
+        theirs = Standing(
+            start=0, end=number_of(values, "end"), epochs=epochs_from(values.get("epochs"))
+        )
+        mine = self._standing()
+        position = common_end(mine, theirs)
+        if position is None:
+            raise PeerFault(
+                f"the log of slave {self.name!r} is not a copy of this one: let it start with an "
+                "empty data directory"
+            )
+        if position < mine.start:
+            raise PeerFault(
+                f"slave {self.name!r} has this log up to {position}, and what is left of it here "
+                f"begins at {mine.start}: let it start with a copy of this data directory"
+            )
+        self.sent = self.received = position
+        self.state = State.ACK
+        self._frames.size_max = ACK.size
+        self._out.append(encode_values(Kind.START, position=position))
+        return Joined(self.name, position)
+
+    def _take_ack(self, payload: bytes) -> SourceEvent:
+        if len(payload) != ACK.size:
+            raise PeerFault("an ack is cut short")
+        flushed, received = ACK.unpack(payload)
+        if not self.flushed <= flushed <= received <= self.sent or received < self.received:
+            raise PeerFault(
+                f"the slave acks {flushed} of {received}, and {self.sent} was sent to it"
+            )
+        self.flushed, self.received = flushed, received
+        return Acked(self.name, flushed, received)
+
+    @property
+    def room(self) -> int:
+        """How many bytes may be sent now; 0 while the window is full, or nobody follows."""
+        if self.state is not State.ACK:
+            return 0
+        return RANGE_BYTES if self.sent - self.received < WINDOW_BYTES else 0
+
+    def send(
+        self, start: int, data: bytes, end: int, *, epoch: int, points: tuple[int, int]
+    ) -> None:
+        """Send a piece of the log, or a heartbeat if it is empty.
+
+        Args:
+            start: where it stands: `sent`, or behind that where a segment ended.
+            end: the place behind it: where a segment ends with it, the start of the next one.
+            points: flushed and in-sync, as they are now.
+        """
+        assert self.state is State.ACK
+        self._out.append(encode_range(Range(start, epoch, *points, data)))
+        if data:
+            self.sent = end
+
+    def reject(self, text: str) -> None:
+        """End the connection with a sentence for the slave."""
+        self._reject(text)
+
+    def _reject(self, text: str) -> Rejected:
+        self.state = State.CLOSED
+        self._out.append(encode_values(Kind.REFUSED, text=text))
+        return Rejected(text)

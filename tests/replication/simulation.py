@@ -1,0 +1,374 @@
+"""A master and its slave over a simulated network and simulated disks, with everything that happens
+to them drawn from one seed.
+
+Each turn something happens: the master stores messages, a disk syncs, bytes arrive (cut anywhere,
+late), the connection breaks, the network is gone for a while, a process is killed or its machine
+loses power (also in the middle of a write), and comes back; now and then the master is lost, the
+slave is promoted, and the old master comes back as its slave.
+
+What has to hold, whatever happens:
+
+* the slave's log is the master's, byte for byte, up to the slave's end, as long as it follows;
+* what was in sync is never lost: it is on both disks when it is said to be, and a promoted slave
+  and all later logs begin with it;
+* when faults stop, both logs become the same, and a new message gets in sync.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from random import Random
+
+from core_log.cutting import cut_log
+from core_log.errors import StoreError
+from core_log.following import Following
+from core_log.store import Store
+from replication import follower, source
+from replication.common import common_end
+from replication.frames import Range
+from replication.source import Identity, Source
+from replication.standing import standing_of
+from tests.crash.disk import Disk
+from tests.crash.losses import NOTHING, Parts
+from tests.harness.stores import DIRECTORY, TINY
+from tests.replication.logs import fill, stream
+
+IDENTITY = Identity(cluster="c", group="g", secret=b"sixteen bytes or more")
+TURNS = 300
+
+
+class Broker:
+    """A process with its disk: a store, in one role or the other, or down."""
+
+    def __init__(self, simulation: Simulation, name: str) -> None:
+        self.simulation = simulation
+        self.name = name
+        self.disk = Disk()
+        self.store: Store | None = None
+        self.following: Following | None = None
+        self.in_sync = 0
+
+    def start(self, role: str) -> None:
+        """Open what the disk has."""
+        self.store = Store.open(
+            DIRECTORY,
+            files=self.disk,
+            clock_ms=self.simulation.clock,
+            settings=TINY,
+            stepped=True,
+            follows="it follows" if role == "slave" else "",
+        )
+        self.following = Following(self.store) if role == "slave" else None
+
+    def die(self, power: str) -> None:
+        """The process is gone, and maybe what its machine had not synced."""
+        random = self.simulation.random
+        if power == "kill":
+            self.disk = self.disk.kill()
+        elif power == "nothing":
+            self.disk = self.disk.crash(NOTHING)
+        else:
+            self.disk = self.disk.crash(Parts(random, random.random()))
+        self.store = self.following = None
+
+    def sync(self) -> None:
+        """Write what was appended, and let the disk have it."""
+        assert self.store is not None
+        self.store.log.write()
+        self.store.flusher.request()
+        self.store.flusher.step()
+        self.store.flusher.collect()
+
+    def cut(self, position: int) -> None:
+        """Close in order, cut, open again."""
+        assert self.store is not None
+        self.store.close()
+        cut_log(self.disk, DIRECTORY, position)
+        self.start("slave")
+
+    def content(self, end: int) -> bytes:
+        """The log's bytes up to a place."""
+        assert self.store is not None
+        found = []
+        position = self.store.log.start
+        while position < end:
+            hot = self.store.log.tail_range(position)
+            start, data = hot if hot is not None else self.store.range_of_history(position, 4096)
+            assert data, f"{self.name} ends at {position}, not at {end}"
+            found.append(data[: max(end - start, 0)])
+            position = self.store.place_behind(start, data)
+        return b"".join(found)
+
+
+class Link:
+    """A connection: two cores and what is on its way between them."""
+
+    def __init__(self, master: Broker, slave: Broker, nonce: int) -> None:
+        assert master.store is not None
+        assert slave.store is not None
+        store = master.store
+        self.source = Source(
+            identity=IDENTITY,
+            nonce=f"{nonce:x}",
+            standing=lambda: standing_of(store),
+            admit=lambda _: "",
+            segment_bytes=TINY.segment_bytes,
+        )
+        self.follower = follower.Follower(
+            identity=IDENTITY,
+            name="slave",
+            nonce=f"{nonce + 1:x}",
+            standing=standing_of(slave.store),
+            segment_bytes=TINY.segment_bytes,
+            in_sync=slave.in_sync,
+        )
+        self.to_master = bytearray()
+        self.to_slave = bytearray()
+
+
+class Simulation:
+    """One run. Same seed, same trace."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = Random(seed)
+        self.trace = hashlib.sha256()
+        self.now = 0
+        self.nonce = 0
+        self.master = Broker(self, "a")
+        self.slave = Broker(self, "b")
+        self.link: Link | None = None
+        self.unreachable = 0  # turns until the network is back
+        self.promised = b""
+        self.counts: dict[str, int] = {}
+        self.master.start("master")
+        self.slave.start("slave")
+
+    def clock(self) -> int:
+        """A clock that never stands still."""
+        self.now += 1
+        return self.now
+
+    def run(self, turns: int = TURNS) -> None:
+        """Everything that happens, then a time without faults."""
+        for _ in range(turns):
+            self.turn()
+        self.settle()
+
+    def note(self, what: str, *places: int) -> None:
+        """For the trace."""
+        self.counts[what] = self.counts.get(what, 0) + 1
+        self.trace.update(f"{self.now} {what} {places}\n".encode())
+
+    def turn(self) -> None:
+        """One thing happens."""
+        random = self.random
+        choices = [self.publish, self.master_syncs, self.slave_syncs, self.connect, self.ship]
+        choices += [self.deliver] * 6
+        if random.random() < 0.06:
+            choices = [self.drop, self.part, self.kill_master, self.kill_slave, self.fail_over]
+        random.choice(choices)()
+        self.check()
+
+    # --- what happens ---------------------------------------------------------------------------
+
+    def publish(self) -> None:
+        if self.master.store is not None:
+            fill(self.master.store, self.random, 1)
+            self.note("publish", self.master.store.log.appended)
+
+    def master_syncs(self) -> None:
+        if self.master.store is not None:
+            self.master.sync()
+            self.note("master syncs", self.master.store.log.flushed)
+            self.take_note()
+
+    def slave_syncs(self) -> None:
+        if self.slave.store is not None:
+            self.slave.sync()
+            self.note("slave syncs", self.slave.store.log.flushed)
+            self.ack()
+
+    def connect(self) -> None:
+        if self.link is None and not self.unreachable and self.both_up():
+            self.nonce += 2
+            self.link = Link(self.master, self.slave, self.nonce)
+            self.note("connect")
+        self.unreachable = max(0, self.unreachable - 1)
+
+    def ship(self) -> None:
+        """The master sends a piece of what it has written."""
+        link, store = self.link, self.master.store
+        if link is None or store is None or not link.source.room:
+            return
+        sent = link.source.sent
+        hot = store.log.tail_range(sent)
+        if hot is None or (self.random.random() < 0.3 and sent < store.log.written):
+            hot = store.range_of_history(sent, self.random.choice((1, 400, 9000)))
+        start, data = hot
+        points = store.log.flushed, min(store.log.flushed, link.source.flushed)
+        behind = store.place_behind(start, data)
+        link.source.send(start, data, behind, epoch=store.epoch, points=points)
+        self.note("ship", start, len(data))
+
+    def deliver(self) -> None:
+        """Some bytes arrive, in either direction."""
+        link = self.link
+        if link is None:
+            return
+        link.to_slave += link.source.outgoing()
+        link.to_master += link.follower.outgoing()
+        size = self.random.choice((1, 10, 100, 5000))
+        if self.random.random() < 0.5:
+            data = bytes(link.to_master[:size])
+            del link.to_master[:size]
+            self.at_master(link, data)
+        else:
+            data = bytes(link.to_slave[:size])
+            del link.to_slave[:size]
+            self.at_slave(link, data)
+
+    def at_master(self, link: Link, data: bytes) -> None:
+        for event in link.source.receive(data):
+            self.note(f"master {type(event).__name__}")
+            assert not isinstance(event, source.Rejected), event.text
+            if isinstance(event, source.Acked):
+                self.take_note()
+
+    def at_slave(self, link: Link, data: bytes) -> None:
+        for event in link.follower.receive(data):
+            following = self.slave.following
+            assert following is not None
+            self.note(f"slave {type(event).__name__}")
+            if isinstance(event, follower.Cut):
+                self.slave.cut(event.position)
+                self.link = None
+                return
+            assert not isinstance(event, follower.Refused), event.text
+            if isinstance(event, Range):
+                self.slave.in_sync = max(self.slave.in_sync, event.in_sync)
+                if event.data:
+                    assert event.position == following.wanted
+                    following.take(event.data)
+        self.ack()
+
+    def ack(self) -> None:
+        """The slave says what it has; the master's last word on what is in sync is remembered."""
+        link, following = self.link, self.slave.following
+        if link is not None and following is not None:
+            assert self.slave.store is not None
+            link.follower.ack(self.slave.store.log.flushed, following.wanted)
+
+    def take_note(self) -> None:
+        """What is in sync is promised."""
+        store = self.master.store
+        if self.link is None or store is None:
+            return
+        in_sync = min(store.log.flushed, self.link.source.flushed)
+        if in_sync > self.master.in_sync:
+            self.master.in_sync = in_sync
+            content = self.master.content(in_sync)
+            assert content.startswith(self.promised) or self.promised.startswith(content)
+            self.promised = max(self.promised, content, key=len)
+
+    def drop(self) -> None:
+        if self.link is not None:
+            self.note("drop")
+            self.link = None
+            if self.slave.following is not None:
+                self.slave.following.forget()
+
+    def part(self) -> None:
+        self.drop()
+        self.unreachable = 5
+        self.note("part")
+
+    def kill_master(self) -> None:
+        self.kill(self.master, "master")
+
+    def kill_slave(self) -> None:
+        self.kill(self.slave, "slave")
+
+    def kill(self, broker: Broker, role: str) -> None:
+        """A process dies, maybe with its machine, maybe in the middle of a write."""
+        self.drop()
+        power = self.random.choice(("kill", "kill", "nothing", "parts"))
+        if self.random.random() < 0.5 and broker.store is not None:
+            broker.disk.off_at = broker.disk.changes_count + self.random.randrange(3)
+            try:
+                if role == "master":
+                    fill(broker.store, self.random, 2)
+                broker.sync()
+            except (OSError, StoreError):
+                pass
+        broker.die(power)
+        self.note(f"{role} dies: {power}")
+        broker.start(role)
+
+    def fail_over(self) -> None:
+        """The master is lost, the slave is promoted, and the old master comes back as a slave."""
+        assert self.slave.store is not None
+        if not self.slave.store.epochs:
+            return  # it never followed
+        self.drop()
+        self.master.die(self.random.choice(("kill", "nothing", "parts")))
+        if self.random.random() < 0.5:
+            self.slave.die("kill")
+        else:
+            self.slave.store.close()
+        if self.random.random() < 0.3:  # somebody starts the old master once more, by mistake
+            self.master.start("master")
+            assert self.master.store is not None
+            fill(self.master.store, self.random, 1)
+            self.master.die("kill")
+        self.slave.start("master")
+        self.master.start("slave")
+        self.master, self.slave = self.slave, self.master
+        self.master.in_sync = max(self.master.in_sync, 0)
+        self.note("fail over")
+
+    # --- what has to hold -------------------------------------------------------------------------
+
+    def both_up(self) -> bool:
+        return self.master.store is not None and self.slave.store is not None
+
+    def check(self) -> None:
+        """After each turn."""
+        master, slave = self.master.store, self.slave.store
+        assert master is not None
+        assert slave is not None
+        link = self.link
+        if link is not None and link.follower.state is follower.State.RANGE:
+            master.log.write()
+            slave.log.write()
+            assert slave.log.written <= master.log.written
+            end = slave.log.written
+            assert self.slave.content(end) == self.master.content(end)
+
+    def settle(self) -> None:
+        """Without faults everything gets to where it should."""
+        self.unreachable = 0
+        self.drop()
+        self.publish()
+        assert self.master.store is not None
+        end = 0
+        for _ in range(20_000):
+            self.connect()
+            self.ship()
+            self.deliver()
+            if self.random.random() < 0.05:
+                self.master_syncs()
+                self.slave_syncs()
+            link = self.link
+            end = self.master.store.log.appended
+            if link is not None and min(self.master.store.log.flushed, link.source.flushed) == end:
+                break
+        else:
+            raise AssertionError(f"it does not settle: {self.counts}")
+        assert self.slave.store is not None
+        assert self.slave.store.log.flushed == end
+        assert common_end(standing_of(self.master.store), standing_of(self.slave.store)) == end
+        contents = [broker.content(end) for broker in (self.master, self.slave)]
+        assert contents[0] == contents[1]
+        assert contents[0].startswith(self.promised), "something that was in sync is lost"
+        assert stream(self.master.store, 0) == stream(self.slave.store, 0)
+        self.note("settled")
