@@ -66,6 +66,8 @@ DIGITS: Final = [(b"%04d" % value)[::-1] for value in range(10_000)]
 LAST_DIGITS: Final = [(b"%02d" % value)[::-1] + b"\x02" for value in range(100)]
 """The two most significant digits, and the property's end."""
 LIFE: Final = struct.Struct(">HIBI")  # the second part of a private entry, without its check
+CHECKS: Final = [bytes((value,)) for value in range(256)]
+"""The last byte of a private entry by the value of its check."""
 DISPATCH_START: Final = PROPERTY_DISPATCH + b"\x01"
 CRC_START: Final = PROPERTY_CRC + b"\x01"
 
@@ -233,6 +235,7 @@ def append_run(
         constant += len(DISPATCH_START) + DISPATCH_TARGET_SIZE * len(targets) + 1
     frame = RECORD_BODY_AT + len(topic) + 2
     extra = b""
+    last_raw: bytes | None = None
     extra_size = last_size = -1
     parts: list[bytes | bytearray | memoryview] = []
     entries: list[bytes] = []
@@ -247,7 +250,10 @@ def append_run(
             if not 0 <= extra_start <= available - size or size < 0:
                 raise ValueError("a row's part lies outside the buffer")
             if kind != EXTRA_NONE:
-                extra = _extra(kind, name, source[extra_start : extra_start + size])
+                raw = bytes(source[extra_start : extra_start + size])
+                if raw != last_raw:  # mostly a publisher sends the same with each message
+                    last_raw = raw
+                    extra = _extra(kind, name, raw)
             if len(extra) != last_size:
                 last_size = len(extra)
                 extra_size = constant + last_size
@@ -264,25 +270,10 @@ def append_run(
                 offsets = [offset + 1 for offset in offsets]
             body = source[body_start : body_start + body_size]
             place = position + at - start
-            record = b"".join(
-                (
-                    pack_fields(
-                        size,
-                        magic,
-                        crc(body) & CRC_MASK,
-                        queue,
-                        own_offset,
-                        place,
-                        middle,
-                        body_size,
-                    ),
-                    body,
-                    behind,
-                    extra,
-                    named,
-                    suffix,
-                )
+            fields = pack_fields(
+                size, magic, crc(body) & CRC_MASK, queue, own_offset, place, middle, body_size
             )
+            record = b"".join((fields, body, behind, extra, named, suffix))
             value = crc(record) & CRC_MASK
             parts += (
                 record,
@@ -322,10 +313,10 @@ def _check_targets_fit(targets: Sequence[tuple[int, int]], base: int, count: int
             raise ValueError("a target does not fit the dispatch property")
 
 
-def _extra(kind: int, name: bytes, raw: memoryview) -> bytes:
+def _extra(kind: int, name: bytes, raw: bytes) -> bytes:
     if kind == EXTRA_BASE64:
         return b"%b\x01%b\x02" % (name, b2a_base64(raw, newline=False))
-    return bytes(raw) if kind == EXTRA_VERBATIM else b""
+    return raw if kind == EXTRA_VERBATIM else b""
 
 
 def _dispatch_pattern(targets: Sequence[tuple[int, int]]) -> bytes:
@@ -350,10 +341,13 @@ def widen(entries: Memory, store_ms: int = 0, priority: int = 0, ttl_code: int =
     if not (0 <= store_ms <= OFFSET_MAX and 0 <= priority <= 255 and 0 <= ttl_code <= TTL_CODE_MAX):
         raise ValueError("time, priority or time to live do not fit an entry")
     life = LIFE.pack(store_ms >> 32, store_ms & 0xFFFF_FFFF, priority, ttl_code)
-    return b"".join(
-        with_check(bytes(entries[at : at + ENTRY_SIZE]) + life)
-        for at in range(0, len(entries), ENTRY_SIZE)
-    )
+    crc, checks = zlib.crc32, CHECKS
+    parts: list[bytes] = []
+    for (entry,) in struct.iter_unpack(f"{ENTRY_SIZE}s", entries):
+        value = crc(life, crc(entry))
+        value ^= value >> 16
+        parts += (entry, life, checks[(value ^ value >> 8) & 0xFF])
+    return b"".join(parts)
 
 
 def with_check(entry: bytes) -> bytes:
