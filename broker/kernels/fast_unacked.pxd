@@ -13,7 +13,9 @@ cdef class UnackedRuns:
         first_tag=cython.longlong, last_count=cython.longlong, last_offset=cython.longlong,
     )
     cpdef add(self, holder, long long first_offset, long long count)
-    @cython.locals(
-        run_count=cython.longlong, offset=cython.longlong, taken=cython.longlong,
-    )
+    @cython.locals(taken=cython.longlong)
+    cpdef settle(self, first_tag, last_tag)
+    @cython.locals(taken=cython.longlong)
     cpdef settle_present(self, long long first_tag, long long last_tag)
+    @cython.locals(run_count=cython.longlong, offset=cython.longlong)
+    cdef _settle_first(self, long long taken)

@@ -67,6 +67,10 @@ class UnackedRuns:
             KeyError: a tag of the range is not unacknowledged; its argument is the first such
                 tag. Nothing was removed.
         """
+        if self._first and self._first[0] == first_tag:
+            taken = last_tag - first_tag + 1
+            if 0 < taken <= self._runs[0][0]:
+                return self._settle_first(taken)
         at = bisect_right(self._first, first_tag) - 1
         if at < 0 or last_tag < first_tag:
             raise KeyError(first_tag)
@@ -85,16 +89,9 @@ class UnackedRuns:
     def settle_present(self, first_tag: int, last_tag: int) -> list[tuple[Any, int, int]]:
         """Like `settle`, but passes over tags that are not there (MQTT ignores unknown ids)."""
         if self._first and self._first[0] == first_tag:
-            count, holder, offset = self._runs[0]
             taken = last_tag - first_tag + 1
-            if taken <= count:  # the common case: the oldest ones, in order
-                if taken < count:
-                    self._first[0] = last_tag + 1
-                    self._runs[0] = (count - taken, holder, offset + taken)
-                else:
-                    del self._first[0], self._runs[0]
-                self.count -= taken
-                return [(holder, offset, taken)]
+            if 0 < taken <= self._runs[0][0]:
+                return self._settle_first(taken)
         settled: list[tuple[Any, int, int]] = []
         at = max(0, bisect_right(self._first, first_tag) - 1)
         while at < len(self._runs) and self._first[at] <= last_tag:
@@ -107,6 +104,18 @@ class UnackedRuns:
             settled += self._cut(at, at + 1, first, last)
             at += 1 + len(self._runs) - length
         return settled
+
+    def _settle_first(self, taken: int) -> list[tuple[Any, int, int]]:
+        """Remove so many tags, at least one, of the first run: the common case, the oldest ones in
+        their order."""
+        run_count, holder, offset = self._runs[0]
+        if taken < run_count:
+            self._first[0] += taken
+            self._runs[0] = (run_count - taken, holder, offset + taken)
+        else:
+            del self._first[0], self._runs[0]
+        self.count -= taken
+        return [(holder, offset, taken)]
 
     def settle_to(self, last_tag: int) -> list[tuple[Any, int, int]]:
         """Remove all tags up to `last_tag` (AMQP `multiple`); an empty list if there are none."""

@@ -355,6 +355,8 @@ class Group:
         """Deliver what waits, as far as credit and this call's share go."""
         if self._pumping or self._reading:
             return
+        if self.rules is None and not self.cursor.ready_count(self.queue.visible):
+            return
         self._pumping = True
         try:
             budget = self.reading.limits.pump_count_max

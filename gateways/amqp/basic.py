@@ -121,7 +121,7 @@ def _got(
             _COUNT.pack(ready_count),
         )
         channel.link.answer(b"".join(frames))
-        channel.delivered(1)
+        channel.link.delivered_count += 1
         if no_ack:
             holder.settle(delivery.first_offset, delivery.count)
     release()

@@ -45,6 +45,8 @@ class Link(Protocol):
     """Consumers of all channels."""
     transaction_bytes: int
     """Held by the transactions of all channels."""
+    delivered_count: int
+    """Messages that were written to the client (a metric)."""
 
     @property
     def frame_max(self) -> int: ...
@@ -56,8 +58,6 @@ class Link(Protocol):
         """Whether the socket takes bytes now."""
 
     def write_delivery(self, data: bytes) -> None: ...
-    def delivered(self, count: int) -> None:
-        """For the statistics."""
 
     def answer(
         self,
@@ -140,23 +140,6 @@ class Channel:
     def frame_max(self) -> int:
         """Largest whole frame that the client takes."""
         return self.link.frame_max
-
-    @property
-    def turn_count_max(self) -> int:
-        """Messages of one delivery without prefetch."""
-        return self.link.limits.turn_count_max
-
-    def takes_deliveries(self) -> bool:
-        """Whether messages may go out now."""
-        return not self.closed and self.link.takes_deliveries()
-
-    def write_delivery(self, data: bytes) -> None:
-        """Frames of a delivery."""
-        self.link.write_delivery(data)
-
-    def delivered(self, count: int) -> None:
-        """For the statistics."""
-        self.link.delivered(count)
 
     def consumer_cancelled(self, consumer: Consumer) -> None:
         """Its queue is gone: tell the client, if it understands."""

@@ -125,6 +125,7 @@ class Client:
         self.answers = Answers(port=port, write=self._write_answer)
         self._core = AmqpConnection(work=work, limits=limits)
         self._transport = transport
+        self.write_delivery = transport.write  # deliveries wait for no answer
         self._properties = properties
         self._capabilities: Mapping[str, Any] = {}
         self._rest = b""  # read, and not taken while standing still
@@ -609,11 +610,3 @@ class Client:
     def takes_deliveries(self) -> bool:
         """See `channel.Link.takes_deliveries`."""
         return not self._ended and not self._transport.full
-
-    def write_delivery(self, data: bytes) -> None:
-        """Deliveries wait for no answer."""
-        self._transport.write(data)
-
-    def delivered(self, count: int) -> None:
-        """See `channel.Link.delivered`."""
-        self.delivered_count += count

@@ -15,7 +15,6 @@ Rules:
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final, Protocol
 
 from broker.port import Delivery, QueueConsumer, RecordRun
@@ -105,9 +104,10 @@ class Consumer:
     def credit(self) -> int:
         """How many messages it takes now."""
         channel = self._channel
-        if not self.started or self.ended or not channel.takes_deliveries():
+        link = channel.link
+        if not self.started or self.ended or channel.closed or not link.takes_deliveries():
             return 0
-        credit = channel.turn_count_max
+        credit = link.limits.turn_count_max
         if not self._no_ack:
             if self._limit:
                 credit = min(credit, self._limit - self.unacked_count)
@@ -118,16 +118,18 @@ class Consumer:
     def deliver(self, delivery: Delivery) -> None:
         """Write the messages; note them as unacknowledged, or settle them."""
         channel = self._channel
-        first_tag = channel.unacked.next_tag
+        link = channel.link
+        count = delivery.count
         if self._no_ack:
-            channel.unacked.next_tag += delivery.count
+            first_tag = channel.unacked.next_tag
+            channel.unacked.next_tag += count
         else:
-            channel.unacked.add(self, delivery.first_offset, delivery.count)
-            self.unacked_count += delivery.count
-            channel.unacked_count += delivery.count
-        for data in encode(delivery, channel.number, channel.frame_max, self._head, first_tag):
-            channel.write_delivery(data)
-        channel.delivered(delivery.count)
+            first_tag = channel.unacked.add(self, delivery.first_offset, count)
+            self.unacked_count += count
+            channel.unacked_count += count
+        for data in encode(delivery, channel.number, link.frame_max, self._head, first_tag):
+            link.write_delivery(data)
+        link.delivered_count += count
         if self._no_ack:
             assert self.handle is not None
             self.handle.settle(delivery.first_offset, delivery.count)
@@ -187,7 +189,7 @@ def encode(
     head: bytes,
     first_tag: int,
     tail: bytes = b"",
-) -> Iterator[bytes]:
+) -> list[bytes]:
     """The frames of a delivery, run by run.
 
     Args:
@@ -196,10 +198,13 @@ def encode(
     """
     tag = first_tag
     done = 0
+    parts: list[bytes] = []
     for run in delivery.runs:
-        place = mapping.place_bytes(run.meta) + tail
-        if mapping.is_uniform(run.meta) and not delivery.delivery_count:
-            yield kernels.encode_deliveries(
+        uniform, place, properties = mapping.delivery_form(run.meta)
+        if tail:
+            place += tail
+        if uniform and not delivery.delivery_count:
+            data = kernels.encode_deliveries(
                 run.memory,
                 run.start,
                 run.end,
@@ -210,12 +215,14 @@ def encode(
                 delivery.redelivered,
                 place,
                 run.meta.prefix_size,
-                mapping.constant_properties(run.meta),
+                properties,
             )
         else:
-            yield _encode_one_by_one(delivery, run, done, channel, frame_max, head, tag, place)
+            data = _encode_one_by_one(delivery, run, done, channel, frame_max, head, tag, place)
+        parts.append(data)
         tag += run.count
         done += run.count
+    return parts
 
 
 def _encode_one_by_one(

@@ -181,25 +181,19 @@ def short_bytes(text: str) -> bytes:
     return bytes((len(raw),)) + raw
 
 
-def place_bytes(meta: RunMeta) -> bytes:
-    """Exchange and routing key of a run as two short strings. Cached in the meta."""
-    cached: bytes | None = meta.cache.get(CACHE_KEY)
-    if cached is None:
-        exchange, routing_key = names_of(meta)
-        cached = short_bytes(exchange) + short_bytes(routing_key)
-        meta.cache[CACHE_KEY] = cached
-    return cached
-
-
 # --- properties ------------------------------------------------------------------------------
 
 
-def constant_properties(meta: RunMeta) -> bytes:
-    """AMQP's properties of a run whose messages have none of their own. Cached in the meta."""
-    key = f"{CACHE_KEY} properties"
-    cached: bytes | None = meta.cache.get(key)
+def delivery_form(meta: RunMeta) -> tuple[bool, bytes, bytes]:
+    """What the deliveries of a run have in common, cached in the meta: whether a kernel may encode
+    them, exchange and routing key as two short strings, and the properties of messages that have
+    none of their own."""
+    cached: tuple[bool, bytes, bytes] | None = meta.cache.get(CACHE_KEY)
     if cached is None:
-        cached = meta.cache[key] = translate_properties(meta.properties)
+        exchange, routing_key = names_of(meta)
+        place = short_bytes(exchange) + short_bytes(routing_key)
+        cached = is_uniform(meta), place, translate_properties(meta.properties)
+        meta.cache[CACHE_KEY] = cached
     return cached
 
 
