@@ -10,9 +10,10 @@ which is made anew at a start (`kept.py`).
 
 Rules:
 
-* A message is never early, and late by at most `delay_tick_ms` and the time that releasing those
-  before it takes. What became due while the server was down is released at the start, in the order
-  of the due times. Equal times keep the order of publishing.
+* A message is never early, whatever the wheel says: its record has its time. It is late by at most
+  `delay_tick_ms` and the time that releasing those before it takes. What became due while the
+  server was down is released at the start, in the order of the due times. Equal times keep the
+  order of publishing.
 * One loop iteration releases what one read of a queue may have (`pump_count_max`, in bytes
   `pump_bytes_max`); then others get their turn.
 * A topic that was deleted, or made anew under the same name, gets nothing of what was meant for the
@@ -190,8 +191,12 @@ class Delays:
                     for at, offset in enumerate(taken.offsets)
                 ]
         else:
+            all_delayed = list(take_apart(records))
+            now = self._core.clock_ms()
+            if any(delayed.due_ms > now for delayed in all_delayed):
+                all_delayed, taken = self._put_back(all_delayed, taken, now)
             try:
-                self._release(group, records, taken.offsets)
+                self._release(group, all_delayed, taken.offsets)
             except Refused:  # full, behind or failed
                 work.insert(0, _left(group.cursor, taken))
                 self._later(partial(self._read, group, work))
@@ -201,12 +206,14 @@ class Delays:
         else:
             self._read(group, work)
 
-    def _release(self, group: Group, records: bytes, offsets: Sequence[int]) -> None:
+    def _release(
+        self, group: Group, all_delayed: Sequence[Delayed], offsets: Sequence[int]
+    ) -> None:
         """Append the messages to their topics, run by run. Raises Refused."""
         kind: tuple[bytes, bytes, int] | None = None
         rows: list[Row] = []
         first = 0
-        for index, delayed in enumerate(take_apart(records)):
+        for index, delayed in enumerate(all_delayed):
             found = (delayed.where, delayed.prefix, delayed.row.born_ms)
             if found != kind:
                 if kind is not None:
@@ -215,6 +222,23 @@ class Delays:
             rows.append(delayed.row)
         if kind is not None:
             self._release_run(group, kind, rows, offsets[first:])
+
+    def _put_back(
+        self, all_delayed: Sequence[Delayed], taken: Taken, now: int
+    ) -> tuple[list[Delayed], Taken]:
+        """The clock was set back, or the wheel had a wrong time: what the record says is not due
+        goes back. Returns what is due."""
+        due: list[Delayed] = []
+        entries, offsets = bytearray(), []
+        for at, delayed in enumerate(all_delayed):
+            entry = taken.entries[at * ENTRY_SIZE : (at + 1) * ENTRY_SIZE]
+            if delayed.due_ms > now:
+                self._kept.wheel.add(delayed.due_ms, entry, taken.offsets[at], now)
+            else:
+                due.append(delayed)
+                entries += entry
+                offsets.append(taken.offsets[at])
+        return due, Taken(bytes(entries), offsets)
 
     def _release_run(
         self,

@@ -7,13 +7,14 @@ extra properties and the body that it will have in its own topic, and behind the
     PMQ_D = due time . incarnation of the topic . queue id . stored name of the topic
 
 with the numbers in hex. The tag hash of its index entry is the due time, as in RocketMQ's schedule
-queues.
+queues, with a check of it in the bits that no time needs: nothing else covers an entry's tag hash,
+and a wrong time would be a message that comes early or never.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
 from broker.errors import Reason, Refused
@@ -25,6 +26,18 @@ from core_log.record import RecordTemplate
 DELAY_TOPIC: Final = b"rmq_sys_wheel_timer"
 DELAY_PROPERTY: Final = "PMQ_D"
 """See the head of this file."""
+DUE_BITS: Final = 42
+"""Of a time in milliseconds, up to the year 2109."""
+CHECK_BITS: Final = 21
+"""Above them; a tag hash stays positive."""
+DUE_MS_MIN: Final = 1 << 33
+"""Smaller than any time (it is in 1970), larger than any real tag hash."""
+_DUE_MASK: Final = (1 << DUE_BITS) - 1
+_CHECK_MASK: Final = (1 << CHECK_BITS) - 1
+_SPREAD: Final = 0x9E37_79B9_7F4A_7C15
+"""A time's multiple by this (64 bits of the golden ratio) has its check in the bits 43 to 63: any
+one bit of the time changes them, and it is the quickest that plain Python has."""
+_SPREAD_SHIFT: Final = 64 - CHECK_BITS
 LEVEL_SECONDS: Final = (
     *(1, 5, 10, 30),
     *(60 * minutes for minutes in (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 20, 30)),
@@ -76,10 +89,32 @@ def _number(properties: Mapping[str, str], name: str) -> int:
     return int(text)
 
 
+def tag_of_due(due_ms: int) -> int:
+    """A due time as the tag hash of an entry. A time that needs more bits goes without a check."""
+    if due_ms > _DUE_MASK:
+        return due_ms
+    check = due_ms * _SPREAD >> _SPREAD_SHIFT & _CHECK_MASK
+    return check << DUE_BITS | due_ms
+
+
+def dues_of_tags(tags: Iterable[int]) -> list[int | None]:
+    """The due times that tag hashes say; None where one does not say any that is sure: it is
+    damaged, or a real tag hash, which recovery made again from the log, or has no check."""
+    return [
+        due_ms
+        if (due_ms := tag & _DUE_MASK) >= DUE_MS_MIN
+        and tag >> DUE_BITS == due_ms * _SPREAD >> _SPREAD_SHIFT & _CHECK_MASK
+        else None
+        for tag in tags
+    ]
+
+
 def delayed_record(topic: bytes, due_ms: int, where: bytes, prefix: bytes) -> RecordTemplate:
     """How messages with these constant properties wait in a system topic."""
     mark = b"%b\x01%x.%b\x02" % (DELAY_PROPERTY.encode(), due_ms, where)
-    return RecordTemplate(topic=topic, queue_id=0, properties=prefix + mark, tag_hash=due_ms)
+    return RecordTemplate(
+        topic=topic, queue_id=0, properties=prefix + mark, tag_hash=tag_of_due(due_ms)
+    )
 
 
 def take_apart(records: bytes) -> Iterator[Delayed]:

@@ -8,8 +8,8 @@ Rules:
 
 * The queue is made with its first message, by an op; a broker that keeps nothing has none.
 * The wheel is made anew at a start, from the entries of the queue that are not settled. An entry's
-  tag hash is the message's time. Only an entry that recovery made again from the log has a real tag
-  hash, far below any time; the record of such a one is read.
+  tag hash is the message's time, with a check. An entry that recovery made again from the log has a
+  real tag hash, and one may be damaged: the record of such a one is read.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any, Final
 
 from broker.core import Core
 from broker.journal import Op, Touched
-from broker.later.delayed import delayed_record, take_apart
+from broker.later.delayed import delayed_record, dues_of_tags, take_apart
 from broker.later.wheel import OFFSET_BITS, Taken, Wheel
 from broker.names import decode_name, is_hashed
 from broker.queues.cursor import Cursor
@@ -34,8 +34,6 @@ from core_log.kernels.layout import ENTRY_SIZE
 from core_log.log_end import Span
 from core_log.record import RecordTemplate
 
-DUE_MS_MIN: Final = 1 << 33
-"""Smaller than any time (it is in 1970), larger than any tag hash."""
 REBUILD_COUNT: Final = 65_536
 """Index entries of one read at a start."""
 REFINE_COUNT_MAX: Final = 20_000
@@ -200,12 +198,13 @@ class Kept:
 
     def _times(self, entries: bytes, settled: bytes) -> list[int]:
         """The times of the messages with these entries; anything where one is settled."""
-        times = [tag for _, tag in _ENTRY.iter_unpack(entries)]
+        found = dues_of_tags(tag for _, tag in _ENTRY.iter_unpack(entries))
         unknown = [
             at
-            for at, (tag, done) in enumerate(zip(times, settled, strict=True))
-            if tag < DUE_MS_MIN and not done
+            for at, (due_ms, done) in enumerate(zip(found, settled, strict=True))
+            if due_ms is None and not done
         ]
+        times = [due_ms or 0 for due_ms in found]
         for first in range(0, len(unknown), self._core.limits.pump_count_max):
             some = unknown[first : first + self._core.limits.pump_count_max]
             wanted = b"".join([entries[at * ENTRY_SIZE : (at + 1) * ENTRY_SIZE] for at in some])

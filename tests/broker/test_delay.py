@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import random
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from broker.later.delayed import LEVEL_SECONDS
+from broker.later.wheel import Wheel
 from broker.port import Durability, Position, Publishing, Reason, Refused
 from core_log.errors import StorageFull
 from tests.harness.broker import START_MS, Broker, SpyConsumer, batch_of
@@ -453,3 +455,60 @@ def test_the_properties_of_rocketmq_are_understood(broker: Broker) -> None:
         assert engine.deliver_ms(properties) == expected, properties
     with pytest.raises(Refused):
         engine.deliver_ms({"TIMER_DELAY_MS": "soon"})
+
+
+@pytest.mark.parametrize("bit", [0, 3, 12, 33, 40, 41, 42, 62, 63])
+def test_a_flipped_bit_in_an_entry_makes_no_message_early_or_lost(tmp_path: Path, bit: int) -> None:
+    """Nothing but its own check covers a due time in an index's file: the record has it, too."""
+    broker = Broker(tmp_path / "data")
+    broker.stop()
+    broker.store_settings = replace(broker.store_settings, index_packed_bytes_max=0)
+    broker.directory = tmp_path / "files"
+    broker.open()
+    declare(broker, "q")
+    for number in range(3):
+        later(broker, "q", 50 + number, b"%d" % number)
+    broker.step(1)
+    group = broker.engine.delays._kept.group
+    assert group is not None
+    path = broker.directory / "consumequeue" / str(group.queue.number) / f"{0:020d}"
+    broker.stop()
+    data = bytearray(path.read_bytes())
+    assert len(data) == 3 * 20
+    data[20 + 19 - bit // 8] ^= 1 << bit % 8
+    path.write_bytes(bytes(data))
+    broker.open()
+    consumer, _ = consume(broker, "q")
+    broker.step(48.9)
+    assert consumer.bodies == []
+    for number in range(3):
+        broker.step(1)
+        assert consumer.bodies == [b"%d" % earlier for earlier in range(number + 1)]
+    assert broker.engine.delays.waiting_count == 0
+    broker.stop()
+
+
+def test_a_message_that_the_wheel_has_too_early_goes_back_and_comes_once(broker: Broker) -> None:
+    """The clock was set back, or memory lied: the record has the last word."""
+    declare(broker, "q")
+    consumer, _ = consume(broker, "q")
+    for number in range(4):
+        later(broker, "q", 5 + number // 2, b"%d" % number)
+    broker.step(1)
+    kept = broker.engine.delays._kept
+    assert kept.group is not None
+    entries = kept.group.queue.index.read_hot(0, 4)
+    assert entries is not None
+    kept.wheel = Wheel()
+    now = broker.loop.clock_ms()
+    for number in range(4):
+        kept.wheel.add(now + 1, entries[20 * number : 20 * number + 20], number, now)
+    broker.engine.delays._arm()
+    broker.step(3)
+    assert consumer.bodies == []
+    assert broker.engine.delays.waiting_count == 4
+    broker.step(1.1)
+    assert consumer.bodies == [b"0", b"1"]
+    broker.step(1)
+    assert consumer.bodies == [b"0", b"1", b"2", b"3"]
+    assert broker.engine.delays.waiting_count == 0

@@ -7,6 +7,7 @@ import struct
 
 import pytest
 
+from broker.later.delayed import dues_of_tags, tag_of_due
 from broker.later.wheel import WIDTHS_MS, Wheel
 
 NOW = 1_700_000_000_000
@@ -115,3 +116,16 @@ def test_offsets_beyond_what_an_item_holds() -> None:
         wheel.add(NOW + 5, entry(1), offset, NOW)
     taken = wheel.take(NOW + 5, floor=floor, count_max=10, bytes_max=1 << 30, refine_max=100)
     assert taken.offsets == list(range(floor, floor + 6))
+
+
+@pytest.mark.parametrize("due", [1_790_000_000_123, 1 << 40, (1 << 42) - 1, 1_700_000_000_000])
+def test_a_due_time_with_any_bits_wrong_is_not_believed(due: int) -> None:
+    """All single and double flips of a tag hash."""
+    tag = tag_of_due(due)
+    assert 0 < tag < 1 << 63
+    assert dues_of_tags((tag,)) == [due]
+    assert dues_of_tags((due,)) == [None]  # as earlier versions wrote it
+    flips = [1 << first | 1 << second for first in range(63) for second in range(first + 1)]
+    assert dues_of_tags(tag ^ flip for flip in flips) == [None] * len(flips)
+    real = (0, 5, -5, (1 << 31) - 1, -(1 << 31), tag_of_due(1 << 50))
+    assert dues_of_tags(real) == [None] * len(real)
