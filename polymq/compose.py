@@ -14,6 +14,8 @@ import secrets
 import time
 from collections.abc import Callable
 from dataclasses import fields
+from datetime import UTC, datetime
+from functools import partial
 from typing import Any, Final
 
 from prometheus_client import CollectorRegistry
@@ -35,7 +37,7 @@ from polymq.admin import AdminServer
 from polymq.admin_access import remove_token, write_token
 from polymq.admin_replication import replication_routes
 from polymq.doctor import kernel_forms
-from polymq.doors import DOORS, Door
+from polymq.doors import DOORS, TLS_DOORS, Door, ManyPorts
 from polymq.errors import ExitCode, Failure
 from polymq.logs import logger
 from polymq.metrics import Probe, make_registry
@@ -46,6 +48,7 @@ from polymq.queue_metrics import queue_probes
 from polymq.replicating import Replication, check_settings, refusal
 from polymq.settings import Settings, is_loopback
 from polymq.store_report import store_probes, store_value
+from polymq.tls import HTTP_PROTOCOLS, make_tls, warn_of_dates
 from polymq.upkeep import Upkeep
 from polymq.workers import HASHERS_COUNT, READERS_COUNT, Workers
 
@@ -121,6 +124,10 @@ def _code_of(error: StoreError) -> ExitCode:
             return ExitCode.DISK_FAILED if cause.errno == errno.EIO else ExitCode.CANNOT_CREATE
         cause = cause.__cause__
     return ExitCode.IN_USE if "is in use" in str(error) else ExitCode.DATA_DAMAGED
+
+
+def _is_plain(section: Any) -> bool:
+    return bool(section.enabled and section.plain)
 
 
 class Node:
@@ -230,8 +237,14 @@ class Node:
             log.warning("there are no users: nobody is let in until `polymq user add NAME`")
         else:
             log.info("clients have to log in", users=len(users))
-        if outside:
-            log.warning("messages and passwords cross the network unencrypted: there is no TLS yet")
+        plain = [name for name in TLS_DOORS if _is_plain(getattr(settings, name))]
+        if outside and plain:
+            log.warning(
+                "messages and passwords cross the network unencrypted at the ports without TLS",
+                doors=plain,
+            )
+        if settings.tls.certificate:
+            warn_of_dates(settings.tls, datetime.now(UTC), log.warning)
 
     async def stop(self) -> None:
         """Close the doors, save, and undo what `start` did, however far it came."""
@@ -253,12 +266,36 @@ class Node:
             ports[name] = None
             if not section.enabled:
                 continue
-            door = self._doors[name] = make(settings, self._engine, context, registry)
+            made = partial(make, settings, self._engine, context, registry)
             try:
-                ports[name] = await door.start(settings.server.host, section.port)
+                ports |= await self._open_door(name, made)
             except CannotListen as error:
                 raise Failure(ExitCode.CANNOT_LISTEN, f"{name}: {error}") from error
         ports["admin"] = await self._open_admin(registry) if settings.admin.enabled else None
+        return ports
+
+    async def _open_door(self, name: str, make: Callable[[], Door]) -> dict[str, int | None]:
+        """Open one protocol's port, its port with TLS, or both. Raises Failure, CannotListen."""
+        settings = self._settings
+        host, section = settings.server.host, getattr(settings, name)
+        tls = None
+        if name in TLS_DOORS:
+            tls = make_tls(settings.tls, protocols=HTTP_PROTOCOLS if name == "http" else ())
+            if tls is None and not section.plain:
+                text = f"{name}.plain is false, but there is no certificate: set tls.certificate"
+                raise Failure(ExitCode.USAGE, text)
+        door = self._doors[name] = make()
+        if tls is None:
+            return {name: await door.start(host, section.port)}
+        secure = f"{name}s"
+        if not section.plain:
+            return {secure: await door.start(host, section.tls_port, tls)}
+        ports: dict[str, int | None] = {name: await door.start(host, section.port)}
+        if isinstance(door, ManyPorts):
+            ports[secure] = await door.listen_too(host, section.tls_port, tls)
+        else:
+            door = self._doors[secure] = make()
+            ports[secure] = await door.start(host, section.tls_port, tls)
         return ports
 
     async def _open_names(self, readers_port: int | None) -> int | None:

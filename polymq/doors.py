@@ -5,8 +5,9 @@ Imports stand inside the functions: a door that is not opened is not loaded.
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Callable, Mapping
-from typing import Final, Protocol
+from typing import Final, Protocol, runtime_checkable
 
 from prometheus_client import CollectorRegistry
 
@@ -19,7 +20,7 @@ from polymq.settings import MIB, Settings, is_loopback
 class Door(Protocol):
     """What the servers of all protocols have in common."""
 
-    async def start(self, host: str, port: int) -> int:
+    async def start(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> int:
         """Listen; returns the bound port."""
 
     async def stop(self, drain_seconds: float) -> None:
@@ -28,6 +29,14 @@ class Door(Protocol):
     @property
     def connection_count(self) -> int:
         """Clients that are connected now."""
+
+
+@runtime_checkable
+class ManyPorts(Protocol):
+    """A server that can listen on more than one port. Of the others two are made."""
+
+    async def listen_too(self, host: str, port: int, tls: ssl.SSLContext) -> int:
+        """Listen on one more port; returns it."""
 
 
 def make_mqtt(
@@ -112,3 +121,6 @@ DOORS: Final[Mapping[str, Maker]] = {
     "rocketmq": make_rocketmq,
 }
 """By the name of their section in the settings, in the order in which they open."""
+
+TLS_DOORS: Final = ("mqtt", "amqp", "http")
+"""Those that have a port with TLS."""

@@ -33,6 +33,9 @@ class Ports:
     admin: int | None
     names: int | None = None
     replication: int | None = None
+    mqtts: int | None = None
+    amqps: int | None = None
+    https: int | None = None
 
 
 def write_ports(path: Path, ports: Ports) -> None:

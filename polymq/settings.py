@@ -98,11 +98,42 @@ class ServerSettings(Section):
     )
 
 
+class TlsSettings(Section):
+    """TLS for MQTT, AMQP and HTTP, each on a port of its own."""
+
+    certificate: str = Field(
+        default="",
+        description="PEM file with the server's certificate and those that lead to its issuer. "
+        "Empty: no TLS.",
+    )
+    key: str = Field(
+        default="", description="PEM file with the certificate's private key, not encrypted."
+    )
+    client_ca: str = Field(
+        default="",
+        description="PEM file with the authorities that issue certificates to clients; a client "
+        "without such a certificate is turned away before it can log in. Empty: none is asked for.",
+    )
+
+    @property
+    def enabled(self) -> bool:
+        """Whether anything of it is configured."""
+        return bool(self.certificate or self.key or self.client_ca)
+
+
 class MqttSettings(Section):
     """MQTT 3.1.1 over TCP."""
 
     enabled: bool = Field(default=True, description="Whether to open this door.")
     port: PortNumber = Field(default=1883, description="0 lets the system pick a free port.")
+    tls_port: PortNumber = Field(
+        default=8883,
+        description="The port with TLS, which is opened if there is a certificate (`[tls]`).",
+    )
+    plain: bool = Field(
+        default=True,
+        description="Whether connections without TLS are taken. False needs a certificate.",
+    )
     connections_max: PositiveInt = Field(
         default=10_000, description="Connections at a time; one more is closed at once."
     )
@@ -118,6 +149,14 @@ class AmqpSettings(Section):
 
     enabled: bool = Field(default=True, description="Whether to open this door.")
     port: PortNumber = Field(default=5672, description="0 lets the system pick a free port.")
+    tls_port: PortNumber = Field(
+        default=5671,
+        description="The port with TLS, which is opened if there is a certificate (`[tls]`).",
+    )
+    plain: bool = Field(
+        default=True,
+        description="Whether connections without TLS are taken. False needs a certificate.",
+    )
     connections_max: PositiveInt = Field(
         default=10_000, description="Connections at a time; one more is closed at once."
     )
@@ -128,6 +167,14 @@ class HttpSettings(Section):
 
     enabled: bool = Field(default=True, description="Whether to open this door.")
     port: PortNumber = Field(default=8080, description="0 lets the system pick a free port.")
+    tls_port: PortNumber = Field(
+        default=8443,
+        description="The port with TLS, which is opened if there is a certificate (`[tls]`).",
+    )
+    plain: bool = Field(
+        default=True,
+        description="Whether connections without TLS are taken. False needs a certificate.",
+    )
     connections_max: PositiveInt = Field(
         default=10_000, description="Connections at a time; one more is closed at once."
     )
@@ -351,6 +398,7 @@ class Settings(BaseSettings):
     )
 
     server: ServerSettings = ServerSettings()
+    tls: TlsSettings = TlsSettings()
     mqtt: MqttSettings = MqttSettings()
     amqp: AmqpSettings = AmqpSettings()
     http: HttpSettings = HttpSettings()

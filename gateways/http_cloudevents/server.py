@@ -92,7 +92,7 @@ class HttpServer:
         """Counters of connections, for metrics."""
         self._stopping = False
         self._commits = Commits(port, seconds_max=self._limits.commit_seconds_max)
-        self._listener: asyncio.Server | None = None
+        self._listeners: list[asyncio.Server] = []
         self._runner: web.AppRunner | None = None
         self._handlers: Handlers | None = None
         self._registry: Registry | None = None
@@ -124,11 +124,26 @@ class HttpServer:
             self._application(self._handlers), handler_cancellation=True, access_log=None
         )
         await self._runner.setup()
+        bound = await self._listen(host, port, tls)
+        self._registry.start()
+        await self._listeners[0].start_serving()
+        return bound
+
+    async def listen_too(self, host: str, port: int, tls: ssl.SSLContext) -> int:
+        """One more port, after `start`. Returns it. Raises CannotListen."""
+        bound = await self._listen(host, port, tls)
+        await self._listeners[-1].start_serving()
+        return bound
+
+    async def _listen(self, host: str, port: int, tls: ssl.SSLContext | None) -> int:
+        assert self._runner is not None
         server = self._runner.server
         assert server is not None
         try:
-            self._listener = await self._loop.create_server(
-                lambda: Connection(server, loop=self._loop, limits=limits, census=self.census),
+            listener = await self._loop.create_server(
+                lambda: Connection(
+                    server, loop=self._loop, limits=self._limits, census=self.census
+                ),
                 host,
                 port,
                 ssl=tls,
@@ -138,9 +153,8 @@ class HttpServer:
             )
         except OSError as error:
             raise CannotListen(_cannot_listen(host, port, error)) from error
-        self._registry.start()
-        await self._listener.start_serving()
-        return int(self._listener.sockets[0].getsockname()[1])
+        self._listeners.append(listener)
+        return int(listener.sockets[0].getsockname()[1])
 
     async def stop(self, drain_seconds: float) -> None:
         """Stop accepting, answer the long polls, let requests and deliveries end, then close.
@@ -150,8 +164,8 @@ class HttpServer:
         if self._stopping:
             return
         self._stopping = True
-        if self._listener is not None:
-            self._listener.close()
+        for listener in self._listeners:
+            listener.close()
         if self._handlers is None or self._registry is None:
             return
         self._handlers.stop()

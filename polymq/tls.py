@@ -1,0 +1,151 @@
+"""TLS for the doors: the server's certificate and key, and who may connect, from the settings.
+
+What is wrong with the files is said at the start, in one sentence, and the server does not start.
+Only a certificate that has expired, or is not valid yet, is a warning: clients decide about it, and
+a server that would not start again on the day after would be worse.
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+from polymq.errors import ExitCode, Failure
+from polymq.settings import TlsSettings
+
+HTTP_PROTOCOLS: Final = ("http/1.1",)
+SOON_DAYS: Final = 14
+"""A certificate that ends within so many days is mentioned."""
+
+_SEQUENCE, _CONTEXT_0 = 0x30, 0xA0
+_UTC_TIME, _GENERAL_TIME = 0x17, 0x18
+
+
+def make_tls(settings: TlsSettings, *, protocols: tuple[str, ...] = ()) -> ssl.SSLContext | None:
+    """What a listener with TLS needs; None if no certificate is configured.
+
+    Args:
+        protocols: names for ALPN.
+
+    Raises:
+        Failure: USAGE, a file is missing or not what it should be.
+    """
+    if not settings.enabled:
+        return None
+    for name in ("certificate", "key"):
+        if not getattr(settings, name):
+            raise Failure(
+                ExitCode.USAGE, f"tls.{name} is not set: TLS needs a certificate and a key"
+            )
+    certificate = _read("certificate", settings.certificate)
+    _read("key", settings.key)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        context.load_cert_chain(settings.certificate, settings.key, password=_no_password)
+    except ssl.SSLError as error:
+        raise Failure(ExitCode.USAGE, _why(settings, certificate, error)) from error
+    if settings.client_ca:
+        _read("client_ca", settings.client_ca)
+        try:
+            context.load_verify_locations(settings.client_ca)
+        except ssl.SSLError as error:
+            text = f"tls.client_ca: {settings.client_ca} holds no certificates in PEM form"
+            raise Failure(ExitCode.USAGE, text) from error
+        context.verify_mode = ssl.CERT_REQUIRED
+    if protocols:
+        context.set_alpn_protocols(list(protocols))
+    return context
+
+
+def _read(name: str, path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="ascii", errors="replace")
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise Failure(ExitCode.USAGE, f"tls.{name}: {path} can not be read: {reason}") from error
+
+
+def _no_password() -> str:
+    raise Failure(ExitCode.USAGE, "tls.key is encrypted: give a key without a pass phrase")
+
+
+def _why(settings: TlsSettings, certificate: str, error: ssl.SSLError) -> str:
+    if error.reason == "KEY_VALUES_MISMATCH":
+        return f"tls.key: {settings.key} is not the key of the certificate {settings.certificate}"
+    if "BEGIN CERTIFICATE" not in certificate:
+        return f"tls.certificate: {settings.certificate} holds no certificate in PEM form"
+    return (
+        f"tls: {settings.certificate} and {settings.key} can not be used: {error.reason or error}"
+    )
+
+
+def warn_of_dates(settings: TlsSettings, now: datetime, warn: Callable[[str], None]) -> None:
+    """Say so if the certificate is not valid now, or not for long."""
+    try:
+        pem = Path(settings.certificate).read_text(encoding="ascii", errors="replace")
+        begin, end = validity(pem)
+    except (OSError, ValueError):
+        return  # what clients see is what OpenSSL took from it
+    if now >= end:
+        warn(f"the certificate {settings.certificate} expired on {end:%Y-%m-%d}: replace it")
+    elif now < begin:
+        warn(f"the certificate {settings.certificate} is valid from {begin:%Y-%m-%d} on only")
+    elif (end - now).days < SOON_DAYS:
+        warn(f"the certificate {settings.certificate} expires on {end:%Y-%m-%d}: replace it soon")
+
+
+# --- dates of a certificate (RFC 5280, 4.1) ----------------------------------------------------
+
+
+def validity(pem: str) -> tuple[datetime, datetime]:
+    """When the first certificate of a PEM file is valid. Raises ValueError."""
+    start = pem.index(ssl.PEM_HEADER)
+    stop = pem.index(ssl.PEM_FOOTER, start) + len(ssl.PEM_FOOTER)
+    der = ssl.PEM_cert_to_DER_cert(pem[start:stop])
+    certificate = _contents(der, 0, _SEQUENCE)
+    fields = _contents(certificate, 0, _SEQUENCE)
+    at = 0
+    if fields[0] == _CONTEXT_0:  # the version
+        at = _end(fields, at)
+    for _ in range(3):  # serial number, signature, issuer
+        at = _end(fields, at)
+    dates = _contents(fields, at, _SEQUENCE)
+    return _time(dates, 0), _time(dates, _end(dates, 0))
+
+
+def _span(der: bytes, at: int) -> tuple[int, int]:
+    """Where the contents of the element at `at` begin and end. Raises ValueError."""
+    if at + 2 > len(der):
+        raise ValueError("a certificate ends too early")
+    size, start = der[at + 1], at + 2
+    if size & 0x80:
+        count = size & 0x7F
+        size, start = int.from_bytes(der[start : start + count], "big"), start + count
+    if start + size > len(der):
+        raise ValueError("a certificate ends too early")
+    return start, start + size
+
+
+def _contents(der: bytes, at: int, kind: int) -> bytes:
+    start, end = _span(der, at)
+    if der[at] != kind:
+        raise ValueError(f"expected {kind:#x} in a certificate, not {der[at]:#x}")
+    return der[start:end]
+
+
+def _end(der: bytes, at: int) -> int:
+    return _span(der, at)[1]
+
+
+def _time(der: bytes, at: int) -> datetime:
+    start, end = _span(der, at)
+    text = der[start:end].decode("ascii")
+    if der[at] == _UTC_TIME:  # two digits of the year, of 1950 to 2049
+        text = ("19" if text[:2] >= "50" else "20") + text
+    elif der[at] != _GENERAL_TIME:
+        raise ValueError("a certificate without dates")
+    return datetime.strptime(text, "%Y%m%d%H%M%SZ").replace(tzinfo=UTC)

@@ -1,0 +1,77 @@
+"""What the program makes of the TLS settings, and what it says of files that are wrong."""
+
+from __future__ import annotations
+
+import ssl
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from polymq.errors import ExitCode, Failure
+from polymq.settings import TlsSettings
+from polymq.tls import make_tls, validity, warn_of_dates
+
+FILES = Path(__file__).parents[2] / "interop_tests" / "certificates"
+SERVER, KEY, CA = (str(FILES / name) for name in ("server.pem", "server.key", "ca.pem"))
+
+
+def test_without_a_certificate_there_is_no_tls() -> None:
+    assert make_tls(TlsSettings()) is None
+
+
+def test_a_context_for_a_listener() -> None:
+    context = make_tls(TlsSettings(certificate=SERVER, key=KEY), protocols=("http/1.1",))
+    assert context is not None
+    assert context.minimum_version is ssl.TLSVersion.TLSv1_2
+    assert context.verify_mode is ssl.CERT_NONE
+    context = make_tls(TlsSettings(certificate=SERVER, key=KEY, client_ca=CA))
+    assert context is not None
+    assert context.verify_mode is ssl.CERT_REQUIRED
+
+
+@pytest.mark.parametrize(
+    ("settings", "text"),
+    [
+        ({"certificate": SERVER}, "tls.key is not set"),
+        ({"key": KEY}, "tls.certificate is not set"),
+        ({"client_ca": CA}, "tls.certificate is not set"),
+        ({"certificate": "/no/none", "key": KEY}, "tls.certificate: .*none can not be read"),
+        ({"certificate": SERVER, "key": str(FILES)}, "tls.key: .* can not be read"),
+        ({"certificate": SERVER, "key": str(FILES / "client.key")}, "is not the key of"),
+        ({"certificate": KEY, "key": KEY}, "holds no certificate in PEM form"),
+        ({"certificate": SERVER, "key": SERVER}, "can not be used"),
+        ({"certificate": SERVER, "key": KEY, "client_ca": KEY}, "tls.client_ca: .* no cert"),
+        ({"certificate": SERVER, "key": KEY, "client_ca": "/no/x"}, "tls.client_ca: .*read"),
+    ],
+)
+def test_what_is_wrong_is_said_in_a_sentence(settings: dict[str, str], text: str) -> None:
+    with pytest.raises(Failure, match=text) as caught:
+        make_tls(TlsSettings(**settings))
+    assert caught.value.code is ExitCode.USAGE
+
+
+def test_dates_are_read_and_told() -> None:
+    begin, end = validity(Path(SERVER).read_text())
+    assert (begin, end) == (datetime(2020, 1, 1, tzinfo=UTC), datetime(2120, 1, 1, tzinfo=UTC))
+    said: list[str] = []
+    for name, now in (
+        ("server", datetime(2026, 1, 1, tzinfo=UTC)),
+        ("server", datetime(2019, 12, 31, tzinfo=UTC)),
+        ("expired", datetime(2026, 1, 1, tzinfo=UTC)),
+        ("expired", datetime(2020, 12, 25, tzinfo=UTC)),
+    ):
+        settings = TlsSettings(certificate=str(FILES / f"{name}.pem"), key=KEY)
+        warn_of_dates(settings, now, said.append)
+    assert [text.split(" ")[3:5] for text in said] == [
+        ["is", "valid"],
+        ["expired", "on"],
+        ["expires", "on"],
+    ]
+
+
+@pytest.mark.parametrize("cut", range(0, 200, 7))
+def test_a_broken_certificate_is_no_crash(cut: int) -> None:
+    der = ssl.PEM_cert_to_DER_cert(Path(SERVER).read_text())
+    with pytest.raises(ValueError):
+        validity(ssl.DER_cert_to_PEM_cert(der[:cut]))
