@@ -153,3 +153,15 @@ def test_settled_flags_say_which_are_settled() -> None:
     for first in (10, 12, 19, 25):
         flags = cursor.settled_flags(first, 12)
         assert list(flags) == [cursor.is_settled(first + at) for at in range(12)]
+
+
+def test_what_was_settled_behind_the_dropped_goes_with_them() -> None:
+    """Else it would hold the log. What is still out there does not go."""
+    cursor = Cursor(0)
+    cursor.take(5, 5)
+    cursor.settle(2, 1)
+    cursor.settle(4, 1)
+    assert cursor.skip_to(2) == 0
+    assert cursor.floor == 3
+    assert cursor.skip_to(4) == 0
+    assert (cursor.floor, cursor.next) == (5, 5)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from broker.disk import Disk, DiskSettings, DiskState
-from broker.errors import Reason, Refused
+from broker.errors import Reason, Refused, StorageFailed
 from broker.port import REST
 from core_log.settings import StoreSettings
 from tests.broker.test_retention import BODY, SEGMENT, age, consume, declare, fill, first_offset
@@ -245,3 +245,28 @@ def test_old_age_needs_no_pressure(broker: Broker) -> None:
     age(broker)
     fill(broker, 2)
     assert broker.tidy() >= 3 * SEGMENT
+
+
+def test_a_log_that_fails_while_it_is_appended_to_stops_the_engine(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A new segment could not be made: publishers are told, and whoever has to know; from then on
+    everything is refused before it is tried."""
+    told: list[StorageFailed] = []
+    broker.engine.when_storage_fails(told.append)
+    template = broker.template("t")
+    broker.publish(template, b"x")
+    broker.step()
+
+    def fail(*values: object, **options: object) -> None:
+        raise StorageFailed("the next segment can not be made")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(broker.store.log, "append_run", fail)
+        for _ in range(2):
+            with pytest.raises(Refused) as refused:
+                broker.engine.publish_later(template, batch_of(b"y"), 0, 1)
+            assert refused.value.reason is Reason.READ_ONLY
+    assert len(told) == 1
+    with pytest.raises(Refused):
+        broker.publish(template, b"z")

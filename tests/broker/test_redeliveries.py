@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from broker.errors import Reason, Refused
 from broker.journal import Op
 from broker.port import Delivery, Position
 from broker.queues.deaths import history_of
@@ -194,3 +195,34 @@ def test_a_count_is_said_once(broker: Broker, monkeypatch: pytest.MonkeyPatch) -
     attach(broker)
     broker.step(1.0)
     assert ["c" in op for op in ops] == [True, False]
+
+
+def test_counts_that_the_log_did_not_take_are_written_later(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk is full when a message is given back; when there is room again, the count is noted,
+    and a restart knows it. Queues without a limit are noted in the same record."""
+    limited(broker, 5)
+    declare(broker, "plain")
+    publish(broker, "q", b"a")
+    publish(broker, "plain", b"b")
+    broker.step()
+    journal = broker.engine.core.journal
+
+    def full(op: Op) -> Position:
+        raise Refused(Reason.STORAGE_FULL, "the disk is full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(journal, "write", full)
+        for name in ("q", "plain"):
+            consumer, hold = consume(broker, name)
+            hold.cancel()
+            hold.requeue(consumer.got[0][0], 1)
+        broker.step(1.0)
+    consumer, hold = consume(broker, "plain")
+    hold.settle(consumer.got[0][0], 1)
+    broker.step(1.0)
+    broker.kill()
+    broker.open()
+    again, _ = attach(broker)
+    assert again.counts == [(b"a", 1)]

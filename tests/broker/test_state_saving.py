@@ -72,3 +72,24 @@ def test_slices_save_the_state_of_one_moment(tmp_path: Path, size: int) -> None:
     assert everything(cached) == everything(folded)
     cached.store.close()
     folded.store.close()
+
+
+def test_a_state_db_of_another_log_leaves_nothing_behind(tmp_path: Path) -> None:
+    """An operator put back an older log, or mixed up two data directories: what only the foreign
+    state.db knows is not there after the first start, nor after those that follow."""
+    foreign = Broker(tmp_path / "foreign")
+    declare(foreign, "ghost")
+    foreign.step()
+    foreign.stop()
+    broker = Broker(tmp_path / "data")
+    for number in range(3):
+        declare(broker, f"own{number}")
+    broker.step()
+    broker.stop()
+    shutil.copy(tmp_path / "foreign/state.db", tmp_path / "data/state.db")
+    for _ in range(2):
+        broker.open()
+        found = {name for kind, name in everything(broker) if kind == "queue"}
+        assert found == {"own0", "own1", "own2"}
+        declare(broker, "own0")
+        broker.stop()

@@ -7,7 +7,9 @@ from random import Random
 
 import pytest
 
+from core_log import index_recovery
 from core_log.errors import CorruptRecord, StoreError
+from core_log.indexes import Indexes
 from core_log.settings import StoreSettings
 from tests.harness.damage import (
     FIRST,
@@ -123,6 +125,28 @@ def test_missing_indexes_are_made_again_equal(closed: bool) -> None:
         assert {p: data for p, data in copy.image().items() if p.startswith(QUEUES)} == expected
         assert recover_only(copy).mended == ()
         assert Bench(copy).bodies(3) == numbered(0, 40)
+
+
+def test_a_long_log_is_gone_through_with_little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Entries that are made again go to the disk piece by piece, all that are known so far."""
+    files = MemoryFiles()
+    bench = Bench(files)
+    for first in range(0, 120, 10):
+        bench.publish(numbered(first, 10))
+    bench.flush()
+    spill, held = Indexes.spill, []
+
+    def spill_and_count(indexes: Indexes, position: int) -> None:
+        spill(indexes, position)
+        found = [indexes.find(number) for number in (1, 2, 3)]
+        held.append([i.end_offset - i.stored_offset for i in found if i is not None])
+
+    monkeypatch.setattr(index_recovery, "SPILL_BYTES_MAX", 1000)
+    monkeypatch.setattr(Indexes, "spill", spill_and_count)
+    found = files.after_crash(NOTHING)
+    check_recovered(found, numbered(0, 120))
+    assert len(held) > 2
+    assert held == [[0, 0, 0]] * len(held)
 
 
 def test_a_damaged_index_is_made_again() -> None:

@@ -53,6 +53,7 @@ def test_a_store_that_was_closed_is_opened_without_reading_it() -> None:
     again = Bench(files)
     report = again.store.recovery
     assert (report.clean, report.scanned_bytes, report.removed, report.strays) == (True, 0, (), ())
+    assert report.cut_bytes == 0
     assert again.bodies() == again.bodies(2) == numbered(0, 50)
 
 
