@@ -31,6 +31,7 @@ from broker.later.delayed import Delayed, take_apart
 from broker.later.kept import Kept
 from broker.later.wheel import Taken
 from broker.moves import Moves
+from broker.port import FLUSHED, Durability
 from broker.queues.queue import Group
 from broker.records import PREFIX_PROPERTY, TAGS, parse_properties
 from broker.timers import Timer
@@ -64,7 +65,8 @@ class HalfMessages:
         self._moves = moves
         self._kept = Kept(core, topics, topic=HALF_TOPIC, kind="half")
         self._asked: dict[int, int] = {}  # how often, by offset; only those that were
-        self._ending: dict[int, list[Done]] = {}  # being read, to be ended
+        self._ending: dict[int, list[Done]] = {}  # being read, to be ended; or, if they are
+        # committed to a topic that asks for replicas, until those have the message
         self._ask: Callable[[HalfMessage], None] | None = None
         self._timer: Timer | None = None
         self.dropped_count = 0
@@ -96,10 +98,10 @@ class HalfMessages:
         group = self._kept.group
         if group is None or not 0 <= offset < group.queue.index.end_offset:
             callback(_unknown(offset))
-        elif group.cursor.is_settled(offset):
-            callback(self._core.end())
         elif offset in self._ending:
             self._ending[offset].append(callback)
+        elif group.cursor.is_settled(offset):
+            callback(self._core.end())
         else:
             self._ending[offset] = [callback]
             reading = self._core.reading
@@ -121,19 +123,31 @@ class HalfMessages:
         records: bytes | None,
     ) -> None:
         answer: int | Refused
+        durability = FLUSHED
         try:
             if not records or _place(records) != place:
                 raise _unknown(offset)
             (half,) = take_apart(records)
             if _properties(half).get(PRODUCER, producer) != producer:
                 raise Refused(Reason.FORBIDDEN, f"half message {offset} is another producer's")
-            answer = self._decide(group, offset, half, commit)
+            answer, durability = self._decide(group, offset, half, commit)
         except Refused as error:
             answer = error
+        if durability > FLUSHED and not isinstance(answer, Refused):
+            self._core.commits.when(answer, durability, self._answer, offset, answer)
+            self._core.appended()
+        else:
+            self._answer(offset, answer)
+
+    def _answer(self, offset: int, answer: int | Refused) -> None:
         for done in self._ending.pop(offset):
             done(answer)
 
-    def _decide(self, group: Group, offset: int, half: Delayed, commit: bool) -> int:
+    def _decide(
+        self, group: Group, offset: int, half: Delayed, commit: bool
+    ) -> tuple[int, Durability]:
+        """Returns what the answer waits for, and how safe it has to be."""
+        durability = FLUSHED
         if commit:
             template = self._kept.template(half.where, half.prefix)
             if template is None:
@@ -142,12 +156,13 @@ class HalfMessages:
                     Reason.NOT_FOUND, f"the topic of half message {offset} was deleted: it is gone"
                 )
             self._moves.append_rows(template, [half.row], group, [offset])
+            durability = template.durability
         else:
             self._core.check_writable()
             group.settle(offset, 1)
             self._core.write_acks()
         self._asked.pop(offset, None)
-        return self._core.end()
+        return self._core.end(), durability
 
     def _drop(self, group: Group, offset: int) -> None:
         self.dropped_count += 1

@@ -88,7 +88,8 @@ class TransactionPort(Protocol):
         """Commit a half message, which publishes it to its topic, or roll it back.
 
         The first decision counts: another one for the same message changes nothing and is answered
-        in the same way, also after a restart. `callback(position)` says what the answer waits for;
+        in the same way, also after a restart. `callback(position)` says what the answer waits for,
+        and comes when as many replicas have the message as its topic asks for;
         `callback(refused)`: NOT_FOUND (no such half message, or its topic is gone), FORBIDDEN
         (another producer's), or what `publish` refuses, and then it waits on.
 

@@ -46,14 +46,14 @@ class Client:
     """A blocking client. Requests of the server are kept in `asked`."""
 
     def __init__(self, host: str, port: int) -> None:
-        self._socket = socket.create_connection((host, port), WAIT_SECONDS_MAX)
-        self._stream = self._socket.makefile("rb")
+        self.socket = socket.create_connection((host, port), WAIT_SECONDS_MAX)
+        self._stream = self.socket.makefile("rb")
         self._opaques = itertools.count(1)
         self.asked: list[Frame] = []
 
     def close(self) -> None:
         self._stream.close()
-        self._socket.close()
+        self.socket.close()
 
     def __enter__(self) -> Client:
         return self
@@ -72,7 +72,7 @@ class Client:
             "extFields": {name: str(value) for name, value in fields.items()},
         }
         data = json.dumps(header).encode()
-        self._socket.sendall(struct.pack(">iI", 4 + len(data) + len(body), len(data)) + data + body)
+        self.socket.sendall(struct.pack(">iI", 4 + len(data) + len(body), len(data)) + data + body)
         return opaque
 
     def read(self) -> Frame:

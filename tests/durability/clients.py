@@ -168,10 +168,18 @@ class AmqpWire(Wire):
         """Send methods."""
         self.socket.sendall(b"".join(Method(channel, method).marshal() for method in methods))
 
-    def publish(self, exchange: str, key: str, body: bytes, *, persistent: bool = True) -> None:
+    def publish(
+        self,
+        exchange: str,
+        key: str,
+        body: bytes,
+        *,
+        persistent: bool = True,
+        headers: dict[str, object] | None = None,
+    ) -> None:
         """basic.publish with its content."""
         method = pika.spec.Basic.Publish(exchange=exchange, routing_key=key)
-        properties = pika.BasicProperties(delivery_mode=2 if persistent else 1)
+        properties = pika.BasicProperties(delivery_mode=2 if persistent else 1, headers=headers)
         frames = [Method(1, method), Header(1, len(body), properties)]
         step = self.frame_max - FRAME_OVERHEAD
         frames += [Body(1, body[at : at + step]) for at in range(0, len(body), step)]
@@ -260,9 +268,16 @@ class HttpWire:
         self.send(method, path, value, **headers)
         return self.answer()
 
+    @property
+    def socket(self) -> socket.socket:
+        """The connection's."""
+        if self._connection.sock is None:
+            self._connection.connect()
+        return self._connection.sock
+
     def has_answer(self) -> bool:
         """Whether a byte of an answer is there."""
-        return bool(select.select([self._connection.sock], [], [], 0)[0])
+        return bool(select.select([self.socket], [], [], 0)[0])
 
     def __enter__(self) -> Self:
         return self

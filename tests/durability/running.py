@@ -21,6 +21,7 @@ import uvloop
 from core_log.errors import StoreError
 from core_log.files import Files, RealFiles
 from core_log.store import Store
+from polymq.admin_access import read_token
 from polymq.compose import Node, open_store
 from polymq.ports import Ports
 from polymq.settings import Settings, load_settings
@@ -146,6 +147,12 @@ class Running:
             return function()
 
         return asyncio.run_coroutine_threadsafe(run(), self._loop).result(SECONDS_MAX)
+
+    def token(self) -> str:
+        """What lets an operator in."""
+        token = read_token(Path(self._settings.server.data_directory))
+        assert token is not None
+        return token
 
     def appended(self) -> int:
         """The end of what the log has in memory."""

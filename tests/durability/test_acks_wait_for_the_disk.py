@@ -12,11 +12,14 @@ from collections.abc import Callable
 import pika
 import pytest
 
+from interop_tests.remoting_wire import Client as RocketmqClient
 from tests.durability import mqtt_packets as mqtt
 from tests.durability.clients import AmqpWire, HttpWire, MqttWire, bodies_of, post
 from tests.durability.running import Running
 
 spec = pika.spec
+PASSWORD = {"password": "correct horse battery staple"}
+RULE = {"subject": "old", "effect": "allow", "actions": ["publish"], "topic": "t/#"}
 
 
 # --- MQTT: the marker is PINGRESP --------------------------------------------------------------
@@ -35,6 +38,16 @@ spec = pika.spec
             mqtt.publish("t/1", b"body", qos=1, packet_id=7, retain=True),
             mqtt.puback(7),
             id="publish-retained",
+        ),
+        pytest.param(
+            mqtt.publish("$delayed/60/t/1", b"body", qos=1, packet_id=7),
+            mqtt.puback(7),
+            id="publish-delayed-qos-1",
+        ),
+        pytest.param(
+            mqtt.publish("$delayed/60/t/1", b"body", qos=2, packet_id=7),
+            mqtt.pubrec(7),
+            id="publish-delayed-qos-2",
         ),
         pytest.param(mqtt.pubrel(1), mqtt.pubcomp(1), id="pubrel"),
         pytest.param(mqtt.subscribe(7, ("new/#", 1)), mqtt.suback(7, 1), id="subscribe"),
@@ -116,6 +129,11 @@ def amqp_with_marks(server: Running, count: int = 2) -> AmqpWire:
     client.ask(spec.Exchange.Declare(exchange="y", durable=True), spec.Exchange.DeclareOk)
     bind = spec.Queue.Bind(queue="durable", exchange="y", routing_key="k")
     client.ask(bind, spec.Queue.BindOk)
+    chain = spec.Exchange.Bind(destination="x", source="y", routing_key="k")
+    client.ask(chain, spec.Exchange.BindOk)
+    delayed = {"type": "x-delayed-message", "arguments": {"x-delayed-type": "direct"}}
+    later = spec.Exchange.Declare(exchange="later", durable=True, **delayed)
+    client.ask(later, spec.Exchange.DeclareOk)
     for number in range(count):
         client.publish("", "marks", b"mark %d" % number)
         client.expect(spec.Basic.Ack)
@@ -155,6 +173,16 @@ def expect_mark(client: AmqpWire, number: int = 1) -> None:
         pytest.param(
             spec.Exchange.Delete(exchange="x"), spec.Exchange.DeleteOk, id="exchange.delete"
         ),
+        pytest.param(
+            spec.Exchange.Bind(destination="y", source="x", routing_key="k"),
+            spec.Exchange.BindOk,
+            id="exchange.bind",
+        ),
+        pytest.param(
+            spec.Exchange.Unbind(destination="x", source="y", routing_key="k"),
+            spec.Exchange.UnbindOk,
+            id="exchange.unbind",
+        ),
     ],
 )
 def test_amqp_declarations(
@@ -180,6 +208,10 @@ def test_amqp_declarations(
             lambda client: client.publish("", "durable", b"body", persistent=False), id="transient"
         ),
         pytest.param(lambda client: client.publish("x", "k", b"body"), id="to-nobody"),
+        pytest.param(
+            lambda client: client.publish("later", "k", b"body", headers={"x-delay": 60_000}),
+            id="delayed",
+        ),
     ],
 )
 def test_amqp_confirms(server: Running, publish: Callable[[AmqpWire], None]) -> None:
@@ -194,6 +226,31 @@ def test_amqp_confirms(server: Running, publish: Callable[[AmqpWire], None]) -> 
         expect_mark(client)
         server.disk.release()
         assert client.expect(spec.Basic.Ack).delivery_tag == 3
+
+
+@pytest.mark.parametrize("what", ["publish", "ack", "both"])
+def test_amqp_transactions(server: Running, what: str) -> None:
+    """commit-ok means that all of it is on the disk, also where that is acknowledgements only."""
+    assert server.ports.amqp is not None
+    with amqp_with_marks(server) as client, AmqpWire(server.ports.amqp) as transactional:
+        client.publish("", "durable", b"to be acknowledged")
+        client.expect(spec.Basic.Ack)
+        transactional.ask(spec.Tx.Select(), spec.Tx.SelectOk)
+        transactional.consume("durable")
+        tag = transactional.message().method.delivery_tag
+        before = server.wait_flushed()
+        server.disk.hold()
+        if what != "ack":
+            transactional.publish("", "marks", b"body")
+        if what != "publish":
+            transactional.send(spec.Basic.Ack(delivery_tag=tag))
+        transactional.send(spec.Tx.Commit())
+        server.wait_appended(before)
+        server.disk.held.wait_until_held()
+        expect_mark(client)
+        assert not transactional.has_bytes()
+        server.disk.release()
+        transactional.expect(spec.Tx.CommitOk)
 
 
 def test_amqp_closing_does_not_hurry_confirms(server: Running) -> None:
@@ -223,6 +280,13 @@ def test_amqp_closing_does_not_hurry_confirms(server: Running) -> None:
             lambda client: client.send("POST", "/topics/t", b"body", PolyMQ_Tag="k"), 204, id="raw"
         ),
         pytest.param(
+            lambda client: client.send(
+                "POST", "/topics/t", b"body", PolyMQ_Tag="k", PolyMQ_Delay_Ms="60000"
+            ),
+            204,
+            id="delayed",
+        ),
+        pytest.param(
             lambda client: client.send("PUT", "/subscriptions/new", {"topic": "t"}),
             201,
             id="subscription",
@@ -247,3 +311,88 @@ def test_http(server: Running, ask: Callable[[HttpWire], None], status: int) -> 
         assert not client.has_answer()
         server.disk.release()
         assert client.answer()[0] == status
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "value", "status"),
+    [
+        pytest.param("PUT", "/users/new", PASSWORD, 201, id="new-user"),
+        pytest.param("PATCH", "/users/old", {"disabled": True}, 200, id="user"),
+        pytest.param("DELETE", "/users/old", None, 204, id="deleted-user"),
+        pytest.param("POST", "/permissions", RULE, 200, id="permission"),
+        pytest.param("PUT", "/topics/new?queues=1", None, 201, id="topic"),
+    ],
+)
+def test_administration(
+    server: Running, method: str, path: str, value: object, status: int
+) -> None:
+    """An operator who took a right away, and was told so, can rely on it."""
+    assert server.ports.admin is not None
+    with HttpWire(server.ports.admin) as client, HttpWire(server.ports.admin) as other:
+        operator = {"Authorization": f"Bearer {server.token()}", "X-PolyMQ-Admin": "1"}
+        assert client.ask("PUT", "/users/old", PASSWORD, **operator)[0] == 201
+        before = server.wait_flushed()
+        server.disk.hold()
+        client.send(method, path, value, **operator)
+        server.wait_appended(before)
+        server.disk.held.wait_until_held()
+        assert other.ask("GET", "/health")[0] == 200
+        assert not client.has_answer()
+        server.disk.release()
+        assert client.answer()[0] == status
+
+
+# --- RocketMQ: the marker is the answer to a question about a topic ------------------------------
+
+
+def rocketmq_send(client: RocketmqClient, flag: int = 0, **properties: str) -> None:
+    """Send one message, and do not wait for the answer."""
+    named = "".join(f"{name}\x01{value}\x02" for name, value in properties.items())
+    where = {"a": "producers", "b": "t", "c": "TBW102", "d": 4, "e": 0}
+    client.send(310, b"body", **where, f=flag, g=0, h=0, i=named, j=0)
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        pytest.param(lambda client, half: rocketmq_send(client, TAGS="k"), id="send"),
+        pytest.param(lambda client, half: rocketmq_send(client, DELAY="18"), id="delayed"),
+        pytest.param(
+            lambda client, half: rocketmq_send(client, 4, TRAN_MSG="true", PGROUP="producers"),
+            id="half-message",
+        ),
+        pytest.param(lambda client, half: client.send(37, commitOrRollback=8, **half), id="commit"),
+        pytest.param(
+            lambda client, half: client.send(37, commitOrRollback=12, **half), id="rollback"
+        ),
+        pytest.param(
+            lambda client, half: client.send(
+                17, topic="new", readQueueNums=1, writeQueueNums=1, perm=6, defaultTopic="TBW102"
+            ),
+            id="topic",
+        ),
+    ],
+)
+def test_rocketmq(
+    server: Running, ask: Callable[[RocketmqClient, dict[str, object]], None]
+) -> None:
+    """SEND_OK means durable; so does the answer to a decision about a half message."""
+    assert server.ports.rocketmq is not None
+    with RocketmqClient(server.ports.host, server.ports.rocketmq) as client:
+        sent = client.publish("t", b"x", system_flag=4, TRAN_MSG="true", PGROUP="producers")
+        half: dict[str, object] = {
+            "producerGroup": "producers",
+            "tranStateTableOffset": sent.fields["queueOffset"],
+            "commitLogOffset": int(sent.fields["msgId"][16:], 16),
+        }
+        assert client.publish("t", b"seed").code == 0
+        before = server.wait_flushed()
+        server.disk.hold()
+        ask(client, half)
+        server.wait_appended(before)
+        server.disk.held.wait_until_held()
+        marker = client.send(30, topic="t", queueId=0)
+        assert client.read().header["opaque"] == marker
+        server.disk.release()
+        answer = client.read()
+        assert (answer.header["opaque"], answer.code) == (marker - 1, 0)

@@ -16,6 +16,7 @@ from tests.durability.running import Running
 def test_every_reader_waits(server: Running, sink: Sink, publisher: Publisher, way: str) -> None:
     """Held back, nobody sees it; released, everybody does."""
     with Readers(server, sink) as readers:
+        publisher.stage(way, b"body")
         before = server.appended()
         server.disk.hold()
         publisher.publish(way, b"body")
@@ -23,7 +24,9 @@ def test_every_reader_waits(server: Running, sink: Sink, publisher: Publisher, w
         server.disk.held.wait_until_held()
         seen = readers.seen()
         assert set(map(tuple, seen.values())) == {()}, seen
+        assert not publisher.has_answer()
         server.disk.release()
+        publisher.expect_answer(way)
         seen = readers.wait(1)
         assert set(map(tuple, seen.values())) == {(b"body",)}, seen
 
