@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from broker.engine import Engine
 from broker.limits import Limits
-from broker.port import Durability, Template
+from broker.port import APPENDED, FLUSHED, Template
 from broker.retention import InWorker, UntilFlushed
 from broker.state_db import Folded, Row, StateDb
 from broker.topic_settings import TopicSettings
@@ -107,6 +107,7 @@ class World:
         parts: what clients do, subject by subject.
         settings: of the store.
         retention_bytes: how much of each topic stays readable by offset; 0: all.
+        retention_seconds: for how long; 0: for ever.
         flushed: up to where everything is promised.
         written: up to where it is as long as the machine lives.
         now: the loop's clock when no engine runs.
@@ -116,6 +117,7 @@ class World:
     parts: Sequence[Part] = ()
     settings: StoreSettings = SETTINGS
     retention_bytes: int = 0
+    retention_seconds: int = 0
     flushed: int = 0
     written: int = 0
     now: float = 0.0
@@ -150,7 +152,9 @@ class EngineActor:
             new_name=lambda: f"name{next(names)}",
             limits=LIMITS,
             state_db=database,
-            topic_defaults=TopicSettings(retention_bytes=world.retention_bytes),
+            topic_defaults=TopicSettings(
+                retention_bytes=world.retention_bytes, retention_seconds=world.retention_seconds
+            ),
             random_bytes=bytes,
         )
 
@@ -159,7 +163,7 @@ class EngineActor:
     def iterate(self, seconds: float = 0.0) -> None:
         """What is due, without the flush."""
         self.loop.run(seconds)
-        self.world.written = self.store.log.written
+        self.note_promises()
 
     def flush(self, seconds: float = 0.0) -> None:
         """What is due, and the flushes that it asked for."""
@@ -167,11 +171,16 @@ class EngineActor:
         while self.engine.core.flush_pending:
             self.store.flusher.step()
             self.engine.flush_finished()
-            self.world.flushed = self.store.log.flushed
             self.iterate()
         if seconds >= LAZY_SECONDS:
             for part in self.world.parts:
                 part.lazily_stored()
+
+    def note_promises(self) -> None:
+        """What the engine tells clients by now."""
+        points = self.engine.core.commits.points
+        self.world.flushed = points[FLUSHED]
+        self.world.written = max(points[APPENDED], points[FLUSHED])
 
     def save(self) -> None:
         """The folded state and the indexes, as `polymq.upkeep` saves them."""
@@ -219,7 +228,7 @@ class EngineActor:
         return self.engine.template(
             self.engine.route(topic, tag),
             properties=properties or {"PMQ_PROTO": "mqtt", "PMQ_QOS": "1"},
-            durability=Durability.FLUSHED,
+            durability=FLUSHED,
             retain=retain,
         )
 

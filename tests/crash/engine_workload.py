@@ -59,12 +59,18 @@ STEPS: Final = {
     "flush": 5,
     "wait": 3,
     "save": 2,
-    "tidy": 2,
+    "tidy": 1,
     "drain": 1,
     "kill": 1,
     "crash": 1,
 }
 """Steps that belong to no part, and how often each is drawn."""
+TIDY_STEPS: Final = {**STEPS, "tidy": 5, "drain": 5}
+"""The same for clients that keep their queues short, so that segments go."""
+TIDY_CHANCE: Final = 0.3
+TIDY_LONGER: Final = 2
+"""So much longer are the workloads of those."""
+WIDE_SHARE: Final = 0.1
 DOWN_SECONDS: Final = (0.0, 0.0, 0.5, 3.0)
 """How long it takes until the next engine starts."""
 RETENTION: Final = "retention: segments were gone"
@@ -82,6 +88,7 @@ def draw_world(random: Random, subject: str) -> World:
         parts=parts or [Basics()],
         settings=replace(SETTINGS, segment_bytes=SEGMENTS[-1] if wide else random.choice(SEGMENTS)),
         retention_bytes=random.choice(RETENTIONS),
+        retention_seconds=random.choice((0, 1, 1)),
     )
 
 
@@ -103,10 +110,21 @@ class EngineWorkload:
         self.deleted = False
         self._actor: EngineActor | None = None
 
+    def note_promises(self) -> None:
+        """Take note of what the engine has told its clients until now."""
+        if self._actor is not None:
+            self._actor.note_promises()
+
     @property
     def now(self) -> float:
         """The loop's clock."""
         return self.world.now if self._actor is None else self._actor.loop.now
+
+    @property
+    def share(self) -> float:
+        """How many of its states are worth their time: those with hundreds of queues take long,
+        and there are many of them."""
+        return WIDE_SHARE if any(isinstance(part, Wide) for part in self.world.parts) else 1.0
 
     def features(self) -> Iterator[str]:
         """What a state contains now, for the report."""
@@ -118,8 +136,11 @@ class EngineWorkload:
     def run(self, steps_count: int) -> None:
         """Carry out so many steps."""
         self._actor = EngineActor(self.disk, self.database, self.world)
+        common = STEPS
+        if self._random.random() < TIDY_CHANCE:
+            common, steps_count = TIDY_STEPS, TIDY_LONGER * steps_count
         steps: dict[tuple[Part | None, str], int] = {
-            (None, step): weight for step, weight in STEPS.items()
+            (None, step): weight for step, weight in common.items()
         }
         for part in self.world.parts:
             steps |= {(part, step): weight for step, weight in part.steps.items()}

@@ -7,12 +7,14 @@ from copy import deepcopy
 from random import Random
 from typing import Final
 
+from core_log.epochs import EPOCHS_NAME
 from core_log.errors import StoreError
 from tests.crash.disk import Disk
 from tests.crash.engine import EngineActor, MemoryStateDb
 from tests.crash.engine_workload import DOWN_SECONDS, EngineWorkload, check_engine
 from tests.crash.losses import POWER_CUTS
 from tests.crash.tally import Tally, repeatable
+from tests.harness.stores import DIRECTORY
 
 FIRST_NUMBER: Final = 100_000
 """The number of the first of these states: those of the store come before. The states of the
@@ -23,6 +25,8 @@ STEPS_COUNT: Final = 60
 STATE_CHANCE: Final = 0.4
 """At how many changes a state is built."""
 AGAIN_CHANCE: Final = 0.3
+NO_EPOCHS_CHANCE: Final = 0.1
+"""How often the file is gone that only repeats what the log says."""
 START_CHANGES: Final = 40
 """A recovery and the start of an engine have about so many changes."""
 
@@ -65,7 +69,8 @@ class EngineExplorer:
         random = Random(f"engine {self.seed} {self._number}")
         number = self._number
         self._number += 1
-        if random.random() > STATE_CHANCE or self._only not in (None, number):
+        wanted = random.random() < self._workload.share * STATE_CHANCE
+        if not wanted or self._only not in (None, number):
             return
         kind = random.choice(["kill", *POWER_CUTS])
         told = [f"engine: {kind}"]
@@ -75,6 +80,7 @@ class EngineExplorer:
         self.tally.contained.update(self._workload.features())
 
     def _check(self, kind: str, random: Random, told: list[str]) -> None:
+        self._workload.note_promises()
         world = deepcopy(self._workload.world)
         world.now = self._workload.now + random.choice(DOWN_SECONDS)
         disk = left_by(self._workload.disk, kind, random)
@@ -95,6 +101,9 @@ class EngineExplorer:
             disk = left_by(disk, kind, random)
         if kind != "kill":
             world.written = world.flushed
+        if random.random() < NO_EPOCHS_CHANCE:
+            disk.unlink(f"{DIRECTORY}/{EPOCHS_NAME}")
+            told.append("without the list of epochs")
         self.tally.recoveries += 2
         self.tally.note(disk)
         check_engine(disk, MemoryStateDb(versions), world)

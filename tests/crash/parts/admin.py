@@ -27,7 +27,7 @@ class Admin(Part):
     """
 
     name: ClassVar = "users, permissions, exchanges, documents"
-    steps: ClassVar = {"user": 3, "rule": 3, "exchange": 1, "document": 2}
+    steps: ClassVar = {"user": 3, "rule": 5, "exchange": 1, "document": 2}
 
     def __init__(self) -> None:
         super().__init__()

@@ -253,7 +253,12 @@ class Stream:
         demand(end >= sure, f"(a) {end} of {sure} promised messages of {self.topic} are there")
         offsets = [record.queue_offset for record in records]
         demand(offsets == list(range(first, end)), f"(b) the offsets of {self.topic} have holes")
-        size, kept = sum(record.size for record in records), actor.world.retention_bytes
-        enough = size + RECORD_BYTES_MAX > kept > 0  # with the last one that went, it was too much
-        demand(not first or enough, f"(a) {self.topic} has {size} bytes of {kept}")
+        if first:
+            world, gone = actor.world, self.messages[first - 1]
+            size, kept = sum(record.size for record in records), world.retention_bytes
+            enough = size + RECORD_BYTES_MAX > kept > 0  # with the last one, it was too much
+            seconds = (actor.loop.clock_ms() - gone.at_ms) / 1000
+            old = seconds >= world.retention_seconds > 0
+            text = f"{gone.body!r} of {self.topic} went after {seconds} s"
+            demand(old or enough, f"(a) {text}, {size} of {kept} bytes are there")
         return bodies[:end], records
