@@ -123,8 +123,9 @@ class Core:
         """See `write_gathered`."""
         self._lazy_scheduled = False
         self._acks_scheduled = False
-        self._moved: set[Group] = set()
-        self._recounted: set[Group] = set()
+        # In the order of their first move, so that equal runs write equal logs.
+        self._moved: dict[Group, None] = {}
+        self._recounted: dict[Group, None] = {}
         self.on_written: Callable[[], None] | None = None
         """Told at the end of an iteration that wrote, and when a point has moved: who ships the log
         to replicas."""
@@ -171,8 +172,8 @@ class Core:
         group.leave()
         self.groups.pop(group.number, None)
         self.volatile_groups.discard(group)
-        self._moved.discard(group)
-        self._recounted.discard(group)
+        self._moved.pop(group, None)
+        self._recounted.pop(group, None)
 
     # --- pace -----------------------------------------------------------------------------
 
@@ -345,7 +346,7 @@ class Core:
     # --- acks gather ----------------------------------------------------------------------
 
     def _group_moved(self, group: Group) -> None:
-        self._moved.add(group)
+        self._moved[group] = None
         if not self._acks_scheduled:
             self._acks_scheduled = True
             self.scheduler.call_later(self.limits.ack_delay_seconds, self.write_acks)
@@ -353,7 +354,7 @@ class Core:
     def recounted(self, group: Group) -> None:
         """Messages of a group with a delivery limit were given back: note it with the acks."""
         if group.number:
-            self._recounted.add(group)
+            self._recounted[group] = None
             self._group_moved(group)
 
     def write_gathered(self) -> None:
@@ -366,7 +367,7 @@ class Core:
         """One record for all that was delivered and settled since the last. Nobody waits for it;
         what the log does not take now gathers on."""
         self._acks_scheduled = False
-        moved, self._moved = self._moved, set()
+        moved, self._moved = self._moved, {}
         if not moved or self.failure is not None:
             return
         groups = [group for group in moved if group.number in self.groups]
@@ -385,7 +386,7 @@ class Core:
                 group = self.groups[number]
                 if group.rules is not None and group.rules.redeliveries is not None:
                     group.rules.redeliveries.keep_changes(stretches)
-                    self._recounted.add(group)
+                    self._recounted[group] = None
 
     def _take_counts(self) -> list[tuple[int, list[list[int]]]]:
         """What the next record of acks has to say of deliveries that were given back."""
@@ -401,7 +402,7 @@ class Core:
         """What the next record of acks has to say of these groups. Whoever takes it writes it."""
         acks: list[Acks] = []
         for group in groups:
-            self._moved.discard(group)
+            self._moved.pop(group, None)
             acks.append((group.number, group.cursor.next, group.cursor.take_settled()))
         return acks
 
@@ -409,7 +410,7 @@ class Core:
         """The log did not take them: they gather on, to be written a little later."""
         for group, (_, _, settled) in zip(groups, acks, strict=True):
             group.cursor.give_back_settled(settled)
-            self._moved.add(group)
+            self._moved[group] = None
         if self._moved and not self._acks_scheduled:
             self._acks_scheduled = True
             self.scheduler.call_later(self.limits.lazy_flush_seconds, self.write_acks)

@@ -183,7 +183,7 @@ class Fold:
         starts."""
         engine = self._engine
         engine.topics_.reopen()
-        for queue in {group.queue for group in engine.core.groups.values()}:
+        for queue in dict.fromkeys(group.queue for group in engine.core.groups.values()):
             queue.index.begin_at(min(group.cursor.floor for group in queue.groups))
             queue.flushed = queue.visible = queue.index.end_offset
 
@@ -192,7 +192,7 @@ class Fold:
         engine = self._engine
         engine.retention.forget_drops()
         engine.topics_.reopen()
-        for queue in {group.queue for group in engine.core.groups.values()}:
+        for queue in dict.fromkeys(group.queue for group in engine.core.groups.values()):
             # What all have settled may have left the log, and the index with it.
             queue.index.begin_at(min(group.cursor.floor for group in queue.groups))
         for group in engine.core.groups.values():
