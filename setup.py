@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 import sysconfig
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 
 from setuptools import Extension, setup
@@ -27,6 +28,7 @@ PACKAGES = (
     "spark_sink",
     "polymq",
 )
+BUILT = Path("build/cython")
 PROBE = "#include <Python.h>\nint main(void) { return PY_MAJOR_VERSION - 3; }\n"
 
 
@@ -71,6 +73,21 @@ def kernel_sources() -> dict[str, Path]:
     return sources
 
 
+def kernel_declarations() -> list[Path]:
+    """What kernels declare for one another: where classes have their fields and methods."""
+    found = (path for package in PACKAGES for path in ROOT.glob(f"{package}/**/kernels/*.pxd"))
+    return sorted(path.relative_to(ROOT) for path in found)
+
+
+def is_outdated(sources: Iterable[Path], declarations: Iterable[Path]) -> bool:
+    """Whether a declaration is newer than C that was made with it. Cython itself does not see it
+    where a module has another name than its source; a module that was built before a class of
+    another one got a method calls the wrong one."""
+    made = [BUILT / source.with_suffix(".c") for source in sources]
+    oldest = min((path.stat().st_mtime for path in made if path.exists()), default=0.0)
+    return any(path.stat().st_mtime > oldest for path in declarations)
+
+
 def stay_in_python(sources: dict[str, Path], reason: str) -> list[Extension]:
     """No extensions. Kernels that an earlier build left in the tree belong to older source: an
     editable installation would go on using them, so they go."""
@@ -94,13 +111,21 @@ def kernel_extensions() -> list[Extension]:
         return stay_in_python(sources, "Cython is not installed")
     if not compiler_works():
         return stay_in_python(sources, "no working C compiler")
+    declarations = kernel_declarations()
     extensions = [
-        Extension(name, [str(source)], extra_compile_args=["-O3"], optional=True)
+        Extension(
+            name,
+            [str(source)],
+            extra_compile_args=["-O3"],
+            optional=True,
+            depends=[str(path) for path in declarations],
+        )
         for name, source in sources.items()
     ]
     return cythonize(
         extensions,
-        build_dir="build/cython",
+        build_dir=str(BUILT),
+        force=is_outdated(sources.values(), declarations),
         include_path=[str(ROOT)],
         language_level=3,
         quiet=True,
