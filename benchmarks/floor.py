@@ -1,10 +1,12 @@
 """The floor: the same bytes through a bare loop, without a broker.
 
-What is read is appended to a file and written back. It is done by a C program, and by as little
-Python as uvloop allows: the difference is what the choice of the language and the loop costs before
-the first line of a broker's own code, and what is above it is ours.
+What is read is appended to a file and written back. It is done by a C program, by as little Python
+as uvloop allows, and by as little as our own socket shell (`net`) allows: the difference is what the
+choice of the language and the loop costs before the first line of a broker's own code, and what is
+above it is ours.
 
-Run as a program it is the Python one: it prints its port and echoes until its input ends.
+Run as a program it is one of those in Python (`uvloop` or `net`, then the file): it prints its port
+and echoes until its input ends.
 """
 
 from __future__ import annotations
@@ -24,6 +26,8 @@ import uvloop
 from benchmarks.errors import BenchmarkFailed
 from benchmarks.generators import BUILT, RUN_SECONDS_MAX
 from benchmarks.machine import HOST, ROOT, pinned
+from net.connection import Connection, Context
+from net.listener import listen
 
 MESSAGE_BYTES: Final = 100
 READ_BYTES: Final = 65_536
@@ -34,7 +38,7 @@ class Floor:
     """One loop and one load.
 
     Attributes:
-        language: `C` or `uvloop`.
+        language: `C`, `uvloop` (its own transports) or `net` (the socket shell of the gateways).
         connections: each with one piece in flight.
         messages: of 100 bytes in each piece.
         logged: whether what is read is appended to a file.
@@ -56,8 +60,10 @@ FLOORS: Final = (
     Floor(language="C", connections=50, messages=1, logged=False),
     Floor(language="C", connections=50, messages=1, logged=True),
     Floor(language="uvloop", connections=50, messages=1, logged=True),
+    Floor(language="net", connections=50, messages=1, logged=True),
     Floor(language="C", connections=1, messages=256, logged=True),
     Floor(language="uvloop", connections=1, messages=256, logged=True),
+    Floor(language="net", connections=1, messages=256, logged=True),
 )
 
 
@@ -87,8 +93,8 @@ def measure_floors(directory: Path, seconds: float) -> Iterator[FloorFigures]:
 
 def _measure(floor: Floor, file: Path, seconds: float) -> FloorFigures:
     program: Sequence[str] = (str(BUILT / "echogen"), "listen")
-    if floor.language == "uvloop":
-        program = (sys.executable, "-m", "benchmarks.floor")
+    if floor.language != "C":
+        program = (sys.executable, "-m", "benchmarks.floor", floor.language)
     listening = subprocess.Popen(
         [*pinned("server"), *program, *([str(file)] if floor.logged else [])],
         cwd=ROOT,
@@ -148,13 +154,36 @@ class Echo(asyncio.BufferedProtocol):
         self._transport.write(data)
 
 
-async def serve(path: str) -> None:
+class NetEcho(Connection):
+    """The same in the socket shell of the gateways."""
+
+    def __init__(self, context: Context, file: int) -> None:
+        super().__init__(context)
+        self._file = file
+
+    def consume(self, buffer: bytearray, start: int, end: int) -> int:
+        """A read."""
+        data = bytes(buffer[start:end])
+        os.write(self._file, data)
+        self.write(data)
+        return end
+
+
+async def serve(language: str, path: str) -> None:
     """Echo until the input ends."""
     loop = asyncio.get_running_loop()
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-    view = memoryview(bytearray(READ_BYTES))
-    server = await loop.create_server(lambda: Echo(view, file), HOST, 0)
-    print(server.sockets[0].getsockname()[1], flush=True)
+    if language == "net":
+        context = Context(loop)
+        listener = await listen(
+            context, lambda: NetEcho(context, file), host=HOST, port=0, connections_max=1000
+        )
+        port = listener.port
+    else:
+        view = memoryview(bytearray(READ_BYTES))
+        server = await loop.create_server(lambda: Echo(view, file), HOST, 0)
+        port = server.sockets[0].getsockname()[1]
+    print(port, flush=True)
     ended = asyncio.Event()
     loop.add_reader(sys.stdin.fileno(), ended.set)
     await ended.wait()
@@ -163,4 +192,4 @@ async def serve(path: str) -> None:
 
 if __name__ == "__main__":
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(serve(sys.argv[1]))
+        runner.run(serve(sys.argv[1], sys.argv[2]))

@@ -339,6 +339,41 @@ def test_who_sends_much_does_not_starve_who_sends_little() -> None:
     serve(scenario)
 
 
+@pytest.mark.skipif(kernels.Plane is None, reason="uvloop reads a full socket again at once")
+def test_a_turn_that_had_to_stop_goes_on_where_it_stopped() -> None:
+    """More waits than a turn reads: nobody is read again before everybody was read once, and in the
+    end all of it is."""
+    each, count = 256 * 1024, 100
+
+    async def scenario() -> None:
+        server = Server(Context(asyncio.get_running_loop()))
+        server.listener = await listen(
+            server.context, server.new, host="127.0.0.1", port=0, connections_max=count
+        )
+        clients = [await server.client() for _ in range(count)]
+        for client, connection in clients:
+            connection.stop_reading()
+            client.setblocking(False)
+        left = {client: each - client.send(bytes(each)) for client, _ in clients}
+        order: list[Recorder] = []
+        server.on_bytes = lambda one, data: order.append(one)
+        for _, connection in clients:
+            connection.resume_reading()
+        await until(lambda: len(order) >= count)
+        assert len(set(order[:count])) == count
+        for client, _ in clients:
+            await asyncio.get_running_loop().sock_sendall(client, bytes(left[client]))
+        await until(lambda: all(len(connection.got) == each for _, connection in clients))
+        for client, _ in clients:
+            client.close()
+        await server.listener.close()
+        server.context.close()
+
+    for policy in (asyncio.new_event_loop, uvloop.new_event_loop):
+        with asyncio.Runner(loop_factory=policy) as runner:
+            runner.run(scenario())
+
+
 # --- accepting -----------------------------------------------------------------------------------
 
 
