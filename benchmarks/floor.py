@@ -1,9 +1,9 @@
 """The floor: the same bytes through a bare loop, without a broker.
 
 What is read is appended to a file and written back. It is done by a C program, by as little Python
-as uvloop allows, and by as little as our own socket shell (`net`) allows: the difference is what the
-choice of the language and the loop costs before the first line of a broker's own code, and what is
-above it is ours.
+as uvloop allows, and by as little as our own socket shell (`net`) allows: the difference is what
+the choice of the language and the loop costs before the first line of a broker's own code, and what
+is above it is ours.
 
 Run as a program it is one of those in Python (`uvloop` or `net`, then the file): it prints its port
 and echoes until its input ends.
