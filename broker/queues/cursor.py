@@ -26,6 +26,8 @@ REQUEUED: Final = 2
 STRETCHES_MAX: Final = 1_000
 """Settled stretches that a snapshot lists one by one."""
 
+_NO_STATES: Final = bytearray()
+"""What a cursor has that has nothing outstanding since it was made: one for all, never added to."""
 _SETTLED_BYTE: Final = b"\x01"
 _REQUEUED_BYTE: Final = b"\x02"
 _SETTLED_STRETCH: Final = re.compile(b"\x01+")
@@ -55,7 +57,7 @@ class Cursor:
         self._settled: list[list[int]] | None = None
         """(first, count) stretches settled since the last `take_settled`: what a record of acks
         has to say. None while there are none, as in nearly all queues."""
-        self._states = bytearray()
+        self._states = _NO_STATES
 
     def ready_count(self, end: int) -> int:
         """How many messages wait, in a queue that ends before offset `end`."""
@@ -86,7 +88,10 @@ class Cursor:
         if first >= end:
             return None
         count = min(limit, end - first)
-        self._states.extend(bytes(count))
+        if self._states:
+            self._states.extend(bytes(count))
+        else:
+            self._states = bytearray(count)
         self.next += count
         if self.watch is not None:
             self.watch(first, count, -1)
@@ -125,8 +130,7 @@ class Cursor:
         if count <= 0:
             return
         if first + count > self.next:  # a replayed record of acks may run ahead of deliveries
-            self._states.extend(bytes(first + count - self.next))
-            self.next = first + count
+            self._extend(first + count)
         self._note(first, count)
         start = first - self.floor
         if self.requeued_count:
@@ -258,7 +262,7 @@ class Cursor:
             cursor._states = bytearray(zlib.decompress(b64decode(settled)))
             assert len(cursor._states) == next_offset - floor
             return cursor
-        cursor._states.extend(bytes(next_offset - floor))
+        cursor._states = bytearray(next_offset - floor) if next_offset > floor else _NO_STATES
         for first, count in settled:
             cursor.settle(first, count)
         cursor.forget_settled()
@@ -267,8 +271,15 @@ class Cursor:
     def delivered_to(self, next_offset: int) -> None:
         """Replay: deliveries had reached `next_offset`."""
         if next_offset > self.next:
+            self._extend(next_offset)
+
+    def _extend(self, next_offset: int) -> None:
+        """What lies before `next_offset` counts as delivered."""
+        if self._states:
             self._states.extend(bytes(next_offset - self.next))
-            self.next = next_offset
+        else:
+            self._states = bytearray(next_offset - self.next)
+        self.next = next_offset
 
     def reopen(self, keep: Iterable[tuple[int, int]] = ()) -> None:
         """After a restart no connection holds anything: requeue what is outstanding.
@@ -276,6 +287,9 @@ class Cursor:
         Args:
             keep: (first, count) stretches that stay outstanding: in flight in an MQTT session.
         """
+        if not self._states:
+            self._states, self.requeued_count = _NO_STATES, 0
+            return
         states = bytearray(self._states.translate(_OUTSTANDING_TO_REQUEUED))
         for first, count in keep:
             low = max(first, self.floor)

@@ -165,3 +165,23 @@ def test_what_was_settled_behind_the_dropped_goes_with_them() -> None:
     assert cursor.floor == 3
     assert cursor.skip_to(4) == 0
     assert (cursor.floor, cursor.next) == (5, 5)
+
+
+def test_idle_cursors_share_what_they_do_not_have() -> None:
+    """Many queues are idle: what one gets with its first message is its own."""
+    first, second = Cursor(5), Cursor(7)
+    assert first._states is second._states
+    assert first.take(2, 9) == (5, 2, False)
+    second.delivered_to(9)
+    third = Cursor.restore(3, 3, ())
+    third.settle(3, 1)
+    fourth = Cursor.restore(3, 5, ((4, 1),))
+    fourth.reopen()
+    fifth = Cursor(0)
+    fifth.reopen()
+    fifth.clamp(2, 4)
+    fifth.settle(1, 3)
+    assert fifth.floor == 4
+    assert len(Cursor(0)._states) == 0
+    assert (first.outstanding_count, second.outstanding_count) == (2, 2)
+    assert (third.floor, third.next, fourth.take(9, 5)) == (4, 4, (3, 1, True))
