@@ -4,6 +4,8 @@
 --seed N            the first seed; without it one is drawn, and printed
 --state N           only this state of the seed: how a failure is repeated
 --with SUBJECT      only engines whose clients do this, among other things (as the report names it)
+--for SECONDS       begin no new seed after that time
+--notes FILE        a night in pieces: begin behind what is noted there, add to it, report all of it
 --processes N       default: as many as there are processors
 """
 
@@ -16,10 +18,13 @@ import sys
 import time
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from itertools import count
+from math import inf
+from pathlib import Path
 
 from tests.crash.bit_flips import flip_many
 from tests.crash.engine_workload import PARTS
 from tests.crash.explore import explore
+from tests.crash.notes import Sum, read_notes, write_note
 from tests.crash.tally import Tally
 
 FAILURES_SHOWN = 20
@@ -36,9 +41,17 @@ def main() -> int:
     began = time.monotonic()
     if options.bit_flips:
         return flip_bits(options, seed)
-    tally, seeds_count = run(seed, options.states, options.processes, options.subject)
-    report(tally, seed, seeds_count, time.monotonic() - began)
-    return bool(tally.failures)
+    found = Sum(seed)
+    if options.notes is not None:
+        noted = read_notes(options.notes, seed)
+        found = Sum(noted.first_seed + noted.seeds_count)
+    tally, seeds_count = run(found.first_seed, options)
+    found.add(tally, seeds_count, time.monotonic() - began)
+    if options.notes is not None:
+        write_note(options.notes, found)
+        found = read_notes(options.notes, seed)
+    report(found)
+    return bool(found.tally.failures)
 
 
 def parse_options() -> argparse.Namespace:
@@ -48,6 +61,8 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--states", type=int, default=20_000)
     parser.add_argument("--seed", type=int)
     parser.add_argument("--state", type=int)
+    parser.add_argument("--for", dest="seconds", type=float, default=inf, metavar="SECONDS")
+    parser.add_argument("--notes", type=Path, metavar="FILE")
     parser.add_argument("--with", dest="subject", default="", metavar="SUBJECT")
     parser.add_argument("--bit-flips", type=int, default=0)
     parser.add_argument("--size", type=int, default=64)
@@ -61,19 +76,20 @@ def parse_options() -> argparse.Namespace:
     return options
 
 
-def run(seed: int, states: int, processes: int, subject: str = "") -> tuple[Tally, int]:
-    """Seeds from `seed` on, until there are so many states or a failure. Returns what was found,
-    and how many seeds that were."""
-    total = Tally()
+def run(seed: int, options: argparse.Namespace) -> tuple[Tally, int]:
+    """Seeds from `seed` on, until there are so many states, or a failure, or no time is left.
+    Returns what was found, and how many seeds that were."""
+    total, states, processes = Tally(), options.states, options.processes
+    end = time.monotonic() + options.seconds
     done = 0
     seeds = count(seed)
     with ProcessPoolExecutor(processes) as pool:
         running: set[Future[Tally]] = set()
         while running or total.states.total() < states:
             while len(running) < 2 * processes and total.states.total() < states:
-                if total.failures:
+                if total.failures or time.monotonic() > end:
                     break
-                running.add(pool.submit(explore, next(seeds), None, subject))
+                running.add(pool.submit(explore, next(seeds), None, options.subject))
             if not running:
                 break
             finished, running = wait(running, return_when=FIRST_COMPLETED)
@@ -97,11 +113,13 @@ def flip_bits(options: argparse.Namespace, seed: int) -> int:
     return bool(failures)
 
 
-def report(tally: Tally, seed: int, seeds_count: int, seconds: float) -> None:
+def report(found: Sum) -> None:
     """One page about a run."""
+    tally, seconds = found.tally, found.seconds
     states = tally.states.total()
-    print(f"{states:,} states of {seeds_count} seeds from {seed} on, in {seconds:.0f} s", end="")
-    print(f" ({states / seconds:.0f}/s); {len(tally.images):,} different disks")
+    print(f"{states:,} states of {found.seeds_count} seeds from {found.first_seed} on", end="")
+    print(f", in {seconds:.0f} s ({states / seconds:.0f}/s); ", end="")
+    print(f"{found.images_count:,} different disks")
     print(f"{tally.recoveries:,} recoveries; power cut again in {tally.deeper:,} of them", end="")
     print(f"; {tally.faults} workloads met a failing or a full disk")
     print("\nstates by kind:")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from random import Random
 
 import pytest
@@ -14,6 +15,7 @@ from tests.crash.disk import Disk, File
 from tests.crash.explore import Explorer, explore
 from tests.crash.explore_engine import FIRST_NUMBER, EngineExplorer
 from tests.crash.losses import EVERYTHING, NOTHING, Parts, Subset
+from tests.crash.notes import Sum, read_notes, write_note
 
 
 def test_states_of_a_seed() -> None:
@@ -130,3 +132,22 @@ def test_a_failed_sync_leaves_clean_pages() -> None:
     assert file.left_by(EVERYTHING) == b""
     file.drop_cache()
     assert bytes(file.data) == b""
+
+
+# --- pieces ---------------------------------------------------------------------------------------
+
+
+def test_a_night_in_pieces_adds_up(tmp_path: Path) -> None:
+    """Each piece begins where the last one ended, and the sum is that of one run."""
+    path = tmp_path / "notes"
+    for seed in (40, 41):
+        noted = read_notes(path, 40)
+        assert (noted.first_seed + noted.seeds_count) == seed
+        piece = Sum(seed)
+        piece.add(EngineExplorer(seed).run(), 1, 0.5)
+        write_note(path, piece)
+    total = read_notes(path, 99)
+    whole = Sum(40)
+    for seed in (40, 41):
+        whole.add(EngineExplorer(seed).run(), 1, 0.5)
+    assert total == whole
