@@ -2,6 +2,6 @@
 
 This package turns bytes into commands and commands into bytes, for both sides of a connection. It
 refuses to do networking: `connection.Connection` is fed with what a socket gave and returns what a
-socket shall send. `client` is a client in the same spirit: one pure core that says which call to
-make next. `driver_blocking` makes it; a driver for another way of waiting stands beside it.
+socket shall send. `client`, `producer` and `consumer` are clients in the same spirit: pure cores
+that say which call to make next. `driver_blocking`, `driver_asyncio` and `driver_trio` make it.
 """

@@ -30,10 +30,17 @@ _LONG_NAMES: Final = {
     "n": "brokerName",
 }
 
+_SHORT_NAMES: Final = {long: short for short, long in _LONG_NAMES.items()}
+
 
 def long_names(fields: Mapping[str, str]) -> dict[str, str]:
     """The fields of 310 SEND_MESSAGE_V2 and 320 SEND_BATCH_MESSAGE under the names of 10."""
     return {_LONG_NAMES.get(name, name): value for name, value in fields.items()}
+
+
+def short_names(fields: Mapping[str, str]) -> dict[str, str]:
+    """The fields of 10 SEND_MESSAGE under the names of 310 and 320."""
+    return {_SHORT_NAMES.get(name, name): value for name, value in fields.items()}
 
 
 class SendFields(Fields, frozen=True, kw_only=True, rename="camel"):

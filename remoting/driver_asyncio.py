@@ -9,15 +9,20 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Callable
-from typing import TypeVar, cast
+from collections.abc import Awaitable, Callable
+from typing import Final, TypeVar, cast
 
+from remoting.consumer import Consumer
 from remoting.errors import CallFailed, RemoteProtocolError
 from remoting.frames import Command
+from remoting.group_bodies import MessageQueue
 from remoting.link import Handler, Link
+from remoting.records import Record
 from remoting.steps import Address, Call, Pause, Steps
 
 T = TypeVar("T")
+LEAVE_SECONDS: Final = 5.0
+"""For a consumer's last commits."""
 _Waiter = asyncio.Future[Command]
 
 
@@ -155,6 +160,56 @@ class AsyncioDriver:
                 raise CallFailed(f"{address}: {error}") from error
             self._peers[address] = peer
             return peer
+
+
+async def consume(
+    driver: AsyncioDriver, consumer: Consumer, handle: Callable[[Record], Awaitable[None]]
+) -> None:
+    """Hand every message of a consumer to `handle`, until cancelled; those of one queue in order.
+
+    What `handle` raises makes the message one that was handled in vain: the broker sends it again.
+    At the end all is committed, and the brokers are told. The driver's handler has to be
+    `consumer.asked`, or changes of the group are noticed late.
+    """
+    pulling: dict[MessageQueue, asyncio.Task[None]] = {}
+    try:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(driver.run(consumer.presence.keep()))
+            group.create_task(driver.run(consumer.keep_committed()))
+            group.create_task(driver.run(consumer.routes.keep_fresh()))
+            while True:
+                seen = consumer.members_changed.count
+                mine = await driver.run(consumer.share())
+                for queue in pulling.keys() - mine:
+                    pulling.pop(queue).cancel()
+                for queue in sorted(mine - pulling.keys()):
+                    pulling[queue] = group.create_task(_pull(driver, consumer, queue, handle))
+                await driver.run(consumer.wait_to_share(seen))
+    finally:
+        try:
+            async with asyncio.timeout(LEAVE_SECONDS):
+                await driver.run(consumer.leave())
+        except TimeoutError:
+            pass  # what was not committed comes again
+
+
+async def _pull(
+    driver: AsyncioDriver,
+    consumer: Consumer,
+    queue: MessageQueue,
+    handle: Callable[[Record], Awaitable[None]],
+) -> None:
+    while True:
+        records = await driver.run(consumer.pull(queue))
+        for record in records:
+            try:
+                await handle(record)
+            except Exception:  # noqa: BLE001  (whatever it is: the message comes again)
+                if not await driver.run(consumer.handled_in_vain(queue, record)):
+                    break
+        else:
+            if records:
+                consumer.handled(queue)
 
 
 async def _pause(pause: Pause) -> None:

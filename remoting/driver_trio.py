@@ -16,13 +16,18 @@ from typing import Final, TypeVar
 
 import trio
 
+from remoting.consumer import Consumer
 from remoting.errors import CallFailed, RemoteProtocolError
 from remoting.frames import Command
+from remoting.group_bodies import MessageQueue
 from remoting.link import Handler, Link
+from remoting.records import Record
 from remoting.steps import Address, Call, Pause, Steps
 
 READ_BYTES: Final = 256 * 1024
 """Of one read: a pull's answer in a few of them."""
+LEAVE_SECONDS: Final = 5.0
+"""For a consumer's last commits."""
 
 Connect = Callable[[Address], Awaitable[trio.abc.Stream]]
 """How to reach an address. Raises OSError."""
@@ -195,6 +200,59 @@ class TrioDriver:
         if not peer.lost:
             peer.lost = True
             self._on_lost(peer.address)
+
+
+async def consume(
+    driver: TrioDriver, consumer: Consumer, handle: Callable[[Record], Awaitable[None]]
+) -> None:
+    """Hand every message of a consumer to `handle`, until cancelled; those of one queue in order.
+
+    What `handle` raises makes the message one that was handled in vain: the broker sends it again.
+    At the end all is committed, and the brokers are told. The driver's handler has to be
+    `consumer.asked`, or changes of the group are noticed late.
+    """
+    scopes: dict[MessageQueue, trio.CancelScope] = {}
+    async with trio.open_nursery() as nursery:
+        try:
+            for steps in (
+                consumer.presence.keep(),
+                consumer.keep_committed(),
+                consumer.routes.keep_fresh(),
+            ):
+                nursery.start_soon(driver.run, steps)
+            while True:
+                seen = consumer.members_changed.count
+                mine = await driver.run(consumer.share())
+                for queue in scopes.keys() - mine:
+                    scopes.pop(queue).cancel()
+                for queue in sorted(mine - scopes.keys()):
+                    scopes[queue] = trio.CancelScope()
+                    nursery.start_soon(_pull, driver, consumer, queue, handle, scopes[queue])
+                await driver.run(consumer.wait_to_share(seen))
+        finally:
+            with trio.move_on_after(LEAVE_SECONDS, shield=True):
+                await driver.run(consumer.leave())
+
+
+async def _pull(
+    driver: TrioDriver,
+    consumer: Consumer,
+    queue: MessageQueue,
+    handle: Callable[[Record], Awaitable[None]],
+    scope: trio.CancelScope,
+) -> None:
+    with scope:
+        while True:
+            records = await driver.run(consumer.pull(queue))
+            for record in records:
+                try:
+                    await handle(record)
+                except Exception:  # noqa: BLE001  (whatever it is: the message comes again)
+                    if not await driver.run(consumer.handled_in_vain(queue, record)):
+                        break
+            else:
+                if records:
+                    consumer.handled(queue)
 
 
 @asynccontextmanager
