@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 import socket
+import zlib
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -18,6 +19,7 @@ from gateways.rocketmq.mapping import AUTO_QUEUES, AUTO_TOPIC, TOPIC_PERMISSION
 from polymq.logs import logger
 from polymq.metrics import Probe
 from polymq.settings import Settings
+from remoting.codes import MASTER_ID
 from remoting.driver_asyncio import AsyncioDriver
 from remoting.registrar import Identity, Registrar, Standing
 from remoting.registration import TopicConfig
@@ -58,6 +60,7 @@ class Registration:
                 cluster=settings.names.cluster,
                 broker=settings.names.broker,
                 address=settings.rocketmq.advertise or str(Address(reachable_host(host), port)),
+                broker_id=slave_id(settings.replication.name) if engine.core.follows else MASTER_ID,
             ),
             topics=self._topics,
             clock_ms=clock_ms,
@@ -114,6 +117,12 @@ class Registration:
             )
         else:
             log.warning("a name server does not take this broker in", reason=standing.failure)
+
+
+def slave_id(name: str) -> int:
+    """The number of a slave in routes, from the name that its master knows it by. 0 is the
+    master's; a slave that is promoted registers as that, with the epoch that it began."""
+    return zlib.crc32(name.encode()) or 1
 
 
 def names_probe(registration: Callable[[], Registration | None]) -> Probe:

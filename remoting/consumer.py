@@ -99,7 +99,7 @@ class ConsumerSettings:
     commit_seconds: float = 5.0
     call_seconds: float = 3.0
     hold_seconds: float = 15.0
-    """How long a broker holds a pull that finds nothing."""
+    """How long a broker holds a pull that finds nothing; 0: it answers at once."""
     pull_seconds: float = 30.0
     pull_count_max: int = 32
     pause_seconds: float = 3.0
@@ -275,7 +275,7 @@ class Consumer:
             queue_id=queue.queue_id,
             queue_offset=offset,
             count_max=self.settings.pull_count_max,
-            system_flag=PULL_SUSPEND | PULL_SUBSCRIPTION,
+            system_flag=PULL_SUBSCRIPTION | (PULL_SUSPEND if self.settings.hold_seconds else 0),
             suspend_ms=int(self.settings.hold_seconds * 1000),
             subscription=self._topics[queue.topic],
             subscription_version=self.started_ms,

@@ -14,11 +14,12 @@ from typing import Final, TypeVar, cast
 
 from remoting.consumer import Consumer
 from remoting.errors import CallFailed, RemoteProtocolError
+from remoting.fetching import fetch
 from remoting.frames import Command
 from remoting.group_bodies import MessageQueue
 from remoting.link import Handler, Link
 from remoting.records import Record
-from remoting.steps import Address, Call, Pause, Steps
+from remoting.steps import Address, Call, Fetch, Pause, Steps
 
 T = TypeVar("T")
 LEAVE_SECONDS: Final = 5.0
@@ -103,7 +104,12 @@ class AsyncioDriver:
                     step = steps.send(None)
                     continue
                 try:
-                    answer = await self._call(step)
+                    if isinstance(step, Fetch):
+                        answer: Command | None = await asyncio.to_thread(
+                            fetch, step.url, step.seconds
+                        )
+                    else:
+                        answer = await self._call(step)
                 except CallFailed as failure:
                     step = steps.throw(failure)
                 else:

@@ -14,11 +14,18 @@ from types import TracebackType
 from typing import Final, Self, TypeVar
 
 from remoting.client import ClientCore, ClientSettings, Pulled, QueueBounds, Route, TopicName
+from remoting.consumer import Consumer
 from remoting.errors import CallFailed, RemoteProtocolError
+from remoting.fetching import fetch
 from remoting.frames import Command
+from remoting.group_bodies import MessageQueue
 from remoting.link import Handler, Link
-from remoting.steps import Address, Call, Pause, Steps
+from remoting.presence import HEARTBEAT_SECONDS
+from remoting.records import Record
+from remoting.steps import Address, Call, Fetch, Pause, Steps
 
+POLL_PAUSE_SECONDS: Final = 0.1
+"""Between two looks at queues that have nothing."""
 READ_BYTES: Final = 256 * 1024
 """Of one recv: a pull's answer in a few of them."""
 
@@ -98,7 +105,10 @@ class BlockingDriver:
                     step = steps.send(None)
                     continue
                 try:
-                    answer = self._call(step)
+                    if isinstance(step, Fetch):
+                        answer: Command | None = fetch(step.url, step.seconds)
+                    else:
+                        answer = self._call(step)
                 except CallFailed as failure:
                     step = steps.throw(failure)
                 else:
@@ -125,6 +135,82 @@ class BlockingDriver:
             if broken is not None:
                 broken.close()
             raise CallFailed(f"{call.address}: {error}") from error
+
+
+class PollingConsumer:
+    """A consumer for one thread, which asks for messages instead of being handed them.
+
+        while running:
+            for queue, record in polling.poll(5.0): ...
+            polling.handled()
+
+    `poll` also shares, commits and sends heartbeats when they are due: call it at least every 30
+    seconds. The consumer's `hold_seconds` should be 0, or one queue without messages holds up the
+    others.
+
+    Args:
+        driver: made with `handler=consumer.asked`.
+    """
+
+    def __init__(
+        self,
+        consumer: Consumer,
+        driver: BlockingDriver,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._consumer = consumer
+        self._driver = driver
+        self._clock = clock
+        self._sleep = sleep
+        self._shared = self._beaten = self._committed = float("-inf")
+        self._seen = -1
+        self._given: set[MessageQueue] = set()  # queues whose messages are being handled
+
+    def poll(self, seconds: float) -> list[tuple[MessageQueue, Record]]:
+        """The next messages; none after so many seconds without any."""
+        deadline = self._clock() + seconds
+        while True:
+            self._do_what_is_due()
+            found = []
+            for queue in sorted(self._consumer.queues - self._given):
+                records = self._driver.run(self._consumer.pull(queue))
+                if records:
+                    self._given.add(queue)
+                    found += [(queue, record) for record in records]
+            if found or self._clock() >= deadline:
+                return found
+            self._sleep(POLL_PAUSE_SECONDS)
+
+    def handled(self) -> None:
+        """All that `poll` gave so far was handled."""
+        for queue in self._given:
+            self._consumer.handled(queue)
+        self._given.clear()
+
+    def handled_in_vain(self, queue: MessageQueue, record: Record) -> bool:
+        """See `Consumer.handled_in_vain`."""
+        return self._driver.run(self._consumer.handled_in_vain(queue, record))
+
+    def close(self) -> None:
+        """Commit what was handled, and take leave. The driver stays open."""
+        self._driver.run(self._consumer.leave())
+
+    def _do_what_is_due(self) -> None:
+        consumer, now = self._consumer, self._clock()
+        settings = consumer.settings
+        if self._seen != consumer.members_changed.count or now - self._shared > (
+            settings.share_seconds if consumer.queues else settings.look_seconds
+        ):
+            self._seen, self._shared = consumer.members_changed.count, now
+            self._given &= self._driver.run(consumer.share())
+        if now - self._beaten > HEARTBEAT_SECONDS:
+            self._beaten = now
+            self._driver.run(consumer.presence.beat())
+        if now - self._committed > settings.commit_seconds:
+            self._committed = now
+            self._driver.run(consumer.commit())
 
 
 class BlockingClient:

@@ -18,11 +18,12 @@ import trio
 
 from remoting.consumer import Consumer
 from remoting.errors import CallFailed, RemoteProtocolError
+from remoting.fetching import fetch
 from remoting.frames import Command
 from remoting.group_bodies import MessageQueue
 from remoting.link import Handler, Link
 from remoting.records import Record
-from remoting.steps import Address, Call, Pause, Steps
+from remoting.steps import Address, Call, Fetch, Pause, Steps
 
 READ_BYTES: Final = 256 * 1024
 """Of one read: a pull's answer in a few of them."""
@@ -105,7 +106,12 @@ class TrioDriver:
                     step = steps.send(None)
                     continue
                 try:
-                    answer = await self._call(step)
+                    if isinstance(step, Fetch):
+                        answer: Command | None = await trio.to_thread.run_sync(
+                            fetch, step.url, step.seconds, abandon_on_cancel=True
+                        )
+                    else:
+                        answer = await self._call(step)
                 except CallFailed as failure:
                     step = steps.throw(failure)
                 else:

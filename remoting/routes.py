@@ -33,12 +33,16 @@ from remoting.errors import (
 )
 from remoting.group_bodies import MessageQueue
 from remoting.headers import TopicFields, write_fields
-from remoting.steps import Address, Call, Pause, Signal, Steps
+from remoting.steps import Address, Call, Fetch, Pause, Signal, Steps
 
 ADDRESSES_VARIABLE: Final = "NAMESRV_ADDR"
 """RocketMQ's environment variable: `host:port;host:port`."""
 TOPICS_COUNT_MAX: Final = 10_000
 """Routes that a client keeps fresh; beyond, the one that was learned first is forgotten."""
+
+
+LIST_SECONDS: Final = 120.0
+"""How often an address server is asked for the name servers, as by RocketMQ's clients."""
 
 
 def parse_name_servers(text: str | None, environ: Mapping[str, str]) -> tuple[Address, ...]:
@@ -104,11 +108,17 @@ class RouteSettings:
 
 @dataclass(slots=True)
 class Routes:
-    """The routes that a client knows."""
+    """The routes that a client knows.
+
+    Args:
+        endpoint: URL of an address server, which says who the name servers are; `names` may then
+            begin without any. Empty: they stay the same.
+    """
 
     names: NameServers
     settings: RouteSettings = field(default_factory=RouteSettings)
     changed: Signal = field(default_factory=Signal)
+    endpoint: str = ""
     _known: dict[str, TopicRoute] = field(default_factory=dict)
 
     def known(self, topic: str) -> TopicRoute | None:
@@ -127,6 +137,8 @@ class Routes:
             RequestFailed: those that answered say that there is no such topic.
             Unreachable: none answered.
         """
+        if not self.names.addresses:
+            yield from self.list_name_servers()
         failure: Exception | None = None
         unknown: RequestFailed | None = None
         for _ in range(self.names.count):
@@ -154,10 +166,26 @@ class Routes:
         except (RequestFailed, Unreachable):
             return self._known.get(topic)
 
+    def list_name_servers(self) -> Steps[bool]:
+        """Ask the address server. False if it does not say: then the list stays as it is."""
+        try:
+            answer = yield Fetch(url=self.endpoint, seconds=self.settings.call_seconds)
+            assert answer is not None, "a driver answers a Fetch with a Command"
+            text = answer.body.decode("ascii", "replace").strip()
+            self.names.replace(parse_name_servers(text or ";", {}))
+        except (CallFailed, LocalProtocolError):
+            return False
+        return True
+
     def keep_fresh(self) -> Steps[Never]:
         """Ask again and again for all topics that are known."""
+        listed_seconds = 0.0
         while True:
             yield Pause(seconds=self.settings.refresh_seconds)
+            listed_seconds += self.settings.refresh_seconds
+            if self.endpoint and listed_seconds >= LIST_SECONDS:
+                listed_seconds = 0.0
+                yield from self.list_name_servers()
             for topic in tuple(self._known):
                 yield from self.refresh(topic)
 

@@ -4,7 +4,9 @@ An operation yields *steps* and is sent their results:
 
 * `Call` (ask this address, wait this long) is answered with the peer's `Command`, with None where
   no answer is wanted, or by throwing `CallFailed` into the generator;
-* `Pause` (wait this long, or until a signal) is answered with None.
+* `Pause` (wait this long, or until a signal) is answered with None;
+* `Fetch` (get what is at a URL) is answered with a `Command` that has the status as its code and
+  what was got as its body, or by throwing `CallFailed`.
 
 The generator returns the operation's result or raises. So failover, retries and the order of
 calls are written once and tested without sockets or clocks; a driver is what carries the steps
@@ -101,7 +103,15 @@ class Pause:
         return self.signal is not None and self.signal.count != self.seen
 
 
-Step = Call | Pause
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fetch:
+    """Get what is at a URL, by HTTP."""
+
+    url: str
+    seconds: float
+
+
+Step = Call | Pause | Fetch
 T = TypeVar("T")
 Steps = Generator[Step, Command | None, T]
 """An operation: what it yields, what it is sent, what it returns."""

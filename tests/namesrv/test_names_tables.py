@@ -7,9 +7,15 @@ import pytest
 
 from remoting.codes import RequestCode, ResponseCode
 from remoting.headers import write_fields
-from remoting.name_fields import BrokerFields
-from remoting.registration import DataVersion, decode_data_version, encode_data_version
-from tests.namesrv.speaking import Speaker
+from remoting.name_fields import BrokerFields, RegisterFields
+from remoting.registration import (
+    DataVersion,
+    Registration,
+    decode_data_version,
+    encode_data_version,
+    encode_registration,
+)
+from tests.namesrv.speaking import Speaker, table
 
 A1, A2, B1 = "10.0.0.1:10911", "10.0.0.2:10911", "10.0.1.1:10911"
 
@@ -234,6 +240,18 @@ def test_a_refused_registration_changes_nothing(
     after = names.addresses("t"), names.requests.tables.topics(), names.requests.tables.clusters()
     assert after == before
     assert names.requests.refused_count == 1
+
+
+def test_a_damaged_registration_is_refused() -> None:
+    """The header has the checksum of the body that was sent."""
+    names = Speaker()
+    body, crc = encode_registration(Registration(topics=table("t", "u")))
+    header = RegisterFields(cluster_name="c", broker_name="b", broker_addr=A1, body_crc32=crc)
+    damaged = body.replace(b'"t"', b'"x"')
+    answer = names.ask(RequestCode.REGISTER_BROKER, write_fields(header), damaged)
+    assert answer.code == ResponseCode.SYSTEM_ERROR
+    assert "crc32 not match" in (answer.remark or "")
+    assert names.requests.tables.broker_count == 0
 
 
 def test_a_broker_that_registers_too_often_is_told_so() -> None:

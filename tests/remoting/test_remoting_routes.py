@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import TypeVar
 
 import pytest
 
 from remoting.bodies import BrokerData, QueueData, TopicRoute, encode_body
+from remoting.driver_blocking import BlockingDriver
 from remoting.errors import CallFailed, LocalProtocolError, RequestFailed, Unreachable
 from remoting.frames import Command
 from remoting.routes import (
@@ -18,7 +21,7 @@ from remoting.routes import (
     queues_to_read,
     queues_to_write,
 )
-from remoting.steps import Address, Call, Steps
+from remoting.steps import Address, Call, Fetch, Steps
 
 T = TypeVar("T")
 A, B, C = (Address(name, 9876) for name in "abc")
@@ -111,6 +114,58 @@ def test_another_list_keeps_the_one_in_use_if_it_is_on_it() -> None:
     assert names.current() == B
     names.replace((A, C))
     assert names.current() == C
+
+
+def test_an_address_server_says_who_the_name_servers_are() -> None:
+    """Its answer is a list; what it does not say changes nothing."""
+    known = Routes(NameServers((), lambda count: 0), endpoint="http://names/rocketmq/nsaddr")
+    steps = known.fetch("t")
+    step = next(steps)
+    assert isinstance(step, Fetch)
+    assert step.url == "http://names/rocketmq/nsaddr"
+    asked = steps.send(Command(code=200, opaque=0, body=b"b:9876;a:9876\n"))
+    assert isinstance(asked, Call)
+    assert asked.address == B
+    for answer_or_error in (b"", b"<html>", CallFailed("refused")):
+        listing = known.list_name_servers()
+        next(listing)
+        give = listing.throw if isinstance(answer_or_error, Exception) else listing.send
+        given = (
+            Command(code=200, opaque=0, body=answer_or_error)
+            if isinstance(answer_or_error, bytes)
+            else answer_or_error
+        )
+        with pytest.raises(StopIteration) as ended:
+            give(given)  # type: ignore[operator]
+        assert ended.value.value is False
+        assert known.names.addresses == (B, A)
+    nobody = Routes(NameServers((), lambda count: 0), endpoint="http://names/")
+    steps = nobody.fetch("t")
+    next(steps)
+    with pytest.raises(Unreachable):
+        steps.throw(CallFailed("refused"))
+
+
+def test_a_list_is_got_by_http() -> None:
+    class Lists(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(b"a:9876")
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Lists) as server:
+        thread = threading.Thread(target=server.handle_request)
+        thread.start()
+        known = Routes(
+            NameServers((), lambda count: 0), endpoint=f"http://127.0.0.1:{server.server_port}/"
+        )
+        assert BlockingDriver().run(known.list_name_servers())
+        thread.join()
+    assert known.names.addresses == (A,)
+    assert not BlockingDriver().run(known.list_name_servers())  # nobody listens any more
 
 
 def test_queues_come_from_brokers_that_can_take_them() -> None:

@@ -17,7 +17,7 @@ trio = pytest.importorskip("trio", reason="the name server and one of the driver
 
 from remoting import driver_asyncio, driver_trio  # noqa: E402
 from remoting.consumer import Begin, Consumer, ConsumerSettings  # noqa: E402
-from remoting.driver_blocking import BlockingDriver  # noqa: E402
+from remoting.driver_blocking import BlockingDriver, PollingConsumer  # noqa: E402
 from remoting.errors import RequestFailed  # noqa: E402
 from remoting.messages import Message  # noqa: E402
 from remoting.producer import Producer  # noqa: E402
@@ -119,6 +119,25 @@ def test_asyncio_reads_what_was_sent_and_goes_on_where_it_was(server: Running) -
     assert sorted(record.body for record in asyncio.run(read(4))) == sorted(more)
 
 
+def test_a_thread_polls(server: Running) -> None:
+    sent = send(server, "polled", 7)
+    got: list[bytes] = []
+    for part in (4, 3):  # the second goes on where the first has committed
+        reader = consumer(server, "polled", hold_seconds=0.0, pull_count_max=1)
+        driver = BlockingDriver(handler=reader.asked)
+        polling = PollingConsumer(reader, driver)
+        deadline = time.monotonic() + SECONDS_MAX
+        end = len(got) + part
+        while len(got) < end:
+            assert time.monotonic() < deadline
+            found = polling.poll(1.0)
+            got += [record.body for _, record in found]
+            polling.handled()
+        polling.close()
+        driver.close()
+    assert sorted(got) == sorted(sent)
+
+
 def test_trio_consumers_share_and_take_over(server: Running) -> None:
     """Two of them have half of the queues each; when one leaves, the other has all at once."""
     send(server, "trio", 5)
@@ -181,7 +200,7 @@ def test_what_is_handled_in_vain_comes_back_to_the_broker(server: Running) -> No
                 nursery.start_soon(driver_trio.consume, driver, reader, handle)
                 await handled.wait()
                 while server.call(lambda: server._node.engine.delays.waiting_count) < 4:
-                    pass
+                    await trio.lowlevel.checkpoint()  # what was handled last is sent back now
                 nursery.cancel_scope.cancel()
 
     trio.run(scenario)

@@ -1,0 +1,76 @@
+"""Sabotages of `namesrv` and of what clients know of it: who is named, and who is not."""
+
+from __future__ import annotations
+
+from tests.sabotage.plan import Sabotage
+
+TABLES = "tests/namesrv/test_names_tables.py"
+SERVER = "tests/namesrv/test_names_server.py"
+
+OF_THE_NAMES = (
+    Sabotage(
+        name="names-silent-broker-stays",
+        why="clients go on asking a machine that is gone",
+        path="namesrv/tables.py",
+        old="if now - live.heard > live.silence_seconds]",
+        new="if now - live.heard > 2 * live.silence_seconds]",
+        tests=(TABLES,),
+    ),
+    Sabotage(
+        name="names-old-connection-takes-broker-out",
+        why="a broker that came back vanishes when its old connection is found dead",
+        path="namesrv/tables.py",
+        old="            self._unbind(before.connection, (who.cluster, who.address))\n",
+        new="            pass\n",
+        tests=(TABLES,),
+    ),
+    Sabotage(
+        name="names-master-of-old-is-let-in",
+        why="clients write to a master that was replaced",
+        path="namesrv/tables.py",
+        old="live.version.state_version > table.data_version.state_version",
+        new="live.version.state_version < 0",
+        tests=(TABLES,),
+    ),
+    Sabotage(
+        name="names-key-answered-before-it-is-kept",
+        why="a crash takes what an administrator was told is kept",
+        path="namesrv/server.py",
+        old="                await self._keeper.keep(answer.change.kept)\n",
+        new="                self.requests.key_values.accept(answer.change)\n"
+        "                await self._keeper.keep(answer.change.kept)\n",
+        tests=(SERVER,),
+    ),
+    Sabotage(
+        name="names-damaged-registration-is-taken",
+        why="routes name what no broker said",
+        path="namesrv/requests.py",
+        old="body_checksum(command.body) != header.body_crc32:\n",
+        new="not command.body:\n",
+        tests=(TABLES,),
+    ),
+    Sabotage(
+        name="clients-forget-routes",
+        why="traffic stops when the name servers are away",
+        path="remoting/routes.py",
+        old="            return self._known.get(topic)\n",
+        new="            return self._known.pop(topic, None)\n",
+        tests=("tests/remoting/test_remoting_routes.py",),
+    ),
+    Sabotage(
+        name="ordered-message-goes-elsewhere",
+        why="messages of one key overtake each other after a failure",
+        path="remoting/producer.py",
+        old="range(1 if fixed else self.settings.attempts_max)",
+        new="range(self.settings.attempts_max)",
+        tests=("tests/remoting/test_remoting_producer.py",),
+    ),
+    Sabotage(
+        name="consumer-commits-what-is-not-handled",
+        why="a consumer that dies loses the messages that it had pulled",
+        path="remoting/consumer.py",
+        old="            if not wanted:\n",
+        new="            if True:\n",
+        tests=("tests/remoting/test_remoting_consumer.py",),
+    ),
+)
