@@ -7,6 +7,7 @@ never looks at the processor that it runs on; special instructions are chosen at
 
 from __future__ import annotations
 
+import os
 import sys
 import sysconfig
 import tempfile
@@ -133,7 +134,12 @@ def kernel_extensions() -> list[Extension]:
 
 
 class BuildKernels(build_ext):
-    """build_ext that says clearly which kernels were left in plain Python, and goes on."""
+    """build_ext that compiles as many kernels at a time as there are processors, says clearly which
+    were left in plain Python, and goes on."""
+
+    def initialize_options(self) -> None:
+        super().initialize_options()
+        self.parallel = os.cpu_count() or 1
 
     def build_extension(self, ext: Extension) -> None:
         from distutils.errors import CCompilerError, DistutilsError

@@ -50,7 +50,7 @@ class AmqpPort(Protocol):
     def unbind_exchange(
         self, destination: str, source: str, routing_key: str, arguments: Mapping[str, Any]
     ) -> Position:
-        """Undo it; no error if there was none. Raises Refused: NOT_FOUND, FORBIDDEN."""
+        """Undo it; no error if there was none, or none of the two. Raises Refused: FORBIDDEN."""
 
     def is_routed(self, template: Template, batch: Batch, row: int) -> bool:
         """Whether a queue or a live subscriber would get this row now: for routes `by_headers`."""
@@ -100,7 +100,8 @@ class AmqpPort(Protocol):
         *,
         owner: object,
     ) -> Position:
-        """Undo a bind; no error if there was none. Raises Refused: NOT_FOUND, LOCKED."""
+        """Undo a bind; no error if there was none, or no such queue or exchange. Raises Refused:
+        LOCKED, FORBIDDEN."""
 
     def consume(
         self,

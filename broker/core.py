@@ -252,9 +252,9 @@ class Core:
         """Messages that were visible already are on the disk now, up to these offsets."""
         for queue, end in ends:
             if queue.read_point is FLUSHED:
-                _show(queue, end)
+                queue.show_to(end)
             else:
-                self.commits.when(written, queue.read_point, _show, queue, end, urgent=False)
+                self.commits.when(written, queue.read_point, queue.show_to, end, urgent=False)
 
     def fail(self, error: StorageFailed) -> None:
         """The log directory failed: read-only from now on, and nothing that waits is let go."""
@@ -449,9 +449,3 @@ class Core:
 def _trim_memory(group: Group) -> None:
     group.cursor.forget_settled()  # nobody writes a record of these acks
     group.queue.trim()
-
-
-def _show(queue: Queue, end: int) -> None:
-    """Readers by offset may see the queue up to this offset."""
-    if queue.flushed < end:
-        queue.flushed = end

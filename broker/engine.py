@@ -388,6 +388,10 @@ class Engine(AmqpOperations):
         """See `RocketmqPort.store_host`."""
         return self.core.log.host
 
+    def when_grown(self, topic: str, queue_id: int, callback: Callable[[], None]) -> None:
+        """See `RocketmqPort.when_grown`."""
+        self.queries.when_grown(topic, queue_id, callback)
+
     def group(self, name: str) -> GroupInfo | None:
         """See `RocketmqPort.group`."""
         return self.consumer_groups.group(name)

@@ -224,10 +224,12 @@ class Exchanges:
         owner: object,
     ) -> Position:
         """See `BrokerPort.unbind_queue`."""
-        found = need_queue(self.queues, queue, owner)
-        source = self.need_exchange(exchange)
         if not exchange:
             raise Refused(Reason.FORBIDDEN, "operation not permitted on the default exchange")
+        source = self.exchange(exchange)
+        if queue not in self.queues or source is None:
+            return Position(0)  # as RabbitMQ has it: a queue may have gone with its last consumer
+        found = need_queue(self.queues, queue, owner)
         key = binding_key(source, routing_key, arguments)
         if key not in found.bindings:
             return Position(0)
@@ -321,6 +323,8 @@ class Exchanges:
         self, destination: str, source: str, routing_key: str, arguments: Mapping[str, Any]
     ) -> Position:
         """See `AmqpPort.unbind_exchange`."""
+        if self.exchange(destination) is None or self.exchange(source) is None:
+            return Position(0)
         _, key = self._link_key(destination, source, routing_key, arguments)
         if key not in self.graph.links.get(source, {}):
             return Position(0)

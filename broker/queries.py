@@ -14,7 +14,7 @@ import struct
 from collections.abc import Callable
 from typing import Final
 
-from broker.core import Core
+from broker.core import Core, Scheduler
 from broker.errors import Reason, Refused
 from broker.port import Durability
 from broker.queues.queue import Queue
@@ -35,12 +35,38 @@ def places_of(index: Index, first: int, count: int) -> tuple[int, ...]:
     return tuple(position for (position,) in _PLACE.iter_unpack(entries))
 
 
+class Watch:
+    """Who wants to be told when a queue grows; told once, in the iteration behind that, for it
+    happens in the middle of a commit."""
+
+    __slots__ = ("_queue", "_scheduler", "callbacks")
+
+    def __init__(self, queue: Queue, scheduler: Scheduler) -> None:
+        self._queue = queue
+        self._scheduler = scheduler
+        self.callbacks: list[Callable[[], None]] = []
+
+    def __call__(self) -> None:
+        """The queue has grown."""
+        self._queue.on_grown = None
+        for callback in self.callbacks:
+            self._scheduler.call_soon(callback)
+
+
 class Queries:
     """Searches of one engine."""
 
     def __init__(self, core: Core, topics: Topics) -> None:
         self._core = core
         self._topics = topics
+
+    def when_grown(self, topic: str, queue_id: int, callback: Callable[[], None]) -> None:
+        """See `RocketmqPort.when_grown`."""
+        queue = self._need_queue(topic, queue_id)
+        if queue.on_grown is None:
+            queue.on_grown = Watch(queue, self._core.scheduler)
+        assert isinstance(queue.on_grown, Watch)
+        queue.on_grown.callbacks.append(callback)
 
     def pull(
         self,

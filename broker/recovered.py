@@ -58,6 +58,6 @@ def _hold(core: Core, queue: Queue, first: int, durability: Durability) -> None:
 
 def _show(queue: Queue, end: int) -> None:
     queue.visible = max(queue.visible, end)
-    queue.flushed = max(queue.flushed, end)
+    queue.show_to(end)
     for group in queue.groups:
         group.pump_later()

@@ -7,7 +7,7 @@ know: it ends with the connections.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -59,6 +59,14 @@ class RocketmqPort(Protocol):
 
         Args:
             born_ms: when their sender made them.
+        """
+
+    def when_grown(self, topic: str, queue_id: int, callback: Callable[[], None]) -> None:
+        """Call back once when readers by offset see more of the queue than now: for pulls that
+        wait at its end. Never, if the topic is deleted.
+
+        Raises:
+            Refused: NOT_FOUND (topic or queue id).
         """
 
     def group(self, name: str) -> GroupInfo | None:

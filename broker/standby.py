@@ -149,7 +149,7 @@ class Standby:
 
 def _show(queue: Queue, end: int) -> None:
     queue.visible = max(queue.visible, end)
-    queue.flushed = max(queue.flushed, end)
+    queue.show_to(end)
 
 
 def first_behind(queue: Queue, position: int) -> int:

@@ -133,15 +133,21 @@ def test_errors_close_the_channel(server: Any) -> None:
     run(scenario())
 
 
-def test_rpc_pattern_needs_headers_exchanges(server: Any) -> None:
-    """The pattern declares one for its dead letters: it is told that there are none, rather than
-    left waiting for an answer that would never come."""
+def test_rpc_pattern(server: Any) -> None:
+    """A call with an answer, and one that fails: the pattern declares a headers exchange."""
+
+    async def multiply(*, x: int, y: int) -> int:
+        return x * y
 
     async def scenario() -> None:
         async with connected(server) as connection:
             channel = await connection.channel()
-            with pytest.raises(aiormq.exceptions.ChannelPreconditionFailed, match="headers"):
-                await RPC.create(channel)
+            rpc = await RPC.create(channel)
+            await rpc.register("multiply", multiply, auto_delete=True)
+            assert await rpc.proxy.multiply(x=6, y=7) == 42
+            with pytest.raises(TypeError):
+                await rpc.proxy.multiply(x=6)
+            await rpc.close()
 
     run(scenario())
 

@@ -593,6 +593,11 @@ class Permitted(Rights):
         """See `RocketmqPort.store_host`."""
         return self._engine.store_host
 
+    def when_grown(self, topic: str, queue_id: int, callback: Callable[[], None]) -> None:
+        """See `RocketmqPort.when_grown`."""
+        self._check_filter((topic, REST))
+        self._engine.when_grown(topic, queue_id, callback)
+
     def group(self, name: str) -> GroupInfo | None:
         """See `RocketmqPort.group`."""
         return self._engine.group(name)

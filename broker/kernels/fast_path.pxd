@@ -34,6 +34,8 @@ cdef class QueueEnd:
     cdef public long long flushed
     cdef public long long blocked_until
     cdef public object read_point
+    cdef public object on_grown
+    cpdef show_to(self, long long end)
     @cython.locals(first=cython.longlong)
     cpdef commit(self, Committed run)
 

@@ -144,7 +144,16 @@ def _place(span: log_end.Span, index: int) -> int:
 class QueueEnd:
     """What of a queue the publish path needs; `Queue` says what the attributes mean."""
 
-    __slots__ = ("blocked_until", "flushed", "groups", "index", "number", "read_point", "visible")
+    __slots__ = (
+        "blocked_until",
+        "flushed",
+        "groups",
+        "index",
+        "number",
+        "on_grown",
+        "read_point",
+        "visible",
+    )
 
     def __init__(self, number: int, index: Index) -> None:
         self.number = number
@@ -154,6 +163,14 @@ class QueueEnd:
         self.flushed = index.end_offset
         self.blocked_until = 0
         self.read_point: Durability = FLUSHED
+        self.on_grown: Callable[[], None] | None = None
+
+    def show_to(self, end: int) -> None:
+        """Readers by offset may see the queue up to this offset, if they could not yet."""
+        if end > self.flushed:
+            self.flushed = end
+            if self.on_grown is not None:
+                self.on_grown()
 
     def commit(self, run: Committed) -> None:
         """The next `run.count` messages became visible."""
@@ -216,7 +233,7 @@ class Waiting(Committed):
         if self.durability is APPENDED:
             unflushed.add(own)
         elif self.durability >= own.read_point:
-            own.flushed = own.visible + self.count
+            own.show_to(own.visible + self.count)
         self.show()
 
     def show(self) -> None:

@@ -1,8 +1,8 @@
 """Pulls that wait for records to come (RocketMQ's long polling). No clock inside.
 
-A pull that found nothing and allows it is held: until its queue grows, until its time is up, or
-until its connection is gone. The engine does not announce that a queue grew, so the server looks
-at the held queues ten times a second; a tick costs one look per topic that is waited for.
+A pull that found nothing and allows it is held: until its queue grows, which the engine announces,
+until its time is up, or until its connection is gone. For time, and for topics that are deleted,
+the server looks ten times a second; such a look costs one per topic that is waited for.
 """
 
 from __future__ import annotations
@@ -45,6 +45,14 @@ class Holds(Generic[Owner]):
         self._by_topic.setdefault(hold.topic, {})[hold.owner, hold.serial] = hold
         self._count += 1
         return True
+
+    def take_grown(self, topic: str, queue_id: int) -> list[Hold[Owner]]:
+        """Take out what waited at the end of a queue that has grown."""
+        held = self._by_topic.get(topic, {})
+        taken = [hold for hold in held.values() if hold.queue_id == queue_id]
+        for hold in taken:
+            self._remove(hold)
+        return taken
 
     def take(self, now: float, ends: Callable[[str], tuple[int, ...] | None]) -> list[Hold[Owner]]:
         """Take out what can be answered.

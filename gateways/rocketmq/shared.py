@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import TYPE_CHECKING
 
 from broker.port import BrokerPort
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from gateways.rocketmq.pulling import Pulls
 
 HOLD_TICK_SECONDS = 0.1
-"""How late a held pull may notice that its queue grew."""
+"""How late a held pull may notice that its time is up, or that its topic is gone."""
 LEASE_TICK_SECONDS = 10.0
 """How often silent members and locks whose lease ended are looked for: RocketMQ's interval."""
 
@@ -51,6 +52,7 @@ class Shared:
         )
         self.locks = Locks(count_max=limits.locks_max)
         self.protocol_error_count = 0
+        self._watched: set[tuple[str, int]] = set()  # queues that the engine announces
         self._hold_tick: asyncio.TimerHandle | None = None
         self._lease_tick: asyncio.TimerHandle | None = None
 
@@ -68,9 +70,18 @@ class Shared:
         """Hold a pull; False when there are too many."""
         if not self.holds.add(hold):
             return False
+        place = hold.topic, hold.queue_id
+        if place not in self._watched:
+            self._watched.add(place)
+            self.port.when_grown(*place, partial(self._grown, *place))
         if self._hold_tick is None:
             self._hold_tick = self.context.call_later(HOLD_TICK_SECONDS, self._look_at_holds)
         return True
+
+    def _grown(self, topic: str, queue_id: int) -> None:
+        self._watched.discard((topic, queue_id))
+        for hold in self.holds.take_grown(topic, queue_id):
+            hold.owner.release(hold.serial)
 
     def _look_at_holds(self) -> None:
         self._hold_tick = None
@@ -81,7 +92,10 @@ class Shared:
 
     def _ends(self, topic: str) -> tuple[int, ...] | None:
         info = self.port.topic(topic)
-        return None if info is None else info.max_offsets
+        if info is None:  # one of this name that comes later has other queues
+            self._watched = {place for place in self._watched if place[0] != topic}
+            return None
+        return info.max_offsets
 
     def _look_at_leases(self) -> None:
         now = self.context.now()

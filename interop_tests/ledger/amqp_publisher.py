@@ -46,7 +46,11 @@ class Publisher:
                 on_open_error_callback=self._on_open_error,
                 on_close_callback=self._on_close,
             )
-            self._connection.ioloop.start()
+            try:
+                self._connection.ioloop.start()
+            except OSError as error:
+                # Seldom, pika's loop fails over the sockets that it wakes itself with.
+                self._lost(str(error))
             if not self._done():
                 self._stop.pause()
 
@@ -75,12 +79,15 @@ class Publisher:
         self._look()
 
     def _on_close(self, connection: Any, reason: object) -> None:
+        self._lost(str(reason))
+        connection.ioloop.stop()
+
+    def _lost(self, reason: str) -> None:
         if self._channel is not None:
             self._channel = None
             for number, _ in self._waiting.values():
                 self._book.write(What.UNKNOWN, self._options.name, number)
-            self._book.write(What.DISCONNECTED, self._options.name, note=str(reason))
-        connection.ioloop.stop()
+            self._book.write(What.DISCONNECTED, self._options.name, note=reason)
 
     def _look(self) -> None:
         """Whether it is time to end."""

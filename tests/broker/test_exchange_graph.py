@@ -448,3 +448,15 @@ def test_ready_counts_are_those_of_the_outcome(broker: Broker) -> None:
     publish(broker, "", b"1", source="a")
     broker.step()
     assert ready(broker, "q") == 1
+
+
+def test_unbinding_what_is_gone_is_no_error(broker: Broker) -> None:
+    """A queue that went with its last consumer takes its bindings along, and clients unbind it."""
+    engine = broker.engine
+    declare(broker, "q", durable=False)
+    assert engine.unbind_queue("gone", "amq.direct", "k", {}, owner=OWNER) == 0
+    assert engine.unbind_queue("q", "gone", "k", {}, owner=OWNER) == 0
+    assert engine.unbind_exchange("gone", "amq.direct", "k", {}) == 0
+    assert engine.unbind_exchange("amq.direct", "gone", "k", {}) == 0
+    with pytest.raises(Refused):
+        engine.unbind_queue("q", "", "q", {}, owner=OWNER)

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from broker.errors import Reason, Refused
+from broker.port import Durability
+from broker.topic_settings import TopicSettings
 from core_log.record import Record
 from tests.harness.broker import Broker
 from tests.harness.stores import decode_all
@@ -162,3 +164,42 @@ def test_offsets_are_found_by_time(tmp_path: Path) -> None:
     with pytest.raises(Refused):
         broker.engine.offset_by_time("t", 1, 0, lambda _: None)
     broker.store.close()
+
+
+@pytest.mark.parametrize("durability", [Durability.FLUSHED, Durability.APPENDED])
+def test_who_waits_at_the_end_of_a_queue_is_told_once_when_it_grows(
+    tmp_path: Path, durability: Durability
+) -> None:
+    """Told means that a pull finds the message: that it is on the disk."""
+    broker = Broker(tmp_path)
+    broker.topic_defaults = TopicSettings(durability=durability)
+    broker.restart()
+    template = broker.template("orders", "a")
+    broker.publish(template, b"0")
+    broker.step(1.0)
+    ends: list[int] = []
+
+    def told() -> None:
+        info = broker.engine.topic("orders")
+        assert info is not None
+        ends.append(info.max_offsets[0])
+
+    broker.engine.when_grown("orders", 0, told)
+    broker.engine.when_grown("orders", 0, told)
+    broker.step(1.0)
+    assert ends == []
+    broker.publish(template, b"1")
+    assert ends == []
+    broker.step(1.0)
+    assert ends == [2, 2]
+    broker.publish(template, b"2")
+    broker.step(1.0)
+    assert ends == [2, 2]
+
+
+def test_a_queue_that_is_not_there_cannot_be_waited_for(tmp_path: Path) -> None:
+    broker = Broker(tmp_path)
+    broker.engine.create_topic("orders", 1)
+    for topic, queue_id in (("other", 0), ("orders", 1), ("orders", -1)):
+        with pytest.raises(Refused):
+            broker.engine.when_grown(topic, queue_id, lambda: None)

@@ -31,6 +31,8 @@ class SpyPort:
     topic_by_name: dict[str, SpyTopic] = field(default_factory=dict)
     waiting: list[Callable[[], None]] = field(default_factory=list)
     """Pulls that were not answered yet, if `answers_at_once` is False."""
+    watched: list[Callable[[], None]] = field(default_factory=list)
+    """Who wants to be told when a queue grows; a test calls them, or the door looks by itself."""
     asked: list[tuple[str, int, int, int, int]] = field(default_factory=list)
     """(topic, queue id, offset, count_max, bytes_max) of every pull."""
     asked_tags: list[frozenset[str] | None] = field(default_factory=list)
@@ -67,6 +69,9 @@ class SpyPort:
 
     def when_half_unresolved(self, callback: Callable[..., None]) -> None:
         pass
+
+    def when_grown(self, topic: str, queue_id: int, callback: Callable[[], None]) -> None:
+        self.watched.append(callback)
 
     def overloaded(self, resume: Callable[[], None]) -> bool:
         return False
