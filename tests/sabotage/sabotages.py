@@ -11,6 +11,7 @@ from tests.sabotage.of_the_engine import OF_THE_ENGINE
 from tests.sabotage.of_the_gateways import OF_THE_GATEWAYS
 from tests.sabotage.of_the_names import OF_THE_NAMES
 from tests.sabotage.of_the_retention import OF_THE_RETENTION
+from tests.sabotage.of_the_speed import OF_THE_SPEED
 from tests.sabotage.of_the_store import OF_THE_STORE
 from tests.sabotage.of_the_users import OF_THE_USERS
 
@@ -21,6 +22,7 @@ SABOTAGES = (
     *OF_THE_ENGINE,
     *OF_THE_GATEWAYS,
     *OF_THE_NAMES,
+    *OF_THE_SPEED,
     *OF_THE_USERS,
     *OF_THE_RETENTION,
 )

@@ -1,0 +1,79 @@
+"""Mistakes in what was made to be fast or to be in two places: segments used again, the short way
+of a read with one message, the in-sync commit point."""
+
+from __future__ import annotations
+
+from tests.sabotage.plan import Sabotage
+
+_NEXT = ("tests/core_log/test_next_segment.py",)
+_IN_SYNC = ("tests/durability/test_in_sync.py",)
+
+OF_THE_SPEED = (
+    Sabotage(
+        name="segment-used-again-with-its-old-bytes",
+        why="behind the log's end stand records of long ago, and what clients made look like them",
+        path="core_log/next_segment.py",
+        old="                    if self._synced < self._segment_bytes:\n",
+        new="                    if self._synced < 0:\n",
+        tests=_NEXT,
+    ),
+    Sabotage(
+        name="zeros-that-the-disk-does-not-have",
+        why="a power cut brings the old bytes of a used segment back, behind the log's end",
+        path="core_log/next_segment.py",
+        old="        self._files.fdatasync(handle)\n        with self._lock:\n",
+        new="        with self._lock:\n",
+        tests=_NEXT,
+    ),
+    Sabotage(
+        name="spare-under-two-names",
+        why="after a power cut a segment of the log shows the zeros of the next one",
+        path="core_log/next_segment.py",
+        old="self._files.sync_directory(self._directory)  # its old name must not come back",
+        new="pass",
+        tests=_NEXT,
+        crash="--states 4000 --seed 1",
+    ),
+    Sabotage(
+        name="acked-before-the-replica-has-it",
+        why="the master's disk dies, and with it what `min_in_sync` was to keep",
+        path="broker/replicas.py",
+        old="self._commits.advance(disks, min(position, copies[others - 1]))",
+        new="self._commits.advance(disks, position)",
+        tests=_IN_SYNC,
+    ),
+    Sabotage(
+        name="acked-when-only-the-replica-has-it",
+        why="two disks were asked for, and one has it",
+        path="broker/replicas.py",
+        old="self._commits.advance(disks, min(position, copies[others - 1]))",
+        new="self._commits.advance(disks, copies[others - 1])",
+        tests=_IN_SYNC,
+    ),
+    Sabotage(
+        name="commit-answered-before-the-replica-has-it",
+        why="a transaction was committed, and its message is gone with the master",
+        path="broker/half_messages.py",
+        old="        if durability > FLUSHED and not isinstance(answer, Refused):\n",
+        new="        if False:\n",
+        tests=_IN_SYNC,
+    ),
+    Sabotage(
+        name="mqtt-right-checked-once",
+        why="a client goes on to publish where it was forbidden meanwhile",
+        path="gateways/mqtt/kernels/lane.py",
+        old="        if template is None or not template.valid:\n",
+        new="        if template is None:\n",
+        tests=("tests/gateways/mqtt", "interop_tests/test_users_at_the_doors.py"),
+        pure=True,
+    ),
+    Sabotage(
+        name="amqp-right-checked-once",
+        why="the same in AMQP",
+        path="gateways/amqp/publishing.py",
+        old="        if template is not None and template.valid:\n",
+        new="        if template is not None:\n",
+        tests=("tests/gateways/amqp", "interop_tests/test_users_at_the_doors.py"),
+        pure=True,
+    ),
+)
