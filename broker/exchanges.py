@@ -98,6 +98,11 @@ class Exchanges:
             return Exchange(name, value)
         return found
 
+    def is_made(self, topic: str) -> bool:
+        """Whether somebody with the right to do so has made the topic, or a queue or an exchange
+        that its messages are for."""
+        return topic in self.topics.topics or topic in self.exchanges or topic in self.queues
+
     def need_exchange(self, name: str) -> Exchange:
         """The exchange, or Refused NOT_FOUND."""
         found = self.exchange(name)

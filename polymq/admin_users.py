@@ -47,6 +47,7 @@ class UserHandlers:
 
     def __init__(self, engine: Engine, committed: Committed) -> None:
         self._users = engine.users
+        self._exchanges = engine.exchanges
         self._logins = engine.logins
         self._admission = engine.admission
         self._committed = committed
@@ -175,8 +176,14 @@ class UserHandlers:
         rules = self._admission.rules_of(name).for_client(name, query.get("client_id"))
         reads = action is Action.SUBSCRIBE
         decision = (rules.decide_filter if reads else rules.decide)(action, words)
+        needs = action
+        is_made = self._exchanges.is_made(words[0])
+        if action is Action.PUBLISH and decision.allowed and not is_made:
+            making = rules.decide(Action.CREATE, words)  # the first message makes the topic
+            if not making.allowed:
+                decision, needs = making, Action.CREATE
         rule = None if decision.rule is None else str(decision.rule)
-        return web.json_response({"allowed": decision.allowed, "rule": rule})
+        return web.json_response({"allowed": decision.allowed, "rule": rule, "needs": needs.value})
 
 
 # --- values ------------------------------------------------------------------------------------

@@ -298,6 +298,8 @@ def permission_check(
     """
     found = _client(options).check(user, action, topic, client_id)
     verdict = "allowed" if found["allowed"] else "not allowed"
+    if found["needs"] != action:
+        verdict += f" (the topic is not there: that needs {found['needs']}, too)"
     click.echo(f"{verdict}: {found['rule'] or 'no rule says so'}")
     return ExitCode.OK if found["allowed"] else ExitCode.FAILED
 

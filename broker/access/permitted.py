@@ -168,7 +168,7 @@ class Permitted(Rights):
             return
         words = words_of(topic, tag)
         self._check(Action.PUBLISH, words)
-        if not self._is_made(topic):
+        if not self._engine.exchanges.is_made(topic):
             self._check(Action.CREATE, words)
 
     def check_read(self, words: Words) -> None:
@@ -191,21 +191,11 @@ class Permitted(Rights):
         topic, tag = place_of(exchange, routing_key)
         words = words_of(topic, tag)
         self._check(Action.PUBLISH, words)
-        if exchange in ("", ROOT_EXCHANGE) and not self._is_made(topic):
+        if exchange in ("", ROOT_EXCHANGE) and not self._engine.exchanges.is_made(topic):
             leads = exchange or self._engine.topics_.router.match(words)
             if leads:  # else it goes nowhere, and makes nothing
                 self._check(Action.CREATE, words)
         return self._engine.exchange_route(exchange, routing_key)
-
-    def _is_made(self, topic: str) -> bool:
-        """Whether somebody with the right to do so has made the topic, or a queue or an exchange
-        that its messages are for."""
-        exchanges = self._engine.exchanges
-        return (
-            topic in self._engine.topics_.topics
-            or topic in exchanges.exchanges
-            or topic in exchanges.queues
-        )
 
     def template(self, route: Route, **settings: Any) -> Template:
         """See `BrokerPort.template`."""

@@ -160,6 +160,15 @@ def test_permissions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             "not allowed: deny dev publish devices.*.admin\n",
         )
         assert run(*check, "orders") == (1, "not allowed: no rule says so\n")
+        # The first message would make the topic, which is a right of its own.
+        assert run("permission", "allow", "dev", "publish", "new.#")[0] == 0
+        assert run(*check, "new.x") == (
+            1,
+            "not allowed (the topic is not there: that needs create, too): no rule says so\n",
+        )
+        assert run("topic", "create", "new")[0] == 0
+        assert run(*check, "new.x") == (0, "allowed: allow dev publish new.#\n")
+        assert run("permission", "remove", "dev", "publish", "new.#")[0] == 0
         assert run("permission", "check", "anonymous", "subscribe", "#")[0] == 1
         assert run("permission", "check", "nobody", "publish", "x")[0] == 1
         assert run("permission", "list", "dev")[1] == "deny   dev  publish  devices.*.admin\n"

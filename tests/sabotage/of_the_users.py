@@ -172,7 +172,8 @@ OF_THE_USERS = (
         name="topic-made-without-the-right",
         why="a publisher fills the broker with topics",
         path="broker/access/permitted.py",
-        old="        if not self._is_made(topic):\n            self._check(Action.CREATE, words)\n",
+        old="        if not self._engine.exchanges.is_made(topic):\n"
+        "            self._check(Action.CREATE, words)\n",
         new="",
         tests=_PERMITTED,
     ),
