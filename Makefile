@@ -12,7 +12,7 @@ CHECKED := $(PACKAGES) $(wildcard examples benchmarks)
 # One process of tests for each processor, up to four: some start servers and Java machines.
 # For a debugger: make test PARALLEL= TESTS="--pdb tests/broker".
 PARALLEL := --numprocesses auto --maxprocesses 4 --dist worksteal
-BUILD_INPUTS := pyproject.toml setup.py $(shell find $(PACKAGES) -path '*/kernels/*' \( -name '*.pyx' -o -name '*.pxd' \))
+BUILD_INPUTS := pyproject.toml setup.py $(shell find $(PACKAGES) -path '*/kernels/*' \( -name '*.pyx' -o -name '*.pxd' -o -name '*.py' \))
 
 .DEFAULT_GOAL := install
 .PHONY: install demo test crash kills sabotage check run bench clean help
