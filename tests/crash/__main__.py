@@ -70,7 +70,7 @@ def parse_options() -> argparse.Namespace:
     options = parser.parse_args()
     if options.state is not None and options.seed is None:
         parser.error("--state is a state of a seed: give --seed, too")
-    subjects = [part.name for part in PARTS]
+    subjects = [name for part in PARTS for name in part.subjects()]
     if not any(options.subject in name for name in subjects):
         parser.error(f"there is no subject {options.subject!r}: use one of {', '.join(subjects)}")
     return options

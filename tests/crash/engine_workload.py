@@ -76,12 +76,17 @@ DOWN_SECONDS: Final = (0.0, 0.0, 0.5, 3.0)
 RETENTION: Final = "retention: segments were gone"
 
 
+def is_about(part: type[Part], subject: str) -> bool:
+    """Whether a part has to do with a subject, which is named in full or in part."""
+    return bool(subject) and any(subject in name for name in part.subjects())
+
+
 def draw_world(random: Random, subject: str) -> World:
     """Some parts, at least one, and a retention. `subject`: a part of this name is among them."""
     parts = [
-        part.drawn(random)
+        part.drawn(random, subject)
         for part, likely in PARTS.items()
-        if random.random() < likely or (subject and subject in part.name)
+        if random.random() < likely or is_about(part, subject)
     ]
     wide = any(isinstance(part, Wide) for part in parts)
     return World(

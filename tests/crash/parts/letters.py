@@ -52,8 +52,13 @@ class Letters(Part):
         self.tried: set[bytes] = set()
 
     @classmethod
-    def drawn(cls, random: Random) -> Part:
-        return cls(random.choice(list(ARGUMENTS)))
+    def subjects(cls) -> Sequence[str]:
+        return tuple(ARGUMENTS)
+
+    @classmethod
+    def drawn(cls, random: Random, subject: str) -> Part:
+        drawn = random.choice(list(ARGUMENTS))
+        return cls(subject if subject in ARGUMENTS and subject != cls.name else drawn)
 
     def features(self) -> Iterator[str]:
         if self.begun:

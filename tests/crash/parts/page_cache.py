@@ -40,7 +40,7 @@ class PageCache(Part):
             self.reader = Reader(actor.bind(QUEUE, "amq.topic", f"{TOPIC}.#"))
             actor.flush()
         elif step == "publish":
-            self.stream.publish(actor, "x", self.bodies(random.randint(1, 5)))
+            self.stream.publish(actor, "x", self.bodies(random.choice((1, 3, 5, 14))))
         elif step == "read":
             first, records = actor.pull(TOPIC)
             self.seen |= {first + at: record.body for at, record in enumerate(records)}

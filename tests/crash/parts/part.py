@@ -90,8 +90,13 @@ class Part:
         self.begun = False
 
     @classmethod
-    def drawn(cls, random: Random) -> Part:
-        """One of its kinds."""
+    def subjects(cls) -> Sequence[str]:
+        """What it can be about: its name, and its kinds."""
+        return (cls.name,)
+
+    @classmethod
+    def drawn(cls, random: Random, subject: str) -> Part:
+        """One of its kinds; that of this subject, if it is one."""
         return cls()
 
     def do(self, step: str, actor: EngineActor, random: Random) -> None:
