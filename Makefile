@@ -15,7 +15,7 @@ PARALLEL := --numprocesses auto --maxprocesses 4 --dist worksteal
 BUILD_INPUTS := pyproject.toml setup.py $(shell find $(PACKAGES) -path '*/kernels/*' \( -name '*.pyx' -o -name '*.pxd' -o -name '*.py' \))
 
 .DEFAULT_GOAL := install
-.PHONY: install demo test crash kills sabotage check run bench clean help
+.PHONY: install demo test crash kills replica-kills sabotage check run bench clean help
 
 help:  ## List the commands.
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -58,6 +58,9 @@ sabotage: $(VENV)/.installed-dev  ## Break the code on purpose, and see whether 
 
 kills: $(VENV)/.installed-dev  ## Kill a loaded server at 60 system calls and look for what it acked (needs strace).
 	$(RUN) interop_tests.kills $(KILLS)
+
+replica-kills: $(VENV)/.installed-dev  ## Kill a master or its slave 50 times under load, and look for what was acked.
+	$(RUN) interop_tests.replica_kills $(KILLS)
 
 check: $(VENV)/.installed-dev  ## Lint, formatting, types, and the architecture's import table.
 	$(RUN) ruff check .

@@ -75,6 +75,10 @@ class Server:
         self._environment = environment
         self.command = command
 
+    def configure(self, **options: object) -> None:
+        """Change options for the next start."""
+        self._options.update(options)
+
     def launch(self) -> None:
         """Start the process and return at once."""
         self._ready_file.unlink(missing_ok=True)

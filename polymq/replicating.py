@@ -1,8 +1,9 @@
 """Master and slave, put together from the settings. A part of the composition root (`compose.py`).
 
-What a broker remembers of its role beside the log stands in `replication.json` of the data
-directory: how far the log is known to be committed (which a restart shows, and no more), and that
-it was promoted. The file is a cache for the first, and the truth for the second.
+What a broker remembers beside the log stands in `replication.json` of the data directory: how far
+the log is known to be committed, which a restart shows, and no more. Its role is not remembered: at
+a start the settings say it. So a broker that was promoted, and then lost and replaced in its turn,
+does not come back as a second master.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import json
 import secrets
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -43,12 +44,10 @@ class Memory:
 
     Attributes:
         flushed, in_sync: the points that were told last.
-        promoted: a slave by its settings that was made a master.
     """
 
     flushed: int = 0
     in_sync: int = 0
-    promoted: bool = False
 
 
 def recall(settings: Settings) -> Memory | None:
@@ -66,8 +65,7 @@ def recall(settings: Settings) -> Memory | None:
 
 def follows(settings: Settings) -> bool:
     """Whether this broker is a slave now."""
-    memory = recall(settings)
-    return settings.replication.role == "slave" and not (memory is not None and memory.promoted)
+    return settings.replication.role == "slave"
 
 
 def refusal(settings: Settings) -> str:
@@ -91,8 +89,6 @@ class Replication:
         self._store = store
         self._memory = recall(settings)
         self._follows = follows(settings)
-        if self._memory is not None and self._memory.promoted and self._chosen.role == "master":
-            self._memory = replace(self._memory, promoted=False)  # the settings say so themselves
         self._engine: Engine
         self._context: Context
         self._server: ReplicationServer | None = None
@@ -122,13 +118,8 @@ class Replication:
             self._begin_to_follow()
         elif chosen.listen:
             port = await self._listen(readers)
-        if self._memory is not None and self._memory.promoted:
-            logger("polymq").warning(
-                "this broker was promoted, and its settings still call it a slave: set "
-                'replication.role = "master"'
-            )
         if self._follows or chosen.listen:
-            self._save(promoted=False)
+            self._save()
             self._saver = context.loop.create_task(self._keep_saving())
         return port
 
@@ -143,7 +134,7 @@ class Replication:
             self._engine.core.on_written = None
             await self._server.stop()
         if self._saver is not None:
-            self._save(promoted=False)
+            self._save()
 
     # --- the master ---------------------------------------------------------------------------
 
@@ -199,8 +190,11 @@ class Replication:
         """Become the master. Raises Failure if this broker is one."""
         if not self._follows:
             raise Failure(ExitCode.FAILED, "this broker is a master already")
-        self._save(promoted=True)
-        logger("polymq").warning("promoted: this broker becomes the master")
+        self._save()
+        logger("polymq").warning(
+            "promoted: this broker becomes the master. Set replication.role to master in its "
+            "settings now: they hold at its next start"
+        )
         self._end(None)
 
     def _end(self, outcome: int | None) -> None:
@@ -216,25 +210,20 @@ class Replication:
     async def _keep_saving(self) -> None:
         while True:
             await asyncio.sleep(SAVE_SECONDS)
-            self._save(promoted=False)
+            self._save()
 
-    def _save(self, *, promoted: bool) -> None:
+    def _save(self) -> None:
         """Remember the points, if they have moved."""
         standby = self._engine.standby
         flushed, in_sync = self._points() if standby is None else standby.said
-        memory = self._memory or Memory()
-        memory = replace(
-            memory, flushed=flushed, in_sync=in_sync, promoted=promoted or memory.promoted
-        )
+        memory = Memory(flushed=flushed, in_sync=in_sync)
         if memory == self._memory:
             return
         self._memory = memory
         try:
             write_values(self._settings.server.data_directory / FILE_NAME, asdict(memory))
         except OSError as error:
-            if promoted:
-                text = f"the promotion can not be written down: {error.strerror}"
-                raise Failure(ExitCode.CANNOT_CREATE, text) from error
+            logger("polymq").warning("not saved", what=FILE_NAME, error=str(error))
 
     def value(self) -> dict[str, Any]:
         """What operators see: the answer of `/replication`."""

@@ -72,9 +72,12 @@ async def _serve(settings: Settings, ready_file: Path | None) -> int:
         if stop.is_set():
             logger("polymq").info("stopped")
             return ExitCode.OK
+        settings = with_ports(settings, ports)
         if cut is not None:
             _cut(settings, cut)
-        settings = with_ports(settings, ports)
+        else:
+            promoted = settings.replication.model_copy(update={"role": "master"})
+            settings = settings.model_copy(update={"replication": promoted})
 
 
 async def _run(
