@@ -286,6 +286,9 @@ class Exchanges:
         for key, words in found.bindings.items():
             self.graph.remove_headers(found.name, key)
             self.topics.router.unsubscribe(words, found.queue)
+            source = self.exchanges.get(key[0])
+            if source is not None:
+                source.bindings.discard((found.name, key[1], key[2]))
         self.graph.changed()
 
     def _apply_unbind(self, op: Op) -> Touched:

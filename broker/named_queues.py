@@ -139,19 +139,25 @@ class NamedQueues:
             if existing.exclusive != exclusive:
                 raise locked(name)
             check_equal("queue", name, existing.value(), value)
-            return existing.info(), Position(0)
+            return existing.info(), position_of(self.core, durable=existing.queue.durable)
         elif name.startswith(("amq.", SUBSCRIPTION_PREFIX)):
             raise Refused(Reason.FORBIDDEN, f"queue name '{name}' contains a reserved prefix")
-        position = self._create_queue(name, {**value, "u": user} if user else value, owner)
-        self.exchanges.bind(self.queues[name], ("", name, "{}"), (name,))
+        if user:
+            value["u"] = user
+        position = self._create_queue(name, value, owner, (name,))
         return self.queues[name].info(), max(position, position_of(self.core, durable=durable))
 
-    def _create_queue(self, name: str, value: Mapping[str, Any], owner: object) -> Position:
+    def _create_queue(
+        self, name: str, value: Mapping[str, Any], owner: object, words: Words
+    ) -> Position:
+        """With its binding by its own name, to `words`, in the same record: a crash in between
+        would leave a queue that nothing reaches."""
         if len(self.queues) >= self.core.limits.queues_max:
             raise Refused(Reason.LIMIT, f"there are {len(self.queues)} queues: delete some")
         # An exclusive queue goes with its connection, so it leaves nothing in the log.
         kept = value["durable"] and not value["exclusive"]
-        op: Op = {"op": "queue+", "name": name, "n": 0, **value}
+        bindings = [[["", name, "{}"], list(words)]]
+        op: Op = {"op": "queue+", "name": name, "n": 0, **value, "bindings": bindings}
         if kept:
             self.core.check_writable()
             op["n"] = self.core.take_number()
@@ -176,11 +182,9 @@ class NamedQueues:
         count = found.group.ready_count
         holds = list(found.group.holds)
         bound = {key[0] for key in found.bindings.chosen()}
-        for key in list(found.bindings):
-            self.exchanges.unbind(found, key)
+        position = self._write({"op": "queue-", "name": found.name}, durable=found.queue.durable)
         for name in bound:
             self.exchanges.end_unused(name)
-        position = self._write({"op": "queue-", "name": found.name}, durable=found.queue.durable)
         for hold in holds:
             hold.active = False
             hold.consumer.cancelled()
@@ -284,8 +288,7 @@ class NamedQueues:
                 raise Refused(Reason.DIFFERENT, f"subscription '{name}' exists with another filter")
             return Position(self.core.log.appended)
         value = {"durable": True, "exclusive": False, "auto_delete": False, "arguments": {}}
-        self._create_queue(queue_name, value, None)
-        self.exchanges.bind(self.queues[queue_name], ("", queue_name, "{}"), words)
+        self._create_queue(queue_name, value, None, words)
         return Position(self.core.log.appended)
 
     def delete_subscription(self, name: str) -> Position:

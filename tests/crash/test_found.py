@@ -10,12 +10,14 @@ from random import Random
 
 import pytest
 
+from broker.port import REST
 from core_log.errors import StorageFailed, StoreCorrupt, StoreError
 from core_log.settings import StoreSettings
 from tests.crash.actor import Actor, Attempted, open_store
 from tests.crash.checks import check_contents
 from tests.crash.disk import NEVER, SYNCS, Disk, Fault
-from tests.crash.losses import NOTHING, Parts, damage
+from tests.crash.engine import LAZY_SECONDS, OWNER, EngineActor, MemoryStateDb, World
+from tests.crash.losses import EVERYTHING, NOTHING, Parts, damage
 from tests.harness.stores import DIRECTORY, recover_only
 
 SETTINGS = StoreSettings(
@@ -106,3 +108,35 @@ def test_indexes_are_not_made_again_from_a_part_of_the_log() -> None:
         with pytest.raises(StoreCorrupt, match="is damaged"):
             open_store(left, SETTINGS)
     assert len(left.files()[FIRST_SEGMENT].data) == SETTINGS.segment_bytes
+
+
+@pytest.mark.parametrize("deleted", [False, True])
+def test_a_queue_that_is_there_is_reached_by_its_name(deleted: bool) -> None:
+    """The log may end behind any record. Declaring a queue was two records: with only the first of
+    them it was there for ever, declared again with an ok, and nothing reached it. Deleting one
+    took its bindings before itself."""
+    actor = EngineActor(Disk(), MemoryStateDb(), World())
+    actor.declare("q")
+    actor.bind("q", "amq.fanout", "")
+    actor.engine.declare_subscription("s", ("t", REST))
+    if deleted:
+        actor.engine.delete_queue("q", if_unused=False, if_empty=False, owner=OWNER)
+    actor.flush(LAZY_SECONDS)
+    whole = EngineActor(actor.disk.crash(EVERYTHING), MemoryStateDb(), World())
+    ends = [record.position + record.size for record in whole.store.replay(0)]
+    found = []
+    for end in ends:
+        disk = actor.disk.crash(EVERYTHING)
+        file = disk.files()[FIRST_SEGMENT]
+        damage(file, bytes(file.data[:end]).ljust(len(file.data), b"\0"))
+        again = EngineActor(disk, MemoryStateDb(), World())
+        queues = again.engine.named_queues.queues
+        found.append(len(queues))
+        if "q" in queues:
+            route = again.engine.exchange_route("", "q")
+            assert route is not None
+            assert route.routed
+        again.engine.declare_subscription("s", ("t", REST))
+        assert again.engine.route("t", "x").routed
+    assert found == sorted(found) or deleted
+    assert {0, 1, 2} <= set(found)
