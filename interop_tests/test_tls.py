@@ -15,9 +15,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import paho.mqtt.client as paho
 import pika
 import pytest
-from paho.mqtt import publish
+from paho.mqtt.enums import CallbackAPIVersion
 
 from interop_tests.conftest import Server
 
@@ -54,10 +55,15 @@ def amqp_connection(port: int, context: ssl.SSLContext) -> Any:
 
 
 def mqtt_publish(port: int, topic: str, body: bytes, *, with_certificate: bool = False) -> None:
-    files = {"ca_certs": str(FILES / "ca.pem")}
-    if with_certificate:
-        files |= {"certfile": str(FILES / "client.pem"), "keyfile": str(FILES / "client.key")}
-    publish.single(topic, body, qos=1, hostname="localhost", port=port, tls=files)
+    client = paho.Client(CallbackAPIVersion.VERSION2)
+    client.tls_set_context(client_context(with_certificate=with_certificate))
+    client.connect("localhost", port)
+    client.loop_start()
+    try:
+        client.publish(topic, body, qos=1).wait_for_publish(SECONDS_MAX)
+    finally:
+        client.disconnect()
+        client.loop_stop()
 
 
 def http_publish(port: int, context: ssl.SSLContext, body: bytes) -> int:
@@ -93,6 +99,8 @@ def test_all_three_protocols_beside_their_plain_ports(start_server: Start) -> No
     plain = pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", ports["amqp"]))
     plain.close()
     assert server.terminate() == 0
+    with pytest.raises(pika.exceptions.AMQPConnectionError):
+        connection.process_data_events(SECONDS_MAX)  # it learns that the server went, and closes
 
 
 def test_only_tls_and_only_clients_with_a_certificate(start_server: Start) -> None:
