@@ -170,7 +170,7 @@ def _time_of(event: Event, name: str) -> int:
 LIFE_STEPS: Final = ((60_000, 100), (3_600_000, 1_000), (86_400_000, 60_000))
 """Up to so long a life is kept to so many ms; a longer one to the hour. Each life that is in use is
 a kind of message to the engine, so there have to be few of them: some 6,000 for a day. It is
-rounded down: nothing is delivered after its time, and it goes by less than 2 % early."""
+rounded down: nothing is delivered after its time, and it goes by about 4 % early at most."""
 
 
 def life_ms(expires_ms: int, visible_ms: int) -> int:
