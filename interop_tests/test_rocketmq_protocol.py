@@ -57,6 +57,37 @@ def test_a_batch_has_consecutive_offsets_and_an_id_for_each(client: Client) -> N
     assert places == [message.position for message in pulled]
 
 
+def test_a_long_batch_is_answered_and_stored_whole(client: Client) -> None:
+    """More messages than one header has room for their ids."""
+    sent = client.publish("orders", batch(*[(b"x", {})] * 20_000), code=320)
+    assert (sent.code, sent.fields["queueOffset"]) == (SUCCESS, "0")
+    assert client.ask(30, topic="orders", queueId=0).fields["offset"] == "20000"
+
+
+def test_what_a_batch_cannot_be_is_refused_whole(client: Client) -> None:
+    """A transaction, a delay, a retry: nothing of it is stored, and nothing was promised."""
+    client.publish("orders", b"seed")
+    two = batch((b"1", {}), (b"2", {}))
+    late = batch((b"1", {}), (b"2", {"DELAY": "1"}))
+    cases = [
+        client.publish("orders", two, code=320, system_flag=PREPARED, PGROUP="producers"),
+        client.publish("orders", late, code=320),
+        client.publish("%RETRY%billing", two, code=320),
+    ]
+    for answer in cases:
+        assert answer.code == ILLEGAL
+        assert "one by one" in answer.header["remark"]
+    assert [message.body for message in client.pull("orders")[1]] == [b"seed"]
+
+
+def test_a_oneway_pull_has_no_effect(client: Client) -> None:
+    client.publish("orders", b"x")
+    client.send(
+        11, flag=2, consumerGroup="g", topic="orders", queueId=0, queueOffset=0, maxMsgNums=1
+    )
+    assert len(client.pull("orders")[1]) == 1
+
+
 def test_bad_messages_are_refused_in_words_and_the_connection_goes_on(client: Client) -> None:
     cases = [
         (client.publish("orders", b"x" * (5 * 1024 * 1024)), INVALID),

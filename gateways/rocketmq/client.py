@@ -26,7 +26,7 @@ from gateways.rocketmq.shared import Shared
 from net.connection import Connection
 from remoting.broker_fields import GroupFields
 from remoting.codes import PULL_COMMIT_OFFSET, RequestCode, ResponseCode
-from remoting.errors import BadFields, RemoteProtocolError
+from remoting.errors import BadFields, LocalProtocolError, RemoteProtocolError
 from remoting.headers import PullFields, write_fields
 
 log = logging.getLogger(__name__)
@@ -131,7 +131,8 @@ class RocketmqConnection(Connection):
                 code = ResponseCode.INVALID_PARAMETER
                 self.answer(event.serial, mapping.failed(code, event.reason))
             case Request(fields=PullFields() as fields):
-                self._pull(event.serial, fields)
+                if not event.oneway:
+                    self._pull(event.serial, fields)
             case Request():
                 answer = self._ask(event)
                 if answer is not None and not event.oneway:
@@ -169,17 +170,24 @@ class RocketmqConnection(Connection):
         """Send the answer to the request with this serial; nothing if the client is gone."""
         if self.closing:
             return
-        head = self._core.answer(
+        try:
+            head = self._head(serial, answer)
+        except LocalProtocolError as error:  # more topics or groups than a frame has room for
+            answer = mapping.failed(ResponseCode.SYSTEM_ERROR, f"the answer is too large: {error}")
+            head = self._head(serial, answer)
+        self.write(head)
+        if answer.body:
+            self.write(answer.body)
+        self._close_if_drained()
+
+    def _head(self, serial: int, answer: Answer) -> bytes:
+        return self._core.answer(
             serial,
             answer.code,
             answer.fields,
             remark=answer.remark,
             body_size=len(answer.body),
         )
-        self.write(head)
-        if answer.body:
-            self.write(answer.body)
-        self._close_if_drained()
 
     # --- asking the client ------------------------------------------------------------------
 

@@ -60,6 +60,8 @@ TAG_EXPRESSION: Final = "TAG"
 ALL_TAGS: Final = "*"
 RETRY_PREFIX: Final = "%RETRY%"
 DEAD_LETTER_PREFIX: Final = "%DLQ%"
+IDS_MAX: Final = 4_096
+"""Message ids of one answer: half of what the header of a frame has room for."""
 NO_OFFSET: Final = "Not found, maybe this group consumer boot first"
 GROUP_BYTES_MAX: Final = 255
 _GROUP: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
@@ -279,9 +281,9 @@ def message_id(host: bytes, position: int) -> str:
 
 
 def send_answer(port: BrokerPort, queue_id: int, offset: int, places: Sequence[int]) -> Answer:
-    """Answer to a send that was stored."""
+    """Answer to a send that was stored; of a long batch with the ids of its first messages."""
     host = port.store_host
-    ids = ",".join([message_id(host, place) for place in places])
+    ids = ",".join([message_id(host, place) for place in places[:IDS_MAX]])
     return success(SendAnswer(msg_id=ids, queue_id=queue_id, queue_offset=offset))
 
 

@@ -68,9 +68,10 @@ class Members(Generic[Channel]):
         """A heartbeat came. Returns False when there are too many members to take all of it."""
         taken = True
         for producer in beat.producer_data_set:
-            known = self.producers.setdefault(producer.group_name, {})
+            known = self.producers.get(producer.group_name, {})
             if channel in known or self._take_room():
                 known[channel] = beat.client_id, now
+                self.producers[producer.group_name] = known
             else:
                 taken = False
         for data in beat.consumer_data_set:

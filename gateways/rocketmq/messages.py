@@ -20,6 +20,8 @@ from typing import Final
 from core_log.kernels.batch import PROPERTY_CRC
 
 TAGS: Final = "TAGS"
+DELAYS: Final = {"DELAY", "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS"}
+"""Properties that ask for a later delivery."""
 RESERVED: Final = ("PMQ_", PROPERTY_CRC.decode())
 
 COMPRESSED: Final = 0x1
@@ -127,6 +129,8 @@ def messages_of(body: bytes) -> list[Sent]:
                 flag,
             )
         )
+        if DELAYS & messages[-1].properties.keys():
+            raise BadMessage("messages of a batch cannot be delayed: send them one by one")
         at = end
     if not messages:
         raise BadMessage("the batch has no message")

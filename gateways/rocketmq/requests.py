@@ -16,6 +16,7 @@ from gateways.rocketmq.mapping import RETRY_PREFIX, Answer
 from gateways.rocketmq.messages import (
     PREPARED,
     ROLLED_BACK,
+    BadMessage,
     message_of,
     messages_of,
     system_flag_of,
@@ -64,6 +65,7 @@ def send(client: RocketmqConnection, request: Request) -> Answer | None:
     """10, 310: one message; 320, or a flag: a batch."""
     fields = fields_of(request, SendFields)
     if fields.batch or request.code == RequestCode.SEND_BATCH_MESSAGE:
+        check_batch(fields)
         messages = messages_of(request.body)
     else:
         messages = [message_of(fields.properties, request.body, fields.flag)]
@@ -83,6 +85,14 @@ def send(client: RocketmqConnection, request: Request) -> Answer | None:
     )
     client.answer_when(stored.position, stored.durability, request, sent(client, stored))
     return None
+
+
+def check_batch(fields: SendFields) -> None:
+    """What RocketMQ's clients do not do with batches either. Raises BadMessage."""
+    if fields.sys_flag & ROLLED_BACK:
+        raise BadMessage("a batch cannot be part of a transaction: send its messages one by one")
+    if fields.topic.startswith(mapping.RETRY_PREFIX):
+        raise BadMessage("a batch cannot go to a retry topic: send its messages one by one")
 
 
 def sent(client: RocketmqConnection, stored: Stored) -> Answer:

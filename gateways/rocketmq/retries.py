@@ -8,7 +8,13 @@ from broker.port import Refused
 from gateways.rocketmq import mapping
 from gateways.rocketmq.connection import Request
 from gateways.rocketmq.mapping import DEAD_LETTER_PREFIX, RETRY_PREFIX, Answer
-from gateways.rocketmq.messages import kept_flags, parse_properties, sent_of
+from gateways.rocketmq.messages import (
+    DELAYS,
+    BadMessage,
+    kept_flags,
+    parse_properties,
+    sent_of,
+)
 from gateways.rocketmq.sending import RECONSUME_MAX, Order
 from remoting.broker_fields import SendBackFields
 from remoting.codes import ResponseCode
@@ -22,7 +28,6 @@ RETRY_TOPIC: Final = "RETRY_TOPIC"
 ORIGIN_ID: Final = "ORIGIN_MESSAGE_ID"
 FIRST_LEVEL: Final = 3
 """Delay level of the first retry: 10 seconds, then 30, and so on."""
-DELAYS: Final = ("DELAY", "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS")
 
 
 def send_back(client: RocketmqConnection, request: Request) -> Answer | None:
@@ -43,6 +48,10 @@ def send_back(client: RocketmqConnection, request: Request) -> Answer | None:
             stored = client.sender.store(order_of(record, fields))
         except Refused as error:
             client.answer_later(request, mapping.refused(error))
+            return
+        except BadMessage as error:  # stored by a client of another protocol
+            answer = mapping.failed(ResponseCode.MESSAGE_ILLEGAL, str(error))
+            client.answer_later(request, answer)
             return
         client.answer_when(stored.position, stored.durability, request, mapping.success())
 

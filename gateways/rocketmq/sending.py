@@ -128,6 +128,7 @@ class Sender:
         first = messages[0]
         template = self._template(name, queue_id, order, first)
         batch = batch_of(messages)
+        # Batches have neither a transaction nor a delay: `requests.check_batch`, `messages_of`.
         due_ms = None if len(messages) > 1 else self._port.deliver_ms(first.properties)
         if order.prepared:
             prepared = self._port.prepare(template, batch, 0)

@@ -121,6 +121,13 @@ def test_there_is_room_for_so_many_and_leaving_makes_room() -> None:
     assert scene.ids == ["b", "c"]
 
 
+def test_producers_that_find_no_room_leave_nothing_behind() -> None:
+    members = Scene(count_max=0).members
+    beat = Heartbeat(client_id="p", producer_data_set=[ProducerData(group_name="shop")])
+    assert not members.heard(beat, "wire", 0.0)
+    assert members.producers == {}
+
+
 @pytest.mark.parametrize("end", ["lost", "left", "expire"])
 def test_producers_can_be_asked_until_they_go(end: str) -> None:
     members = Scene().members
