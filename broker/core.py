@@ -148,12 +148,12 @@ class Core:
         """A queue whose index is on disk. `own`: a topic's own queue (RocketMQ's entries)."""
         size = ENTRY_SIZE if own else PRIVATE_ENTRY_SIZE
         index: Index = self.store.index(number, size)
-        return Queue(number, index, entry_size=size, durable=True)
+        return Queue(number, index)
 
     def volatile_queue(self, count_max: int, entry_size: int = ENTRY_SIZE) -> Queue:
         """A queue in memory, which loses its oldest entries beyond its limit."""
         index: Index = MemoryIndex(entry_size, count_max)
-        return Queue(0, index, entry_size=entry_size, durable=False)
+        return Queue(0, index)
 
     def group(
         self, queue: Queue, cursor: Cursor, *, number: int = 0, kind: type[Group] = Group

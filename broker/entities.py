@@ -5,10 +5,12 @@ What is done with them is in `exchanges.py` and `named_queues.py`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final
 
+from broker.bindings import BindingKey, Bindings
 from broker.core import Core
 from broker.errors import Reason, Refused
 from broker.header_match import pattern_text
@@ -36,70 +38,8 @@ PREDECLARED: Final = {
     "amq.match": "headers",
 }
 
-BindingKey = tuple[str, str, str]
-"""Exchange, routing key, arguments as canonical text (`binding_key`)."""
 NO_ARGUMENTS: Final[Mapping[str, Any]] = MappingProxyType({})
 """Shared by all queues without arguments."""
-
-
-class Bindings(MutableMapping[BindingKey, Words]):
-    """The bindings of one queue: their patterns by key, in the order of their making.
-
-    Nearly every queue is bound to the default exchange by its name, and to nothing else: that
-    binding is a flag here, and costs no tuples and no dictionary.
-
-    Args:
-        name: the queue's.
-    """
-
-    __slots__ = ("_by_name", "_more", "_name")
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-        self._by_name = False
-        self._more: dict[BindingKey, Words] | None = None
-
-    def _is_default(self, key: BindingKey, words: Words | None = None) -> bool:
-        return key == ("", self._name, "{}") and words in (None, (self._name,))
-
-    def __getitem__(self, key: BindingKey) -> Words:
-        if self._by_name and self._is_default(key):
-            return (self._name,)
-        if self._more is None:
-            raise KeyError(key)
-        return self._more[key]
-
-    def __setitem__(self, key: BindingKey, words: Words) -> None:
-        if self._is_default(key, words):
-            self._by_name = True
-            if self._more is not None:
-                self._more.pop(key, None)
-            return
-        if self._is_default(key):
-            self._by_name = False
-        if self._more is None:
-            self._more = {}
-        self._more[key] = words
-
-    def __delitem__(self, key: BindingKey) -> None:
-        if self._by_name and self._is_default(key):
-            self._by_name = False
-            return
-        if self._more is None:
-            raise KeyError(key)
-        del self._more[key]
-
-    def __iter__(self) -> Iterator[BindingKey]:
-        if self._by_name:
-            yield ("", self._name, "{}")
-        yield from self._more or ()
-
-    def __len__(self) -> int:
-        return self._by_name + len(self._more or ())
-
-    def chosen(self) -> Sequence[BindingKey]:
-        """The keys of those that somebody chose: all but the one to the default exchange."""
-        return () if self._more is None else tuple(key for key in self._more if key[0])
 
 
 class Exchange:
@@ -144,65 +84,100 @@ class Exchange:
         return ExchangeInfo(name=self.name, **self.value())
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """What a queue was declared with. Queues that were declared alike share one (`features.py`).
+
+    Attributes:
+        user: who declared it, for the quota; empty before there were users.
+        settings: what the arguments ask for.
+    """
+
+    durable: bool
+    exclusive: bool
+    auto_delete: bool
+    arguments: Mapping[str, Any]
+    user: str
+    settings: QueueSettings
+
+    @classmethod
+    def of(cls, name: str, value: Mapping[str, Any]) -> Terms:
+        """The terms of the queue `name` from its op or its row. Raises Refused: BAD_ARGUMENT."""
+        arguments = value["arguments"] or NO_ARGUMENTS
+        return cls(
+            durable=value["durable"],
+            exclusive=value["exclusive"],
+            auto_delete=value["auto_delete"],
+            arguments=arguments,
+            user=value.get("u", ""),
+            settings=settings_of(name, arguments),
+        )
+
+
 class NamedQueue:
-    """An AMQP queue or a named subscription: a queue, its one group, its bindings."""
+    """An AMQP queue or a named subscription: a queue, its one group, its terms and bindings.
+
+    A server may have a hundred thousand of them that are idle, so what only few have stands
+    elsewhere, or is None.
+
+    Attributes:
+        owner: the connection that an exclusive queue belongs to.
+        exclusive_hold: of the consumer that has the queue for itself.
+        bound_by_name, bound_more: see `Bound`.
+    """
 
     __slots__ = (
-        "arguments",
-        "auto_delete",
-        "bindings",
-        "durable",
-        "exclusive",
+        "bound_by_name",
+        "bound_more",
         "exclusive_hold",
         "group",
-        "had_consumer",
         "lease",
-        "name",
         "owner",
         "queue",
-        "settings",
-        "user",
+        "terms",
     )
 
-    def __init__(
-        self, name: str, queue: Queue, group: Group | Levels, value: Mapping[str, Any]
-    ) -> None:
-        self.name = name
+    def __init__(self, queue: Queue, group: Group | Levels, terms: Terms) -> None:
         self.queue = queue
         self.group = group
-        self.durable: bool = value["durable"]
-        self.exclusive: bool = value["exclusive"]
-        self.auto_delete: bool = value["auto_delete"]
-        self.arguments: Mapping[str, Any] = value["arguments"] or NO_ARGUMENTS
-        self.user: str = value.get("u", "")
-        """Who declared it, for the quota; empty before there were users."""
-        self.settings: QueueSettings = settings_of(name, self.arguments)
+        self.terms = terms
         self.lease: Lease | None = None
         self.owner: object = None
-        """The connection that an exclusive queue belongs to."""
-        self.bindings = Bindings(name)
         self.exclusive_hold: Hold | None = None
-        self.had_consumer = False
+        self.bound_by_name = False
+        self.bound_more: dict[BindingKey, Words] | None = None
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return self.queue.name
+
+    @property
+    def bindings(self) -> Bindings:
+        """Its bindings, to be read and changed."""
+        return Bindings(self)
 
     def value(self) -> dict[str, Any]:
         """As in the op that declared it."""
+        terms = self.terms
         return {
-            "durable": self.durable,
-            "exclusive": self.exclusive,
-            "auto_delete": self.auto_delete,
-            "arguments": dict(self.arguments),
+            "durable": terms.durable,
+            "exclusive": terms.exclusive,
+            "auto_delete": terms.auto_delete,
+            "arguments": dict(terms.arguments),
         }
 
     def info(self) -> QueueInfo:
         """As the port tells it."""
+        terms = self.terms
         return QueueInfo(
             name=self.name,
             ready_count=self.group.ready_count,
             consumer_count=len(self.group.holds),
-            durable=self.durable,
-            exclusive=self.exclusive,
-            auto_delete=self.auto_delete,
-            arguments=self.arguments,
+            durable=terms.durable,
+            exclusive=terms.exclusive,
+            auto_delete=terms.auto_delete,
+            arguments=terms.arguments,
         )
 
 
@@ -244,7 +219,7 @@ def need_queue(queues: Mapping[str, NamedQueue], name: str, owner: object) -> Na
     found = queues.get(name)
     if found is None:
         raise Refused(Reason.NOT_FOUND, f"no queue '{name}' in vhost '/'")
-    if found.exclusive and found.owner is not owner:
+    if found.terms.exclusive and found.owner is not owner:
         raise locked(name)
     if found.lease is not None:
         found.lease.touch()

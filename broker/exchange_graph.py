@@ -32,7 +32,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from broker.beyond import Beyond
-from broker.entities import BindingKey, Exchange, NamedQueue, place_of
+from broker.bindings import BindingKey
+from broker.entities import Exchange, NamedQueue, place_of
 from broker.header_match import HeaderPattern, Tagged
 from broker.names import ROOT_EXCHANGE
 from broker.port import Words

@@ -18,6 +18,7 @@ import contextlib
 from collections.abc import Mapping
 from typing import Any
 
+from broker.bindings import BindingKey
 from broker.core import Core
 from broker.entities import (
     ALTERNATE_ARGUMENT,
@@ -25,7 +26,6 @@ from broker.entities import (
     DELAYED_TYPE,
     PREDECLARED,
     TYPES,
-    BindingKey,
     Exchange,
     NamedQueue,
     binding_key,

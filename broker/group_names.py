@@ -13,7 +13,7 @@ from core_log.kernels.layout import ENTRY_SIZE
 
 def is_ours(group: Group) -> bool:
     """Whether the broker itself keeps messages there until their time: in a topic's own queue."""
-    return bool(group.number) and group.queue.entry_size == ENTRY_SIZE
+    return bool(group.number) and group.queue.index.entry_size == ENTRY_SIZE
 
 
 def name_of(group: Group, exchanges: Exchanges, sessions: Sessions) -> tuple[str, str]:

@@ -136,7 +136,7 @@ class NamedQueues:
             name = f"amq.gen-{self.new_name()}"
         elif name in self.queues:
             existing = self.need_queue(name, owner)
-            if existing.exclusive != exclusive:
+            if existing.terms.exclusive != exclusive:
                 raise locked(name)
             check_equal("queue", name, existing.value(), value)
             return existing.info(), position_of(self.core, durable=existing.queue.durable)
@@ -204,7 +204,7 @@ class NamedQueues:
         if found is None:
             return []
         self.exchanges.forget_queue(found)
-        self._count(found.user, -1)
+        self._count(found.terms.user, -1)
         return self.features.drop(found)
 
     def purge_queue(self, name: str, *, owner: object) -> tuple[int, Position]:
@@ -230,7 +230,7 @@ class NamedQueues:
     ) -> _AutoDeleting:
         """See `BrokerPort.consume`."""
         found = self.need_queue(name, owner)
-        if exclusive and found.settings.single_active:
+        if exclusive and found.terms.settings.single_active:
             raise Refused(
                 Reason.FORBIDDEN,
                 f"queue '{name}' in vhost '/' has a single active consumer: "
@@ -239,7 +239,6 @@ class NamedQueues:
         if found.exclusive_hold is not None or (exclusive and found.group.holds):
             raise Refused(Reason.FORBIDDEN, f"queue '{name}' in vhost '/' in exclusive use")
         hold = found.group.add(consumer, priority)
-        found.had_consumer = True
         if exclusive:
             found.exclusive_hold = hold
         return _AutoDeleting(self, found, hold)
@@ -250,7 +249,8 @@ class NamedQueues:
             found.exclusive_hold = None
         if found.lease is not None:
             found.lease.touch()
-        if found.auto_delete and not found.group.holds and self.queues.get(found.name) is found:
+        unused = not found.group.holds
+        if found.terms.auto_delete and unused and self.queues.get(found.name) is found:
             self._delete(found)
 
     def get(
@@ -262,7 +262,7 @@ class NamedQueues:
     ) -> None:
         """See `BrokerPort.get`."""
         found = self.need_queue(name, owner)
-        if found.settings.single_active:
+        if found.terms.settings.single_active:
             raise Refused(
                 Reason.LOCKED,
                 f"queue '{name}' in vhost '/' has a single active consumer: use basic.consume",
@@ -274,7 +274,7 @@ class NamedQueues:
 
     def release_owner(self, owner: object) -> None:
         """See `BrokerPort.release_owner`."""
-        for found in [q for q in self.queues.values() if q.exclusive and q.owner is owner]:
+        for found in [q for q in self.queues.values() if q.terms.exclusive and q.owner is owner]:
             self._delete(found)
 
     # --- named subscriptions ----------------------------------------------------------------
@@ -301,7 +301,7 @@ class NamedQueues:
     def load_queue(self, name: str, value: Mapping[str, Any]) -> None:
         """Take a queue from its op or its snapshot."""
         found = self.queues[name] = self.features.build(name, value)
-        self._count(found.user, 1)
+        self._count(found.terms.user, 1)
         for key, words in value.get("bindings", ()):
             self.exchanges.load_binding(found, tuple(key), tuple(words))
 
@@ -316,7 +316,9 @@ class NamedQueues:
             row["expiring"] = True
         if found.queue.levels is not None:
             row["levels"] = found.queue.levels.rows()
-        return {**row, "u": found.user} if found.user else row
+        if found.terms.user:
+            row["u"] = found.terms.user
+        return row
 
     def _count(self, user: str, change: int) -> None:
         if user:

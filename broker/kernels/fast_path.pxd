@@ -29,7 +29,7 @@ cdef class Committed(RecordRun):
 cdef class QueueEnd:
     cdef public object number
     cdef public object index
-    cdef public object groups
+    cdef public object reader
     cdef public long long visible
     cdef public long long flushed
     cdef public long long blocked_until

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from broker.port import Position
-    from broker.queues.queue import Group, Queue
+    from broker.queues.queue import Group, Groups, Queue
     from broker.runs import RunMeta
     from broker.topic_routes import LiveTarget, TopicRoute
     from broker.topics import TopicTemplate
@@ -147,18 +147,18 @@ class QueueEnd:
     __slots__ = (
         "blocked_until",
         "flushed",
-        "groups",
         "index",
         "number",
         "on_grown",
         "read_point",
+        "reader",
         "visible",
     )
 
     def __init__(self, number: int, index: Index) -> None:
         self.number = number
         self.index = index
-        self.groups: list[Group] | tuple[()] = ()
+        self.reader: Group | Groups | None = None
         self.visible = index.end_offset
         self.flushed = index.end_offset
         self.blocked_until = 0
@@ -176,9 +176,8 @@ class QueueEnd:
         """The next `run.count` messages became visible."""
         first = self.visible
         self.visible = first + run.count
-        if self.groups:
-            for group in self.groups:
-                group.arrived(run, first)
+        if self.reader is not None:
+            self.reader.arrived(run, first)
 
 
 class Waiting(Committed):

@@ -9,10 +9,10 @@ without looking at messages.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from broker.core import Core
-from broker.entities import NamedQueue
+from broker.entities import NamedQueue, Terms, canonical
 from broker.journal import Op, Touched
 from broker.port import Position
 from broker.queues.cursor import Cursor
@@ -21,8 +21,14 @@ from broker.queues.leases import Lease
 from broker.queues.priorities import Levels
 from broker.queues.queue import Group, Queue
 from broker.queues.rules import QueueRules
-from broker.queues.settings import DROP_HEAD, PLAIN, settings_of
+from broker.queues.settings import DROP_HEAD, PLAIN
 from core_log.kernels.layout import PRIVATE_ENTRY_SIZE
+
+TERMS_MAX: Final = 1_000
+"""Different terms that are kept for queues to share. Beyond that each new queue has its own, about
+0.3 KiB: clients that give every queue other arguments leave nothing here that grows."""
+TERMS_TEXT_MAX: Final = 1_000
+"""Characters of the arguments of shared terms: what is kept is a megabyte or two at most."""
 
 
 class Write(Protocol):
@@ -56,6 +62,7 @@ class QueueFeatures:
         self._write = write
         self._end = end
         self._restored = False  # the start's fold has ended
+        self._terms: dict[tuple[bool, bool, bool, str, str], Terms] = {}
         self._on_expiring = self.start_expiring  # one object for all queues
         core.journal.handle("expiring", self._apply_expiring)
         core.journal.handle("level", self._apply_level)
@@ -67,22 +74,34 @@ class QueueFeatures:
         queue = self._queue(value["n"])
         queue.name = name
         queue.on_expiring = self._on_expiring
-        settings = settings_of(name, value["arguments"])
+        terms = self._terms_of(name, value)
+        settings = terms.settings
         if settings.priority_max:
             levels = Levels(self._core, settings.priority_max, lambda p: self._make_level(name, p))
             levels.add_level(0, queue)
             queue.levels = levels
-            found = NamedQueue(name, queue, levels, value)
+            found = NamedQueue(queue, levels, terms)
             for priority, number in value.get("levels", ()):
                 levels.add_level(priority, self._queue(number))
         else:
             cursor = Cursor(queue.index.first_offset)
             group = self._core.group(queue, cursor, number=value["n"])
-            found = NamedQueue(name, queue, group, value)
+            found = NamedQueue(queue, group, terms)
         expiring = value.get("expiring", False)
         if settings is not PLAIN or expiring:
             self._equip(found, expiring=expiring)
         return found
+
+    def _terms_of(self, name: str, value: Mapping[str, Any]) -> Terms:
+        """The terms of the queue `name`, the same object for queues that were declared alike."""
+        flags = value["durable"], value["exclusive"], value["auto_delete"]
+        key = (*flags, value.get("u", ""), canonical(value["arguments"]))
+        terms = self._terms.get(key)
+        if terms is None:
+            terms = Terms.of(name, value)
+            if len(self._terms) < TERMS_MAX and len(key[-1]) <= TERMS_TEXT_MAX:
+                self._terms[key] = terms
+        return terms
 
     def _queue(self, number: int) -> Queue:
         core = self._core
@@ -96,7 +115,7 @@ class QueueFeatures:
         found.queue.expiring = expiring
         for group in found.group.all_groups():
             self._add_rules(found, group)
-        settings = found.settings
+        settings = found.terms.settings
         if settings.expires_ms is not None and found.lease is None:
             found.lease = Lease(
                 self._core.timers,
@@ -107,7 +126,7 @@ class QueueFeatures:
             )
 
     def _add_rules(self, found: NamedQueue, group: Group) -> None:
-        settings, rules = found.settings, group.rules
+        settings, rules = found.terms.settings, group.rules
         if rules is None:
             rules = QueueRules(
                 self._dead_letters, found.name, settings, group, found.group.all_groups
@@ -167,7 +186,7 @@ class QueueFeatures:
         if found is None or found.queue.levels is None:
             return []
         group = found.queue.levels.add_level(op["p"], self._queue(op["n"]))
-        if found.settings is not PLAIN or found.queue.expiring:
+        if found.terms.settings is not PLAIN or found.queue.expiring:
             self._add_rules(found, group)
         found.queue.levels.admit_consumers(group)
         return [("queue", found.name), ("group", str(group.number))]

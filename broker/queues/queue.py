@@ -40,6 +40,7 @@ class Queue(QueueEnd):
 
     Attributes:
         number: the queue's number, never reused.
+        reader: its group, or its `Groups` where there are several; None where nobody reads.
         visible: one past the last offset that consumers may see.
         flushed: one past the last offset that readers by offset may see.
         expiring: messages with a time to live of their own may be in it.
@@ -57,8 +58,6 @@ class Queue(QueueEnd):
     """
 
     __slots__ = (
-        "durable",
-        "entry_size",
         "expiring",
         "gate",
         "held_by",
@@ -68,10 +67,8 @@ class Queue(QueueEnd):
         "on_expiring",
     )
 
-    def __init__(self, number: int, index: Index, *, entry_size: int, durable: bool) -> None:
+    def __init__(self, number: int, index: Index) -> None:
         super().__init__(number, index)
-        self.entry_size = entry_size
-        self.durable = durable
         self.expiring = False
         self.name = ""
         self.on_expiring: Callable[[Queue], None] | None = None
@@ -79,6 +76,19 @@ class Queue(QueueEnd):
         self.levels: Levels | None = None
         self.held_until = 0
         self.held_by: Durability = IN_SYNC
+
+    @property
+    def durable(self) -> bool:
+        """Whether it survives a restart."""
+        return not isinstance(self.index, MemoryIndex)
+
+    @property
+    def groups(self) -> Sequence[Group]:
+        """Its readers."""
+        reader = self.reader
+        if reader is None:
+            return ()
+        return reader if isinstance(reader, Groups) else (reader,)
 
     def held(self, points: Sequence[int]) -> bool:
         """Whether a message in it waits for replicas."""
@@ -222,10 +232,13 @@ class Group:
         self._reading = False  # a reader thread is at work: nothing may overtake
         self._pumping = False
         self._scheduled = False
-        if queue.groups:
-            queue.groups.append(self)
-        else:  # nearly all have but one
-            queue.groups = [self]
+        reader = queue.reader
+        if reader is None:
+            queue.reader = self
+        elif isinstance(reader, Groups):
+            reader.append(self)
+        else:
+            queue.reader = Groups((reader, self))
 
     # --- consumers ------------------------------------------------------------------------
 
@@ -258,8 +271,12 @@ class Group:
 
     def leave(self) -> None:
         """The group itself goes."""
-        assert self.queue.groups
-        self.queue.groups.remove(self)
+        queue = self.queue
+        if isinstance(queue.reader, Groups):
+            queue.reader.remove(self)
+        else:
+            assert queue.reader is self
+            queue.reader = None
         for hold in self.holds:
             hold.active = False
         self.holds = ()
@@ -479,3 +496,14 @@ class Group:
                 self.cursor.requeue(first, found)
         if not self._pumping:
             self.pump()
+
+
+class Groups(list[Group]):
+    """The groups of a queue that has several. Nearly all have one, which costs no list."""
+
+    __slots__ = ()
+
+    def arrived(self, run: Committed, first: int) -> None:
+        """A run became visible at offset `first`: to all of them."""
+        for group in tuple(self):  # one of them may leave meanwhile
+            group.arrived(run, first)

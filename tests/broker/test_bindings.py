@@ -5,12 +5,23 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.entities import Bindings
+from broker.bindings import BindingKey, Bindings
+from broker.port import Words
 from broker.routing import Trie
 
 NAME = "queue"
 KEYS = st.sampled_from([("", NAME, "{}"), ("", "other", "{}"), ("x", NAME, "{}"), ("x", "k", "1")])
 WORDS = st.sampled_from([(NAME,), ("x", NAME), ("topic", "tag")])
+
+
+class Bound:
+    """Something with a name and bindings."""
+
+    name = NAME
+
+    def __init__(self) -> None:
+        self.bound_by_name = False
+        self.bound_more: dict[BindingKey, Words] | None = None
 
 
 @settings(max_examples=300)
@@ -19,7 +30,7 @@ def test_bindings_are_a_dictionary(
     steps: list[tuple[bool, tuple[str, str, str], tuple[str, ...]]],
 ) -> None:
     """Also where the binding by name has other words (a named subscription's pattern)."""
-    bindings = Bindings(NAME)
+    bindings = Bindings(Bound())
     model: dict[tuple[str, str, str], tuple[str, ...]] = {}
     for adds, key, words in steps:
         if adds:

@@ -310,8 +310,8 @@ RULES = (
         name="exclusive-owner-not-checked",
         why="another connection reads a private queue",
         path="broker/entities.py",
-        old="    if found.exclusive and found.owner is not owner:\n",
-        new="    if found.exclusive and found.owner is None:\n",
+        old="    if found.terms.exclusive and found.owner is not owner:\n",
+        new="    if found.terms.exclusive and found.owner is None:\n",
         tests=(QUEUES,),
     ),
     Sabotage(
