@@ -29,20 +29,20 @@ def test_every_cell_and_every_ack_holds(tmp_path: Path) -> None:
     """Without the Parquet step, which has tests of its own."""
     ended = demo("--steps", "matrix,crash", directory=tmp_path)
     assert ended.returncode == 0, ended.stdout + ended.stderr
-    assert "9 of 9 cells held" in ended.stdout
+    assert "16 of 16 cells held" in ended.stdout
     assert "\n  0 acked lost, 0 altered or out of order\n" in ended.stdout
     assert "Everything held" in ended.stdout
     assert list(tmp_path.iterdir()) == [], "the demo left something behind"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("cell", ["mqtt:amqp", "http:http"])
+@pytest.mark.parametrize("cell", ["amqp:rocketmq", "rocketmq:http"])
 def test_one_corrupt_cell_makes_it_fail(tmp_path: Path, cell: str) -> None:
-    """A byte is changed on the way into one subscriber; the other eight cells hold."""
+    """A byte is changed on the way into one subscriber; the other fifteen cells hold."""
     ended = demo("--steps", "matrix", "--corrupt", cell, directory=tmp_path)
     assert ended.returncode == 1
-    assert "8 of 9 cells held" in ended.stdout
-    titles = {"mqtt": "MQTT", "amqp": "AMQP", "http": "CloudEvents"}
+    assert "15 of 16 cells held" in ended.stdout
+    titles = {"mqtt": "MQTT", "amqp": "AMQP", "http": "CloudEvents", "rocketmq": "RocketMQ"}
     publisher, subscriber = (titles[name] for name in cell.split(":"))
     assert f"{publisher} to {subscriber}: " in ended.stderr
     assert "came with another body" in ended.stderr
@@ -52,4 +52,4 @@ def test_one_corrupt_cell_makes_it_fail(tmp_path: Path, cell: str) -> None:
 def test_a_cell_that_does_not_exist(tmp_path: Path) -> None:
     ended = demo("--corrupt", "mqtt:kafka", directory=tmp_path)
     assert ended.returncode == 2
-    assert "a cell is FROM:TO out of mqtt, amqp, http" in ended.stderr
+    assert "a cell is FROM:TO out of mqtt, amqp, http, rocketmq" in ended.stderr

@@ -15,8 +15,8 @@ import time
 from pathlib import Path
 
 from examples.demo.crash import run_crash
-from examples.demo.matrix import COUNT, Matrix, complaints, run_matrix, table
-from examples.demo.messages import KINDS, PROTOCOLS
+from examples.demo.matrix import COUNT, TITLES, Matrix, complaints, run_matrix, table
+from examples.demo.messages import KINDS, PROTOCOLS, TOPIC
 from examples.demo.server import DemoServer
 from examples.demo.workers import DemoFailed
 
@@ -33,9 +33,11 @@ def main() -> int:
     try:
         _title("A standalone server, with an empty data directory")
         server.start()
-        _say("MQTT, AMQP and HTTP on ports " + ", ".join(str(server.ports[p]) for p in PROTOCOLS))
+        server.wait_ready()
+        server.command("topic", "create", TOPIC)
+        _say(", ".join(f"{TITLES[name]} on port {server.ports[name]}" for name in PROTOCOLS))
         seed = options.seed if options.seed is not None else secrets.randbits(32)
-        _say(f"random bodies from seed {seed} (repeat them with --seed {seed})")
+        _say(f"random bodies (the same again with --seed {seed})")
         if "matrix" in options.steps:
             failures += _matrix(server, seed, options.corrupt)
         if "crash" in options.steps:
@@ -83,30 +85,33 @@ def _cell(text: str) -> tuple[str, str]:
 
 def _matrix(server: DemoServer, seed: int, corrupt: tuple[str, str] | None) -> list[str]:
     _title("Every protocol to every protocol")
-    _say("paho (MQTT), pika (AMQP) and the CloudEvents SDK (HTTP, received by webhook), each a")
-    _say(f"process of its own; {COUNT} messages each: {', '.join(KINDS)}")
+    _say("paho (MQTT), pika (AMQP), the CloudEvents SDK (HTTP, received by webhook) and our own")
+    _say(f"client (RocketMQ), each a process of its own. Each publishes {COUNT} messages:")
+    _say(", ".join(KINDS))
     matrix: Matrix = run_matrix(server, seed, corrupt)
     print()
     for line in table(matrix):
         _say(line)
-    _say("median / slowest time from publish to receipt; SHA-256 and attributes compared")
-    held = sum(cell.held for cell in matrix.values())
     print()
-    _say(f"{held} of {len(matrix)} cells held")
+    held = sum(cell.held for cell in matrix.values())
+    _say(
+        f"{held} of {len(matrix)} cells held: SHA-256 of each body; place, tag, key, media type and"
+    )
+    _say("headers as far as both protocols have them. Times: median from publish to receipt.")
     return complaints(matrix)
 
 
 def _crash(server: DemoServer, seed: int) -> list[str]:
     _title("SIGKILL while everybody publishes")
     crash = run_crash(server, seed)
-    each = ", ".join(f"{len(tags):,} by {name}" for name, tags in crash.acked.items())
+    each = ", ".join(f"{len(tags):,} {TITLES[name]}" for name, tags in crash.acked.items())
     _say(f"{crash.acked_count:,} messages were acknowledged ({each});")
     _say(f"{crash.unanswered:,} were under way when the server died")
     _say(f"restarted and ready after {crash.restart_seconds:.1f} s")
     lost = crash.lost()
     for protocol, digests in crash.got.items():
         missing = sum(subscriber == protocol for _, subscriber in lost)
-        _say(f"read with {protocol:<5} {len(digests):>7,} messages, {missing} acked lost")
+        _say(f"read with {TITLES[protocol]:<11} {len(digests):>7,} messages, {missing} acked lost")
     _say(f"{len(lost)} acked lost, {len(crash.problems)} altered or out of order")
     found = [f"lost: {tag} for the {subscriber} subscriber" for tag, subscriber in sorted(lost)]
     return [*found[:5], *crash.problems[:5]]

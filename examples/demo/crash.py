@@ -14,7 +14,7 @@ from examples.demo.workers import DemoFailed, Worker
 ACKED_BEFORE_KILL = 200
 """Of each publisher, before the server is killed at a random moment of the next second."""
 STEP_SECONDS_MAX = 60.0
-SUBSCRIBER = {"mqtt": "mqtt", "amqp": "amqp", "http": "poll"}
+SUBSCRIBER = {"mqtt": "mqtt", "amqp": "amqp", "http": "poll", "rocketmq": "rocketmq"}
 
 
 @dataclass(slots=True)
@@ -24,6 +24,7 @@ class Crash:
     Attributes:
         acked: tags that publishers hold an ack for, by publisher.
         unanswered: how many messages were sent and neither acked nor refused.
+        killed_at: when, on the monotonic clock.
         got: tag -> digest, by subscriber.
         repeated: messages that a subscriber got more than once.
         problems: what did not hold.
@@ -31,6 +32,7 @@ class Crash:
 
     acked: dict[str, set[str]]
     unanswered: int = 0
+    killed_at: float = 0.0
     restart_seconds: float = 0.0
     got: dict[str, dict[str, str]] = field(default_factory=dict)
     repeated: int = 0
@@ -53,32 +55,31 @@ class Crash:
 
 
 def run_crash(server: DemoServer, seed: int) -> Crash:
-    """Kill the server while three processes publish; restart it; read with three others."""
-    for protocol in PROTOCOLS:
-        declare = _subscriber(server, protocol, "--declare")
-        declare.wait_ready()
-        declare.finish()
-    crash = _publish_until_killed(server, seed)
+    """Kill the server while four processes publish; restart it; read with four others."""
+    declare_subscribers(server, "demo-crash")
+    crash = publish_until_killed(server, seed)
     started = time.monotonic()
     server.start()
+    server.wait_ready()
     crash.restart_seconds = time.monotonic() - started
-    for protocol in PROTOCOLS:
-        _read_everything(server, protocol, crash, seed)
+    read_everything(server, "demo-crash", crash, seed)
     return crash
 
 
-def _subscriber(server: DemoServer, protocol: str, *arguments: str) -> Worker:
-    return Worker(
-        f"the {TITLES[protocol]} subscriber",
-        "examples.demo.subscribe",
-        SUBSCRIBER[protocol],
-        server.ports[protocol],
-        "demo-crash",
-        *arguments,
-    )
+def declare_subscribers(server: DemoServer, name: str) -> None:
+    """Make a durable subscription in each protocol."""
+    workers = [_subscriber(server, protocol, name, "--declare") for protocol in PROTOCOLS]
+    try:
+        for worker in workers:
+            worker.wait_ready()
+            worker.finish()
+    finally:
+        for worker in workers:
+            worker.kill()
 
 
-def _publish_until_killed(server: DemoServer, seed: int) -> Crash:
+def publish_until_killed(server: DemoServer, seed: int) -> Crash:
+    """Publish in each protocol; kill the server when all of them have their first acks."""
     publishers = {
         protocol: Worker(
             f"the {TITLES[protocol]} publisher",
@@ -99,6 +100,7 @@ def _publish_until_killed(server: DemoServer, seed: int) -> Crash:
                     break
         time.sleep(random.random())
         server.kill()
+        crash.killed_at = time.monotonic()
         for protocol, worker in publishers.items():
             for line in worker.said(STEP_SECONDS_MAX):
                 if line["event"] == "acked":
@@ -111,30 +113,49 @@ def _publish_until_killed(server: DemoServer, seed: int) -> Crash:
     return crash
 
 
-def _read_everything(server: DemoServer, protocol: str, crash: Crash, seed: int) -> None:
-    """Read as `protocol` until every acked message came; the rest of what comes is checked too."""
-    missing = {tag for tags in crash.acked.values() for tag in tags}
-    got = crash.got[protocol] = {}
-    last: dict[str, int] = {}
-    worker = _subscriber(server, protocol)
+def read_everything(server: DemoServer, name: str, crash: Crash, seed: int) -> None:
+    """Read in each protocol until every acked message came; the rest of what comes is checked."""
+    workers = {protocol: _subscriber(server, protocol, name) for protocol in PROTOCOLS}
     try:
-        try:
-            for line in worker.said(STEP_SECONDS_MAX):
-                if line["event"] == "received":
-                    _take(line["tag"], line["digest"], crash, got, last, seed)
-                    missing.discard(line["tag"])
-                if not missing:
-                    break
-        except DemoFailed:
-            if not missing:
-                raise
-            # Time is up: what did not come is found by `lost`.
-        worker.finish()
-        for line in worker.said_so_far():
+        for protocol, worker in workers.items():
+            crash.got[protocol] = _read(worker, crash, seed)
+    finally:
+        for worker in workers.values():
+            worker.kill()
+
+
+def _subscriber(server: DemoServer, protocol: str, name: str, *arguments: str) -> Worker:
+    return Worker(
+        f"the {TITLES[protocol]} subscriber",
+        "examples.demo.subscribe",
+        SUBSCRIBER[protocol],
+        server.ports[protocol],
+        name,
+        *arguments,
+    )
+
+
+def _read(worker: Worker, crash: Crash, seed: int) -> dict[str, str]:
+    """What one subscriber gets: tag -> digest."""
+    missing = {tag for tags in crash.acked.values() for tag in tags}
+    got: dict[str, str] = {}
+    last: dict[str, int] = {}
+    try:
+        for line in worker.said(STEP_SECONDS_MAX):
             if line["event"] == "received":
                 _take(line["tag"], line["digest"], crash, got, last, seed)
-    finally:
-        worker.kill()
+                missing.discard(line["tag"])
+            if not missing:
+                break
+    except DemoFailed:
+        if not missing:
+            raise
+        # Time is up: what did not come is found by `lost`.
+    worker.finish()
+    for line in worker.said_so_far():
+        if line["event"] == "received":
+            _take(line["tag"], line["digest"], crash, got, last, seed)
+    return got
 
 
 def _take(

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import statistics
 from dataclasses import dataclass, field
-from typing import Any
 
-from examples.demo.messages import CONTENT_TYPE, PROTOCOLS, TOPIC, Item, plan
+from examples.demo.mapping import expected_attributes
+from examples.demo.messages import PROTOCOLS, Item, plan
 from examples.demo.server import DemoServer
 from examples.demo.workers import DemoFailed, Worker
 
 COUNT = 21
 """Messages of each publisher: every kind of body three times."""
 STEP_SECONDS_MAX = 60.0
-TITLES = {"mqtt": "MQTT", "amqp": "AMQP", "http": "CloudEvents"}
-SUBSCRIBER = {"mqtt": "mqtt", "amqp": "amqp", "http": "webhook"}
+TITLES = {"mqtt": "MQTT", "amqp": "AMQP", "http": "CloudEvents", "rocketmq": "RocketMQ"}
+SUBSCRIBER = {"mqtt": "mqtt", "amqp": "amqp", "http": "webhook", "rocketmq": "rocketmq"}
 
 
 @dataclass(slots=True)
@@ -34,8 +34,7 @@ class Cell:
         """For the table."""
         if not self.held:
             return "FAILED"
-        middle = statistics.median(self.latencies_ms)
-        return f"{len(self.latencies_ms)} ok  {middle:.1f} / {max(self.latencies_ms):.1f} ms"
+        return f"{len(self.latencies_ms)} ok {statistics.median(self.latencies_ms):5.1f} ms"
 
 
 Matrix = dict[tuple[str, str], Cell]
@@ -135,35 +134,12 @@ def _receive(
         # Time is up: the missing messages stand in their cells.
 
 
-def expected_attributes(item: Item, subscriber: str) -> dict[str, Any]:
-    """How a message has to look in the subscriber's vocabulary."""
-    if subscriber == "mqtt":  # 3.1.1 has a topic name and nothing more
-        return {"topic": f"{TOPIC}/{item.tag.replace('.', '/')}"}
-    expected: dict[str, Any] = {"exchange": TOPIC} if subscriber == "amqp" else {}
-    if item.publisher == "mqtt":
-        return expected
-    # An empty body has no media type as a CloudEvent unless it was one before.
-    if item.body() or subscriber == "amqp" or item.publisher == "http":
-        expected["content_type"] = CONTENT_TYPE
-    kind = item.kind if item.publisher == "amqp" else item.kind.replace(" ", "-")
-    if item.publisher == subscriber:
-        expected["kind"] = kind
-    if subscriber == "amqp":
-        expected["message_id"] = item.identity
-    elif item.publisher == "http":
-        expected |= {"id": item.identity, "source": "/demo"}
-    else:
-        expected |= {"source": f"/topics/{TOPIC}"}
-    return expected
-
-
 def table(matrix: Matrix) -> list[str]:
     """The matrix for a person."""
-    width = max(24, *(len(cell.text()) + 2 for cell in matrix.values()))
-    head = "".join(f"{'to ' + TITLES[name]:<{width}}" for name in PROTOCOLS)
+    head = "".join(f"{'to ' + TITLES[name]:<16}" for name in PROTOCOLS)
     lines = [f"{'':<18}{head}".rstrip()]
     for publisher in PROTOCOLS:
-        row = "".join(f"{matrix[publisher, name].text():<{width}}" for name in PROTOCOLS)
+        row = "".join(f"{matrix[publisher, name].text():<16}" for name in PROTOCOLS)
         lines.append(f"{'from ' + TITLES[publisher]:<18}{row}".rstrip())
     return lines
 

@@ -13,7 +13,7 @@ import random
 from dataclasses import dataclass
 
 TOPIC = "demo"
-PROTOCOLS = ("mqtt", "amqp", "http")
+PROTOCOLS = ("mqtt", "amqp", "http", "rocketmq")
 CONTENT_TYPE = "application/octet-stream"
 BIG = 256 * 1024
 
@@ -36,8 +36,13 @@ class Item:
 
     @property
     def identity(self) -> str:
-        """What AMQP calls message_id and CloudEvents id."""
+        """What AMQP calls message_id, CloudEvents id, and RocketMQ a key."""
         return f"{self.publisher}-{self.number}-{self.seed:x}"
+
+    @property
+    def event_kind(self) -> str:
+        """The kind as an attribute of an event in HTTP's headers, which has no spaces."""
+        return self.kind.replace(" ", "-")
 
     def body(self) -> bytes:
         """The bytes to send."""

@@ -1,4 +1,4 @@
-"""A publisher of the demo: one process, one protocol, a client library that is not ours.
+"""A publisher of the demo: one process, one protocol. But for RocketMQ the library is not ours.
 
 `python -m examples.demo.publish PROTOCOL PORT SEED COUNT` sends COUNT messages, each after the
 acknowledgement of the one before. COUNT 0 sends without end, several at a time where the library
@@ -22,11 +22,20 @@ from cloudevents.core.v1.event import CloudEvent
 from paho.mqtt.enums import CallbackAPIVersion
 
 from examples.demo.messages import CONTENT_TYPE, TOPIC, Item, plan, stream_item
-from examples.demo.workers import HOST, say
+from examples.demo.rocketmq import publish_rocketmq
+from examples.demo.workers import HOST, say, say_acked
+from remoting.errors import Unreachable
 
 WINDOW = 100
 """Messages that the MQTT client has under way at once in the endless plan."""
 ACK_SECONDS_MAX = 30.0
+GONE = (
+    OSError,
+    http.client.HTTPException,
+    pika.exceptions.AMQPError,
+    Unreachable,
+)
+"""What the libraries raise when the server dies."""
 
 
 def publish_mqtt(port: int, items: Iterator[Item], window: int) -> None:
@@ -47,7 +56,7 @@ def publish_mqtt(port: int, items: Iterator[Item], window: int) -> None:
             if known is None:
                 early.add(mid)
         if known is not None:
-            say_acked(*known)
+            say_acked(known[0].tag, known[1])
             room.release()
 
     def disconnected(*_: object) -> None:
@@ -71,7 +80,7 @@ def publish_mqtt(port: int, items: Iterator[Item], window: int) -> None:
             if not acked_already:
                 under_way[mid] = item, sent
         if acked_already:
-            say_acked(item, sent)
+            say_acked(item.tag, sent)
             room.release()
     for _ in range(window):
         assert room.acquire(timeout=ACK_SECONDS_MAX), "no PUBACK came"
@@ -99,7 +108,7 @@ def publish_amqp(port: int, items: Iterator[Item], _window: int) -> None:
                 headers={"kind": item.kind, "number": item.number},
             ),
         )
-        say_acked(item, sent)
+        say_acked(item.tag, sent)
     connection.close()
 
 
@@ -113,7 +122,7 @@ def publish_http(port: int, items: Iterator[Item], _window: int) -> None:
                 "source": "/demo",
                 "type": item.tag,
                 "datacontenttype": CONTENT_TYPE,
-                "kind": item.kind.replace(" ", "-"),
+                "kind": item.event_kind,
             },
             item.body(),
         )
@@ -125,19 +134,15 @@ def publish_http(port: int, items: Iterator[Item], _window: int) -> None:
         content = answer.read()
         if answer.status >= 300:
             raise RuntimeError(f"HTTP {answer.status}: {content.decode(errors='replace')}")
-        say_acked(item, sent)
+        say_acked(item.tag, sent)
     connection.close()
-
-
-def say_acked(item: Item, sent: float) -> None:
-    """Tell the demo that the server promised to keep this message."""
-    say(event="acked", tag=item.tag, sent=sent, at=time.monotonic())
 
 
 PUBLISHERS: dict[str, Callable[[int, Iterator[Item], int], None]] = {
     "mqtt": publish_mqtt,
     "amqp": publish_amqp,
     "http": publish_http,
+    "rocketmq": publish_rocketmq,
 }
 
 
@@ -156,7 +161,7 @@ def main(protocol: str, port: int, seed: int, count: int) -> None:
 
     try:
         publisher(port, endless(), WINDOW)
-    except (OSError, http.client.HTTPException, pika.exceptions.AMQPError):
+    except GONE:
         say(event="gone", sent=sent)
 
 

@@ -1,4 +1,4 @@
-"""The server that the demo drives: a process like any other, in a directory of its own."""
+"""A server that the demo drives: a process like any other, in a directory of its own."""
 
 from __future__ import annotations
 
@@ -12,33 +12,49 @@ from examples.demo.workers import HOST, DemoFailed
 
 READY_SECONDS_MAX = 60.0
 STOP_SECONDS_MAX = 30.0
+COMMAND_SECONDS_MAX = 120.0
 LOOK_SECONDS = 0.02
+DOORS = ("mqtt", "amqp", "http", "rocketmq", "names", "admin")
 
-OPTIONS = (
+OPTIONS = {
     # 1 GiB is reserved for a segment by default: too much for a temporary directory.
-    "storage.segment_bytes=67108864",
+    "storage.segment_bytes": 64 * 1024 * 1024,
     # The webhook receiver of the demo is on this machine and has no certificate.
-    "http.webhook_allow_http=true",
-    'http.webhook_allow_networks=["127.0.0.0/8"]',
-)
+    "http.webhook_allow_http": "true",
+    "http.webhook_allow_networks": '["127.0.0.0/8"]',
+}
 
 
 class DemoServer:
-    """`polymq serve` on free ports of loopback. The ports stay the same over a restart."""
+    """`polymq serve` on free ports of loopback. The ports stay the same over a restart.
 
-    def __init__(self, directory: Path) -> None:
+    Args:
+        options: settings that differ from the demo's.
+
+    Attributes:
+        ports: by door, since the first start; `replication` is None where there is none.
+    """
+
+    def __init__(self, directory: Path, options: dict[str, object] | None = None) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        self.options = {**OPTIONS, **(options or {})}
         self.data_directory = directory / "data"
         self.log_path = directory / "server.log"
         self._ready_file = directory / "ready.json"
         self._process: subprocess.Popen[bytes] | None = None
-        self.ports = dict.fromkeys(("mqtt", "amqp", "http", "rocketmq", "names", "admin"), 0)
+        self.ports: dict[str, int] = dict.fromkeys(DOORS, 0)
 
     def start(self) -> None:
-        """Start, and wait until clients can connect."""
+        """Start, and return at once: `wait_ready` comes next."""
         self._ready_file.unlink(missing_ok=True)
-        assignments = [f"server.data_directory={self.data_directory}", *OPTIONS]
-        assignments += [f"{door}.port={port}" for door, port in self.ports.items()]
-        arguments = [part for assignment in assignments for part in ("--set", assignment)]
+        settings = {
+            **self.options,
+            "server.data_directory": self.data_directory,
+            **{f"{door}.port": self.ports[door] for door in DOORS},
+        }
+        arguments = [
+            part for key, value in settings.items() for part in ("--set", f"{key}={value}")
+        ]
         with self.log_path.open("ab") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "polymq", "serve", *arguments, "--ready-file",
@@ -47,6 +63,9 @@ class DemoServer:
                 stdout=log,
                 stderr=log,
             )  # fmt: skip
+
+    def wait_ready(self) -> None:
+        """Wait until clients can connect."""
         deadline = time.monotonic() + READY_SECONDS_MAX
         while not self._ready_file.exists():
             if self._ended(LOOK_SECONDS):
@@ -54,7 +73,22 @@ class DemoServer:
             if time.monotonic() > deadline:
                 raise DemoFailed(f"the server is not ready in time:\n{self.log_tail()}")
         ready = json.loads(self._ready_file.read_text(encoding="utf-8"))
-        self.ports = {door: ready[door] or 0 for door in self.ports}
+        self.ports = {name: port for name, port in ready.items() if isinstance(port, int)}
+
+    def command(self, *arguments: str) -> str:
+        """Run a command of `polymq` for this server; returns what it prints."""
+        ended = subprocess.run(
+            [sys.executable, "-m", "polymq", *arguments, "--data-directory",
+             str(self.data_directory)],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=COMMAND_SECONDS_MAX,
+            check=False,
+        )  # fmt: skip
+        if ended.returncode:
+            raise DemoFailed(f"polymq {' '.join(arguments)} failed:\n{ended.stderr}")
+        return ended.stdout
 
     def _ended(self, seconds: float) -> bool:
         assert self._process is not None

@@ -1,24 +1,22 @@
-"""A subscriber of the demo: one process, one protocol, a client library that is not ours.
+"""A subscriber of the demo: one process, one protocol. But for RocketMQ the library is not ours.
 
 `python -m examples.demo.subscribe PROTOCOL PORT NAME [--declare] [--corrupt PUBLISHER]` subscribes
 durably under NAME and tells each message that it gets as a line of JSON: its tag, the SHA-256 of
 its body, and the attributes that it came with. It ends when its standard input is closed.
 
-PROTOCOL is mqtt, amqp, webhook (the server calls us) or poll (we ask the server). `--declare` only
-makes the durable subscription. `--corrupt` spoils a byte of one publisher's messages after they
+PROTOCOL is mqtt, amqp, webhook (the server calls us), poll (we ask the server) or rocketmq.
+`--declare` only makes the durable subscription. `--corrupt` spoils a byte of one publisher's
+messages after they
 came, to show that the demo would notice.
 """
 
 from __future__ import annotations
 
 import argparse
-import hashlib
 import http.client
 import http.server
 import json
-import sys
 import threading
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -30,31 +28,12 @@ from cloudevents.core.formats.json import JSONFormat
 from paho.mqtt.enums import CallbackAPIVersion
 
 from examples.demo.messages import TOPIC, tag_of_path
-from examples.demo.workers import HOST, say
+from examples.demo.rocketmq import subscribe_rocketmq
+from examples.demo.workers import HOST, Receiver, say, until_input_closes
 
 READY_SECONDS_MAX = 30.0
 POLL_SECONDS = 5
 PREFETCH = 200
-
-
-class Receiver:
-    """Tells what came, spoiled where that was asked for."""
-
-    def __init__(self, corrupt: str | None) -> None:
-        self._corrupt = corrupt
-
-    def received(self, tag: str, body: bytes, **attributes: Any) -> None:
-        """A message came."""
-        at = time.monotonic()
-        if self._corrupt is not None and tag.startswith(f"{self._corrupt}."):
-            body = body[:-1] + bytes([body[-1] ^ 1]) if body else b"\0"
-        digest = hashlib.sha256(body).hexdigest()
-        say(event="received", tag=tag, digest=digest, at=at, attributes=attributes)
-
-
-def until_input_closes() -> None:
-    """Wait for the demo to close our standard input."""
-    sys.stdin.read()
 
 
 # --- MQTT -------------------------------------------------------------------------------------
@@ -109,7 +88,7 @@ def subscribe_amqp(port: int, name: str, receiver: Receiver | None) -> None:
             exchange=method.exchange,
             content_type=properties.content_type,
             message_id=properties.message_id,
-            kind=(properties.headers or {}).get("kind"),
+            **{name: (properties.headers or {}).get(name) for name in ("kind", "ce-kind")},
         )
         channel.basic_ack(method.delivery_tag)
 
@@ -228,6 +207,7 @@ SUBSCRIBERS: dict[str, Callable[[int, str, Receiver | None], None]] = {
     "amqp": subscribe_amqp,
     "webhook": subscribe_webhook,
     "poll": subscribe_poll,
+    "rocketmq": subscribe_rocketmq,
 }
 
 

@@ -5,6 +5,7 @@ A worker prints one JSON object a line. It ends by itself, or when its standard 
 
 from __future__ import annotations
 
+import hashlib
 import json
 import queue
 import subprocess
@@ -27,6 +28,31 @@ def say(**values: Any) -> None:
     line = json.dumps(values)
     with _printing:
         print(line, flush=True)
+
+
+def say_acked(tag: str, sent: float) -> None:
+    """In a publisher: the server promised to keep this message."""
+    say(event="acked", tag=tag, sent=sent, at=time.monotonic())
+
+
+class Receiver:
+    """In a subscriber: tells what came, spoiled where that was asked for."""
+
+    def __init__(self, corrupt: str | None) -> None:
+        self._corrupt = corrupt
+
+    def received(self, tag: str, body: bytes, **attributes: Any) -> None:
+        """A message came."""
+        at = time.monotonic()
+        if self._corrupt is not None and tag.startswith(f"{self._corrupt}."):
+            body = body[:-1] + bytes([body[-1] ^ 1]) if body else b"\0"
+        digest = hashlib.sha256(body).hexdigest()
+        say(event="received", tag=tag, digest=digest, at=at, attributes=attributes)
+
+
+def until_input_closes() -> None:
+    """In a worker: wait for the demo to close our standard input."""
+    sys.stdin.read()
 
 
 class DemoFailed(Exception):
