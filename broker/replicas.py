@@ -5,8 +5,8 @@ ships the log to replicas reports their positions; nobody here knows how it trav
 
 Rules:
 
-* A position that was reported counts for ever: what a replica has on its disk stays there when its
-  connection ends. It comes back with what it has, or not at all.
+* A replica counts while it is there. One that is gone may come back with another disk, or under
+  another name: then one disk would be counted twice.
 * The points never go back.
 """
 
@@ -17,7 +17,7 @@ from broker.port import FLUSHED, Durability
 
 
 class Replicas:
-    """The flushed positions of all replicas that were ever heard of.
+    """The flushed positions of all replicas that follow now.
 
     Args:
         commits: whose in-sync points are moved.
@@ -36,6 +36,10 @@ class Replicas:
         if position > self.positions.get(replica_id, -1):
             self.positions[replica_id] = position
             self.flushed(self._commits.points[FLUSHED])
+
+    def lost(self, replica_id: str) -> None:
+        """A replica is gone. What was in sync stays so."""
+        self.positions.pop(replica_id, None)
 
     def flushed(self, position: int) -> None:
         """This broker has everything before `position` on its disk."""

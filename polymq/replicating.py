@@ -147,7 +147,7 @@ class Replication:
             readers=readers,
             identity=self._identity(),
             points=self._points,
-            acked=core.replicas.acked,
+            replicas=core.replicas,
             new_nonce=new_nonce,
         )
         try:

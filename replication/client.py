@@ -100,12 +100,13 @@ class MasterLink:
 
     async def stop(self) -> None:
         """End the connection."""
+        connection = self.connection  # which the task lets go of
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
             self._task = None
-        if self.connection is not None:
-            self.connection.abort()
+        if connection is not None:
+            connection.abort()
 
     @property
     def following(self) -> bool:

@@ -38,12 +38,22 @@ class Readers(Protocol):
         """Run `read` in a thread; then `done` with its result or its error, on the loop."""
 
 
+class Replicas(Protocol):
+    """Who counts what slaves have."""
+
+    def acked(self, replica_id: str, position: int) -> None:
+        """A slave has everything before `position` on its disk."""
+
+    def lost(self, replica_id: str) -> None:
+        """It follows no more."""
+
+
 class ReplicationServer:
     """Ships one store's log.
 
     Args:
         points: the log's flushed and in-sync ends.
-        acked: told what a slave has on its disk: its name and the position.
+        replicas: told what each slave has on its disk.
         new_nonce: random hexadecimal digits.
     """
 
@@ -55,7 +65,7 @@ class ReplicationServer:
         readers: Readers,
         identity: Identity,
         points: Callable[[], tuple[int, int]],
-        acked: Callable[[str, int], None],
+        replicas: Replicas,
         new_nonce: Callable[[], str],
     ) -> None:
         self.context = context
@@ -63,7 +73,7 @@ class ReplicationServer:
         self.readers = readers
         self.identity = identity
         self.points = points
-        self.acked = acked
+        self.replicas = replicas
         self.new_nonce = new_nonce
         self.slaves: dict[str, SlaveConnection] = {}
         """Those that follow, by name."""
@@ -137,7 +147,7 @@ class SlaveConnection(Connection):
                 log.info("slave %s (%s) follows from %d on", event.name, self.peer, event.position)
                 self.deadline(self._heard + HEARTBEAT_SECONDS)
             elif isinstance(event, Acked):
-                self._server.acked(event.name, event.flushed)
+                self._server.replicas.acked(event.name, event.flushed)
             else:
                 assert isinstance(event, Rejected)
                 log.warning("refused slave %s (%s): %s", self.source.name, self.peer, event.text)
@@ -204,4 +214,5 @@ class SlaveConnection(Connection):
         """See `Connection`."""
         if self._server.slaves.get(self.source.name) is self:
             del self._server.slaves[self.source.name]
+            self._server.replicas.lost(self.source.name)
             log.warning("slave %s (%s) is gone", self.source.name, self.peer)

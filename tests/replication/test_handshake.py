@@ -154,6 +154,15 @@ def test_a_stranger_learns_nothing() -> None:
     assert isinstance(event, Rejected)
 
 
+def test_a_stranger_is_nobodys_master() -> None:
+    """Who answers a slave without the secret gets no proof and no epochs, and is left."""
+    slave = follower()
+    slave.outgoing()
+    (event,) = slave.receive(encode_values(Kind.CHALLENGE, nonce="aa", proof="0" * 64))
+    assert event == Refused("the master has another secret than this slave")
+    assert not slave.outgoing()
+
+
 def test_a_proof_can_not_be_sent_back() -> None:
     """A stranger who answers a master's challenge with the master's own proof is refused."""
     master = source()

@@ -188,6 +188,28 @@ def test_nothing_is_shown_before_the_master_says_so(master: Broker, slave: Broke
     assert (pulled(slave, "t"), pulled(slave, "copied")) == (2, 2)
 
 
+def test_nothing_is_shown_before_the_slave_has_it_on_its_disk(
+    master: Broker, slave: Broker
+) -> None:
+    """The master has committed it; this broker may still lose it, and its readers' offsets."""
+    master.engine.create_topic("t", 1)
+    master.engine.create_topic("copied", 1, {"min_in_sync": "2"})
+    follow(master, slave)
+    standby = slave.engine.standby
+    assert standby is not None
+    for topic in ("t", "copied"):
+        master.publish(master.template(topic), b"1", b"2")
+    master.step()
+    hot = master.store.log.tail_range(standby.wanted)
+    assert hot is not None
+    standby.take(hot[1])
+    standby.committed(master.store.log.flushed, master.store.log.flushed)
+    slave.loop.run()  # up to the flush, whose end this broker has not heard of
+    assert (pulled(slave, "t"), pulled(slave, "copied")) == (0, 0)
+    slave.step()
+    assert (pulled(slave, "t"), pulled(slave, "copied")) == (2, 2)
+
+
 def test_a_restarted_slave_shows_what_is_remembered(master: Broker, slave: Broker) -> None:
     """Without its master it goes on to show what was committed when it stopped, and no more."""
     master.engine.create_topic("t", 1)

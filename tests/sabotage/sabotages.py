@@ -10,6 +10,7 @@ from tests.sabotage.of_the_clients import OF_THE_CLIENTS
 from tests.sabotage.of_the_engine import OF_THE_ENGINE
 from tests.sabotage.of_the_gateways import OF_THE_GATEWAYS
 from tests.sabotage.of_the_names import OF_THE_NAMES
+from tests.sabotage.of_the_replication import OF_THE_REPLICATION
 from tests.sabotage.of_the_retention import OF_THE_RETENTION
 from tests.sabotage.of_the_speed import OF_THE_SPEED
 from tests.sabotage.of_the_store import OF_THE_STORE
@@ -25,4 +26,5 @@ SABOTAGES = (
     *OF_THE_SPEED,
     *OF_THE_USERS,
     *OF_THE_RETENTION,
+    *OF_THE_REPLICATION,
 )

@@ -1,0 +1,163 @@
+"""A master's listener and a slave's link over a real connection, between two engines whose disks
+only sync when the test says so."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from broker.port import FLUSHED, IN_SYNC, Position
+from net.connection import Context
+from replication.client import MasterLink
+from replication.server import ReplicationServer
+from replication.source import Identity
+from tests.harness.broker import Broker, InlineReaders
+from tests.replication.logs import stream
+
+IDENTITY = Identity(cluster="c", group="g", secret=b"sixteen bytes or more")
+SECONDS_MAX = 10.0
+
+
+class Pair:
+    """A master and a slave, of which each `step` is one iteration of one engine's loop."""
+
+    def __init__(self, master: Broker, slave: Broker, context: Context) -> None:
+        self.master, self.slave, self.context = master, slave, context
+        core = master.engine.core
+        self.server = ReplicationServer(
+            context=context,
+            store=master.store,
+            readers=InlineReaders(),
+            identity=IDENTITY,
+            points=lambda: (core.commits.points[1], core.commits.points[2]),
+            replicas=core.replicas,
+            new_nonce=lambda: "aa",
+        )
+        core.on_written = self.server.written
+        self.link: MasterLink | None = None
+        self.cuts: list[int] = []
+
+    async def follow(self) -> None:
+        """The slave connects."""
+        port = await self.server.start("127.0.0.1", 0)
+        standby = self.slave.engine.standby
+        assert standby is not None
+        self.link = MasterLink(
+            context=self.context,
+            store=self.slave.store,
+            copy=standby,
+            identity=IDENTITY,
+            name="slave",
+            host="127.0.0.1",
+            port=port,
+            cut=self.cuts.append,
+            new_nonce=lambda: "bb",
+        )
+        self.link.start()
+        await self.until(lambda: self.link is not None and self.link.following)
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Let the connection work until something holds."""
+        async with asyncio.timeout(SECONDS_MAX):
+            while not condition():
+                await asyncio.sleep(0)
+
+    async def copied(self) -> None:
+        """The slave has all that the master has written, not flushed."""
+        standby = self.slave.engine.standby
+        assert standby is not None
+        await self.until(lambda: standby.wanted == self.master.store.log.written)
+
+    def in_sync(self) -> int:
+        return self.master.engine.core.commits.points[IN_SYNC]
+
+
+def run(master: Broker, slave: Broker, scenario: Callable[[Pair], Awaitable[None]]) -> None:
+    """One scenario on a loop of its own."""
+
+    async def whole() -> None:
+        context = Context(asyncio.get_running_loop())
+        pair = Pair(master, slave, context)
+        try:
+            await scenario(pair)
+        finally:
+            if pair.link is not None:
+                await pair.link.stop()
+            await pair.server.stop()
+            context.close()
+
+    asyncio.run(whole())
+
+
+def test_an_ack_is_what_the_slave_has_on_its_disk(master: Broker, slave: Broker) -> None:
+    """What has arrived there is not in sync before it is flushed there."""
+
+    async def scenario(pair: Pair) -> None:
+        master.engine.create_topic("t", 1, {"min_in_sync": "2"})
+        master.step(1)
+        await pair.follow()
+        await pair.copied()
+        slave.step()
+        await pair.until(lambda: pair.in_sync() == master.store.log.written)
+        before = pair.in_sync()
+        acked: list[str] = []
+        end = master.publish(master.template("t"), b"1", b"2")
+        master.engine.when_committed(Position(end), IN_SYNC, acked.append, "acked")
+        master.step()
+        source = pair.server.slaves["slave"].source
+        await pair.until(lambda: source.received == master.store.log.written)
+        assert pair.in_sync() == before
+        assert not acked
+        slave.step()
+        await pair.until(lambda: bool(acked))
+        assert pair.in_sync() == master.store.log.flushed
+
+    run(master, slave, scenario)
+
+
+def test_without_a_slave_only_what_asks_for_one_waits(master: Broker, slave: Broker) -> None:
+    """The slave goes: acks of the topic with `min_in_sync` are held back, those of others are
+    not; it comes back, and they are let go."""
+
+    async def scenario(pair: Pair) -> None:
+        master.engine.create_topic("copied", 1, {"min_in_sync": "2"})
+        master.engine.create_topic("plain", 1)
+        master.step(1)
+        await pair.follow()
+        await pair.copied()
+        slave.step()
+        await pair.until(lambda: pair.in_sync() == master.store.log.written)
+        assert pair.link is not None
+        await pair.link.stop()
+        await pair.until(lambda: not pair.server.slaves)
+        acked: list[str] = []
+        for topic, durability in (("copied", IN_SYNC), ("plain", FLUSHED)):
+            end = master.publish(master.template(topic), b"1")
+            master.engine.when_committed(Position(end), durability, acked.append, topic)
+        master.step(1)
+        assert acked == ["plain"]
+        pair.link.start()
+        await pair.copied()
+        assert acked == ["plain"]
+        slave.step()
+        await pair.until(lambda: acked == ["plain", "copied"])
+        assert stream(slave.store, 0) == stream(master.store, 0)
+
+    run(master, slave, scenario)
+
+
+def test_a_slave_that_is_gone_counts_no_more(master: Broker, slave: Broker) -> None:
+    """What it had on its disk may be gone with it, or comes back under another name: a second
+    slave counts once."""
+
+    async def scenario(pair: Pair) -> None:
+        await pair.follow()
+        await pair.copied()
+        slave.step()
+        replicas = master.engine.core.replicas
+        await pair.until(lambda: replicas.positions == {"slave": master.store.log.written})
+        assert pair.link is not None
+        await pair.link.stop()
+        await pair.until(lambda: not replicas.positions)
+
+    run(master, slave, scenario)

@@ -1,0 +1,140 @@
+"""Sabotages of replication: what is said to be on two disks is, and both logs are one."""
+
+from __future__ import annotations
+
+from tests.sabotage.plan import Sabotage
+
+HANDSHAKE = "tests/replication/test_handshake.py"
+LINK = "tests/replication/test_link.py"
+SIMULATION = "tests/replication/test_simulation.py"
+STANDBY = "tests/replication/test_standby.py"
+TORN = "tests/replication/test_torn_records.py"
+
+OF_THE_REPLICATION = (
+    Sabotage(
+        name="slave-acks-what-it-has-in-memory",
+        why="both machines lose power, and with it what was acknowledged as on two disks",
+        path="replication/client.py",
+        old="self._core.ack(self._link.copy.flushed, self._link.copy.wanted)",
+        new="self._core.ack(self._link.copy.wanted, self._link.copy.wanted)",
+        tests=(LINK,),
+    ),
+    Sabotage(
+        name="a-lost-slave-still-counts",
+        why="a slave that comes back under another name counts as two disks",
+        path="replication/server.py",
+        old="            self._server.replicas.lost(self.source.name)\n",
+        new="",
+        tests=(LINK,),
+    ),
+    Sabotage(
+        name="in-sync-is-what-was-received",
+        why="what is in the slave's memory counts as on its disk",
+        path="replication/source.py",
+        old="        return Acked(self.name, flushed, received)\n",
+        new="        return Acked(self.name, received, received)\n",
+        tests=(LINK, HANDSHAKE),
+    ),
+    Sabotage(
+        name="a-promotion-begins-no-epoch",
+        why="the old master's records and the new one's are taken for the same",
+        path="core_log/store.py",
+        old="        epoch = self.epochs[-1][0] + 1 if self.epochs else 1\n",
+        new="        epoch = self.epochs[-1][0] if self.epochs else 1\n",
+        tests=(STANDBY, SIMULATION),
+    ),
+    Sabotage(
+        name="copied-epochs-are-not-kept",
+        why="after a failover a slave does not know from where on its log is another one",
+        path="core_log/following.py",
+        old="            store.saw_epochs(epochs_of(record, position + at))\n",
+        new="            pass\n",
+        tests=(SIMULATION,),
+    ),
+    Sabotage(
+        name="cut-at-the-longer-log's-end",
+        why="a slave keeps what its master never had, and what comes does not fit behind it",
+        path="replication/common.py",
+        old="            return min(_end(one, at), _end(other, found[2]))\n",
+        new="            return max(_end(one, at), _end(other, found[2]))\n",
+        tests=(HANDSHAKE, SIMULATION),
+    ),
+    Sabotage(
+        name="cut-to-the-oldest-common-epoch",
+        why="a slave throws away what was in sync",
+        path="replication/common.py",
+        old="    for at in range(len(one.epochs) - 1, -1, -1):\n",
+        new="    for at in range(len(one.epochs)):\n",
+        tests=(HANDSHAKE,),
+    ),
+    Sabotage(
+        name="epochs-told-apart-by-number-only",
+        why="a new master and an old one that was started again have the same epoch, with other "
+        "records in it",
+        path="replication/common.py",
+        old="        if found is not None and found[:2] == (start, crc):\n",
+        new="        if found is not None:\n",
+        tests=(HANDSHAKE,),
+    ),
+    Sabotage(
+        name="gives-up-what-was-in-sync",
+        why="a slave cuts acknowledged messages away that its new master lacks",
+        path="replication/follower.py",
+        old="        if position < min(self._standing.end, self._in_sync):\n",
+        new="        if False:\n",
+        tests=(HANDSHAKE,),
+    ),
+    Sabotage(
+        name="slave-shows-more-than-its-disk-has",
+        why="a reader keeps an offset that the slave gives to another message after a power cut",
+        path="broker/standby.py",
+        old="        copied = min(flushed, self._said[IN_SYNC])\n"
+        "        return [min(flushed, self._said[FLUSHED]), copied, copied]\n",
+        new="        copied = self._said[IN_SYNC]\n"
+        "        return [self._said[FLUSHED], copied, copied]\n",
+        tests=(STANDBY,),
+    ),
+    Sabotage(
+        name="slave-shows-what-is-not-in-sync",
+        why="a reader keeps an offset that is given to another message after a failover",
+        path="broker/standby.py",
+        old="        copied = min(flushed, self._said[IN_SYNC])\n",
+        new="        copied = min(flushed, self._said[FLUSHED])\n",
+        tests=(STANDBY,),
+    ),
+    Sabotage(
+        name="damaged-piece-taken",
+        why="a bit that flipped on its way is a gap in the slave's log",
+        path="replication/frames.py",
+        old="    if crc32(data) != crc:\n",
+        new="    if False:\n",
+        tests=(HANDSHAKE,),
+    ),
+    Sabotage(
+        name="slave's-proof-not-compared",
+        why="whoever reaches the port gets all messages",
+        path="replication/source.py",
+        old='        if not is_proof(text_of(values, "proof", NAME_SIZE_MAX), self._expected):\n',
+        new="        if False:\n",
+        tests=(HANDSHAKE,),
+    ),
+    Sabotage(
+        name="master's-proof-not-compared",
+        why="a slave takes a stranger's records for its master's",
+        path="replication/follower.py",
+        old="        if not is_proof(\n"
+        '            text_of(values, "proof", NAME_SIZE_MAX), '
+        'prove(mine.secret, "master", *parts)\n'
+        "        ):\n",
+        new="        if False:\n",
+        tests=(HANDSHAKE,),
+    ),
+    Sabotage(
+        name="a-part-of-a-record-is-kept",
+        why="after a new connection the rest of another record is put behind it",
+        path="core_log/following.py",
+        old='        self._rest = b""\n\n    def take',
+        new="        pass\n\n    def take",
+        tests=(TORN, SIMULATION),
+    ),
+)
