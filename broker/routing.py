@@ -78,30 +78,41 @@ def _closure(pattern: Words, states: set[int]) -> set[int]:
 class Node(Generic[Target]):
     """A place in the trie: what ends here, and what goes on by the next word of the pattern.
 
-    Nearly every node has one target and no children, or children and no target: each is kept as
-    what it is, and becomes a dictionary when there are more. (A hundred thousand exact bindings
-    would hold 30 MB of dictionaries with one key.)
+    Nearly every node has one target and no children, or children and no target. The former is no
+    node at all: its parent has the target in its place (but for `REST`, below which a match may
+    stay). A node's targets are kept as what they are, and become a dictionary when there are more
+    than one. (A hundred thousand exact bindings would hold 36 MB of nodes and dictionaries.)
     """
 
     __slots__ = ("_only", "_targets", "children")
 
-    def __init__(self) -> None:
-        self.children: dict[str, Node[Target]] | None = None
-        self._only: Target | None = None  # the target, while there is but one
+    def __init__(self, only: Target | None = None) -> None:
+        self.children: dict[str, Node[Target] | Target] | None = None
+        self._only = only  # the target, while there is but one
         self._targets: dict[Target, None] | None = None  # a set that keeps its order
 
-    def child(self, word: str) -> Node[Target] | None:
-        """Where patterns go on with this word."""
+    def child(self, word: str) -> Node[Target] | Target | None:
+        """Where patterns go on with this word, or the one target of the pattern that ends so."""
         return None if self.children is None else self.children.get(word)
 
     def grow(self, word: str) -> Node[Target]:
-        """The same, made if there is none."""
+        """The node that goes on with this word, made if there is none."""
         if self.children is None:
             self.children = {}
         child = self.children.get(word)
-        if child is None:
-            child = self.children[word] = Node()
+        if not isinstance(child, Node):
+            child = self.children[word] = Node(child)
         return child
+
+    def put(self, word: str, target: Target) -> bool:
+        """Add the target of a pattern that ends with this word. Returns False if it was there."""
+        child = self.child(word)
+        if child is None and word != REST:
+            if self.children is None:
+                self.children = {}
+            self.children[word] = target
+            return True
+        return child != target and self.grow(word).add(target)
 
     def cut(self, word: str) -> None:
         """No pattern goes on with this word any more."""
@@ -148,8 +159,14 @@ class Node(Generic[Target]):
         return self.children is None and self._only is None and self._targets is None
 
 
+_Reached = dict[object, tuple[Node[Target] | Target, bool]]
+"""What words lead to, by what tells places from each other: a node, or the target in its place, and
+whether it is a REST."""
+
+
 class Trie(Generic[Target]):
-    """Patterns and their targets. The same target under the same pattern counts once."""
+    """Patterns, of a word at least, and their targets. The same target under the same pattern
+    counts once."""
 
     def __init__(self) -> None:
         self._root: Node[Target] = Node()
@@ -157,23 +174,28 @@ class Trie(Generic[Target]):
     def add(self, pattern: Words, target: Target) -> bool:
         """Returns False if it was there already."""
         node = self._root
-        for word in pattern:
+        for word in pattern[:-1]:
             node = node.grow(word)
-        return node.add(target)
+        return node.put(pattern[-1], target)
 
     def remove(self, pattern: Words, target: Target) -> bool:
         """Returns False if it was not there. Empty nodes go with it."""
         path: list[Node[Target]] = [self._root]
-        for word in pattern:
+        for word in pattern[:-1]:
             child = path[-1].child(word)
-            if child is None:
+            if not isinstance(child, Node):
                 return False
             path.append(child)
-        if not path[-1].remove(target):
+        last = path[-1].child(pattern[-1])
+        if isinstance(last, Node):
+            if not last.remove(target):
+                return False
+            path.append(last)
+        elif last == target:
+            path[-1].cut(pattern[-1])
+        else:
             return False
-        for word, parent, node in zip(
-            reversed(pattern), reversed(path[:-1]), reversed(path[1:]), strict=True
-        ):
+        for parent, node, word in reversed(list(zip(path, path[1:], pattern, strict=False))):
             if not node.is_empty:
                 break
             parent.cut(word)
@@ -181,28 +203,33 @@ class Trie(Generic[Target]):
 
     def match(self, words: Words) -> Iterator[Target]:
         """Targets of every pattern that matches; a target once for each such pattern."""
-        nodes: dict[int, tuple[Node[Target], bool]] = {}
+        nodes: _Reached[Target] = {}
         self._reach(self._root, nodes, words[0].startswith("$"), first=True)
         for word in words:
-            reached: dict[int, tuple[Node[Target], bool]] = {}
+            reached: _Reached[Target] = {}
             for node, rest in nodes.values():
+                if not isinstance(node, Node):
+                    continue
                 if rest:  # this node is a REST: it may take the word and stay
                     reached[id(node)] = (node, True)
-                child = node.child(word)
-                if child is not None:
-                    self._reach(child, reached)
                 dollar = node is self._root and word.startswith("$")
-                child = node.child(ONE_WORD)
-                if child is not None and not dollar:
-                    self._reach(child, reached)
+                for way in (word,) if dollar else (word, ONE_WORD):
+                    child = node.child(way)
+                    if isinstance(child, Node):
+                        self._reach(child, reached)
+                    elif child is not None:
+                        reached[id(node), way] = (child, False)
             nodes = reached
         for node, _ in nodes.values():
-            yield from node.targets
+            if isinstance(node, Node):
+                yield from node.targets
+            else:
+                yield node
 
     def _reach(
         self,
         node: Node[Target],
-        reached: dict[int, tuple[Node[Target], bool]],
+        reached: _Reached[Target],
         dollar: bool = False,
         *,
         first: bool = False,
@@ -213,6 +240,7 @@ class Trie(Generic[Target]):
             reached[id(node)] = (node, rest)
         child = node.child(REST)
         if child is not None and not (first and dollar):
+            assert isinstance(child, Node)
             self._reach(child, reached, rest=True)
 
 
