@@ -13,6 +13,9 @@ Rules:
 
 * One checkpoint runs at a time. One that failed or never ran loses nothing: the next takes the
   same entries again. One that comes later than a newer one does nothing.
+* To a checkpoint, an index is dropped only if the log says so before its position. Until then it is
+  stored, and moved, as the others are: records behind the position may go on in it, and a crash may
+  take what says that it was dropped.
 * Only the worker changes `extents` and `stored_offset` of an index, after what they say is synced.
 """
 
@@ -75,7 +78,8 @@ class Indexes:
         )
         self._home = IndexHome(self.own, self.packs)
         self._by_number: dict[int, QueueIndex] = {}
-        self._dropping: dict[int, QueueIndex] = {}  # dropped, and the catalogue does not say so
+        # Dropped, and the catalogue does not say so: where the log ended then, by number.
+        self._dropping: dict[int, tuple[QueueIndex, int]] = {}
         self._prepared_count = 0
         # The worker's answers, for the loop to take at the next preparation.
         self._done_drops: list[int] = []
@@ -141,14 +145,13 @@ class Indexes:
         """The index of this number, or None."""
         return self._by_number.get(number)
 
-    def drop(self, number: int) -> None:
-        """Forget an index; what is stored of it goes with the next checkpoint. No error if there
-        is none."""
-        index = self._by_number.pop(number, None)
+    def drop(self, number: int, position: int) -> None:
+        """Forget an index. What is stored of it goes with a checkpoint that is not before
+        `position`, where the log ends now. No error if there is none."""
+        index = self._by_number.get(number)
         if index is not None:
-            self._home.changed.pop(index, None)
-            self._home.trimmed.pop(index, None)
-            self._dropping[number] = index
+            self._dropping[number] = index, position  # first: the worker looks there last
+            del self._by_number[number]
 
     def numbers(self) -> Collection[int]:
         """The numbers of all indexes."""
@@ -168,9 +171,15 @@ class Indexes:
             index, first = self._done_trims.pop()
             if index.first_offset == first:
                 self._home.trimmed.pop(index, None)
+        dropping = []
+        for number, (index, dropped_at) in self._dropping.items():
+            if dropped_at <= position:
+                self._home.changed.pop(index, None)
+                self._home.trimmed.pop(index, None)
+                dropping.append(number)
         self._prepared_count += 1
         return Preparation(
-            self, self._home, position, tail_start, store_ms, self._prepared_count, self._dropping
+            self, self._home, position, tail_start, store_ms, self._prepared_count, dropping
         )
 
     def spill(self, position: int) -> None:
@@ -207,7 +216,7 @@ class Indexes:
         self._append(work, dropping)
         packs = self.packs
         if packs.length > 2 * packs.live_bytes + self._slack_bytes:
-            self._compact()
+            self._compact(dropping)
         checkpoint = Checkpoint(
             position=preparation.position,
             store_ms=preparation.store_ms,
@@ -236,8 +245,7 @@ class Indexes:
         task = _Appending(self.packs.writer(), self.own, self._packed_bytes_max)
         try:
             for index, (first, views, count, index_first) in work.items():
-                if self._by_number.get(index.number) is index:  # else: dropped meanwhile
-                    task.store(index, first, views, count, index_first)
+                task.store(index, first, views, count, index_first)
             for number in dropping:
                 task.writer.add(number, DROPPED, 0, 0, 0)
             task.writer.finish()
@@ -247,8 +255,8 @@ class Indexes:
         self._filed.update(task.filed)
         self._publish(task.results)
         for number in dropping:
-            gone = self._dropping.get(number)
-            if gone is not None:
+            if number in self._dropping:
+                gone, _ = self._dropping[number]
                 self.packs.live_bytes -= live_bytes(gone, gone.extents, gone.stored_offset)
                 gone.extents, gone.stored_offset = (), 0
 
@@ -260,7 +268,7 @@ class Indexes:
             index.extents = extents
             index.stored_offset = end
 
-    def _compact(self) -> None:
+    def _compact(self, dropping: Collection[int]) -> None:
         """Write what counts of the pack to a new one. Raises OSError."""
         packs = self.packs
         old, old_length = packs.generation, packs.length
@@ -270,7 +278,7 @@ class Indexes:
             packs.begin(old + 1)
             writer = packs.writer()
             try:
-                for index in list(self._by_number.values()):
+                for index in self._all_but(dropping):
                     if index.stored_offset:
                         results.append((*self._copy(index, writer, handle), index.stored_offset))
                 writer.finish()
@@ -286,6 +294,15 @@ class Indexes:
             packs.live_bytes += live_bytes(index, extents, end)
             index.extents = extents
         self._old_packs.append(old)
+
+    def _all_but(self, dropping: Collection[int]) -> Collection[QueueIndex]:
+        """All indexes, also those that the loop drops meanwhile, without these."""
+        gone = set(dropping)
+        found = dict(list(self._by_number.items()))
+        for number, (index, _) in list(self._dropping.items()):
+            if number not in gone:
+                found[number] = index
+        return found.values()
 
     def _copy(
         self, index: QueueIndex, writer: PackWriter, handle: int

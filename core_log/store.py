@@ -216,8 +216,9 @@ class Store:
         return found
 
     def drop_index(self, number: int) -> None:
-        """Forget a queue's index. Its files go with the next checkpoint."""
-        self._indexes.drop(number)
+        """Forget a queue's index: what says so is appended. Its files go with a checkpoint behind
+        that."""
+        self._indexes.drop(number, self.log.appended)
 
     def index_numbers(self) -> Collection[int]:
         """The numbers of all indexes. After a crash these may include queues that were dropped

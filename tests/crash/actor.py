@@ -58,6 +58,20 @@ def draw_settings(random: Random) -> StoreSettings:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Dropped:
+    """A queue that was dropped.
+
+    Attributes:
+        position: where the log ended then. A crash that takes what stands before it, takes also
+            what says that the queue is gone: then all of it has to be there.
+        places: which messages it had got.
+    """
+
+    position: int
+    places: list[int]
+
+
 @dataclass(slots=True, kw_only=True)
 class Attempted:
     """All messages in order, promised or not.
@@ -68,7 +82,7 @@ class Attempted:
         wide: which messages a queue beyond the three has got, by its number.
         batches: (first, end) of each atomic batch.
         promised: how many messages surely survive.
-        dropped: queues that were dropped; after a crash they may be there again.
+        dropped: queues that were dropped; after a crash they may be there again, whole.
     """
 
     records: list[bytes] = field(default_factory=list)
@@ -77,7 +91,7 @@ class Attempted:
     wide: dict[int, list[int]] = field(default_factory=dict)
     batches: list[tuple[int, int]] = field(default_factory=list)
     promised: int = 0
-    dropped: set[int] = field(default_factory=set)
+    dropped: dict[int, Dropped] = field(default_factory=dict)
 
     @property
     def count(self) -> int:
@@ -106,7 +120,7 @@ class Attempted:
             ends=list(self.ends),
             wide={number: list(places) for number, places in self.wide.items()},
             batches=list(self.batches),
-            dropped=set(self.dropped),
+            dropped=dict(self.dropped),
         )
 
     def forget_after(self, count: int) -> None:
@@ -117,6 +131,10 @@ class Attempted:
             number: kept
             for number, places in self.wide.items()
             if (kept := [place for place in places if place < count])
+        }
+        self.dropped = {
+            number: Dropped(gone.position, [place for place in gone.places if place < count])
+            for number, gone in self.dropped.items()
         }
         self.batches = [batch for batch in self.batches if batch[1] <= count]
         self.promised = count
@@ -139,8 +157,6 @@ class Actor:
         self.store = open_store(disk, settings)
         self.own = self.store.index(OWN, 20)
         self.private = [self.store.index(number, 32) for number in PRIVATE]
-        for number in attempted.dropped:
-            self.store.drop_index(number)
         self._prepared: Preparation | None = None
 
     # --- publishing -----------------------------------------------------------------------------
@@ -235,8 +251,14 @@ class Actor:
     def drop(self, number: int) -> None:
         """Drop a queue."""
         self.store.drop_index(number)
-        self.attempted.wide.pop(number, None)
-        self.attempted.dropped.add(number)
+        places = self.attempted.wide.pop(number, [])
+        self.attempted.dropped[number] = Dropped(self.store.log.appended, places)
+
+    def drop_again(self) -> None:
+        """What was dropped before a crash may be there again: drop it."""
+        for number, gone in self.attempted.dropped.items():
+            self.store.drop_index(number)
+            self.attempted.dropped[number] = Dropped(self.store.log.appended, gone.places)
 
     def close(self) -> None:
         """Close in order. Raises StorageFull, StorageFailed."""
@@ -263,7 +285,7 @@ KINDS: Final = {
     "prepare": 2,
     "store": 2,
     "checkpoint": 3,
-    "drop": 1,
+    "drop": 3,
     "reopen": 1,
     "kill": 1,
     "crash": 1,
@@ -302,6 +324,7 @@ class Workload:
         for _ in range(OPEN_ATTEMPTS_MAX):
             try:
                 self.actor = Actor(self.disk, self._settings, self.attempted)
+                self.actor.drop_again()
             except StoreRefused:
                 fault = self.disk.fault
                 if fault is None or fault.error != errno.ENOSPC:
@@ -331,7 +354,7 @@ class Workload:
             actor.store_prepared()
         elif kind == "drop":
             if actor.attempted.wide:
-                actor.drop(min(actor.attempted.wide))
+                actor.drop(random.choice(sorted(actor.attempted.wide)))
         elif kind == "reopen":
             self._reopen()
         elif kind in ("kill", "crash"):

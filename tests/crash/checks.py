@@ -3,7 +3,8 @@
     (a) every message whose flush was reported is there, byte for byte
     (b) the messages are a beginning of those that were attempted, in order, their offsets dense;
         an atomic batch is whole or gone
-    (c) every index says exactly where the kept messages stand
+    (c) every index says exactly where the kept messages stand; that of a dropped queue, too, or it
+        is gone: but only if the log kept what says so
     (d) recovery is idempotent: a second one changes no byte of any file. (Opening adds more: an
         abort file and the record of a new epoch. So the two recoveries are those of
         `recover_only`, which opens nothing.)
@@ -113,8 +114,13 @@ def check_contents(store: Store, attempted: Attempted) -> int:
     _check_queue(store, OWN, range(kept), attempted)
     for number in PRIVATE:
         _check_queue(store, number, range(kept), attempted)
-    found = set(store.index_numbers()) - attempted.dropped
-    for number, places in attempted.wide.items():
+    found = set(store.index_numbers()) - attempted.dropped.keys()
+    queues = dict(attempted.wide)
+    for number, gone in attempted.dropped.items():
+        there = store.find_index(number) is not None
+        if there or (store.recovery.end < gone.position and gone.places):
+            queues[number] = gone.places
+    for number, places in queues.items():
         _check_queue(store, number, [place for place in places if place < kept], attempted)
     demand(found <= {OWN, *PRIVATE, *attempted.wide}, f"(c) there is an index too much: {found}")
     return kept

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import errno
+from functools import partial
 from random import Random
 
 import pytest
@@ -13,7 +14,7 @@ import pytest
 from broker.port import REST
 from core_log.errors import StorageFailed, StoreCorrupt, StoreError
 from core_log.settings import StoreSettings
-from tests.crash.actor import Actor, Attempted, open_store
+from tests.crash.actor import WIDE_FIRST, Actor, Attempted, open_store
 from tests.crash.checks import check_contents
 from tests.crash.disk import NEVER, SYNCS, Disk, Fault
 from tests.crash.engine import LAZY_SECONDS, OWNER, EngineActor, MemoryStateDb, World
@@ -108,6 +109,41 @@ def test_indexes_are_not_made_again_from_a_part_of_the_log() -> None:
         with pytest.raises(StoreCorrupt, match="is damaged"):
             open_store(left, SETTINGS)
     assert len(left.files()[FIRST_SEGMENT].data) == SETTINGS.segment_bytes
+
+
+@pytest.mark.parametrize("compacted", [False, True])
+@pytest.mark.parametrize("steps", ["prepare drop store", "drop prepare store"])
+def test_a_queue_is_dropped_from_a_checkpoint_only_if_the_log_says_so(
+    steps: str, compacted: bool
+) -> None:
+    """A checkpoint that had left out a queue dropped meanwhile knew fewer of its messages than the
+    records behind it went on from, so all indexes were made again. And one that was told of a drop
+    that the log then lost took the queue's messages from it."""
+    disk = Disk()
+    actor = Actor(disk, SETTINGS, Attempted())
+    actor.publish(3, 20, [WIDE_FIRST])
+    actor.flush()
+    actor.prepare()
+    actor.store_prepared()
+    actor.publish(2, 20, [WIDE_FIRST])
+    actor.flush()
+    actor.publish(2, 20, [WIDE_FIRST])
+    actor.write()
+    if compacted:
+        actor.store._indexes._slack_bytes = -(1 << 30)
+    for step in steps.split():
+        {
+            "prepare": actor.prepare,
+            "drop": partial(actor.drop, WIDE_FIRST),
+            "store": actor.store_prepared,
+        }[step]()
+    for loss, kept in ((NOTHING, 5), (EVERYTHING, 7)):
+        found = open_store(disk.crash(loss), SETTINGS)
+        assert found.recovery.rebuilt_all == ""
+        assert check_contents(found, actor.attempted) == kept
+        index = found.find_index(WIDE_FIRST)
+        assert index is not None
+        assert index.end_offset == kept
 
 
 @pytest.mark.parametrize("deleted", [False, True])

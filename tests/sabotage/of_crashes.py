@@ -7,6 +7,8 @@ from tests.sabotage.plan import Sabotage
 _FOUND = ("tests/crash/test_found.py",)
 _STATE_DB = ("tests/broker/test_state_db.py",)
 _STATES = "--states 1500 --seed 1"
+_DROPS = "--states 600 --seed 4"
+"""Queues are dropped while a checkpoint is on its way."""
 
 OF_CRASHES = (
     Sabotage(
@@ -71,6 +73,31 @@ OF_CRASHES = (
         path="core_log/index_recovery.py",
         old="            passes.check_log(start, end, str(mismatch))\n",
         new="            pass\n",
+        tests=_FOUND,
+    ),
+    Sabotage(
+        name="dropped-queue-left-out-of-a-checkpoint",
+        why="all indexes are made again, because one queue was deleted at the wrong moment",
+        path="core_log/indexes.py",
+        old="                task.store(index, first, views, count, index_first)\n",
+        new="                if index.number in self._by_number:\n"
+        "                    task.store(index, first, views, count, index_first)\n",
+        crash=_DROPS,
+    ),
+    Sabotage(
+        name="dropped-before-the-log-says-so",
+        why="a queue whose deletion a power cut took comes back without its messages",
+        path="core_log/indexes.py",
+        old="            if dropped_at <= position:\n",
+        new="            if True:\n",
+        crash=_DROPS,
+    ),
+    Sabotage(
+        name="dropped-queue-lost-by-a-compaction",
+        why="the same, where the pack was written anew meanwhile",
+        path="core_log/indexes.py",
+        old="        for number, (index, _) in list(self._dropping.items()):\n",
+        new="        for number, (index, _) in ():\n",
         tests=_FOUND,
     ),
     Sabotage(
