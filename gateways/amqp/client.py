@@ -1,7 +1,8 @@
 """One client: what its protocol events mean to the engine, and what it is answered.
 
 Between the core (`connection.py`: bytes and states) and the socket (`server.py`) stands this: it
-logs the client in, keeps its channels, hands publishes and acks on, and decides what closes.
+keeps the client's channels, hands publishes and acks on, and decides what closes. Who the client is
+finds `login.py` out.
 
 Rules:
 
@@ -13,21 +14,20 @@ Rules:
   client that asks more than it reads of the answers.
 * Closing, from whatever side, gives unacknowledged messages back and deletes exclusive queues
   before close-ok leaves.
-* A failed login says nothing about which part was wrong, and costs three seconds (RabbitMQ's way).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
-from broker.port import BrokerPort, Durability, Position, Reason, Refused
+from broker.port import BrokerPort, Durability, Position, Refused
 from gateways.amqp import basic, mapping, spec, topology, transactions
 from gateways.amqp.answers import Answers
 from gateways.amqp.channel import Channel
 from gateways.amqp.connection import AmqpConnection, Work
-from gateways.amqp.errors import Malformed, RemoteProtocolError, ReplyCode
+from gateways.amqp.errors import RemoteProtocolError, ReplyCode
 from gateways.amqp.events import (
     Event,
     HeaderReceived,
@@ -39,16 +39,16 @@ from gateways.amqp.events import (
 from gateways.amqp.kernels import codes
 from gateways.amqp.lanes import PLACE_AT, Kind, Lane
 from gateways.amqp.limits import Limits
+from gateways.amqp.login import Login, check_vhost
 from gateways.amqp.publishing import Publisher, Templates
-from gateways.amqp.sasl import MECHANISMS, credentials
+from gateways.amqp.sasl import MECHANISMS
 from gateways.amqp.spec import Method
 from gateways.amqp.states import State
 from gateways.amqp.tables import Buffer
+from gateways.amqp.transport import Transport
 
-VHOST: Final = "/"
 SHORT_STRING_MAX: Final = 255
 """AMQP's short strings have a size of one byte; the reasons are plain ASCII."""
-"""The one virtual host that there is."""
 
 _HANDLERS: Final[Mapping[type[Method], topology.Handler]] = {
     **topology.HANDLERS,
@@ -56,34 +56,6 @@ _HANDLERS: Final[Mapping[type[Method], topology.Handler]] = {
     **transactions.HANDLERS,
 }
 _SEES_PUBLISHES: Final = topology.SEES_PUBLISHES | basic.SEES_PUBLISHES
-
-
-class Transport(Protocol):
-    """The socket as the client's logic sees it."""
-
-    @property
-    def full(self) -> bool:
-        """Whether deliveries have to wait until it takes bytes again."""
-
-    @property
-    def address(self) -> str:
-        """The client's address without its port."""
-
-    def write(self, data: bytes) -> None: ...
-    def close(self) -> None:
-        """Write what was written so far, then close."""
-
-    def abort_in(self, seconds: float | None) -> None:
-        """Abort the socket then, if it is still there; None for never."""
-
-    def heartbeat(self, seconds: int) -> None:
-        """Send and expect heartbeats from now on; 0 for none."""
-
-    def later(self, callback: Callable[[], None]) -> None:
-        """Call back in the next loop iteration."""
-
-    def stop_reading(self) -> None: ...
-    def resume_reading(self) -> None: ...
 
 
 class Client:
@@ -121,16 +93,14 @@ class Client:
         """Messages that were written to it (a metric)."""
         self.publisher = Publisher(port=port, templates=templates)
         self._templates = templates
-        self._leave: Callable[[], None] | None = None  # takes it off the list of its user
         self.answers = Answers(port=port, write=self._write_answer)
         self._core = AmqpConnection(work=work, limits=limits)
         self._transport = transport
         self.write_delivery = transport.write  # deliveries wait for no answer
+        self._login = Login(self, transport)
         self._properties = properties
-        self._capabilities: Mapping[str, Any] = {}
         self._rest = b""  # read, and not taken while standing still
         self._holding = False
-        self._asking = False  # who it is: passwords take their time
         self._running = False  # taking events: on the stack
         self._ended = False  # channels are closed, exclusive queues gone
         self._gone = False  # the socket is
@@ -172,9 +142,8 @@ class Client:
         self._core.receive(b"", 0, 0)  # the buffer is the next reader's
         if self._deaf:
             return end
-        if self._asking and end - used > self.limits.early_bytes_max:
-            self._deaf = True
-            self._transport.abort_in(0.0)
+        if self._login.asking and end - used > self.limits.early_bytes_max:
+            self.refuse(0.0)
             return end
         if self._holding or self._choked:
             self._rest = bytes(buffer[used:end])
@@ -190,7 +159,7 @@ class Client:
                     break
                 self._handle(event)
             except RemoteProtocolError as error:
-                self._fail(error)
+                self.fail(error)
         self._running = False
         self.check_pressure()
 
@@ -230,7 +199,7 @@ class Client:
                 self.publisher.publish(channel, traffic.batch, run)
             except RemoteProtocolError as error:
                 settled = self._settle(traffic.settlements, settled, run.first)
-                self._fail(error)
+                self.fail(error)
                 continue
             if channel.confirming:
                 confirming[channel] = None
@@ -290,7 +259,7 @@ class Client:
                 channel.settle(settlement.first_tag, settlement.count, settlement.bits)
                 touched[channel] = None
             except RemoteProtocolError as error:
-                self._fail(error)
+                self.fail(error)
         for channel in touched:
             channel.credit_grew()
         return index
@@ -340,7 +309,7 @@ class Client:
         try:
             action()
         except RemoteProtocolError as error:
-            self._fail(error)
+            self.fail(error)
         self._running = False
         self._go_on()
 
@@ -373,7 +342,7 @@ class Client:
     def _on_connection(self, method: Method) -> None:
         match method:
             case spec.ConnectionStartOk():
-                self._log_in(method)
+                self._login.begin(method)
             case spec.ConnectionTuneOk(heartbeat=seconds):
                 self._transport.heartbeat(seconds)
             case spec.ConnectionOpen():
@@ -391,46 +360,12 @@ class Client:
         if self._core.state is State.CLOSED:
             self._transport.close()
 
-    def _log_in(self, method: spec.ConnectionStartOk) -> None:
-        capabilities = method.client_properties.get("capabilities")
-        self._capabilities = capabilities if isinstance(capabilities, Mapping) else {}
-        try:
-            user, password = credentials(method.mechanism, method.response)
-        except Malformed:
-            self._refuse_login(method)
-            return
-        release = self.hold()
-        self._asking = True
-        self.port.authenticate(
-            user, password, self._transport.address, partial(self._known, method, release)
-        )
-
-    def _known(
-        self, method: spec.ConnectionStartOk, release: Callable[[], None], principal: str | Refused
-    ) -> None:
-        """The answer to who the client is; it may come in the call that asked."""
-        self._asking = False
-        if self._gone or self._ended or self._deaf:
-            return
-        release()
-        try:
-            if isinstance(principal, Refused):
-                raise principal
-            port = self.port.for_principal(principal)
-            self._leave = port.enter(self._expelled)
-        except Refused as error:
-            try:
-                self._refuse_login(method, error)
-            except RemoteProtocolError as fault:
-                self._fail(fault)
-            return
+    def entered(self, principal: str, port: BrokerPort) -> None:
+        """See `login.Host.entered`."""
         self.asks_always = port is not self.port
         self.port = port
         self.publisher = Publisher(port=port, templates=self._templates.of(port))
         self.user = principal
-        self._tune()
-
-    def _tune(self) -> None:
         tune = spec.ConnectionTune(
             channel_max=self.limits.channel_max,
             frame_max=self.limits.frame_bytes_max,
@@ -438,38 +373,25 @@ class Client:
         )
         self.reply(0, tune)
 
-    def _expelled(self, why: str) -> None:
-        """The user may not be here any more."""
-        self._fail(RemoteProtocolError(ReplyCode.CONNECTION_FORCED, why))
-
-    def _refuse_login(self, method: spec.ConnectionStartOk, error: Refused | None = None) -> None:
-        if error is not None and error.reason is Reason.LIMIT:
-            # Not the password is wrong, so the client may know.
-            raise RemoteProtocolError(ReplyCode.NOT_ALLOWED, error.text)
-        if self._capabilities.get("authentication_failure_close") is True:
-            mechanism = method.mechanism[:32]
-            raise RemoteProtocolError(
-                ReplyCode.ACCESS_REFUSED,
-                f"Login was refused using authentication mechanism {mechanism}",
-            )
-        self._deaf = True
-        self._transport.abort_in(self.limits.penalty_seconds)
-
     def _open(self, method: spec.ConnectionOpen) -> None:
-        if method.virtual_host != VHOST:
-            raise RemoteProtocolError(
-                ReplyCode.NOT_ALLOWED,
-                f"vhost {method.virtual_host} not found",
-                class_id=method.CLASS_ID,
-                method_id=method.METHOD_ID,
-            )
+        check_vhost(method)
         self._transport.abort_in(None)
         self.reply(0, spec.ConnectionOpenOk())
         self.storage_blocks(self._why_blocked())
 
+    @property
+    def is_over(self) -> bool:
+        """See `login.Host.is_over`."""
+        return self._gone or self._ended or self._deaf
+
+    def refuse(self, abort_seconds: float) -> None:
+        """See `login.Host.refuse`."""
+        self._deaf = True
+        self._transport.abort_in(abort_seconds)
+
     # --- closing ----------------------------------------------------------------------------
 
-    def _fail(self, error: RemoteProtocolError) -> None:
+    def fail(self, error: RemoteProtocolError) -> None:
         """Close what the error names."""
         if error.channel:
             channel = self.channels.pop(error.channel, None)
@@ -501,7 +423,7 @@ class Client:
     def stop(self) -> None:
         """The server stops: say so, and wait for close-ok."""
         if self._core.state is State.OPEN:
-            self._fail(
+            self.fail(
                 RemoteProtocolError(ReplyCode.CONNECTION_FORCED, "the broker is shutting down")
             )
             self._transport.abort_in(None)  # the server's own time counts
@@ -522,7 +444,7 @@ class Client:
         client that knows the notification is told (RabbitMQ's connection.blocked)."""
         if self._core.state is not State.OPEN or bool(reason) is self._told_blocked:
             return
-        if self._capabilities.get("connection.blocked") is True:
+        if self._login.has_capability("connection.blocked"):
             self._told_blocked = bool(reason)
             blocked = spec.ConnectionBlocked(reason=reason[:SHORT_STRING_MAX])
             told = self._core.send(blocked if reason else spec.ConnectionUnblocked(), 0)
@@ -531,9 +453,7 @@ class Client:
     def lost(self) -> None:
         """The socket is gone."""
         self._gone = True
-        if self._leave is not None:
-            self._leave()
-            self._leave = None
+        self._login.leave()
         self.answers.stop()
         self._end()
         self._rest = b""
@@ -605,7 +525,7 @@ class Client:
     @property
     def wants_cancel(self) -> bool:
         """See `channel.Link.wants_cancel`."""
-        return self._capabilities.get("consumer_cancel_notify") is True
+        return self._login.has_capability("consumer_cancel_notify")
 
     def takes_deliveries(self) -> bool:
         """See `channel.Link.takes_deliveries`."""

@@ -1,0 +1,138 @@
+"""Who a client is: from start-ok to the engine's port that is its own (AMQP 4.2.2).
+
+Rules:
+
+* A failed login says nothing about which part was wrong, and costs three seconds (RabbitMQ's way).
+  Only a limit is told: there not the password is wrong.
+* Passwords take their time. Until the answer is there the connection takes no more frames, and
+  little that stands behind start-ok is kept (`asking`).
+* The answer may come in the call that asks, or when the client is gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, Final, Protocol
+
+from broker.port import BrokerPort, Reason, Refused
+from gateways.amqp import spec
+from gateways.amqp.errors import Malformed, RemoteProtocolError, ReplyCode
+from gateways.amqp.limits import Limits
+from gateways.amqp.sasl import credentials
+from gateways.amqp.transport import Transport
+
+VHOST: Final = "/"
+"""The one virtual host that there is."""
+MECHANISM_SHOWN_MAX: Final = 32
+"""Characters of a mechanism's name that are repeated to who asked for it."""
+
+
+class Host(Protocol):
+    """The client that logs in."""
+
+    port: BrokerPort
+    limits: Limits
+
+    def hold(self) -> Callable[[], None]:
+        """Take no more frames until what is returned is called."""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nobody waits for an answer any more."""
+
+    def entered(self, principal: str, port: BrokerPort) -> None:
+        """It is this one, whose port this is: go on with tune."""
+
+    def refuse(self, abort_seconds: float) -> None:
+        """Drop whatever comes, say nothing, and end the connection then."""
+
+    def fail(self, error: RemoteProtocolError) -> None:
+        """Close with this error."""
+
+
+class Login:
+    """The login of one client.
+
+    Attributes:
+        asking: the engine was asked, and has not answered.
+    """
+
+    def __init__(self, host: Host, transport: Transport) -> None:
+        self._host = host
+        self._transport = transport
+        self.asking = False
+        self._capabilities: Mapping[str, Any] = {}
+        self._leave: Callable[[], None] | None = None  # takes it off the list of its user
+
+    def has_capability(self, name: str) -> bool:
+        """Whether the client said in start-ok that it knows this extension."""
+        return self._capabilities.get(name) is True
+
+    def begin(self, method: spec.ConnectionStartOk) -> None:
+        """Ask the engine who it is. Raises RemoteProtocolError."""
+        capabilities = method.client_properties.get("capabilities")
+        self._capabilities = capabilities if isinstance(capabilities, Mapping) else {}
+        try:
+            user, password = credentials(method.mechanism, method.response)
+        except Malformed:
+            self._refuse(method)
+            return
+        release = self._host.hold()
+        self.asking = True
+        self._host.port.authenticate(
+            user, password, self._transport.address, partial(self._known, method, release)
+        )
+
+    def _known(
+        self, method: spec.ConnectionStartOk, release: Callable[[], None], principal: str | Refused
+    ) -> None:
+        """The engine's answer."""
+        self.asking = False
+        if self._host.is_over:
+            return
+        release()
+        try:
+            if isinstance(principal, Refused):
+                raise principal
+            port = self._host.port.for_principal(principal)
+            self._leave = port.enter(self._expelled)
+        except Refused as error:
+            try:
+                self._refuse(method, error)
+            except RemoteProtocolError as fault:
+                self._host.fail(fault)
+            return
+        self._host.entered(principal, port)
+
+    def _expelled(self, why: str) -> None:
+        """The user may not be here any more."""
+        self._host.fail(RemoteProtocolError(ReplyCode.CONNECTION_FORCED, why))
+
+    def _refuse(self, method: spec.ConnectionStartOk, error: Refused | None = None) -> None:
+        if error is not None and error.reason is Reason.LIMIT:
+            raise RemoteProtocolError(ReplyCode.NOT_ALLOWED, error.text)
+        if self.has_capability("authentication_failure_close"):
+            mechanism = method.mechanism[:MECHANISM_SHOWN_MAX]
+            raise RemoteProtocolError(
+                ReplyCode.ACCESS_REFUSED,
+                f"Login was refused using authentication mechanism {mechanism}",
+            )
+        self._host.refuse(self._host.limits.penalty_seconds)
+
+    def leave(self) -> None:
+        """The client is gone."""
+        if self._leave is not None:
+            self._leave()
+            self._leave = None
+
+
+def check_vhost(method: spec.ConnectionOpen) -> None:
+    """Raises RemoteProtocolError: it asks for a virtual host that is not there."""
+    if method.virtual_host != VHOST:
+        raise RemoteProtocolError(
+            ReplyCode.NOT_ALLOWED,
+            f"vhost {method.virtual_host} not found",
+            class_id=method.CLASS_ID,
+            method_id=method.METHOD_ID,
+        )

@@ -1,0 +1,34 @@
+"""The socket, as what stands above it sees it (`net` has the real ones)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+
+class Transport(Protocol):
+    """The socket as the client's logic sees it."""
+
+    @property
+    def full(self) -> bool:
+        """Whether deliveries have to wait until it takes bytes again."""
+
+    @property
+    def address(self) -> str:
+        """The client's address without its port."""
+
+    def write(self, data: bytes) -> None: ...
+    def close(self) -> None:
+        """Write what was written so far, then close."""
+
+    def abort_in(self, seconds: float | None) -> None:
+        """Abort the socket then, if it is still there; None for never."""
+
+    def heartbeat(self, seconds: int) -> None:
+        """Send and expect heartbeats from now on; 0 for none."""
+
+    def later(self, callback: Callable[[], None]) -> None:
+        """Call back in the next loop iteration."""
+
+    def stop_reading(self) -> None: ...
+    def resume_reading(self) -> None: ...
