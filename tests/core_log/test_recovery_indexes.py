@@ -299,9 +299,9 @@ def test_a_queue_that_was_dropped_after_the_checkpoint_comes_back_to_be_dropped_
     assert files.after_crash(NOTHING).list(QUEUES)
 
 
-def test_a_dropped_queue_whose_last_messages_are_behind_the_checkpoint_is_known_in_part() -> None:
-    """Its files are gone, records behind the checkpoint still name it: an index that starts at
-    their offsets, until the engine drops it again. Nothing else is made again for that."""
+def test_a_dropped_queue_whose_last_messages_are_behind_the_checkpoint_is_whole() -> None:
+    """Records behind the checkpoint still name it, and what says that it was dropped would stand
+    there, too: all of it is there until the engine drops it again."""
     files = MemoryFiles()
     bench = Bench(files)
     bench.publish(numbered(0, 20))
@@ -314,11 +314,10 @@ def test_a_dropped_queue_whose_last_messages_are_behind_the_checkpoint_is_known_
     found = Bench(files.after_crash(EVERYTHING))
     assert found.store.recovery.rebuilt_all == ""
     index = found.store.index(2, 32)
-    assert (index.first_offset, index.end_offset) == (20, 25)
-    assert found.bodies(2) == numbered(20, 5)
+    assert (index.first_offset, index.end_offset) == (0, 25)
+    assert found.bodies(2) == numbered(0, 25)
     assert found.bodies() == numbered(0, 25)
     found.store.close()
     again = Bench(found.store._files)
     assert again.store.recovery.clean
-    assert again.store.index(2, 32).first_offset == 20
-    assert again.bodies(2) == numbered(20, 5)
+    assert again.bodies(2) == numbered(0, 25)
