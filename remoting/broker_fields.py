@@ -204,12 +204,13 @@ class GroupTopicFields(Fields, frozen=True, kw_only=True, rename="camel"):
 
 
 class CheckFields(Fields, frozen=True, kw_only=True, rename="camel"):
-    """39 CHECK_TRANSACTION_STATE, to a producer; the body is the message as a record."""
+    """39 CHECK_TRANSACTION_STATE, to a producer; the body is the message as a record. RocketMQ's
+    brokers may leave out everything but the two offsets."""
 
-    topic: str
+    topic: str | None = None
     tran_state_table_offset: Long
     commit_log_offset: Long
-    msg_id: str
-    transaction_id: str
-    offset_msg_id: str
-    broker_name: str = msgspec.field(name="bname")
+    msg_id: str | None = None
+    transaction_id: str | None = None
+    offset_msg_id: str | None = None
+    broker_name: str | None = msgspec.field(default=None, name="bname")

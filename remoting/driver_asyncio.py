@@ -1,30 +1,36 @@
 """Carries steps out on an asyncio loop.
 
-One connection per address, made when it is first needed and shared by all operations. Any number
-of operations may run at a time, each in the task that called `run`. Bytes are read by a protocol's
-callback, so a waiting connection costs no task.
+One connection per address, made when it is first needed and shared by all operations. Bytes are
+read by a protocol's callback, so a waiting connection costs no task. Where a server does not take
+what is sent, calls wait before they are sent, each no longer than it may take.
+
+    async with open_producer("shop", name_servers="127.0.0.1:9876") as producer:
+        await producer.send(Message(topic="orders", body=b"..."))
 """
 
 from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Awaitable, Callable
-from typing import Final, TypeVar, cast
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from typing import cast
 
+from remoting.awaiting import AwaitingDriver, AwaitingProducer, Group, Handle, consuming, producing
+from remoting.compose import compose_consumer, compose_producer, handlers
+from remoting.compression import Decompressors
 from remoting.consumer import Consumer
+from remoting.consumer_settings import ConsumerSettings
 from remoting.errors import CallFailed, RemoteProtocolError
 from remoting.fetching import fetch
 from remoting.frames import Command
-from remoting.group_bodies import MessageQueue
 from remoting.link import Handler, Link
-from remoting.records import Record
+from remoting.producer import ProducerSettings
 from remoting.steps import Address, Call, Fetch, Pause, Steps
+from remoting.transactions import Listener
 
-T = TypeVar("T")
-LEAVE_SECONDS: Final = 5.0
-"""For a consumer's last commits."""
 _Waiter = asyncio.Future[Command]
+_GIVEN_UP = "nobody waits for the answer any more"
 
 
 class _Peer(asyncio.Protocol):
@@ -36,6 +42,8 @@ class _Peer(asyncio.Protocol):
         self.link: Link[_Waiter] = Link(address, handler)
         self.transport: asyncio.Transport | None = None
         self.lost = False
+        self.writable = asyncio.Event()  # clear while the server does not take what was sent
+        self.writable.set()
         self._address = address
         self._on_lost = on_lost
         self._reason = "the server closed the connection"
@@ -56,6 +64,12 @@ class _Peer(asyncio.Protocol):
         if received.replies:
             self.transport.write(received.replies)
 
+    def pause_writing(self) -> None:
+        self.writable.clear()
+
+    def resume_writing(self) -> None:
+        self.writable.set()
+
     def connection_lost(self, error: Exception | None) -> None:
         self.drop(self._reason if error is None else str(error))
 
@@ -64,6 +78,7 @@ class _Peer(asyncio.Protocol):
         if self.lost:
             return
         self.lost = True
+        self.writable.set()  # who waits to send finds out, too
         if self.transport is not None:
             self.transport.abort()
         for waiter in self.link.lost():
@@ -72,7 +87,7 @@ class _Peer(asyncio.Protocol):
         self._on_lost(self._address)
 
 
-class AsyncioDriver:
+class AsyncioDriver(AwaitingDriver):
     """Made and used on one loop; `close` it at the end.
 
     Args:
@@ -94,60 +109,52 @@ class AsyncioDriver:
         self._peers: dict[Address, _Peer] = {}
         self._connecting: dict[Address, asyncio.Lock] = {}
 
-    async def run(self, steps: Steps[T]) -> T:
-        """Carry an operation out. Raises what it raises; cancelled, it stops where it is."""
-        try:
-            step = next(steps)
-            while True:
-                if isinstance(step, Pause):
-                    await _pause(step)
-                    step = steps.send(None)
-                    continue
-                try:
-                    if isinstance(step, Fetch):
-                        answer: Command | None = await asyncio.to_thread(
-                            fetch, step.url, step.seconds
-                        )
-                    else:
-                        answer = await self._call(step)
-                except CallFailed as failure:
-                    step = steps.throw(failure)
-                else:
-                    step = steps.send(answer)
-        except StopIteration as stop:
-            result: T = stop.value
-            return result
-
     def close(self) -> None:
         """Close all connections at once. The driver can be used again; it connects anew."""
         peers, self._peers = self._peers, {}
         for peer in peers.values():
             peer.drop("closed")
 
+    # --- calls ----------------------------------------------------------------------------
+
     async def _call(self, call: Call) -> Command | None:
         try:
-            async with asyncio.timeout(call.seconds):
+            async with asyncio.timeout(call.seconds) as limit:
                 peer = await self._peer(call.address)
-                return await self._ask(peer, call)
+                return await self._ask(peer, call, limit)
         except TimeoutError as error:
             text = f"{call.address}: no answer within {call.seconds:g} seconds"
             raise CallFailed(text) from error
 
-    async def _ask(self, peer: _Peer, call: Call) -> Command | None:
-        assert peer.transport is not None
+    async def _ask(self, peer: _Peer, call: Call, limit: asyncio.Timeout) -> Command | None:
+        await peer.writable.wait()
+        if peer.lost or peer.transport is None:
+            raise CallFailed(f"{call.address}: the connection broke")
+        if call.is_given_up:
+            raise CallFailed(_GIVEN_UP)
         waiter: _Waiter = asyncio.get_running_loop().create_future()
         opaque, data = peer.link.ask(call, waiter)
         peer.transport.write(data)
         if call.oneway:
             return None
+
+        def give_up() -> None:
+            if not waiter.done():
+                waiter.set_exception(CallFailed(_GIVEN_UP))
+
+        if call.until is not None:
+            call.until.listen(give_up)
         try:
             return await waiter
         except asyncio.CancelledError:
-            if peer.link.is_dead_after(opaque):
+            # Who gives up earlier than the call's time says nothing about the connection.
+            if limit.expired() and peer.link.is_dead_after(opaque):
                 peer.drop("no answer")
             raise
         finally:
             peer.link.give_up(opaque)
+            if call.until is not None:
+                call.until.forget(give_up)
 
     async def _peer(self, address: Address) -> _Peer:
         async with self._connecting.setdefault(address, asyncio.Lock()):
@@ -167,68 +174,118 @@ class AsyncioDriver:
             self._peers[address] = peer
             return peer
 
+    # --- the other steps ------------------------------------------------------------------
 
-async def consume(
-    driver: AsyncioDriver, consumer: Consumer, handle: Callable[[Record], Awaitable[None]]
-) -> None:
-    """Hand every message of a consumer to `handle`, until cancelled; those of one queue in order.
-
-    What `handle` raises makes the message one that was handled in vain: the broker sends it again.
-    At the end all is committed, and the brokers are told. The driver's handler has to be
-    `consumer.asked`, or changes of the group are noticed late.
-    """
-    pulling: dict[MessageQueue, asyncio.Task[None]] = {}
-    try:
-        async with asyncio.TaskGroup() as group:
-            group.create_task(driver.run(consumer.presence.keep()))
-            group.create_task(driver.run(consumer.keep_committed()))
-            group.create_task(driver.run(consumer.routes.keep_fresh()))
-            while True:
-                seen = consumer.members_changed.count
-                mine = await driver.run(consumer.share())
-                for queue in pulling.keys() - mine:
-                    pulling.pop(queue).cancel()
-                for queue in sorted(mine - pulling.keys()):
-                    pulling[queue] = group.create_task(_pull(driver, consumer, queue, handle))
-                await driver.run(consumer.wait_to_share(seen))
-    finally:
+    async def _pause(self, pause: Pause) -> None:
+        if pause.signal is None:
+            await asyncio.sleep(pause.seconds)
+            return
+        woken = asyncio.Event()
+        pause.signal.listen(woken.set)
         try:
-            async with asyncio.timeout(LEAVE_SECONDS):
-                await driver.run(consumer.leave())
+            if not pause.is_over:
+                async with asyncio.timeout(pause.seconds):
+                    await woken.wait()
+        except TimeoutError:
+            pass
+        finally:
+            pause.signal.forget(woken.set)
+
+    async def _fetch(self, step: Fetch) -> Command:
+        return await asyncio.to_thread(fetch, step.url, step.seconds)
+
+    @asynccontextmanager
+    async def open_group(self) -> AsyncIterator[Group]:
+        """A group that ends when all in it have; an error of one ends all."""
+        async with asyncio.TaskGroup() as tasks:
+            yield _Group(self, tasks)
+
+    async def finish(self, steps: Steps[object], seconds: float) -> None:
+        """Carry an operation out, cancelled or not, for at most so long."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self.run(steps)
         except TimeoutError:
             pass  # what was not committed comes again
 
 
-async def _pull(
-    driver: AsyncioDriver,
-    consumer: Consumer,
-    queue: MessageQueue,
-    handle: Callable[[Record], Awaitable[None]],
-) -> None:
-    while True:
-        records = await driver.run(consumer.pull(queue))
-        for record in records:
-            try:
-                await handle(record)
-            except Exception:  # noqa: BLE001  (whatever it is: the message comes again)
-                if not await driver.run(consumer.handled_in_vain(queue, record)):
-                    break
-        else:
-            if records:
-                consumer.handled(queue)
+class _Group:
+    """Operations in tasks."""
+
+    def __init__(self, driver: AsyncioDriver, tasks: asyncio.TaskGroup) -> None:
+        self._driver = driver
+        self._tasks = tasks
+        self._running: set[asyncio.Task[object]] = set()
+
+    def start(self, steps: Steps[object]) -> None:
+        task = self._tasks.create_task(self._driver.run(steps, self))
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+
+    def cancel(self) -> None:
+        for task in self._running:
+            task.cancel()
 
 
-async def _pause(pause: Pause) -> None:
-    if pause.signal is None:
-        await asyncio.sleep(pause.seconds)
-        return
-    woken = asyncio.Event()
-    pause.signal.listen(woken.set)
+@asynccontextmanager
+async def open_producer(
+    group: str,
+    *,
+    name_servers: str = "",
+    address_server: str = "",
+    settings: ProducerSettings | None = None,
+    listener: Listener | None = None,
+    tls: ssl.SSLContext | None = None,
+) -> AsyncIterator[AwaitingProducer]:
+    """A producer for one group of producers, connected when it sends.
+
+    Args:
+        name_servers: `host:port` between `;`; else the environment's `NAMESRV_ADDR`.
+        address_server: the URL of a list of name servers, instead of both.
+        listener: for transactions (`transactions.Listener`).
+        tls: encrypt with this context.
+
+    Raises:
+        LocalProtocolError: no name server is given, or a name is none.
+    """
+    producer, transactions = compose_producer(
+        group, name_servers, address_server, settings, listener
+    )
+    driver = AsyncioDriver(tls=tls, handler=handlers(transactions))
     try:
-        if not pause.is_over:
-            async with asyncio.timeout(pause.seconds):
-                await woken.wait()
-    except TimeoutError:
-        pass
+        async with producing(driver, producer, transactions) as opened:
+            yield opened
     finally:
-        pause.signal.forget(woken.set)
+        driver.close()
+
+
+@asynccontextmanager
+async def open_consumer(
+    group: str,
+    subscriptions: Mapping[str, str],
+    handle: Handle,
+    *,
+    name_servers: str = "",
+    address_server: str = "",
+    settings: ConsumerSettings | None = None,
+    decompressors: Decompressors | None = None,
+    tls: ssl.SSLContext | None = None,
+) -> AsyncIterator[Consumer]:
+    """A consumer at work as long as the context is open.
+
+    Args:
+        subscriptions: topic -> `*`, or tags between `||`.
+        handle: gets each message; what it raises makes the message come again.
+        decompressors: for bodies that zlib did not compress (`compression`).
+
+    The rest, and what is raised, as of `open_producer`.
+    """
+    consumer = compose_consumer(
+        group, subscriptions, name_servers, address_server, settings, decompressors
+    )
+    driver = AsyncioDriver(tls=tls, handler=consumer.asked, on_lost=consumer.connection_lost)
+    try:
+        async with consuming(driver, consumer, handle) as opened:
+            yield opened
+    finally:
+        driver.close()

@@ -15,14 +15,14 @@ from typing import Final, Self, TypeVar
 
 from remoting.client import ClientCore, ClientSettings, Pulled, QueueBounds, Route, TopicName
 from remoting.consumer import Consumer
-from remoting.errors import CallFailed, RemoteProtocolError
+from remoting.errors import CallFailed, LocalProtocolError, RemoteProtocolError
 from remoting.fetching import fetch
 from remoting.frames import Command
 from remoting.group_bodies import MessageQueue
 from remoting.link import Handler, Link
 from remoting.presence import HEARTBEAT_SECONDS
 from remoting.records import Record
-from remoting.steps import Address, Call, Fetch, Pause, Steps
+from remoting.steps import Address, Call, Fetch, Invoke, Pause, Start, Step, Steps
 
 POLL_PAUSE_SECONDS: Final = 0.1
 """Between two looks at queues that have nothing."""
@@ -45,7 +45,13 @@ class _Peer:
         self._link: Link[None] = Link(address, handler)
         raw = socket.create_connection((address.host, address.port), timeout=seconds)
         raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._socket = raw if tls is None else tls.wrap_socket(raw, server_hostname=address.host)
+        try:
+            self._socket = (
+                raw if tls is None else tls.wrap_socket(raw, server_hostname=address.host)
+            )
+        except OSError:
+            raw.close()
+            raise
 
     def call(self, call: Call, clock: Callable[[], float]) -> Command | None:
         deadline = clock() + call.seconds
@@ -99,16 +105,8 @@ class BlockingDriver:
         try:
             step = next(steps)
             while True:
-                if isinstance(step, Pause):
-                    if not step.is_over:  # nobody else could give a signal meanwhile
-                        self._sleep(step.seconds)
-                    step = steps.send(None)
-                    continue
                 try:
-                    if isinstance(step, Fetch):
-                        answer: Command | None = fetch(step.url, step.seconds)
-                    else:
-                        answer = self._call(step)
+                    answer = self._carry_out(step)
                 except CallFailed as failure:
                     step = steps.throw(failure)
                 else:
@@ -116,6 +114,24 @@ class BlockingDriver:
         except StopIteration as stop:
             result: T = stop.value
             return result
+
+    def _carry_out(self, step: Step) -> Command | None:
+        match step:
+            case Call():
+                return self._call(step)
+            case Pause():
+                if not step.is_over:  # nobody else could give a signal meanwhile
+                    self._sleep(step.seconds)
+            case Fetch():
+                return fetch(step.url, step.seconds)
+            case Invoke():
+                try:
+                    step.result = step.function(*step.arguments)
+                except Exception as error:  # noqa: BLE001  (the operation decides what it means)
+                    step.failure = error
+            case Start():
+                raise LocalProtocolError("one thread does one thing at a time: use driver_threads")
+        return None
 
     def close(self) -> None:
         """Close all connections. The driver can be used again; it connects anew."""
@@ -150,6 +166,9 @@ class PollingConsumer:
 
     Args:
         driver: made with `handler=consumer.asked`.
+
+    Raises:
+        LocalProtocolError: the consumer is to read in order.
     """
 
     def __init__(
@@ -160,6 +179,8 @@ class PollingConsumer:
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
+        if consumer.settings.ordered:
+            raise LocalProtocolError("polling does not read in order: use driver_threads")
         self._consumer = consumer
         self._driver = driver
         self._clock = clock

@@ -1,7 +1,7 @@
 """Carries steps out under trio.
 
 One connection per address, made when it is first needed, shared by all operations, and read by a
-task of its own. Any number of operations may run at a time, each in the task that called `run`.
+task of its own.
 
     async with open_trio_driver() as driver:
         route = await driver.run(core.route("orders"))
@@ -10,30 +10,31 @@ task of its own. Any number of operations may run at a time, each in the task th
 from __future__ import annotations
 
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from typing import Final, TypeVar
+from typing import Final
 
 import trio
 
+from remoting.awaiting import AwaitingDriver, AwaitingProducer, Group, Handle, consuming, producing
+from remoting.compose import compose_consumer, compose_producer, handlers
+from remoting.compression import Decompressors
 from remoting.consumer import Consumer
+from remoting.consumer_settings import ConsumerSettings
 from remoting.errors import CallFailed, RemoteProtocolError
 from remoting.fetching import fetch
 from remoting.frames import Command
-from remoting.group_bodies import MessageQueue
 from remoting.link import Handler, Link
-from remoting.records import Record
+from remoting.producer import ProducerSettings
 from remoting.steps import Address, Call, Fetch, Pause, Steps
+from remoting.transactions import Listener
 
 READ_BYTES: Final = 256 * 1024
 """Of one read: a pull's answer in a few of them."""
-LEAVE_SECONDS: Final = 5.0
-"""For a consumer's last commits."""
+_GIVEN_UP: Final = "nobody waits for the answer any more"
 
 Connect = Callable[[Address], Awaitable[trio.abc.Stream]]
 """How to reach an address. Raises OSError."""
-
-T = TypeVar("T")
 
 
 def connect_tcp(tls: ssl.SSLContext | None = None) -> Connect:
@@ -79,7 +80,7 @@ class _Peer:
                 self.spoiled = self.spoiled or not whole
 
 
-class TrioDriver:
+class TrioDriver(AwaitingDriver):
     """Made by `open_trio_driver`."""
 
     def __init__(
@@ -96,55 +97,27 @@ class TrioDriver:
         self._peers: dict[Address, _Peer] = {}
         self._connecting: dict[Address, trio.Lock] = {}
 
-    async def run(self, steps: Steps[T]) -> T:
-        """Carry an operation out. Raises what it raises; cancelled, it stops where it is."""
-        try:
-            step = next(steps)
-            while True:
-                if isinstance(step, Pause):
-                    await self._pause(step)
-                    step = steps.send(None)
-                    continue
-                try:
-                    if isinstance(step, Fetch):
-                        answer: Command | None = await trio.to_thread.run_sync(
-                            fetch, step.url, step.seconds, abandon_on_cancel=True
-                        )
-                    else:
-                        answer = await self._call(step)
-                except CallFailed as failure:
-                    step = steps.throw(failure)
-                else:
-                    step = steps.send(answer)
-        except StopIteration as stop:
-            result: T = stop.value
-            return result
-
-    async def _pause(self, pause: Pause) -> None:
-        if pause.signal is None:
-            await trio.sleep(pause.seconds)
-            return
-        woken = trio.Event()
-        pause.signal.listen(woken.set)
-        try:
-            if not pause.is_over:
-                with trio.move_on_after(pause.seconds):
-                    await woken.wait()
-        finally:
-            pause.signal.forget(woken.set)
-
     # --- calls ----------------------------------------------------------------------------
 
     async def _call(self, call: Call) -> Command | None:
-        with trio.move_on_after(call.seconds):
+        with trio.move_on_after(call.seconds) as limit:
             peer = await self._peer(call.address)
-            return await self._ask(peer, call)
+            return await self._ask(peer, call, limit)
         raise CallFailed(f"{call.address}: no answer within {call.seconds:g} seconds")
 
-    async def _ask(self, peer: _Peer, call: Call) -> Command | None:
+    async def _ask(self, peer: _Peer, call: Call, limit: trio.CancelScope) -> Command | None:
         waiter = _Waiter()
         opaque, data = peer.link.ask(call, waiter)
+
+        def give_up() -> None:
+            waiter.failure = CallFailed(_GIVEN_UP)
+            waiter.done.set()
+
+        if call.until is not None:
+            call.until.listen(give_up)
         try:
+            if call.is_given_up:
+                raise CallFailed(_GIVEN_UP)
             await peer.send(data)
             if call.oneway:
                 return None
@@ -153,11 +126,15 @@ class TrioDriver:
             self._drop(peer, "the connection broke")
             raise CallFailed(f"{call.address}: the connection broke") from error
         except trio.Cancelled:
-            if peer.spoiled or peer.link.is_dead_after(opaque):
+            # Who gives up earlier than the call's time says nothing about the connection.
+            late = limit.cancel_called and peer.link.is_dead_after(opaque)
+            if peer.spoiled or late:
                 self._drop(peer, "no answer")
             raise
         finally:
             peer.link.give_up(opaque)
+            if call.until is not None:
+                call.until.forget(give_up)
         if waiter.failure is not None:
             raise waiter.failure
         return waiter.answer
@@ -207,58 +184,48 @@ class TrioDriver:
             peer.lost = True
             self._on_lost(peer.address)
 
+    # --- the other steps ------------------------------------------------------------------
 
-async def consume(
-    driver: TrioDriver, consumer: Consumer, handle: Callable[[Record], Awaitable[None]]
-) -> None:
-    """Hand every message of a consumer to `handle`, until cancelled; those of one queue in order.
-
-    What `handle` raises makes the message one that was handled in vain: the broker sends it again.
-    At the end all is committed, and the brokers are told. The driver's handler has to be
-    `consumer.asked`, or changes of the group are noticed late.
-    """
-    scopes: dict[MessageQueue, trio.CancelScope] = {}
-    async with trio.open_nursery() as nursery:
+    async def _pause(self, pause: Pause) -> None:
+        if pause.signal is None:
+            await trio.sleep(pause.seconds)
+            return
+        woken = trio.Event()
+        pause.signal.listen(woken.set)
         try:
-            for steps in (
-                consumer.presence.keep(),
-                consumer.keep_committed(),
-                consumer.routes.keep_fresh(),
-            ):
-                nursery.start_soon(driver.run, steps)
-            while True:
-                seen = consumer.members_changed.count
-                mine = await driver.run(consumer.share())
-                for queue in scopes.keys() - mine:
-                    scopes.pop(queue).cancel()
-                for queue in sorted(mine - scopes.keys()):
-                    scopes[queue] = trio.CancelScope()
-                    nursery.start_soon(_pull, driver, consumer, queue, handle, scopes[queue])
-                await driver.run(consumer.wait_to_share(seen))
+            if not pause.is_over:
+                with trio.move_on_after(pause.seconds):
+                    await woken.wait()
         finally:
-            with trio.move_on_after(LEAVE_SECONDS, shield=True):
-                await driver.run(consumer.leave())
+            pause.signal.forget(woken.set)
+
+    async def _fetch(self, step: Fetch) -> Command:
+        return await trio.to_thread.run_sync(fetch, step.url, step.seconds, abandon_on_cancel=True)
+
+    @asynccontextmanager
+    async def open_group(self) -> AsyncIterator[Group]:
+        """A group that ends when all in it have; an error of one ends all."""
+        async with trio.open_nursery() as nursery:
+            yield _Group(self, nursery)
+
+    async def finish(self, steps: Steps[object], seconds: float) -> None:
+        """Carry an operation out, cancelled or not, for at most so long."""
+        with trio.move_on_after(seconds, shield=True):
+            await self.run(steps)
 
 
-async def _pull(
-    driver: TrioDriver,
-    consumer: Consumer,
-    queue: MessageQueue,
-    handle: Callable[[Record], Awaitable[None]],
-    scope: trio.CancelScope,
-) -> None:
-    with scope:
-        while True:
-            records = await driver.run(consumer.pull(queue))
-            for record in records:
-                try:
-                    await handle(record)
-                except Exception:  # noqa: BLE001  (whatever it is: the message comes again)
-                    if not await driver.run(consumer.handled_in_vain(queue, record)):
-                        break
-            else:
-                if records:
-                    consumer.handled(queue)
+class _Group:
+    """Operations in tasks."""
+
+    def __init__(self, driver: TrioDriver, nursery: trio.Nursery) -> None:
+        self._driver = driver
+        self._nursery = nursery
+
+    def start(self, steps: Steps[object]) -> None:
+        self._nursery.start_soon(self._driver.run, steps, self)
+
+    def cancel(self) -> None:
+        self._nursery.cancel_scope.cancel()
 
 
 @asynccontextmanager
@@ -277,6 +244,58 @@ async def open_trio_driver(
         on_lost: called when a connection broke or was closed.
         tls: encrypt with this context; for connections over TCP.
     """
+    failure: Exception | None = None
     async with trio.open_nursery() as nursery:
-        yield TrioDriver(nursery, connect or connect_tcp(tls), handler, on_lost)
+        try:
+            yield TrioDriver(nursery, connect or connect_tcp(tls), handler, on_lost)
+        except Exception as error:  # noqa: BLE001  (raised below, not within a group of errors)
+            failure = error
         nursery.cancel_scope.cancel()
+    if failure is not None:
+        raise failure
+
+
+@asynccontextmanager
+async def open_producer(
+    group: str,
+    *,
+    name_servers: str = "",
+    address_server: str = "",
+    settings: ProducerSettings | None = None,
+    listener: Listener | None = None,
+    tls: ssl.SSLContext | None = None,
+) -> AsyncIterator[AwaitingProducer]:
+    """As `driver_asyncio.open_producer`."""
+    producer, transactions = compose_producer(
+        group, name_servers, address_server, settings, listener
+    )
+    async with (
+        open_trio_driver(tls=tls, handler=handlers(transactions)) as driver,
+        producing(driver, producer, transactions) as opened,
+    ):
+        yield opened
+
+
+@asynccontextmanager
+async def open_consumer(
+    group: str,
+    subscriptions: Mapping[str, str],
+    handle: Handle,
+    *,
+    name_servers: str = "",
+    address_server: str = "",
+    settings: ConsumerSettings | None = None,
+    decompressors: Decompressors | None = None,
+    tls: ssl.SSLContext | None = None,
+) -> AsyncIterator[Consumer]:
+    """As `driver_asyncio.open_consumer`."""
+    consumer = compose_consumer(
+        group, subscriptions, name_servers, address_server, settings, decompressors
+    )
+    async with (
+        open_trio_driver(
+            tls=tls, handler=consumer.asked, on_lost=consumer.connection_lost
+        ) as driver,
+        consuming(driver, consumer, handle) as opened,
+    ):
+        yield opened

@@ -28,6 +28,11 @@ class BadFields(RemotingError):
     """
 
 
+class BadBody(RemotingError):
+    """A message's body cannot be decompressed. The text says why and, where that is known, which
+    message it is."""
+
+
 class CallFailed(RemotingError):
     """No answer came: refused, reset, closed, or late. Whether the request was carried out is
     unknown."""

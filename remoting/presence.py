@@ -23,6 +23,9 @@ from remoting.steps import Address, Call, Pause, Signal, Steps
 HEARTBEAT_SECONDS: Final = 30.0
 """RocketMQ's `heartbeatBrokerInterval`; brokers forget a client after 120 seconds."""
 CALL_SECONDS: Final = 3.0
+GATHER_SECONDS: Final = 0.2
+"""After `wake`: several reasons are one round, and a broker that hangs up at each heartbeat gets
+five a second at most."""
 
 
 @dataclass(slots=True)
@@ -40,6 +43,9 @@ class Presence:
     producer_group: str | None = None
     consumers: Callable[[], Sequence[ConsumerData]] = lambda: ()
     wake: Signal = field(default_factory=Signal)
+
+    def __post_init__(self) -> None:
+        self.routes.changed.listen(self.wake.give)
 
     def brokers(self) -> list[Address]:
         """The masters of all groups that the routes name."""
@@ -84,6 +90,8 @@ class Presence:
             seen = self.wake.count
             yield from self.beat()
             yield Pause(seconds=HEARTBEAT_SECONDS, signal=self.wake, seen=seen)
+            if self.wake.count != seen:
+                yield Pause(seconds=GATHER_SECONDS)
 
     def leave(self, consumer_group: str | None = None) -> Steps[None]:
         """Tell all brokers that the client is gone."""

@@ -14,6 +14,8 @@ Rules:
   there twice, with the same unique key.
 * Codes 10 to 12 mean that the message is stored, less safely than the broker was asked to.
 * For a topic that is not there, the route of `TBW102` is used, and the first message makes it.
+* Bodies from `compress_bytes` on travel compressed, if that makes them shorter; those of batches do
+  not, as in RocketMQ's Java client.
 """
 
 from __future__ import annotations
@@ -24,14 +26,19 @@ from typing import Final
 
 import msgspec
 
+from remoting.bodies import TopicRoute
 from remoting.broker_fields import SendAnswer, SendFields
 from remoting.codes import RequestCode, ResponseCode
+from remoting.compression import ZLIB_FLAG, compress
 from remoting.errors import CallFailed, LocalProtocolError, RequestFailed, Unreachable
 from remoting.frames import Command
 from remoting.group_bodies import MessageQueue
 from remoting.headers import read_fields
 from remoting.messages import (
     AUTO_TOPIC,
+    DELAYS,
+    PREPARED_PROPERTY,
+    PRODUCER_GROUP,
     UNIQUE_KEY,
     WAIT,
     Message,
@@ -42,7 +49,7 @@ from remoting.messages import (
     send_fields,
 )
 from remoting.presence import Presence
-from remoting.routes import Routes, master_of, queues_to_write
+from remoting.routes import TOPICS_COUNT_MAX, Routes, master_of, queues_to_write
 from remoting.steps import Call, Steps
 
 RETRIED: Final = frozenset(
@@ -58,6 +65,8 @@ RETRIED: Final = frozenset(
     )
 )
 """Codes for which RocketMQ's producers try another broker; any other is the user's to know."""
+PREPARED: Final = 0x4
+"""System flag: a half message of a transaction."""
 STORED: Final = frozenset(
     (
         ResponseCode.SUCCESS,
@@ -77,6 +86,10 @@ class ProducerSettings:
     avoid_seconds: float = 30.0
     new_topic_queues_max: int = 4
     """Of a topic that its first message makes."""
+    compress_bytes: int | None = 4096
+    """Bodies of so many bytes and more are compressed; None: none are."""
+    compress_level: int = 5
+    """zlib's, from 1 (fast) to 9 (small)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,7 +137,8 @@ class Producer:
         self.presence = Presence(
             client_id=self.client_id,
             routes=self.routes,
-            topics=lambda: tuple(self._turns),
+            # The brokers of a topic that its first message makes are known by the template's route.
+            topics=lambda: (*self._turns, AUTO_TOPIC),
             producer_group=self.group,
         )
 
@@ -147,7 +161,22 @@ class Producer:
         check_message(message)
         unique = self.new_id()
         fields = self._fields(message.topic, message.flag, encode_properties(message, unique))
-        return (yield from self._send(fields, message.body, unique, key, queue))
+        fields, body = self._compressed(fields, message.body)
+        return (yield from self._send(fields, body, unique, key, queue))
+
+    def send_half(self, message: Message) -> Steps[Sent]:
+        """Send a message that nobody sees until its transaction is committed (`transactions`).
+        Raises as `send`, and LocalProtocolError for one with a delay."""
+        check_message(message)
+        if DELAYS & message.properties.keys():
+            raise LocalProtocolError("a message of a transaction cannot be delayed")
+        unique = self.new_id()
+        properties = encode_properties(message, unique)
+        properties += f"{PREPARED_PROPERTY}\x01true\x02{PRODUCER_GROUP}\x01{self.group}\x02"
+        fields = self._fields(message.topic, message.flag, properties)
+        fields, body = self._compressed(fields, message.body)
+        half = msgspec.structs.replace(fields, sys_flag=fields.sys_flag | PREPARED)
+        return (yield from self._send(half, body, unique, None, None))
 
     def send_batch(self, messages: Sequence[Message], *, key: str | None = None) -> Steps[Sent]:
         """Send messages of one topic at one go: they stand behind each other in one queue, or not
@@ -171,8 +200,9 @@ class Producer:
         check_message(message)
         properties = encode_properties(message, self.new_id())
         fields = self._fields(message.topic, message.flag, properties)
+        fields, body = self._compressed(fields, message.body)
         queues = yield from self._queues(message.topic)
-        call = yield from self._call(fields, message.body, self._next(queues, key), oneway=True)
+        call = yield from self._call(fields, body, self._next(queues, key), oneway=True)
         try:
             yield call
         except CallFailed as error:
@@ -190,7 +220,9 @@ class Producer:
     ) -> Steps[Sent]:
         failure: Exception | None = None
         fixed = key is not None or queue is not None
-        for _ in range(1 if fixed else self.settings.attempts_max):
+        for attempt in range(1 if fixed else self.settings.attempts_max):
+            if attempt:
+                yield from self.routes.refresh(fields.topic)
             queues = yield from self._queues(fields.topic)
             chosen = queue or self._next(queues, key)
             call = yield from self._call(fields, body, chosen, oneway=False)
@@ -208,7 +240,6 @@ class Producer:
                     raise refusal
                 failure = refusal
             self._avoided[chosen.broker_name] = self.clock() + self.settings.avoid_seconds
-            yield from self.routes.refresh(fields.topic)
         if isinstance(failure, RequestFailed):
             raise failure
         raise Unreachable(f"no broker answers: {failure}") from failure
@@ -216,7 +247,7 @@ class Producer:
     def _call(
         self, fields: SendFields, body: bytes, queue: MessageQueue, *, oneway: bool
     ) -> Steps[Call]:
-        route = self.routes.known(fields.topic) or (yield from self.routes.get(AUTO_TOPIC))
+        route = yield from self.route(fields.topic)
         address = master_of(route, queue.broker_name)
         if address is None:
             raise RequestFailed(
@@ -234,6 +265,10 @@ class Producer:
             seconds=self.settings.send_seconds,
             oneway=oneway,
         )
+
+    def route(self, topic: str) -> Steps[TopicRoute]:
+        """Where a topic is; of one that is not there yet, where it will be. Raises as `send`."""
+        return self.routes.known(topic) or (yield from self.routes.get(AUTO_TOPIC))
 
     def _queues(self, topic: str) -> Steps[list[MessageQueue]]:
         """The queues that may take a message now, in the order in which they take turns."""
@@ -257,6 +292,8 @@ class Producer:
         topic = queues[0].topic
         turn = self._turns.get(topic)
         if turn is None:
+            if len(self._turns) >= TOPICS_COUNT_MAX:
+                del self._turns[next(iter(self._turns))]
             turn = self._turns[topic] = self.choose(len(queues))
             self.presence.wake.give()  # another topic: its brokers learn of this producer
         if key is not None:
@@ -269,6 +306,15 @@ class Producer:
                 return queue
         self._turns[topic] = (turn + 1) % len(queues)
         return queues[turn % len(queues)]
+
+    def _compressed(self, fields: SendFields, body: bytes) -> tuple[SendFields, bytes]:
+        settings = self.settings
+        if settings.compress_bytes is None or len(body) < settings.compress_bytes:
+            return fields, body
+        packed = compress(body, settings.compress_level)
+        if packed is None:
+            return fields, body
+        return msgspec.structs.replace(fields, sys_flag=fields.sys_flag | ZLIB_FLAG), packed
 
     def _fields(self, topic: str, flag: int, properties: str, batch: bool = False) -> SendFields:
         return SendFields(

@@ -8,7 +8,7 @@ Rules:
 * V1 and V2 (topics longer than 127 bytes), IPv4 and IPv6 hosts are read.
 * Every size is checked against the record's own size, and that against the bytes that are there.
 * The body's checksum is verified where the caller asks for it. Bodies that a producer compressed
-  stay compressed.
+  stay compressed until `decompressed`, or `Record.plain_body`.
 * Properties stay raw until `parse_properties`, because many records have equal ones.
 """
 
@@ -21,16 +21,13 @@ from typing import Final
 
 import msgspec
 
-from remoting.errors import RemoteProtocolError
+from remoting.compression import COMPRESSED, TYPE_MASK, Decompressors, decompress
+from remoting.errors import BadBody, RemoteProtocolError
 
 MAGIC_V1: Final = 0xDAA320A7
 MAGIC_V2: Final = 0xDAA320AB
 BORN_HOST_IS_V6: Final = 0x10
 STORE_HOST_IS_V6: Final = 0x20
-
-COMPRESSED: Final = 0x1
-PLAIN_BYTES_MAX: Final = 16 * 1024 * 1024
-"""Of a body that was compressed: four times what may be sent."""
 
 _HEAD: Final = struct.Struct(">IIIiiqqiq")
 _STORE: Final = struct.Struct(">q")
@@ -66,20 +63,34 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     @property
     def plain_body(self) -> bytes:
         """The body; if its producer compressed it with zlib, what it means. What does not
-        decompress, or to more than `PLAIN_BYTES_MAX`, stays as it is."""
-        if not self.system_flag & COMPRESSED:
-            return self.body
-        inflate = zlib.decompressobj()
+        decompress stays as it is."""
         try:
-            plain = inflate.decompress(self.body, PLAIN_BYTES_MAX)
-        except zlib.error:
+            return decompress(self.body, self.system_flag, {})
+        except BadBody:
             return self.body
-        return plain if inflate.eof else self.body
 
     @property
     def offset_message_id(self) -> str:
         """RocketMQ's message id of what has no `UNIQ_KEY`: store host and position, in hex."""
         return (self.store_host + self.position.to_bytes(8)).hex().upper()
+
+
+def message_name(record: Record) -> str:
+    """A record in words: the id that users know, its topic, and its place."""
+    unique = parse_properties(record.properties).get("UNIQ_KEY", record.offset_message_id)
+    return f"message {unique} ({record.topic}, queue {record.queue_id}, {record.queue_offset})"
+
+
+def decompressed(record: Record, decompressors: Decompressors) -> Record:
+    """The record with its body as it was sent. Raises BadBody, which names the message."""
+    if not record.system_flag & COMPRESSED:
+        return record
+    try:
+        body = decompress(record.body, record.system_flag, decompressors)
+    except BadBody as error:
+        raise BadBody(f"{message_name(record)}: {error}") from error
+    flag = record.system_flag & ~(COMPRESSED | TYPE_MASK)
+    return msgspec.structs.replace(record, body=body, system_flag=flag)
 
 
 def iterate_records(records: bytes, *, verify: bool = True) -> Iterator[Record]:

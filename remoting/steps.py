@@ -6,7 +6,10 @@ An operation yields *steps* and is sent their results:
   no answer is wanted, or by throwing `CallFailed` into the generator;
 * `Pause` (wait this long, or until a signal) is answered with None;
 * `Fetch` (get what is at a URL) is answered with a `Command` that has the status as its code and
-  what was got as its body, or by throwing `CallFailed`.
+  what was got as its body, or by throwing `CallFailed`;
+* `Invoke` (call a function of the user) is answered with None; the step itself then has what the
+  function returned or raised;
+* `Start` (carry another operation out beside this one) is answered with None, at once.
 
 The generator returns the operation's result or raises. So failover, retries and the order of
 calls are written once and tested without sockets or clocks; a driver is what carries the steps
@@ -50,6 +53,8 @@ class Call:
         seconds: from now on, making a connection included.
         oneway: no answer is wanted, and none comes: the step is answered as soon as the request
             is with the system.
+        until: the call is given up, as one that failed, when this signal was given more often
+            than `seen`. A blocking driver does not notice while it waits.
     """
 
     address: Address
@@ -58,6 +63,13 @@ class Call:
     seconds: float
     body: bytes = b""
     oneway: bool = False
+    until: Signal | None = None
+    seen: int = 0
+
+    @property
+    def is_given_up(self) -> bool:
+        """Whether nobody wants the answer any more."""
+        return self.until is not None and self.until.count != self.seen
 
 
 class Signal:
@@ -111,7 +123,28 @@ class Fetch:
     seconds: float
 
 
-Step = Call | Pause | Fetch
+@dataclass(slots=True)
+class Invoke:
+    """Call a function of the user; drivers that await also await what it returns.
+
+    Attributes:
+        result, failure: what it returned, or raised.
+    """
+
+    function: Callable[..., object]
+    arguments: tuple[object, ...]
+    result: object = None
+    failure: Exception | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Carry an operation out beside this one, until it ends or the driver's group does."""
+
+    steps: Generator[Step, Command | None, object]
+
+
+Step = Call | Pause | Fetch | Invoke | Start
 T = TypeVar("T")
 Steps = Generator[Step, Command | None, T]
 """An operation: what it yields, what it is sent, what it returns."""

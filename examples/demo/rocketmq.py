@@ -13,8 +13,10 @@ from collections.abc import Awaitable, Callable, Iterator
 
 from examples.demo.messages import CONTENT_TYPE, TOPIC, Item
 from examples.demo.workers import HOST, Receiver, say, say_acked, until_input_closes
-from remoting.consumer import Begin, Consumer, ConsumerSettings
-from remoting.driver_asyncio import AsyncioDriver, consume
+from remoting.awaiting import consume
+from remoting.consumer import Consumer
+from remoting.consumer_settings import Begin, ConsumerSettings
+from remoting.driver_asyncio import AsyncioDriver
 from remoting.driver_blocking import BlockingDriver
 from remoting.messages import KEYS, TAGS, Message
 from remoting.producer import Producer, ProducerSettings
@@ -88,7 +90,7 @@ def subscribe_rocketmq(port: int, name: str, receiver: Receiver | None) -> None:
         properties = parse_properties(record.properties)
         receiver.received(
             properties.get(TAGS, ""),
-            record.plain_body,
+            record.body,
             topic=record.topic,
             key=properties.get(KEYS),
             content_type=properties.get("content-type"),

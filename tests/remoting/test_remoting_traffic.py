@@ -16,7 +16,9 @@ import pytest
 trio = pytest.importorskip("trio", reason="the name server and one of the drivers need trio")
 
 from remoting import driver_asyncio, driver_trio  # noqa: E402
-from remoting.consumer import Begin, Consumer, ConsumerSettings  # noqa: E402
+from remoting.awaiting import consume  # noqa: E402
+from remoting.consumer import Consumer  # noqa: E402
+from remoting.consumer_settings import Begin, ConsumerSettings  # noqa: E402
 from remoting.driver_blocking import BlockingDriver, PollingConsumer  # noqa: E402
 from remoting.errors import RequestFailed  # noqa: E402
 from remoting.messages import Message  # noqa: E402
@@ -102,7 +104,7 @@ def test_asyncio_reads_what_was_sent_and_goes_on_where_it_was(server: Running) -
 
         reader = consumer(server, "asyncio", "T||U")
         driver = driver_asyncio.AsyncioDriver(handler=reader.asked)
-        task = asyncio.create_task(driver_asyncio.consume(driver, reader, handle))
+        task = asyncio.create_task(consume(driver, reader, handle))
         async with asyncio.timeout(SECONDS_MAX):
             await enough.wait()
         task.cancel()
@@ -152,7 +154,7 @@ def test_trio_consumers_share_and_take_over(server: Running) -> None:
         async def run(member: Consumer, scope: trio.CancelScope) -> None:
             with scope:
                 async with driver_trio.open_trio_driver(handler=member.asked) as driver:
-                    await driver_trio.consume(driver, member, handle)
+                    await consume(driver, member, handle)
 
         scopes = [trio.CancelScope(), trio.CancelScope()]
         with trio.fail_after(SECONDS_MAX):
@@ -197,7 +199,7 @@ def test_what_is_handled_in_vain_comes_back_to_the_broker(server: Running) -> No
                 driver_trio.open_trio_driver(handler=reader.asked) as driver,
                 trio.open_nursery() as nursery,
             ):
-                nursery.start_soon(driver_trio.consume, driver, reader, handle)
+                nursery.start_soon(consume, driver, reader, handle)
                 await handled.wait()
                 while server.call(lambda: server._node.engine.delays.waiting_count) < 4:
                     await trio.lowlevel.checkpoint()  # what was handled last is sent back now
