@@ -33,6 +33,7 @@ from broker.later.wheel import Taken
 from broker.moves import Moves
 from broker.port import FLUSHED, Durability
 from broker.queues.queue import Group
+from broker.record_header import HEADER_PROPERTY, header_of
 from broker.records import PREFIX_PROPERTY, TAGS, parse_properties
 from broker.timers import Timer
 from broker.topics import Topics, TopicTemplate
@@ -285,6 +286,7 @@ def _place(records: bytes, at: int = 0) -> int:
 def _properties(half: Delayed) -> dict[str, str]:
     properties = parse_properties(half.prefix + half.row.extra)
     properties.pop(PREFIX_PROPERTY, None)
+    properties.pop(HEADER_PROPERTY, None)
     properties.pop(TAGS, None)
     return properties
 
@@ -292,6 +294,7 @@ def _properties(half: Delayed) -> dict[str, str]:
 def _half_message(
     offset: int, place: int, count: int, half: Delayed, template: TopicTemplate
 ) -> HalfMessage:
+    flag, system_flag, _ = header_of(parse_properties(half.prefix))
     return HalfMessage(
         offset=offset,
         place=place,
@@ -301,4 +304,6 @@ def _half_message(
         body=half.row.body,
         properties=_properties(half),
         born_ms=half.row.born_ms,
+        flag=flag,
+        system_flag=system_flag,
     )

@@ -37,7 +37,8 @@ class HalfMessage:
     Attributes:
         offset, place: as in `Prepared`.
         check_count: how often it was asked for, this time included.
-        topic, tag, body, properties, born_ms: of the message, as it was prepared.
+        topic, tag, body, properties, born_ms, flag, system_flag: of the message, as it was
+            prepared.
     """
 
     offset: int
@@ -48,6 +49,8 @@ class HalfMessage:
     body: bytes
     properties: Mapping[str, str]
     born_ms: int
+    flag: int = 0
+    system_flag: int = 0
 
 
 class TransactionPort(Protocol):

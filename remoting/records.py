@@ -182,6 +182,8 @@ def encode_record(
     queue_offset: int,
     position: int,
     born_ms: int,
+    flag: int = 0,
+    system_flag: int = 0,
 ) -> bytes:
     """A V1 record with IPv4 hosts, for a message that is handed to a client one by one."""
     name = topic.encode("utf-8", "surrogateescape")
@@ -190,7 +192,7 @@ def encode_record(
     size = _HEAD.size + _STORE.size + 2 * _HOST_SIZE_V4 + _TAIL.size
     size += len(body) + 1 + len(name) + 2 + len(packed)
     crc = zlib.crc32(body) & _CRC_MASK
-    head = _HEAD.pack(size, MAGIC_V1, crc, 0, 0, queue_offset, position, 0, born_ms)
+    head = _HEAD.pack(size, MAGIC_V1, crc, 0, flag, queue_offset, position, system_flag, born_ms)
     return b"".join(
         (
             head,

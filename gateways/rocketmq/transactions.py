@@ -76,5 +76,7 @@ def ask_producers(shared: Shared, half: HalfMessage) -> None:
         queue_offset=half.offset,
         position=half.place,
         born_ms=half.born_ms,
+        flag=half.flag,
+        system_flag=half.system_flag,
     )
     channel.tell(RequestCode.CHECK_TRANSACTION_STATE, write_fields(fields), body)
