@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from broker.kernels import path
     from broker.port import SessionLink
     from broker.queues.unacked import Unacked
+    from broker.runs import RunMeta
 
 PACKET_IDS: Final = 65_535
 QOS_PROPERTY: Final = "PMQ_QOS"
@@ -49,6 +50,8 @@ class SessionEnd:
         self.releasing: dict[int, None] = {}
         """Tags whose PUBREC came and whose PUBCOMP did not, in order."""
         self._starved = False
+        self._last_meta: RunMeta | None = None  # of what was sent last, and its QoS
+        self._last_qos = 0
 
     def stores_ids(self) -> bool:
         """Of a session that is not clean: whether the log takes packet ids now."""
@@ -68,7 +71,7 @@ class SessionEnd:
         unacked = self.unacked
         if unacked.count or self.releasing:
             window -= unacked.count + len(self.releasing)
-            ids = PACKET_IDS - 1 - (unacked.next_tag - self._oldest_tag())
+            ids = PACKET_IDS - 1 - (unacked.next_tag - SessionEnd._oldest_tag(self))
             if ids < window:
                 window = ids
         if window <= 0:
@@ -82,9 +85,11 @@ class SessionEnd:
         link = self.link
         if link is None:
             return
-        qos: int = run.meta.cache.get(QOS_KEY, -1)
-        if qos < 0:
-            qos = publish_qos(run)
+        meta = run.meta
+        if meta is not self._last_meta:
+            self._last_qos = publish_qos(run)
+            self._last_meta = meta
+        qos = self._last_qos
         if qos > qos_max:
             qos = qos_max
         packet = 0
@@ -94,22 +99,27 @@ class SessionEnd:
 
     def acknowledged(self, first_packet_id: int, count: int) -> None:
         """See `port.Session`."""
-        tag = self._tag(first_packet_id)
-        for holder, offset, settled in self.unacked.settle_present(tag, tag + count - 1):
+        unacked = self.unacked
+        tag = SessionEnd._tag(self, first_packet_id)
+        if unacked.settle_unheld(tag, count):
+            if self._starved:
+                self.resume_if_starved()
+            return
+        for holder, offset, settled in unacked.settle_present(tag, tag + count - 1):
             if holder is not None:
                 holder.settle(offset, settled)
         if self._starved:
             self.resume_if_starved()
 
     def _oldest_tag(self) -> int:
-        oldest = self.unacked.first_tag
+        oldest = self.unacked.oldest()
         if self.releasing:
             oldest = min(oldest, next(iter(self.releasing)))
         return oldest
 
     def _tag(self, packet: int) -> int:
         """The tag that the packet id stands for, or one that is not in flight."""
-        oldest = self._oldest_tag()
+        oldest = SessionEnd._oldest_tag(self)
         return oldest + (packet - oldest) % PACKET_IDS
 
 
@@ -128,8 +138,8 @@ class LiveEnd:
         """A run that matches became visible: send it, or let it wait in the backlog."""
         session: SessionEnd = self.session
         ordinary = self.queue is None and run.parts is None and not run.meta.compressed
-        if ordinary and session.credit() >= run.count:
-            session.send_live(run, self.qos)
+        if ordinary and SessionEnd.credit(session) >= run.count:
+            SessionEnd.send_live(session, run, self.qos)
         else:
             self.offer_behind(run)
 

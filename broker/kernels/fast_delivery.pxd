@@ -16,13 +16,15 @@ cdef class SessionEnd:
     cdef public UnackedRuns unacked
     cdef public dict releasing
     cdef public bint _starved
+    cdef object _last_meta
+    cdef int _last_qos
     @cython.locals(
         window=cython.longlong, ids=cython.longlong, credit=cython.longlong, unacked=UnackedRuns
     )
     cpdef long long credit(self) except -1
     @cython.locals(qos=int, packet=cython.longlong)
     cpdef send_live(self, RecordRun run, int qos_max)
-    @cython.locals(tag=cython.longlong)
+    @cython.locals(tag=cython.longlong, unacked=UnackedRuns)
     cpdef acknowledged(self, long long first_packet_id, long long count)
     cpdef long long _oldest_tag(self) except -1
     @cython.locals(oldest=cython.longlong)

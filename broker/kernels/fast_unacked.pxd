@@ -13,6 +13,9 @@ cdef class UnackedRuns:
         first_tag=cython.longlong, last_count=cython.longlong, last_offset=cython.longlong,
     )
     cpdef add(self, holder, long long first_offset, long long count)
+    cpdef long long oldest(self) except -1
+    @cython.locals(run_count=cython.longlong, offset=cython.longlong)
+    cpdef bint settle_unheld(self, long long first_tag, long long count) except -1
     @cython.locals(taken=cython.longlong)
     cpdef settle(self, first_tag, last_tag)
     @cython.locals(taken=cython.longlong)

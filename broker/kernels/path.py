@@ -238,7 +238,7 @@ class Waiting(Committed):
     def show(self) -> None:
         """Queues and live subscribers get it."""
         for queue in self.queues:
-            queue.commit(self)
+            QueueEnd.commit(queue, self)
         for target in self.live:
             target.offer(self)
 

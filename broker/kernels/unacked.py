@@ -54,6 +54,10 @@ class UnackedRuns:
     @property
     def first_tag(self) -> int:
         """The oldest unacknowledged tag; `next_tag` if there is none."""
+        return self.oldest()
+
+    def oldest(self) -> int:
+        """`first_tag`, for those who know of what type this is."""
         return self._first[0] if self._first else self.next_tag
 
     def __contains__(self, tag: int) -> bool:
@@ -85,6 +89,22 @@ class UnackedRuns:
             expected = run_end
             end += 1
         return self._cut(at, end, first_tag, last_tag)
+
+    def settle_unheld(self, first_tag: int, count: int) -> bool:
+        """`settle_present` for the oldest tags, if nobody holds the messages behind them; returns
+        whether that is so. If not, nothing was removed."""
+        if not self._first or self._first[0] != first_tag or count < 1:
+            return False
+        run_count, holder, offset = self._runs[0]
+        if holder is not None or count > run_count:
+            return False
+        if count < run_count:
+            self._first[0] = first_tag + count
+            self._runs[0] = (run_count - count, None, offset + count)
+        else:
+            del self._first[0], self._runs[0]
+        self.count -= count
+        return True
 
     def settle_present(self, first_tag: int, last_tag: int) -> list[tuple[Any, int, int]]:
         """Like `settle`, but passes over tags that are not there (MQTT ignores unknown ids)."""

@@ -3,14 +3,18 @@ holds the messages."""
 
 from __future__ import annotations
 
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from broker.kernels import UnackedRuns
 
 Holder = TypeVar("Holder")
 
 
-class Unacked(UnackedRuns, Generic[Holder]):
-    """Runs of (first tag, count, holder, first offset), in order of tags."""
+if TYPE_CHECKING:
 
-    __slots__ = ()
+    class Unacked(UnackedRuns, Generic[Holder]):
+        """Runs of (first tag, count, holder, first offset), in order of tags."""
+
+else:
+    Unacked = UnackedRuns
+    """The class itself: methods of one that inherits from it would be looked up at each call."""

@@ -82,12 +82,11 @@ class MqttConnection(Connection):
         self._mapping = shared.mapping
         self._counters = shared.counters
         self._core = ConnectionCore(limits=shared.limits, inbox=shared.inbox)
-        self.lane = Lane(shared.yard, self, shared.mapping)
+        self.lane = self.shortcut = Lane(shared.yard, self, shared.mapping)
         self._session: Session | None = None  # from CONNECT until the connection ends
         self._will: Will | None = None  # published when the connection ends
         self._client_id = ""  # for log lines
         self._keep_alive = 0.0  # seconds without a packet that are too many; 0: never
-        self._heard = 0.0  # loop time of the last packet
         self._disk_behind = False  # what is published waits for the disk too long
         self._unread = 0  # bytes of answers written while the transport was full
         self._asking = False  # who the client is: nothing is read until that is known
@@ -104,8 +103,6 @@ class MqttConnection(Connection):
         core = self._core
         at = start
         try:
-            if self.lane.take(buffer, start, end):
-                at = end
             while at < end and not self._asking:
                 event = core.next_event(buffer, at, end)
                 at = core.at
@@ -127,14 +124,18 @@ class MqttConnection(Connection):
             self._finish(will=True)
             return end
         except BrokerError as error:
-            log.warning("closing %s (%s): %s", self.peer, self._client_id, error)
-            self._finish(will=True)
+            self.failed(error)
             return end
         if at > start and self._keep_alive:
-            self._heard = self.context.now()
+            self.heard_at = self.context.now()
         if self._asking and end - at > self._early:
             return self._keep_early(at, end)
         return at
+
+    def failed(self, error: BrokerError) -> None:
+        """The engine did not do what a packet asked for, and no answer says so: close."""
+        log.warning("closing %s (%s): %s", self.peer, self._client_id, error)
+        self._finish(will=True)
 
     def _keep_early(self, at: int, end: int) -> int:
         """What came behind CONNECT waits for the login, if there is room for it."""
@@ -159,7 +160,7 @@ class MqttConnection(Connection):
 
     def lost(self, error: Exception | None) -> None:
         self._finish(will=True)
-        self.lane.connection = None
+        self.lane.let_go()
 
     def expired(self, now: float) -> float | None:
         if self.closing:  # the last bytes were not taken in time
@@ -172,7 +173,7 @@ class MqttConnection(Connection):
             return None
         if self._held_back:  # what the client says waits in the kernel's buffers
             return now + self._keep_alive
-        silent_at = self._heard + self._keep_alive
+        silent_at = self.heard_at + self._keep_alive
         if silent_at > now:
             return silent_at
         self._counters.keep_alives_missed += 1
@@ -289,8 +290,8 @@ class MqttConnection(Connection):
         self._session = session
         self._will = packet.will
         self._keep_alive = KEEP_ALIVE_FACTOR * packet.keep_alive_seconds
-        self._heard = self.context.now()
-        self.deadline(self._heard + self._keep_alive if self._keep_alive else None)
+        self.heard_at = self.context.now()
+        self.deadline(self.heard_at + self._keep_alive if self._keep_alive else None)
         self.lane.waiting += 1
         durability = self._port.state_durability
         self._port.when_committed(session.position, durability, self._accepted, session)
@@ -488,7 +489,7 @@ class MqttConnection(Connection):
         if hold_back:
             self.stop_reading()
         else:
-            self._heard = self.context.now()
+            self.heard_at = self.context.now()
             self.resume_reading()
 
     # --- what a session says through the lane -------------------------------------------------

@@ -6,8 +6,10 @@ import os
 from typing import TYPE_CHECKING
 
 from gateways.mqtt.kernels import FORM
+from net.kernels import FORM as NET_FORM
 
-if TYPE_CHECKING or FORM == "pure":
+# The compiled lane knows the compiled stream by its type.
+if TYPE_CHECKING or "pure" in {FORM, NET_FORM}:
     from gateways.mqtt.kernels.lane import Answers, Lane, Yard
 elif os.environ.get("POLYMQ_KERNELS") == "compiled":
     from gateways.mqtt.kernels.fast_lane import Answers, Lane, Yard

@@ -1,6 +1,14 @@
 """What the socket plane uses of `fast.pyx` without a Python call."""
 
 
+cdef class Wire:
+    cdef int put(self, bytes data) except -1
+
+
+cdef class Shortcut:
+    cpdef bint take(self, bytearray buffer, Py_ssize_t start, Py_ssize_t end) except -1
+
+
 cdef class Iteration:
     cdef readonly object loop
     cdef readonly bytearray buffer
@@ -9,6 +17,9 @@ cdef class Iteration:
     cdef list writers       # streams with gathered bytes
     cdef bint begun         # whoever began it will end it
     cdef bint scheduled     # the loop will end it
+    cdef bint dated         # `read_at` is of this iteration
+    cdef double read_at
+    cdef double date(self) except? -1
     cdef int finish(self) except -1
     cdef int schedule(self) except -1
 
@@ -22,6 +33,8 @@ cdef class Stream:
     cdef readonly Py_ssize_t turn_bytes
     cdef readonly Py_ssize_t written_bytes
     cdef readonly bytes rest
+    cdef public object shortcut
+    cdef public double heard_at
     cdef bytearray own      # buffer of a frame that outgrew the shared one
     cdef object own_view
     cdef Py_ssize_t filled  # bytes used in `own`
@@ -29,4 +42,5 @@ cdef class Stream:
     cdef int hand_over(self) except -1
     cdef char* room(self, Py_ssize_t *size) except NULL
     cdef int received(self, Py_ssize_t count) except -1
+    cdef bint took_shortcut(self, Py_ssize_t end) except -1
     cdef int consume_own(self) except -1

@@ -16,6 +16,22 @@ cdef enum:
     SHARED = 256 * 1024
 
 
+cdef class Wire:
+    """A transport that takes bytes without a call of Python."""
+
+    cdef int put(self, bytes data) except -1:
+        """What `write` of a transport does."""
+        raise NotImplementedError
+
+
+cdef class Shortcut:
+    """See `pure.Shortcut`. Who inherits from it is called without Python."""
+
+    cpdef bint take(self, bytearray buffer, Py_ssize_t start, Py_ssize_t end) except -1:
+        """See `pure.Shortcut`."""
+        return False
+
+
 cdef class Iteration:
     """See `pure.Iteration`."""
 
@@ -65,6 +81,13 @@ cdef class Iteration:
         self.loop.call_soon(self._end_scheduled)
         return 0
 
+    cdef double date(self) except? -1:
+        """The loop's time; one reading of it is enough for an iteration that somebody ends."""
+        if not self.dated:
+            self.read_at = self.loop.time()
+            self.dated = self.begun
+        return self.read_at
+
     cdef int finish(self) except -1:
         cdef list soon, writers
         cdef object stream
@@ -78,6 +101,7 @@ cdef class Iteration:
                 except Exception as error:
                     self.report(f"exception in callback {callback!r}", error)
         self.begun = False
+        self.dated = False
         if self.soon and not self.scheduled:
             self.schedule()
         if self.writers:
@@ -136,14 +160,17 @@ cdef class Stream:
 
     cdef int hand_over(self) except -1:
         cdef list gathered = self.gathered
-        cdef object data
-        if gathered and self.transport is not None:
+        cdef object data, transport = self.transport
+        if gathered and transport is not None:
             if len(gathered) == 1:
                 data = gathered.pop()
             else:
                 data = b"".join(gathered)
                 gathered.clear()
-            self.transport.write(data)
+            if type(data) is bytes and isinstance(transport, Wire):
+                (<Wire> transport).put(<bytes> data)
+            else:
+                transport.write(data)
         self.turn_bytes = 0
         if self.starved and not self.paused and not self.closing:
             self.starved = False
@@ -212,6 +239,10 @@ cdef class Stream:
             return self.consume_own()
         kept = PyBytes_GET_SIZE(self.rest)
         end = kept + count
+        if self.shortcut is not None and self.took_shortcut(end):
+            if kept:
+                self.rest = b""
+            return 0
         used = self.consume(self.context.buffer, 0, end)
         if used < 0:
             raise ValueError(f"consume used {used} bytes")
@@ -222,6 +253,18 @@ cdef class Stream:
         elif kept:
             self.rest = b""
         return 0
+
+    cdef bint took_shortcut(self, Py_ssize_t end) except -1:
+        cdef object shortcut = self.shortcut
+        cdef Iteration context = self.context
+        cdef bint taken
+        if isinstance(shortcut, Shortcut):
+            taken = (<Shortcut> shortcut).take(context.buffer, 0, end)
+        else:
+            taken = shortcut.take(context.buffer, 0, end)
+        if taken:
+            self.heard_at = context.date()
+        return taken
 
     def consume_again(self):
         """See `pure.Stream`."""

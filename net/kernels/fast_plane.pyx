@@ -30,7 +30,7 @@ from libc.stdint cimport uint32_t, uint64_t
 from libc.string cimport memset, strerror
 from posix.unistd cimport close
 
-from net.kernels.fast cimport Iteration, Stream
+from net.kernels.fast cimport Iteration, Stream, Wire
 
 cdef extern from "<sys/epoll.h>" nogil:
     enum:
@@ -117,7 +117,7 @@ cdef object os_error(int code):
     return OSError(code, strerror(code).decode("utf-8", "replace"))
 
 
-cdef class Watched:
+cdef class Watched(Wire):
     """A descriptor in the epoll set; -1 when it has left."""
 
     cdef Plane plane
@@ -412,26 +412,27 @@ cdef class PlaneTransport(Watched):
 
     def write(self, data):
         """Send, or keep what the socket does not take."""
-        cdef bytes piece = data if type(data) is bytes else bytes(data)
-        cdef Py_ssize_t size = PyBytes_GET_SIZE(piece)
+        self.put(data if type(data) is bytes else bytes(data))
+
+    cdef int put(self, bytes data) except -1:
+        cdef Py_ssize_t size = PyBytes_GET_SIZE(data)
         cdef Py_ssize_t sent = 0
         if self.closing or size == 0:
-            return
+            return 0
         if self.unsent_bytes == 0:
-            sent = send(self.fd, PyBytes_AS_STRING(piece), size, MSG_NOSIGNAL)
+            sent = send(self.fd, PyBytes_AS_STRING(data), size, MSG_NOSIGNAL)
             if sent == size:
-                return
+                return 0
             if sent < 0:
                 if errno not in (EAGAIN, EINTR, ENOBUFS):
-                    self.fail(errno)
-                    return
+                    return self.fail(errno)
                 sent = 0
             self.sent = sent
             self.unsent = []
-        self.unsent.append(piece)
+        self.unsent.append(data)
         self.unsent_bytes += size - sent
         self.want()
-        self.maybe_pause()
+        return self.maybe_pause()
 
     cdef int maybe_pause(self) except -1:
         if self.unsent_bytes > self.high and not self.paused:

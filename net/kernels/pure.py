@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Final
+from typing import Final, Protocol
 
 FORM: Final = "pure"
 BUFFER_BYTES: Final = 256 * 1024
@@ -80,6 +80,13 @@ class Iteration:
         self.end()
 
 
+class Shortcut(Protocol):
+    """What may take a read before `consume` is asked."""
+
+    def take(self, buffer: bytearray, start: int, end: int) -> bool:
+        """Handle all of `buffer[start:end]` and say so, or do nothing."""
+
+
 class Stream:
     """Bytes in, with what is left of a partial frame; bytes out, gathered over an iteration."""
 
@@ -97,6 +104,10 @@ class Stream:
         """Call `fed` when this iteration's bytes were handed over and the transport takes more."""
         self.rest = b""
         """Partial frame, to be put in front of the next read."""
+        self.shortcut: Shortcut | None = None
+        """Is asked before `consume`."""
+        self.heard_at = 0.0
+        """When the shortcut took a read for the last time, by the loop's clock."""
         self._own: bytearray | None = None  # buffer of a frame that outgrew the shared one
         self._own_view: memoryview | None = None
         self._filled = 0  # bytes used in `_own`
@@ -181,6 +192,12 @@ class Stream:
             self._consume_own()
             return
         end = len(self.rest) + count if self.rest else count
+        shortcut = self.shortcut
+        if shortcut is not None and shortcut.take(self.context.buffer, 0, end):
+            self.heard_at = self.context.loop.time()
+            if self.rest:
+                self.rest = b""
+            return
         used = self.consume(self.context.buffer, 0, end)
         if used < 0:
             raise ValueError(f"consume used {used} bytes")

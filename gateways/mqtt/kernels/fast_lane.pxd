@@ -3,7 +3,10 @@
 
 cimport cython
 
+from net.kernels.fast cimport Shortcut, Stream
+
 cdef int PUBLISH, PUBACK, PUBREL, DOLLAR
+cdef long PUBACK_ID_0
 cdef long long ASK_BYTES
 
 
@@ -31,12 +34,16 @@ cdef class Yard:
     cdef public long long ask_at
 
 
-cdef class Lane:
+cdef class Lane(Shortcut):
     cdef public Yard yard
-    cdef public object connection
+    cdef public Stream connection
     cdef public object port
     cdef public object mapping
     cdef public object session
+    cdef public object publish
+    cdef public object write
+    cdef object last_meta
+    cdef bytes last_topic
     cdef public bint asks_always
     cdef public bint leaving
     cdef public long long waiting
@@ -44,10 +51,11 @@ cdef class Lane:
     cdef public object slowest
     cdef public long long message_bytes
     @cython.locals(first=int, length=Py_ssize_t, packet_id=int)
+    cdef bint take_packet(self, bytearray buffer, Py_ssize_t start, Py_ssize_t end) except -1
     cpdef bint take(self, bytearray buffer, Py_ssize_t start, Py_ssize_t end) except -1
     @cython.locals(
         at=Py_ssize_t, flags=int, topic=Py_ssize_t, topic_end=Py_ssize_t, body=Py_ssize_t,
-        packet_id=int, yard=Yard, data=bytes,
+        packet_id=int, yard=Yard, data=bytes, templates=dict,
     )
     cdef bint take_publish(
         self, bytearray buffer, Py_ssize_t start, Py_ssize_t end, int first, Py_ssize_t length
@@ -56,5 +64,7 @@ cdef class Lane:
     @cython.locals(answers=Answers)
     cpdef answer_when(self, position, bytes data, durability)
     cdef answered(self, bytes data, bint slow)
-    @cython.locals(room=cython.longlong)
+    @cython.locals(connection=Stream, room=cython.longlong)
     cpdef credit(self)
+    @cython.locals(count=Py_ssize_t, size=Py_ssize_t, topic=bytes, data=bytes, connection=Stream)
+    cdef send_run(self, run, int first_byte, long long first_packet_id)

@@ -28,13 +28,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from broker.port import APPENDED, FLUSHED, Durability, Refused
+from broker.port import APPENDED, FLUSHED, BrokerError, Durability, Refused
 from gateways.mqtt.kernels import encode_ids, encode_publishes
 
 if TYPE_CHECKING:
     from array import array
+    from collections.abc import Callable
 
-    from broker.port import BrokerPort, Position, RecordRun, Session
+    from broker.port import BrokerPort, Position, RecordRun, RunMeta, Session, Template
     from core_log.kernels.batch import Batch
     from gateways.mqtt.client import MqttConnection
     from gateways.mqtt.limits import Limits
@@ -46,6 +47,8 @@ ASK_BYTES: Final = 64 * 1024
 the engine say that it does not."""
 PUBLISH: Final = 0x30
 PUBACK: Final = 0x40
+PUBACK_ID_0: Final = 0x40020000
+"""A whole PUBACK, but for its packet id."""
 PUBREL: Final = 0x62
 DOLLAR: Final = 0x24
 
@@ -129,7 +132,9 @@ class Lane:
     def __init__(self, yard: Yard, connection: MqttConnection, mapping: TopicMapping) -> None:
         self.yard = yard
         self.connection: MqttConnection | None = connection
+        self.write: Callable[[bytes], None] | None = connection.write
         self.port: BrokerPort = yard.port
+        self.publish: Callable[[Template, Batch, int, int], Position] = yard.port.publish
         self.mapping = mapping
         self.session: Session | None = None
         """From CONNACK to the end of the connection: while the lane is open."""
@@ -145,17 +150,35 @@ class Lane:
         """What the last of those waits for."""
         self.message_bytes = 256
         """Size of a delivery lately, for `credit`."""
+        self.last_meta: RunMeta | None = None
+        """Of the last delivery, and its topic as PUBLISH has it."""
+        self.last_topic = b""
 
     def log_in(self, port: BrokerPort, mapping: TopicMapping) -> None:
         """From now on the client's own."""
         self.port = port
+        self.publish = port.publish
         self.mapping = mapping
         self.asks_always = port is not self.yard.port
+
+    def let_go(self) -> None:
+        """The connection is gone."""
+        self.connection = None
+        self.write = None
 
     # --- reads ------------------------------------------------------------------------------
 
     def take(self, buffer: bytearray, start: int, end: int) -> bool:
         """Handle `buffer[start:end]`, if it is one packet that belongs here, and say so."""
+        try:
+            return self.take_packet(buffer, start, end)
+        except BrokerError as error:
+            assert self.connection is not None
+            self.connection.failed(error)
+            return True
+
+    def take_packet(self, buffer: bytearray, start: int, end: int) -> bool:
+        """`take`, which acts on what the engine raises."""
         session = self.session
         if session is None or end - start < 4:
             return False
@@ -199,7 +222,8 @@ class Lane:
             return False
         if buffer[topic] == DOLLAR:
             return False
-        template = self.mapping.templates[flags].get(bytes(buffer[topic:topic_end]))
+        templates = self.mapping.templates[flags]
+        template = templates.get(bytes(buffer[topic:topic_end]))
         if template is None or not template.valid:
             return False
         rows = yard.rows
@@ -215,12 +239,12 @@ class Lane:
         batch.buffer = buffer
         batch.count = 1
         try:
-            stored = self.port.publish(template, batch, 0, 1)
+            stored = self.publish(template, batch, 0, 1)
         except Refused:
             return False
         yard.counters.publishes_received += 1
         if packet_id:
-            data = bytes((PUBACK, 2, packet_id >> 8, packet_id & 0xFF))
+            data = (PUBACK_ID_0 | packet_id).to_bytes(4, "big")
             self.answer_when(stored, data, template.durability)
         if stored >= yard.ask_at or self.asks_always or template.durability > FLUSHED:
             self.look_at_disk(stored)
@@ -257,8 +281,8 @@ class Lane:
         connection = self.connection
         if connection is None:
             return  # it ended meanwhile
-        if self.session is not None and not connection.paused:
-            connection.write(data)
+        if self.session is not None and self.write is not None and not connection.paused:
+            self.write(data)
         else:
             connection.write_answer(data)
         if self.leaving:
@@ -281,19 +305,25 @@ class Lane:
         self, run: RecordRun, *, qos: int, first_packet_id: int, duplicate: bool, retain: bool
     ) -> None:
         """Send a run of the log as PUBLISH packets, in one piece."""
-        mapping, connection = self.mapping, self.connection
-        if connection is None:
+        self.send_run(run, PUBLISH | duplicate << 3 | qos << 1 | retain, first_packet_id)
+
+    def send_run(self, run: RecordRun, first_byte: int, first_packet_id: int) -> None:
+        """The same, with the first byte of a packet."""
+        write = self.write
+        if write is None:
             return
-        topic: bytes | None = run.meta.cache.get(mapping.field_key)
-        if topic is None:
-            topic = mapping.topic_field(run.meta)
-        first_byte = PUBLISH | duplicate << 3 | qos << 1 | retain
-        if qos:
+        meta = run.meta
+        topic = self.last_topic
+        if meta is not self.last_meta:
+            topic = self.mapping.topic_field(meta)
+            self.last_topic = topic
+            self.last_meta = meta
+        if first_byte & 0x06:
             data = encode_publishes(
                 run.memory, run.start, run.end, topic, first_byte, first_packet_id
             )
         else:
-            key = mapping.encoded_keys[retain]
+            key = self.mapping.encoded_keys[first_byte & 1]
             shared = run.encoded.get(key)
             if shared is None:
                 shared = encode_publishes(run.memory, run.start, run.end, topic, first_byte, 0)
@@ -303,12 +333,12 @@ class Lane:
         size = len(data)
         self.message_bytes = size if count == 1 else size // count
         self.yard.counters.publishes_sent += count
-        connection.write(data)
+        write(data)
 
     def send_pubrels(self, first_packet_id: int, count: int) -> None:
         """PUBREL for consecutive packet ids."""
-        if self.connection is not None:
-            self.connection.write(encode_ids(PUBREL, first_packet_id, count))
+        if self.write is not None:
+            self.write(encode_ids(PUBREL, first_packet_id, count))
 
     def taken_over(self) -> None:
         """See `SessionLink`."""

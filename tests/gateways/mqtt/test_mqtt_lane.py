@@ -166,7 +166,7 @@ def test_what_the_engine_refuses_is_answered_as_ever(form: ModuleType) -> None:
     def refuse(*_: object) -> Position:
         raise Refused(Reason.STORAGE_FULL, "the disk is full")
 
-    broker.port.publish = refuse  # type: ignore[method-assign]
+    broker.port.publish = peer.connection.lane.publish = refuse  # type: ignore[method-assign]
     peer.send(publish())
     assert broker.shared.counters.publishes_refused == 1
     assert not peer.is_closed()
@@ -232,7 +232,7 @@ def test_who_publishes_what_replicas_must_have_asks_after_each_read(
     broker.port.overloaded = lambda resume: bool(asked.append(1))  # type: ignore[method-assign]
     for template in peer.connection._mapping.templates[0].values():
         template.durability = durability  # type: ignore[misc]
-    broker.port.publish = lambda *_: broker.port.append()  # type: ignore[method-assign]
+    peer.connection.lane.publish = lambda *_: broker.port.append()
     peer.send(publish())
     peer.send(publish())
     assert len(asked) == (2 if durability is IN_SYNC else 0)
@@ -270,7 +270,7 @@ def waiting_lane(form: ModuleType) -> tuple[Log, Any, list[bytes]]:
     broker, peer = primed()
     log, written = Log(), list[bytes]()
     broker.shared.yard.answers[:] = [form.Answers(log, durability) for durability in Durability]
-    peer.connection.write = written.append  # type: ignore[method-assign]
+    peer.connection.lane.write = written.append
     return log, peer.connection.lane, written
 
 
