@@ -90,6 +90,14 @@ class CommitLog(LogEnd):
         self._segment = segment
         self._records_end = segment.end - BLANK_SIZE
 
+    def stand_at(self, address: str, port: int) -> None:
+        """Where readers find the records that are written from now on, by their ids.
+
+        Args:
+            address: an IPv4 address: records have room for no other.
+        """
+        self.host = encode_host(address, port)
+
     @property
     def flushed(self) -> int:
         """End of what is on the disk."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import socket
 import zlib
 from collections.abc import Iterator
 
 import pytest
 
 from interop_tests.conftest import Server
-from interop_tests.remoting_wire import Client, batch, consumer, messages_of
+from interop_tests.remoting_wire import Client, Frame, batch, consumer, messages_of
 
 SUCCESS, SYSTEM_ERROR, NOT_SUPPORTED, ILLEGAL, NO_PERMISSION, NO_TOPIC = 0, 1, 3, 13, 16, 17
 NOT_FOUND, NO_OFFSET, NO_GROUP, INVALID = 19, 22, 26, 29
@@ -270,3 +271,33 @@ def test_a_reader_of_some_tags_gets_only_those(client: Client) -> None:
     frame, pulled = client.pull("orders", tags="none")
     assert (pulled, frame.fields["nextBeginOffset"]) == ([], "5")
     assert len(client.pull("orders", tags="*")[1]) == 5
+
+
+def test_the_id_of_a_message_names_the_door(server: Server, client: Client) -> None:
+    """Java's clients connect to the address in it: the record and the answer say the same."""
+    sent = client.publish("orders", b"x")
+    host = bytes.fromhex(sent.fields["msgId"][:16])
+    assert host == socket.inet_aton(server.host) + server.rocketmq_port.to_bytes(4)
+    assert host in client.pull("orders")[0].body
+
+
+def test_a_consumer_asks_before_it_begins_whether_its_filter_is_understood(client: Client) -> None:
+    def check(kind: str, expression: str) -> Frame:
+        subscription = {"topic": "orders", "subString": expression, "expressionType": kind}
+        body = {"clientId": "c1", "group": "billing", "subscriptionData": subscription}
+        return client.ask(46, json.dumps(body).encode())
+
+    assert check("TAG", "a || b").code == SUCCESS
+    refused = check("SQL92", "a > 1")
+    assert refused.code == INVALID
+    assert "filters by tags only" in refused.header["remark"]
+    assert client.ask(46, b"{}").code == INVALID
+
+
+def test_who_is_connected_and_with_which_library(client: Client) -> None:
+    client.beat("c1", consumers=[consumer("billing", "orders")], producers=[{"groupName": "shop"}])
+    for code, group in ((203, {"consumerGroup": "billing"}), (204, {"producerGroup": "shop"})):
+        (found,) = json.loads(client.ask(code, **group).body)["connectionSet"]
+        assert (found["clientId"], found["language"], found["version"]) == ("c1", "OTHER", 479)
+        assert found["clientAddr"].startswith("127.0.0.1:")
+    assert client.ask(204, producerGroup="none").code == SYSTEM_ERROR

@@ -42,7 +42,7 @@ from polymq.errors import ExitCode, Failure
 from polymq.logs import logger
 from polymq.metrics import Probe, make_registry
 from polymq.name_server import NameServerThread, is_installed
-from polymq.names import Registration, names_probe
+from polymq.names import Registration, names_probe, record_host
 from polymq.ports import Ports
 from polymq.queue_metrics import queue_probes
 from polymq.replicating import Replication, check_settings, refusal
@@ -194,7 +194,9 @@ class Node:
         upkeep.start()
         self._stack.append(upkeep.stop)
         ports = await self._open_doors(context)
-        ports["names"] = await self._open_names(ports["rocketmq"])
+        if (port := ports["rocketmq"]) is not None:
+            self._store.log.stand_at(*record_host(settings, port))
+        ports["names"] = await self._open_names(port)
         self._stack.append(self.replication.stop)
         ports["replication"] = await self.replication.start(self._engine, context, workers)
         return Ports(host=settings.server.host, **ports)

@@ -7,6 +7,8 @@ tasks that do it on the broker's loop, one for each name server.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import ipaddress
 import random
 import socket
 import zlib
@@ -143,6 +145,22 @@ def names_probe(registration: Callable[[], Registration | None]) -> Probe:
 def _tell_bug(task: asyncio.Task[object]) -> None:
     if not task.cancelled() and (error := task.exception()) is not None:
         task.get_loop().call_exception_handler({"message": "registering", "exception": error})
+
+
+def record_host(settings: Settings, port: int) -> tuple[str, int]:
+    """Where records say that they are stored: RocketMQ's clients come there with a message's id.
+
+    They have room for an IPv4 address only; where clients are told a name, it is this machine's.
+
+    Args:
+        port: of the door for RocketMQ clients.
+    """
+    host, _, named = settings.rocketmq.advertise.rpartition(":")
+    port = int(named) if named.isdecimal() else port
+    for known in (host, reachable_host(settings.server.host)):
+        with contextlib.suppress(ValueError):
+            return str(ipaddress.IPv4Address(known)), port
+    return "127.0.0.1", port
 
 
 def reachable_host(host: str) -> str:

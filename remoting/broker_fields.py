@@ -102,6 +102,12 @@ class GroupFields(Fields, frozen=True, kw_only=True, rename="camel"):
     consumer_group: str
 
 
+class ProducerGroupFields(Fields, frozen=True, kw_only=True, rename="camel"):
+    """204 GET_PRODUCER_CONNECTIONS."""
+
+    producer_group: str
+
+
 class UnregisterFields(Fields, frozen=True, kw_only=True, rename="camel"):
     """35 UNREGISTER_CLIENT."""
 

@@ -33,6 +33,7 @@ class RequestCode(enum.IntEnum):
     """Told by a broker to the consumers of a group."""
     LOCK_BATCH_MQ = 41
     UNLOCK_BATCH_MQ = 42
+    CHECK_CLIENT_CONFIG = 46
     PUT_KV_CONFIG = 100
     GET_KV_CONFIG = 101
     DELETE_KV_CONFIG = 102
@@ -44,6 +45,7 @@ class RequestCode(enum.IntEnum):
     GET_GROUP_CONFIGS = 201
     GET_TOPIC_STATS = 202
     GET_CONSUMER_CONNECTIONS = 203
+    GET_PRODUCER_CONNECTIONS = 204
     WIPE_WRITE_PERMISSION = 205
     GET_ALL_TOPICS = 206
     DELETE_GROUP = 207

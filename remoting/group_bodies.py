@@ -57,6 +57,14 @@ class Heartbeat(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     without_sub: bool = msgspec.field(default=False, name="isWithoutSub")
 
 
+class ClientCheck(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """46 CHECK_CLIENT_CONFIG: whether a broker can do what a consumer wants, before it begins."""
+
+    client_id: str = ""
+    group: str = ""
+    subscription_data: SubscriptionData
+
+
 class ConsumerList(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """Answer to 38 GET_CONSUMER_LIST: the client ids of a group's members."""
 
@@ -86,8 +94,9 @@ class LockAnswer(msgspec.Struct, frozen=True, kw_only=True):
     lock_ok_mq_set: list[MessageQueue] = msgspec.field(name="lockOKMQSet")
 
 
-Body = TypeVar("Body", Heartbeat, LockRequest)
+Body = TypeVar("Body", ClientCheck, Heartbeat, LockRequest)
 _DECODER: Final = {
+    ClientCheck: msgspec.json.Decoder(ClientCheck, strict=False),
     Heartbeat: msgspec.json.Decoder(Heartbeat, strict=False),
     LockRequest: msgspec.json.Decoder(LockRequest, strict=False),
 }

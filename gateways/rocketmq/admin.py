@@ -22,6 +22,7 @@ from remoting.broker_fields import (
     DeleteGroupFields,
     GroupFields,
     GroupTopicFields,
+    ProducerGroupFields,
 )
 from remoting.codes import (
     OUR_VERSION,
@@ -216,13 +217,7 @@ def consumer_connections(client: RocketmqConnection, request: Request) -> Answer
     return _json(
         {
             "connectionSet": [
-                {
-                    "clientId": member.client_id,
-                    "clientAddr": member.channel.peer,
-                    "language": "OTHER",
-                    "version": OUR_VERSION,
-                }
-                for member in group.members.values()
+                _connection(member.client_id, member.channel) for member in group.members.values()
             ],
             "subscriptionTable": group.subscriptions,
             "consumeType": first.consume_type,
@@ -230,6 +225,27 @@ def consumer_connections(client: RocketmqConnection, request: Request) -> Answer
             "consumeFromWhere": first.consume_from_where,
         }
     )
+
+
+def producer_connections(client: RocketmqConnection, request: Request) -> Answer:
+    """204: who can be asked about a producer group's transactions."""
+    fields = request.fields
+    assert isinstance(fields, ProducerGroupFields)
+    producers = client.shared.members.producers.get(fields.producer_group)
+    if producers is None:
+        remark = f"the producer group[{fields.producer_group}] not exist"
+        return mapping.failed(ResponseCode.SYSTEM_ERROR, remark)
+    found = [_connection(name, channel) for channel, (name, _) in producers.items()]
+    return _json({"connectionSet": found})
+
+
+def _connection(client_id: str, channel: RocketmqConnection) -> dict[str, object]:
+    return {
+        "clientId": client_id,
+        "clientAddr": channel.peer,
+        "language": channel.language,
+        "version": channel.version,
+    }
 
 
 def runtime(client: RocketmqConnection, request: Request) -> Answer:
@@ -283,6 +299,7 @@ HANDLERS: Final[Mapping[RequestCode, Callable[[RocketmqConnection, Request], Ans
     RequestCode.GET_TOPIC_STATS: topic_stats,
     RequestCode.GET_CONSUME_STATS: consume_stats,
     RequestCode.GET_CONSUMER_CONNECTIONS: consumer_connections,
+    RequestCode.GET_PRODUCER_CONNECTIONS: producer_connections,
     RequestCode.GET_BROKER_RUNTIME: runtime,
     RequestCode.GET_BROKER_CLUSTER_INFO: cluster,
 }

@@ -38,6 +38,7 @@ class RocketmqConnection(Connection):
     Attributes:
         port: the engine as this client may use it.
         sender: stores what it sends.
+        language, version: of its library, as its heartbeats say.
     """
 
     def __init__(self, shared: Shared, user: str) -> None:
@@ -45,6 +46,8 @@ class RocketmqConnection(Connection):
         self.shared = shared
         self.port: BrokerPort = shared.port
         self.sender = Sender(shared.port)
+        self.language = "OTHER"
+        self.version = 0
         self._user = user
         self._leave: Callable[[], None] | None = None
         self._core = RocketmqCore()

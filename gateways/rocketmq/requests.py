@@ -36,6 +36,7 @@ from remoting.broker_fields import (
 )
 from remoting.codes import RequestCode, ResponseCode
 from remoting.group_bodies import (
+    ClientCheck,
     ConsumerList,
     Heartbeat,
     LockAnswer,
@@ -113,8 +114,16 @@ def heart_beat(client: RocketmqConnection, request: Request) -> Answer:
         retry = RETRY_PREFIX + data.group_name
         if data.message_model != "BROADCASTING" and client.port.topic(retry) is None:
             client.port.create_topic(retry, 1)
+    client.language, client.version = request.language, request.version
     if not client.shared.members.heard(beat, client, client.context.now()):
         raise Refused(Reason.LIMIT, "there are too many members of groups: try another broker")
+    return mapping.success()
+
+
+def check_client(client: RocketmqConnection, request: Request) -> Answer:
+    """46: a consumer that wants more than tags asks before it begins. Raises Refused."""
+    asked = decode_body(ClientCheck, request.body).subscription_data
+    mapping.tags_of(asked.expression_type, asked.sub_string)
     return mapping.success()
 
 
@@ -252,6 +261,7 @@ HANDLERS: Final[Mapping[RequestCode, Handler]] = {
     RequestCode.GET_MIN_OFFSET: offset,
     RequestCode.GET_EARLIEST_TIME: earliest_time,
     RequestCode.HEART_BEAT: heart_beat,
+    RequestCode.CHECK_CLIENT_CONFIG: check_client,
     RequestCode.UNREGISTER_CLIENT: unregister,
     RequestCode.GET_CONSUMER_LIST: consumer_list,
     RequestCode.LOCK_BATCH_MQ: lock,
