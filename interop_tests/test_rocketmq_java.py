@@ -11,11 +11,10 @@ import base64
 import itertools
 import json
 import queue
-import sys
 import threading
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import paho.mqtt.client as paho
@@ -23,82 +22,9 @@ import pika
 import pytest
 from paho.mqtt.enums import CallbackAPIVersion
 
-from interop_tests.conftest import Server
-from interop_tests.java import JavaDriver, need_clients
-from interop_tests.name_server import NameServer
+from interop_tests.java_side import SECONDS_MAX, Side, encoded, open_side
 
 pytestmark = pytest.mark.java_clients
-
-SECONDS_MAX = 60.0
-POLYMQ = (sys.executable, "-m", "polymq")
-
-
-class Side:
-    """A broker, and a Java machine with clients of one generation."""
-
-    def __init__(self, generation: str, server: Server, driver: JavaDriver) -> None:
-        self.generation = generation
-        self.server = server
-        self.driver = driver
-        self._number = 0
-        self._open: list[str] = []
-
-    def name(self, kind: str) -> str:
-        """One that was not used before."""
-        self._number += 1
-        return f"{kind}{self._number}"
-
-    def producer(self) -> Callable[..., dict[str, Any]]:
-        """Make a producer; what is returned sends, or gives it another command."""
-        name = self.name("producer")
-        self.driver.ask("producer", name=name, group=name)
-        self._open.append(name)
-
-        def give(topic: str, body: bytes, command: str = "send", **more: object) -> dict[str, Any]:
-            more = {"name": name, "topic": topic, "body": encoded(body), **more}
-            return self.driver.ask(command, **more)
-
-        return give
-
-    def consumer(
-        self, topic: str, group: str | None = None, kind: str = "consumer", **more: object
-    ) -> str:
-        """Make a consumer; its name."""
-        name = self.name("consumer")
-        made = self.driver.ask(kind, name=name, group=group or name, topic=topic, **more)
-        assert "error" not in made, made
-        self._open.append(name)
-        return name
-
-    def received(self, *names: str) -> list[dict[str, Any]]:
-        return [line for line in self.driver.said if line.get("consumer") in names]
-
-    def bodies(self, *names: str) -> list[bytes]:
-        return [base64.b64decode(line["body"]) for line in self.received(*names)]
-
-    def close(self, *names: str) -> None:
-        """Close clients; those that a test leaves are closed after it."""
-        for name in names or list(self._open):
-            self.driver.ask("close", name=name)
-            self._open.remove(name)
-
-    def make_topic(self, name: str, queues: int = 4) -> str:
-        """A topic with several queues."""
-        request = urllib.request.Request(
-            f"http://{self.server.host}:{self.server.admin_port}/topics/{name}?queues={queues}",
-            method="PUT",
-            headers={"X-PolyMQ-Admin": "test"},
-        )
-        with urllib.request.urlopen(request, timeout=20) as answer:
-            assert answer.status == 201
-        return name
-
-    def until(self, condition: Callable[[], object]) -> None:
-        self.driver.until(condition, SECONDS_MAX)
-
-
-def encoded(body: bytes) -> str:
-    return base64.b64encode(body).decode()
 
 
 @pytest.fixture
@@ -111,26 +37,8 @@ def side(machine: Side) -> Iterator[Side]:
 def machine(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Side]:
-    generation: str = request.param
-    class_path = need_clients(generation)
-    place = tmp_path_factory.mktemp(f"java{generation}")
-    names = NameServer(place / "names")
-    names.start()
-    server = Server(place / "server", {"names.servers": f'["127.0.0.1:{names.port}"]'}, {}, POLYMQ)
-    server.start()
-    door = f"{server.host}:{server.rocketmq_port}"
-    asked, serialize = (
-        (door, "JSON") if generation == "4" else (f"127.0.0.1:{names.port}", "ROCKETMQ")
-    )
-    with (place / "java.log").open("w") as log:
-        driver = JavaDriver(class_path, asked, serialize=serialize, home=place, log=log)
-        try:
-            yield Side(generation, server, driver)
-        finally:
-            driver.close()
-            server.kill()
-            names.kill()
-    print((place / "java.log").read_text()[-6000:])
+    with open_side(request.param, tmp_path_factory.mktemp("java")) as made:
+        yield made
 
 
 def test_messages_go_and_come_in_every_way_to_send(side: Side) -> None:

@@ -301,3 +301,79 @@ def test_who_is_connected_and_with_which_library(client: Client) -> None:
         assert (found["clientId"], found["language"], found["version"]) == ("c1", "OTHER", 479)
         assert found["clientAddr"].startswith("127.0.0.1:")
     assert client.ask(204, producerGroup="none").code == SYSTEM_ERROR
+
+
+def test_one_topic_one_group_and_who_reads_whom(client: Client) -> None:
+    """What `mqadmin` of 5.x asks one by one."""
+    client.publish("orders", b"x")
+    client.beat("c1", consumers=[consumer("billing", "orders")])
+    client.ask(15, consumerGroup="billing", topic="orders", queueId=0, commitOffset=1)
+    topic = json.loads(client.ask(351, topic="orders").body)
+    assert topic == json.loads(client.ask(21).body)["topicConfigTable"]["orders"]
+    group = json.loads(client.ask(352, group="billing").body)
+    assert group == json.loads(client.ask(201).body)["subscriptionGroupTable"]["billing"]
+    assert json.loads(client.ask(300, topic="orders").body) == {"groupList": ["billing"]}
+    assert json.loads(client.ask(343, group="billing").body)["topicList"] == ["orders"]
+    assert client.ask(351, topic="none").code == NO_TOPIC
+    assert client.ask(352, group="none").code == NO_GROUP
+    assert b"\nbrokerName=broker-a\n" in client.ask(26).body
+    assert client.ask(216, topic="orders").code == SUCCESS
+
+
+OFFSET_MOVED = 21
+
+
+def test_a_group_is_set_back_and_forward(client: Client) -> None:
+    """One that is not there goes on at its new offset. One that runs is told by its next pull."""
+    client.ask(17, topic="orders", readQueueNums=1, writeQueueNums=1, perm=6)
+    for number in range(4):
+        client.publish("orders", b"%d" % number)
+    place = {"consumerGroup": "billing", "topic": "orders", "queueId": 0}
+    where = {"group": "billing", "topic": "orders"}
+    client.ask(200, json.dumps({"groupName": "billing"}).encode())
+
+    def offset() -> str:
+        return client.ask(14, **place).fields["offset"]
+
+    def reset(**more: object) -> Frame:
+        return client.ask(222, **where, **{"timestamp": 0, "isForce": "false", **more})
+
+    client.ask(15, commitOffset=3, **place)
+    answer = reset()
+    assert (answer.code, offset()) == (SUCCESS, "0")
+    mq = b'{"brokerName":"broker-a","queueId":0,"topic":"orders"}'
+    assert answer.body == b'{"offsetTable":{%b:0}}' % mq
+    reset(timestamp=-1)
+    assert offset() == "0"  # forward only by force
+    reset(timestamp=-1, isForce="true")
+    assert offset() == "4"
+    reset(queueId=0, offset=2)
+    assert offset() == "2"
+    assert client.pull("orders", 2, group="billing")[0].code == SUCCESS
+    assert reset(queueId=0, offset=9).code == INVALID
+    assert reset(queueId=1).code == INVALID
+    assert client.ask(222, group="none", topic="orders", timestamp=0).code == NO_GROUP
+    assert client.ask(222, group="billing", topic="none", timestamp=0).code == NO_TOPIC
+
+    client.beat("c1", consumers=[consumer("billing", "orders")])
+    reset(queueId=0, offset=1)
+    assert client.pull("orders", 4)[0].code == NOT_FOUND  # of another group
+    moved, _ = client.pull("orders", 4, group="billing")
+    assert (moved.code, moved.fields["nextBeginOffset"]) == (OFFSET_MOVED, "1")
+    assert client.pull("orders", 4, group="billing")[0].code == NOT_FOUND  # told once
+
+
+def test_a_pull_that_waits_is_answered_when_its_group_is_set_back(
+    server: Server, client: Client
+) -> None:
+    client.publish("orders", b"x")
+    client.beat("c1", consumers=[consumer("billing", "orders")])
+    with Client(server.host, server.rocketmq_port) as other:
+        client.send(
+            11, consumerGroup="billing", topic="orders", queueId=0, queueOffset=1, maxMsgNums=1,
+            sysFlag=2, commitOffset=0, suspendTimeoutMillis=20_000, subVersion=0,
+        )  # fmt: skip
+        client.ask(38, consumerGroup="billing")
+        assert other.ask(222, group="billing", topic="orders", timestamp=0).code == SUCCESS
+    assert client.read().code == NOT_FOUND
+    assert client.pull("orders", 1, group="billing")[0].fields["nextBeginOffset"] == "0"

@@ -209,6 +209,30 @@ class GroupTopicFields(Fields, frozen=True, kw_only=True, rename="camel"):
     topic: str | None = None
 
 
+class GroupConfigFields(Fields, frozen=True, kw_only=True, rename="camel"):
+    """352 GET_SUBSCRIPTIONGROUP_CONFIG; 343 GET_TOPICS_BY_CONSUMER."""
+
+    group: str
+
+
+class ResetFields(Fields, frozen=True, kw_only=True, rename="camel"):
+    """222 INVOKE_BROKER_TO_RESET_OFFSET.
+
+    Attributes:
+        timestamp: in ms; -1 for the end.
+        is_force: also forward, beyond where the group is.
+        queue_id: negative: all queues.
+        offset: instead of the time.
+    """
+
+    topic: str
+    group: str
+    timestamp: Long = -1
+    is_force: bool = False
+    queue_id: Int = -1
+    offset: Long | None = None
+
+
 class CheckFields(Fields, frozen=True, kw_only=True, rename="camel"):
     """39 CHECK_TRANSACTION_STATE, to a producer; the body is the message as a record. RocketMQ's
     brokers may leave out everything but the two offsets."""

@@ -13,13 +13,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 
-from broker.port import REST, TopicInfo, encode_name
+from broker.port import REST, GroupInfo, TopicInfo, encode_name
 from gateways.rocketmq import mapping
 from gateways.rocketmq.connection import Request
 from gateways.rocketmq.mapping import RETRY_PREFIX, Answer
+from gateways.rocketmq.resets import reset_offsets
 from remoting.broker_fields import (
     CreateTopicFields,
     DeleteGroupFields,
+    GroupConfigFields,
     GroupFields,
     GroupTopicFields,
     ProducerGroupFields,
@@ -43,6 +45,8 @@ QUEUES_MAX: Final = 1_024
 """Of a topic that is made on demand: far more than anybody spreads a topic over one broker."""
 SETTINGS_BYTES_MAX: Final = 16 * 1024
 """Of a group, as JSON."""
+ROLE: Final = "SYNC_MASTER"
+"""An answer means that the message is on the disk."""
 DATA_VERSION: Final = {"counter": 1, "stateVersion": 0, "timestamp": 0}
 
 
@@ -80,22 +84,36 @@ def delete_topic(client: RocketmqConnection, request: Request) -> Answer | None:
 
 def topic_configs(client: RocketmqConnection, request: Request) -> Answer:
     """21: all topics and how many queues they have."""
-    table = {}
-    for info in client.port.topics():
-        name = encode_name(info.name)
-        table[name] = {
-            "topicName": name,
-            "readQueueNums": len(info.max_offsets),
-            "writeQueueNums": len(info.max_offsets),
-            "perm": READ_WRITE,
-            "topicFilterType": "SINGLE_TAG",
-            "topicSysFlag": 0,
-            "order": False,
-            "attributes": {},
-        }
+    table = {encode_name(info.name): _config(info) for info in client.port.topics()}
     answer = _json({"topicConfigTable": table, "dataVersion": DATA_VERSION})
     answer.fields["totalTopicNum"] = str(len(table))
     return answer
+
+
+def topic_config(client: RocketmqConnection, request: Request) -> Answer:
+    """351: one topic, as among all of them."""
+    fields = request.fields
+    assert isinstance(fields, TopicFields)
+    return _json(_config(mapping.need_topic(client.port, fields.topic)))
+
+
+def _config(info: TopicInfo) -> dict[str, object]:
+    return {
+        "topicName": encode_name(info.name),
+        "readQueueNums": len(info.max_offsets),
+        "writeQueueNums": len(info.max_offsets),
+        "perm": READ_WRITE,
+        "topicFilterType": "SINGLE_TAG",
+        "topicSysFlag": 0,
+        "order": False,
+        "attributes": {},
+    }
+
+
+def forget_topic(_client: RocketmqConnection, _request: Request) -> Answer:
+    """216, which `mqadmin` asks of name servers once the broker has deleted a topic: the routes
+    that this door gives are of the topics that there are."""
+    return mapping.success()
 
 
 def create_group(client: RocketmqConnection, request: Request) -> Answer | None:
@@ -115,12 +133,46 @@ def create_group(client: RocketmqConnection, request: Request) -> Answer | None:
 
 def group_configs(client: RocketmqConnection, request: Request) -> Answer:
     """201: all groups and their settings; what is not set has RocketMQ's default."""
-    table = {}
-    for group in client.port.groups():
-        table[group.name] = {**GROUP_DEFAULTS, **group.settings, "groupName": group.name}
+    table = {group.name: _settings(group) for group in client.port.groups()}
     answer = _json({"subscriptionGroupTable": table, "dataVersion": DATA_VERSION})
     answer.fields["totalGroupNum"] = str(len(table))
     return answer
+
+
+def group_config(client: RocketmqConnection, request: Request) -> Answer:
+    """352: one group, as among all of them."""
+    fields = request.fields
+    assert isinstance(fields, GroupConfigFields)
+    group = client.port.group(fields.group)
+    if group is None:
+        remark = f"there is no consumer group {fields.group!r}"
+        return mapping.failed(ResponseCode.GROUP_NOT_EXIST, remark)
+    return _json(_settings(group))
+
+
+def _settings(group: GroupInfo) -> dict[str, object]:
+    return {**GROUP_DEFAULTS, **group.settings, "groupName": group.name}
+
+
+def groups_of_topic(client: RocketmqConnection, request: Request) -> Answer:
+    """300: the groups that read a topic, or did."""
+    fields = request.fields
+    assert isinstance(fields, TopicFields)
+    name = mapping.need_topic(client.port, fields.topic).name
+    groups = [group.name for group in client.port.groups() if name in _topics(client, group.name)]
+    return _json({"groupList": sorted(groups)})
+
+
+def topics_of_group(client: RocketmqConnection, request: Request) -> Answer:
+    """343: the topics that a group reads, or did."""
+    fields = request.fields
+    assert isinstance(fields, GroupConfigFields)
+    topics = sorted(encode_name(topic) for topic in _topics(client, fields.group))
+    return _json({"topicList": topics, "brokerAddr": None})
+
+
+def _topics(client: RocketmqConnection, group: str) -> set[str]:
+    return {topic for topic, _ in client.port.group_offsets(group)}
 
 
 GROUP_DEFAULTS: Final[Mapping[str, object]] = {
@@ -255,7 +307,7 @@ def runtime(client: RocketmqConnection, request: Request) -> Answer:
         "brokerVersionDesc": "PolyMQ",
         "brokerVersion": str(OUR_VERSION),
         "brokerActive": "true",
-        "brokerRole": "SYNC_MASTER",
+        "brokerRole": ROLE,
         "pageCacheLockTimeMills": "0",
         "earliestMessageTimeStamp": "",
         "commitLogDiskRatio": "",
@@ -266,6 +318,28 @@ def runtime(client: RocketmqConnection, request: Request) -> Answer:
         figures[f"{kind}ThreadPoolQueueSize"] = "0"
         figures[f"{kind}ThreadPoolQueueHeadWaitTimeMills"] = "0"
     return _json({"table": figures})
+
+
+def configuration(client: RocketmqConnection, _request: Request) -> Answer:
+    """26: what RocketMQ's tools look for in a broker's configuration, as Java properties."""
+    identity = client.shared.identity
+    host, _, port = client.own_address.rpartition(":")
+    lines = {
+        "brokerClusterName": identity.cluster,
+        "brokerName": identity.broker_name,
+        "brokerId": "0",
+        "brokerIP1": host,
+        "listenPort": port,
+        "brokerRole": ROLE,
+        "autoCreateTopicEnable": "true",
+        "enablePropertyFilter": "false",
+    }
+    body = "".join([f"{name}={value}\n" for name, value in lines.items()]).encode()
+    return Answer(
+        code=ResponseCode.SUCCESS,
+        fields={"version": encode_json(DATA_VERSION).decode()},
+        body=body,
+    )
 
 
 def cluster(client: RocketmqConnection, request: Request) -> Answer:
@@ -302,4 +376,11 @@ HANDLERS: Final[Mapping[RequestCode, Callable[[RocketmqConnection, Request], Ans
     RequestCode.GET_PRODUCER_CONNECTIONS: producer_connections,
     RequestCode.GET_BROKER_RUNTIME: runtime,
     RequestCode.GET_BROKER_CLUSTER_INFO: cluster,
+    RequestCode.GET_BROKER_CONFIG: configuration,
+    RequestCode.GET_TOPIC_CONFIG: topic_config,
+    RequestCode.GET_GROUP_CONFIG: group_config,
+    RequestCode.GET_GROUPS_OF_TOPIC: groups_of_topic,
+    RequestCode.GET_TOPICS_OF_GROUP: topics_of_group,
+    RequestCode.DELETE_TOPIC_IN_NAME_SERVER: forget_topic,
+    RequestCode.RESET_OFFSETS: reset_offsets,
 }

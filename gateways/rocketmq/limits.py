@@ -28,5 +28,7 @@ class RocketmqLimits:
     """RocketMQ clients ask for 15 to 20, and give up after 30."""
     members_max: int = 100_000
     """Clients in groups, each client once for each of its groups: some hundred bytes."""
+    resets_max: int = 16_384
+    """Queues that groups are told to begin anew in, and did not pull since."""
     locks_max: int = 100_000
     """Queues that are consumed in order; as many as there may be topics."""

@@ -139,6 +139,11 @@ class Pulls:
             code = ResponseCode.INVALID_PARAMETER
             self._answer(pull.serial, mapping.failed(code, "maxMsgNums has to be positive"))
             return
+        reset = self._shared.resets.take(fields.group, info.name, fields.queue_id)
+        if reset is not None:
+            moved = ResponseCode.PULL_OFFSET_MOVED
+            self._answer(pull.serial, mapping.pull_answer(info, fields, moved, next_offset=reset))
+            return
         code = mapping.pull_code(info, fields.queue_id, fields.queue_offset)
         if code == ResponseCode.SUCCESS:
             self._read(pull, info)

@@ -12,6 +12,7 @@ from gateways.rocketmq.limits import RocketmqLimits
 from gateways.rocketmq.locks import Locks
 from gateways.rocketmq.mapping import Identity
 from gateways.rocketmq.members import Members
+from gateways.rocketmq.resets import Resets
 from net.connection import Context
 
 if TYPE_CHECKING:
@@ -51,6 +52,7 @@ class Shared:
             count_max=limits.members_max,
         )
         self.locks = Locks(count_max=limits.locks_max)
+        self.resets = Resets(count_max=limits.resets_max)
         self.protocol_error_count = 0
         self._watched: set[tuple[str, int]] = set()  # queues that the engine announces
         self._hold_tick: asyncio.TimerHandle | None = None
@@ -80,8 +82,16 @@ class Shared:
 
     def _grown(self, topic: str, queue_id: int) -> None:
         self._watched.discard((topic, queue_id))
+        self._release(topic, queue_id)
+
+    def _release(self, topic: str, queue_id: int) -> None:
         for hold in self.holds.take_grown(topic, queue_id):
             hold.owner.release(hold.serial)
+
+    def reset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """Have a group that runs begin anew in a queue."""
+        self.resets.put(group, topic, queue_id, offset)
+        self._release(topic, queue_id)
 
     def _look_at_holds(self) -> None:
         self._hold_tick = None

@@ -484,3 +484,24 @@ def test_a_held_pull_with_a_filter_ends_at_its_own_time() -> None:
             assert int(answer.fields["nextBeginOffset"]) > 0
 
     play(story)
+
+
+def test_an_answer_that_is_too_large_for_a_frame_is_an_error_in_words(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """More than RocketMQ's clients read. The connection goes on."""
+    monkeypatch.setattr("remoting.frames.FRAME_BYTES_MAX", 2_000)
+
+    async def story() -> None:
+        async with scene() as stage:
+            for number in range(20):
+                stage.spy.create(f"{number}-".ljust(100, "x"))
+            peer = await stage.connect()
+            peer.send(206)
+            answer = await peer.answer()
+            assert (answer.code, answer.body) == (1, b"")
+            assert "too large" in str(answer.remark)
+            peer.send(105, 2, topic="t")
+            assert (await peer.answer()).code == 0
+
+    play(story)
