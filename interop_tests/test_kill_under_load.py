@@ -173,6 +173,7 @@ def report(published: Published, log: list[Key], load: Load, kills: list[dict[st
         print(f", not flagged {len(unflagged_repeats(counts, client.lines))}")
 
 
+@pytest.mark.disk
 @pytest.mark.slow
 def test_nothing_acked_is_lost_over_twenty_kills(
     server: Server, make_client: Callable[..., Client]

@@ -11,6 +11,7 @@ from interop_tests.kills import is_possible, report, run_kills
 KILLS = 5
 
 
+@pytest.mark.disk
 @pytest.mark.slow
 @pytest.mark.skipif(not is_possible(), reason="strace is not installed")
 def test_nothing_acked_is_lost_when_the_server_dies_at_a_system_call(tmp_path: Path) -> None:

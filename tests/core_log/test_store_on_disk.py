@@ -100,6 +100,7 @@ def test_a_path_that_can_not_be_a_directory_is_refused_by_name(tmp_path: Path) -
             Bench(RealFiles(), directory=path)
 
 
+@pytest.mark.disk
 @pytest.mark.slow
 def test_a_killed_process_keeps_its_promises(tmp_path: Path) -> None:
     """Killed after a number of flushes, several times on one directory: all that it reported as
