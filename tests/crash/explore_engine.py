@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import pickle
 from contextlib import AbstractContextManager
-from copy import deepcopy
 from random import Random
 from typing import Final
 
 from core_log.epochs import EPOCHS_NAME
 from core_log.errors import StoreError
 from tests.crash.disk import Disk
-from tests.crash.engine import EngineActor, MemoryStateDb
+from tests.crash.engine import EngineActor, MemoryStateDb, World
 from tests.crash.engine_workload import DOWN_SECONDS, EngineWorkload, check_engine
 from tests.crash.losses import POWER_CUTS
 from tests.crash.tally import Tally, repeatable
@@ -81,7 +81,7 @@ class EngineExplorer:
 
     def _check(self, kind: str, random: Random, told: list[str]) -> None:
         self._workload.note_promises()
-        world = deepcopy(self._workload.world)
+        world = copied(self._workload.world)
         world.now = self._workload.now + random.choice(DOWN_SECONDS)
         disk = left_by(self._workload.disk, kind, random)
         versions = self._workload.database.versions
@@ -91,7 +91,7 @@ class EngineExplorer:
             self.tally.recoveries += 1
             disk.off_at = random.randint(1, START_CHANGES)
             try:
-                EngineActor(disk, MemoryStateDb(versions), deepcopy(world))
+                EngineActor(disk, MemoryStateDb(versions), copied(world))
             except StoreError:
                 pass  # that is how it ends
             if kind != "kill":
@@ -107,6 +107,12 @@ class EngineExplorer:
         self.tally.recoveries += 2
         self.tally.note(disk)
         check_engine(disk, MemoryStateDb(versions), world)
+
+
+def copied(world: World) -> World:
+    """A copy that shares nothing with it, a few times sooner than `deepcopy` makes it."""
+    copy: World = pickle.loads(pickle.dumps(world, pickle.HIGHEST_PROTOCOL))
+    return copy
 
 
 def left_by(disk: Disk, kind: str, random: Random) -> Disk:
