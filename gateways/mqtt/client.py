@@ -21,12 +21,12 @@ Responsible for which engine call a packet makes, what is answered and when. Rul
 from __future__ import annotations
 
 import logging
+from array import array
 from collections.abc import Callable
 from functools import partial
 from typing import Final
 
 from broker.port import (
-    APPENDED,
     BrokerError,
     Position,
     Reason,
@@ -35,10 +35,10 @@ from broker.port import (
     Template,
     Words,
 )
-from core_log.kernels.batch import COLUMNS, FLAGS, IDENTIFIER, TOPIC_SIZE, TOPIC_START, Batch
-from gateways.mqtt.connection import NEED_DATA, OPEN, PUBLISHES, ConnectionCore, Event, Inbox, State
+from core_log.kernels.batch import COLUMNS, FLAGS, IDENTIFIER, Batch
+from gateways.mqtt.connection import NEED_DATA, OPEN, PUBLISHES, ConnectionCore, Event, State
 from gateways.mqtt.delays import delay_ms
-from gateways.mqtt.kernels import codes, encode_acks, encode_ids
+from gateways.mqtt.kernels import codes, encode_ids
 from gateways.mqtt.lanes import Lane
 from gateways.mqtt.mapping import CONNECT_CODES
 from gateways.mqtt.packets import (
@@ -63,8 +63,6 @@ log = logging.getLogger(__name__)
 EXACTLY_ONCE: Final = 2 << codes.FLAG_QOS_SHIFT
 """QoS 2 among the FLAGS of a row."""
 FLAG_QOS: Final = codes.FLAG_QOS
-NOTHING: Final = Position(-1)
-"""What nobody waits for."""
 KEEP_ALIVE_FACTOR: Final = 1.5
 """How many keep-alive periods may pass without a packet [MQTT-3.1.2-24]."""
 _DOLLAR: Final = ord("$")
@@ -103,15 +101,16 @@ class MqttConnection(Connection):
         core = self._core
         at = start
         try:
+            at = self._shared.bulk.take(self.lane, buffer, start, end)
             while at < end and not self._asking:
                 event = core.next_event(buffer, at, end)
                 at = core.at
                 if event is PUBLISHES:
                     inbox = self._shared.inbox
                     if inbox.ack_count:
-                        self._take_acks(inbox)
+                        self._shared.bulk.take_acks(self.lane, inbox.ack_count)
                     if inbox.run_count:
-                        self._take_publishes(inbox)
+                        self._shared.bulk.take_publishes(self.lane, inbox.run_count)
                 elif event is NEED_DATA:
                     break
                 else:
@@ -366,45 +365,24 @@ class MqttConnection(Connection):
 
     # --- publishes and acknowledgements -----------------------------------------------------
 
-    def _take_publishes(self, inbox: Inbox) -> None:
-        batch = inbox.batch
-        rows = batch.rows
-        count = batch.count
-        buffer = batch.buffer
-        waits_for = NOTHING
-        durability = APPENDED
-        self._counters.publishes_received += count
-        last = 0
-        for index in range(1, inbox.run_count + 1):
-            first = last
-            last = inbox.runs[index] if index < inbox.run_count else count
-            at = first * COLUMNS
-            start, flags = rows[at + TOPIC_START], rows[at + FLAGS]
-            topic = bytes(buffer[start : start + rows[at + TOPIC_SIZE]])
-            qos = flags & FLAG_QOS
-            try:
-                template = self._mapping.template(topic, flags)
-                delay = delay_ms(topic) if topic[0] == _DOLLAR else 0
-                if qos == EXACTLY_ONCE:
-                    stored = self._publish_once(template, batch, first, last, delay)
-                elif delay:
-                    stored = self._port.publish_later(template, batch, first, last, delay_ms=delay)
-                else:
-                    stored = self._port.publish(template, batch, first, last)
-            except Refused as error:
-                self._counters.publishes_refused += last - first
-                if qos or error.reason is Reason.TOO_LARGE:
-                    raise
-                log.debug("%s: QoS 0 to %r dropped: %s", self._client_id, topic, error.text)
-                continue
-            if qos:
-                if stored > waits_for:
-                    waits_for = stored
-                if template.durability > durability:
-                    durability = template.durability
-        if waits_for >= 0:
-            self.lane.answer_when(waits_for, encode_acks(batch, 0, count), durability)
-        self.keeps_up()
+    def publish_special(
+        self, template: Template, batch: Batch, first: int, last: int, topic: bytes
+    ) -> Position:
+        """Store a run that is published with QoS 2, or to a topic name that asks for a delay."""
+        delay = delay_ms(topic) if topic[0] == _DOLLAR else 0
+        if batch.rows[first * COLUMNS + FLAGS] & FLAG_QOS == EXACTLY_ONCE:
+            return self._publish_once(template, batch, first, last, delay)
+        if delay:
+            return self._port.publish_later(template, batch, first, last, delay_ms=delay)
+        return self._port.publish(template, batch, first, last)
+
+    def refused(self, error: Refused, topic: bytes, count: int, qos: int) -> None:
+        """A run of so many publishes was not stored. Raises the error again where the connection
+        has to be closed for it."""
+        self._counters.publishes_refused += count
+        if qos or error.reason is Reason.TOO_LARGE:
+            raise error
+        log.debug("%s: QoS 0 to %r dropped: %s", self._client_id, topic, error.text)
 
     def _publish_once(
         self, template: Template, batch: Batch, first: int, last: int, delay: int
@@ -423,16 +401,13 @@ class MqttConnection(Connection):
         # maybe on another connection, so no later than the last of all.
         return shared.once_position
 
-    def _take_acks(self, inbox: Inbox) -> None:
+    def take_acks(self, acks: array[int], ack_count: int) -> None:
+        """Acknowledgements of all kinds, in so many runs of `kernels.parse`."""
         session = self._session
         assert session is not None
-        acks = inbox.acks
-        if inbox.ack_count == 1 and acks[0] == codes.TYPE_PUBACK:  # the common case
-            session.acknowledged(acks[1], acks[2])
-            return
         completions: list[bytes] = []
         position = session.position
-        for at in range(0, codes.ACK_COLUMNS * inbox.ack_count, codes.ACK_COLUMNS):
+        for at in range(0, codes.ACK_COLUMNS * ack_count, codes.ACK_COLUMNS):
             kind, first, count = acks[at], acks[at + 1], acks[at + 2]
             if kind == codes.TYPE_PUBACK:
                 session.acknowledged(first, count)

@@ -1,4 +1,5 @@
-"""`Lane` and what belongs to it (`kernels/lane.py`), in the form that the kernels have."""
+"""`Lane` and what belongs to it (`kernels/lane.py`), and `Bulk` (`kernels/bulk.py`), in the form
+that the kernels have."""
 
 from __future__ import annotations
 
@@ -10,13 +11,17 @@ from net.kernels import FORM as NET_FORM
 
 # The compiled lane knows the compiled stream by its type.
 if TYPE_CHECKING or "pure" in {FORM, NET_FORM}:
+    from gateways.mqtt.kernels.bulk import Bulk
     from gateways.mqtt.kernels.lane import Answers, Lane, Yard
 elif os.environ.get("POLYMQ_KERNELS") == "compiled":
+    from gateways.mqtt.kernels.fast_bulk import Bulk
     from gateways.mqtt.kernels.fast_lane import Answers, Lane, Yard
 else:
     try:
+        from gateways.mqtt.kernels.fast_bulk import Bulk
         from gateways.mqtt.kernels.fast_lane import Answers, Lane, Yard
     except ImportError:
+        from gateways.mqtt.kernels.bulk import Bulk
         from gateways.mqtt.kernels.lane import Answers, Lane, Yard
 
-__all__ = ["Answers", "Lane", "Yard"]
+__all__ = ["Answers", "Bulk", "Lane", "Yard"]

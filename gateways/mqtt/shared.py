@@ -11,7 +11,7 @@ from broker.port import BrokerError, BrokerPort, Position
 from core_log.kernels.batch import Batch
 from gateways.mqtt.connection import Inbox
 from gateways.mqtt.kernels import codes
-from gateways.mqtt.lanes import Yard
+from gateways.mqtt.lanes import Bulk, Yard
 from gateways.mqtt.limits import Limits
 from gateways.mqtt.mapping import TopicMapping
 from gateways.mqtt.packets import Will
@@ -58,9 +58,12 @@ class Shared:
     """Where the last QoS 2 message of any connection was stored."""
     yard: Yard = field(init=False)
     """What their lanes share."""
+    bulk: Bulk = field(init=False)
+    """Takes their reads of many packets."""
 
     def __post_init__(self) -> None:
         self.yard = Yard(self.port, self.inbox.batch, self.counters, self.limits)
+        self.bulk = Bulk(self.yard, self.inbox)
 
     def publish_will(self, will: Will, port: BrokerPort, mapping: TopicMapping) -> None:
         """Publish the will of a connection that ended without DISCONNECT [MQTT-3.1.2-8].

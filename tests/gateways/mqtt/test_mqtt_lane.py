@@ -3,7 +3,6 @@ can tell which way a read went. In both forms, plain and compiled."""
 
 from __future__ import annotations
 
-import importlib
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
@@ -11,30 +10,21 @@ from typing import Any
 import pytest
 
 import gateways.mqtt.client
-import gateways.mqtt.shared
 from broker.port import APPENDED, FLUSHED, IN_SYNC, Durability, Position, Reason, Refused
-from gateways.mqtt.kernels import FORM
 from gateways.mqtt.kernels.lane import ASK_BYTES
 from gateways.mqtt.limits import Limits
 from interop_tests import mqtt_wire as wire
+from tests.gateways.mqtt.mqtt_forms import PREFIXES, use_form
 from tests.gateways.mqtt.mqtt_harness import Broker, Peer
 
 KNOWN = b"a/b"
 """A topic name that the client has published to, with every QoS and RETAIN."""
 
 
-@pytest.fixture(params=["lane", "fast_lane"])
+@pytest.fixture(params=PREFIXES, ids=["plain", "compiled"])
 def form(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """The lanes of this module are those of the broker that the test makes."""
-    if request.param == "fast_lane" and FORM == "pure":
-        pytest.skip("the compiled lane goes with compiled kernels")
-    try:
-        module = importlib.import_module(f"gateways.mqtt.kernels.{request.param}")
-    except ImportError:
-        pytest.skip("not compiled here")
-    monkeypatch.setattr(gateways.mqtt.client, "Lane", module.Lane)
-    monkeypatch.setattr(gateways.mqtt.shared, "Yard", module.Yard)
-    return module
+    return use_form(request.param, monkeypatch)[0]
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,139 @@
+# cython: boundscheck=False, annotation_typing=False, initializedcheck=False
+"""The way of a read that holds many packets: publishes to be stored, acknowledgements to be passed
+on, and one answer to all of it.
+
+It is one source in two forms: plain Python, and a C extension (`fast_bulk`), for which
+`fast_bulk.pxd` says of what types all this is. `lane.py` has the way of a read of one packet.
+
+Rules:
+
+* Python runs here per read and per run of equal publishes, not per message; what a run asks for
+  beyond being stored (QoS 2, a delay) is the connection's (`client.py`).
+* Acknowledgements of a read are taken before its publishes, as `parse` may have them in any order
+  that does not matter (`codes.STOP_ORDER`).
+* One answer for all publishes of a read: its position is that of the last, its class the
+  strongest of theirs.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from broker.port import APPENDED, FLUSHED, Position, Refused
+from core_log.kernels.batch import COLUMNS, FLAGS, TOPIC_SIZE, TOPIC_START
+from gateways.mqtt.kernels import encode_acks, parse
+from gateways.mqtt.kernels.codes import FLAG_QOS, TYPE_PUBACK
+
+if TYPE_CHECKING:
+    from array import array
+
+    from core_log.kernels.batch import Batch
+    from gateways.mqtt import lanes
+    from gateways.mqtt.connection import Inbox
+
+ASK_BYTES: Final = 64 * 1024
+"""How much the log grows until it is asked again whether the disk keeps up: as in `lane.py`."""
+EXACTLY_ONCE: Final = 0x04
+"""QoS 2 among the FLAGS of a row."""
+DOLLAR: Final = 0x24
+
+
+class Bulk:
+    """What the connections of a listener share for it.
+
+    Args:
+        inbox: what `parse` fills. A read is handled before the next is parsed.
+    """
+
+    def __init__(self, yard: lanes.Yard, inbox: Inbox) -> None:
+        self.yard = yard
+        self.inbox = inbox
+        self.batch: Batch = inbox.batch
+        self.rows: array[int] = inbox.batch.rows
+        self.runs: array[int] = inbox.runs
+        self.acks: array[int] = inbox.acks
+
+    def take(self, lane: lanes.Lane, buffer: bytearray, start: int, end: int) -> int:
+        """Handle the publishes and acknowledgements at the start of `buffer[start:end]`.
+
+        Returns:
+            The index up to which the bytes were handled. What is there then is for the
+            connection's core; all of it, while the lane is not open.
+
+        Raises:
+            BrokerError: close the connection (`take_publishes`).
+        """
+        if lane.session is None:
+            return start
+        batch = self.batch
+        batch.buffer = buffer
+        _, at, run_count, ack_count = parse(
+            buffer, start, end, batch, self.runs, self.acks, self.yard.packet_bytes_max
+        )
+        if ack_count:
+            self.take_acks(lane, ack_count)
+        if run_count:
+            self.take_publishes(lane, run_count)
+        return at
+
+    def take_acks(self, lane: lanes.Lane, ack_count: int) -> None:
+        """The acknowledgements in the inbox."""
+        acks = self.acks
+        session = lane.session
+        if ack_count == 1 and acks[0] == TYPE_PUBACK and session is not None:
+            session.acknowledged(acks[1], acks[2])
+        elif lane.connection is not None:
+            lane.connection.take_acks(acks, ack_count)
+
+    def take_publishes(self, lane: lanes.Lane, run_count: int) -> None:
+        """The publishes in the batch.
+
+        Raises:
+            BrokerError: one with an acknowledgement was refused, or one is too large, or is to what
+                is no topic name: the connection has to be closed. What came before it in the read
+                is stored, and not answered.
+        """
+        connection = lane.connection
+        if connection is None:
+            return
+        batch = self.batch
+        rows = self.rows
+        runs = self.runs
+        count = batch.count
+        mapping = lane.mapping
+        buffer: Any = batch.buffer
+        waits_for = ends_at = Position(-1)
+        durability = slowest = APPENDED
+        self.yard.counters.publishes_received += count
+        last = 0
+        for index in range(1, run_count + 1):
+            first = last
+            last = runs[index] if index < run_count else count
+            at = first * COLUMNS
+            start = rows[at + TOPIC_START]
+            flags = rows[at + FLAGS]
+            topic = bytes(buffer[start : start + rows[at + TOPIC_SIZE]])
+            try:
+                template = mapping.templates[flags].get(topic)
+                if template is None or not template.valid:
+                    template = mapping.template(topic, flags)
+                if flags & EXACTLY_ONCE or topic[0] == DOLLAR:
+                    stored = connection.publish_special(template, batch, first, last, topic)
+                else:
+                    stored = lane.port.publish(template, batch, first, last)
+            except Refused as error:
+                connection.refused(error, topic, last - first, flags & FLAG_QOS)
+                continue
+            ends_at = stored
+            if template.durability > slowest:
+                slowest = template.durability
+            if flags & FLAG_QOS:
+                if stored > waits_for:
+                    waits_for = stored
+                if template.durability > durability:
+                    durability = template.durability
+        if waits_for >= 0:
+            lane.answer_when(waits_for, encode_acks(batch, 0, count), durability)
+        yard = self.yard
+        if ends_at >= yard.ask_at or lane.asks_always or slowest > FLUSHED:
+            yard.ask_at = ends_at + ASK_BYTES if connection.keeps_up() else 0
