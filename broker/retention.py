@@ -209,6 +209,19 @@ class Retention:
             else:
                 self._look_again_ms = core.clock_ms() + LOOK_AGAIN_MS
 
+    def round_behind(self, position: int) -> Round:
+        """At a slave: delete what its master has deleted, which is everything before `position`.
+
+        The segments go that are checkpointed here, when the newest complete snapshot of the state
+        that this log has does not need them.
+        """
+        last = self.snapshot
+        if self._core.failure is None and last is not None:
+            limit = min(position, last.position)
+            ends = [end for end in self._deletable_ends() if end <= limit]
+            if ends:
+                yield from self._delete_before(ends[-1])
+
     def _is_held_still(self, end: int) -> bool:
         """Whether the first segment, which ends at `end`, is held by who held it in the last round:
         then nobody else has to be looked at."""
@@ -534,10 +547,11 @@ class Retention:
                 if isinstance(queue.index, QueueIndex) and queue.groups:
                     queue.index.trim_before(min(other.cursor.floor for other in queue.groups))
             yield None
-        # The log has to tell by itself how far each queue had come whose messages all go: where
-        # its cursors are, and where a topic's own queue begins.
-        core.write_acks()
-        yield UntilFlushed(core.log.appended)
+        if not core.follows:
+            # The log has to tell by itself how far each queue had come whose messages all go: where
+            # its cursors are, and where a topic's own queue begins.
+            core.write_acks()
+            yield UntilFlushed(core.log.appended)
         preparation = core.store.begin_checkpoint()
         while not preparation.gather(SLICE_COUNT):
             yield None

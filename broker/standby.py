@@ -9,6 +9,8 @@ Rules:
 * Nothing is shown before the master has shown it: a message ends at the least of what is flushed
   here and what the master said is flushed (or in sync) there.
 * What this broker has is not less than it says: a position is acked when it is flushed here.
+* What the master has deleted goes here, too, but not before this broker has on its disk what the
+  master had on its own when it said so: the state without those messages.
 * No timers, deliveries or acks: whoever held a message holds it at the master. A promotion opens
   the store anew, as a restart does.
 """
@@ -46,6 +48,8 @@ class Standby:
         self._own = CommitPoints(engine.core.log.flushed)
         self._said = {FLUSHED: flushed, IN_SYNC: in_sync}
         self.on_flushed: Callable[[int], None] = lambda _: None
+        self._released = 0  # what is before it may go
+        self._release: tuple[int, int] | None = None  # where to, and what has to be flushed first
         self._queues_of = self._queues()
         self._core.commits.points[:] = [self._core.log.appended, *self._bounds()]
         end = self._core.log.appended
@@ -92,6 +96,19 @@ class Standby:
             IN_SYNC: max(in_sync, self._said[IN_SYNC]),
         }
         self._advance()
+
+    def released(self, position: int, flushed: int) -> None:
+        """The master's log begins at `position`, and it has everything before `flushed` on its
+        disk."""
+        if self._release is None and position > self._released:
+            self._release = position, flushed
+
+    @property
+    def deletable(self) -> int:
+        """What the log has before this position is wanted no more."""
+        if self._release is not None and self._release[1] <= self.flushed:
+            self._released, self._release = self._release[0], None
+        return self._released
 
     def flush_finished(self, flushed: int) -> None:
         """This broker has so much on its disk."""

@@ -10,13 +10,17 @@ missing or damaged, recovery reads the log for them. Before the segment with suc
 is restated: a record with the same property and the list of all epochs as its body.
 
     <CRC-32 of the rest, 8 hex digits>\\n
-    <epoch>-<start position>\\n ...
+    <epoch>-<start position>-<mark, 8 hex digits>\\n ...
+
+An epoch's *mark* is the CRC-32 of the record that begins it. It tells apart two epochs of one
+number at one place in two logs, also when the record itself has left one of them. A line without a
+mark is of an epoch whose record was gone before marks were kept.
 """
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from core_log.checkpoint import read_whole_file, write_whole_file
@@ -27,6 +31,7 @@ from core_log.record import SYSTEM_TOPIC, Record, RecordTemplate
 EPOCHS_NAME: Final = "epochFileCheckpoint"
 EPOCHS_BYTES_MAX: Final = 64 * 1024 * 1024
 """More than a million openings: a file that is larger is not ours."""
+NO_MARKS: Final[Mapping[int, int]] = {}
 
 
 def epoch_template(epoch: int) -> RecordTemplate:
@@ -48,9 +53,22 @@ def epochs_of(record: Record, position: int) -> list[tuple[int, int]]:
     return [(epoch_of(record), position)]
 
 
-def encode_epochs(epochs: Sequence[tuple[int, int]]) -> bytes:
-    """(epoch, start position) pairs as the file's bytes."""
-    lines = "".join(f"{epoch}-{start}\n" for epoch, start in epochs).encode()
+def mark_of(record: Record) -> int:
+    """The mark of the epoch that this record begins."""
+    return zlib.crc32(record.raw)
+
+
+def marks_of(record: Record) -> dict[int, int]:
+    """What a record found by `PROPERTY_EPOCH` says of marks, by epoch."""
+    return decode_marks(record.body) if record.body else {epoch_of(record): mark_of(record)}
+
+
+def encode_epochs(epochs: Sequence[tuple[int, int]], marks: Mapping[int, int] = NO_MARKS) -> bytes:
+    """(epoch, start position) pairs, and the marks that are known, as the file's bytes."""
+    lines = "".join(
+        f"{epoch}-{start}-{marks[epoch]:08x}\n" if epoch in marks else f"{epoch}-{start}\n"
+        for epoch, start in epochs
+    ).encode()
     return b"%08x\n%b" % (zlib.crc32(lines), lines)
 
 
@@ -61,9 +79,17 @@ def decode_epochs(data: bytes) -> list[tuple[int, int]] | None:
         return None
     epochs = []
     for line in lines.decode("ascii").splitlines():
-        epoch, _, start = line.partition("-")
+        epoch, start, *_ = line.split("-")
         epochs.append((int(epoch), int(start)))
     return epochs
+
+
+def decode_marks(data: bytes) -> dict[int, int]:
+    """The marks in what `decode_epochs` takes; none if that takes nothing."""
+    if decode_epochs(data) is None:
+        return {}
+    rows = [line.split("-") for line in data.partition(b"\n")[2].decode("ascii").splitlines()]
+    return {int(row[0]): int(row[2], 16) for row in rows if len(row) > 2}
 
 
 def read_epochs(files: Files, directory: str) -> list[tuple[int, int]] | None:
@@ -72,9 +98,17 @@ def read_epochs(files: Files, directory: str) -> list[tuple[int, int]] | None:
     return None if data is None else decode_epochs(data)
 
 
-def write_epochs(files: Files, directory: str, epochs: Sequence[tuple[int, int]]) -> None:
+def read_marks(files: Files, directory: str) -> dict[int, int]:
+    """The marks in the directory's list. Raises OSError."""
+    data = read_whole_file(files, f"{directory}/{EPOCHS_NAME}", EPOCHS_BYTES_MAX)
+    return {} if data is None else decode_marks(data)
+
+
+def write_epochs(
+    files: Files, directory: str, epochs: Sequence[tuple[int, int]], marks: Mapping[int, int]
+) -> None:
     """Replace the directory's list. Raises OSError."""
-    write_whole_file(files, directory, EPOCHS_NAME, encode_epochs(epochs))
+    write_whole_file(files, directory, EPOCHS_NAME, encode_epochs(epochs, marks))
 
 
 def epoch_holds(epochs: Sequence[tuple[int, int]], epoch: int, position: int, end: int) -> bool:

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from core_log import kernels
-from core_log.epochs import epochs_of
+from core_log.epochs import epochs_of, marks_of
 from core_log.errors import CorruptRecord
 from core_log.kernels.batch import BLANK_SIZE
 from core_log.kernels.layout import (
@@ -151,5 +151,5 @@ class Following:
             queues.append((number, first))
         for at in kernels.find_system(records, 0, len(records), SYSTEM_TOPIC, PROPERTY_EPOCH):
             record = decode_record(records, at, verify=False)
-            store.saw_epochs(epochs_of(record, position + at))
+            store.saw_epochs(epochs_of(record, position + at), marks_of(record))
         return Taken(end=store.log.appended, queues=tuple(queues), records=records)

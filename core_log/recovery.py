@@ -38,7 +38,7 @@ from core_log.checkpoint import (
     Checkpoint,
     read_checkpoint,
 )
-from core_log.epochs import EPOCHS_NAME, epochs_of, read_epochs
+from core_log.epochs import EPOCHS_NAME, epochs_of, marks_of, read_epochs, read_marks
 from core_log.errors import FailureLatch, StoreCorrupt
 from core_log.files import Files
 from core_log.index_recovery import recover_indexes
@@ -116,12 +116,13 @@ class RecoveryReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recovered:
-    """What a store goes on with."""
+    """What a store goes on with. `marks` are of epochs, by number: see `core_log.epochs`."""
 
     segments: Segments
     reader: LogReader
     indexes: Indexes
     epochs: list[tuple[int, int]]
+    marks: dict[int, int]
     report: RecoveryReport
 
 
@@ -155,6 +156,7 @@ class Recovery:
         self._failure = failure
         self._removed: list[str] = []
         self._strays: list[str] = []
+        self._marks: dict[int, int] = {}  # of epochs, as far as they were read
         self._excess: list[str] = []  # segments behind a gap: they go in pass 4
         self._spares: list[str] = []  # files that may be used again
         self._unsynced = False  # a sync of the log has failed
@@ -234,7 +236,12 @@ class Recovery:
             mended=tuple(indexes.mended),
         )
         return Recovered(
-            segments=segments, reader=reader, indexes=indexes.indexes, epochs=epochs, report=report
+            segments=segments,
+            reader=reader,
+            indexes=indexes.indexes,
+            epochs=epochs,
+            marks={epoch: self._marks[epoch] for epoch, _ in epochs if epoch in self._marks},
+            report=report,
         )
 
     def _was_left_open(self) -> bool:
@@ -334,7 +341,7 @@ class Recovery:
     def _scan(self, reader: LogReader, start: int) -> tuple[int, int, list[tuple[int, int]]]:
         """Where the log ends, why there, and the epochs that begin on the way."""
         walk = reader.walk(start)
-        epochs = find_epochs(walk)
+        epochs = find_epochs(walk, self._marks)
         end = walk.position if walk.batch == NO_BATCH else walk.batch[0]
         return end, walk.reason, epochs  # none in an open batch: its record would break it
 
@@ -389,25 +396,30 @@ class Recovery:
         """The epochs that begin before the part that was scanned, from their file or the log."""
         listed = read_epochs(self._files, self._directory)
         if listed is None:
-            listed = find_epochs(reader.walk(reader.start)) if start > reader.start else []
+            listed = []
+            if start > reader.start:
+                listed = find_epochs(reader.walk(reader.start), self._marks)
+        self._marks = {**read_marks(self._files, self._directory), **self._marks}
         return [(epoch, place) for epoch, place in listed if place < start]
 
 
-def find_epochs(walk: Walk) -> list[tuple[int, int]]:
-    """The epochs that begin on a walk (which is brought to its end)."""
+def find_epochs(walk: Walk, marks: dict[int, int]) -> list[tuple[int, int]]:
+    """The epochs that begin on a walk (which is brought to its end); their marks are added."""
     epochs: dict[int, int] = {}
     for memory, size, position in walk.stretches():
         for at in kernels.find_system(memory, 0, size, SYSTEM_TOPIC, PROPERTY_EPOCH):
             record = decode_record(memory, at, verify=False)
             epochs.update(epochs_of(record, position + at))
+            marks.update(marks_of(record))
     return sorted(epochs.items())
 
 
 def living_epochs(epochs: list[tuple[int, int]], start: int) -> list[tuple[int, int]]:
-    """The epochs, each once, without those that ended before the log's present start."""
+    """The epochs, each once, without those that ended before the log's present start. One that
+    ended there counts: another log may go on from there in another way."""
     listed = sorted(dict(epochs).items())
     ends = [begin for _, begin in listed[1:]]
-    return [found for found, end in zip(listed, ends, strict=False) if end > start] + listed[-1:]
+    return [found for found, end in zip(listed, ends, strict=False) if end >= start] + listed[-1:]
 
 
 def is_place(name: str) -> bool:

@@ -17,13 +17,13 @@ This file only ties the parts together; each part's own file says how it works.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 from core_log import kernels
 from core_log.bookmark import read_bookmark, write_bookmark
 from core_log.checkpoint import make_abort, remove_abort
 from core_log.commit_log import CommitLog
-from core_log.epochs import encode_epochs, epoch_holds, epoch_template, write_epochs
+from core_log.epochs import encode_epochs, epoch_holds, epoch_template, mark_of, write_epochs
 from core_log.errors import CorruptRecord, FailureLatch, StoreError, StoreRefused, describe
 from core_log.files import Files, make_directories
 from core_log.flusher import Flusher
@@ -92,6 +92,7 @@ class Store:
         )
         self.recovery: RecoveryReport = recovered.report
         self.epochs = recovered.epochs
+        self._marks = recovered.marks
         self._indexes: Indexes = recovered.indexes
         self._segments: Segments = recovered.segments
         self._reader: LogReader = recovered.reader
@@ -123,6 +124,8 @@ class Store:
         if follows:
             self.log.follow(follows)
             self.epoch = self.epochs[-1][0] if self.epochs else 0
+            # The file may tell of epochs that were cut: what comes is of an earlier one, maybe.
+            write_epochs(files, self._directory, self.epochs, self._marks)
         else:
             self.epoch = self._begin_epoch()
         self.flusher = Flusher(
@@ -183,16 +186,31 @@ class Store:
         self._segments.sync(self.log.flushed, self.log.written)
         self.log.flushed = self.log.written
         self.epochs.append((epoch, span.position))
-        write_epochs(self._files, self._directory, self.epochs)
+        self._marks.pop(epoch, None)  # of a record that was cut
+        self.epoch_mark(epoch, span.position)
+        write_epochs(self._files, self._directory, self.epochs, self._marks)
         return epoch
 
-    def saw_epochs(self, found: Sequence[tuple[int, int]]) -> None:
+    def epoch_mark(self, epoch: int, start: int) -> int:
+        """What tells this epoch apart from others of its number: see `core_log.epochs`. 0 if it is
+        not known any more."""
+        if epoch not in self._marks and start >= self.log.start:
+            try:
+                record = self.find_record(start)
+            except CorruptRecord:
+                record = None
+            if record is not None:
+                self._marks[epoch] = mark_of(record)
+        return self._marks.get(epoch, 0)
+
+    def saw_epochs(self, found: Sequence[tuple[int, int]], marks: Mapping[int, int]) -> None:
         """A copied record begins an epoch (or says again which there were). Raises OSError."""
+        self._marks.update(marks)
         known = dict(self.epochs)
         if not known.keys() >= dict(found).keys():
             self.epochs = sorted({**dict(found), **known}.items())
             self.epoch = self.epochs[-1][0]
-            write_epochs(self._files, self._directory, self.epochs)
+            write_epochs(self._files, self._directory, self.epochs, self._marks)
 
     # --- indexes --------------------------------------------------------------------------------
 
@@ -270,7 +288,9 @@ class Store:
         """Append a record with all epochs, so that the log knows them without its oldest segments.
         Returns its end. Raises as `CommitLog.append_run`."""
         now_ms = self._clock_ms()
-        body = encode_epochs(self.epochs)
+        for epoch, start in self.epochs:
+            self.epoch_mark(epoch, start)
+        body = encode_epochs(self.epochs, self._marks)
         template = epoch_template(self.epoch)
         self.log.append_record(template, body, born_ms=now_ms, store_ms=now_ms)
         return self.log.appended

@@ -62,9 +62,13 @@ class Kills:
 
 
 class Pair:
-    """Two brokers, of which one is the master."""
+    """Two brokers, of which one is the master.
 
-    def __init__(self, directory: Path) -> None:
+    Args:
+        options: settings of both, besides those that they need.
+    """
+
+    def __init__(self, directory: Path, options: dict[str, object] | None = None) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         secret = directory / "secret"
         secret.touch(mode=0o600)
@@ -81,6 +85,7 @@ class Pair:
                 "replication.master": places[1 - number],
                 "replication.secret_file": secret,
                 "replication.min_in_sync": 2,
+                **(options or {}),
             }
             for number in range(2)
         ]
@@ -250,10 +255,12 @@ def run_kills(directory: Path, kills_count: int, seed: int) -> Kills:
 
 
 def differences(pair: Pair, end: int) -> list[str]:
-    """Where the files of the two logs differ before `end`."""
+    """Where the files of the two logs differ before `end`, from where both begin."""
     found = []
     one, other = (server.data_directory / "store/commitlog" for server in pair.servers)
-    starts = sorted(int(path.name) for path in one.iterdir() if path.name.isdigit())
+    names = [{path.name for path in log.iterdir() if path.name.isdigit()} for log in (one, other)]
+    first = max(map(min, names))
+    starts = sorted(int(name) for name in names[0] | names[1] if name >= first)
     for start in starts:
         if start < end:
             name = f"{start:020d}"

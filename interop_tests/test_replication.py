@@ -1,12 +1,17 @@
-"""A handful of `make replica-kills`: a master, its slave, or both die under load."""
+"""Two brokers as processes: one of them dies under load (a handful of `make replica-kills`), and
+the slave's log shrinks with its master's."""
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
+import pika
 import pytest
 
-from interop_tests.replica_kills import KINDS, report, run_kills
+from interop_tests.replica_kills import KINDS, Pair, differences, report, run_kills
+from interop_tests.test_log_deletion import OPTIONS as SHORT_LIVED
+from interop_tests.test_log_deletion import publish, store_of, wait_for
 
 
 @pytest.mark.slow
@@ -16,3 +21,34 @@ def test_nothing_acked_is_lost_with_a_broker(tmp_path: Path) -> None:
     assert kills.counts.total() == len(KINDS)
     assert kills.published.acked
     assert not kills.faults
+
+
+@pytest.mark.slow
+def test_a_slave_deletes_what_its_master_deletes(tmp_path: Path) -> None:
+    """Both logs shrink while they are written; what both have is the same, byte for byte. The
+    slave starts again without `state.db`, is promoted, and has what it should."""
+    pair = Pair(tmp_path, dict(SHORT_LIVED))
+    with contextlib.ExitStack() as stack:
+        stack.callback(pair.close)
+        pair.start()
+        publish(pair.leader, 40)
+        for server in pair.servers:
+            wait_for(server, "it does not shrink", lambda value: value["start"] > 0)
+        publish(pair.leader, 10, queue="q")
+        end = pair.wait_equal()
+        pair.follower.kill()
+        for name in ("state.db", "state.db-wal", "state.db-shm", "store/checkpoint"):
+            (pair.follower.data_directory / name).unlink(missing_ok=True)
+        pair.follower.start()
+        pair.wait_following()
+        end = pair.wait_equal()
+        assert store_of(pair.follower)["start"] > 0
+        for server in pair.servers:
+            server.kill()
+        assert not differences(pair, end)
+        pair.follower.configure(**{"replication.role": "master", "replication.min_in_sync": 1})
+        pair.follower.start()
+        parameters = pika.ConnectionParameters("127.0.0.1", pair.follower.amqp_port)
+        with pika.BlockingConnection(parameters) as connection:
+            channel = connection.channel()
+            assert channel.basic_get("q", auto_ack=True)[2] == b"kept"

@@ -169,18 +169,21 @@ class Upkeep:
         Returns:
             How many bytes of the log were deleted.
         """
-        if self._engine.core.follows:
-            return 0  # a slave's log is its master's
+        standby, retention = self._engine.standby, self._engine.retention
         async with self._saving:
-            before = self._engine.retention.deleted_bytes
+            before = retention.deleted_bytes
+            if standby is None:
+                steps = retention.round(wanted_bytes)
+            else:  # a slave's log is its master's
+                steps = retention.round_behind(standby.deletable)
             try:
-                await self._drive(self._engine.retention.round(wanted_bytes))
+                await self._drive(steps)
             except (StoreError, sqlite3.Error, OSError) as error:
                 self._failed("retention", error)
-            while self._engine.retention.drops:
-                kind, name, count = self._engine.retention.drops.popleft()
+            while retention.drops:
+                kind, name, count = retention.drops.popleft()
                 logger("polymq.upkeep").warning("dropped", kind=kind, name=name, messages=count)
-            deleted = self._engine.retention.deleted_bytes - before
+            deleted = retention.deleted_bytes - before
             if deleted:
                 start = self._store.log.start
                 logger("polymq.upkeep").info("log deleted", bytes=deleted, start=start)

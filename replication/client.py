@@ -48,6 +48,10 @@ class Copy(Protocol):
     def committed(self, flushed: int, in_sync: int) -> None:
         """The master's points."""
 
+    def released(self, position: int, flushed: int) -> None:
+        """The master's log begins at `position`, and it has everything before `flushed` on its
+        disk."""
+
     def lost(self) -> None:
         """The master is gone."""
 
@@ -227,6 +231,7 @@ class MasterConnection(Connection):
                 link.copy.take(event.data)
             link.end = max(link.end, event.flushed, link.copy.wanted)
             link.copy.committed(event.flushed, event.in_sync)
+            link.copy.released(event.log_start, event.flushed)
         elif isinstance(event, Following):
             self.following = True
             link.follows()

@@ -17,7 +17,7 @@ from replication.frames import PeerFault
 from replication.limits import EPOCHS_MAX
 
 Epoch = tuple[int, int, int]
-"""Number, start position, CRC-32 of the record that begins it (0: the log has it no more)."""
+"""Number, start position, mark (the CRC-32 of the record that begins it; 0: not known)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -183,6 +183,11 @@ class Follower:
                 f"{self._in_sync} were in sync and may have been acknowledged: promote the broker "
                 "that has them, or start this one with an empty data directory"
             )
+        if position < self._standing.start:
+            raise PeerFault(
+                f"the master has this log up to {position} only, and what is left of it here "
+                f"begins at {self._standing.start}: let it start with an empty data directory"
+            )
         if position < self._standing.end:
             self.state = State.CLOSED
             return Cut(position)

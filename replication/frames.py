@@ -6,7 +6,8 @@
     PROOF     slave:  proof, end of its log, its epochs                             (JSON)
     START     master: the position from which the log follows, size of its segments (JSON)
     REFUSED   either: one sentence                                                  (JSON)
-    RANGE     master: position, epoch, the master's flushed and in-sync ends, CRC-32 (4), bytes
+    RANGE     master: position, epoch, the master's flushed and in-sync ends, where its log begins,
+                      CRC-32 of all of it (4), bytes
     ACK       slave:  flushed, received
 
 All numbers are big-endian; positions have 8 bytes. A RANGE without bytes is a heartbeat.
@@ -26,7 +27,9 @@ from typing import Any, Final, NamedTuple
 from zlib import crc32
 
 HEAD: Final = struct.Struct(">IB")
-RANGE_HEAD: Final = struct.Struct(">QQQQI")
+RANGE_HEAD: Final = struct.Struct(">QQQQQ")
+CRC: Final = struct.Struct(">I")
+RANGE_HEAD_BYTES: Final = RANGE_HEAD.size + CRC.size
 ACK: Final = struct.Struct(">QQ")
 
 
@@ -53,6 +56,7 @@ class Range(NamedTuple):
         position, epoch: where it stands.
         flushed, in_sync: the master's points.
         data: the bytes; empty in a heartbeat.
+        log_start: where the master's log begins.
     """
 
     position: int
@@ -60,6 +64,7 @@ class Range(NamedTuple):
     flushed: int
     in_sync: int
     data: bytes
+    log_start: int = 0
 
 
 def encode(kind: Kind, payload: bytes) -> bytes:
@@ -74,19 +79,21 @@ def encode_values(kind: Kind, **values: Any) -> bytes:
 
 def encode_range(piece: Range) -> bytes:
     """A piece of the log, with its checksum."""
-    head = RANGE_HEAD.pack(*piece[:4], crc32(piece.data))
-    return HEAD.pack(len(head) + len(piece.data), Kind.RANGE) + head + piece.data
+    head = RANGE_HEAD.pack(*piece[:4], piece.log_start)
+    crc = CRC.pack(crc32(piece.data, crc32(head)))
+    return HEAD.pack(RANGE_HEAD_BYTES + len(piece.data), Kind.RANGE) + head + crc + piece.data
 
 
 def decode_range(payload: bytes) -> Range:
     """Raises PeerFault."""
-    if len(payload) < RANGE_HEAD.size:
+    if len(payload) < RANGE_HEAD_BYTES:
         raise PeerFault("a piece of the log is cut short")
-    position, epoch, flushed, in_sync, crc = RANGE_HEAD.unpack_from(payload)
-    data = payload[RANGE_HEAD.size :]
-    if crc32(data) != crc:
+    position, epoch, flushed, in_sync, log_start = RANGE_HEAD.unpack_from(payload)
+    (crc,) = CRC.unpack_from(payload, RANGE_HEAD.size)
+    data = payload[RANGE_HEAD_BYTES:]
+    if crc32(data, crc32(payload[: RANGE_HEAD.size])) != crc:
         raise PeerFault("a piece of the log was damaged on its way")
-    return Range(position, epoch, flushed, in_sync, data)
+    return Range(position, epoch, flushed, in_sync, data, log_start)
 
 
 class Frames:

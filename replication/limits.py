@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-VERSION: Final = 1
+VERSION: Final = 2
 """Of the frames. A peer of another version is refused in the first of them."""
 HELLO_BYTES_MAX: Final = 4 * 1024
 """A frame of somebody who has not proved that he knows the secret: names and a nonce."""

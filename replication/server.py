@@ -179,7 +179,14 @@ class SlaveConnection(Connection):
         store = self._server.store
         self._said = self._server.points()
         end = store.place_behind(start, data)
-        self.source.send(start, data, end, epoch=store.epoch, points=self._said)
+        self.source.send(
+            start,
+            data,
+            end,
+            epoch=store.epoch,
+            points=self._said,
+            log_start=store.log.start,
+        )
 
     def _read(self, found: tuple[int, bytes] | None, error: Exception | None) -> None:
         self._reading = False

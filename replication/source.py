@@ -238,7 +238,14 @@ class Source:
         return RANGE_BYTES if self.sent - self.received < WINDOW_BYTES else 0
 
     def send(
-        self, start: int, data: bytes, end: int, *, epoch: int, points: tuple[int, int]
+        self,
+        start: int,
+        data: bytes,
+        end: int,
+        *,
+        epoch: int,
+        points: tuple[int, int],
+        log_start: int = 0,
     ) -> None:
         """Send a piece of the log, or a heartbeat if it is empty.
 
@@ -246,9 +253,10 @@ class Source:
             start: where it stands: `sent`, or behind that where a segment ended.
             end: the place behind it: where a segment ends with it, the start of the next one.
             points: flushed and in-sync, as they are now.
+            log_start: where the log begins now.
         """
         assert self.state is State.ACK
-        self._out.append(encode_range(Range(start, epoch, *points, data)))
+        self._out.append(encode_range(Range(start, epoch, *points, data, log_start)))
         if data:
             self.sent = end
 

@@ -2,9 +2,10 @@
 to them drawn from one seed.
 
 Each turn something happens: the master stores messages, a disk syncs, bytes arrive (cut anywhere,
-late), the connection breaks, the network is gone for a while, a process is killed or its machine
-loses power (also in the middle of a write), and comes back; now and then the master is lost, the
-slave is promoted, and the old master comes back as its slave.
+late), the connection breaks, the network is gone for a while, the oldest segments go, at the master
+and then at the slave, a process is killed or its machine loses power (also in the middle of a
+write), and comes back; now and then the master is lost, the slave is promoted, and the old master
+comes back as its slave.
 
 What has to hold, whatever happens:
 
@@ -22,6 +23,7 @@ from random import Random
 from core_log.cutting import cut_log
 from core_log.errors import StoreError
 from core_log.following import Following
+from core_log.retention import first_after_position
 from core_log.store import Store
 from replication import follower, source
 from replication.common import common_end
@@ -30,11 +32,13 @@ from replication.source import Identity, Source
 from replication.standing import standing_of
 from tests.crash.disk import Disk
 from tests.crash.losses import NOTHING, Parts
-from tests.harness.stores import DIRECTORY, TINY
+from tests.harness.stores import DIRECTORY, OWN, PRIVATE, TINY
 from tests.replication.logs import fill, stream
 
 IDENTITY = Identity(cluster="c", group="g", secret=b"sixteen bytes or more")
 TURNS = 300
+Content = dict[int, bytes]
+"""What a log has: by the place of each file, its bytes."""
 
 
 class Broker:
@@ -86,18 +90,46 @@ class Broker:
         cut_log(self.disk, DIRECTORY, position)
         self.start("slave")
 
-    def content(self, end: int) -> bytes:
-        """The log's bytes up to a place."""
+    def delete_before(self, position: int) -> bool:
+        """Save, and let go of the segments that end at or before `position`; whether there was
+        one."""
+        store = self.store
+        assert store is not None
+        ends = [end for _, end in store.segments()[:-1] if end <= position]
+        if not ends:
+            return False
+        for number in (OWN, *PRIVATE):
+            index = store.find_index(number)
+            if index is not None:
+                index.trim_before(first_after_position(index, ends[-1]))
+        store.prepare_checkpoint()()
+        if store.checkpointed < ends[-1]:
+            return False
+        store.retire(ends[-1])
+        store.discard()
+        return True
+
+    def content(self, end: int) -> Content:
+        """What the log has up to a place."""
         assert self.store is not None
-        found = []
+        found: Content = {}
         position = self.store.log.start
         while position < end:
             hot = self.store.log.tail_range(position)
             start, data = hot if hot is not None else self.store.range_of_history(position, 4096)
             assert data, f"{self.name} ends at {position}, not at {end}"
-            found.append(data[: max(end - start, 0)])
+            file = start - start % TINY.segment_bytes
+            found[file] = found.get(file, b"") + data[: max(end - start, 0)]
             position = self.store.place_behind(start, data)
-        return b"".join(found)
+        return found
+
+
+def has_all(content: Content, promised: Content) -> bool:
+    """Whether what was promised is there, as far as the log reaches back."""
+    first = min(content, default=0)
+    return all(
+        content.get(file, b"").startswith(data) for file, data in promised.items() if file >= first
+    )
 
 
 class Link:
@@ -138,7 +170,8 @@ class Simulation:
         self.slave = Broker(self, "b")
         self.link: Link | None = None
         self.unreachable = 0  # turns until the network is back
-        self.promised = b""
+        self.promised: Content = {}
+        self.released = 0, 0  # what the slave was told: where the log begins, what was flushed
         self.counts: dict[str, int] = {}
         self.master.start("master")
         self.slave.start("slave")
@@ -166,6 +199,8 @@ class Simulation:
         choices += [self.deliver] * 6
         if random.random() < 0.06:
             choices = [self.drop, self.part, self.kill_master, self.kill_slave, self.fail_over]
+        if random.random() < 0.05:
+            choices = [self.master_deletes, self.slave_deletes]
         random.choice(choices)()
         self.check()
 
@@ -207,7 +242,9 @@ class Simulation:
         start, data = hot
         points = store.log.flushed, min(store.log.flushed, link.source.flushed)
         behind = store.place_behind(start, data)
-        link.source.send(start, data, behind, epoch=store.epoch, points=points)
+        link.source.send(
+            start, data, behind, epoch=store.epoch, points=points, log_start=store.log.start
+        )
         self.note("ship", start, len(data))
 
     def deliver(self) -> None:
@@ -246,6 +283,8 @@ class Simulation:
             assert not isinstance(event, follower.Refused), event.text
             if isinstance(event, Range):
                 self.slave.in_sync = max(self.slave.in_sync, event.in_sync)
+                if event.log_start > self.released[0]:
+                    self.released = event.log_start, event.flushed
                 if event.data:
                     assert event.position == following.wanted
                     following.take(event.data)
@@ -267,8 +306,34 @@ class Simulation:
         if in_sync > self.master.in_sync:
             self.master.in_sync = in_sync
             content = self.master.content(in_sync)
-            assert content.startswith(self.promised) or self.promised.startswith(content)
-            self.promised = max(self.promised, content, key=len)
+            first = min(content)
+            for file, data in content.items():
+                known = self.promised.get(file, b"")
+                assert data.startswith(known) or known.startswith(data)
+                self.promised[file] = max(known, data, key=len)
+            assert all(file in content or file < first for file in self.promised)
+
+    def master_deletes(self) -> None:
+        """Nobody wants what is oldest. What a slave lacks stays here, or it would need a copy of
+        all of it."""
+        store = self.master.store
+        if store is None or self.slave.store is None:
+            return
+        if store.segments()[0][1] > min(self.master.in_sync, store.log.flushed):
+            return
+        store.restate_epochs()
+        self.master.sync()
+        if self.master.delete_before(min(self.master.in_sync, store.log.flushed)):
+            self.note("master deletes", store.log.start)
+
+    def slave_deletes(self) -> None:
+        """What the master has deleted, when what it had then is on this disk, too."""
+        store = self.slave.store
+        start, flushed = self.released
+        if store is None or store.log.flushed < flushed:
+            return
+        if self.slave.delete_before(start):
+            self.note("slave deletes", store.log.start)
 
     def drop(self) -> None:
         if self.link is not None:
@@ -323,7 +388,7 @@ class Simulation:
         self.slave.start("master")
         self.master.start("slave")
         self.master, self.slave = self.slave, self.master
-        self.master.in_sync = max(self.master.in_sync, 0)
+        self.released = 0, 0
         self.note("fail over")
 
     # --- what has to hold -------------------------------------------------------------------------
@@ -342,7 +407,7 @@ class Simulation:
             slave.log.write()
             assert slave.log.written <= master.log.written
             end = slave.log.written
-            assert self.slave.content(end) == self.master.content(end)
+            assert has_all(self.slave.content(end), self.master.content(end))
 
     def settle(self) -> None:
         """Without faults everything gets to where it should."""
@@ -358,6 +423,8 @@ class Simulation:
             if self.random.random() < 0.05:
                 self.master_syncs()
                 self.slave_syncs()
+                self.master_deletes()
+                self.slave_deletes()
             link = self.link
             end = self.master.store.log.appended
             if link is not None and min(self.master.store.log.flushed, link.source.flushed) == end:
@@ -368,7 +435,10 @@ class Simulation:
         assert self.slave.store.log.flushed == end
         assert common_end(standing_of(self.master.store), standing_of(self.slave.store)) == end
         contents = [broker.content(end) for broker in (self.master, self.slave)]
-        assert contents[0] == contents[1]
-        assert contents[0].startswith(self.promised), "something that was in sync is lost"
-        assert stream(self.master.store, 0) == stream(self.slave.store, 0)
+        first = max(self.master.store.log.start, self.slave.store.log.start)
+        contents[0] = {file: data for file, data in contents[0].items() if file >= first}
+        assert contents[0] == {file: data for file, data in contents[1].items() if file >= first}
+        for content in contents:
+            assert has_all(content, self.promised), "something that was in sync is lost"
+        assert stream(self.master.store, first) == stream(self.slave.store, first)
         self.note("settled")

@@ -38,7 +38,16 @@ def test_everything_happens() -> None:
         simulation.run()
         for what, count in simulation.counts.items():
             counts[what] = counts.get(what, 0) + count
-    for what in ("fail over", "slave Cut", "drop", "part", "settled", "slave Range"):
+    for what in (
+        "fail over",
+        "slave Cut",
+        "drop",
+        "part",
+        "settled",
+        "slave Range",
+        "master deletes",
+        "slave deletes",
+    ):
         assert counts.get(what), what
     for role in ("master", "slave"):
         for power in ("kill", "nothing", "parts"):

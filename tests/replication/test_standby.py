@@ -68,7 +68,7 @@ def everything(broker: Broker) -> set[tuple[str, str]]:
     found |= {("session", str(number)) for number in engine.sessions.state.by_number}
     found |= {("retained", "\x00".join(words)) for words, _ in engine.retained.entries()}
     found |= {("document", "kind\x00key")} if engine.documents("kind") else set()
-    return found | {("delay", ""), ("half", "")}
+    return found | {("delay", ""), ("half", ""), ("snapshot", "last")}
 
 
 def pulled(broker: Broker, topic: str) -> int:

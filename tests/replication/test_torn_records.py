@@ -174,3 +174,26 @@ def test_a_master_that_died_when_its_slave_had_a_part(
     master.open()
     assert join(master, slave) == 0
     assert_equal(master, slave)
+
+
+def test_epochs_that_were_cut_stay_forgotten(master: Broker, slave: Broker) -> None:
+    """A slave is promoted by mistake, goes back to its master, and begins no epoch of its own
+    there. After a checkpoint its list of epochs is not scanned again: it has to be right."""
+    do_everything(master)
+    follow(master, slave)
+    slave.stop()
+    slave.follows = ""
+    slave.open()
+    slave.publish(slave.template("t", "a"), b"never in sync")
+    slave.stop()
+    slave.follows = FOLLOWS
+    slave.open()
+    for _ in range(3):
+        master.publish(master.template("t", "a"), BODY)
+        master.step()
+    assert join(master, slave) > 0
+    assert_equal(master, slave)
+    slave.restart()
+    slave.restart()
+    assert slave.store.epochs == master.store.epochs
+    assert join(master, slave) == 0

@@ -6,6 +6,7 @@ from tests.sabotage.plan import Sabotage
 
 HANDSHAKE = "tests/replication/test_handshake.py"
 LINK = "tests/replication/test_link.py"
+RETENTION = "tests/replication/test_slave_retention.py"
 SIMULATION = "tests/replication/test_simulation.py"
 STANDBY = "tests/replication/test_standby.py"
 TORN = "tests/replication/test_torn_records.py"
@@ -47,7 +48,7 @@ OF_THE_REPLICATION = (
         name="copied-epochs-are-not-kept",
         why="after a failover a slave does not know from where on its log is another one",
         path="core_log/following.py",
-        old="            store.saw_epochs(epochs_of(record, position + at))\n",
+        old="            store.saw_epochs(epochs_of(record, position + at), marks_of(record))\n",
         new="            pass\n",
         tests=(SIMULATION,),
     ),
@@ -106,7 +107,7 @@ OF_THE_REPLICATION = (
         name="damaged-piece-taken",
         why="a bit that flipped on its way is a gap in the slave's log",
         path="replication/frames.py",
-        old="    if crc32(data) != crc:\n",
+        old="    if crc32(data, crc32(payload[: RANGE_HEAD.size])) != crc:\n",
         new="    if False:\n",
         tests=(HANDSHAKE,),
     ),
@@ -136,5 +137,46 @@ OF_THE_REPLICATION = (
         old='        self._rest = b""\n\n    def take',
         new="        pass\n\n    def take",
         tests=(TORN, SIMULATION),
+    ),
+    Sabotage(
+        name="slave-deletes-before-it-has-the-acks",
+        why="a promoted slave's queue says that messages are unsettled which it has no more",
+        path="broker/standby.py",
+        old="        if self._release is not None and self._release[1] <= self.flushed:\n",
+        new="        if self._release is not None:\n",
+        tests=(RETENTION,),
+    ),
+    Sabotage(
+        name="slave-deletes-beyond-its-snapshot",
+        why="a slave that loses `state.db` has lost its queues and sessions",
+        path="broker/retention.py",
+        old="            limit = min(position, last.position)\n",
+        new="            limit = position\n",
+        tests=(RETENTION,),
+    ),
+    Sabotage(
+        name="epochs-lose-their-marks",
+        why="a slave is refused as soon as its master has deleted the first segment of its epoch",
+        path="core_log/store.py",
+        old="        body = encode_epochs(self.epochs, self._marks)\n",
+        new="        body = encode_epochs(self.epochs)\n",
+        tests=(RETENTION,),
+    ),
+    Sabotage(
+        name="marks-not-read-at-a-start",
+        why="the same after a restart of the master",
+        path="core_log/recovery.py",
+        old="        self._marks = {**read_marks(self._files, self._directory), **self._marks}\n",
+        new="        self._marks = {**self._marks}\n",
+        tests=(RETENTION,),
+    ),
+    Sabotage(
+        name="epochs-that-were-cut-come-back",
+        why="a slave is cut where it needs not be, and has lost what was in sync",
+        path="core_log/store.py",
+        old="            write_epochs(files, self._directory, self.epochs, self._marks)\n"
+        "        else:\n",
+        new="        else:\n",
+        tests=(TORN,),
     ),
 )
