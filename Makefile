@@ -44,7 +44,7 @@ $(VENV)/.installed-dev: $(BUILD_INPUTS) | $(BIN)/python
 install: $(VENV)/.installed  ## Install PolyMQ into .venv (editable).
 	@$(BIN)/polymq doctor --brief
 
-demo: $(VENV)/.installed-demo  ## Send messages through every protocol into Parquet, with a crash in between.
+demo: $(VENV)/.installed-demo  ## Every protocol to every protocol, a crash, a failover, and Parquet (about a minute).
 	@$(RUN) examples.demo
 
 test: $(VENV)/.installed-dev  ## Run all tests (under 10 minutes on two processors).

@@ -1,4 +1,4 @@
-"""`make demo`: one message through every protocol, through a crash, and into Parquet.
+"""`make demo`: every protocol to every protocol, a crash, a failover, and Parquet.
 
 Publishers and subscribers are processes of their own with client libraries that are not ours;
 what they see is compared here. Ends with 0 only if everything held.
@@ -9,18 +9,24 @@ from __future__ import annotations
 import argparse
 import secrets
 import shutil
+import signal
 import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from examples.demo.crash import run_crash
 from examples.demo.matrix import COUNT, TITLES, Matrix, complaints, run_matrix, table
 from examples.demo.messages import KINDS, PROTOCOLS, TOPIC
+from examples.demo.replica import run_replica
 from examples.demo.server import DemoServer
-from examples.demo.workers import DemoFailed
+from examples.demo.workers import DemoFailed, Processes
 
-STEPS = ("matrix", "crash", "parquet")
+if TYPE_CHECKING:
+    from examples.demo.parquet import Sink
+
+STEPS = ("matrix", "crash", "replica", "parquet")
 
 
 def main() -> int:
@@ -28,32 +34,23 @@ def main() -> int:
     options = _options()
     started = time.monotonic()
     directory = Path(tempfile.mkdtemp(prefix="polymq-demo-"))
-    server = DemoServer(directory)
+    processes = Processes()
     failures: list[str] = []
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.default_int_handler)
     try:
-        _title("A standalone server, with an empty data directory")
-        server.start()
-        server.wait_ready()
-        server.command("topic", "create", TOPIC)
-        _say(", ".join(f"{TITLES[name]} on port {server.ports[name]}" for name in PROTOCOLS))
-        seed = options.seed if options.seed is not None else secrets.randbits(32)
-        _say(f"random bodies (the same again with --seed {seed})")
-        if "matrix" in options.steps:
-            failures += _matrix(server, seed, options.corrupt)
-        if "crash" in options.steps:
-            failures += _crash(server, seed)
-        if "parquet" in options.steps:
-            failures += _parquet(server, directory)
-        server.stop()
+        failures += _run(options, processes, directory)
     except DemoFailed as error:
         failures.append(str(error))
     except KeyboardInterrupt:
         print("\nThe demo was interrupted.", file=sys.stderr)
         return 130
     finally:
-        server.kill()
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_IGN)
+        processes.end_all()
         if failures:
-            print(f"\nThe data and the server's log stay in {directory}.", file=sys.stderr)
+            print(f"\nThe data and the servers' logs stay in {directory}.", file=sys.stderr)
         else:
             shutil.rmtree(directory, ignore_errors=True)
     seconds = time.monotonic() - started
@@ -62,6 +59,32 @@ def main() -> int:
         return 1
     print(f"\nEverything held. It took {seconds:.0f} s.")
     return 0
+
+
+def _run(options: argparse.Namespace, processes: Processes, directory: Path) -> list[str]:
+    """The steps; returns what did not hold."""
+    seed = options.seed if options.seed is not None else secrets.randbits(32)
+    failures: list[str] = []
+    server = DemoServer(processes, directory / "standalone")
+    if {"matrix", "crash", "parquet"} & set(options.steps):
+        _title("A standalone server, with an empty data directory")
+        server.start()
+        server.wait_ready()
+        server.command("topic", "create", TOPIC)
+        _say(", ".join(f"{TITLES[name]} on port {server.ports[name]}" for name in PROTOCOLS))
+        _say(f"random bodies (the same again with --seed {seed})")
+    if "matrix" in options.steps:
+        failures += _matrix(server, seed, options.corrupt)
+    if "crash" in options.steps:
+        failures += _crash(server, seed)
+    sink = _start_sink(server, directory) if "parquet" in options.steps else None
+    if "replica" in options.steps:
+        failures += _replica(processes, directory, seed, careless=options.careless)
+    if sink is not None:
+        failures += _parquet(sink)
+    if server.ports["mqtt"]:
+        server.stop()
+    return failures
 
 
 def _options() -> argparse.Namespace:
@@ -73,6 +96,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "--corrupt", metavar="FROM:TO", type=_cell, default=None, help=argparse.SUPPRESS
     )
+    parser.add_argument("--careless", action="store_true", help=argparse.SUPPRESS)
     return parser.parse_args()
 
 
@@ -117,13 +141,34 @@ def _crash(server: DemoServer, seed: int) -> list[str]:
     return [*found[:5], *crash.problems[:5]]
 
 
-def _parquet(server: DemoServer, directory: Path) -> list[str]:
-    # Spark's Python takes a second to import, and the tests leave this step out.
-    from examples.demo.parquet import run_sink  # noqa: PLC0415
+def _replica(processes: Processes, directory: Path, seed: int, *, careless: bool) -> list[str]:
+    _title("A master dies under load, and its slave takes over")
+    _say("min_in_sync = 2: what is acknowledged is on both disks. kill -9 of the master, then")
+    _say("polymq broker promote at the slave; the old master comes back as the slave's slave.")
+    took = run_replica(processes, directory / "replica", seed, careless=careless)
+    print()
+    _say(f"{'':<48}{'promised':>9}{'found':>9}{'lost':>8}")
+    for row in took.rows():
+        _say(f"{row.what:<48}{row.promised:>9,}{row.found:>9,}{row.promised - row.found:>8,}")
+    print()
+    _say(f"{took.promoted_seconds:4.1f} s from the kill to the end of the promotion")
+    _say(f"{took.acked_seconds:4.1f} s from the kill to the first publish on both disks again")
+    _say(f"the dead master's log begins with the slave's, all {took.common_bytes:,} bytes;")
+    _say(f"in the end the old master has the new one's, all {took.end_bytes:,} bytes")
+    return took.complaints()
 
+
+def _start_sink(server: DemoServer, directory: Path) -> Sink:
+    # DuckDB takes a second to import, and the tests leave this step out.
+    from examples.demo.parquet import Sink  # noqa: PLC0415
+
+    return Sink(server, directory)
+
+
+def _parquet(sink: Sink) -> list[str]:
     _title("Topics to Parquet: polymq sink --once")
-    _say("Spark starts (a few seconds) and reads every topic by offset ...")
-    lake = run_sink(server, directory)
+    _say("Spark was started after the crash, and reads every topic by offset ...")
+    lake = sink.finish()
     _say(f"done in {lake.seconds:.0f} s; read back with DuckDB:")
     for line in lake.summary:
         _say(line)

@@ -1,19 +1,23 @@
-"""Step 2: the server dies without warning while everybody publishes. What was acked is there."""
+"""Step: the server dies without warning while everybody publishes. What was acked is there."""
 
 from __future__ import annotations
 
 import random
 import time
 from dataclasses import dataclass, field
+from typing import Any
 
 from examples.demo.matrix import TITLES
-from examples.demo.messages import PROTOCOLS, stream_item
+from examples.demo.messages import PROTOCOLS, stream_digest
 from examples.demo.server import DemoServer
-from examples.demo.workers import DemoFailed, Worker
+from examples.demo.subscribe import declare
+from examples.demo.workers import Worker
 
 ACKED_BEFORE_KILL = 200
-"""Of each publisher, before the server is killed at a random moment of the next second."""
+"""By each publisher, before the server is killed at a random moment of the next second."""
 STEP_SECONDS_MAX = 60.0
+QUIET_SECONDS_MAX = 20.0
+"""A reader that got nothing for so long has got everything that it will get."""
 SUBSCRIBER = {"mqtt": "mqtt", "amqp": "amqp", "http": "poll", "rocketmq": "rocketmq"}
 
 
@@ -57,7 +61,7 @@ class Crash:
 def run_crash(server: DemoServer, seed: int) -> Crash:
     """Kill the server while four processes publish; restart it; read with four others."""
     declare_subscribers(server, "demo-crash")
-    crash = publish_until_killed(server, seed)
+    crash = publish_until_killed(server, seed, ACKED_BEFORE_KILL)
     started = time.monotonic()
     server.start()
     server.wait_ready()
@@ -68,20 +72,15 @@ def run_crash(server: DemoServer, seed: int) -> Crash:
 
 def declare_subscribers(server: DemoServer, name: str) -> None:
     """Make a durable subscription in each protocol."""
-    workers = [_subscriber(server, protocol, name, "--declare") for protocol in PROTOCOLS]
-    try:
-        for worker in workers:
-            worker.wait_ready()
-            worker.finish()
-    finally:
-        for worker in workers:
-            worker.kill()
+    for protocol in PROTOCOLS:
+        declare(SUBSCRIBER[protocol], server.ports[protocol], name)
 
 
-def publish_until_killed(server: DemoServer, seed: int) -> Crash:
-    """Publish in each protocol; kill the server when all of them have their first acks."""
+def publish_until_killed(server: DemoServer, seed: int, acked_first: int) -> Crash:
+    """Publish in each protocol; kill the server within a second of so many acks for each."""
     publishers = {
         protocol: Worker(
+            server.processes,
             f"the {TITLES[protocol]} publisher",
             "examples.demo.publish",
             protocol,
@@ -96,7 +95,7 @@ def publish_until_killed(server: DemoServer, seed: int) -> Crash:
         for protocol, worker in publishers.items():
             for line in worker.said(STEP_SECONDS_MAX):
                 crash.acked[protocol].add(line["tag"])
-                if len(crash.acked[protocol]) >= ACKED_BEFORE_KILL:
+                if len(crash.acked[protocol]) >= acked_first:
                     break
         time.sleep(random.random())
         server.kill()
@@ -113,54 +112,56 @@ def publish_until_killed(server: DemoServer, seed: int) -> Crash:
     return crash
 
 
-def read_everything(server: DemoServer, name: str, crash: Crash, seed: int) -> None:
+def read_everything(
+    server: DemoServer,
+    name: str,
+    crash: Crash,
+    seed: int,
+    quiet_seconds: float = QUIET_SECONDS_MAX,
+) -> None:
     """Read in each protocol until every acked message came; the rest of what comes is checked."""
     workers = {protocol: _subscriber(server, protocol, name) for protocol in PROTOCOLS}
     try:
         for protocol, worker in workers.items():
-            crash.got[protocol] = _read(worker, crash, seed)
+            crash.got[protocol] = _read(worker, crash, seed, quiet_seconds)
+            worker.finish()
+            for line in worker.said_so_far():
+                _take(line, crash, crash.got[protocol], {}, seed)
     finally:
         for worker in workers.values():
             worker.kill()
 
 
-def _subscriber(server: DemoServer, protocol: str, name: str, *arguments: str) -> Worker:
+def _subscriber(server: DemoServer, protocol: str, name: str) -> Worker:
     return Worker(
+        server.processes,
         f"the {TITLES[protocol]} subscriber",
         "examples.demo.subscribe",
         SUBSCRIBER[protocol],
         server.ports[protocol],
         name,
-        *arguments,
     )
 
 
-def _read(worker: Worker, crash: Crash, seed: int) -> dict[str, str]:
-    """What one subscriber gets: tag -> digest."""
+def _read(worker: Worker, crash: Crash, seed: int, quiet_seconds: float) -> dict[str, str]:
+    """What one subscriber gets until it has all that was acked: tag -> digest."""
     missing = {tag for tags in crash.acked.values() for tag in tags}
     got: dict[str, str] = {}
     last: dict[str, int] = {}
-    try:
-        for line in worker.said(STEP_SECONDS_MAX):
-            if line["event"] == "received":
-                _take(line["tag"], line["digest"], crash, got, last, seed)
-                missing.discard(line["tag"])
-            if not missing:
-                break
-    except DemoFailed:
+    for line in worker.said_until_quiet(quiet_seconds):
+        _take(line, crash, got, last, seed)
+        missing.discard(line.get("tag"))
         if not missing:
-            raise
-        # Time is up: what did not come is found by `lost`.
-    worker.finish()
-    for line in worker.said_so_far():
-        if line["event"] == "received":
-            _take(line["tag"], line["digest"], crash, got, last, seed)
+            break
     return got
 
 
 def _take(
-    tag: str, digest: str, crash: Crash, got: dict[str, str], last: dict[str, int], seed: int
+    line: dict[str, Any], crash: Crash, got: dict[str, str], last: dict[str, int], seed: int
 ) -> None:
+    if line["event"] != "received":
+        return
+    tag, digest = line["tag"], line["digest"]
     publisher, _, number = tag.partition(".")
     if tag in got:
         crash.repeated += 1
@@ -168,5 +169,5 @@ def _take(
         crash.problems.append(f"{tag} came after number {last[publisher]}")
     last[publisher] = max(last.get(publisher, -1), int(number))
     got[tag] = digest
-    if digest != stream_item(publisher, int(number), seed).digest():
+    if digest != stream_digest(publisher, int(number), seed):
         crash.problems.append(f"{tag} came with another body")

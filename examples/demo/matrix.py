@@ -1,4 +1,4 @@
-"""Step 1: every protocol to every protocol, body and attributes compared at each receiver."""
+"""Step: every protocol to every protocol, body and attributes compared at each receiver."""
 
 from __future__ import annotations
 
@@ -57,6 +57,7 @@ def run_matrix(server: DemoServer, seed: int, corrupt: tuple[str, str] | None) -
         for protocol in PROTOCOLS:
             spoiled = corrupt[0] if corrupt is not None and corrupt[1] == protocol else None
             subscribers[protocol] = Worker(
+                server.processes,
                 f"the {TITLES[protocol]} subscriber",
                 "examples.demo.subscribe",
                 SUBSCRIBER[protocol],
@@ -83,6 +84,7 @@ def run_matrix(server: DemoServer, seed: int, corrupt: tuple[str, str] | None) -
 def _publish(server: DemoServer, publisher: str, seed: int) -> dict[str, float]:
     """Send one publisher's plan; returns when each message was sent, by tag."""
     worker = Worker(
+        server.processes,
         f"the {TITLES[publisher]} publisher",
         "examples.demo.publish",
         publisher,

@@ -8,6 +8,7 @@ the same bytes from the same few words.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import random
 from dataclasses import dataclass
@@ -48,15 +49,21 @@ class Item:
         """The bytes to send."""
         source = random.Random(f"{self.seed} {self.publisher} {self.number}")
         some = source.randbytes(source.randrange(1, 2048))
-        return {
-            "text": f"Grüße, {source.random()} °C".encode(),
-            "empty": b"",
-            "nul bytes": b"\0\0" + some + b"\0",
-            "invalid utf-8": b"\xff\xfe\xc0\x80" + some + b"\xe2\x82",
-            "random": some,
-            "all byte values": bytes(range(256)) + some,
-            "256 KiB": source.randbytes(BIG),
-        }[self.kind]
+        match self.kind:
+            case "text":
+                return f"Grüße, {source.random()} °C".encode()
+            case "empty":
+                return b""
+            case "nul bytes":
+                return b"\0\0" + some + b"\0"
+            case "invalid utf-8":
+                return b"\xff\xfe\xc0\x80" + some + b"\xe2\x82"
+            case "random":
+                return some
+            case "all byte values":
+                return bytes(range(256)) + some
+            case _:
+                return source.randbytes(BIG)
 
     def digest(self) -> str:
         """SHA-256 of the body."""
@@ -75,6 +82,12 @@ def stream_item(publisher: str, number: int, seed: int) -> Item:
     """Message `number` of an endless plan of small bodies: what is sent while the server dies."""
     kind = KINDS[number % (len(KINDS) - 1)]  # all but the big one
     return Item(publisher=publisher, number=number, seed=seed, kind=kind)
+
+
+@functools.lru_cache(maxsize=100_000)
+def stream_digest(publisher: str, number: int, seed: int) -> str:
+    """SHA-256 of its body; every reader asks for it."""
+    return stream_item(publisher, number, seed).digest()
 
 
 def tag_of_path(path: str) -> str:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
 
-from examples.demo.workers import HOST, DemoFailed
+from examples.demo.workers import HOST, DemoFailed, Processes, end
 
 READY_SECONDS_MAX = 60.0
 STOP_SECONDS_MAX = 30.0
 COMMAND_SECONDS_MAX = 120.0
 LOOK_SECONDS = 0.02
+POLYMQ = (sys.executable, "-m", "polymq")
 DOORS = ("mqtt", "amqp", "http", "rocketmq", "names", "admin")
 
 OPTIONS = {
@@ -35,8 +37,11 @@ class DemoServer:
         ports: by door, since the first start; `replication` is None where there is none.
     """
 
-    def __init__(self, directory: Path, options: dict[str, object] | None = None) -> None:
+    def __init__(
+        self, processes: Processes, directory: Path, options: dict[str, object] | None = None
+    ) -> None:
         directory.mkdir(parents=True, exist_ok=True)
+        self.processes = processes
         self.options = {**OPTIONS, **(options or {})}
         self.data_directory = directory / "data"
         self.log_path = directory / "server.log"
@@ -56,13 +61,11 @@ class DemoServer:
             part for key, value in settings.items() for part in ("--set", f"{key}={value}")
         ]
         with self.log_path.open("ab") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "polymq", "serve", *arguments, "--ready-file",
-                 str(self._ready_file)],
-                stdin=subprocess.DEVNULL,
+            self._process = self.processes.start(
+                [*POLYMQ, "serve", *arguments, "--ready-file", self._ready_file],
                 stdout=log,
                 stderr=log,
-            )  # fmt: skip
+            )
 
     def wait_ready(self) -> None:
         """Wait until clients can connect."""
@@ -77,18 +80,20 @@ class DemoServer:
 
     def command(self, *arguments: str) -> str:
         """Run a command of `polymq` for this server; returns what it prints."""
-        ended = subprocess.run(
-            [sys.executable, "-m", "polymq", *arguments, "--data-directory",
-             str(self.data_directory)],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
+        process = self.processes.start(
+            [*POLYMQ, *arguments, "--data-directory", self.data_directory],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             text=True,
-            timeout=COMMAND_SECONDS_MAX,
-            check=False,
-        )  # fmt: skip
-        if ended.returncode:
-            raise DemoFailed(f"polymq {' '.join(arguments)} failed:\n{ended.stderr}")
-        return ended.stdout
+        )
+        try:
+            printed, errors = process.communicate(timeout=COMMAND_SECONDS_MAX)
+        except subprocess.TimeoutExpired:
+            end(process)
+            raise DemoFailed(f"polymq {' '.join(arguments)} does not end") from None
+        if process.returncode:
+            raise DemoFailed(f"polymq {' '.join(arguments)} failed:\n{errors}")
+        return str(printed)
 
     def _ended(self, seconds: float) -> bool:
         assert self._process is not None
@@ -100,9 +105,20 @@ class DemoServer:
 
     def kill(self) -> None:
         """SIGKILL: the server has no chance to tidy up."""
-        if self._process is not None and self._process.poll() is None:
-            self._process.kill()
-            self._process.wait()
+        if self._process is not None:
+            end(self._process)
+
+    def pause(self) -> None:
+        """SIGSTOP: it does nothing until it is told to go on."""
+        self._signal(signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        """After a pause."""
+        self._signal(signal.SIGCONT)
+
+    def _signal(self, number: signal.Signals) -> None:
+        assert self._process is not None
+        self._process.send_signal(number)
 
     def stop(self) -> None:
         """SIGTERM, and wait for the end."""

@@ -1,13 +1,12 @@
 """A subscriber of the demo: one process, one protocol. But for RocketMQ the library is not ours.
 
-`python -m examples.demo.subscribe PROTOCOL PORT NAME [--declare] [--corrupt PUBLISHER]` subscribes
-durably under NAME and tells each message that it gets as a line of JSON: its tag, the SHA-256 of
-its body, and the attributes that it came with. It ends when its standard input is closed.
+`python -m examples.demo.subscribe PROTOCOL PORT NAME [--corrupt PUBLISHER]` subscribes durably
+under NAME and tells each message that it gets as a line of JSON: its tag, the SHA-256 of its body,
+and the attributes that it came with. It ends when its standard input is closed.
 
 PROTOCOL is mqtt, amqp, webhook (the server calls us), poll (we ask the server) or rocketmq.
-`--declare` only makes the durable subscription. `--corrupt` spoils a byte of one publisher's
-messages after they
-came, to show that the demo would notice.
+`--corrupt` spoils a byte of one publisher's messages after they came, to show that the demo would
+notice. `declare` makes the durable subscription and reads nothing.
 """
 
 from __future__ import annotations
@@ -61,8 +60,8 @@ def subscribe_mqtt(port: int, name: str, receiver: Receiver | None) -> None:
     client.connect(HOST, port)
     client.loop_start()
     assert subscribed.wait(READY_SECONDS_MAX), "no SUBACK came"
-    say(event="ready")
     if receiver is not None:
+        say(event="ready")
         until_input_closes()
     client.disconnect()
     client.loop_stop()
@@ -93,7 +92,6 @@ def subscribe_amqp(port: int, name: str, receiver: Receiver | None) -> None:
         channel.basic_ack(method.delivery_tag)
 
     if receiver is None:
-        say(event="ready")
         connection.close()
         return
     channel.basic_consume(name, received)
@@ -140,8 +138,11 @@ def event_received(event: BaseCloudEvent, receiver: Receiver) -> None:
     )
 
 
-def subscribe_webhook(port: int, name: str, receiver: Receiver | None) -> None:
-    """The server calls us: consent is asked for by OPTIONS, then each event comes as a POST."""
+def open_sink(
+    received: Callable[[BaseCloudEvent], None],
+) -> tuple[http.server.ThreadingHTTPServer, str]:
+    """A webhook's endpoint in a thread of its own, and its URL. Consent is asked for by OPTIONS,
+    then each event comes as a POST."""
 
     class Sink(http.server.BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -155,9 +156,8 @@ def subscribe_webhook(port: int, name: str, receiver: Receiver | None) -> None:
 
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["Content-Length"]))
-            assert receiver is not None
             message = HTTPMessage(headers=dict(self.headers.items()), body=body)
-            event_received(from_http(message, JSONFormat()), receiver)
+            received(from_http(message, JSONFormat()))
             self.send_response(204)
             self.end_headers()
 
@@ -167,8 +167,14 @@ def subscribe_webhook(port: int, name: str, receiver: Receiver | None) -> None:
     sink = http.server.ThreadingHTTPServer((HOST, 0), Sink)
     sink.daemon_threads = True
     threading.Thread(target=sink.serve_forever, daemon=True).start()
-    address = f"http://{HOST}:{sink.server_port}/events"
-    call(port, "PUT", f"/subscriptions/{name}", {"topic": TOPIC, "sink": address})
+    return sink, f"http://{HOST}:{sink.server_port}/events"
+
+
+def subscribe_webhook(port: int, name: str, receiver: Receiver | None) -> None:
+    """The server calls us."""
+    assert receiver is not None
+    sink, url = open_sink(lambda event: event_received(event, receiver))
+    call(port, "PUT", f"/subscriptions/{name}", {"topic": TOPIC, "sink": url})
     say(event="ready")
     until_input_closes()
     call(port, "DELETE", f"/subscriptions/{name}")
@@ -178,9 +184,9 @@ def subscribe_webhook(port: int, name: str, receiver: Receiver | None) -> None:
 def subscribe_poll(port: int, name: str, receiver: Receiver | None) -> None:
     """We ask the server: receive, then acknowledge."""
     call(port, "PUT", f"/subscriptions/{name}", {"topic": TOPIC})
-    say(event="ready")
     if receiver is None:
         return
+    say(event="ready")
     closed = threading.Event()
 
     def stop() -> None:
@@ -211,17 +217,20 @@ SUBSCRIBERS: dict[str, Callable[[int, str, Receiver | None], None]] = {
 }
 
 
+def declare(protocol: str, port: int, name: str) -> None:
+    """Make the durable subscription, and leave it alone."""
+    SUBSCRIBERS[protocol](port, name, None)
+
+
 def main() -> None:
     """Subscribe and tell what comes."""
     parser = argparse.ArgumentParser()
     parser.add_argument("protocol", choices=SUBSCRIBERS)
     parser.add_argument("port", type=int)
     parser.add_argument("name")
-    parser.add_argument("--declare", action="store_true")
     parser.add_argument("--corrupt")
     options = parser.parse_args()
-    receiver = None if options.declare else Receiver(options.corrupt)
-    SUBSCRIBERS[options.protocol](options.port, options.name, receiver)
+    SUBSCRIBERS[options.protocol](options.port, options.name, Receiver(options.corrupt))
 
 
 if __name__ == "__main__":

@@ -1,18 +1,22 @@
-"""Processes of the demo: how they are started, and how they tell what they see.
+"""Processes of the demo: how they are started and ended, and how they tell what they see.
 
 A worker prints one JSON object a line. It ends by itself, or when its standard input is closed.
+Every process has a session of its own: Ctrl-C reaches the demo alone, which ends all others, and
+with each of them whatever it started.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import os
 import queue
+import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -59,13 +63,41 @@ class DemoFailed(Exception):
     """Something did not hold; the text says what, to a person."""
 
 
+class Processes:
+    """All processes that the demo has started."""
+
+    def __init__(self) -> None:
+        self._started: list[subprocess.Popen[Any]] = []
+
+    def start(self, command: Sequence[object], **options: Any) -> subprocess.Popen[Any]:
+        """Start one; see `subprocess.Popen`."""
+        options = {"stdin": subprocess.DEVNULL, "start_new_session": True, **options}
+        process = subprocess.Popen([str(part) for part in command], **options)
+        self._started.append(process)
+        return process
+
+    def end_all(self) -> None:
+        """End those that still run, at once."""
+        for process in self._started:
+            end(process)
+
+
+def end(process: subprocess.Popen[Any]) -> None:
+    """End a process and what it started, if it still runs."""
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
 class Worker:
     """A started worker and the lines that it says."""
 
-    def __init__(self, name: str, module: str, *arguments: object) -> None:
+    def __init__(self, processes: Processes, name: str, module: str, *arguments: object) -> None:
         self.name = name
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", module, *map(str, arguments)],
+        self.spoke = time.monotonic()
+        """When it said something, or was started."""
+        self._process = processes.start(
+            [sys.executable, "-m", module, *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -84,6 +116,7 @@ class Worker:
     def _read_lines(self) -> None:
         assert self._process.stdout is not None
         for line in self._process.stdout:
+            self.spoke = time.monotonic()
             self._lines.put(json.loads(line))
         self._lines.put(None)
 
@@ -100,6 +133,21 @@ class Worker:
             except queue.Empty:
                 text = f"{self.name} said nothing more within {seconds:g} s"
                 raise DemoFailed(text) from None
+            if line is None:
+                self._check_end()
+                return
+            yield line
+
+    def said_until_quiet(self, seconds: float) -> Iterator[dict[str, Any]]:
+        """What it says, until it ends or says nothing for so long."""
+        while True:
+            try:
+                left = self.spoke + seconds - time.monotonic()
+                line = self._lines.get(timeout=max(0.0, left))
+            except queue.Empty:
+                if time.monotonic() - self.spoke < seconds:
+                    continue
+                return
             if line is None:
                 self._check_end()
                 return
@@ -143,6 +191,4 @@ class Worker:
 
     def kill(self) -> None:
         """End it at once."""
-        if self._process.poll() is None:
-            self._process.kill()
-            self._process.wait()
+        end(self._process)
