@@ -178,9 +178,8 @@ class Consumer:
         while not self._closing:
             seen = self.members_changed.count
             yield from self.share()
-            for queue in sorted(self._mine):
-                reading = self._mine[queue]
-                if not reading.is_read:
+            for queue, reading in sorted(self._mine.items(), key=lambda at: at[0]):
+                if not reading.is_read and not self._closing:
                     reading.is_read = True
                     yield Start(self._read(queue, reading, handle))
             yield from self.wait_to_share(seen)
@@ -192,8 +191,11 @@ class Consumer:
         self._ended.give()
 
     def close(self) -> None:
-        """End `keep` soon: no more pulls."""
+        """End `keep` soon: nothing more is pulled, nor handled but what is being handled."""
         self._closing = True
+        for queue, reading in list(self._mine.items()):
+            if reading.is_read:
+                self._part_with(queue)
         self.members_changed.give()
 
     def wait_closed(self) -> Steps[None]:
@@ -258,12 +260,17 @@ class Consumer:
                 self._mine[queue] = _Reading()
 
     def _lose(self, queue: MessageQueue) -> Steps[None]:
-        reading = self._mine.pop(queue)
-        reading.lost.give()
-        if reading.is_read:  # the operation that reads it notices, and lets go of it
-            self._leaving[queue] = reading
-        else:
+        reading = self._part_with(queue)
+        if not reading.is_read:
             yield from self._let_go(queue, reading)
+
+    def _part_with(self, queue: MessageQueue) -> _Reading:
+        """The queue is not ours any more. If an operation reads it, that notices, and lets go."""
+        reading = self._mine.pop(queue)
+        if reading.is_read:
+            self._leaving[queue] = reading
+        reading.lost.give()
+        return reading
 
     def _let_go(self, queue: MessageQueue, reading: _Reading) -> Steps[None]:
         yield from self._commit(queue, reading)
@@ -407,11 +414,17 @@ class Consumer:
         return f"{message_name(record)}: its handler raised\n{trace}"
 
     def _failed(
-        self, queue: MessageQueue, reading: _Reading, record: Record, level: int = 0
+        self,
+        queue: MessageQueue,
+        reading: _Reading,
+        record: Record,
+        level: int | None = None,
     ) -> Steps[bool]:
         """A message was handled in vain: send it back. False: it is to be pulled anew."""
         if not self._clusters:
             return True
+        if level is None:
+            level = self.settings.retry_level
         try:
             yield from self._calls.send_back(queue, record, level)
         except _FAILURES as error:

@@ -52,6 +52,9 @@ class ConsumerSettings:
     retries_max: int | None = None
     """How often a message is handled again; then it is a dead letter. None: as RocketMQ, 16 times,
     and in order without an end."""
+    retry_level: int = 0
+    """When a message comes again that was handled in vain: RocketMQ's delay level, 1 for a second;
+    0: ever later, from 10 seconds on."""
     suspend_seconds: float = 1.0
     """In order: between two attempts at a message."""
     lock_seconds: float = 20.0
