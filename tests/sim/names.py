@@ -250,6 +250,9 @@ class _Run:
     def _heal_all(self) -> None:
         for _, link in self.network.links():
             link.heal()
+        for broker in self.brokers:
+            if broker.leaving and broker.is_up:  # or it would go after everything is well
+                broker.kill()
         for node in self._nodes():
             if not node.is_up:
                 node.start()

@@ -8,19 +8,21 @@ from random import Random
 import trio
 
 from namesrv.server import NameServer
-from remoting.codes import RequestCode
 from remoting.connection import Connection, RequestReceived
 from remoting.driver_trio import TrioDriver, open_trio_driver
-from remoting.errors import CallFailed, RemoteProtocolError, RemotingError
+from remoting.errors import RemoteProtocolError, RemotingError
+from remoting.messages import Message
+from remoting.producer import Producer, ProducerSettings
 from remoting.registrar import Identity, Registrar
 from remoting.registration import TopicConfig
-from remoting.routes import NameServers, Routes, master_of
-from remoting.steps import Address, Call, Steps
+from remoting.routes import NameServers, Routes
+from remoting.steps import Address
 from tests.namesrv.running import Memory, Words
 from tests.sim.network import PORT, Network, pass_time
 
 CALL_EVERY_SECONDS = 12.0
-QUESTION_SECONDS = 3.0
+SEND_SECONDS = 3.0
+STORED = {"msgId": "00", "queueId": "0", "queueOffset": "1"}
 
 
 def address_of(name: str) -> str:
@@ -170,17 +172,17 @@ class BrokerNode(Node):
                     del buffer[:used]
                     for event in events:
                         if isinstance(event, RequestReceived):
-                            await stream.send_all(frames.answer(event.serial, 0, {"offset": "1"}))
+                            await stream.send_all(frames.answer(event.serial, 0, STORED))
             except (trio.BrokenResourceError, trio.ClosedResourceError, RemoteProtocolError):
                 return
 
 
 class ClientNode(Node):
-    """Asks for the place of a broker's topic, and then asks that broker, again and again.
+    """A producer: sends to the topic of one broker or another, again and again.
 
     Attributes:
-        failures: questions that failed although the route was known or could have been learned,
-            and nothing had happened to the broker and the way to it for some time.
+        failures: sends that failed although the route was known or could have been learned, and
+            nothing had happened to the broker and the way to it for some time.
     """
 
     def __init__(
@@ -196,6 +198,16 @@ class ClientNode(Node):
     async def run(self) -> None:
         self.learned: set[str] = set()  # topics whose route it had: places do not change here
         self.routes = Routes(NameServers(self.servers, self.random.randrange))
+        self.producer = Producer(
+            group="producers",
+            client_id=self.name,
+            routes=self.routes,
+            clock=trio.current_time,
+            clock_ms=lambda: int(trio.current_time() * 1000),
+            choose=self.random.randrange,
+            new_id=lambda: "0",
+            settings=ProducerSettings(send_seconds=SEND_SECONDS, attempts_max=1),
+        )
         async with (
             open_trio_driver(connect=self.network.connect_from(self.name)) as driver,
             trio.open_nursery() as nursery,
@@ -204,16 +216,16 @@ class ClientNode(Node):
             while True:
                 await pass_time(CALL_EVERY_SECONDS * (0.5 + self.random.random()))
                 broker = self.brokers[self.random.randrange(len(self.brokers))]
-                await self._ask(driver, broker)
+                await self._send(driver, broker)
 
-    async def _ask(self, driver: TrioDriver, broker: BrokerNode) -> None:
+    async def _send(self, driver: TrioDriver, broker: BrokerNode) -> None:
         topic = f"of-{broker.name}"
         known = topic in self.learned
         well = self._is_well(broker) and (known or self._could_learn(topic))
         failure: RemotingError | None = None
         for _ in range(2):  # the first may find out that a connection is no more
             try:
-                await driver.run(self._question(topic, broker.name))
+                await driver.run(self.producer.send(Message(topic=topic, body=b"x")))
             except RemotingError as error:
                 failure = error
             else:
@@ -235,16 +247,4 @@ class ClientNode(Node):
         link = self.network.link(self.name, node.name)
         if node.up_since is None or link.is_cut or link.delay:
             return False
-        return trio.current_time() - max(node.up_since, link.since) > 2 * QUESTION_SECONDS
-
-    def _question(self, topic: str, broker: str) -> Steps[None]:
-        route = yield from self.routes.get(topic)
-        address = master_of(route, broker)
-        if address is None:
-            raise CallFailed(f"{broker} is not in the route")
-        yield Call(
-            address=address,
-            code=RequestCode.GET_MAX_OFFSET,
-            fields={"topic": topic, "queueId": "0"},
-            seconds=QUESTION_SECONDS,
-        )
+        return trio.current_time() - max(node.up_since, link.since) > 2 * SEND_SECONDS
