@@ -207,7 +207,8 @@ def server(start_server: StartServer) -> Server:
 
 @pytest.fixture(scope="module")
 def shared_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A running server that the tests of a file share: each cleans up before itself."""
+    """A running server that the tests of a file share: each cleans up before itself, or uses names
+    that no other test there uses."""
     made = Server(tmp_path_factory.mktemp("shared"), {}, {}, (sys.executable, "-m", "polymq"))
     made.start()
     yield made

@@ -21,6 +21,12 @@ Channel: TypeAlias = Any
 
 
 @pytest.fixture
+def server(shared_server: Any) -> Any:
+    """One for all tests here: each has names of its own."""
+    return shared_server
+
+
+@pytest.fixture
 def channel(server: Any) -> Iterator[Channel]:
     """A channel in confirm mode."""
     connection = pika.BlockingConnection(pika.ConnectionParameters(server.host, server.amqp_port))

@@ -20,6 +20,12 @@ pools: Any = typed_pools
 
 
 @pytest.fixture
+def server(shared_server: Any) -> Any:
+    """One for all tests here: each has names of its own."""
+    return shared_server
+
+
+@pytest.fixture
 def connection(server: Any) -> Iterator[Any]:
     with kombu.Connection(f"amqp://guest:guest@{server.host}:{server.amqp_port}//") as made:
         yield made

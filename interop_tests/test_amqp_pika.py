@@ -20,6 +20,15 @@ Channel: TypeAlias = Any
 
 
 @pytest.fixture
+def server(shared_server: Any) -> Any:
+    """One for all tests here: each has names of its own, but for the queue "q"."""
+    parameters = pika.ConnectionParameters(shared_server.host, shared_server.amqp_port)
+    with pika.BlockingConnection(parameters) as connection:
+        connection.channel().queue_delete("q")
+    return shared_server
+
+
+@pytest.fixture
 def connect(server: Any) -> Iterator[Callable[..., Blocking]]:
     """Makes connections, and closes those that are still open."""
     made: list[Blocking] = []

@@ -12,9 +12,21 @@ import pika.exceptions
 import pytest
 
 SECONDS_MAX = 20.0
+SHARED_NAMES = ("q", "dead", "work", "ranked")
 
 Blocking: TypeAlias = Any
 Channel: TypeAlias = Any
+
+
+@pytest.fixture
+def server(shared_server: Any) -> Any:
+    """One for all tests here, without the queues that several of them use."""
+    parameters = pika.ConnectionParameters(shared_server.host, shared_server.amqp_port)
+    with pika.BlockingConnection(parameters) as connection:
+        channel = connection.channel()
+        for name in SHARED_NAMES:
+            channel.queue_delete(name)
+    return shared_server
 
 
 @pytest.fixture

@@ -15,6 +15,12 @@ SECONDS_MAX = 20.0
 
 
 @pytest.fixture
+def server(shared_server: Any) -> Any:
+    """One for all tests here: each has names of its own."""
+    return shared_server
+
+
+@pytest.fixture
 def device(server: Any) -> Iterator[tuple[Any, queue.Queue[Any]]]:
     """A connected MQTT client, and what arrives at it."""
     inbox: queue.Queue[Any] = queue.Queue()
