@@ -85,6 +85,7 @@ class LineDriver:
         deadline = time.monotonic() + seconds
         while not condition():
             self._take(min(deadline, time.monotonic() + LOOK_SECONDS), patient=True)
+            self.take_news()
             assert time.monotonic() < deadline, f"it did not come; so far: {self.said[-5:]}"
 
     def close(self) -> None:

@@ -6,6 +6,7 @@ import base64
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,8 @@ import paho.mqtt.client as paho
 import pytest
 from paho.mqtt.enums import CallbackAPIVersion
 
-from interop_tests.conftest import Server
+from interop_tests.conftest import Server, StartServer
+from interop_tests.name_server import NameServer, wait_until
 from interop_tests.node import NodeDriver, need_packages
 from interop_tests.remoting_wire import WAIT_SECONDS_MAX, Client
 
@@ -23,14 +25,14 @@ GATHER_SECONDS_MAX = 0.5
 
 
 @pytest.fixture
-def drive(tmp_path: Path) -> Iterator[Callable[[Server], NodeDriver]]:
-    """Start a driver with clients for a server."""
+def drive_at(tmp_path: Path) -> Iterator[Callable[[str], NodeDriver]]:
+    """Start a driver with clients that ask the name server at an address."""
     place = need_packages("ali_ons")
     drivers: list[NodeDriver] = []
     with (tmp_path / "node.log").open("w") as log:
 
-        def start(server: Server) -> NodeDriver:
-            driver = NodeDriver(place, f"{server.host}:{server.rocketmq_port}", log=log)
+        def start(names: str) -> NodeDriver:
+            driver = NodeDriver(place, names, log=log)
             drivers.append(driver)
             return driver
 
@@ -38,6 +40,12 @@ def drive(tmp_path: Path) -> Iterator[Callable[[Server], NodeDriver]]:
         for driver in drivers:
             driver.close()
     print((tmp_path / "node.log").read_text()[-4000:])
+
+
+@pytest.fixture
+def drive(drive_at: Callable[[str], NodeDriver]) -> Callable[[Server], NodeDriver]:
+    """Start a driver with clients for a server, whose door is a name server, too."""
+    return lambda server: drive_at(f"{server.host}:{server.rocketmq_port}")
 
 
 def post(server: Server, topic: str, body: bytes) -> None:
@@ -171,6 +179,49 @@ def test_two_consumers_of_a_group_share_the_queues_and_one_takes_all_over(
     assert received(other, "b")
     other.ask("close", name="b")
     send_and_wait(8)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(find_spec("trio") is None, reason="the name server needs trio")
+def test_clients_that_ask_a_name_server_outlive_a_restart_of_the_broker(
+    start_server: StartServer, drive_at: Callable[[str], NodeDriver], tmp_path: Path
+) -> None:
+    """What is sent after it reaches the group, in which one consumer has meanwhile gone."""
+    names = NameServer(tmp_path / "names")
+    names.start()
+    try:
+        server = start_server(**{"names.servers": f'["127.0.0.1:{names.port}"]'})
+        create_topic(server, "orders", queues=4)
+        wait_until(lambda: has_route(names, "orders"))
+        drivers = [drive_at(f"127.0.0.1:{names.port}") for _ in range(2)]
+        for driver, name in zip(drivers, "ab", strict=True):
+            driver.ask("consumer", name=name, group="billing", topic="orders")
+        drivers[0].ask("producer", name="p", group="shop")
+
+        def send_and_wait(bodies_: list[bytes]) -> None:
+            for body in bodies_:
+                drivers[0].ask("send", name="p", topic="orders", body=encoded(body))
+            drivers[0].until(
+                lambda: drivers[1].take_news() and set(bodies_) <= set(got()),
+                REBALANCE_SECONDS_MAX,
+            )
+
+        def got() -> list[bytes]:
+            return bodies(drivers[0], "a") + bodies(drivers[1], "b")
+
+        send_and_wait([b"before %d" % number for number in range(8)])
+        server.restart()
+        wait_until(lambda: has_route(names, "orders"))
+        drivers[1].ask("close", name="b")
+        send_and_wait([b"after %d" % number for number in range(8)])
+    finally:
+        names.kill()
+
+
+def has_route(names: NameServer, topic: str) -> bool:
+    """Whether the name server knows the topic."""
+    with Client("127.0.0.1", names.port) as client:
+        return client.ask(105, topic=topic).code == 0
 
 
 def test_each_consumer_of_a_broadcast_gets_everything(

@@ -38,6 +38,7 @@ final class Stage {
             } catch (ReflectiveOperationException thrown) {
                 error = String.valueOf(thrown);
             }
+            Printed.finish();
             Driver.say("ended", group.getName(), "threw", error);
         });
         thread.start();
@@ -55,18 +56,25 @@ final class Stage {
 
     /** Standard output: each line is said once it is whole. */
     static final class Printed extends OutputStream {
-        private final ThreadLocal<ByteArrayOutputStream> line =
+        private static final ThreadLocal<ByteArrayOutputStream> LINE =
             ThreadLocal.withInitial(ByteArrayOutputStream::new);
 
         @Override
         public void write(int character) {
             if (character != '\n') {
-                line.get().write(character);
+                LINE.get().write(character);
                 return;
             }
-            String text = new String(line.get().toByteArray(), StandardCharsets.UTF_8);
-            line.get().reset();
+            String text = new String(LINE.get().toByteArray(), StandardCharsets.UTF_8);
+            LINE.get().reset();
             Driver.say("printed", text, "by", name());
+        }
+
+        /** Say what this thread has printed of a line. */
+        static void finish() {
+            if (LINE.get().size() > 0) {
+                new Printed().write('\n');
+            }
         }
     }
 }
