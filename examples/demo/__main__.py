@@ -16,8 +16,18 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from examples.demo.ali_ons import AliOns
 from examples.demo.crash import run_crash
-from examples.demo.matrix import COUNT, TITLES, Matrix, complaints, run_matrix, table
+from examples.demo.matrix import (
+    ALI_ONS,
+    COUNT,
+    TITLES,
+    Matrix,
+    ali_ons_line,
+    complaints,
+    run_matrix,
+    table,
+)
 from examples.demo.messages import KINDS, PROTOCOLS, TOPIC
 from examples.demo.replica import run_replica
 from examples.demo.server import DemoServer
@@ -66,6 +76,7 @@ def _run(options: argparse.Namespace, processes: Processes, directory: Path) -> 
     seed = options.seed if options.seed is not None else secrets.randbits(32)
     failures: list[str] = []
     server = DemoServer(processes, directory / "standalone")
+    ali_ons = AliOns(processes, directory / "ali-ons", wanted=options.ali_ons)
     if {"matrix", "crash", "parquet"} & set(options.steps):
         _title("A standalone server, with an empty data directory")
         server.start()
@@ -74,7 +85,7 @@ def _run(options: argparse.Namespace, processes: Processes, directory: Path) -> 
         _say(", ".join(f"{TITLES[name]} on port {server.ports[name]}" for name in PROTOCOLS))
         _say(f"random bodies (the same again with --seed {seed})")
     if "matrix" in options.steps:
-        failures += _matrix(server, seed, options.corrupt)
+        failures += _matrix(server, seed, options.corrupt, ali_ons)
     if "crash" in options.steps:
         failures += _crash(server, seed)
     sink = _start_sink(server, directory) if "parquet" in options.steps else None
@@ -96,6 +107,12 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "--corrupt", metavar="FROM:TO", type=_cell, default=None, help=argparse.SUPPRESS
     )
+    parser.add_argument(
+        "--without-ali-ons",
+        dest="ali_ons",
+        action="store_false",
+        help="Do not install and use ali-ons, the RocketMQ client for Node.",
+    )
     parser.add_argument("--careless", action="store_true", help=argparse.SUPPRESS)
     return parser.parse_args()
 
@@ -107,21 +124,24 @@ def _cell(text: str) -> tuple[str, str]:
     return publisher, subscriber
 
 
-def _matrix(server: DemoServer, seed: int, corrupt: tuple[str, str] | None) -> list[str]:
+def _matrix(
+    server: DemoServer, seed: int, corrupt: tuple[str, str] | None, ali_ons: AliOns
+) -> list[str]:
     _title("Every protocol to every protocol")
     _say("paho (MQTT), pika (AMQP), the CloudEvents SDK (HTTP, received by webhook) and our own")
     _say(f"client (RocketMQ), each a process of its own. Each publishes {COUNT} messages:")
     _say(", ".join(KINDS))
-    matrix: Matrix = run_matrix(server, seed, corrupt)
+    missing = ali_ons.missing()
+    matrix: Matrix = run_matrix(server, seed, corrupt, None if missing else ali_ons)
     print()
     for line in table(matrix):
         _say(line)
     print()
-    held = sum(cell.held for cell in matrix.values())
-    _say(
-        f"{held} of {len(matrix)} cells held: SHA-256 of each body; place, tag, key, media type and"
-    )
+    cells = [cell for pair, cell in matrix.items() if ALI_ONS not in pair]
+    held = f"{sum(cell.held for cell in cells)} of {len(cells)} cells held"
+    _say(f"{held}: SHA-256 of each body; place, tag, key, media type and")
     _say("headers as far as both protocols have them. Times: median from publish to receipt.")
+    _say(f"{ALI_ONS} (for Node) is left out: {missing}" if missing else ali_ons_line(matrix))
     return complaints(matrix)
 
 

@@ -11,7 +11,7 @@ from examples.demo.matrix import TITLES
 from examples.demo.messages import PROTOCOLS, stream_digest
 from examples.demo.server import DemoServer
 from examples.demo.subscribe import declare
-from examples.demo.workers import Worker
+from examples.demo.workers import Worker, module
 
 ACKED_BEFORE_KILL = 200
 """By each publisher, before the server is killed at a random moment of the next second."""
@@ -82,11 +82,7 @@ def publish_until_killed(server: DemoServer, seed: int, acked_first: int) -> Cra
         protocol: Worker(
             server.processes,
             f"the {TITLES[protocol]} publisher",
-            "examples.demo.publish",
-            protocol,
-            server.ports[protocol],
-            seed,
-            0,
+            module("publish", protocol, server.ports[protocol], seed, 0),
         )
         for protocol in PROTOCOLS
     }
@@ -136,10 +132,7 @@ def _subscriber(server: DemoServer, protocol: str, name: str) -> Worker:
     return Worker(
         server.processes,
         f"the {TITLES[protocol]} subscriber",
-        "examples.demo.subscribe",
-        SUBSCRIBER[protocol],
-        server.ports[protocol],
-        name,
+        module("subscribe", SUBSCRIBER[protocol], server.ports[protocol], name),
     )
 
 

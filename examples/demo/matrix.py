@@ -5,15 +5,23 @@ from __future__ import annotations
 import statistics
 from dataclasses import dataclass, field
 
+from examples.demo.ali_ons import AliOns
 from examples.demo.mapping import expected_attributes
 from examples.demo.messages import PROTOCOLS, Item, plan
 from examples.demo.server import DemoServer
-from examples.demo.workers import DemoFailed, Worker
+from examples.demo.workers import DemoFailed, Worker, module
 
 COUNT = 21
 """Messages of each publisher: every kind of body three times."""
 STEP_SECONDS_MAX = 60.0
-TITLES = {"mqtt": "MQTT", "amqp": "AMQP", "http": "CloudEvents", "rocketmq": "RocketMQ"}
+ALI_ONS = "ali-ons"
+TITLES = {
+    "mqtt": "MQTT",
+    "amqp": "AMQP",
+    "http": "CloudEvents",
+    "rocketmq": "RocketMQ",
+    ALI_ONS: ALI_ONS,
+}
 SUBSCRIBER = {"mqtt": "mqtt", "amqp": "amqp", "http": "webhook", "rocketmq": "rocketmq"}
 
 
@@ -40,39 +48,54 @@ class Cell:
 Matrix = dict[tuple[str, str], Cell]
 
 
-def run_matrix(server: DemoServer, seed: int, corrupt: tuple[str, str] | None) -> Matrix:
+def run_matrix(
+    server: DemoServer, seed: int, corrupt: tuple[str, str] | None, ali_ons: AliOns | None
+) -> Matrix:
     """Send COUNT messages with each protocol while subscribers of each protocol listen.
 
     Args:
         corrupt: (publisher, subscriber) of the cell that is spoiled on purpose.
+        ali_ons: where it is there: one more publisher and subscriber.
     """
-    items = {publisher: plan(publisher, COUNT, seed) for publisher in PROTOCOLS}
+    everybody = (*PROTOCOLS, *([ALI_ONS] if ali_ons is not None else []))
+    items = {publisher: plan(publisher, COUNT, seed) for publisher in everybody}
     matrix = {
         (publisher, subscriber): Cell(missing={item.tag for item in items[publisher]})
-        for publisher in PROTOCOLS
-        for subscriber in PROTOCOLS
+        for publisher in everybody
+        for subscriber in everybody
     }
     subscribers: dict[str, Worker] = {}
     try:
-        for protocol in PROTOCOLS:
-            spoiled = corrupt[0] if corrupt is not None and corrupt[1] == protocol else None
-            subscribers[protocol] = Worker(
+        for name in everybody:
+            if name == ALI_ONS:
+                assert ali_ons is not None
+                subscribers[name] = ali_ons.subscriber(server.address("rocketmq"))
+                continue
+            spoiled = corrupt[0] if corrupt is not None and corrupt[1] == name else None
+            options = ["--corrupt", spoiled] if spoiled else []
+            subscribers[name] = Worker(
                 server.processes,
-                f"the {TITLES[protocol]} subscriber",
-                "examples.demo.subscribe",
-                SUBSCRIBER[protocol],
-                server.ports[protocol],
-                "demo-matrix",
-                *(["--corrupt", spoiled] if spoiled else []),
+                f"the {TITLES[name]} subscriber",
+                module("subscribe", SUBSCRIBER[name], server.ports[name], "demo-matrix", *options),
             )
         for worker in subscribers.values():
             worker.wait_ready()
         sent: dict[str, float] = {}
-        for publisher in PROTOCOLS:
-            sent |= _publish(server, publisher, seed)
+        for name in everybody:
+            if name == ALI_ONS:
+                assert ali_ons is not None
+                publisher = ali_ons.publisher(server.address("rocketmq"), items[name])
+            else:
+                publisher = Worker(
+                    server.processes,
+                    f"the {TITLES[name]} publisher",
+                    module("publish", name, server.ports[name], seed, COUNT),
+                )
+            sent |= _publish(publisher)
         expected = {item.tag: item for planned in items.values() for item in planned}
-        for protocol, worker in subscribers.items():
-            _receive(matrix, protocol, worker, expected, sent)
+        for name, worker in subscribers.items():
+            cells = {publisher: matrix[publisher, name] for publisher in everybody}
+            _receive(cells, name, worker, expected, sent)
         for worker in subscribers.values():
             worker.finish()
     finally:
@@ -81,17 +104,8 @@ def run_matrix(server: DemoServer, seed: int, corrupt: tuple[str, str] | None) -
     return matrix
 
 
-def _publish(server: DemoServer, publisher: str, seed: int) -> dict[str, float]:
-    """Send one publisher's plan; returns when each message was sent, by tag."""
-    worker = Worker(
-        server.processes,
-        f"the {TITLES[publisher]} publisher",
-        "examples.demo.publish",
-        publisher,
-        server.ports[publisher],
-        seed,
-        COUNT,
-    )
+def _publish(worker: Worker) -> dict[str, float]:
+    """Let one publisher send its plan; returns when each message was sent, by tag."""
     try:
         lines = list(worker.said(STEP_SECONDS_MAX))
     finally:
@@ -104,14 +118,13 @@ def _publish(server: DemoServer, publisher: str, seed: int) -> dict[str, float]:
 
 
 def _receive(
-    matrix: Matrix,
+    cells: dict[str, Cell],
     subscriber: str,
     worker: Worker,
     expected: dict[str, Item],
     sent: dict[str, float],
 ) -> None:
     """Read what one subscriber got until nothing is missing, and compare each message."""
-    cells = {publisher: matrix[publisher, subscriber] for publisher in PROTOCOLS}
     try:
         for line in worker.said(STEP_SECONDS_MAX):
             item = expected.get(line["tag"])
@@ -144,6 +157,13 @@ def table(matrix: Matrix) -> list[str]:
         row = "".join(f"{matrix[publisher, name].text():<16}" for name in PROTOCOLS)
         lines.append(f"{'from ' + TITLES[publisher]:<18}{row}".rstrip())
     return lines
+
+
+def ali_ons_line(matrix: Matrix) -> str:
+    """What ali-ons sent and got, in a line."""
+    cells = [cell for pair, cell in matrix.items() if ALI_ONS in pair]
+    held = sum(cell.held for cell in cells)
+    return f"with {ALI_ONS}: {held} of {len(cells)} cells held, to and from all four and itself"
 
 
 def complaints(matrix: Matrix) -> list[str]:

@@ -7,6 +7,7 @@ with each of them whatever it started.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -89,20 +90,28 @@ def end(process: subprocess.Popen[Any]) -> None:
         process.wait()
 
 
+def module(name: str, *arguments: object) -> list[object]:
+    """The command that runs a module of the demo."""
+    return [sys.executable, "-m", f"examples.demo.{name}", *arguments]
+
+
 class Worker:
     """A started worker and the lines that it says."""
 
-    def __init__(self, processes: Processes, name: str, module: str, *arguments: object) -> None:
+    def __init__(
+        self, processes: Processes, name: str, command: Sequence[object], **options: Any
+    ) -> None:
         self.name = name
         self.spoke = time.monotonic()
         """When it said something, or was started."""
         self._process = processes.start(
-            [sys.executable, "-m", module, *arguments],
+            command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
             cwd=ROOT,
+            **options,
         )
         self._lines: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
         self._errors: list[str] = []
@@ -112,6 +121,18 @@ class Worker:
         ]
         for reader in self._readers:
             reader.start()
+
+    def tell(self, **values: Any) -> None:
+        """Write a line to its standard input. If it has failed, `said` raises why."""
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.write(json.dumps(values) + "\n")
+
+    def close_input(self) -> None:
+        """There is nothing more to tell."""
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.close()
 
     def _read_lines(self) -> None:
         assert self._process.stdout is not None
@@ -180,8 +201,7 @@ class Worker:
 
     def finish(self) -> None:
         """Ask it to end, and see that it does."""
-        assert self._process.stdin is not None
-        self._process.stdin.close()
+        self.close_input()
         try:
             self._process.wait(END_SECONDS_MAX)
         except subprocess.TimeoutExpired:
