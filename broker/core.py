@@ -290,6 +290,12 @@ class Core:
         if self.disk.log_full if frees else self.full:
             raise Refused(Reason.STORAGE_FULL, self.disk.reason)
 
+    def resign(self, why: str) -> None:
+        """Another broker leads: take nothing more, and count no replica."""
+        self.follows = why
+        self.full = True
+        self.replicas.resign()
+
     def check_leads(self) -> None:
         """Raises Refused where this broker follows another."""
         if self.follows:

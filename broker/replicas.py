@@ -27,15 +27,21 @@ class Replicas:
         self._commits = commits
         self.positions: dict[str, int] = {}
         """By the replica's id: how far it has the log on its disk."""
+        self._resigned = False
 
     def acked(self, replica_id: str, position: int) -> None:
         """A replica has everything before `position` on its disk. Loop's thread.
 
         Positions beyond what is flushed here count as soon as it is.
         """
-        if position > self.positions.get(replica_id, -1):
+        if position > self.positions.get(replica_id, -1) and not self._resigned:
             self.positions[replica_id] = position
             self.flushed(self._commits.points[FLUSHED])
+
+    def resign(self) -> None:
+        """Another broker leads: nothing gets in sync here any more."""
+        self._resigned = True
+        self.positions.clear()
 
     def lost(self, replica_id: str) -> None:
         """A replica is gone. What was in sync stays so."""

@@ -12,6 +12,10 @@ is restated: a record with the same property and the list of all epochs as its b
     <CRC-32 of the rest, 8 hex digits>\\n
     <epoch>-<start position>-<mark, 8 hex digits>\\n ...
 
+An epoch's number says its *term*, too: `TERM_EPOCHS` numbers are one term, and a promotion begins
+the next. Of two brokers that both lead, the one with the higher term is the one that was promoted
+later; a master that is only started again stays in its term.
+
 An epoch's *mark* is the CRC-32 of the record that begins it. It tells apart two epochs of one
 number at one place in two logs, also when the record itself has left one of them. A line without a
 mark is of an epoch whose record was gone before marks were kept.
@@ -31,7 +35,14 @@ from core_log.record import SYSTEM_TOPIC, Record, RecordTemplate
 EPOCHS_NAME: Final = "epochFileCheckpoint"
 EPOCHS_BYTES_MAX: Final = 64 * 1024 * 1024
 """More than a million openings: a file that is larger is not ours."""
+TERM_EPOCHS: Final = 1_000_000_000
+"""Openings in a term: more than anybody makes. In decimal, a term can be read off an epoch."""
 NO_MARKS: Final[Mapping[int, int]] = {}
+
+
+def term_of(epoch: int) -> int:
+    """How many promotions led to this epoch, as far as was known when it began."""
+    return epoch // TERM_EPOCHS
 
 
 def epoch_template(epoch: int) -> RecordTemplate:

@@ -23,7 +23,15 @@ from core_log import kernels
 from core_log.bookmark import read_bookmark, write_bookmark
 from core_log.checkpoint import make_abort, remove_abort
 from core_log.commit_log import CommitLog
-from core_log.epochs import encode_epochs, epoch_holds, epoch_template, mark_of, write_epochs
+from core_log.epochs import (
+    TERM_EPOCHS,
+    encode_epochs,
+    epoch_holds,
+    epoch_template,
+    mark_of,
+    term_of,
+    write_epochs,
+)
 from core_log.errors import CorruptRecord, FailureLatch, StoreError, StoreRefused, describe
 from core_log.files import Files, make_directories
 from core_log.flusher import Flusher
@@ -75,6 +83,7 @@ class Store:
         settings: StoreSettings,
         stepped: bool,
         follows: str,
+        above_term: int | None,
     ) -> None:
         """Recover the directory and begin an epoch. Raises StoreError, OSError."""
         self._directory = directory
@@ -104,12 +113,14 @@ class Store:
             clock_ms=clock_ms,
         )
         try:
-            self._start(settings, stepped, follows)
+            self._start(settings, stepped, follows, above_term)
         except BaseException:
             self._segments.close()
             raise
 
-    def _start(self, settings: StoreSettings, stepped: bool, follows: str) -> None:
+    def _start(
+        self, settings: StoreSettings, stepped: bool, follows: str, above_term: int | None
+    ) -> None:
         """Say that the store is open, and begin its epoch."""
         files = self._files
         make_abort(files, self._directory)
@@ -127,7 +138,7 @@ class Store:
             # The file may tell of epochs that were cut: what comes is of an earlier one, maybe.
             write_epochs(files, self._directory, self.epochs, self._marks)
         else:
-            self.epoch = self._begin_epoch()
+            self.epoch = self._begin_epoch(above_term)
         self.flusher = Flusher(
             log=self.log, segments=self._segments, failure=self._failure, stepped=stepped
         )
@@ -142,6 +153,7 @@ class Store:
         settings: StoreSettings | None = None,
         stepped: bool = False,
         follows: str = "",
+        above_term: int | None = None,
     ) -> Store:
         """Open a directory for writing; make it if it is not there.
 
@@ -151,6 +163,8 @@ class Store:
             stepped: the flusher has no thread and works when it is told to (`Flusher.step`).
             follows: why nothing may be appended but copies of another log (`Following`): in the
                 words that an append then raises. No epoch begins. Empty: the log is one's own.
+            above_term: this is a promotion: a term begins that is higher than the log's own and
+                than this one.
 
         Raises:
             StoreRefused: another process has it, it can not be written, or it lost data that had
@@ -166,6 +180,7 @@ class Store:
                 settings=settings or StoreSettings(),
                 stepped=stepped,
                 follows=follows,
+                above_term=above_term,
             )
         except OSError as error:
             files.close(lock)
@@ -177,9 +192,11 @@ class Store:
             files.close(lock)
             raise StoreRefused(f"{directory} can not be opened: {error}") from error
 
-    def _begin_epoch(self) -> int:
+    def _begin_epoch(self, above_term: int | None) -> int:
         """Append the record that begins this opening's epoch, and sync it."""
         epoch = self.epochs[-1][0] + 1 if self.epochs else 1
+        if above_term is not None:
+            epoch = (max(term_of(epoch), above_term) + 1) * TERM_EPOCHS
         now_ms = self._clock_ms()
         span = self.log.append_record(epoch_template(epoch), b"", born_ms=now_ms, store_ms=now_ms)
         self.log.write()

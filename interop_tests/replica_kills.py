@@ -99,6 +99,10 @@ class Pair:
         options = {**self._options[number], "replication.role": role}
         return Server(self._directories[number], options, {}, COMMAND)
 
+    def place(self, number: int) -> str:
+        """Where one of the two listens for slaves."""
+        return str(self._options[number]["replication.listen"])
+
     def start(self) -> None:
         """Start both, and return when one follows the other."""
         for server in self.servers:

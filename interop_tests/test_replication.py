@@ -9,7 +9,7 @@ from pathlib import Path
 import pika
 import pytest
 
-from interop_tests.replica_kills import KINDS, Pair, differences, report, run_kills
+from interop_tests.replica_kills import KINDS, Pair, differences, report, run_kills, status, wait
 from interop_tests.test_log_deletion import OPTIONS as SHORT_LIVED
 from interop_tests.test_log_deletion import publish, store_of, wait_for
 
@@ -52,3 +52,45 @@ def test_a_slave_deletes_what_its_master_deletes(tmp_path: Path) -> None:
         with pika.BlockingConnection(parameters) as connection:
             channel = connection.channel()
             assert channel.basic_get("q", auto_ack=True)[2] == b"kept"
+
+
+@pytest.mark.slow
+def test_a_master_that_was_replaced_takes_nothing(tmp_path: Path) -> None:
+    """It dies, its slave is promoted, and somebody starts it again as what its settings say: it
+    asks its peer before it opens its log, and is fenced; also when it asks nobody any more. As a
+    slave it follows."""
+    pair = Pair(tmp_path)
+    with contextlib.ExitStack() as stack:
+        stack.callback(pair.close)
+        pair.start()
+        old, new = pair.leader, pair.follower
+        old.kill()
+        pair.promote()
+        assert status(new)["term"] == 1
+        for peer in (old_peer := pair.place(1)), "":
+            old.configure(**{"replication.master": peer})
+            old.start()
+            found = status(old)
+            assert (found["role"], found["term"], found["led_in_term"]) == ("fenced", 0, 1), peer
+            with pytest.raises(Exception, match="replaced as the master"):
+                publish(old, 1)
+            old.kill()
+        old.configure(**{"replication.master": old_peer, "replication.role": "slave"})
+        old.start()
+        wait(old, lambda: bool(status(old).get("following")), "slave that follows")
+        assert status(old)["term"] == 1
+        publish(new, 1)
+
+
+@pytest.mark.slow
+def test_a_master_is_told_that_it_was_replaced(tmp_path: Path) -> None:
+    """It was only cut off: the promoted one finds it, and it takes no more."""
+    pair = Pair(tmp_path)
+    with contextlib.ExitStack() as stack:
+        stack.callback(pair.close)
+        pair.start()
+        old = pair.leader
+        pair.promote()
+        wait(old, lambda: status(old).get("role") == "fenced", "end of the old master")
+        with pytest.raises(Exception, match="replaced as the master"):
+            publish(old, 1)

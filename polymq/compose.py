@@ -45,14 +45,19 @@ from polymq.name_server import NameServerThread, is_installed
 from polymq.names import Registration, names_probe, record_host
 from polymq.ports import Ports
 from polymq.queue_metrics import queue_probes
-from polymq.replicating import Replication, check_settings, refusal
+from polymq.replicating import (
+    STORE_DIRECTORY,
+    Replication,
+    above_term,
+    check_settings,
+    refusal,
+)
 from polymq.settings import Settings, is_loopback
 from polymq.store_report import store_probes, store_value
 from polymq.tls import HTTP_PROTOCOLS, make_tls, warn_of_dates
 from polymq.upkeep import Upkeep
 from polymq.workers import HASHERS_COUNT, READERS_COUNT, Workers
 
-STORE_DIRECTORY: Final = "store"
 STATE_FILE: Final = "state.db"
 NAME_BYTES: Final = 16
 """Randomness in names that the server makes up: nobody guesses another client's queue."""
@@ -90,6 +95,7 @@ def open_store(settings: Settings, *, files: Files | None = None) -> Store:
                 message_bytes_max=settings.storage.message_bytes_max,
             ),
             follows=refusal(settings),
+            above_term=above_term(settings),
         )
     except OSError as error:
         place = error.filename or directory

@@ -1,21 +1,26 @@
 """Master and slave, put together from the settings. A part of the composition root (`compose.py`).
 
 What a broker remembers beside the log stands in `replication.json` of the data directory: how far
-the log is known to be committed, which a restart shows, and no more. Its role is not remembered: at
-a start the settings say it. So a broker that was promoted, and then lost and replaced in its turn,
-does not come back as a second master.
+the log is known to be committed, which a restart shows, the role that it had, and the highest term
+that it heard of. The settings say the role. That it was a slave before and is a master now is a
+promotion, whether a command or the settings made it one: a new term begins. A master that has
+heard of a higher term than its log's was replaced: it is *fenced*. It opens its log as a slave
+does, serves readers by offset, and takes nothing, until it is started as a slave or promoted.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import secrets
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from broker.engine import Engine
+from core_log.epochs import read_epochs, term_of
+from core_log.files import RealFiles
 from core_log.store import Store
 from net.connection import Context
 from net.listener import CannotListen
@@ -26,11 +31,13 @@ from polymq.ports import write_values
 from polymq.settings import ReplicationSettings, Settings
 from polymq.workers import Workers
 from replication.client import MasterLink
-from replication.limits import NONCE_SIZE, SECRET_SIZE_MIN
+from replication.limits import MEETINGS_SECONDS, NONCE_SIZE, SECRET_SIZE_MIN
+from replication.meeting import meet
 from replication.server import ReplicationServer
 from replication.source import Identity
 
 FILE_NAME: Final = "replication.json"
+STORE_DIRECTORY: Final = "store"
 SAVE_SECONDS: Final = 1.0
 """How old the remembered points may be: what came since is held back after a restart until the
 other side says again that it is committed."""
@@ -44,10 +51,14 @@ class Memory:
 
     Attributes:
         flushed, in_sync: the points that were told last.
+        role: `master`, `slave` or `fenced`.
+        heard: the highest term of another master that this broker was told of.
     """
 
     flushed: int = 0
     in_sync: int = 0
+    role: str = "master"
+    heard: int = 0
 
 
 def recall(settings: Settings) -> Memory | None:
@@ -58,29 +69,112 @@ def recall(settings: Settings) -> Memory | None:
         memory = Memory(**value)
         assert type(memory.flushed) is int
         assert type(memory.in_sync) is int
+        assert type(memory.role) is str
+        assert type(memory.heard) is int
     except (OSError, ValueError, TypeError, AssertionError):
         return None
     return memory
 
 
-def follows(settings: Settings) -> bool:
-    """Whether this broker is a slave now."""
-    return settings.replication.role == "slave"
+def remember(settings: Settings, memory: Memory) -> None:
+    """Write `replication.json`. Raises OSError."""
+    write_values(settings.server.data_directory / FILE_NAME, asdict(memory))
+
+
+def last_epoch(settings: Settings) -> int:
+    """The epoch of the closed log; 0 if there is none, or its list can not be read."""
+    with contextlib.suppress(OSError):
+        epochs = read_epochs(RealFiles(), str(settings.server.data_directory / STORE_DIRECTORY))
+        return epochs[-1][0] if epochs else 0
+    return 0
+
+
+def fenced(settings: Settings) -> int:
+    """The term that another broker leads in, of one that its settings call a master; 0 if it may
+    lead. To be asked before the log is opened."""
+    memory = recall(settings)
+    if settings.replication.role == "slave" or memory is None or memory.role == "slave":
+        return 0
+    return memory.heard if memory.heard > term_of(last_epoch(settings)) else 0
 
 
 def refusal(settings: Settings) -> str:
-    """What a slave's clients are told that want to change something; empty for a master."""
-    if not follows(settings):
+    """What the clients of a broker are told that want to change something, if it is a slave or
+    fenced; empty if it leads."""
+    if settings.replication.role == "slave":
+        return f"this broker is a slave: its master is {settings.replication.master}, ask there"
+    term = fenced(settings)
+    if not term:
         return ""
-    return f"this broker is a slave: its master is {settings.replication.master}, ask there"
+    return (
+        f"this broker was replaced as the master: another one leads in term {term}, publish there. "
+        "Start this one as its slave"
+    )
+
+
+def above_term(settings: Settings) -> int | None:
+    """Of a slave that is a master from now on: the highest term that it heard of."""
+    memory = recall(settings)
+    if memory is None or memory.role != "slave" or settings.replication.role == "slave":
+        return None
+    return memory.heard
+
+
+def peers_of(settings: Settings) -> list[str]:
+    """Where others of the group listen when they lead."""
+    chosen = settings.replication
+    if chosen.role == "slave" or not chosen.listen:
+        return []
+    return sorted({*chosen.peers, chosen.master} - {"", chosen.listen})
+
+
+async def ask_peers(settings: Settings, epoch: int) -> int:
+    """Meet all peers that lead; the highest of their terms, 0 if there are none."""
+    chosen = settings.replication
+    found = await asyncio.gather(
+        *(
+            meet(
+                *place_of(peer, "replication.peers"),
+                identity=identity_of(settings),
+                name=chosen.name,
+                nonce=new_nonce(),
+                epoch=epoch,
+            )
+            for peer in peers_of(settings)
+        )
+    )
+    return max((term for term in found if term is not None), default=0)
+
+
+async def look_for_a_higher_term(settings: Settings) -> None:
+    """Before the log is opened: whether another broker was promoted since this one led."""
+    if not peers_of(settings) or above_term(settings) is not None:
+        return
+    term = await ask_peers(settings, last_epoch(settings))
+    memory = recall(settings) or Memory()
+    if term > max(memory.heard, term_of(last_epoch(settings))):
+        settings.server.data_directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        remember(settings, replace(memory, heard=term))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """What a broker becomes in the same process.
+
+    Attributes:
+        role: as the settings have it.
+        cut: where its log has to be cut before.
+    """
+
+    role: Literal["master", "slave"]
+    cut: int | None = None
 
 
 class Replication:
     """A broker's part in replication, from `start` to `stop`.
 
     Attributes:
-        ended: what the broker has to be opened anew for: a position to cut the log at, or a
-            promotion (None).
+        ended: what the broker has to be opened anew for.
     """
 
     def __init__(self, settings: Settings, store: Store) -> None:
@@ -88,13 +182,17 @@ class Replication:
         self._chosen = settings.replication
         self._store = store
         self._memory = recall(settings)
-        self._follows = follows(settings)
+        self._why = refusal(settings)
+        self._fenced = fenced(settings)
+        self._follows = bool(self._why)
         self._engine: Engine
         self._context: Context
+        self._saved = False  # what is remembered is for the next role: leave it
         self._server: ReplicationServer | None = None
         self._link: MasterLink | None = None
         self._saver: asyncio.Task[None] | None = None
-        self.ended: asyncio.Future[int | None] = asyncio.get_running_loop().create_future()
+        self._meetings: asyncio.Task[None] | None = None
+        self.ended: asyncio.Future[Turn] = asyncio.get_running_loop().create_future()
 
     @property
     def engine_options(self) -> dict[str, Any]:
@@ -104,8 +202,7 @@ class Replication:
         """
         memory = self._memory or Memory()
         if self._follows:
-            why = refusal(self._settings)
-            return {"follows": why, "shown": memory.flushed, "in_sync": memory.in_sync}
+            return {"follows": self._why, "shown": memory.flushed, "in_sync": memory.in_sync}
         return {"in_sync": None if self._memory is None else memory.in_sync}
 
     async def start(self, engine: Engine, context: Context, readers: Workers) -> int | None:
@@ -114,10 +211,13 @@ class Replication:
         self._engine, self._context = engine, context
         chosen = self._chosen
         port = None
-        if self._follows:
+        if self._fenced:
+            logger("polymq").error("fenced: " + self._why)
+        elif self._follows:
             self._begin_to_follow()
         elif chosen.listen:
             port = await self._listen(readers)
+            self._meetings = context.loop.create_task(self._keep_meeting())
         if self._follows or chosen.listen:
             self._save()
             self._saver = context.loop.create_task(self._keep_saving())
@@ -125,9 +225,10 @@ class Replication:
 
     async def stop(self) -> None:
         """End all connections, and remember the points."""
-        if self._saver is not None:
-            self._saver.cancel()
-            await asyncio.wait([self._saver])
+        for task in (self._saver, self._meetings):
+            if task is not None:
+                task.cancel()
+                await asyncio.wait([task])
         if self._link is not None:
             await self._link.stop()
         if self._server is not None:
@@ -145,9 +246,10 @@ class Replication:
             context=self._context,
             store=self._store,
             readers=readers,
-            identity=self._identity(),
+            identity=identity_of(self._settings),
             points=self._points,
             replicas=core.replicas,
+            outranked=self._outranked,
             new_nonce=new_nonce,
         )
         try:
@@ -156,6 +258,21 @@ class Replication:
             raise Failure(ExitCode.CANNOT_LISTEN, f"replication: {error}") from error
         core.on_written = self._server.written
         return bound
+
+    async def _keep_meeting(self) -> None:
+        while peers_of(self._settings):
+            await asyncio.sleep(MEETINGS_SECONDS)
+            with contextlib.suppress(Failure):  # the secret's file can not be read now
+                self._outranked(await ask_peers(self._settings, self._store.epoch))
+
+    def _outranked(self, term: int) -> None:
+        """Another broker leads in this term: if it is a higher one, take nothing any more."""
+        if term > term_of(self._store.epoch) and not self.ended.done():
+            # At once: the doors take their time to close.
+            self._engine.core.resign("this broker was replaced as the master: it takes no more")
+            self._memory = replace(self._memory or Memory(), heard=term)
+            remember(self._settings, self._memory)
+            self._end(Turn(role="master"))  # which it can not be: see `fenced`
 
     def _points(self) -> tuple[int, int]:
         points = self._engine.core.commits.points
@@ -171,7 +288,7 @@ class Replication:
             context=self._context,
             store=self._store,
             copy=standby,
-            identity=self._identity(),
+            identity=identity_of(self._settings),
             name=self._chosen.name,
             host=host,
             port=port,
@@ -184,28 +301,29 @@ class Replication:
         logger("polymq").warning(
             "cutting what the master never had", position=position, end=self._store.log.appended
         )
-        self._end(position)
+        self._end(Turn(role="slave", cut=position))
 
     def promote(self) -> None:
         """Become the master. Raises Failure if this broker is one."""
         if not self._follows:
             raise Failure(ExitCode.FAILED, "this broker is a master already")
         self._save()
+        try:
+            remember(self._settings, replace(self._memory or Memory(), role="slave"))
+        except OSError as error:
+            raise Failure(ExitCode.FAILED, f"{FILE_NAME} can not be written: {error}") from error
+        self._saved = True
         logger("polymq").warning(
             "promoted: this broker becomes the master. Set replication.role to master in its "
             "settings now: they hold at its next start"
         )
-        self._end(None)
+        self._end(Turn(role="master"))
 
-    def _end(self, outcome: int | None) -> None:
+    def _end(self, outcome: Turn) -> None:
         if not self.ended.done():
             self.ended.set_result(outcome)
 
     # --- both -----------------------------------------------------------------------------------
-
-    def _identity(self) -> Identity:
-        chosen = self._chosen
-        return Identity(cluster=chosen.cluster, group=chosen.group, secret=read_secret(chosen))
 
     async def _keep_saving(self) -> None:
         while True:
@@ -216,24 +334,35 @@ class Replication:
         """Remember the points, if they have moved."""
         standby = self._engine.standby
         flushed, in_sync = self._points() if standby is None else standby.said
-        memory = Memory(flushed=flushed, in_sync=in_sync)
-        if memory == self._memory:
+        heard = 0 if self._memory is None else self._memory.heard
+        memory = Memory(flushed=flushed, in_sync=in_sync, role=self.role, heard=heard)
+        if memory == self._memory or self._saved:
             return
         self._memory = memory
         try:
-            write_values(self._settings.server.data_directory / FILE_NAME, asdict(memory))
+            remember(self._settings, memory)
         except OSError as error:
             logger("polymq").warning("not saved", what=FILE_NAME, error=str(error))
+
+    @property
+    def role(self) -> str:
+        """`master`, `slave` or `fenced`."""
+        if self._fenced:
+            return "fenced"
+        return "slave" if self._follows else "master"
 
     def value(self) -> dict[str, Any]:
         """What operators see: the answer of `/replication`."""
         standby, link, server = self._engine.standby, self._link, self._server
         found: dict[str, Any] = {
-            "role": "slave" if self._follows else "master",
+            "role": self.role,
             "name": self._chosen.name,
             "epoch": self._store.epoch,
+            "term": term_of(self._store.epoch),
             "flushed": self._store.log.flushed if standby is None else standby.flushed,
         }
+        if self._fenced:
+            found |= {"led_in_term": self._fenced, "reason": self._why}
         if link is not None:
             found |= {
                 "master": self._chosen.master,
@@ -285,6 +414,14 @@ class Replication:
         ]
 
 
+def identity_of(settings: Settings) -> Identity:
+    """Whose log it is. Raises Failure."""
+    names = settings.names
+    return Identity(
+        cluster=names.cluster, group=names.broker, secret=read_secret(settings.replication)
+    )
+
+
 def new_nonce() -> str:
     """Random hexadecimal digits, for a handshake."""
     return secrets.token_hex(NONCE_SIZE)
@@ -307,6 +444,8 @@ def check_settings(settings: Settings) -> None:
         raise Failure(ExitCode.USAGE, "a slave needs replication.master, the HOST:PORT it follows")
     if chosen.role == "slave":
         place_of(chosen.master, "replication.master")
+    for peer in chosen.peers:
+        place_of(peer, "replication.peers")
     if chosen.listen:
         place_of(chosen.listen, "replication.listen")
     if chosen.role == "slave" or chosen.listen:

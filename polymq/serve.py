@@ -22,10 +22,11 @@ import uvloop
 from core_log.cutting import cut_log
 from core_log.errors import StoreError
 from core_log.files import RealFiles
-from polymq.compose import STORE_DIRECTORY, Node, open_store
+from polymq.compose import Node, open_store
 from polymq.errors import ExitCode, Failure
 from polymq.logs import configure_logs, logger
 from polymq.ports import FILE_NAME, Ports, write_ports
+from polymq.replicating import STORE_DIRECTORY, Turn, check_settings, look_for_a_higher_term
 from polymq.settings import Settings
 
 SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
@@ -58,11 +59,13 @@ async def _serve(settings: Settings, ready_file: Path | None) -> int:
     """Serve until a signal, in one role or, after a promotion, in another."""
     stop = asyncio.Event()
     _listen_to_signals(stop)
+    check_settings(settings)
     while True:
+        await look_for_a_higher_term(settings)
         store = open_store(settings)
         try:
             node = Node(settings, store)
-            ports, cut = await _run(node, settings, ready_file, stop)
+            ports, turn = await _run(node, settings, ready_file, stop)
         finally:
             try:
                 store.close()
@@ -72,21 +75,21 @@ async def _serve(settings: Settings, ready_file: Path | None) -> int:
         if stop.is_set():
             logger("polymq").info("stopped")
             return ExitCode.OK
+        assert turn is not None
         settings = with_ports(settings, ports)
-        if cut is not None:
-            _cut(settings, cut)
-        else:
-            promoted = settings.replication.model_copy(update={"role": "master"})
-            settings = settings.model_copy(update={"replication": promoted})
+        if turn.cut is not None:
+            _cut(settings, turn.cut)
+        changed = settings.replication.model_copy(update={"role": turn.role})
+        settings = settings.model_copy(update={"replication": changed})
 
 
 async def _run(
     node: Node, settings: Settings, ready_file: Path | None, stop: asyncio.Event
-) -> tuple[Ports, int | None]:
+) -> tuple[Ports, Turn | None]:
     """One role, from its start to its end.
 
     Returns:
-        The ports, and where the log has to be cut before the next role, if it has to.
+        The ports, and the next role; None if it was stopped.
     """
     log = logger("polymq")
     stopped = asyncio.ensure_future(stop.wait())
@@ -116,7 +119,7 @@ async def _run(
             replication=ports.replication,
             data=str(settings.server.data_directory),
             durability=settings.topics.durability,
-            role="slave" if node.engine.core.follows else "master",
+            role=node.replication.role,
         )
         ended = node.replication.ended
         either: list[asyncio.Future[Any]] = [stopped, ended]

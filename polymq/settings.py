@@ -27,6 +27,7 @@ from pydantic import (
     Field,
     IPvAnyNetwork,
     ValidationError,
+    model_validator,
 )
 from pydantic_settings import (
     BaseSettings,
@@ -326,7 +327,16 @@ class TopicDefaults(Section):
 
 
 class ReplicationSettings(Section):
-    """A second copy of everything, on another machine."""
+    """A second copy of everything, on another machine with the same `names.broker`."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _moved(cls, values: Any) -> Any:
+        """Refuse settings that have another name now."""
+        for old, new in (("cluster", "names.cluster"), ("group", "names.broker")):
+            if isinstance(values, dict) and old in values:
+                raise ValueError(f"replication.{old} is {new} now: set that, and leave this out")
+        return values
 
     role: Literal["master", "slave"] = Field(
         default="master",
@@ -338,20 +348,18 @@ class ReplicationSettings(Section):
         max_length=127,
         description="Of a slave: what its master calls it. No two slaves have the same.",
     )
-    cluster: str = Field(
-        default="DefaultCluster", max_length=127, description="The name of the cluster."
-    )
-    group: str = Field(
-        default="broker",
-        max_length=127,
-        description="The name that a master and its slaves share.",
-    )
     listen: str = Field(
         default="",
         description="HOST:PORT where a master waits for slaves. Empty: it has none. A slave may "
         "have it for the time after its promotion.",
     )
     master: str = Field(default="", description="HOST:PORT of the master that a slave follows.")
+    peers: list[str] = Field(
+        default=[],
+        description="HOST:PORT where other brokers of the group listen once they lead. A master "
+        "asks them at its start and from then on, and takes nothing more when one of them was "
+        "promoted after it.",
+    )
     secret_file: str = Field(
         default="",
         description="File with the secret that all brokers of the group know, at least 16 bytes.",

@@ -10,6 +10,7 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
+from core_log.epochs import term_of
 from replication.common import Standing
 from replication.frames import (
     ACK,
@@ -57,7 +58,14 @@ class Refused:
     text: str
 
 
-FollowerEvent = Following | Cut | Refused | Range
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """The other broker leads, too, in this term. The connection ends."""
+
+    term: int
+
+
+FollowerEvent = Following | Cut | Refused | Range | Answered
 
 
 class State(enum.Enum):
@@ -79,6 +87,7 @@ class Follower:
         segment_bytes: the size of its files.
         in_sync: how far it knows that messages were in sync: acknowledged, maybe. It gives none
             of these up.
+        meets: of a master that only wants to know of another one, and to be known: its epoch.
     """
 
     def __init__(
@@ -90,8 +99,11 @@ class Follower:
         standing: Standing,
         segment_bytes: int,
         in_sync: int = 0,
+        meets: int | None = None,
     ) -> None:
         self._in_sync = in_sync
+        self._meets = meets
+        self._epoch = 0
         self._identity = identity
         self._name = name
         self._nonce = nonce
@@ -145,15 +157,23 @@ class Follower:
         if kind is Kind.REFUSED:
             self.state = State.CLOSED
             return Refused(text_of(decode_values(payload), "text", TEXT_SIZE_MAX))
+        if kind is Kind.MET and self._meets is not None and self.state is State.START:
+            self.state = State.CLOSED
+            return Answered(term_of(number_of(decode_values(payload), "epoch")))
         if kind.name != self.state.value:
             raise PeerFault(f"{kind.name} came where {self.state.value} was due")
         if kind is Kind.RANGE:
-            return decode_range(payload)
+            piece = decode_range(payload)
+            if piece.epoch != self._epoch:
+                raise PeerFault(
+                    f"a piece of epoch {piece.epoch} came from a master in epoch {self._epoch}"
+                )
+            return piece
         values = decode_values(payload)
         if kind is Kind.CHALLENGE:
             self._prove(values)
             return None
-        return self._start(number_of(values, "position"))
+        return self._start(number_of(values, "position"), number_of(values, "epoch"))
 
     def _prove(self, values: dict[str, object]) -> None:
         mine = self._identity
@@ -163,18 +183,29 @@ class Follower:
             text_of(values, "proof", NAME_SIZE_MAX), prove(mine.secret, "master", *parts)
         ):
             raise PeerFault("the master has another secret than this slave")
+        proof = prove(mine.secret, "slave", *parts)
+        self.state = State.START
+        if self._meets is not None:
+            self._out.append(encode_values(Kind.PROOF, proof=proof, meet=self._meets))
+            return
         self._out.append(
             encode_values(
                 Kind.PROOF,
-                proof=prove(mine.secret, "slave", *parts),
+                proof=proof,
                 end=self._standing.end,
                 epochs=[list(epoch) for epoch in self._standing.epochs],
                 segment_bytes=self._segment_bytes,
             )
         )
-        self.state = State.START
 
-    def _start(self, position: int) -> FollowerEvent:
+    def _start(self, position: int, epoch: int) -> FollowerEvent:
+        known = self._standing.epochs[-1][0] if self._standing.epochs else 0
+        if term_of(epoch) < term_of(known):
+            raise PeerFault(
+                f"the master leads in term {term_of(epoch)}, and this log has term "
+                f"{term_of(known)}: it was replaced, follow the broker that leads now"
+            )
+        self._epoch = epoch
         if position > self._standing.end:
             raise PeerFault(f"the master begins at {position}, behind this log's end")
         if position < min(self._standing.end, self._in_sync):

@@ -4,7 +4,9 @@
     HELLO     slave:  version, cluster, group, name, nonce                          (JSON)
     CHALLENGE master: nonce, proof over both nonces and all names                   (JSON)
     PROOF     slave:  proof, end of its log, its epochs                             (JSON)
-    START     master: the position from which the log follows, size of its segments (JSON)
+                     or, of another master: proof, its epoch as `meet`
+    MET       master: its epoch                                                     (JSON)
+    START     master: its epoch, the position from which the log follows            (JSON)
     REFUSED   either: one sentence                                                  (JSON)
     RANGE     master: position, epoch, the master's flushed and in-sync ends, where its log begins,
                       CRC-32 of all of it (4), bytes
@@ -43,6 +45,7 @@ class Kind(enum.IntEnum):
     REFUSED = 5
     RANGE = 6
     ACK = 7
+    MET = 8
 
 
 class PeerFault(Exception):

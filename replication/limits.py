@@ -23,6 +23,10 @@ HEARTBEAT_SECONDS: Final = 1.0
 """How often a side that has nothing to say says so."""
 SILENCE_SECONDS: Final = 10.0
 """After that the other side is taken for gone."""
+MEETING_SECONDS: Final = 1.0
+"""From connecting to another master to its answer: a start waits for it."""
+MEETINGS_SECONDS: Final = 2.0
+"""Between two meetings: so long may two lead, each of whom can reach the other."""
 HANDSHAKE_SECONDS: Final = 5.0
 """From connecting to the first piece of the log."""
 NONCE_SIZE: Final = 32

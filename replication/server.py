@@ -22,7 +22,7 @@ from replication.limits import (
     SILENCE_SECONDS,
     SLAVES_MAX,
 )
-from replication.source import Acked, Identity, Joined, Rejected, Source
+from replication.source import Acked, Identity, Joined, Met, Outranked, Rejected, Source
 from replication.standing import standing_of
 
 log = logging.getLogger("polymq.replication")
@@ -54,6 +54,7 @@ class ReplicationServer:
     Args:
         points: the log's flushed and in-sync ends.
         replicas: told what each slave has on its disk.
+        outranked: told of a term that is higher than ours, which a peer knows.
         new_nonce: random hexadecimal digits.
     """
 
@@ -66,6 +67,7 @@ class ReplicationServer:
         identity: Identity,
         points: Callable[[], tuple[int, int]],
         replicas: Replicas,
+        outranked: Callable[[int], None],
         new_nonce: Callable[[], str],
     ) -> None:
         self.context = context
@@ -74,6 +76,7 @@ class ReplicationServer:
         self.identity = identity
         self.points = points
         self.replicas = replicas
+        self.outranked = outranked
         self.new_nonce = new_nonce
         self.slaves: dict[str, SlaveConnection] = {}
         """Those that follow, by name."""
@@ -148,6 +151,11 @@ class SlaveConnection(Connection):
                 self.deadline(self._heard + HEARTBEAT_SECONDS)
             elif isinstance(event, Acked):
                 self._server.replicas.acked(event.name, event.flushed)
+            elif isinstance(event, Outranked):
+                log.warning("%s (%s) knows of term %d", event.name, self.peer, event.term)
+                self._server.outranked(event.term)
+            elif isinstance(event, Met):
+                pass  # it has our epoch, and draws its own conclusion
             else:
                 assert isinstance(event, Rejected)
                 log.warning("refused slave %s (%s): %s", self.source.name, self.peer, event.text)

@@ -17,6 +17,7 @@ import enum
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from core_log.epochs import term_of
 from replication.common import Standing, common_end, epochs_from
 from replication.frames import (
     ACK,
@@ -80,7 +81,24 @@ class Rejected:
     text: str
 
 
-SourceEvent = Joined | Acked | Rejected
+@dataclass(frozen=True, slots=True)
+class Outranked:
+    """The peer, which has proved that it is of the group, knows of a higher term: this broker is
+    the master no more."""
+
+    name: str
+    term: int
+
+
+@dataclass(frozen=True, slots=True)
+class Met:
+    """Another master, in no higher term, which knows ours now. The connection ends."""
+
+    name: str
+    term: int
+
+
+SourceEvent = Joined | Acked | Rejected | Outranked | Met
 
 
 class State(enum.Enum):
@@ -163,7 +181,7 @@ class Source:
         if kind is Kind.HELLO:
             self._challenge(values)
             return []
-        return [self._start(values)]
+        return self._start(values)
 
     def _challenge(self, values: dict[str, object]) -> None:
         if values.get("version") != VERSION:
@@ -187,9 +205,24 @@ class Source:
         self.state = State.PROOF
         self._frames.size_max = TABLE_BYTES_MAX
 
-    def _start(self, values: dict[str, object]) -> SourceEvent:
+    def _start(self, values: dict[str, object]) -> list[SourceEvent]:
         if not is_proof(text_of(values, "proof", NAME_SIZE_MAX), self._expected):
             raise PeerFault(f"the slave {self.name!r} has another secret than this master")
+        mine = self._standing()
+        epoch = mine.epochs[-1][0] if mine.epochs else 0
+        if "meet" in values:
+            term = term_of(number_of(values, "meet"))
+            self.state = State.CLOSED
+            self._out.append(encode_values(Kind.MET, epoch=epoch))
+            higher = term > term_of(epoch)
+            return [Outranked(self.name, term) if higher else Met(self.name, term)]
+        epochs = epochs_from(values.get("epochs"))
+        if epochs and term_of(epochs[-1][0]) > term_of(epoch):
+            term = term_of(epochs[-1][0])
+            text = (
+                f"this broker leads in term {term_of(epoch)}, and {self.name!r} knows term {term}"
+            )
+            return [Outranked(self.name, term), self._reject(text)]
         refusal = self._admit(self.name)
         if refusal:
             raise PeerFault(refusal)
@@ -198,10 +231,7 @@ class Source:
                 f"the files of this log have {self._segment_bytes} bytes: set "
                 f"storage.segment_bytes of slave {self.name!r} to that"
             )
-        theirs = Standing(
-            start=0, end=number_of(values, "end"), epochs=epochs_from(values.get("epochs"))
-        )
-        mine = self._standing()
+        theirs = Standing(start=0, end=number_of(values, "end"), epochs=epochs)
         position = common_end(mine, theirs)
         if position is None:
             raise PeerFault(
@@ -216,8 +246,8 @@ class Source:
         self.sent = self.received = position
         self.state = State.ACK
         self._frames.size_max = ACK.size
-        self._out.append(encode_values(Kind.START, position=position))
-        return Joined(self.name, position)
+        self._out.append(encode_values(Kind.START, position=position, epoch=epoch))
+        return [Joined(self.name, position)]
 
     def _take_ack(self, payload: bytes) -> SourceEvent:
         if len(payload) != ACK.size:

@@ -154,3 +154,10 @@ def test_changed_values_are_printed_without_comment() -> None:
 def test_documentation_has_the_tables_of_the_model() -> None:
     """docs/configuration.md ends with the tables as the model prints them."""
     assert render_markdown() in (ROOT / "docs/configuration.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(("old", "new"), [("cluster", "names.cluster"), ("group", "names.broker")])
+def test_names_of_a_group_are_said_once(old: str, new: str) -> None:
+    """Replication had settings of its own for what name servers have to know, too."""
+    with pytest.raises(Failure, match=f"replication.{old} is {new} now"):
+        load_settings(flags={"replication": {old: "x"}})

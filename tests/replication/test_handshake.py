@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from replication.common import Standing, common_end
-from replication.follower import Cut, Follower, Following, Refused
+from replication.follower import Answered, Cut, Follower, Following, Refused
 from replication.frames import Kind, Range, encode, encode_range, encode_values
 from replication.limits import HELLO_BYTES_MAX, WINDOW_BYTES
-from replication.source import Acked, Identity, Joined, Rejected, Source
+from replication.source import Acked, Identity, Joined, Met, Outranked, Rejected, Source
 
 SECRET = b"sixteen bytes or more"
 MASTER = Standing(start=0, end=1000, epochs=[(1, 0, 11), (2, 400, 12)])
@@ -161,6 +161,63 @@ def test_a_stranger_is_nobodys_master() -> None:
     (event,) = slave.receive(encode_values(Kind.CHALLENGE, nonce="aa", proof="0" * 64))
     assert event == Refused("the master has another secret than this slave")
     assert not slave.outgoing()
+
+
+TERM_2 = Standing(start=0, end=1000, epochs=[(1, 0, 11), (2_000_000_003, 400, 12)])
+
+
+def test_a_slave_that_knows_a_higher_term_is_not_led() -> None:
+    """It has followed a master that was promoted since: the old one hears of it, and sends it
+    nothing; one that sends all the same is not followed."""
+    master, slave = source(), follower(standing=TERM_2)
+    outranked, rejected, refused = shake(master, slave)
+    assert outranked == Outranked("s", 2)
+    assert isinstance(rejected, Rejected)
+    assert isinstance(refused, Refused)
+    assert master.closed
+    assert slave.closed
+    slave = follower(standing=TERM_2)
+    master = source()
+    master.receive(slave.outgoing())
+    slave.receive(master.outgoing())
+    (refused,) = slave.receive(encode_values(Kind.START, position=1000, epoch=2))
+    assert isinstance(refused, Refused)
+    assert "it was replaced" in refused.text
+
+
+@pytest.mark.parametrize(
+    ("mine", "theirs", "event"),
+    [
+        (MASTER, 2_000_000_003, Outranked("s", 2)),
+        (TERM_2, 2, Met("s", 0)),
+        (TERM_2, 2_000_000_009, Met("s", 2)),
+    ],
+)
+def test_two_masters_tell_each_other_their_terms(mine: Standing, theirs: int, event: Any) -> None:
+    """The lower one knows then; nothing of a log is sent."""
+    master, other = source(standing=lambda: mine), follower(meets=theirs)
+    answered = Answered(mine.epochs[-1][0] // 1_000_000_000)
+    assert shake(master, other) == [event, answered]
+    assert master.closed
+    assert other.closed
+
+
+def test_a_stranger_outranks_nobody() -> None:
+    """A higher term counts from somebody who knows the secret."""
+    other = follower(
+        meets=9_000_000_000, identity=Identity(cluster="c", group="g", secret=b"guess" * 4)
+    )
+    events = shake(source(), other)
+    assert not any(isinstance(event, Outranked | Answered) for event in events)
+
+
+def test_a_piece_of_another_epoch_ends_it() -> None:
+    """A master is in one epoch as long as it leads."""
+    master, slave = source(), follower()
+    shake(master, slave)
+    master.send(0, b"log", 3, epoch=1, points=(9, 8))
+    (refused,) = shake(master, slave)
+    assert isinstance(refused, Refused)
 
 
 def test_a_proof_can_not_be_sent_back() -> None:

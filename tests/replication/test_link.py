@@ -6,7 +6,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from broker.port import FLUSHED, IN_SYNC, Position
+import pytest
+
+from broker.port import FLUSHED, IN_SYNC, Position, Refused
 from net.connection import Context
 from replication.client import MasterLink
 from replication.server import ReplicationServer
@@ -24,6 +26,7 @@ class Pair:
     def __init__(self, master: Broker, slave: Broker, context: Context) -> None:
         self.master, self.slave, self.context = master, slave, context
         core = master.engine.core
+        self.outranked: list[int] = []
         self.server = ReplicationServer(
             context=context,
             store=master.store,
@@ -31,6 +34,7 @@ class Pair:
             identity=IDENTITY,
             points=lambda: (core.commits.points[1], core.commits.points[2]),
             replicas=core.replicas,
+            outranked=self.outranked.append,
             new_nonce=lambda: "aa",
         )
         core.on_written = self.server.written
@@ -159,5 +163,31 @@ def test_a_slave_that_is_gone_counts_no_more(master: Broker, slave: Broker) -> N
         assert pair.link is not None
         await pair.link.stop()
         await pair.until(lambda: not replicas.positions)
+
+    run(master, slave, scenario)
+
+
+def test_who_was_replaced_gets_nothing_in_sync_any_more(master: Broker, slave: Broker) -> None:
+    """A slave that has not heard of the new master goes on to follow the old one: what that one
+    has stored is not acknowledged to anybody who asked for two disks, and it takes no more."""
+
+    async def scenario(pair: Pair) -> None:
+        master.engine.create_topic("t", 1, {"min_in_sync": "2"})
+        master.step(1)
+        await pair.follow()
+        template = master.template("t")
+        acked: list[str] = []
+        end = master.publish(template, b"1")
+        master.engine.when_committed(Position(end), IN_SYNC, acked.append, "acked")
+        master.step()
+        await pair.copied()
+        master.engine.core.resign("another one leads")
+        slave.step()
+        source = pair.server.slaves["slave"].source
+        await pair.until(lambda: source.flushed == master.store.log.written)
+        master.step()
+        assert not acked
+        with pytest.raises(Refused, match="another one leads"):
+            master.publish(template, b"2")
 
     run(master, slave, scenario)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.sabotage.plan import Sabotage
 
+FENCING = "tests/replication/test_fencing.py"
 HANDSHAKE = "tests/replication/test_handshake.py"
 LINK = "tests/replication/test_link.py"
 RETENTION = "tests/replication/test_slave_retention.py"
@@ -178,5 +179,61 @@ OF_THE_REPLICATION = (
         "        else:\n",
         new="        else:\n",
         tests=(TORN,),
+    ),
+    Sabotage(
+        name="higher-term-not-heard",
+        why="an old master that its slaves have left goes on to acknowledge",
+        path="replication/source.py",
+        old="        if epochs and term_of(epochs[-1][0]) > term_of(epoch):\n",
+        new="        if False:\n",
+        tests=(HANDSHAKE,),
+    ),
+    Sabotage(
+        name="lower-term-followed",
+        why="a slave throws away what the new master acknowledged, for an old one's sake",
+        path="replication/follower.py",
+        old="        if term_of(epoch) < term_of(known):\n",
+        new="        if False:\n",
+        tests=(HANDSHAKE,),
+    ),
+    Sabotage(
+        name="piece-of-an-old-epoch-taken",
+        why="records of two masters stand behind each other in one log",
+        path="replication/follower.py",
+        old="            if piece.epoch != self._epoch:\n",
+        new="            if False:\n",
+        tests=(HANDSHAKE,),
+    ),
+    Sabotage(
+        name="equal-masters-outrank-each-other",
+        why="two masters of one term stop each other",
+        path="replication/source.py",
+        old="            higher = term > term_of(epoch)\n",
+        new="            higher = term >= term_of(epoch)\n",
+        tests=(HANDSHAKE,),
+    ),
+    Sabotage(
+        name="replaced-and-still-in-sync",
+        why="an old master acknowledges what the new one will never have",
+        path="broker/core.py",
+        old="        self.replicas.resign()\n",
+        new="",
+        tests=(LINK,),
+    ),
+    Sabotage(
+        name="a-promotion-stays-in-its-term",
+        why="nobody can tell the promoted broker from the one that it replaced",
+        path="core_log/store.py",
+        old="            epoch = (max(term_of(epoch), above_term) + 1) * TERM_EPOCHS\n",
+        new="            pass\n",
+        tests=(FENCING,),
+    ),
+    Sabotage(
+        name="fenced-until-a-restart",
+        why="an old master that was told to stop goes on when it is started again",
+        path="polymq/replicating.py",
+        old="    return memory.heard if memory.heard > term_of(last_epoch(settings)) else 0\n",
+        new="    return 0\n",
+        tests=(FENCING,),
     ),
 )

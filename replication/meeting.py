@@ -1,0 +1,49 @@
+"""Two masters meet: each learns the other's term, and the lower one leads no more.
+
+It is a handshake of its own and nothing else: a connection, a proof from each side, two terms.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ssl
+
+from replication.common import Standing
+from replication.follower import Answered, Follower
+from replication.limits import MEETING_SECONDS
+from replication.source import Identity
+
+NOTHING = Standing(start=0, end=0, epochs=[])
+
+
+async def meet(
+    host: str,
+    port: int,
+    *,
+    identity: Identity,
+    name: str,
+    nonce: str,
+    epoch: int,
+    tls: ssl.SSLContext | None = None,
+) -> int | None:
+    """Tell whoever leads there of our epoch; its term, or None if nobody answers as a master of
+    this group does."""
+    core = Follower(
+        identity=identity, name=name, nonce=nonce, standing=NOTHING, segment_bytes=0, meets=epoch
+    )
+    with contextlib.suppress(OSError, TimeoutError):
+        async with asyncio.timeout(MEETING_SECONDS):
+            reader, writer = await asyncio.open_connection(host, port, ssl=tls)
+            try:
+                while not core.closed:
+                    writer.write(core.outgoing())
+                    data = await reader.read(4096)
+                    if not data:
+                        break
+                    for event in core.receive(data):
+                        if isinstance(event, Answered):
+                            return event.term
+            finally:
+                writer.close()
+    return None
