@@ -13,20 +13,20 @@ Rules:
 * A queue is a view on what its bindings collect. Who consumes from it needs the right to read all
   of that, whoever bound it; who binds it needs it as well. Queues with names that the server made
   up (`amq.gen-`) are known to nobody else, and need no right of their own.
-* Every operation of the port stands here, checked or handed on by choice; a test holds this class
-  complete.
+* Every operation of the port stands here, or, if it reads by offset, in `permitted_reading.py`,
+  checked or handed on by choice; a test holds this class complete.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from broker.access import audit
 from broker.access.permissions import Action, format_pattern
+from broker.access.permitted_reading import PermittedReading
 from broker.access.readers import Reader
-from broker.access.rights import Rights
 from broker.entities import ALTERNATE_ARGUMENT, binding_words, place_of
 from broker.errors import Reason, Refused, StorageFailed
 from broker.names import ROOT_EXCHANGE
@@ -37,7 +37,6 @@ from broker.port import (
     Delivery,
     Durability,
     ExchangeInfo,
-    GroupInfo,
     Placed,
     Position,
     Publishing,
@@ -48,17 +47,12 @@ from broker.port import (
     SessionLink,
     Settlement,
     Template,
-    TopicInfo,
     Words,
 )
 from broker.routing import words_of
 from broker.session import MqttSession
 from broker.transaction_port import HalfMessage, Prepared
 from core_log.kernels.batch import Batch
-
-if TYPE_CHECKING:
-    from broker.access.admission import Admission
-    from broker.engine import Engine
 
 SERVER_NAMED: Final = "amq.gen-"
 DEAD_LETTER_EXCHANGE: Final = "x-dead-letter-exchange"
@@ -92,23 +86,14 @@ class PermittedTemplate:
         return self.inner.overflowed
 
 
-class Permitted(Rights):
+class Permitted(PermittedReading):
     """`broker.port.BrokerPort` for one principal.
 
     Args:
         client_id: of an MQTT connection, for rules that name it.
     """
 
-    __slots__ = ("_engine",)
-
-    def __init__(
-        self, *, engine: Engine, admission: Admission, principal: str, client_id: str | None
-    ) -> None:
-        now = engine.core.clock_ms
-        super().__init__(
-            admission=admission, clock_ms=now, principal=principal, client_id=client_id
-        )
-        self._engine = engine
+    __slots__ = ()
 
     # --- queues as what they collect --------------------------------------------------------
 
@@ -174,10 +159,6 @@ class Permitted(Rights):
     def check_read(self, words: Words) -> None:
         """See `BrokerPort.check_read`."""
         self._check_filter(words)
-
-    def check_admin(self, words: Words) -> None:
-        """See `BrokerPort.check_admin`."""
-        self._check_filter(words, Action.ADMIN)
 
     # --- publishing -----------------------------------------------------------------------
 
@@ -575,112 +556,6 @@ class Permitted(Rights):
     def documents(self, kind: str) -> Mapping[str, Mapping[str, Any]]:
         """See `BrokerPort.documents`."""
         return self._engine.documents(kind)
-
-    # --- RocketMQ's consumer groups ---------------------------------------------------------
-
-    @property
-    def store_host(self) -> bytes:
-        """See `RocketmqPort.store_host`."""
-        return self._engine.store_host
-
-    def when_grown(self, topic: str, queue_id: int, callback: Callable[[], None]) -> None:
-        """See `RocketmqPort.when_grown`."""
-        self._check_filter((topic, REST))
-        self._engine.when_grown(topic, queue_id, callback)
-
-    def group(self, name: str) -> GroupInfo | None:
-        """See `RocketmqPort.group`."""
-        return self._engine.group(name)
-
-    def groups(self) -> Sequence[GroupInfo]:
-        """See `RocketmqPort.groups`."""
-        return self._engine.groups()
-
-    def put_group(self, name: str, settings: Mapping[str, Any]) -> Position:
-        """See `RocketmqPort.put_group`: who may read has a group to read with; settings are an
-        administrator's."""
-        if settings:
-            self.check_admin((REST,))
-        return self._engine.put_group(name, settings)
-
-    def delete_group(self, name: str) -> Position:
-        """See `RocketmqPort.delete_group`."""
-        self.check_admin((REST,))
-        return self._engine.delete_group(name)
-
-    def group_offset(self, name: str, topic: str, queue_id: int) -> int | None:
-        """See `RocketmqPort.group_offset`."""
-        self._check_filter((topic, REST))
-        return self._engine.group_offset(name, topic, queue_id)
-
-    def group_offsets(self, name: str) -> Mapping[tuple[str, int], int]:
-        """See `RocketmqPort.group_offsets`: those in topics that may be read."""
-        offsets = self._engine.group_offsets(name)
-        return {place: at for place, at in offsets.items() if self.may_read((place[0], REST))}
-
-    def commit_group_offset(self, name: str, topic: str, queue_id: int, offset: int) -> None:
-        """See `RocketmqPort.commit_group_offset`."""
-        self._check_filter((topic, REST))
-        self._engine.commit_group_offset(name, topic, queue_id, offset)
-
-    # --- reading by offset ------------------------------------------------------------------
-
-    def topics(self) -> Sequence[TopicInfo]:
-        """See `BrokerPort.topics`: those that may be read."""
-        return [info for info in self._engine.topics() if self.may_read((info.name, REST))]
-
-    def topic(self, name: str) -> TopicInfo | None:
-        """See `BrokerPort.topic`: gateways ask it for themselves, and answer what was checked."""
-        return self._engine.topic(name)
-
-    def create_topic(
-        self, name: str, queue_count: int, settings: Mapping[str, str] | None = None
-    ) -> Position:
-        """See `BrokerPort.create_topic`."""
-        self._check(Action.CREATE, (name,))
-        if settings:
-            self._check(Action.ADMIN, (name,))
-        return self._engine.create_topic(name, queue_count, settings)
-
-    def set_topic(self, name: str, settings: Mapping[str, str]) -> Position:
-        """See `BrokerPort.set_topic`."""
-        self._check(Action.ADMIN, (name,))
-        return self._engine.set_topic(name, settings)
-
-    def delete_topic(self, name: str) -> Position:
-        """See `BrokerPort.delete_topic`."""
-        self._check(Action.ADMIN, (name,))
-        return self._engine.delete_topic(name)
-
-    def pull(self, topic: str, queue_id: int, offset: int, **settings: Any) -> None:
-        """See `BrokerPort.pull`. By offset one reads all tags of a topic."""
-        self._check_filter((topic, REST))
-        self._engine.pull(topic, queue_id, offset, **settings)
-
-    def query_by_key(self, topic: str, key: str, **settings: Any) -> None:
-        """See `BrokerPort.query_by_key`."""
-        self._check_filter((topic, REST))
-        self._engine.query_by_key(topic, key, **settings)
-
-    def message_by_position(self, position: int, callback: Callable[[str, bytes], None]) -> None:
-        """See `BrokerPort.message_by_position`. What may not be read is not there."""
-
-        def found(topic: str, record: bytes) -> None:
-            try:
-                if topic:
-                    self._check_filter((topic, REST))
-            except Refused:
-                topic, record = "", b""
-            callback(topic, record)
-
-        self._engine.message_by_position(position, found)
-
-    def offset_by_time(
-        self, topic: str, queue_id: int, time_ms: int, callback: Callable[[int | None], None]
-    ) -> None:
-        """See `BrokerPort.offset_by_time`."""
-        self._check_filter((topic, REST))
-        self._engine.offset_by_time(topic, queue_id, time_ms, callback)
 
 
 def _is_server_named(queue: str) -> bool:

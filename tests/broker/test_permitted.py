@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from broker.access.permitted import Permitted
+from broker.access.permitted_reading import PermittedReading
 from broker.access.quotas import Pace, Quotas, TokenBucket
 from broker.port import ONE_WORD, REST, BrokerPort, Publishing, Reason, Refused, Session
 from tests.harness.broker import Broker, SpyConsumer, SpyLink, batch_of
@@ -75,7 +76,8 @@ def test_every_operation_of_the_port_is_checked_or_handed_on_by_choice() -> None
     parts = [part for part in BrokerPort.__mro__ if part.__module__.startswith("broker.")]
     operations = {name for part in parts for name in vars(part) if not name.startswith("_")}
     assert len(parts) > 3
-    assert operations <= set(vars(Permitted)), operations - set(vars(Permitted))
+    checked = {*vars(Permitted), *vars(PermittedReading)}
+    assert operations <= checked, operations - checked
 
 
 # --- without any right ------------------------------------------------------------------------
