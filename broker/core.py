@@ -16,6 +16,7 @@ from broker.commits import CommitPoints
 from broker.disk import Disk
 from broker.errors import Reason, Refused, StorageFailed
 from broker.journal import Journal, Op, Touched
+from broker.kernels import CoreEnd
 from broker.limits import Limits
 from broker.port import APPENDED, FLUSHED, Durability, Position
 from broker.queues.cursor import Cursor
@@ -51,7 +52,7 @@ class Scheduler(Protocol):
         """Call back in `delay` seconds."""
 
 
-class Core:
+class Core(CoreEnd):
     """Shared by all parts of one engine."""
 
     def __init__(
@@ -67,9 +68,9 @@ class Core:
         in_sync: int | None = None,
         follows: str = "",
     ) -> None:
+        super().__init__(clock_ms)
         self.store = store
         self.log = store.log
-        self.clock_ms = clock_ms
         self.scheduler = scheduler
         self.limits = limits
         self.timers = Timers(loop=scheduler, clock_ms=clock_ms, limits=limits)
@@ -102,7 +103,6 @@ class Core:
         """All others: they hold the log, too, as long as they live."""
         self.next_number = 1
         """The next number for a queue, a group or a session. Never reused."""
-        self.failure: StorageFailed | None = None
         self.on_failure: list[Callable[[StorageFailed], None]] = []
         self.disk = disk
         disk.watch(self._room_changed)
@@ -111,14 +111,11 @@ class Core:
         self.standby: Standby | None = None
         """The slave's part of the engine, while there is one."""
         self.full = bool(follows)
-        """The disk is full, or nearly: publishers are refused (`disk.full`, on the hot path)."""
         self.read_errors_count = 0
         self.unflushed: set[Queue] = self.commits.unflushed
         """Queues with messages that are visible before they are on the disk: for readers by offset
         they end where the last flush left them."""
         self._flush_requested = store.log.flushed
-        self.end_scheduled = False
-        """The end of this loop iteration will write, let go and ask for a flush."""
         self.gatherers: list[Callable[[], None]] = []
         """See `write_gathered`."""
         self._lazy_scheduled = False

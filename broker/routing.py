@@ -23,6 +23,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator
 from typing import Any, Final, Generic, TypeVar
 
+from broker.kernels import RouteEnd, RouterEnd
 from broker.port import ONE_WORD, REST, Words
 
 ROUTES_MAX: Final = 100_000
@@ -244,21 +245,22 @@ class Trie(Generic[Target]):
             self._reach(child, reached, rest=True)
 
 
-class CachedRoute(Generic[Target]):
+class CachedRoute(RouteEnd, Generic[Target]):
     """Who gets the messages of one (topic, tag): a count of matching patterns per target.
 
     The engine subclasses it and forgets in `targets_changed` what it derived from `counts`.
+
+    Attributes:
+        version: how many wildcard changes of the router it knows.
+        evicted: the cache let it go: it is no longer patched, and nobody may use it.
     """
 
-    __slots__ = ("counts", "evicted", "version", "words")
+    __slots__ = ("counts", "words")
 
     def __init__(self, words: Words) -> None:
+        super().__init__()
         self.words = words
         self.counts: dict[Target, int] = {}
-        self.version = -1
-        """How many wildcard changes of the router it knows."""
-        self.evicted = False
-        """The cache let it go: it is no longer patched, and nobody may use it."""
 
     def targets_changed(self) -> None:
         """`counts` has changed."""
@@ -267,7 +269,7 @@ class CachedRoute(Generic[Target]):
 R = TypeVar("R", bound=CachedRoute[Any])
 
 
-class Router(Generic[Target, R]):
+class Router(RouterEnd, Generic[Target, R]):
     """The trie with its cache of routes.
 
     Args:
@@ -275,12 +277,11 @@ class Router(Generic[Target, R]):
     """
 
     def __init__(self, new_route: Callable[[Words], R], *, routes_max: int = ROUTES_MAX) -> None:
+        super().__init__()
         self._trie: Trie[Target] = Trie()
         self._routes: dict[Words, R] = {}
         self._journal: list[tuple[bool, Words, Target]] = []  # the latest wildcard changes
         self._journal_start = 0  # how many there were before those
-        self.version = 0
-        """How many wildcard changes there were: a route that has seen them all is up to date."""
         self._new_route = new_route
         self._routes_max = routes_max
 

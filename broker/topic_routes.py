@@ -38,9 +38,15 @@ class RouteGraph(Protocol):
 
 
 class TopicRoute(CachedRoute[Target]):
-    """One (topic, tag): who gets its messages."""
+    """One (topic, tag): who gets its messages.
 
-    __slots__ = ("_router", "beyond", "durable", "live", "queues", "tag", "topic", "volatile")
+    Attributes:
+        live: live subscriptions that match.
+        queues: all queues that do: made anew with every change, so that who derives something from
+            it sees whether it is still the same.
+    """
+
+    __slots__ = ("_router", "beyond", "durable", "tag", "topic", "volatile")
 
     def __init__(self, words: Words, router: Router[Target, TopicRoute]) -> None:
         super().__init__(words)
@@ -49,10 +55,6 @@ class TopicRoute(CachedRoute[Target]):
         self.tag = ".".join(words[1:]) if len(words) > 1 else None
         self.durable: tuple[Queue, ...] = ()
         self.volatile: tuple[Queue, ...] = ()
-        self.live: tuple[LiveTarget, ...] = ()
-        self.queues: tuple[Queue, ...] = ()
-        """All of them: made anew with every change, so that who derives something from it sees
-        whether it is still the same."""
         self.beyond: Beyond | None = None
         """What it reaches beyond the trie's patterns; most routes have none."""
 

@@ -159,7 +159,7 @@ class CommitLog(LogEnd):
             return self._append_wide_run(
                 template, batch, first, last, targets=targets, born_ms=born_ms, store_ms=store_ms
             )
-        span = self.append_plain(template, batch, first, last, targets, born_ms, store_ms)
+        span = self.append_plain(template, batch, first, last, targets, 0, 0, born_ms, store_ms)
         if span is not None:
             return [span]
         total = self._measure(template, batch, first, last, len(targets), 0)

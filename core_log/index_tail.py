@@ -12,13 +12,13 @@ Rule: only the loop's thread calls this. Views that were handed out stay as they
 from __future__ import annotations
 
 from bisect import bisect_right
-from typing import Final
 
-BLOCK_BYTES: Final = 64 * 1024
-"""One block: large enough that a checkpoint takes few of them, small enough to grow by copying."""
+from core_log.index_end import BLOCK_BYTES, TailEnd
+
+__all__ = ["BLOCK_BYTES", "IndexTail", "count_before"]
 
 
-class IndexTail:
+class IndexTail(TailEnd):
     """Entries [start, end) of an index, the newest last.
 
     Args:
@@ -29,28 +29,16 @@ class IndexTail:
         end: the offset behind the last entry.
     """
 
-    __slots__ = ("_blocks", "_firsts", "_open", "end", "entry_size")
+    __slots__ = ("entry_size",)
 
     def __init__(self, entry_size: int, start: int) -> None:
+        super().__init__(start)
         self.entry_size = entry_size
-        self.end = start
-        self._firsts: list[int] = [start]  # the offset of each block's first entry
-        self._blocks: list[bytearray] = [bytearray()]
-        self._open = True  # whether the last block may grow
 
     @property
     def start(self) -> int:
         """The offset of the first entry that is held."""
         return self._firsts[0]
-
-    def append(self, entries: bytes, count: int) -> None:
-        """Add `count` entries."""
-        if not self._open or len(self._blocks[-1]) >= BLOCK_BYTES:
-            self._firsts.append(self.end)
-            self._blocks.append(bytearray())
-            self._open = True
-        self._blocks[-1] += entries
-        self.end += count
 
     def read(self, first: int, count: int) -> bytes:
         """Up to `count` entries from `first` on, which is not before `start`; fewer at the end."""

@@ -31,6 +31,7 @@ from typing import Final, Protocol
 
 from core_log import kernels
 from core_log.errors import StorageFailed, describe
+from core_log.index_end import IndexEnd
 from core_log.index_files import IndexFiles
 from core_log.index_tail import IndexTail
 from core_log.kernels.layout import ENTRY_SIZE, PRIVATE_ENTRY_SIZE
@@ -96,7 +97,7 @@ class IndexHome:
         self.trimmed: dict[QueueIndex, None] = {}
 
 
-class QueueIndex:
+class QueueIndex(IndexEnd):
     """The index of a queue that survives a restart.
 
     Attributes:
@@ -110,12 +111,7 @@ class QueueIndex:
 
     __slots__ = (
         "_home",
-        "_tail",
-        "end_offset",
-        "entry_size",
         "extents",
-        "first_offset",
-        "number",
         "stored_offset",
     )
 
@@ -131,14 +127,10 @@ class QueueIndex:
     ) -> None:
         if entry_size not in (ENTRY_SIZE, PRIVATE_ENTRY_SIZE):
             raise ValueError(f"an index entry has 20 or 32 bytes, not {entry_size}")
-        self.number = number
-        self.entry_size = entry_size
-        self.first_offset = first_offset
-        self.end_offset = end_offset
+        super().__init__(number, entry_size, first_offset, end_offset)
         self.stored_offset = end_offset
         self.extents = extents
         self._home = home
-        self._tail: IndexTail | None = None  # entries [its start, end_offset)
 
     @property
     def filed_offset(self) -> int:
@@ -148,17 +140,11 @@ class QueueIndex:
 
     # --- the loop's side ------------------------------------------------------------------------
 
-    def append(self, entries: bytes) -> None:
-        """Add entries (a multiple of `entry_size` bytes) at the end."""
-        count, rest = divmod(len(entries), self.entry_size)
-        if rest:
-            raise ValueError(f"not whole entries of {self.entry_size} bytes")
-        tail = self._tail
-        if tail is None:
-            tail = self._tail = IndexTail(self.entry_size, self.end_offset)
-            self._home.changed[self] = None
-        tail.append(entries, count)
-        self.end_offset += count
+    def begin_tail(self) -> IndexTail:
+        """See `IndexEnd`."""
+        tail = self._tail = IndexTail(self.entry_size, self.end_offset)
+        self._home.changed[self] = None
+        return tail
 
     def trim_before(self, offset: int) -> None:
         """Let the index begin at `offset`, if it begins before: the messages are not wanted any
@@ -293,7 +279,7 @@ class QueueIndex:
         return entries[skip : skip + count * size]
 
 
-class MemoryIndex:
+class MemoryIndex(IndexEnd):
     """The index of a queue that does not survive: bounded, never on the disk.
 
     Args:
@@ -307,19 +293,12 @@ class MemoryIndex:
         "_count_max",
         "_entries",
         "dropped",
-        "end_offset",
-        "entry_size",
-        "first_offset",
-        "number",
     )
 
     def __init__(self, entry_size: int, count_max: int, *, number: int = 0) -> None:
         if count_max <= 0:
             raise ValueError("a queue holds at least one entry")
-        self.number = number
-        self.entry_size = entry_size
-        self.first_offset = 0
-        self.end_offset = 0
+        super().__init__(number, entry_size, 0, 0)
         self.dropped = 0
         self._count_max = count_max
         self._entries = bytearray()

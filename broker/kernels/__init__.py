@@ -7,7 +7,7 @@ import importlib
 import os
 from typing import TYPE_CHECKING, Final
 
-from core_log import log_end
+from core_log import index_end, log_end
 
 _PARTS: Final = ("path", "unacked", "delivery")
 
@@ -15,6 +15,8 @@ _PARTS: Final = ("path", "unacked", "delivery")
 def _choose() -> str:
     """Which form runs: all parts are compiled, and the store's end of the log, or none is."""
     if log_end.LogEnd.__module__ != "core_log.kernels.fast_log_end":
+        return "pure"
+    if index_end.IndexEnd.__module__ != "core_log.kernels.fast_index_end":
         return "pure"
     try:
         for name in _PARTS:
@@ -34,10 +36,13 @@ if TYPE_CHECKING or FORM == "pure":
     from broker.kernels.path import (
         CommitPoints,
         Committed,
+        CoreEnd,
         PlainTemplate,
         Publisher,
         QueueEnd,
         RecordRun,
+        RouteEnd,
+        RouterEnd,
         Waiting,
     )
     from broker.kernels.unacked import UnackedRuns
@@ -46,10 +51,13 @@ else:
     from broker.kernels.fast_path import (
         CommitPoints,
         Committed,
+        CoreEnd,
         PlainTemplate,
         Publisher,
         QueueEnd,
         RecordRun,
+        RouteEnd,
+        RouterEnd,
         Waiting,
     )
     from broker.kernels.fast_unacked import UnackedRuns
@@ -58,11 +66,14 @@ __all__ = [
     "FORM",
     "CommitPoints",
     "Committed",
+    "CoreEnd",
     "LiveEnd",
     "PlainTemplate",
     "Publisher",
     "QueueEnd",
     "RecordRun",
+    "RouteEnd",
+    "RouterEnd",
     "SessionEnd",
     "UnackedRuns",
     "Waiting",

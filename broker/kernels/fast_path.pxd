@@ -3,6 +3,7 @@
 
 cimport cython
 
+from core_log.kernels.fast_index_end cimport IndexEnd
 from core_log.kernels.fast_log_end cimport LogEnd, Span
 
 cdef Py_ssize_t JOINED_COUNT_MAX
@@ -20,6 +21,8 @@ cdef class RecordRun:
 cdef class Committed(RecordRun):
     cdef public list spans
     cdef public list parts
+    @cython.locals(span=Span, part=Span)
+    cdef fill(self, meta, list spans)
     @cython.locals(last=RecordRun)
     cpdef bint join(self, Span span) except -1
     @cython.locals(span=Span)
@@ -27,8 +30,8 @@ cdef class Committed(RecordRun):
 
 
 cdef class QueueEnd:
-    cdef public object number
-    cdef public object index
+    cdef public long long number
+    cdef public IndexEnd index
     cdef public object reader
     cdef public long long visible
     cdef public long long flushed
@@ -46,6 +49,8 @@ cdef class Waiting(Committed):
     cdef public tuple queues
     cdef public object durability
     cdef public long long position
+    @cython.locals(route=RouteEnd)
+    cdef wait_for(self, PlainTemplate template, durability, long long position)
     cpdef bint takes(self, PlainTemplate template, list spans, long long written) except -1
     @cython.locals(own=QueueEnd)
     cpdef release(self, set unflushed)
@@ -65,8 +70,28 @@ cdef class CommitPoints:
     cpdef advance(self, durability, position)
 
 
+cdef class RouteEnd:
+    cdef public long long version
+    cdef public bint evicted
+    cdef public tuple live
+    cdef public tuple queues
+
+
+cdef class RouterEnd:
+    cdef public long long version
+
+
+cdef class CoreEnd:
+    cdef public object clock_ms
+    cdef public object failure
+    cdef public bint full
+    cdef public bint end_scheduled
+    cdef public long long iteration_ms
+    cpdef appended(self)
+
+
 cdef class PlainTemplate:
-    cdef public object route
+    cdef public RouteEnd route
     cdef public QueueEnd queue
     cdef public object record
     cdef public object meta
@@ -77,12 +102,15 @@ cdef class PlainTemplate:
 
 
 cdef class Publisher:
-    cdef public object core
-    cdef public object router
+    cdef public CoreEnd core
+    cdef public RouterEnd router
     cdef public LogEnd log
     cdef public CommitPoints commits
     cdef public Waiting _last
-    @cython.locals(queue=QueueEnd, span=Span)
+    @cython.locals(
+        core=CoreEnd, route=RouteEnd, queue=QueueEnd, index=IndexEnd, log=LogEnd, span=Span,
+        now=cython.longlong,
+    )
     cpdef publish_run(self, PlainTemplate template, batch, Py_ssize_t first, Py_ssize_t last)
     @cython.locals(last=Waiting, run=Waiting, queue=QueueEnd)
-    cpdef wait(self, PlainTemplate template, list spans, position)
+    cpdef wait(self, PlainTemplate template, list spans, long long position)

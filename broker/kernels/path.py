@@ -26,6 +26,7 @@ from core_log.kernels.layout import ENTRY_SIZE
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from broker.errors import StorageFailed
     from broker.port import Position
     from broker.queues.queue import Group, Groups, Queue
     from broker.runs import RunMeta
@@ -81,6 +82,10 @@ class Committed(RecordRun):
     __slots__ = ("parts", "spans")
 
     def __init__(self, meta: RunMeta, spans: list[log_end.Span]) -> None:
+        self.fill(meta, spans)
+
+    def fill(self, meta: RunMeta, spans: list[log_end.Span]) -> None:
+        """Be the run of these spans."""
         span = spans[0]
         self.meta = meta
         self.memory = span.memory
@@ -197,9 +202,14 @@ class Waiting(Committed):
         durability: Durability,
         position: int,
     ) -> None:
-        Committed.__init__(self, template.meta, spans)
+        self.fill(template.meta, spans)
+        self.wait_for(template, durability, position)
+
+    def wait_for(self, template: PlainTemplate, durability: Durability, position: int) -> None:
+        """Note whose messages these are, and what they wait for."""
+        route = template.route
         self.template = template
-        self.live: tuple[LiveTarget, ...] = template.route.live
+        self.live: tuple[LiveTarget, ...] = route.live
         self.queues: tuple[Queue, ...] = template.queues
         self.durability = durability
         self.position = position
@@ -341,6 +351,50 @@ class CommitPoints:
             waiting.clear()
 
 
+class RouteEnd:
+    """What of a route the publish path needs; `CachedRoute` and `TopicRoute` say what it is."""
+
+    __slots__ = ("evicted", "live", "queues", "version")
+
+    def __init__(self) -> None:
+        self.version = -1
+        self.evicted = False
+        self.live: tuple[LiveTarget, ...] = ()
+        self.queues: tuple[Queue, ...] = ()
+
+
+class RouterEnd:
+    """What of the router the publish path needs."""
+
+    __slots__ = ("version",)
+
+    def __init__(self) -> None:
+        self.version = 0
+        """How many wildcard changes there were: a route that has seen them all is up to date."""
+
+
+class CoreEnd:
+    """What the publish path needs of the engine's core.
+
+    Args:
+        clock_ms: the time of day.
+    """
+
+    def __init__(self, clock_ms: Callable[[], int]) -> None:
+        self.clock_ms = clock_ms
+        self.failure: StorageFailed | None = None
+        self.full = False
+        """The disk is full, or nearly: publishers are refused."""
+        self.end_scheduled = False
+        """The end of this loop iteration will write, let go and ask for a flush."""
+        self.iteration_ms = 0
+        """When the first run was appended of those that this end will write."""
+
+    def appended(self) -> None:
+        """Something was appended: write it at the end of this loop iteration."""
+        raise NotImplementedError
+
+
 class PlainTemplate:
     """What of a template the publish path needs.
 
@@ -393,7 +447,7 @@ class Publisher:
         router: `Router`, for its version.
     """
 
-    def __init__(self, core: Any, router: Any) -> None:
+    def __init__(self, core: Any, router: RouterEnd) -> None:
         self.core = core
         self.router = router
         self.log: CommitLog = core.log
@@ -418,13 +472,16 @@ class Publisher:
         ):
             queue = template.queue
             index = queue.index
-            now = core.clock_ms()
-            span = self.log.append_plain(
-                template.record, batch, first, last, ((queue.number, index.end_offset),), now, now
+            if not core.end_scheduled:
+                core.iteration_ms = core.clock_ms()
+            now = core.iteration_ms
+            log = self.log
+            span = log.append_plain(
+                template.record, batch, first, last, None, queue.number, index.end_offset, now, now
             )
             if span is not None:
                 index.append(span.entries)
-                position = self.log.appended
+                position = log.appended
                 self.wait(template, [span], position)
                 if not core.end_scheduled:
                     core.appended()
@@ -446,7 +503,9 @@ class Publisher:
             for queue in template.queues:
                 if queue.blocked_until > flushed:
                     durability = FLUSHED
-        run = Waiting(template, spans, durability, position)
+        run = Waiting.__new__(Waiting)
+        run.fill(template.meta, spans)
+        run.wait_for(template, durability, position)
         self._last = run
         if durability is FLUSHED:
             for queue in run.queues:

@@ -35,6 +35,7 @@ FORM: Final = "pure" if chosen.__name__.endswith(".pure") else "compiled"
 """Which form runs: "compiled" or "pure"."""
 
 # Sums, writing, index entries.
+Appender = chosen.Appender
 append_run = chosen.append_run
 crc32 = chosen.crc32
 expired = chosen.expired

@@ -395,74 +395,129 @@ cdef int fill_targets(Run *run, targets, int64_t base, int64_t count) except -1:
     return 0
 
 
+cdef int one_target(Run *run, int64_t number, int64_t offset, int64_t count) except -1:
+    """`fill_targets` for one target, from the run's first row on."""
+    cdef uint8_t *at = run.dispatch
+    if not (0 <= number <= NUMBER_MAX and 0 <= offset <= OFFSET_MAX - count):
+        raise ValueError("a target does not fit the dispatch property")
+    run.target_count = 1
+    memcpy(at, DISPATCH_START, DISPATCH_START_SIZE)
+    put_hex(at + DISPATCH_START_SIZE, number, 4)
+    run.offsets[0] = offset
+    at[DISPATCH_START_SIZE + TARGET_SIZE] = 2
+    run.dispatch_size = DISPATCH_START_SIZE + TARGET_SIZE + 1
+    return 0
+
+
+cdef class Appender:
+    """See pure.py."""
+
+    def __init__(self):
+        self.entries = b""
+
+    cpdef Py_ssize_t append(
+        self, bytearray memory, Py_ssize_t start, Py_ssize_t limit, int64_t position, tuple form,
+        bytes hosts, targets, int64_t number, int64_t offset, batch, Py_ssize_t first,
+        Py_ssize_t last, int64_t born_ms, int64_t store_ms,
+    ) except -1:
+        """See pure.py."""
+        return self.write(
+            memory, start, limit, position, form, hosts, b"", targets, number, offset, 0, batch,
+            first, last, born_ms, store_ms,
+        )
+
+    cdef Py_ssize_t write(
+        self, bytearray memory, Py_ssize_t start, Py_ssize_t limit, int64_t position, tuple form,
+        bytes hosts, bytes suffix, targets, int64_t number, int64_t offset, int64_t base, batch,
+        Py_ssize_t first, Py_ssize_t last, int64_t born_ms, int64_t store_ms,
+    ) except -1:
+        """`append_run`, or `append` where `targets` is None."""
+        cdef bytes head = form[0]
+        cdef bytes topic = form[1]
+        cdef bytes properties = form[2]
+        cdef bytes name = form[4]
+        cdef Run run
+        cdef const int64_t *rows = rows_of(batch.rows, first, last, batch.count)
+        cdef uint8_t *base_at = <uint8_t *>PyByteArray_AS_STRING(memory)
+        cdef Py_ssize_t at = start
+        cdef Py_ssize_t row = first
+        cdef int64_t written = 0
+        cdef int64_t unsealed = 0  # the size of the last record, while it has no checksum
+        cdef int outcome = ROW_FITS
+        cdef bytes entries
+        cdef uint8_t *entry
+        cdef Py_buffer view
+        if not 0 <= start <= limit <= PyByteArray_GET_SIZE(memory):
+            raise ValueError("the range lies outside the memory")
+        if len(head) != BODY_AT or len(hosts) != HOST_SIZE:
+            raise ValueError("the head or the hosts have another size")
+        run.kind = form[3]
+        run.tag = form[5]
+        if run.kind not in (EXTRA_NONE, EXTRA_BASE64, EXTRA_VERBATIM):
+            raise ValueError("unknown kind of extra property")
+        if targets is None:
+            one_target(&run, number, offset, last - first)
+        else:
+            fill_targets(&run, targets, base, last - first)
+        memcpy(run.head, PyBytes_AS_STRING(head), BODY_AT)
+        memcpy(run.head + BORN_HOST_AT, PyBytes_AS_STRING(hosts), HOST_SIZE)
+        memcpy(run.head + STORE_HOST_AT, PyBytes_AS_STRING(hosts), HOST_SIZE)
+        put64(run.head + BORN_MS_AT, <uint64_t>born_ms)
+        put64(run.head + STORE_MS_AT, <uint64_t>store_ms)
+        put64(run.head + QUEUE_OFFSET_AT, 0)
+        run.topic = <const uint8_t *>PyBytes_AS_STRING(topic)
+        run.topic_size = len(topic)
+        run.properties = <const uint8_t *>PyBytes_AS_STRING(properties)
+        run.properties_size = len(properties)
+        run.name = <const uint8_t *>PyBytes_AS_STRING(name)
+        run.name_size = len(name)
+        run.suffix = <const uint8_t *>PyBytes_AS_STRING(suffix)
+        run.suffix_size = len(suffix)
+        entries = PyBytes_FromStringAndSize(NULL, (last - first) * ENTRY_SIZE)
+        entry = <uint8_t *>PyBytes_AS_STRING(entries)
+        PyObject_GetBuffer(batch.buffer, &view, PyBUF_SIMPLE)
+        while row < last:
+            outcome = write_record(
+                &run, rows + row * COLUMNS, row - first, <const uint8_t *>view.buf, view.len,
+                base_at + at, limit - at, position + (at - start), entry, &written,
+            )
+            if outcome != ROW_FITS:
+                break
+            if unsealed:
+                seal_record(base_at + at - unsealed, unsealed)
+            unsealed = written
+            at += written
+            entry += ENTRY_SIZE
+            row += 1
+        if unsealed:
+            seal_record(base_at + at - unsealed, unsealed)
+        PyBuffer_Release(&view)
+        if outcome == ROW_OUTSIDE:
+            raise ValueError("a row's part lies outside the buffer")
+        if outcome == PROPERTIES_TOO_LARGE:
+            raise ValueError("the properties do not fit")
+        if row < last:
+            entries = entries[: (row - first) * ENTRY_SIZE]
+        self.end = at
+        self.entries = entries
+        return row - first
+
+
+cdef Appender appender = Appender()
+
+
 def append_run(bytearray memory, Py_ssize_t start, Py_ssize_t limit, int64_t position, tuple form,
                bytes hosts, bytes suffix, targets, int64_t base, batch, Py_ssize_t first,
                Py_ssize_t last, int64_t born_ms, int64_t store_ms):
     """See pure.py."""
-    cdef bytes head = form[0]
-    cdef bytes topic = form[1]
-    cdef bytes properties = form[2]
-    cdef bytes name = form[4]
-    cdef Run run
-    cdef const int64_t *rows = rows_of(batch.rows, first, last, batch.count)
-    cdef uint8_t *base_at = <uint8_t *>PyByteArray_AS_STRING(memory)
-    cdef Py_ssize_t at = start
-    cdef Py_ssize_t row = first
-    cdef int64_t written = 0
-    cdef int64_t unsealed = 0  # the size of the last record, while it has no checksum
-    cdef int outcome = ROW_FITS
-    cdef bytes entries
-    cdef uint8_t *entry
-    cdef Py_buffer view
-    if not 0 <= start <= limit <= PyByteArray_GET_SIZE(memory):
-        raise ValueError("the range lies outside the memory")
-    if len(head) != BODY_AT or len(hosts) != HOST_SIZE:
-        raise ValueError("the head or the hosts have another size")
-    run.kind = form[3]
-    run.tag = form[5]
-    if run.kind not in (EXTRA_NONE, EXTRA_BASE64, EXTRA_VERBATIM):
-        raise ValueError("unknown kind of extra property")
-    fill_targets(&run, targets, base, last - first)
-    memcpy(run.head, PyBytes_AS_STRING(head), BODY_AT)
-    memcpy(run.head + BORN_HOST_AT, PyBytes_AS_STRING(hosts), HOST_SIZE)
-    memcpy(run.head + STORE_HOST_AT, PyBytes_AS_STRING(hosts), HOST_SIZE)
-    put64(run.head + BORN_MS_AT, <uint64_t>born_ms)
-    put64(run.head + STORE_MS_AT, <uint64_t>store_ms)
-    put64(run.head + QUEUE_OFFSET_AT, 0)
-    run.topic = <const uint8_t *>PyBytes_AS_STRING(topic)
-    run.topic_size = len(topic)
-    run.properties = <const uint8_t *>PyBytes_AS_STRING(properties)
-    run.properties_size = len(properties)
-    run.name = <const uint8_t *>PyBytes_AS_STRING(name)
-    run.name_size = len(name)
-    run.suffix = <const uint8_t *>PyBytes_AS_STRING(suffix)
-    run.suffix_size = len(suffix)
-    entries = PyBytes_FromStringAndSize(NULL, (last - first) * ENTRY_SIZE)
-    entry = <uint8_t *>PyBytes_AS_STRING(entries)
-    PyObject_GetBuffer(batch.buffer, &view, PyBUF_SIMPLE)
-    while row < last:
-        outcome = write_record(
-            &run, rows + row * COLUMNS, row - first, <const uint8_t *>view.buf, view.len,
-            base_at + at, limit - at, position + (at - start), entry, &written,
-        )
-        if outcome != ROW_FITS:
-            break
-        if unsealed:
-            seal_record(base_at + at - unsealed, unsealed)
-        unsealed = written
-        at += written
-        entry += ENTRY_SIZE
-        row += 1
-    if unsealed:
-        seal_record(base_at + at - unsealed, unsealed)
-    PyBuffer_Release(&view)
-    if outcome == ROW_OUTSIDE:
-        raise ValueError("a row's part lies outside the buffer")
-    if outcome == PROPERTIES_TOO_LARGE:
-        raise ValueError("the properties do not fit")
-    if row < last:
-        entries = entries[: (row - first) * ENTRY_SIZE]
-    return row - first, at, entries
+    cdef Py_ssize_t count
+    if targets is None:
+        raise TypeError("no targets are an empty sequence")
+    count = appender.write(
+        memory, start, limit, position, form, hosts, suffix, targets, 0, 0, base, batch, first,
+        last, born_ms, store_ms,
+    )
+    return count, appender.end, appender.entries
 
 
 def widen(entries, store_ms=0, priority=0, ttl_code=0):

@@ -3,6 +3,8 @@
 
 cimport cython
 
+from core_log.kernels.fast cimport Appender
+
 
 cdef class Span:
     cdef public bytearray memory
@@ -20,6 +22,7 @@ cdef class Chunk:
 
 
 cdef class LogEnd:
+    cdef public Appender _appender
     cdef public object _tail
     cdef public object _failure
     cdef public long long _message_bytes_max
@@ -34,8 +37,9 @@ cdef class LogEnd:
 
     @cython.locals(
         chunk=Chunk, memory=bytearray, start=Py_ssize_t, position=cython.longlong,
-        limit=Py_ssize_t, end=Py_ssize_t, count=Py_ssize_t,
+        limit=Py_ssize_t, end=Py_ssize_t, count=Py_ssize_t, appender=Appender, span=Span,
     )
     cpdef append_plain(
-        self, template, batch, Py_ssize_t first, Py_ssize_t last, targets, born_ms, store_ms
+        self, template, batch, Py_ssize_t first, Py_ssize_t last, targets, long long number,
+        long long offset, long long born_ms, long long store_ms
     )

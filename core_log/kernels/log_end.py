@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from core_log.kernels import append_run
+from core_log import kernels
 from core_log.kernels.layout import ENTRY_SIZE
 
 if TYPE_CHECKING:
@@ -94,6 +94,7 @@ class LogEnd:
         self._failure = failure
         self._message_bytes_max = message_bytes_max
         self._ready_below = ready_below
+        self._appender = kernels.Appender()
         self.host = host
         """Address and port as records have them, 8 bytes."""
         self._full: StorageFull | None = None  # why the last write left something in memory
@@ -113,7 +114,9 @@ class LogEnd:
         batch: Batch,
         first: int,
         last: int,
-        targets: Sequence[tuple[int, int]],
+        targets: Sequence[tuple[int, int]] | None,
+        number: int,
+        offset: int,
         born_ms: int,
         store_ms: int,
     ) -> Span | None:
@@ -121,7 +124,8 @@ class LogEnd:
         back. None where that is not so: nothing was appended.
 
         Args:
-            targets: at most as many as one record names.
+            targets: at most as many as one record names; None for the queue `number` alone, where
+                the first row takes `offset`.
         """
         if (
             self.appended - self._flushed >= self._ready_below
@@ -136,17 +140,18 @@ class LogEnd:
         limit = min(len(memory), start + self._records_end - position)
         if limit <= start:
             return None
+        appender = self._appender
         try:
-            count, end, entries = append_run(
+            count = appender.append(
                 memory,
                 start,
                 limit,
                 position,
                 template.form,
                 self.host,
-                b"",
                 targets,
-                0,
+                number,
+                offset,
                 batch,
                 first,
                 last,
@@ -155,6 +160,7 @@ class LogEnd:
             )
         except ValueError:  # properties that do not fit: measuring says how large they are
             return None
+        end = appender.end
         # What was written behind the end counts for nothing. A body may be too large only where
         # all of it is.
         if count == 0 or count != last - first or end - start > self._message_bytes_max:
@@ -163,4 +169,11 @@ class LogEnd:
         self.appended = position + end - start
         if template.keyed:
             self.keyed_end = self.appended
-        return Span(memory, start, end, position, entries)
+        span = Span.__new__(Span)
+        span.memory = memory
+        span.start = start
+        span.end = end
+        span.position = position
+        span.entries = appender.entries
+        span.count = count
+        return span

@@ -177,6 +177,64 @@ def run_size(
     )
 
 
+class Appender:
+    """`append_run` for a run that is written in one call: results stand in attributes, so that a
+    caller who knows of what type this is makes no Python objects of numbers.
+
+    Attributes:
+        end: the index behind the last record that was written.
+        entries: the 20-byte entries of those records.
+    """
+
+    __slots__ = ("end", "entries")
+
+    def __init__(self) -> None:
+        self.end = 0
+        self.entries = b""
+
+    def append(
+        self,
+        memory: bytearray,
+        start: int,
+        limit: int,
+        position: int,
+        form: Form,
+        hosts: bytes,
+        targets: Sequence[tuple[int, int]] | None,
+        number: int,
+        offset: int,
+        batch: Batch,
+        first: int,
+        last: int,
+        born_ms: int,
+        store_ms: int,
+    ) -> int:
+        """`append_run` with neither suffix nor base. Returns how many rows were written.
+
+        Args:
+            targets: None for the queue `number` alone, where row `first` takes `offset`.
+        """
+        if targets is None:
+            targets = ((number, offset),)
+        count, self.end, self.entries = append_run(
+            memory,
+            start,
+            limit,
+            position,
+            form,
+            hosts,
+            b"",
+            targets,
+            0,
+            batch,
+            first,
+            last,
+            born_ms,
+            store_ms,
+        )
+        return count
+
+
 def append_run(
     memory: bytearray,
     start: int,

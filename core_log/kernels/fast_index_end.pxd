@@ -1,0 +1,26 @@
+# cython: language_level=3
+"""Of what types `index_end.py` is where it is compiled, as `fast_index_end`."""
+
+cimport cython
+
+cdef Py_ssize_t BLOCK_BYTES
+
+
+cdef class TailEnd:
+    cdef public list _blocks
+    cdef public list _firsts
+    cdef public bint _open
+    cdef public long long end
+    @cython.locals(block=bytearray)
+    cpdef append(self, bytes entries, long long count)
+
+
+cdef class IndexEnd:
+    cdef public object number
+    cdef public Py_ssize_t entry_size
+    cdef public long long first_offset
+    cdef public long long end_offset
+    cdef public TailEnd _tail
+    cpdef TailEnd begin_tail(self)
+    @cython.locals(count=Py_ssize_t, tail=TailEnd)
+    cpdef append(self, bytes entries)

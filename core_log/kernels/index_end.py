@@ -1,0 +1,65 @@
+# cython: boundscheck=False, annotation_typing=False, initializedcheck=False
+"""The end of a queue's index in memory: where the entries of a run go.
+
+One source in two forms: plain Python, and a C extension (`fast_index_end`), for which
+`fast_index_end.pxd` says of what types all this is. `queue_index.py` and `index_tail.py` have the
+rest of both, in classes that inherit from these.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+BLOCK_BYTES: Final = 64 * 1024
+"""One block: large enough that a checkpoint takes few of them, small enough to grow by copying."""
+
+
+class TailEnd:
+    """What of an index's blocks is needed to add to them; `IndexTail` says what they are."""
+
+    __slots__ = ("_blocks", "_firsts", "_open", "end")
+
+    def __init__(self, start: int) -> None:
+        self.end = start
+        self._firsts: list[int] = [start]  # the offset of each block's first entry
+        self._blocks: list[bytearray] = [bytearray()]
+        self._open = True  # whether the last block may grow
+
+    def append(self, entries: bytes, count: int) -> None:
+        """Add `count` entries."""
+        block = self._blocks[len(self._blocks) - 1]
+        if not self._open or len(block) >= BLOCK_BYTES:
+            block = bytearray()
+            self._firsts.append(self.end)
+            self._blocks.append(block)
+            self._open = True
+        block += entries
+        self.end += count
+
+
+class IndexEnd:
+    """What of an index is needed to add to it; `Index` says what the attributes mean."""
+
+    __slots__ = ("_tail", "end_offset", "entry_size", "first_offset", "number")
+
+    def __init__(self, number: int, entry_size: int, first_offset: int, end_offset: int) -> None:
+        self.number = number
+        self.entry_size = entry_size
+        self.first_offset = first_offset
+        self.end_offset = end_offset
+        self._tail: Any = None  # entries [its start, end_offset)
+
+    def begin_tail(self) -> TailEnd:
+        """There are entries in memory from now on."""
+        raise NotImplementedError
+
+    def append(self, entries: bytes) -> None:
+        """Add entries (a multiple of `entry_size` bytes) at the end."""
+        count = len(entries) // self.entry_size
+        if count * self.entry_size != len(entries):
+            raise ValueError(f"not whole entries of {self.entry_size} bytes")
+        tail = self._tail
+        if tail is None:
+            tail = self.begin_tail()
+        TailEnd.append(tail, entries, count)
+        self.end_offset += count
