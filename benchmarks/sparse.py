@@ -75,10 +75,10 @@ class Pairs:
         self.subscribers = [Client(shared, b"s%d" % i) for i in range(PAIRS)]
         self.commit()
         for index, subscriber in enumerate(self.subscribers):
-            content = b"\x00\x01" + string(b"bench/%d" % index) + b"\x01"
+            content = b"\x00\x01" + string(b"bench/%02d" % index) + b"\x01"
             subscriber.receive(b"\x82" + bytes((len(content),)) + content)
         self.commit()
-        self.reads = [publish(b"bench/%d" % index, 1) for index in range(PAIRS)]
+        self.reads = [publish(b"bench/%02d" % index, 1) for index in range(PAIRS)]
         for client in (*self.publishers, *self.subscribers):
             client.wire.written.clear()
 
@@ -96,7 +96,7 @@ class Pairs:
                 wire = self.subscribers[index].wire
                 (frame,) = wire.written
                 wire.written.clear()
-                self.subscribers[index].receive(b"\x40\x02" + frame[11:13])
+                self.subscribers[index].receive(b"\x40\x02" + frame[12:14])
         for publisher in self.publishers:
             assert publisher.wire.written == [b"\x40\x02\x00\x01"]
             publisher.wire.written.clear()

@@ -78,7 +78,7 @@ class MqttConnection(Connection):
         self._port = shared.port
         self._limits = shared.limits
         self._mapping = shared.mapping
-        self._counters = shared.counters
+        self._counters = shared.counted
         self._core = ConnectionCore(limits=shared.limits, inbox=shared.inbox)
         self.lane = self.shortcut = Lane(shared.yard, self, shared.mapping)
         self._session: Session | None = None  # from CONNECT until the connection ends

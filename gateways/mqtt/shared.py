@@ -51,7 +51,8 @@ class Shared:
     new_client_id: Callable[[], str]
     """Makes ids for clients that send none."""
     inbox: Inbox = field(default_factory=Inbox)
-    counters: Counters = field(default_factory=Counters)
+    counted: Counters = field(default_factory=Counters)
+    """`counters`, without what the yard has not added yet."""
     early_bytes: int = 0
     """Bytes kept for connections whose login is not known yet (`limits.early_bytes_max`)."""
     once_position: Position = NOWHERE
@@ -62,8 +63,14 @@ class Shared:
     """Takes their reads of many packets."""
 
     def __post_init__(self) -> None:
-        self.yard = Yard(self.port, self.inbox.batch, self.counters, self.limits)
+        self.yard = Yard(self.port, self.inbox.batch, self.counted, self.limits)
         self.bulk = Bulk(self.yard, self.inbox)
+
+    @property
+    def counters(self) -> Counters:
+        """All that was counted until now."""
+        self.yard.count()
+        return self.counted
 
     def publish_will(self, will: Will, port: BrokerPort, mapping: TopicMapping) -> None:
         """Publish the will of a connection that ended without DISCONNECT [MQTT-3.1.2-8].
@@ -79,7 +86,7 @@ class Shared:
         try:
             port.publish(mapping.template(topic, flags), batch, 0, 1)
         except BrokerError as error:
-            self.counters.publishes_refused += 1
+            self.counted.publishes_refused += 1
             log.warning("a will for %r is lost: %s", will.topic, error)
         else:
-            self.counters.wills_published += 1
+            self.counted.wills_published += 1

@@ -38,7 +38,8 @@ cdef class Stream:
     cdef bytearray own      # buffer of a frame that outgrew the shared one
     cdef object own_view
     cdef Py_ssize_t filled  # bytes used in `own`
-    cdef list gathered
+    cdef object first       # of what is gathered: most often all of it
+    cdef list gathered      # what came behind it, or None
     cdef int hand_over(self) except -1
     cdef char* room(self, Py_ssize_t *size) except NULL
     cdef int received(self, Py_ssize_t count) except -1

@@ -122,7 +122,6 @@ cdef class Stream:
         self.context = context
         self.transport = None
         self.rest = b""
-        self.gathered = []
 
     def consume(self, buffer, start, end):
         """See `pure.Stream`."""
@@ -138,19 +137,20 @@ cdef class Stream:
 
     def write(self, data):
         """See `pure.Stream`."""
-        cdef list gathered
         cdef Iteration context
-        cdef Py_ssize_t size
+        cdef Py_ssize_t size = len(data)
         if self.closing or self.transport is None:
             return
-        gathered = self.gathered
-        if not gathered:
+        if self.first is None:
+            self.first = data
             context = self.context
             context.writers.append(self)
             if not context.begun and not context.scheduled:
                 context.schedule()
-        gathered.append(data)
-        size = len(data)
+        elif self.gathered is None:
+            self.gathered = [data]
+        else:
+            self.gathered.append(data)
         self.turn_bytes += size
         self.written_bytes += size
 
@@ -159,14 +159,13 @@ cdef class Stream:
         self.hand_over()
 
     cdef int hand_over(self) except -1:
-        cdef list gathered = self.gathered
-        cdef object data, transport = self.transport
-        if gathered and transport is not None:
-            if len(gathered) == 1:
-                data = gathered.pop()
-            else:
-                data = b"".join(gathered)
-                gathered.clear()
+        cdef object data = self.first
+        cdef object transport = self.transport
+        if data is not None and transport is not None:
+            self.first = None
+            if self.gathered is not None:
+                data = b"".join([data, *self.gathered])
+                self.gathered = None
             if type(data) is bytes and isinstance(transport, Wire):
                 (<Wire> transport).put(<bytes> data)
             else:
@@ -298,4 +297,5 @@ cdef class Stream:
         self.rest = b""
         self.own = None
         self.own_view = None
-        self.gathered.clear()
+        self.first = None
+        self.gathered = None

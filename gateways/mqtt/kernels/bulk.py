@@ -104,7 +104,7 @@ class Bulk:
         buffer: Any = batch.buffer
         waits_for = ends_at = Position(-1)
         durability = slowest = APPENDED
-        self.yard.counters.publishes_received += count
+        self.yard.received += count
         last = 0
         for index in range(1, run_count + 1):
             first = last
@@ -120,7 +120,7 @@ class Bulk:
                 if flags & EXACTLY_ONCE or topic[0] == DOLLAR:
                     stored = connection.publish_special(template, batch, first, last, topic)
                 else:
-                    stored = lane.port.publish(template, batch, first, last)
+                    stored = lane.publish(template, batch, first, last)
             except Refused as error:
                 connection.refused(error, topic, last - first, flags & FLAG_QOS)
                 continue

@@ -42,6 +42,7 @@ cdef enum:
     IDENTIFIER_MAX = 65535
     REMAINING_LENGTH_MAX = 268435455
     RECORD_SIZE_MIN = 91
+    HOLD_BYTES = 16384  # for less the GIL is held: to let it go costs more than it gives others
 
 if (
     (_batch.COLUMNS, _batch.RECORD_BODY_SIZE_AT, _batch.RECORD_BODY_AT)
@@ -379,21 +380,32 @@ def encode_publishes(
         if numbered and not 1 <= first_packet_id <= IDENTIFIER_MAX:
             raise ValueError("not a packet id")
         records = <const uint8_t*>view.buf
-        with nogil:
+        if end - start < HOLD_BYTES:
             total = measure_records(
                 records + start, records + end, topic_size + (2 if numbered else 0)
             )
+        else:
+            with nogil:
+                total = measure_records(
+                    records + start, records + end, topic_size + (2 if numbered else 0)
+                )
         if total == -1:
             raise ValueError("the range does not hold whole records")
         if total == -2:
             raise ValueError("the packet would be too long for MQTT")
         out = PyBytes_FromStringAndSize(NULL, total)
         to = <uint8_t*>PyBytes_AS_STRING(out)
-        with nogil:
+        if end - start < HOLD_BYTES:
             write_publishes(
                 records + start, records + end, name, topic_size, first_byte, numbered,
                 first_packet_id, to,
             )
+        else:
+            with nogil:
+                write_publishes(
+                    records + start, records + end, name, topic_size, first_byte, numbered,
+                    first_packet_id, to,
+                )
     finally:
         PyBuffer_Release(&view)
     return out

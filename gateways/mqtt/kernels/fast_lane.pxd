@@ -32,6 +32,12 @@ cdef class Yard:
     cdef public long long delivery_bytes_max
     cdef public list answers
     cdef public long long ask_at
+    cdef public long long received
+    cdef public long long sent
+    cdef fill_row(
+        self, long long topic, long long topic_size, long long body, long long body_size,
+        long long packet_id, long long flags
+    )
 
 
 cdef class Lane(Shortcut):

@@ -124,6 +124,31 @@ class Yard:
         self.ask_at = 0
         """Who publishes something that ends behind this position asks whether the disk keeps up.
         (Who publishes what replicas must have asks always.)"""
+        self.received = 0
+        """PUBLISH packets that lanes took and that `counters` does not have yet."""
+        self.sent = 0
+        """The same of those that were sent."""
+
+    def fill_row(
+        self, topic: int, topic_size: int, body: int, body_size: int, packet_id: int, flags: int
+    ) -> None:
+        """Make the batch's first row that of one PUBLISH (`core_log.kernels.batch`)."""
+        rows = self.rows
+        rows[0] = topic
+        rows[1] = topic_size
+        rows[2] = body
+        rows[3] = body_size
+        rows[4] = 0
+        rows[5] = 0
+        rows[6] = packet_id
+        rows[7] = flags
+
+    def count(self) -> None:
+        """Bring `counters` up to date."""
+        self.counters.publishes_received += self.received
+        self.counters.publishes_sent += self.sent
+        self.received = 0
+        self.sent = 0
 
 
 class Lane:
@@ -226,15 +251,7 @@ class Lane:
         template = templates.get(bytes(buffer[topic:topic_end]))
         if template is None or not template.valid:
             return False
-        rows = yard.rows
-        rows[0] = topic
-        rows[1] = topic_end - topic
-        rows[2] = body
-        rows[3] = end - body
-        rows[4] = 0
-        rows[5] = 0
-        rows[6] = packet_id
-        rows[7] = flags
+        yard.fill_row(topic, topic_end - topic, body, end - body, packet_id, flags)
         batch = yard.batch
         batch.buffer = buffer
         batch.count = 1
@@ -242,11 +259,12 @@ class Lane:
             stored = self.publish(template, batch, 0, 1)
         except Refused:
             return False
-        yard.counters.publishes_received += 1
+        yard.received += 1
+        durability = template.durability
         if packet_id:
             data = (PUBACK_ID_0 | packet_id).to_bytes(4, "big")
-            self.answer_when(stored, data, template.durability)
-        if stored >= yard.ask_at or self.asks_always or template.durability > FLUSHED:
+            self.answer_when(stored, data, durability)
+        if stored >= yard.ask_at or self.asks_always or durability > FLUSHED:
             self.look_at_disk(stored)
         return True
 
@@ -332,7 +350,7 @@ class Lane:
         count = run.count
         size = len(data)
         self.message_bytes = size if count == 1 else size // count
-        self.yard.counters.publishes_sent += count
+        self.yard.sent += count
         write(data)
 
     def send_pubrels(self, first_packet_id: int, count: int) -> None:

@@ -117,7 +117,7 @@ def test_the_answer_to_a_read_waits_for_the_strongest_class_of_its_messages(
     templates = peer.connection._mapping.templates[2]
     templates[b"a/b"].durability = APPENDED  # type: ignore[misc]
     templates[b"c"].durability = IN_SYNC  # type: ignore[misc]
-    broker.port.publish = lambda *_: broker.port.append()  # type: ignore[method-assign]
+    peer.connection.lane.publish = lambda *_: broker.port.append()
     peer.send(publish(3, topic=b"c") + publish(4))
     assert waits == [(broker.port.end, IN_SYNC)]
 
@@ -155,7 +155,7 @@ def test_the_disk_is_asked_for_after_each_step_of_the_log(form: ModuleType) -> N
     third = broker.peer(wire.connect("third"))
     for template in third.connection._mapping.templates[2].values():
         template.durability = IN_SYNC  # type: ignore[misc]
-    broker.port.publish = lambda *_: broker.port.append()  # type: ignore[method-assign]
+    third.connection.lane.publish = lambda *_: broker.port.append()
     broker.port.when_committed = lambda *_: None  # type: ignore[method-assign]
     asked.clear()
     third.send(publish(1) + publish(2))
