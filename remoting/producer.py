@@ -275,8 +275,10 @@ class Producer:
         try:
             route = yield from self.routes.get(topic)
             queues = queues_to_write(topic, route)
-        except RequestFailed as error:
-            if error.code != ResponseCode.TOPIC_NOT_EXIST:
+        except (RequestFailed, Unreachable) as error:
+            # What was made a moment ago may not be known yet when all name servers go away.
+            is_new = isinstance(error, RequestFailed) and error.code == ResponseCode.TOPIC_NOT_EXIST
+            if not is_new and topic not in self._turns:
                 raise
             template = yield from self.routes.get(AUTO_TOPIC)
             queues = [

@@ -225,6 +225,17 @@ def test_a_topic_that_is_not_there_is_made_by_its_first_message() -> None:
     assert failed.value.code == 17
 
 
+def test_a_new_topic_goes_on_when_name_servers_go_away_before_they_know_it() -> None:
+    world = two_brokers()
+    world.topics["TBW102"] = {"a": 8}
+    sender = producer(world)
+    world.run(sender.send(Message(topic="new", body=b"x")))
+    world.names_are_up = False
+    assert world.run(sender.send(Message(topic="new", body=b"x"))).queue.broker_name == "a"
+    with pytest.raises(Unreachable):
+        world.run(sender.send(Message(topic="never heard of", body=b"x")))
+
+
 def test_the_broker_of_a_new_topic_learns_of_the_producer() -> None:
     """It may have to ask about a transaction before any name server knows of the topic."""
     world = two_brokers()
