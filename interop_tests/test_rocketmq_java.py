@@ -223,10 +223,9 @@ def test_two_consumers_share_the_queues_and_one_takes_all_over(side: Side) -> No
     assert len(side.received(second)) == count
 
 
-@pytest.mark.parametrize("crash", [False, True], ids=["restart", "kill"])
-def test_clients_outlive_the_broker_and_nothing_acked_is_lost(side: Side, crash: bool) -> None:
-    """After a crash a new consumer looks: 4.x's may take half a minute, the time limit of its
-    waiting pull, to notice that the connection is gone."""
+def test_clients_outlive_the_broker_and_nothing_acked_is_lost(side: Side) -> None:
+    """A restart for those of 4.x, a crash for those of 5.x. After a crash a new consumer looks: one
+    that was there may take half a minute, the time limit of its waiting pull, to notice it."""
     send = side.producer()
     topic = side.make_topic("kept-" + side.name("x"))
     consumer = side.consumer(topic)
@@ -241,7 +240,7 @@ def test_clients_outlive_the_broker_and_nothing_acked_is_lost(side: Side, crash:
                 acked.add(body)
 
     send_until(20)
-    if crash:
+    if side.generation == "5":
         side.server.kill()
         side.server.start()
         consumer = side.consumer(topic)

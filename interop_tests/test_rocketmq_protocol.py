@@ -371,7 +371,7 @@ def test_a_pull_that_waits_is_answered_when_its_group_is_set_back(
     with Client(server.host, server.rocketmq_port) as other:
         client.send(
             11, consumerGroup="billing", topic="orders", queueId=0, queueOffset=1, maxMsgNums=1,
-            sysFlag=2, commitOffset=0, suspendTimeoutMillis=20_000, subVersion=0,
+            sysFlag=2, commitOffset=0, suspendTimeoutMillis=50_000, subVersion=0,
         )  # fmt: skip
         client.ask(38, consumerGroup="billing")
         assert other.ask(222, group="billing", topic="orders", timestamp=0).code == SUCCESS
