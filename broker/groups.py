@@ -11,6 +11,8 @@ Rules:
 * Commits gather for a moment into one op, as acknowledgements do: each client commits all of its
   queues every five seconds. What was committed last counts, also if it is lower: that is how
   offsets are reset. A crash may lose the commits of that moment, and messages are read again.
+* At a slave commits stay in memory: they are for consumers that read there while the master is
+  away, and what the master's log says of the same place replaces them.
 * An offset belongs to the topic's incarnation, so that a topic that was deleted and made again
   begins without any.
 """
@@ -147,7 +149,7 @@ class ConsumerGroups:
         """One op for all that was committed since the last one. Nobody waits for it; what the log
         does not take now gathers on."""
         self._scheduled = False
-        if not self._gathered or self._core.has_failed():
+        if not self._gathered or self._core.has_failed() or self._core.follows:
             return
         try:
             self._core.journal.write({"op": "committed", "o": list(self._gathered_rows())})
@@ -163,6 +165,7 @@ class ConsumerGroups:
     def _apply_committed(self, op: Op) -> Touched:
         touched = []
         for name, topic, queue_id, incarnation, offset in op["o"]:
+            self._gathered.pop((name, topic, queue_id), None)
             group = self._groups.get(name)
             if group is not None:
                 group.offsets[topic, queue_id] = incarnation, offset

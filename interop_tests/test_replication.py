@@ -4,14 +4,18 @@ the slave's log shrinks with its master's."""
 from __future__ import annotations
 
 import contextlib
+import json
 from pathlib import Path
 
 import pika
 import pytest
 
+from interop_tests.remoting_wire import Client as RemotingWire
+from interop_tests.remoting_wire import consumer
 from interop_tests.replica_kills import KINDS, Pair, differences, report, run_kills, status, wait
 from interop_tests.test_log_deletion import OPTIONS as SHORT_LIVED
 from interop_tests.test_log_deletion import publish, store_of, wait_for
+from interop_tests.test_tls import FILES, TLS
 
 
 @pytest.mark.slow
@@ -94,3 +98,54 @@ def test_a_master_is_told_that_it_was_replaced(tmp_path: Path) -> None:
         wait(old, lambda: status(old).get("role") == "fenced", "end of the old master")
         with pytest.raises(Exception, match="replaced as the master"):
             publish(old, 1)
+
+
+@pytest.mark.slow
+def test_the_log_crosses_the_network_encrypted(tmp_path: Path) -> None:
+    """With TLS on both sides the slave follows, also over a promotion; a slave without TLS, or one
+    that does not know the authority, says so and gets nothing."""
+    secured = {
+        **TLS,
+        "replication.tls": "true",
+        "replication.tls_ca": FILES / "ca.pem",
+    }
+    pair = Pair(tmp_path, dict(secured))
+    with contextlib.ExitStack() as stack:
+        stack.callback(pair.close)
+        pair.start()
+        publish(pair.leader, 1)
+        pair.wait_equal()
+        slave = pair.follower
+        for changes, text in (
+            ({"replication.tls_ca": ""}, "CERTIFICATE_VERIFY_FAILED"),
+            ({"replication.tls": "false"}, "the connection to the master"),
+        ):
+            slave.kill()
+            slave.configure(**{**secured, **changes})
+            slave.start()
+            wait(slave, lambda t=text: any(t in line for line in slave.log_lines()), "complaint")
+            assert not status(slave)["following"]
+        slave.kill()
+        slave.configure(**secured)
+        slave.start()
+        pair.wait_following()
+
+
+@pytest.mark.slow
+def test_consumers_that_only_read_from_a_slave_register_there(tmp_path: Path) -> None:
+    """The master is gone: heartbeats are taken at the slave, also of a group that nobody made, and
+    each consumer hears of the other; the slave writes nothing."""
+    pair = Pair(tmp_path)
+    with contextlib.ExitStack() as stack:
+        stack.callback(pair.close)
+        pair.start()
+        publish(pair.leader, 1)
+        pair.wait_equal()
+        pair.leader.kill()
+        end = store_of(pair.follower)["end"]
+        for name in ("one", "two"):
+            wire = stack.enter_context(RemotingWire("127.0.0.1", pair.follower.rocketmq_port))
+            assert wire.beat(name, consumers=[consumer("group", "t")]).code == 0
+        answer = wire.ask(38, consumerGroup="group")
+        assert sorted(json.loads(answer.body)["consumerIdList"]) == ["one", "two"]
+        assert store_of(pair.follower)["end"] == end

@@ -14,6 +14,7 @@ import asyncio
 import contextlib
 import json
 import secrets
+import ssl
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -29,6 +30,7 @@ from polymq.logs import logger
 from polymq.metrics import Probe
 from polymq.ports import write_values
 from polymq.settings import ReplicationSettings, Settings
+from polymq.tls import make_tls
 from polymq.workers import Workers
 from replication.client import MasterLink
 from replication.limits import MEETINGS_SECONDS, NONCE_SIZE, SECRET_SIZE_MIN
@@ -130,7 +132,7 @@ def peers_of(settings: Settings) -> list[str]:
 
 async def ask_peers(settings: Settings, epoch: int) -> int:
     """Meet all peers that lead; the highest of their terms, 0 if there are none."""
-    chosen = settings.replication
+    chosen, tls = settings.replication, connecting_tls(settings)
     found = await asyncio.gather(
         *(
             meet(
@@ -139,6 +141,7 @@ async def ask_peers(settings: Settings, epoch: int) -> int:
                 name=chosen.name,
                 nonce=new_nonce(),
                 epoch=epoch,
+                tls=tls,
             )
             for peer in peers_of(settings)
         )
@@ -253,7 +256,8 @@ class Replication:
             new_nonce=new_nonce,
         )
         try:
-            bound = await self._server.start(host, port)
+            tls = make_tls(self._settings.tls) if self._chosen.tls else None
+            bound = await self._server.start(host, port, tls)
         except CannotListen as error:
             raise Failure(ExitCode.CANNOT_LISTEN, f"replication: {error}") from error
         core.on_written = self._server.written
@@ -293,6 +297,7 @@ class Replication:
             host=host,
             port=port,
             cut=self._cut,
+            tls=connecting_tls(self._settings),
             new_nonce=new_nonce,
         )
         self._link.start()
@@ -368,10 +373,17 @@ class Replication:
                 "master": self._chosen.master,
                 "following": link.following,
                 "lag_bytes": link.lag_bytes,
+                "lag_seconds": round(link.lag_seconds, 3),
             }
         if server is not None:
-            found["slaves"] = {
-                name: {"flushed": slave.source.flushed, "address": slave.peer}
+            lags = server.lags()
+            found["replicas"] = {
+                name: {
+                    "address": slave.peer,
+                    "flushed": slave.source.flushed,
+                    "lag_bytes": int(lags[name]),
+                    "lag_seconds": round(slave.lag_seconds, 3),
+                }
                 for name, slave in server.slaves.items()
             }
         return found
@@ -392,6 +404,20 @@ class Replication:
                 read=lambda: {} if self._server is None else self._server.lags(),
             ),
             Probe(
+                name="polymq_replica_lag_seconds",
+                kind="gauge",
+                text="How long ago each slave last had all of the log on its disk; 0: it has it "
+                "now.",
+                label="slave",
+                read=lambda: {} if self._server is None else self._server.lag_seconds(),
+            ),
+            Probe(
+                name="polymq_replication_fenced",
+                kind="gauge",
+                text="1 on a master that was replaced: it takes nothing.",
+                read=lambda: float(bool(self._fenced)),
+            ),
+            Probe(
                 name="polymq_replication_following",
                 kind="gauge",
                 text="Of a slave: 1 while its master sends to it.",
@@ -402,6 +428,13 @@ class Replication:
                 kind="gauge",
                 text="Of a slave: what its master has told of and is not on its disk.",
                 read=lambda: 0.0 if (found := link()) is None else float(found.lag_bytes),
+            ),
+            Probe(
+                name="polymq_replication_lag_seconds",
+                kind="gauge",
+                text="Of a slave: how long ago it last had on its disk all that its master had; 0: "
+                "it has it now.",
+                read=lambda: 0.0 if (found := link()) is None else found.lag_seconds,
             ),
             Probe(
                 name="polymq_replication_silence_seconds",
@@ -420,6 +453,23 @@ def identity_of(settings: Settings) -> Identity:
     return Identity(
         cluster=names.cluster, group=names.broker, secret=read_secret(settings.replication)
     )
+
+
+def connecting_tls(settings: Settings) -> ssl.SSLContext | None:
+    """With what a slave connects to its master; None if the log goes unencrypted. Raises
+    Failure."""
+    chosen, own = settings.replication, settings.tls
+    if not chosen.tls:
+        return None
+    try:
+        context = ssl.create_default_context(cafile=chosen.tls_ca or None)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        if own.certificate and own.key:  # for a master that asks for clients' certificates
+            context.load_cert_chain(own.certificate, own.key)
+    except (OSError, ssl.SSLError) as error:
+        text = f"replication.tls: {chosen.tls_ca or own.certificate} can not be used: {error}"
+        raise Failure(ExitCode.USAGE, text) from error
+    return context
 
 
 def new_nonce() -> str:
@@ -450,6 +500,13 @@ def check_settings(settings: Settings) -> None:
         place_of(chosen.listen, "replication.listen")
     if chosen.role == "slave" or chosen.listen:
         read_secret(chosen)
+        connecting_tls(settings)
+    if chosen.tls and chosen.listen and not settings.tls.enabled:
+        raise Failure(
+            ExitCode.USAGE,
+            "replication.tls needs a certificate for replication.listen: set "
+            "tls.certificate and tls.key",
+        )
 
 
 def read_secret(chosen: ReplicationSettings) -> bytes:

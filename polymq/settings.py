@@ -360,6 +360,16 @@ class ReplicationSettings(Section):
         "asks them at its start and from then on, and takes nothing more when one of them was "
         "promoted after it.",
     )
+    tls: bool = Field(
+        default=False,
+        description="Whether the log crosses the network encrypted: a master listens with "
+        "tls.certificate, and slaves and peers connect with TLS.",
+    )
+    tls_ca: str = Field(
+        default="",
+        description="PEM file with the authorities that certificates of other brokers have to be "
+        "from. Empty: those that the system trusts.",
+    )
     secret_file: str = Field(
         default="",
         description="File with the secret that all brokers of the group know, at least 16 bytes.",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import ssl
 from collections.abc import Callable
 from typing import Protocol
 
@@ -12,6 +13,7 @@ from core_log.store import Store
 from net.connection import Connection, Context
 from replication.follower import Cut, Follower, FollowerEvent, Following, Refused
 from replication.frames import Range
+from replication.lag import Lag
 from replication.limits import (
     HANDSHAKE_SECONDS,
     HEARTBEAT_SECONDS,
@@ -61,6 +63,7 @@ class MasterLink:
 
     Args:
         host, port: where the master listens.
+        tls: with what to connect; None for a plain connection.
         cut: told once where the log has to be cut before it can follow; the link has ended then.
         new_nonce: random hexadecimal digits.
 
@@ -81,17 +84,20 @@ class MasterLink:
         port: int,
         cut: Callable[[int], None],
         new_nonce: Callable[[], str],
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         self.context = context
         self.copy = copy
         self.end = 0
         self.heard = context.now()
         """When the master was last heard of."""
+        self._lag = Lag(self.heard)
         self.connection: MasterConnection | None = None
         self._store = store
         self._identity = identity
         self._name = name
         self._place = host, port
+        self._tls = tls
         self._cut = cut
         self._new_nonce = new_nonce
         self._task: asyncio.Task[None] | None = None
@@ -122,6 +128,13 @@ class MasterLink:
         """How much of what the master has told of is not on this disk."""
         return max(self.end - self.copy.flushed, 0)
 
+    @property
+    def lag_seconds(self) -> float:
+        """How long ago this broker last had all that its master had; 0 if it has it now."""
+        if self.following and not self.lag_bytes:
+            return 0.0
+        return self._lag.seconds(self.context.now())
+
     async def _run(self) -> None:
         pause = RETRY_SECONDS_FIRST
         while True:
@@ -130,9 +143,10 @@ class MasterLink:
             try:
                 async with asyncio.timeout(HANDSHAKE_SECONDS):
                     _, connection = await self.context.loop.create_connection(
-                        lambda ended=ended: MasterConnection(self, ended),  # type: ignore[misc]
+                        lambda ended=ended: MasterConnection(self, ended),
                         host,
                         port,
+                        ssl=self._tls,
                     )
             except (OSError, TimeoutError) as error:
                 reason = getattr(error, "strerror", "") or "no answer"
@@ -149,6 +163,11 @@ class MasterLink:
                 self.tell(text or f"the connection to the master {host}:{port} ended")
             await asyncio.sleep(pause)
             pause = min(2 * pause, RETRY_SECONDS_MAX)
+
+    def told(self) -> None:
+        """The master has told of its log, or this broker has more on its disk."""
+        if self.following:
+            self._lag.heard(self.context.now(), self.end, self.copy.flushed)
 
     def follower(self) -> Follower:
         """A core for a new connection."""
@@ -178,6 +197,7 @@ class MasterLink:
         self._cut(position)
 
     def _flushed(self, _: int) -> None:
+        self.told()
         if self.connection is not None:
             self.connection.ack()
 
@@ -232,6 +252,7 @@ class MasterConnection(Connection):
             link.end = max(link.end, event.flushed, link.copy.wanted)
             link.copy.committed(event.flushed, event.in_sync)
             link.copy.released(event.log_start, event.flushed)
+            link.told()
         elif isinstance(event, Following):
             self.following = True
             link.follows()

@@ -8,6 +8,7 @@ iteration wrote, or up to a chunk of memory or 256 KiB of a file.
 from __future__ import annotations
 
 import logging
+import ssl
 from collections.abc import Callable
 from functools import partial
 from typing import Protocol, TypeVar
@@ -15,6 +16,7 @@ from typing import Protocol, TypeVar
 from core_log.store import Store
 from net.connection import Connection, Context
 from net.listener import Listener, listen
+from replication.lag import Lag
 from replication.limits import (
     HANDSHAKE_SECONDS,
     HEARTBEAT_SECONDS,
@@ -82,13 +84,14 @@ class ReplicationServer:
         """Those that follow, by name."""
         self._listener: Listener | None = None
 
-    async def start(self, host: str, port: int) -> int:
+    async def start(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> int:
         """Listen; returns the bound port. Raises CannotListen."""
         self._listener = await listen(
             self.context,
             lambda: SlaveConnection(self),
             host=host,
             port=port,
+            tls=tls,
             connections_max=2 * SLAVES_MAX,
         )
         return self._listener.port
@@ -107,6 +110,10 @@ class ReplicationServer:
         """How many bytes each slave has not flushed (a metric)."""
         end = self.store.log.written
         return {name: end - slave.source.flushed for name, slave in self.slaves.items()}
+
+    def lag_seconds(self) -> dict[str, float]:
+        """How long ago each slave last had all of the log (a metric): 0 if it has it now."""
+        return {name: slave.lag_seconds for name, slave in self.slaves.items()}
 
     def admit(self, name: str) -> str:
         """Why a slave of this name may not join."""
@@ -133,8 +140,16 @@ class SlaveConnection(Connection):
             segment_bytes=store.segment_bytes,
         )
         self._heard = 0.0
+        self._lag = Lag(0.0)
         self._reading = False
         self._said = (-1, -1)
+
+    @property
+    def lag_seconds(self) -> float:
+        """See `ReplicationServer.lag_seconds`."""
+        if self.source.flushed >= self._server.store.log.written:
+            return 0.0
+        return self._lag.seconds(self.context.now())
 
     def opened(self) -> None:
         """See `Connection`."""
@@ -147,9 +162,11 @@ class SlaveConnection(Connection):
         for event in self.source.receive(bytes(memoryview(buffer)[start:end])):
             if isinstance(event, Joined):
                 self._server.slaves[event.name] = self
+                self._lag = Lag(self._heard)
                 log.info("slave %s (%s) follows from %d on", event.name, self.peer, event.position)
                 self.deadline(self._heard + HEARTBEAT_SECONDS)
             elif isinstance(event, Acked):
+                self._lag.heard(self._heard, self._server.store.log.written, event.flushed)
                 self._server.replicas.acked(event.name, event.flushed)
             elif isinstance(event, Outranked):
                 log.warning("%s (%s) knows of term %d", event.name, self.peer, event.term)

@@ -109,11 +109,16 @@ def heart_beat(client: RocketmqConnection, request: Request) -> Answer:
     beat = decode_body(Heartbeat, request.body)
     for data in beat.consumer_data_set:
         mapping.check_group(data.group_name)
-        if client.port.group(data.group_name) is None:
-            client.port.put_group(data.group_name, {})
         retry = RETRY_PREFIX + data.group_name
-        if data.message_model != "BROADCASTING" and client.port.topic(retry) is None:
-            client.port.create_topic(retry, 1)
+        try:
+            if client.port.group(data.group_name) is None:
+                client.port.put_group(data.group_name, {})
+            if data.message_model != "BROADCASTING" and client.port.topic(retry) is None:
+                client.port.create_topic(retry, 1)
+        except Refused as refused:
+            # Who only reads from a slave has to know who else does; the group is the master's.
+            if refused.reason is not Reason.READ_ONLY:
+                raise
     client.language, client.version = request.language, request.version
     if not client.shared.members.heard(beat, client, client.context.now()):
         raise Refused(Reason.LIMIT, "there are too many members of groups: try another broker")

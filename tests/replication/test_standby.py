@@ -258,3 +258,22 @@ def test_a_slave_changes_nothing_by_itself(master: Broker, slave: Broker) -> Non
     slave.step(3600)
     assert slave.store.log.appended == master.store.log.appended
     assert not engine.committed(Position(slave.store.log.appended + 1), FLUSHED)
+
+
+def test_consumers_of_a_slave_commit_in_memory(master: Broker, slave: Broker) -> None:
+    """While the master is away they go on from where they were; nothing is written, and what the
+    master's log says later counts."""
+    master.engine.create_topic("t", 1)
+    master.publish(master.template("t"), b"1", b"2", b"3")
+    master.engine.put_group("g", {})
+    master.step(1)
+    follow(master, slave)
+    end = slave.store.log.appended
+    slave.engine.commit_group_offset("g", "t", 0, 2)
+    slave.step(60)
+    assert slave.engine.group_offset("g", "t", 0) == 2
+    assert slave.store.log.appended == end
+    master.engine.commit_group_offset("g", "t", 0, 3)
+    master.step(1)
+    follow(master, slave)
+    assert slave.engine.group_offset("g", "t", 0) == 3
