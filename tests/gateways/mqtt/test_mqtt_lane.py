@@ -149,6 +149,17 @@ def test_nothing_is_taken_before_connack_or_after_the_end(form: ModuleType) -> N
     assert not peer.connection.lane.take(puback, 0, 4)
 
 
+def test_a_length_of_more_than_two_bytes_is_left_alone(form: ModuleType) -> None:
+    """A packet that lacks its last byte would else be one to a topic name that its third byte of
+    length begins."""
+    peer = Broker(limits=Limits()).peer()
+    topic = b"t" * 0x0103
+    peer.send(publish(topic=topic))
+    read = bytearray(b"\x30\x80\x80\x01\x03" + topic)
+    read += bytes(3 + 0x4000 - len(read))
+    assert not peer.connection.lane.take(read, 0, len(read))
+
+
 def test_what_the_engine_refuses_is_answered_as_ever(form: ModuleType) -> None:
     """QoS 0 is dropped and counted; QoS 1 ends the connection, without an ack."""
     broker, peer = primed()
