@@ -1,28 +1,31 @@
 """A small engine on a store, which knows exactly what the store has to have.
 
-It publishes to three queues (and sometimes to more), flushes, checkpoints, drops queues, closes
-and opens again, one step after the other as a seed drew them. Everything that it attempted is kept
-in `Attempted`: the records' bytes, their index entries, and how many of them are promised. So what
-is found after a crash is compared byte by byte, and nothing of it is decoded.
+It publishes to three queues (and sometimes to more), flushes, checkpoints, drops queues, lets the
+log's oldest segments go, cuts its end off, closes and opens again, one step after the other as a
+seed drew them. Everything that it attempted is kept in `Attempted`: the records' bytes, their index
+entries, and how many of them are promised. So what is found after a crash is compared byte by byte.
 """
 
 from __future__ import annotations
 
 import errno
 from bisect import bisect_right
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
 from random import Random
 from typing import Final
 
+from core_log import kernels
+from core_log.atomic import row_of
+from core_log.cutting import cut_log
 from core_log.errors import StorageFull, StoreRefused
 from core_log.indexes import Preparation
-from core_log.kernels.batch import Batch
+from core_log.kernels.batch import RECORD_BODY_AT, Batch
 from core_log.log_end import Span
 from core_log.queue_index import widen
-from core_log.record import RecordParts
+from core_log.record import RecordParts, encode_host
 from core_log.settings import StoreSettings
 from core_log.store import Store
+from tests.crash.attempted import Attempted, Dropped
 from tests.crash.disk import Disk
 from tests.crash.losses import POWER_CUTS
 from tests.harness.stores import DIRECTORY, OWN, PRIVATE, TEMPLATE
@@ -30,10 +33,15 @@ from tests.harness.stores import DIRECTORY, OWN, PRIVATE, TEMPLATE
 NOW_MS: Final = 1_700_000_000_000
 WIDE_FIRST: Final = 100
 """Numbers of the queues that only some messages go to: this one and those after it."""
+FORGERIES_BYTES: Final = 1500
+FORGED: Final = b"forged"
+MARK_BYTES: Final = 8
+"""A body's number takes less."""
+HOSTS: Final = encode_host("127.0.0.1", 10911)
 WIDE_COUNT: Final = 6
 """So many of them exist at one time."""
 
-OPEN_ATTEMPTS_MAX: Final = 20
+ATTEMPTS_MAX: Final = 20
 """A disk is full for fewer calls than that."""
 
 SEGMENTS: Final = (4096, 4096, 8192)
@@ -48,6 +56,7 @@ def draw_settings(random: Random) -> StoreSettings:
     packed_bytes_max, slack_bytes = random.choice(PACKS)
     return StoreSettings(
         segment_bytes=random.choice(SEGMENTS),
+        spare_segments_max=random.choice((1, 2)),
         chunk_bytes=random.choice(CHUNKS),
         tail_bytes_max=2048,
         unflushed_bytes_max=64 * 1024,
@@ -56,88 +65,6 @@ def draw_settings(random: Random) -> StoreSettings:
         index_packed_bytes_max=packed_bytes_max,
         index_slack_bytes=slack_bytes,
     )
-
-
-@dataclass(frozen=True, slots=True)
-class Dropped:
-    """A queue that was dropped.
-
-    Attributes:
-        position: where the log ended then. A crash that takes what stands before it, takes also
-            what says that the queue is gone: then all of it has to be there.
-        places: which messages it had got.
-    """
-
-    position: int
-    places: list[int]
-
-
-@dataclass(slots=True, kw_only=True)
-class Attempted:
-    """All messages in order, promised or not.
-
-    Attributes:
-        records, entries: each message's bytes in the log, and its entry in the own queue.
-        ends: behind each record, its position.
-        wide: which messages a queue beyond the three has got, by its number.
-        batches: (first, end) of each atomic batch.
-        promised: how many messages surely survive.
-        dropped: queues that were dropped; after a crash they may be there again, whole.
-    """
-
-    records: list[bytes] = field(default_factory=list)
-    entries: list[bytes] = field(default_factory=list)
-    ends: list[int] = field(default_factory=list)
-    wide: dict[int, list[int]] = field(default_factory=dict)
-    batches: list[tuple[int, int]] = field(default_factory=list)
-    promised: int = 0
-    dropped: dict[int, Dropped] = field(default_factory=dict)
-
-    @property
-    def count(self) -> int:
-        """How many messages were attempted."""
-        return len(self.records)
-
-    def add(self, span: Span, wide: Sequence[int]) -> None:
-        """Take note of appended records."""
-        at = span.start
-        for place in range(0, len(span.entries), 20):
-            entry = span.entries[place : place + 20]
-            size = int.from_bytes(entry[8:12], "big")
-            for number in wide:
-                self.wide.setdefault(number, []).append(len(self.records))
-            self.records.append(bytes(span.memory[at : at + size]))
-            self.entries.append(entry)
-            self.ends.append(int.from_bytes(entry[:8], "big") + size)
-            at += size
-
-    def copy(self) -> Attempted:
-        """As it is now."""
-        return replace(
-            self,
-            records=list(self.records),
-            entries=list(self.entries),
-            ends=list(self.ends),
-            wide={number: list(places) for number, places in self.wide.items()},
-            batches=list(self.batches),
-            dropped=dict(self.dropped),
-        )
-
-    def forget_after(self, count: int) -> None:
-        """Only the first `count` messages are there; all of them are promised from now on."""
-        for values in (self.records, self.entries, self.ends):
-            del values[count:]
-        self.wide = {
-            number: kept
-            for number, places in self.wide.items()
-            if (kept := [place for place in places if place < count])
-        }
-        self.dropped = {
-            number: Dropped(gone.position, [place for place in gone.places if place < count])
-            for number, gone in self.dropped.items()
-        }
-        self.batches = [batch for batch in self.batches if batch[1] <= count]
-        self.promised = count
 
 
 class Actor:
@@ -155,6 +82,8 @@ class Actor:
         self.settings = settings
         self.attempted = attempted
         self.store = open_store(disk, settings)
+        for _ in attempted.begin_queues(self.store):
+            pass
         self.own = self.store.index(OWN, 20)
         self.private = [self.store.index(number, 32) for number in PRIVATE]
         self._prepared: Preparation | None = None
@@ -169,8 +98,48 @@ class Actor:
 
     def publish(self, count: int, size: int, wide: Sequence[int] = ()) -> None:
         """One run of messages. Raises StorageFull, StorageFailed: nothing was appended."""
+        self._publish(self._bodies(count, size), wide)
+
+    def publish_forgeries(self, segments_ahead: int) -> None:
+        """A message that is full of what looks like sound records, of the places that its bytes
+        have in a later segment: should that be written into this one's file, and end there."""
+        at = self.store.log.appended + segments_ahead * self.settings.segment_bytes
+        body = b""
+        while len(body) < FORGERIES_BYTES:
+            place = at + RECORD_BODY_AT + len(body)
+            self.attempted.forged.append(place)
+            body += self._forged(place)
+        self._publish([body], ())
+
+    def publish_up_to_a_forgery(self) -> None:
+        """A message after which the log ends where one of those would stand, if there is one; and
+        it stays there for a while. Raises StorageFull, StorageFailed."""
+        end = self.store.log.appended
+        first = end + len(self._forged(end)) - len(FORGED)
+        segment = end // self.settings.segment_bytes
+        sizes = [
+            place - first
+            for place in self.attempted.forged
+            if place // self.settings.segment_bytes == segment
+        ]
+        size = min((size for size in sizes if MARK_BYTES <= size < FORGERIES_BYTES), default=600)
+        self.publish(1, size)
+        self.flush()
+        self.prepare()
+        self.store_prepared()
+
+    def _forged(self, position: int) -> bytes:
+        """A sound record of that place, which was never published."""
+        memory = bytearray(FORGERIES_BYTES)
+        _, end, _ = kernels.append_run(
+            *(memory, 0, len(memory), position, TEMPLATE.form, HOSTS, b""),
+            *(self._targets(()), 0, row_of(FORGED, b"x"), 0, 1, NOW_MS, NOW_MS),
+        )
+        return bytes(memory[:end])
+
+    def _publish(self, bodies: Sequence[bytes], wide: Sequence[int]) -> None:
+        count, size = len(bodies), len(bodies[0])
         batch = Batch(count)
-        bodies = self._bodies(count, size)
         batch.buffer = b"".join(bodies) + b"x"
         for index in range(count):
             batch.add((0, 0), (index * size, size), (count * size, 1))
@@ -260,6 +229,26 @@ class Actor:
             self.store.drop_index(number)
             self.attempted.dropped[number] = Dropped(self.store.log.appended, gone.places)
 
+    def retire(self, part: float) -> None:
+        """What retention does: give up the messages of this part of the log's segments, and let
+        their files go. Raises StorageFull, StorageFailed."""
+        self.flush()
+        store, attempted = self.store, self.attempted
+        ends = [end for _, end in store.segments()[:-1]]
+        position = ([store.log.start, *ends])[int(part * (len(ends) + 1))]
+        attempted.given_up = max(attempted.given_up, bisect_right(attempted.ends, position))
+        for number in (OWN, *PRIVATE, *attempted.wide):
+            found = store.find_index(number)
+            if found is not None:
+                found.trim_before(attempted.gone_from(number))
+        self.prepare()
+        self.store_prepared()
+        store.retire(position)
+        try:
+            store.discard()
+        except OSError:
+            return  # the next call tries again
+
     def close(self) -> None:
         """Close in order. Raises StorageFull, StorageFailed."""
         self.store.close()
@@ -275,7 +264,8 @@ def open_store(disk: Disk, settings: StoreSettings) -> Store:
 
 KINDS: Final = {
     "run": 8,
-    "large": 2,
+    "large": 3,
+    "aimed": 3,
     "wide": 3,
     "atomic": 4,
     "write": 3,
@@ -285,12 +275,24 @@ KINDS: Final = {
     "prepare": 2,
     "store": 2,
     "checkpoint": 3,
+    "forged": 2,
     "drop": 3,
+    "retire": 3,
+    "cut": 1,
     "reopen": 1,
     "kill": 1,
     "crash": 1,
 }
 """Every kind of step, and how often it is drawn."""
+TURNOVER: Final = {
+    "run": 3,
+    "forged": 5,
+    "aimed": 12,
+    "retire": 5,
+    "drop": 1,
+}
+"""The same for a log whose files are used again and again, by clients who know that."""
+TURNOVER_CHANCE: Final = 0.25
 
 
 class Workload:
@@ -312,7 +314,8 @@ class Workload:
     def run(self, steps_count: int) -> None:
         """Carry out so many steps. Raises StoreError when the disk fails for good."""
         self._open()
-        kinds = self._random.choices(list(KINDS), list(KINDS.values()), k=steps_count)
+        often = TURNOVER if self._random.random() < TURNOVER_CHANCE else KINDS
+        kinds = self._random.choices(list(often), list(often.values()), k=steps_count)
         for kind in kinds:
             try:
                 self._do(kind)
@@ -320,11 +323,17 @@ class Workload:
                 continue  # it was refused, and nothing has changed: the steps go on
 
     def _open(self) -> None:
-        """Open; on a full disk try again, as an operator does."""
-        for _ in range(OPEN_ATTEMPTS_MAX):
+        self._until_there_is_room(self._open_once)
+
+    def _open_once(self) -> None:
+        self.actor = Actor(self.disk, self._settings, self.attempted)
+        self.actor.drop_again()
+
+    def _until_there_is_room(self, step: Callable[[], None]) -> None:
+        """What a full disk refuses is tried again, as an operator does."""
+        for _ in range(ATTEMPTS_MAX):
             try:
-                self.actor = Actor(self.disk, self._settings, self.attempted)
-                self.actor.drop_again()
+                step()
             except StoreRefused:
                 fault = self.disk.fault
                 if fault is None or fault.error != errno.ENOSPC:
@@ -341,6 +350,8 @@ class Workload:
             actor.publish(count, size)
         elif kind == "large":
             actor.publish(min(count, 3), 600)
+        elif kind == "aimed":
+            actor.publish_up_to_a_forgery()
         elif kind == "wide":
             numbers = actor.wide_numbers()
             actor.publish(min(count, 2), size, random.sample(numbers, random.randint(1, 6)))
@@ -355,6 +366,12 @@ class Workload:
         elif kind == "drop":
             if actor.attempted.wide:
                 actor.drop(random.choice(sorted(actor.attempted.wide)))
+        elif kind == "forged":
+            actor.publish_forgeries(random.randint(1, 3))
+        elif kind == "retire":
+            actor.retire(random.random())
+        elif kind == "cut":
+            self._cut(actor)
         elif kind == "reopen":
             self._reopen()
         elif kind in ("kill", "crash"):
@@ -389,6 +406,26 @@ class Workload:
             self._go_on()
         else:
             self._open()
+
+    def _cut(self, actor: Actor) -> None:
+        """The log is cut to a place that it shares with another one's: the messages behind it go,
+        also those that were flushed."""
+        attempted = self.attempted
+        if attempted.given_up == attempted.count:
+            return
+        count = self._random.randint(attempted.given_up + 1, attempted.count)
+        for first, end in attempted.batches:
+            if first < count < end:
+                count = end
+        try:
+            actor.close()
+        except StorageFull:
+            self._go_on()
+            return
+        attempted.promised = min(attempted.promised, count)
+        self._until_there_is_room(lambda: cut_log(self.disk, DIRECTORY, attempted.ends[count - 1]))
+        attempted.forget_after(count)
+        self._open()
 
     def _go_on(self) -> None:
         """Open, and take what is there for what there is."""

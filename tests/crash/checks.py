@@ -12,6 +12,9 @@
     (f) recovery reads of the log at most what stands behind the checkpoint, twice, and a segment;
         the whole log, and all indexes anew, only where there is no checkpoint yet
 
+Messages that were given up (retention) may be gone from the front; what is cut off at the end (as a
+follower does whose new master never had it) may come back only while it is being cut.
+
 After damage to bytes that had been synced, (a) is weaker: a promised message is there byte for
 byte, or reading it is an error, or recovery reported what it cut; and the store may refuse to open
 with a sentence, as often as it is tried. Never may anything be wrong or gone in silence.
@@ -29,7 +32,8 @@ from core_log.queue_index import Index, widen
 from core_log.recovery import RecoveryReport
 from core_log.settings import StoreSettings
 from core_log.store import Store
-from tests.crash.actor import NOW_MS, Actor, Attempted, open_store
+from tests.crash.actor import NOW_MS, Actor, open_store
+from tests.crash.attempted import Attempted
 from tests.crash.disk import Disk
 from tests.crash.losses import NOTHING
 from tests.harness.stores import DIRECTORY, OWN, PRIVATE, recover_only
@@ -105,6 +109,15 @@ def _check_reads(
 
 def check_contents(store: Store, attempted: Attempted) -> int:
     """(a), (b), (c): all messages of all queues, read and compared. Returns how many there are."""
+    dropped = [
+        number
+        for number, gone in attempted.dropped.items()
+        if store.find_index(number) is not None
+        or (store.recovery.end < gone.position and gone.places)
+    ]
+    for number, first in attempted.begin_queues(store, dropped):
+        gone_count = attempted.gone_from(number)
+        demand(first <= gone_count, f"(c) queue {number} begins at {first}, not {gone_count}")
     own = store.index(OWN, 20)
     kept = own.end_offset
     demand(kept >= attempted.promised, f"(a) {kept} of {attempted.promised} promised are there")
@@ -114,25 +127,22 @@ def check_contents(store: Store, attempted: Attempted) -> int:
     _check_queue(store, OWN, range(kept), attempted)
     for number in PRIVATE:
         _check_queue(store, number, range(kept), attempted)
-    found = set(store.index_numbers()) - attempted.dropped.keys()
-    queues = dict(attempted.wide)
-    for number, gone in attempted.dropped.items():
-        there = store.find_index(number) is not None
-        if there or (store.recovery.end < gone.position and gone.places):
-            queues[number] = gone.places
+    queues = attempted.wide | {number: attempted.dropped[number].places for number in dropped}
     for number, places in queues.items():
         _check_queue(store, number, [place for place in places if place < kept], attempted)
+    found = set(store.index_numbers()) - attempted.dropped.keys()
     demand(found <= {OWN, *PRIVATE, *attempted.wide}, f"(c) there is an index too much: {found}")
     return kept
 
 
 def _check_queue(store: Store, number: int, places: Sequence[int], attempted: Attempted) -> None:
-    """One queue has exactly these of the attempted messages."""
+    """One queue has exactly these of the attempted messages, but for those that were given up."""
     index = store.index(number, 20 if number == OWN else 32)
     where = f"queue {number}"
-    demand(index.first_offset == 0, f"(c) {where} begins at {index.first_offset}")
+    first = min(attempted.gone_from(number), len(places))
+    demand(index.first_offset == first, f"(c) {where} begins at {index.first_offset}")
     demand(index.end_offset == len(places), f"(c) {where} ends at {index.end_offset}")
-    expected = b"".join([attempted.entries[place] for place in places])
+    expected = b"".join([attempted.entries[place] for place in places[first:]])
     found = entries_of(index)
     demand(
         found == (expected if number == OWN else widen(expected, NOW_MS)), f"(c) {where} differs"
@@ -140,13 +150,13 @@ def _check_queue(store: Store, number: int, places: Sequence[int], attempted: At
     if number != OWN:
         return
     records = b""
-    count = 0
+    count = first
     while count < len(places):
         part, taken = store.read_history(index, count, len(places) - count, READ_BYTES)
         demand(taken > 0, f"(a) message {count} of {where} can not be read")
         records += part
         count += taken
-    wanted = b"".join([attempted.records[place] for place in places])
+    wanted = b"".join([attempted.records[place] for place in places[first:]])
     demand(records == wanted, f"(a) messages of {where} differ")
 
 
@@ -184,6 +194,8 @@ def check_damaged(disk: Disk, settings: StoreSettings, attempted: Attempted) -> 
     cut = report.cut_bytes > 0 or bool(report.removed) or report.behind_cut is not None
     cut = cut or report.rebuilt_all == CHECKPOINT_DAMAGED
     errors = 0
+    for number, first in attempted.begin_queues(store):
+        demand(first <= attempted.gone_from(number), f"queue {number} begins at {first}")
     for number in (OWN, *PRIVATE):
         errors += _check_damaged_queue(store, number, attempted, cut)
     if errors:
@@ -197,7 +209,7 @@ def _check_damaged_queue(store: Store, number: int, attempted: Attempted, cut: b
     """Every promised message of a queue, read on its own. Returns how many can not be read."""
     index = store.index(number, 20 if number == OWN else 32)
     errors = 0
-    for offset in range(attempted.promised):
+    for offset in range(attempted.given_up, attempted.promised):
         if offset >= index.end_offset:
             demand(cut, f"message {offset} of queue {number} is gone, and nobody said so")
             break

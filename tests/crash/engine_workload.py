@@ -31,6 +31,8 @@ from tests.crash.parts.delays import Delays
 from tests.crash.parts.halves import Halves
 from tests.crash.parts.keys import Keys
 from tests.crash.parts.letters import Letters
+from tests.crash.parts.offsets import Offsets
+from tests.crash.parts.once import Once
 from tests.crash.parts.page_cache import PageCache
 from tests.crash.parts.part import Part
 from tests.crash.parts.priorities import Priorities
@@ -47,7 +49,9 @@ PARTS: Final[dict[type[Part], float]] = {
     Letters: 0.35,
     Priorities: 0.15,
     Admin: 0.15,
-    Wide: 0.01,
+    Offsets: 0.2,
+    Once: 0.2,
+    Wide: 0.08,
 }
 """Every part, and how likely it is that a seed has it."""
 RETENTIONS: Final = (0, 1500, 1500, 4000)
@@ -70,7 +74,7 @@ TIDY_STEPS: Final = {**STEPS, "tidy": 5, "drain": 5}
 TIDY_CHANCE: Final = 0.3
 TIDY_LONGER: Final = 2
 """So much longer are the workloads of those."""
-WIDE_SHARE: Final = 0.1
+WIDE_SHARE: Final = 0.15
 DOWN_SECONDS: Final = (0.0, 0.0, 0.5, 3.0)
 """How long it takes until the next engine starts."""
 RETENTION: Final = "retention: segments were gone"
@@ -128,8 +132,12 @@ class EngineWorkload:
     @property
     def share(self) -> float:
         """How many of its states are worth their time: those with hundreds of queues take long,
-        and there are many of them."""
-        return WIDE_SHARE if any(isinstance(part, Wide) for part in self.world.parts) else 1.0
+        and there are many of them before a message for all of these is on its way."""
+        flushed = self.world.flushed
+        quiet = any(
+            isinstance(part, Wide) and not part.is_under_way(flushed) for part in self.world.parts
+        )
+        return WIDE_SHARE if quiet else 1.0
 
     def features(self) -> Iterator[str]:
         """What a state contains now, for the report."""

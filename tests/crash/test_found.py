@@ -14,7 +14,8 @@ import pytest
 from broker.port import REST
 from core_log.errors import StorageFailed, StoreCorrupt, StoreError
 from core_log.settings import StoreSettings
-from tests.crash.actor import WIDE_FIRST, Actor, Attempted, open_store
+from tests.crash.actor import WIDE_FIRST, Actor, open_store
+from tests.crash.attempted import Attempted
 from tests.crash.checks import check_contents
 from tests.crash.disk import NEVER, SYNCS, Disk, Fault
 from tests.crash.engine import LAZY_SECONDS, OWNER, EngineActor, MemoryStateDb, World

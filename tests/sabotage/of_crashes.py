@@ -9,6 +9,9 @@ _STATE_DB = ("tests/broker/test_state_db.py",)
 _STATES = "--states 1500 --seed 1"
 _DROPS = "--states 600 --seed 4"
 """Queues are dropped while a checkpoint is on its way."""
+_CUTS = "--states 300 --seed 5"
+_OFFSETS = "--with offsets --states 300 --seed 0"
+_ONCE = "--with 'QoS 2' --states 300 --seed 0"
 
 OF_CRASHES = (
     Sabotage(
@@ -132,5 +135,85 @@ OF_CRASHES = (
         new="        if False:\n",
         crash=_STATES,
         tests=("tests/core_log/test_recovery_places.py",),
+    ),
+    Sabotage(
+        name="segment-gone-with-one-that-is-wanted",
+        why="retention takes messages that nobody gave up",
+        path="core_log/segments.py",
+        old="        count = sum(1 for segment in segments[:-1] if segment.end <= position)\n",
+        new="        count = sum(1 for segment in segments[:-1] if segment.start <= position)\n",
+        crash="--states 600 --seed 3",
+    ),
+    Sabotage(
+        name="forged-record-in-a-file-used-again",
+        why="a client's bytes become messages of others, made up to the last field",
+        path="core_log/next_segment.py",
+        old="                    if self._synced < self._segment_bytes:\n",
+        new="                    if self._synced < 0:\n",
+        crash="--states 600 --seed 3",
+    ),
+    Sabotage(
+        name="cut-log-not-synced",
+        why="a follower has again what it had cut off, because its master never had it",
+        path="core_log/cutting.py",
+        old="        files.fdatasync(handle)\n",
+        new="        pass\n",
+        crash=_CUTS,
+    ),
+    Sabotage(
+        name="cut-below-the-checkpoint",
+        why="a follower whose power is cut while it cuts its log does not start any more",
+        path="core_log/cutting.py",
+        old="    if checkpoint is None or checkpoint.position > position:\n",
+        new="    if checkpoint is None:\n",
+        crash=_CUTS,
+    ),
+    Sabotage(
+        name="committed-offsets-not-in-the-snapshot",
+        why="after a restart a consumer group reads messages of hours again",
+        path="broker/groups.py",
+        old='                touched.append(("consumers", name))\n',
+        new="                pass\n",
+        crash=_OFFSETS,
+    ),
+    Sabotage(
+        name="offset-of-another-incarnation",
+        why="a topic that was made again is read from where the old one ended",
+        path="broker/groups.py",
+        old="entry is not None and entry[0] == found.incarnation else",
+        new="entry is not None else",
+        crash=_OFFSETS,
+    ),
+    Sabotage(
+        name="committed-offsets-never-written",
+        why="a kill takes all offsets since the last saving",
+        path="broker/groups.py",
+        old="        self._schedule(self._core.limits.ack_delay_seconds)\n",
+        new="",
+        crash=_OFFSETS,
+    ),
+    Sabotage(
+        name="packet-ids-not-in-the-snapshot",
+        why="a QoS 2 message that is sent again after a restart is there twice",
+        path="broker/session_state.py",
+        old='"in": sorted(session.inbound)',
+        new='"in": []',
+        crash=_ONCE,
+    ),
+    Sabotage(
+        name="released-packet-id-kept",
+        why="the next QoS 2 message with that packet id is taken for the old one, and lost",
+        path="broker/session_state.py",
+        old='        session.inbound.discard(op["p"])\n',
+        new="",
+        crash=_ONCE,
+    ),
+    Sabotage(
+        name="packet-id-not-read-from-the-log",
+        why="a QoS 2 message that is sent again after a crash is there twice",
+        path="broker/fold.py",
+        old="            engine.sessions.state.took_inbound(int(number, 16), int(packet, 16))\n",
+        new="            pass\n",
+        crash=_ONCE,
     ),
 )

@@ -35,6 +35,10 @@ class Wide(Part):
             bodies = self.bodies(random.randint(1, 3))
             self.messages += publish(actor, actor.template(TOPIC, "x"), bodies)
 
+    def is_under_way(self, flushed: int) -> bool:
+        """Whether a message waits for the disk."""
+        return bool(self.messages) and self.messages[-1].position > flushed
+
     def forget_lost(self, actor: EngineActor, kept: int) -> None:
         if self.declared is not None and self.declared > kept:
             self.declared = None
