@@ -174,3 +174,28 @@ def run_count(form: ModuleType, used: int) -> str:
 def test_a_count_that_is_impossible_touches_no_other_memory(used: int) -> None:
     """`consume` is a gateway's: what it returns is checked before it is a place in memory."""
     assert len({run_count(form, used) for form in FORMS}) == 1
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_what_the_shortcut_took_does_not_come_again(form: ModuleType) -> None:
+    """Also where a part of it had come before, and was kept."""
+    seen: list[bytes] = []
+
+    class Short(getattr(form, "Shortcut")):  # type: ignore[misc]  # noqa: B009
+        def take(self, buffer: bytearray, start: int, end: int) -> bool:
+            seen.append(bytes(buffer[start:end]))
+            return end - start == 4
+
+    class Pairs(form.Stream):  # type: ignore[name-defined, misc]
+        def consume(self, buffer: bytearray, start: int, end: int) -> int:
+            return start
+
+    loop = Loop([])
+    loop.time = lambda: 7.0  # type: ignore[attr-defined]
+    stream = Pairs(form.Iteration(loop))
+    stream.shortcut = Short()
+    for data in (b"ab", b"cd", b"efgh", b"i"):
+        stream.get_buffer(-1)[: len(data)] = data
+        stream.buffer_updated(len(data))
+    assert seen == [b"ab", b"abcd", b"efgh", b"i"]
+    assert (stream.rest, stream.heard_at) == (b"i", 7.0)

@@ -46,6 +46,18 @@ def test_a_run_leaves_as_publishes() -> None:
     assert broker.shared.counters.publishes_sent == 12
 
 
+def test_each_message_has_its_own_topic() -> None:
+    """The topic of the last one is remembered, for those of its kind."""
+    broker = Broker()
+    peer = broker.peer()
+    for topic in ("a", "a", "b", "a"):
+        peer.link.send_publishes(
+            make_run(topic, None, [b"x"]), qos=0, first_packet_id=0, duplicate=False, retain=False
+        )
+    broker.loop.run()
+    assert peer.receive() == [wire.publish(topic, b"x") for topic in ("a", "a", "b", "a")]
+
+
 def test_subscribers_at_qos_0_share_one_frame() -> None:
     """Fan-out costs one encoding, however many subscribers there are."""
     broker = Broker()

@@ -10,7 +10,16 @@ from typing import Any
 import pytest
 
 import gateways.mqtt.client
-from broker.port import APPENDED, FLUSHED, IN_SYNC, Durability, Position, Reason, Refused
+from broker.port import (
+    APPENDED,
+    FLUSHED,
+    IN_SYNC,
+    BrokerError,
+    Durability,
+    Position,
+    Reason,
+    Refused,
+)
 from gateways.mqtt.kernels.lane import ASK_BYTES
 from gateways.mqtt.limits import Limits
 from interop_tests import mqtt_wire as wire
@@ -158,6 +167,35 @@ def test_a_length_of_more_than_two_bytes_is_left_alone(form: ModuleType) -> None
     read = bytearray(b"\x30\x80\x80\x01\x03" + topic)
     read += bytes(3 + 0x4000 - len(read))
     assert not peer.connection.lane.take(read, 0, len(read))
+
+
+def test_a_delayed_publish_is_delayed_each_time(form: ModuleType) -> None:
+    """Also when its topic name is known: its template is that of the topic it is for."""
+    broker, peer = primed()
+    for _ in range(3):
+        peer.send(publish(topic=b"$delayed/5/a/b", qos=1, packet_id=7))
+    assert broker.port.delays[-3:] == [5000, 5000, 5000]
+
+
+def test_a_topic_that_reaches_behind_the_packet_is_none(form: ModuleType) -> None:
+    """The shared buffer may have a known name there, from an earlier read."""
+    broker, peer = primed()
+    del broker
+    read = bytearray(b"\x30\x03\x00\x03a/b")
+    assert not peer.connection.lane.take(read, 0, 5)
+
+
+def test_what_is_not_stored_for_another_reason_closes_the_connection(form: ModuleType) -> None:
+    broker, peer = primed()
+    del broker
+
+    def fail(*_: object) -> Position:
+        raise BrokerError("not stored")
+
+    peer.connection.lane.publish = fail
+    peer.send(publish(qos=1, packet_id=7))
+    assert peer.receive() == []
+    assert peer.is_closed()
 
 
 def test_what_the_engine_refuses_is_answered_as_ever(form: ModuleType) -> None:
