@@ -26,6 +26,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NewType, Protocol
 
+from broker.amqp_content import AMQP_PROPERTY, AmqpContent, read_amqp_content
 from broker.amqp_port import AmqpPort
 from broker.durability import APPENDED, FLUSHED, IN_SYNC, Durability
 from broker.errors import BrokerError, Reason, Refused, StorageFailed
@@ -48,6 +49,7 @@ from broker.transaction_port import HalfMessage, Prepared, TransactionPort
 from core_log.kernels.batch import EXTRA_NONE, Batch
 
 __all__ = [
+    "AMQP_PROPERTY",
     "APPENDED",
     "DEATH_PROPERTY",
     "EXCHANGE_PROPERTY",
@@ -57,6 +59,7 @@ __all__ = [
     "ONE_WORD",
     "REST",
     "ROOT_EXCHANGE",
+    "AmqpContent",
     "BrokerError",
     "BrokerPort",
     "Consumer",
@@ -92,6 +95,7 @@ __all__ = [
     "header_property",
     "history_of",
     "life_property",
+    "read_amqp_content",
 ]
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ import pytest
 from paho.mqtt.enums import CallbackAPIVersion
 
 from interop_tests.conftest import Server
-from interop_tests.remoting_wire import Client
+from interop_tests.remoting_wire import Client, messages_of
 
 SECONDS_MAX = 20.0
 TEXT = b"a long story, " * 1000
@@ -39,6 +39,18 @@ def application(server: Server) -> Iterator[Any]:
     channel.queue_bind("work", "orders", "#")
     yield channel
     connection.close()
+
+
+FROM_AMQP = {
+    "KEYS": "m1",
+    "content-type": "text/plain",
+    "CORRELATION_ID": "c1",
+    "REPLY_TO": "answers",
+    "TTL": "600000",
+    "n": "7",
+    "colour": "r\u00f6t",
+}
+"""What a RocketMQ consumer sees of an AMQP message's properties."""
 
 
 class Device:
@@ -122,7 +134,15 @@ def test_rocketmq_reads_what_everybody_sends(
         device.client.publish("orders/a/b", b"from mqtt", qos=1).wait_for_publish(SECONDS_MAX)
     finally:
         device.close()
-    properties = pika.BasicProperties(message_id="m1", headers={"n": 7}, delivery_mode=2)
+    properties = pika.BasicProperties(
+        message_id="m1",
+        content_type="text/plain",
+        correlation_id="c1",
+        reply_to="answers",
+        expiration="600000",
+        headers={"n": 7, "colour": "r\u00f6t", "deep": {"a": 1}, "DELAY": "18", "PMQ_S": "1"},
+        delivery_mode=2,
+    )
     application.basic_publish("orders", "a.b", b"from amqp", properties)
     event = {
         "specversion": "1.0",
@@ -142,9 +162,31 @@ def test_rocketmq_reads_what_everybody_sends(
     _, pulled = rocketmq.pull("orders")
     assert [message.body for message in pulled] == [b"from mqtt", b"from amqp", b'"from http"']
     assert {message.properties["TAGS"] for message in pulled} == {"a.b"}
+    from_amqp = pulled[1].properties
+    assert {name: from_amqp.get(name) for name in FROM_AMQP} == FROM_AMQP
+    assert not from_amqp.keys() & {"DELAY", "PMQ_S", "deep"}
     assert pulled[2].properties["KEYS"] == "e1"
     assert pulled[2].properties["CE_n"] == "7"
     found = rocketmq.ask(
         12, topic="orders", key="m1", maxNum=10, beginTimestamp=0, endTimestamp=2**53
     )
     assert found.code == 0
+    (again,) = messages_of(found.body)
+    assert again.properties == from_amqp
+
+
+def test_http_reads_headers_and_user_properties_as_extensions(
+    server: Server, rocketmq: Client, application: Any
+) -> None:
+    """What an extension can not be called, or would change the event, is left out."""
+    ask(server, "PUT", "/subscriptions/all", {"topic": "orders"})
+    headers = {"n": 7, "big": True, "no-name": "x", "id": "theirs", "deep": {"a": 1}}
+    application.basic_publish("orders", "a", b"1", pika.BasicProperties(headers=headers))
+    event = received(server)
+    assert (event["n"], event["big"]) == ("7", "true")
+    assert event["id"] != "theirs"
+    assert not event.keys() & {"no-name", "deep"}
+    rocketmq.publish("orders", b"2", TAGS="a", KEYS="k1", n="7", dataschema="/x")
+    event = received(server)
+    assert event["n"] == "7"
+    assert not event.keys() & {"KEYS", "keys", "dataschema"}

@@ -241,7 +241,7 @@ def _interpret(properties: Mapping[str, str]) -> _Meaning:
         else:
             keys = keys or amqp.message_id
             content_type = content_type or amqp.content_type
-            headers = {**amqp.headers, **headers}
+            headers = {**headers, **amqp.headers}
     return _Meaning(
         tag=clean.get("TAGS"),
         unique_key=clean.get("UNIQ_KEY"),

@@ -22,8 +22,9 @@ An AMQP message with attributes as headers (`ce-id`, the binding that RabbitMQ a
 that event, and so is a message in structured mode by its media type. Any other message is wrapped:
 id from the broker's name and the record's position, so that it is the same whenever the message is
 read; source `/topics/<topic>`; type the tag; subject the path, as an MQTT subscriber would see it;
-time the store time. A message that claims to be an event but breaks the rules is wrapped too: it
-was accepted by another protocol, and a reader must get something valid.
+time the store time; and AMQP headers and RocketMQ's user properties as extensions, where these may
+have such names and values. A message that claims to be an event but breaks the rules is wrapped
+too: it was accepted by another protocol, and a reader must get something valid.
 """
 
 from __future__ import annotations
@@ -38,9 +39,8 @@ from urllib.parse import quote
 
 import msgspec
 
-from broker.port import REST, Message, Words
+from broker.port import AMQP_PROPERTY, REST, Message, Words, read_amqp_content
 from core_log.kernels.batch import Batch
-from gateways.http_cloudevents.amqp_properties import read_properties
 from gateways.http_cloudevents.attributes import (
     DELIVERY_TIME,
     EXPIRY_TIME,
@@ -263,8 +263,8 @@ def event_of(message: Message, *, broker_name: str) -> Event:
             return _prefixed_event(message)
         if "specversion" in properties and "source" in properties:
             return _bare_event(message)
-        if "PMQ_AMQP" in properties:
-            found = _amqp_attributes(properties["PMQ_AMQP"])
+        if AMQP_PROPERTY in properties:
+            found = _amqp_attributes(properties[AMQP_PROPERTY])
             if "specversion" in found:
                 return _foreign_event(found, message.body)
         declared = content_type_of(properties)
@@ -348,7 +348,8 @@ _AMQP_PREFIXES: Final = ("ce-", "cloudEvents_", "cloudEvents:")
 
 def _amqp_attributes(packed: str) -> dict[str, str]:
     """The attributes that an AMQP message has as headers, if any."""
-    content_type, headers = read_properties(packed)
+    content = read_amqp_content(packed)
+    content_type, headers = content.content_type, content.headers
     for prefix in _AMQP_PREFIXES:
         if prefix + "specversion" in headers:
             found = {
@@ -397,7 +398,26 @@ def _wrapped(message: Message, broker_name: str) -> Event:
     }
     if message.body:
         attributes["datacontenttype"] = content_type_of(message.properties) or UNKNOWN_CONTENT
+    _add_extensions(attributes, message.properties)
     return Event(attributes=attributes, data=message.body or None)
+
+
+def _add_extensions(attributes: dict[str, str], properties: Mapping[str, str]) -> None:
+    """Headers and user properties whose names extensions may have, and which are no attributes."""
+    if AMQP_PROPERTY in properties:
+        properties = {**read_amqp_content(properties[AMQP_PROPERTY]).headers, **properties}
+    for name, value in properties.items():
+        if name in attributes or name in _NO_EXTENSIONS or NAME.fullmatch(name) is None:
+            continue
+        try:
+            check_value(name, value)
+        except BadEvent:
+            continue
+        attributes[name] = value
+
+
+_NO_EXTENSIONS: Final = frozenset({"data", "datacontenttype", "dataschema", DELIVERY_TIME})
+"""What would say something of the event that nobody meant."""
 
 
 def _clean(text: str) -> str:
@@ -408,8 +428,8 @@ def _clean(text: str) -> str:
 def content_type_of(properties: Mapping[str, str]) -> str | None:
     """The media type of any message, if it says a valid one."""
     declared = properties.get("content-type")
-    if declared is None and "PMQ_AMQP" in properties:
-        declared, _ = read_properties(properties["PMQ_AMQP"])
+    if declared is None and AMQP_PROPERTY in properties:
+        declared = read_amqp_content(properties[AMQP_PROPERTY]).content_type
     if declared:
         try:
             check_value("datacontenttype", declared)
@@ -459,8 +479,8 @@ def dead_letter_extra(
         if name not in constant and name not in _DEAD_LETTER and name not in _BOUND
     }
     # The AMQP gateway looks for its property at the very start.
-    if "PMQ_AMQP" in kept:
-        kept = {"PMQ_AMQP": kept["PMQ_AMQP"]} | kept
+    if AMQP_PROPERTY in kept:
+        kept = {AMQP_PROPERTY: kept[AMQP_PROPERTY]} | kept
     kept[DEAD_LETTER_TOPIC] = message.properties.get(DEAD_LETTER_TOPIC, message.topic)
     kept[DEAD_LETTER_ID] = message.properties.get(
         DEAD_LETTER_ID, f"{broker_name}-{message.position:016x}"

@@ -31,6 +31,7 @@ from broker.port import (
     encode_name,
 )
 from core_log.kernels.batch import RECORD_STORE_MS_AT
+from gateways.rocketmq.amqp_messages import in_rocketmq_words
 from remoting.bodies import BrokerData, QueueData, TopicList, TopicRoute, encode_body
 from remoting.broker_fields import CommitFields, GroupOffsetFields, SendAnswer
 from remoting.codes import (
@@ -384,11 +385,11 @@ def queried(records: bytes | None) -> Answer:
     if not records:
         remark = "can not find message, maybe time range not correct"
         return Answer(code=ResponseCode.QUERY_NOT_FOUND, fields=fields, remark=remark)
-    return Answer(code=ResponseCode.SUCCESS, fields=fields, body=records)
+    return Answer(code=ResponseCode.SUCCESS, fields=fields, body=in_rocketmq_words(records))
 
 
 def viewed(record: bytes, offset: int) -> Answer:
     """Answer to VIEW_MESSAGE."""
     if not record:
         return failed(ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {offset}")
-    return Answer(code=ResponseCode.SUCCESS, fields={}, body=record)
+    return Answer(code=ResponseCode.SUCCESS, fields={}, body=in_rocketmq_words(record))

@@ -22,6 +22,7 @@ from typing import Final, Protocol
 
 from broker.port import BrokerPort, Refused, TopicInfo
 from gateways.rocketmq import mapping
+from gateways.rocketmq.amqp_messages import in_rocketmq_words
 from gateways.rocketmq.holds import Hold
 from gateways.rocketmq.limits import RocketmqLimits
 from gateways.rocketmq.mapping import Answer
@@ -189,7 +190,7 @@ class Pulls:
                 info,
                 pull.fields,
                 ResponseCode.SUCCESS,
-                records=records,
+                records=in_rocketmq_words(records),
                 next_offset=next_offset,
             )
             self._answer(pull.serial, answer)

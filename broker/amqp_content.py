@@ -1,10 +1,10 @@
-"""AMQP's content properties as the AMQP gateway keeps them, read as far as CloudEvents need them:
-the content type, and headers with simple values. Pure, and bounded by the bytes that are there.
+"""AMQP's content properties as the AMQP gateway keeps them, for readers of other protocols: what
+has a counterpart there. Pure, and bounded by the bytes that are there.
 
 Layout (AMQP 4.2.6.1, 4.2.5.5): two bytes of flags, then the properties whose flags are set, in
-order: content-type and content-encoding as short strings, headers as a table of name, letter of
-the type, value. What comes behind is not looked at. A table that breaks off or has a letter that
-is not known ends the reading: what was found until there counts.
+order. Headers are a table of name, letter of the type, value; those whose value is neither text nor
+number have no counterpart. What comes behind the message id is not looked at. A table that breaks
+off or has a letter that is not known ends the reading: what was found until there counts.
 """
 
 from __future__ import annotations
@@ -12,15 +12,46 @@ from __future__ import annotations
 import binascii
 import struct
 from base64 import b64decode
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Final
+
+AMQP_PROPERTY: Final = "PMQ_AMQP"
+"""Per-message property: AMQP's content properties as they came, in base64."""
 
 _CONTENT_TYPE: Final = 0x8000
 _CONTENT_ENCODING: Final = 0x4000
 _HEADERS: Final = 0x2000
+_OCTETS: Final = (0x1000, 0x0800)  # delivery mode, priority
 
 HEADERS_MAX: Final = 256
 """Headers looked at. A CloudEvent has a dozen."""
+
+
+@dataclass(slots=True)
+class AmqpContent:
+    """What other protocols have a place for.
+
+    Attributes:
+        headers: those with simple values, by name, as CloudEvents spells them (canonical strings).
+        expiration: in milliseconds, as text.
+    """
+
+    content_type: str | None = None
+    headers: dict[str, str] = field(default_factory=dict)
+    correlation_id: str | None = None
+    reply_to: str | None = None
+    expiration: str | None = None
+    message_id: str | None = None
+
+
+# In the order of the wire, behind headers and octets.
+_NAMES: Final = (
+    (0x0400, "correlation_id"),
+    (0x0200, "reply_to"),
+    (0x0100, "expiration"),
+    (0x0080, "message_id"),
+)
 
 # Letter -> size of a value that is skipped or, where a layout stands, read as a number.
 _FIXED: Final = {
@@ -63,6 +94,9 @@ class _Reader:
         self._at += size
         return piece
 
+    def skip_to(self, at: int) -> None:
+        self._at = max(at, self._at)
+
     def number(self, size: int) -> int:
         return int.from_bytes(self.take(size), "big")
 
@@ -70,26 +104,28 @@ class _Reader:
         return self.take(self.number(1)).decode("utf-8", "replace")
 
 
-def read_properties(packed: str) -> tuple[str | None, dict[str, str]]:
-    """Content type and simple headers of content properties in base64.
-
-    Returns:
-        The content type or None; headers by name, as canonical strings of CloudEvents.
-    """
-    content_type: str | None = None
-    headers: dict[str, str] = {}
+def read_amqp_content(packed: str) -> AmqpContent:
+    """Read the value of `PMQ_AMQP`. Never fails: it was checked when it was stored, and whatever it
+    is now, a reader gets the message."""
+    found = AmqpContent()
     try:
         reader = _Reader(b64decode(packed))
         flags = reader.number(2)
         if flags & _CONTENT_TYPE:
-            content_type = reader.short_string()
+            found.content_type = reader.short_string()
         if flags & _CONTENT_ENCODING:
             reader.short_string()
         if flags & _HEADERS:
-            _read_table(reader, headers)
+            _read_table(reader, found.headers)
+        for flag in _OCTETS:
+            if flags & flag:
+                reader.take(1)
+        for flag, name in _NAMES:
+            if flags & flag:
+                setattr(found, name, reader.short_string())
     except (binascii.Error, ValueError, _Short):
-        pass  # It was checked when it was stored; whatever it is now, a reader gets the message.
-    return content_type, headers
+        pass
+    return found
 
 
 def _read_table(reader: _Reader, headers: dict[str, str]) -> None:
@@ -97,11 +133,12 @@ def _read_table(reader: _Reader, headers: dict[str, str]) -> None:
     end = reader.at + size
     for _ in range(HEADERS_MAX):
         if reader.at >= end:
-            return
+            break
         name = reader.short_string()
         value = _read_value(reader)
         if value is not None:
             headers.setdefault(name, value)
+    reader.skip_to(end)
 
 
 def _read_value(reader: _Reader) -> str | None:
