@@ -51,7 +51,7 @@ PARTS: Final[dict[type[Part], float]] = {
     Admin: 0.15,
     Offsets: 0.2,
     Once: 0.2,
-    Wide: 0.08,
+    Wide: 0.04,
 }
 """Every part, and how likely it is that a seed has it."""
 RETENTIONS: Final = (0, 1500, 1500, 4000)
