@@ -12,7 +12,8 @@ from typing import Any
 
 from interop_tests.conftest import Server
 from interop_tests.java import JavaDriver, need_clients
-from interop_tests.name_server import NameServer
+from interop_tests.name_server import NameServer, wait_until
+from interop_tests.remoting_wire import Client
 
 SECONDS_MAX = 60.0
 POLYMQ = (sys.executable, "-m", "polymq")
@@ -82,6 +83,7 @@ class Side:
         )
         with urllib.request.urlopen(request, timeout=20) as answer:
             assert answer.status == 201
+        wait_until(lambda: has_route(self.names, name))  # consumers ask again after 30 seconds only
         return name
 
     def until(self, condition: Callable[[], object]) -> None:
@@ -90,6 +92,13 @@ class Side:
 
 def encoded(body: bytes) -> str:
     return base64.b64encode(body).decode()
+
+
+def has_route(names: str, topic: str) -> bool:
+    """Whether a name server knows the topic."""
+    host, _, port = names.rpartition(":")
+    with Client(host, int(port)) as client:
+        return client.ask(105, topic=topic).code == 0
 
 
 @contextmanager
@@ -104,6 +113,7 @@ def open_side(generation: str, place: Path) -> Iterator[Side]:
     asked, serialize = (
         (door, "JSON") if generation == "4" else (f"127.0.0.1:{names.port}", "ROCKETMQ")
     )
+    wait_until(lambda: has_route(asked, "TBW102"))  # until the broker has registered
     with (place / "java.log").open("w") as log:
         driver = JavaDriver(class_path, asked, serialize=serialize, home=place, log=log)
         try:
