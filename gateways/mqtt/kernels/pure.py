@@ -58,6 +58,10 @@ _IDS: Final = b"".join(struct.pack(">H", i) for i in range(1, IDENTIFIER_MAX + 1
 """All packet ids in their order, twice: any stretch of at most 65,535 that count up, wrapping."""
 _WINDOW_MIN: Final = 16
 _WINDOW_GROWTH: Final = 4
+_FEW: Final = 24
+"""So many packets are compared one by one before it is worth while to look at columns."""
+_COPIED_MAX: Final = 16 << 10
+"""Bodies up to this size are taken out of a copy of their records."""
 _RECORD_COLUMNS: Final = (3, 2, 1, 0, *range(RECORD_BODY_SIZE_AT, RECORD_BODY_SIZE_AT + 4))
 """The bytes of a record that say where its body is, those that differ most often first."""
 _SIZES: Final = struct.Struct(f">I{RECORD_BODY_SIZE_AT - 4}xI")  # of a record and of its body
@@ -94,7 +98,7 @@ def parse(
     row = run_count = ack_count = 0
     last_topic: Buffer = b""
     last_flags = -1
-    values: list[int] = []  # the rows, written in one piece: storing them one by one costs double
+    values = array("q")  # the rows, written in one piece: storing them one by one costs double
     exactly_once = released = False
     at = start
     while True:
@@ -158,18 +162,18 @@ def parse(
             last_flags = flags
         if quality == 2:
             exactly_once = True
-        values += (topic_start, topic_size, content, after - content, 0, 0, identifier, flags)
+        last_row = (topic_start, topic_size, content, after - content, 0, 0, identifier, flags)
+        values.extend(last_row)
         row += 1
         size = after - at
         room = min((end - after) // size, row_max - row)
         ids = _following_publishes(buffer, at, size, content, quality, room)
         if ids:
-            last_row = (topic_start, topic_size, content, after - content, 0, 0, 0, flags)
             values += _rows_like(last_row, size, ids)
             row += len(ids)
             after += size * len(ids)
         at = after
-    rows[: len(values)] = array("q", values)
+    rows[: len(values)] = values
     batch.count = row
     return stop, at, run_count, ack_count
 
@@ -183,21 +187,27 @@ def _following_publishes(
     after = at + size
     if count_max <= 0 or buffer[after : after + head_size] != buffer[at : at + head_size]:
         return []
-    count = _alike(buffer, at, size, range(head_size), count_max)
+    head = bytes(buffer[at : at + head_size])
+    starts = range(after, after + size * min(count_max, _FEW), size)
+    heads = [buffer[start : start + head_size] for start in starts]
+    count = len(heads)
+    if heads.count(head) != count:
+        count = next(index for index, other in enumerate(heads) if other != head)
+    elif count < count_max:
+        behind = at + size * count
+        count += _alike(buffer, behind, size, range(head_size), count_max - count)
     return _ids_at(buffer, content - 2 + size, size, count) if quality else [0] * count
 
 
-def _rows_like(row: tuple[int, ...], size: int, ids: list[int]) -> list[int]:
+def _rows_like(row: tuple[int, ...], size: int, ids: list[int]) -> array[int]:
     """Rows of packets of `size` bytes that follow the packet of `row`, with these ids."""
-    topic_start, topic_size, content, body_size, _, _, _, flags = row
+    topic_start, _, content, _, _, _, _, _ = row
     count = len(ids)
-    rows = [0] * (COLUMNS * count)
-    rows[0::COLUMNS] = range(topic_start + size, topic_start + size * (count + 1), size)
-    rows[1::COLUMNS] = [topic_size] * count
-    rows[2::COLUMNS] = range(content + size, content + size * (count + 1), size)
-    rows[3::COLUMNS] = [body_size] * count
-    rows[6::COLUMNS] = ids
-    rows[7::COLUMNS] = [flags] * count
+    rows = array("q", row) * count
+    behind = size * (count + 1)
+    rows[0::COLUMNS] = array("q", range(topic_start + size, topic_start + behind, size))
+    rows[2::COLUMNS] = array("q", range(content + size, content + behind, size))
+    rows[6::COLUMNS] = array("q", ids)
     return rows
 
 
@@ -228,8 +238,10 @@ def _ids_at(buffer: Buffer, at: int, step: int, count: int) -> list[int]:
     if count == 0:
         return []
     end = at + step * (count - 1)
-    high, low = buffer[at : end + 1 : step], buffer[at + 1 : end + 2 : step]
-    ids = [first << 8 | second for first, second in zip(high, low, strict=True)]
+    pairs = bytearray(2 * count)
+    pairs[0::2] = buffer[at : end + 1 : step]
+    pairs[1::2] = buffer[at + 1 : end + 2 : step]
+    ids = list(struct.unpack(f">{count}H", pairs))
     return ids[: ids.index(0)] if 0 in ids else ids
 
 
@@ -322,10 +334,20 @@ def encode_acks(batch: Batch, first: int, last: int) -> bytes:
     """The answers to rows [first, last): PUBACK for QoS 1, PUBREC for QoS 2, none for QoS 0."""
     if not 0 <= first <= last <= batch.count:
         raise ValueError("the rows are not in the batch")
-    rows = batch.rows
-    span = slice(first * COLUMNS, last * COLUMNS)
+    rows = batch.rows[first * COLUMNS : last * COLUMNS]
+    all_flags, identifiers = rows[7::COLUMNS], rows[6::COLUMNS]
+    count = last - first
+    if count and all_flags.count(all_flags[0]) == count:
+        quality = (all_flags[0] & FLAGS_KEPT) >> FLAG_QOS_SHIFT
+        if not quality:
+            return b""
+        alike = bytearray((_ACK_BYTES[quality], 2, 0, 0)) * count
+        raw = struct.pack(f">{count}q", *identifiers)
+        alike[2::_ACK_SIZE] = raw[6::8]
+        alike[3::_ACK_SIZE] = raw[7::8]
+        return bytes(alike)
     out: list[int] = []
-    for flags, identifier in zip(rows[span][7::COLUMNS], rows[span][6::COLUMNS], strict=True):
+    for flags, identifier in zip(all_flags, identifiers, strict=True):
         quality = (flags & FLAGS_KEPT) >> FLAG_QOS_SHIFT
         if quality:
             out += (_ACK_BYTES[quality], 2, identifier >> 8 & 0xFF, identifier & 0xFF)
@@ -387,15 +409,23 @@ def encode_publishes(
         room = min((end - at) // size, IDENTIFIER_MAX) - 1
         if room > 0 and memory[at + size : at + size + 4] == memory[at : at + 4]:
             count += _alike(memory, at, size, _RECORD_COLUMNS, room)
-        body = at + RECORD_BODY_AT
-        bodies = [memory[b : b + body_size] for b in range(body, body + size * count, size)]
-        width = 3 if numbered else 2
-        stretch: list[Buffer] = [head] * (width * count)
+        source, base = memory, at + RECORD_BODY_AT
+        if count >= _FEW and body_size <= _COPIED_MAX:  # pieces of bytes are cheaper to take
+            source, base = bytes(memoryview(memory)[at : at + size * count]), RECORD_BODY_AT
+        ends = base + size * count
+        bodies = [source[place : place + body_size] for place in range(base, ends, size)]
         if numbered:
+            head += b"\0\0"
+        stretch: list[Buffer] = [bytes(head)] * (2 * count)
+        stretch[1::2] = bodies
+        packets = bytearray().join(stretch)
+        if numbered:
+            width = len(head) + body_size
             place = 2 * (identifier - 1)
-            stretch[1::3] = [_IDS[i : i + 2] for i in range(place, place + 2 * count, 2)]
+            ids = _IDS[place : place + 2 * count]
+            packets[len(head) - 2 :: width] = ids[0::2]
+            packets[len(head) - 1 :: width] = ids[1::2]
             identifier = (identifier + count - 1) % IDENTIFIER_MAX + 1
-        stretch[width - 1 :: width] = bodies
-        parts += stretch
+        parts.append(packets)
         at += size * count
     return b"".join(parts)

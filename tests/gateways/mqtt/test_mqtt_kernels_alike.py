@@ -4,12 +4,14 @@ forms agree, wherever a stretch ends and whatever byte in it is another."""
 from __future__ import annotations
 
 import importlib
+from array import array
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from core_log.kernels.batch import Batch
 from gateways.mqtt.kernels import pure
 from interop_tests import mqtt_wire as wire
 from tests.gateways.mqtt.mqtt_records import records
@@ -21,7 +23,7 @@ try:
 except ImportError:  # no compiler on this machine: there is nothing to compare with
     pytest.skip("no compiled kernels on this machine", allow_module_level=True)
 
-COUNTS = st.sampled_from([1, 2, 15, 16, 17, 18, 80, 81, 82, 150])
+COUNTS = st.sampled_from([1, 2, 15, 16, 17, 18, 24, 25, 26, 80, 81, 82, 150])
 """Around the sizes of the windows in which the plain form looks."""
 ACKS = (wire.puback, wire.pubrec, wire.pubrel, wire.pubcomp)
 
@@ -141,3 +143,36 @@ def test_both_forms_encode_stretches_alike(memory: bytes, first_byte: int, first
         for form in (pure, fast)
     ]
     assert answers[0] == answers[1]
+
+
+@pytest.mark.parametrize("place", [1, 2, 23, 24, 25, 26, 40, 41])
+def test_another_topic_anywhere_in_a_stretch(place: int) -> None:
+    """Of the same size, so that only the bytes of the topic tell: it begins a run of its own."""
+    topics = ["a/c" if place <= index < place + 3 else "a/b" for index in range(60)]
+    data = b"".join(wire.publish(topic, b"x", qos=1, packet_id=9) for topic in topics)
+    for form in (pure, fast):
+        batch, runs = Batch(), array("q", bytes(64))
+        acks = array("q", bytes(64))
+        _, at, run_count, _ = form.parse(data, 0, len(data), batch, runs, acks, 1 << 20)
+        assert (at, run_count, list(runs[:3])) == (len(data), 3, [0, place, place + 3])
+
+
+@pytest.mark.parametrize("qos", [0, 1, 2, None])
+def test_answers_to_a_stretch(qos: int | None) -> None:
+    """With packet ids of one and of two bytes; None: of all qualities in turn."""
+    ids = (1, 255, 256, 300, 0x1234, 65_535) * 4
+    qualities = [index % 3 if qos is None else qos for index in range(len(ids))]
+    data = b"".join(
+        wire.publish("a", b"x", qos=quality, packet_id=identifier if quality else 0)
+        for quality, identifier in zip(qualities, ids, strict=True)
+    )
+    batch, runs, acks = Batch(), array("q", bytes(8 * 64)), array("q", bytes(64))
+    fast.parse(data, 0, len(data), batch, runs, acks, 1 << 20)
+    answers = {form.encode_acks(batch, 0, len(ids)) for form in (pure, fast)}
+    assert answers == {
+        b"".join(
+            (wire.puback if quality == 1 else wire.pubrec)(identifier)
+            for quality, identifier in zip(qualities, ids, strict=True)
+            if quality
+        )
+    }
