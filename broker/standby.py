@@ -10,7 +10,8 @@ Rules:
   here and what the master said is flushed (or in sync) there.
 * What this broker has is not less than it says: a position is acked when it is flushed here.
 * What the master has deleted goes here, too, but not before this broker has on its disk what the
-  master had on its own when it said so: the state without those messages.
+  master had on its own when it said so (the state without those messages), and knows that it is in
+  sync: only then it can not be told to cut what the start of its log needs.
 * No timers, deliveries or acks: whoever held a message holds it at the master. A promotion opens
   the store anew, as a restart does.
 """
@@ -106,7 +107,8 @@ class Standby:
     @property
     def deletable(self) -> int:
         """What the log has before this position is wanted no more."""
-        if self._release is not None and self._release[1] <= self.flushed:
+        known = min(self.flushed, self._said[IN_SYNC])
+        if self._release is not None and self._release[1] <= known:
             self._released, self._release = self._release[0], None
         return self._released
 

@@ -91,11 +91,14 @@ class Broker:
         self.start("slave")
 
     def delete_before(self, position: int) -> bool:
-        """Save, and let go of the segments that end at or before `position`; whether there was
-        one."""
+        """Save, and let go of the segments that end before `position`; whether there was one.
+
+        Something before it is left, which no cut takes. (A broker whose log is cut to nothing, and
+        begins behind its first byte, does not start: it has no snapshot of the state.)
+        """
         store = self.store
         assert store is not None
-        ends = [end for _, end in store.segments()[:-1] if end <= position]
+        ends = [end for _, end in store.segments()[:-1] if end < position]
         if not ends:
             return False
         for number in (OWN, *PRIVATE):
@@ -124,9 +127,8 @@ class Broker:
         return found
 
 
-def has_all(content: Content, promised: Content) -> bool:
-    """Whether what was promised is there, as far as the log reaches back."""
-    first = min(content, default=0)
+def has_all(content: Content, promised: Content, first: int) -> bool:
+    """Whether what was promised is there, as far back as the log reaches: to `first`."""
     return all(
         content.get(file, b"").startswith(data) for file, data in promised.items() if file >= first
     )
@@ -327,10 +329,10 @@ class Simulation:
             self.note("master deletes", store.log.start)
 
     def slave_deletes(self) -> None:
-        """What the master has deleted, when what it had then is on this disk, too."""
+        """What the master has deleted, when what it had then is on this disk, too, and in sync."""
         store = self.slave.store
         start, flushed = self.released
-        if store is None or store.log.flushed < flushed:
+        if store is None or min(store.log.flushed, self.slave.in_sync) < flushed:
             return
         if self.slave.delete_before(start):
             self.note("slave deletes", store.log.start)
@@ -407,7 +409,7 @@ class Simulation:
             slave.log.write()
             assert slave.log.written <= master.log.written
             end = slave.log.written
-            assert has_all(self.slave.content(end), self.master.content(end))
+            assert has_all(self.slave.content(end), self.master.content(end), slave.log.start)
 
     def settle(self) -> None:
         """Without faults everything gets to where it should."""
@@ -438,7 +440,9 @@ class Simulation:
         first = max(self.master.store.log.start, self.slave.store.log.start)
         contents[0] = {file: data for file, data in contents[0].items() if file >= first}
         assert contents[0] == {file: data for file, data in contents[1].items() if file >= first}
-        for content in contents:
-            assert has_all(content, self.promised), "something that was in sync is lost"
+        for broker in (self.master, self.slave):
+            assert broker.store is not None
+            has = has_all(broker.content(end), self.promised, broker.store.log.start)
+            assert has, "something that was in sync is lost"
         assert stream(self.master.store, first) == stream(self.slave.store, first)
         self.note("settled")
