@@ -1,5 +1,5 @@
-"""Two brokers as processes: one of them dies under load (a handful of `make replica-kills`), and
-the slave's log shrinks with its master's."""
+"""Two brokers as processes: one of them dies under load (a handful of `make replica-kills`), the
+slave's log shrinks with its master's, and clients find them."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 import pika
 import pytest
 
+from interop_tests.name_server import NameServer, wait_until
 from interop_tests.remoting_wire import Client as RemotingWire
 from interop_tests.remoting_wire import consumer
 from interop_tests.replica_kills import KINDS, Pair, differences, report, run_kills, status, wait
@@ -149,3 +150,37 @@ def test_consumers_that_only_read_from_a_slave_register_there(tmp_path: Path) ->
         answer = wire.ask(38, consumerGroup="group")
         assert sorted(json.loads(answer.body)["consumerIdList"]) == ["one", "two"]
         assert store_of(pair.follower)["end"] == end
+
+
+def test_clients_find_a_slave_through_its_name_server(tmp_path: Path) -> None:
+    """It is in the routes beside its master, alone when that is gone, and as the master itself when
+    it is promoted."""
+    names = NameServer(tmp_path / "names")
+    names.start()
+    pair = Pair(
+        tmp_path / "pair", {"names.servers": f'["127.0.0.1:{names.port}"]', "names.broker": "b"}
+    )
+    with contextlib.ExitStack() as stack:
+        stack.callback(names.kill)
+        stack.callback(pair.close)
+        pair.start()
+        publish(pair.leader, 1)
+        pair.wait_equal()
+        wire = stack.enter_context(RemotingWire("127.0.0.1", names.port))
+
+        def brokers() -> dict[str, str]:
+            answer = wire.ask(105, topic="t")
+            if answer.code:
+                return {}
+            (broker,) = json.loads(answer.body)["brokerDatas"]
+            addresses: dict[str, str] = broker["brokerAddrs"]
+            return addresses
+
+        master, slave = (f"127.0.0.1:{server.rocketmq_port}" for server in pair.servers)
+        wait_until(lambda: set(brokers().values()) == {master, slave})
+        assert brokers()["0"] == master
+        pair.leader.kill()
+        wait_until(lambda: list(brokers().values()) == [slave])
+        assert "0" not in brokers()
+        pair.promote()
+        wait_until(lambda: brokers() == {"0": slave})

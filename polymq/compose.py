@@ -317,8 +317,6 @@ class Node:
             thread = NameServerThread(settings)
             beside = await asyncio.to_thread(thread.start)
             self._stack.append(lambda: asyncio.to_thread(thread.stop))
-        if self._engine.core.follows:
-            return beside
         if readers_port is not None:  # else there is nothing that a route could name
             self._registration = Registration(
                 settings,
