@@ -9,9 +9,9 @@ RUN := $(BIN)/python -m
 
 PACKAGES := $(wildcard core_log broker net remoting namesrv replication gateways spark_sink polymq)
 CHECKED := $(PACKAGES) $(wildcard examples benchmarks)
-# One process of tests for each processor, up to four: some start servers and Java machines.
+# Four processes of tests, also on two processors: many wait for servers and Java machines.
 # For a debugger: make test PARALLEL= TESTS="--pdb tests/broker".
-PARALLEL := --numprocesses auto --maxprocesses 4 --dist worksteal
+PARALLEL := --numprocesses 4 --dist worksteal
 BUILD_INPUTS := pyproject.toml setup.py $(shell find $(PACKAGES) -path '*/kernels/*' \( -name '*.pyx' -o -name '*.pxd' -o -name '*.py' \))
 
 .DEFAULT_GOAL := install

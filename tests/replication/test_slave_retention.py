@@ -35,10 +35,12 @@ def pair(tmp_path: Path) -> Iterator[tuple[Broker, Broker]]:
 
 
 def tell(master: Broker, slave: Broker) -> None:
-    """What a heartbeat says of the master's log."""
+    """What a heartbeat says of the master's log: what is on both disks is in sync."""
     standby = slave.engine.standby
     assert standby is not None
-    standby.released(master.store.log.start, master.engine.core.commits.points[1])
+    flushed = master.engine.core.commits.points[1]
+    standby.committed(flushed, min(flushed, standby.flushed))
+    standby.released(master.store.log.start, flushed)
 
 
 def tidy(slave: Broker) -> int:
@@ -119,6 +121,22 @@ def test_a_slave_waits_for_what_its_master_had_when_it_deleted(
     assert tidy(slave) >= 0
     follow(master, slave)
     tell(master, slave)
+    tidy(slave)
+    assert slave.store.log.start == master.store.log.start
+
+
+def test_a_slave_waits_until_it_knows_that_this_is_in_sync(pair: tuple[Broker, Broker]) -> None:
+    """Until then another master may tell it to cut what the start of its log needs: the acks, and
+    the snapshot of the state."""
+    master, slave = shrunk(pair)
+    follow(master, slave)
+    standby = slave.engine.standby
+    assert standby is not None
+    flushed = master.engine.core.commits.points[1]
+    standby.committed(flushed, flushed - 1)
+    standby.released(master.store.log.start, flushed)
+    assert tidy(slave) == 0
+    standby.committed(flushed, flushed)
     tidy(slave)
     assert slave.store.log.start == master.store.log.start
 

@@ -143,8 +143,16 @@ OF_THE_REPLICATION = (
         name="slave-deletes-before-it-has-the-acks",
         why="a promoted slave's queue says that messages are unsettled which it has no more",
         path="broker/standby.py",
-        old="        if self._release is not None and self._release[1] <= self.flushed:\n",
+        old="        if self._release is not None and self._release[1] <= known:\n",
         new="        if self._release is not None:\n",
+        tests=(RETENTION,),
+    ),
+    Sabotage(
+        name="slave-deletes-what-may-be-cut",
+        why="a slave that is told to cut behind its log's start has no state to start with",
+        path="broker/standby.py",
+        old="        known = min(self.flushed, self._said[IN_SYNC])\n",
+        new="        known = self.flushed\n",
         tests=(RETENTION,),
     ),
     Sabotage(
