@@ -137,6 +137,25 @@ def test_the_state_is_the_masters(master: Broker, slave: Broker) -> None:
     assert rows(slave) == rows(master)
 
 
+def test_a_restarted_slave_keeps_what_the_slower_of_two_sessions_needs(
+    master: Broker, slave: Broker
+) -> None:
+    """Sessions with one subscription share a queue: it begins where the last of them is."""
+    sessions = [connect(master, name)[0] for name in ("quick", "slow")]
+    for session in sessions:
+        session.subscribe(("t", REST), 1)
+    master.step()
+    master.publish(master.template("t", "a"), *(b"%d" % number for number in range(4)))
+    master.step(1)
+    sessions[0].acknowledged(1, 4)
+    master.step(1)
+    follow(master, slave)
+    slave.restart()
+    queue = slave.engine.sessions.state.filters[("t", REST)].queue
+    assert sorted(group.cursor.floor for group in queue.groups) == [0, 4]
+    assert (queue.index.first_offset, queue.index.end_offset) == (0, 4)
+
+
 def do_more(master: Broker) -> None:
     for number in range(3):
         master.publish(master.template("t", "b"), b"%d" % number)

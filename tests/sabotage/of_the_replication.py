@@ -148,6 +148,18 @@ OF_THE_REPLICATION = (
         tests=(RETENTION,),
     ),
     Sabotage(
+        name="slave-begins-where-the-quickest-is",
+        why="a promoted slave has lost what the slower of two sessions had not acknowledged",
+        path="broker/fold.py",
+        old="""            queue.index.begin_at(min(group.cursor.floor for group in queue.groups))
+            queue.flushed = queue.visible = queue.index.end_offset
+""",
+        new="""            queue.index.begin_at(max(group.cursor.floor for group in queue.groups))
+            queue.flushed = queue.visible = queue.index.end_offset
+""",
+        tests=("tests/replication/test_standby.py",),
+    ),
+    Sabotage(
         name="slave-deletes-what-may-be-cut",
         why="a slave that is told to cut behind its log's start has no state to start with",
         path="broker/standby.py",
