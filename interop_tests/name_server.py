@@ -29,7 +29,7 @@ class NameServer:
         """Start the process and return at once."""
         self._ready_file.unlink(missing_ok=True)
         command = [sys.executable, "-m", "polymq", "namesrv", "--port", str(self.port)]
-        command += ["--data-dir", str(self._directory), "--ready-file", str(self._ready_file)]
+        command += ["--data-directory", str(self._directory), "--ready-file", str(self._ready_file)]
         with self.log_path.open("ab") as log:
             self.process = subprocess.Popen(
                 [*command, *more], stdin=subprocess.DEVNULL, stdout=log, stderr=log,

@@ -83,7 +83,7 @@ def serve(ready_file: Path | None, print_config: bool, **options: Any) -> int:
 @config_option
 @setting_flag("--host", "server.host", "Address to listen on.")
 @setting_flag("--port", "names.port", "Port to listen on.")
-@setting_flag("--data-dir", "server.data_directory", "Where the configuration is kept.")
+@setting_flag("--data-directory", "server.data_directory", "Where the configuration is kept.")
 @setting_flag("--log-level", "log.level", "Least severity that is logged.")
 @setting_flag("--log-format", "log.format", "How log lines look: auto, console or json.")
 @click.option(

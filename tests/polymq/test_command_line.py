@@ -124,7 +124,7 @@ def test_commands_without_a_server_say_so(
     ("arguments", "expected", "text"),
     [
         (["--host", "192.0.2.1"], ExitCode.CANNOT_LISTEN, "not an address of this machine"),
-        (["--data-dir", "/dev/null/x"], ExitCode.CANNOT_CREATE, "/dev/null/x"),
+        (["--data-directory", "/dev/null/x"], ExitCode.CANNOT_CREATE, "/dev/null/x"),
         (["--ready-file", "/dev/null/x", "--port", "0"], ExitCode.CANNOT_CREATE, "cannot write"),
     ],
 )
