@@ -156,8 +156,13 @@ async def look_for_a_higher_term(settings: Settings) -> None:
     term = await ask_peers(settings, last_epoch(settings))
     memory = recall(settings) or Memory()
     if term > max(memory.heard, term_of(last_epoch(settings))):
-        settings.server.data_directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        remember(settings, replace(memory, heard=term))
+        directory = settings.server.data_directory
+        try:
+            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            remember(settings, replace(memory, heard=term))
+        except OSError as error:
+            text = f"cannot write {directory / FILE_NAME}: {error.strerror}"
+            raise Failure(ExitCode.CANNOT_CREATE, text) from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -274,8 +279,13 @@ class Replication:
         if term > term_of(self._store.epoch) and not self.ended.done():
             # At once: the doors take their time to close.
             self._engine.core.resign("this broker was replaced as the master: it takes no more")
-            self._memory = replace(self._memory or Memory(), heard=term)
-            remember(self._settings, self._memory)
+            memory = replace(self._memory or Memory(), heard=term)
+            try:
+                remember(self._settings, memory)
+            except OSError as error:  # it takes nothing all the same, and tries again
+                logger("polymq").error("not saved", what=FILE_NAME, error=str(error))
+                return
+            self._memory = memory
             self._end(Turn(role="master"))  # which it can not be: see `fenced`
 
     def _points(self) -> tuple[int, int]:

@@ -58,6 +58,9 @@ CONSTANT_PROPERTIES: Final[Mapping[str, str]] = {"PMQ_PROTO": "http"}
 """What all messages of this gateway have in common."""
 DEFAULT_TYPE: Final = "io.polymq.message"
 """`type` of a wrapped message without a tag."""
+EXTENSIONS_BYTES_MAX: Final = 2048
+"""Characters of a wrapped message's extensions, names included: they become HTTP headers, of which
+sinks take some 8 KiB. What does not fit is left out."""
 UNKNOWN_CONTENT: Final = "application/octet-stream"
 """`datacontenttype` of a wrapped message that does not say what it is."""
 
@@ -406,14 +409,19 @@ def _add_extensions(attributes: dict[str, str], properties: Mapping[str, str]) -
     """Headers and user properties whose names extensions may have, and which are no attributes."""
     if AMQP_PROPERTY in properties:
         properties = {**read_amqp_content(properties[AMQP_PROPERTY]).headers, **properties}
+    room = EXTENSIONS_BYTES_MAX
     for name, value in properties.items():
         if name in attributes or name in _NO_EXTENSIONS or NAME.fullmatch(name) is None:
+            continue
+        size = len(name) + len(value)
+        if size > room:
             continue
         try:
             check_value(name, value)
         except BadEvent:
             continue
         attributes[name] = value
+        room -= size
 
 
 _NO_EXTENSIONS: Final = frozenset({"data", "datacontenttype", "dataschema", DELIVERY_TIME})

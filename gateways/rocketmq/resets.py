@@ -11,7 +11,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from broker.port import REST, TopicInfo, encode_name
+from broker.port import REST, Refused, TopicInfo, encode_name
 from gateways.rocketmq import mapping
 from gateways.rocketmq.connection import Request
 from gateways.rocketmq.mapping import Answer
@@ -122,7 +122,10 @@ class _Reset:
         if self._unreadable:
             answer = mapping.failed(ResponseCode.SYSTEM_ERROR, "the disk could not be read")
         else:
-            answer = self._reset()
+            try:
+                answer = self._reset()
+            except Refused as refused:  # such as a topic that was deleted meanwhile
+                answer = mapping.refused(refused)
         self._client.answer_later(self._request, answer)
 
     def _allowed(self, queue_id: int, offset: int) -> int:
