@@ -92,6 +92,27 @@ def test_weaker_messages_wait_behind_stronger_ones(broker: Broker) -> None:
     assert broker.engine.core.held_bytes == 0
 
 
+def test_nothing_overtakes_in_a_topic_that_only_live_subscribers_read(broker: Broker) -> None:
+    """QoS 0 goes the quick way where it goes nowhere but to its topic and to who is connected: not
+    while something waits for a replica there, and again when nothing does."""
+    broker.engine.create_topic("copied", 1, COPIED)
+    session, link = connect(broker, "c", clean=True)
+    session.subscribe(("copied", REST), 1)
+    broker.step()
+    copied, quick = broker.template("copied"), broker.template("copied", durability=APPENDED)
+    broker.publish(quick, b"0")
+    broker.publish(copied, b"1")
+    broker.publish(quick, b"2")
+    broker.publish(quick, b"3")
+    broker.step(1)
+    assert link.bodies == [b"0"]
+    in_sync_to_the_end(broker)
+    assert link.bodies == [b"0", b"1", b"2", b"3"]
+    broker.publish(quick, b"4")
+    broker.loop.run()
+    assert link.bodies[4:] == [b"4"]
+
+
 def test_readers_by_offset_wait_for_replicas_of_what_consumers_have(broker: Broker) -> None:
     """QoS 0 is delivered at once, but its offset could be given again: readers by offset wait."""
     broker.engine.create_topic("copied", 1, COPIED)

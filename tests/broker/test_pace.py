@@ -3,8 +3,11 @@ happens."""
 
 from __future__ import annotations
 
-from broker.port import Durability
-from tests.harness.broker import Broker
+from typing import Any
+
+from broker.port import REST, Durability, Position, RecordRun
+from core_log.kernels.batch import RECORD_STORE_MS_AT
+from tests.harness.broker import Broker, SpyLink
 
 
 def test_what_nobody_waits_for_is_flushed_a_little_later_by_one_timer(broker: Broker) -> None:
@@ -27,3 +30,64 @@ def test_what_nobody_waits_for_is_flushed_a_little_later_by_one_timer(broker: Br
     broker.loop.run(broker.limits.lazy_flush_seconds)
     assert broker.engine.core.flush_pending
     broker.flush()
+
+
+def test_what_the_page_cache_acks_would_survive_a_kill(broker: Broker) -> None:
+    """Durability `page_cache`: when answers leave and consumers get the message, the file has
+    it. What is only in this process would die with it."""
+    template = broker.template("a", durability=Durability.APPENDED)
+    broker.step(1.0)
+    log = broker.directory / "commitlog"
+    answered: list[bool] = []
+    seen: list[bool] = []
+
+    def is_written() -> bool:
+        return any(b"only once" in path.read_bytes() for path in log.iterdir())
+
+    class Watching(SpyLink):
+        def send_publishes(self, run: RecordRun, **options: Any) -> None:
+            seen.append(is_written())
+
+    session = broker.engine.connect_session("c", clean=True, link=Watching(), principal="")
+    session.resume()
+    session.subscribe(("a",), 0)
+    position = broker.publish(template, b"only once")
+    broker.engine.when_committed(
+        Position(position), Durability.APPENDED, lambda: answered.append(is_written())
+    )
+    assert (answered, seen, is_written()) == ([], [], False)
+    broker.loop.run()
+    assert (answered, seen) == ([True], [True])
+    assert not broker.engine.core.flush_pending, "nobody waited for the disk"
+
+
+class TimesLink(SpyLink):
+    """Keeps the store time of what it is sent."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.times: list[int] = []
+
+    def send_publishes(self, run: RecordRun, **options: Any) -> None:
+        at = run.start + RECORD_STORE_MS_AT
+        self.times.append(int.from_bytes(bytes(run.memory[at : at + 8]), "big"))
+
+
+def test_the_time_of_a_message_is_that_of_its_iteration(broker: Broker) -> None:
+    """The clock is read once for all that one loop iteration stores, and again in the next one:
+    what a queue with a time to live drops, and a search by time finds, goes by it."""
+    link = TimesLink()
+    session = broker.engine.connect_session("c", clean=True, link=link, principal="")
+    session.resume()
+    session.subscribe((REST,), 0)
+    first, second = broker.template("a"), broker.template("b")
+    broker.step(1.0)
+    expected = []
+    for _ in range(3):
+        now = broker.loop.clock_ms()
+        for template in (first, second):  # one message of each: the plain path, which is not joined
+            broker.publish(template, b"x")
+            expected.append(now)
+        broker.step()
+        broker.step(60.0)
+    assert link.times == expected

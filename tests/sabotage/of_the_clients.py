@@ -114,7 +114,7 @@ OF_THE_CLIENTS = (
         old="        try:\n            self.log.write()\n",
         new="        try:\n            self.commits.advance(APPENDED, self.log.appended)\n"
         "            self.log.write()\n",
-        crash=_states("page_cache"),
+        tests=("tests/broker/test_pace.py::test_what_the_page_cache_acks_would_survive_a_kill",),
     ),
     Sabotage(
         name="damaged-key-file-not-made-again",

@@ -1,5 +1,5 @@
 """Mistakes in what was made to be fast or to be in two places: segments used again, the short way
-of a read with one message, the in-sync commit point."""
+of a read with one message and of its run through the engine, the in-sync commit point."""
 
 from __future__ import annotations
 
@@ -74,6 +74,34 @@ OF_THE_SPEED = (
         old="        if template is not None and template.valid:\n",
         new="        if template is not None:\n",
         tests=("tests/gateways/amqp", "interop_tests/test_users_at_the_doors.py"),
+        pure=True,
+    ),
+    Sabotage(
+        name="live-window-opens-unnoticed",
+        why="a subscriber that acknowledges one message after the other gets nothing any more",
+        path="broker/kernels/delivery.py",
+        old="            if self._starved:\n                self.resume_if_starved()\n"
+        "            return\n",
+        new="            return\n",
+        tests=("tests/broker/test_engine_sessions.py",),
+        pure=True,
+    ),
+    Sabotage(
+        name="time-of-the-first-iteration",
+        why="messages are stored with the time of long ago, and expire at once",
+        path="broker/kernels/path.py",
+        old="            if not core.end_scheduled:\n                core.iteration_ms",
+        new="            if not core.iteration_ms:\n                core.iteration_ms",
+        tests=("tests/broker/test_pace.py",),
+        pure=True,
+    ),
+    Sabotage(
+        name="quick-way-past-what-waits-for-a-replica",
+        why="QoS 0 overtakes an earlier message of its topic that only one disk has",
+        path="broker/kernels/path.py",
+        old="            and not self.commits.holding\n",
+        new="",
+        tests=("tests/broker/test_in_sync.py",),
         pure=True,
     ),
 )
