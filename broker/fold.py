@@ -39,7 +39,7 @@ class Fold:
         self.count = 0
 
     def row(self, kind: str, key: str) -> object:
-        """An entity as a JSON value that nobody changes afterwards; None if it is gone."""
+        """An entity as a JSON value, some of it the engine's own; None if it is gone."""
         engine = self._engine
         value: object
         if kind == "topic":

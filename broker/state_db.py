@@ -18,7 +18,7 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,12 +41,20 @@ CREATE TABLE IF NOT EXISTS folded (
 _TOTAL_MASK: Final = (1 << 62) - 1
 """What an integer of SQLite surely holds."""
 
-Row = tuple[str, str, object]
-"""(kind, key, a value for JSON); None deletes the entity."""
+Row = tuple[str, str, str | None]
+"""(kind, key, value as JSON text); None deletes the entity."""
 
 DECODED_COUNT: Final = 500
 """Rows that are decoded together: one call for many is five times as fast, and all at once would
 need the memory of all values twice."""
+
+
+_encode: Final = json.JSONEncoder(separators=(",", ":")).encode
+
+
+def json_text(value: object) -> str | None:
+    """The value of a row, as it is stored; None if the entity is gone."""
+    return None if value is None else _encode(value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +108,7 @@ class StateDb:
         self._begun = True
         return Folded(position=position, epoch=epoch, rows=rows)
 
-    def save(self, position: int, epoch: int, rows: Sequence[Row]) -> None:
+    def save(self, position: int, epoch: int, rows: Iterable[Row]) -> None:
         """Write changed entities and the position in one transaction.
 
         Raises:
@@ -113,7 +121,7 @@ class StateDb:
             raise sqlite3.DatabaseError(f"{self._path} is damaged: {error}") from error
         self._begun = True
 
-    def _save(self, position: int, epoch: int, rows: Sequence[Row]) -> None:
+    def _save(self, position: int, epoch: int, rows: Iterable[Row]) -> None:
         with closing(self._connect()) as connection, connection:
             found = _read_folded(connection)
             if found is None and self._begun:
@@ -121,8 +129,8 @@ class StateDb:
                     f"{self._path} is damaged or was removed; it is made again at the next start"
                 )
             total = 0 if found is None else found[2]
-            for kind, key, value in rows:
-                total += _write(connection, kind, key, value)
+            for kind, key, text in rows:
+                total += _write(connection, kind, key, text)
             total &= _TOTAL_MASK
             connection.execute(
                 "INSERT OR REPLACE INTO folded VALUES (1,?,?,?,?,?)",
@@ -167,15 +175,14 @@ def _read_folded(connection: sqlite3.Connection) -> tuple[int, int, int] | None:
     return (position, epoch, total) if crc == _checksum(position, epoch, total) else None
 
 
-def _write(connection: sqlite3.Connection, kind: str, key: str, value: object) -> int:
+def _write(connection: sqlite3.Connection, kind: str, key: str, text: str | None) -> int:
     """Write or delete an entity. Returns what it adds to the sum. Raises sqlite3.Error."""
     name = (kind, key)
     old = connection.execute("SELECT crc FROM entity WHERE kind=? AND key=?", name).fetchone()
     change = 0 if old is None else -int(old[0])
-    if value is None:
+    if text is None:
         connection.execute("DELETE FROM entity WHERE kind=? AND key=?", name)
         return change
-    text = json.dumps(value, separators=(",", ":"))
     crc = _checksum(kind, key, text)
     connection.execute("INSERT OR REPLACE INTO entity VALUES (?,?,?,?)", (kind, key, text, crc))
     return change + crc

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import shutil
 from pathlib import Path
 
@@ -72,6 +73,24 @@ def test_slices_save_the_state_of_one_moment(tmp_path: Path, size: int) -> None:
     assert everything(cached) == everything(folded)
     cached.store.close()
     folded.store.close()
+
+
+def test_what_waits_to_be_saved_is_nothing_for_the_garbage_collector(broker: Broker) -> None:
+    """Rows that wait until all are made are no objects that it has to look at: with many of them it
+    would look at all objects of the process, in the middle of a slice."""
+    count = 500
+    for number in range(count):
+        declare(broker, f"q{number}")
+    broker.step()
+    saving = broker.engine.begin_snapshot()
+    assert saving is not None
+    gc.collect()
+    before = len(gc.get_objects())
+    while not saving.gather(100):
+        pass
+    gc.collect()
+    assert len(list(saving.entities)) >= count
+    assert len(gc.get_objects()) - before < count / 10
 
 
 def test_a_state_db_of_another_log_leaves_nothing_behind(tmp_path: Path) -> None:

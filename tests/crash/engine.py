@@ -11,8 +11,7 @@ beyond the end of what was found, and none of those that were flushed.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -68,13 +67,13 @@ class MemoryStateDb(StateDb):
             rows.setdefault(kind, []).append((key, text))
         return Folded(position=position, epoch=epoch, rows=rows)
 
-    def save(self, position: int, epoch: int, rows: Sequence[Row]) -> None:
+    def save(self, position: int, epoch: int, rows: Iterable[Row]) -> None:
         entities = dict(self.versions[-1][2]) if self.versions else {}
-        for kind, key, value in rows:
-            if value is None:
+        for kind, key, text in rows:
+            if text is None:
                 entities.pop((kind, key), None)
             else:
-                entities[kind, key] = json.dumps(value)
+                entities[kind, key] = text
         self.versions.append((position, epoch, entities))
 
     def discard(self) -> None:
