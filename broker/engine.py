@@ -513,6 +513,10 @@ class Engine(AmqpOperations):
         """See `BrokerPort.authenticate`."""
         self.admission.authenticate(user, password, address, answer)
 
+    def check_signature(self, access_key: str, content: bytes, digest: bytes, address: str) -> str:
+        """See `BrokerPort.check_signature`."""
+        return self.admission.check_signature(access_key, content, digest, address)
+
     def listener_principal(self, user: str) -> str:
         """See `BrokerPort.listener_principal`."""
         return self.admission.listener_principal(user)
@@ -525,9 +529,15 @@ class Engine(AmqpOperations):
         """See `BrokerPort.for_owner`."""
         return self.admission.for_owner(principal)
 
-    def enter(self, expelled: Callable[[str], None]) -> Callable[[], None]:
+    def enter(
+        self,
+        expelled: Callable[[str], None],
+        *,
+        access_key: str | None = None,
+        address: str = "",
+    ) -> Callable[[], None]:
         """See `BrokerPort.enter`: a connection that came in while there were no users."""
-        return self.admission.enter(None, expelled)
+        return self.admission.enter(None, expelled, access_key, address)
 
     def check_publish(self, topic: str, tag: str | None, *, every_tag: bool = False) -> None:
         """See `BrokerPort.check_publish`."""

@@ -94,6 +94,9 @@ class Limits:
     """How late a timer may be after the wall clock was set forward."""
     users_max: int = 100_000
     """A user per device of a large fleet; each is about 300 bytes."""
+    access_keys_per_user_max: int = 8
+    """Two while programs change from one to the other, and some for programs that are to lose
+    theirs alone. Each is 250 bytes of its user's record."""
     roles_per_user_max: int = 32
     """Every role's rules are looked through for each new place that a client uses."""
     rules_max: int = 200_000

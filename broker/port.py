@@ -537,9 +537,21 @@ class BrokerPort(AmqpPort, TransactionPort, RocketmqPort, Protocol):
             address: the client's address without its port.
         """
 
+    def check_signature(self, access_key: str, content: bytes, digest: bytes, address: str) -> str:
+        """The principal whose access key signed the content of a request. Answers at once, so it
+        is asked for each request.
+
+        Args:
+            digest: HMAC-SHA1 of the content, as the client gave it.
+            address: the client's address without its port.
+
+        Raises:
+            Refused: NOT_AUTHENTICATED.
+        """
+
     def listener_principal(self, user: str) -> str:
-        """The principal of all connections of a listener whose protocol knows no login: the user
-        that the configuration names, or nobody (an empty name)."""
+        """The principal of who does not log in at a listener: the user that the configuration
+        names for it, or nobody (an empty name)."""
 
     def for_principal(self, principal: str, client_id: str | None = None) -> BrokerPort:
         """The port that a client uses from its login on: its operations are those that it may do,
@@ -553,11 +565,19 @@ class BrokerPort(AmqpPort, TransactionPort, RocketmqPort, Protocol):
         """The same for what outlives its client's connection (an HTTP subscription): it goes on
         to be right when the first user comes or the last one goes."""
 
-    def enter(self, expelled: Callable[[str], None]) -> Callable[[], None]:
+    def enter(
+        self,
+        expelled: Callable[[str], None],
+        *,
+        access_key: str | None = None,
+        address: str = "",
+    ) -> Callable[[], None]:
         """A connection of this port's principal is there. Call what is returned when it is gone.
 
         Args:
             expelled: called, maybe within another operation, when the connection has to end.
+            access_key: what it signs with; it has to end when this is removed.
+            address: the client's without its port, for the audit log; with an access key.
 
         Raises:
             Refused: LIMIT, the user has too many connections.

@@ -26,7 +26,7 @@ from broker.access.permissions import (
     format_pattern,
     parse_pattern,
 )
-from broker.access.users import User
+from broker.access.user import User
 from broker.engine import Engine
 from broker.errors import Reason, Refused
 from broker.port import Position

@@ -20,6 +20,7 @@ from typing import Generic, TypeVar
 from remoting.codes import ResponseCode
 from remoting.connection import AnswerReceived, Connection, RequestReceived
 from remoting.frames import Command
+from remoting.signing import Credentials, sign
 from remoting.steps import Address, Call
 
 Waiter = TypeVar("Waiter")
@@ -48,11 +49,21 @@ class Received(Generic[Waiter]):
 
 
 class Link(Generic[Waiter]):
-    """The state of one connection of a client."""
+    """The state of one connection of a client.
 
-    def __init__(self, address: Address, handler: Handler | None = None) -> None:
+    Args:
+        credentials: to sign every request with.
+    """
+
+    def __init__(
+        self,
+        address: Address,
+        handler: Handler | None = None,
+        credentials: Credentials | None = None,
+    ) -> None:
         self._address = address
         self._handler = handler
+        self._credentials = credentials
         self._frames = Connection()
         self._buffer = bytearray()  # what is no whole frame yet
         self._waiters: dict[int, Waiter] = {}
@@ -61,7 +72,10 @@ class Link(Generic[Waiter]):
 
     def ask(self, call: Call, waiter: Waiter) -> tuple[int, bytes]:
         """The number of a call, and the bytes to send. Raises LocalProtocolError."""
-        opaque, data = self._frames.request(call.code, call.fields, call.body, oneway=call.oneway)
+        fields: Mapping[str, str] = call.fields
+        if self._credentials is not None:
+            fields = sign(fields, call.body, self._credentials)
+        opaque, data = self._frames.request(call.code, fields, call.body, oneway=call.oneway)
         if not call.oneway:
             self._waiters[opaque] = waiter
             self._received_before[opaque] = self._received_bytes

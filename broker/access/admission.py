@@ -10,7 +10,8 @@ Rules:
 * A connection gets the port of its principal once, after it has logged in. While the broker is
   open that is the engine itself, so nothing is checked and nothing costs anything.
 * Every connection registers (`enter`), so that it can be told to go: when its user is deleted,
-  disabled or gets another password, and all that came in while the broker was open when it closes.
+  disabled or gets another password, when the access key that it came with is removed, and all that
+  came in while the broker was open when it closes.
 * When rights change, those who live on them are looked at, at once: connected sessions and
   consumers that may no longer have what they wait for end. So no delivery is checked.
 """
@@ -18,7 +19,7 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 from weakref import WeakValueDictionary
 
 from broker.access import audit
@@ -44,6 +45,14 @@ _NO_USERS: str = (
 _OPEN_RULES: RuleSet = RuleSet(ADMIN_RULES, user=None)
 
 
+class _Inside(NamedTuple):
+    """A connection."""
+
+    principal: str | None  # None: came in while open
+    access_key: str | None
+    expelled: Expelled
+
+
 class Admission:
     """See the head of this file.
 
@@ -61,7 +70,7 @@ class Admission:
         self._recent: dict[str, Permitted] = {}  # keeps ports of those who come for one request
         self._paces: dict[str, Pace] = {}
         self._serial = 0
-        self._inside: dict[int, tuple[str | None, Expelled]] = {}  # None: came in while open
+        self._inside: dict[int, _Inside] = {}
         self._counts: dict[str, int] = {}  # connections by principal
         users.told = self._changed
 
@@ -91,6 +100,16 @@ class Admission:
             answer(Refused(Reason.NOT_AUTHENTICATED, "name a user and its password"))
         else:
             answer(ANONYMOUS)
+
+    def check_signature(self, access_key: str, content: bytes, digest: bytes, address: str) -> str:
+        """See `BrokerPort.check_signature`."""
+        if self.users.users:
+            return self._logins.check_signature(access_key, content, digest, address)
+        if self._strangers:
+            return ANONYMOUS
+        reason = "no users yet"
+        self._logins.strangers.warn("login failed", address, access_key=access_key, reason=reason)
+        raise Refused(Reason.NOT_AUTHENTICATED, _NO_USERS)
 
     def for_principal(self, principal: str, client_id: str | None) -> BrokerPort:
         """See `BrokerPort.for_principal`."""
@@ -126,7 +145,9 @@ class Admission:
 
     # --- connections ----------------------------------------------------------------------
 
-    def enter(self, principal: str | None, expelled: Expelled) -> Callable[[], None]:
+    def enter(
+        self, principal: str | None, expelled: Expelled, access_key: str | None, address: str
+    ) -> Callable[[], None]:
         """See `BrokerPort.enter`. None: whoever it is came in while the broker was open."""
         if principal is not None:
             most = self.quotas_of(principal).connections
@@ -139,7 +160,9 @@ class Admission:
             self._counts[principal] = count + 1
         self._serial += 1
         serial = self._serial
-        self._inside[serial] = (principal, expelled)
+        self._inside[serial] = _Inside(principal, access_key, expelled)
+        if principal is not None and access_key is not None:
+            audit.note("login", user=principal, access_key=access_key, address=address)
 
         def leave() -> None:
             if self._inside.pop(serial, None) is not None and principal is not None:
@@ -167,11 +190,15 @@ class Admission:
 
     def _changed(self, change: Change) -> None:
         self._paces.pop(change.subject, None)
-        for principal, expelled in list(self._inside.values()):
-            if principal is None and not self.is_open:
-                expelled("this server has users from now on: log in")
-            elif change.expels is not None and principal == change.subject:
-                expelled(change.expels)
+        for inside in list(self._inside.values()):
+            if inside.principal is None and not self.is_open:
+                inside.expelled("this server has users from now on: log in")
+            elif (
+                change.expels is not None
+                and inside.principal == change.subject
+                and change.access_key in (None, inside.access_key)
+            ):
+                inside.expelled(change.expels)
         for session in self._engine.sessions.connected():
             guard = session.guard
             if guard is not None and self.users.concerns(change, session.principal):

@@ -1,4 +1,5 @@
-"""Is this the user that it says it is? Checks passwords, off the loop and at a bounded pace.
+"""Is this the user that it says it is? Checks passwords, off the loop and at a bounded pace; and
+signatures, at once (`access_keys.py` has their rules).
 
 Rules:
 
@@ -33,6 +34,10 @@ Answer = Callable[[str | Refused], None]
 """Told once: the principal, or why there is none."""
 
 WRONG: Final = "user or password is wrong"
+WRONG_SIGNATURE: Final = (
+    "there is no such access key, or the signature is not made with its secret key: check both in "
+    "the client, or have a new pair made with `polymq user access-key add NAME`"
+)
 _SLOW_DOWN: Final = "too many logins failed: wait a minute, then try again"
 
 
@@ -120,6 +125,18 @@ class Logins:
             self._scheduler.call_later(
                 seconds, partial(self._waited, failures, user, password, pair, answer)
             )
+
+    def check_signature(self, access_key: str, content: bytes, digest: bytes, address: str) -> str:
+        """The user whose access key signed the content. Takes microseconds, so it is done at once.
+        Raises Refused: NOT_AUTHENTICATED."""
+        name = self._users.ring.signer(access_key, content, digest)
+        if name is None or self._users.users[name].disabled:
+            self.failed_count += 1
+            self.strangers.warn(
+                "login failed", address, access_key=access_key, reason="the signature is wrong"
+            )
+            raise Refused(Reason.NOT_AUTHENTICATED, WRONG_SIGNATURE)
+        return name
 
     def hash_new(self, password: bytes, salt: bytes, done: Callable[[str | Refused], None]) -> None:
         """Hash a password that is to be set, in a thread. Refused: BAD_ARGUMENT."""

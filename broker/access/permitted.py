@@ -130,6 +130,10 @@ class Permitted(PermittedReading):
         """See `BrokerPort.authenticate`."""
         self._engine.authenticate(user, password, address, answer)
 
+    def check_signature(self, access_key: str, content: bytes, digest: bytes, address: str) -> str:
+        """See `BrokerPort.check_signature`."""
+        return self._engine.check_signature(access_key, content, digest, address)
+
     def listener_principal(self, user: str) -> str:
         """See `BrokerPort.listener_principal`."""
         return self._engine.listener_principal(user)
@@ -142,9 +146,15 @@ class Permitted(PermittedReading):
         """See `BrokerPort.for_owner`."""
         return self._engine.for_owner(principal)
 
-    def enter(self, expelled: Callable[[str], None]) -> Callable[[], None]:
+    def enter(
+        self,
+        expelled: Callable[[str], None],
+        *,
+        access_key: str | None = None,
+        address: str = "",
+    ) -> Callable[[], None]:
         """See `BrokerPort.enter`."""
-        return self._admission.enter(self.principal, expelled)
+        return self._admission.enter(self.principal, expelled, access_key, address)
 
     def check_publish(self, topic: str, tag: str | None, *, every_tag: bool = False) -> None:
         """See `BrokerPort.check_publish`."""

@@ -8,7 +8,8 @@ Rules:
 * A change takes effect when it is written, which is before it is answered. `version` counts the
   changes: whoever keeps a decision compares it.
 * Deleting a user deletes its rules: who gets the name later inherits nothing.
-* The hash never leaves this file but to `logins.py`; nothing here logs it.
+* The hash never leaves this file but to `logins.py`; nothing here logs it, nor an access key's
+  secret (`access_keys.py`).
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from broker.access import quotas
+from broker.access import access_keys
+from broker.access.access_keys import AccessKey, KeyRing
 from broker.access.permissions import (
     ADMIN_ROLE,
     ADMIN_RULES,
@@ -30,6 +32,7 @@ from broker.access.permissions import (
     format_pattern,
 )
 from broker.access.quotas import Quotas
+from broker.access.user import User, user_from, user_row
 from broker.core import Core
 from broker.errors import Reason, Refused
 from broker.journal import Op, Touched
@@ -43,34 +46,20 @@ _NAME_TEXT: Final = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class User:
-    """One user.
-
-    Attributes:
-        password_hash: as `passwords.make_hash` gives it.
-        disabled: it exists, and cannot log in.
-    """
-
-    name: str
-    password_hash: str
-    roles: tuple[str, ...] = ()
-    quotas: Quotas = quotas.DEFAULT
-    disabled: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
     """What was changed, for those who act on it at once.
 
     Attributes:
         subject: the user, or `role:` and the role, whose rights may be others now.
         expels: why the user's connections have to end; None if they may stay.
+        access_key: only those that came with this key have to.
         ended: the user does not exist any more.
         opens_or_closes: the first user came, or the last one went: all are concerned.
     """
 
     subject: str
     expels: str | None = None
+    access_key: str | None = None
     ended: bool = False
     opens_or_closes: bool = False
 
@@ -80,6 +69,7 @@ class Users:
 
     Attributes:
         version: grows with every change.
+        ring: all access keys.
         told: called after a change that was made now (not by a fold at the start).
     """
 
@@ -87,6 +77,7 @@ class Users:
         self.core = core
         self.users: dict[str, User] = {}
         self.version = 1
+        self.ring = KeyRing()
         self.told: Callable[[Change], None] = lambda change: None
         self._rules: dict[str, Rule] = {}  # by the key of their row
         self._by_subject: dict[str, dict[str, Rule]] = {}
@@ -173,6 +164,33 @@ class Users:
         self.told(Change(subject=name))
         return position
 
+    def add_access_key(self, name: str, key: str, secret: str) -> Position:
+        """The user's programs may sign with this key, too. Raises Refused: NOT_FOUND, BAD_NAME,
+        DIFFERENT (it is somebody's), LIMIT."""
+        user = self.need(name)
+        if access_keys.KEY.fullmatch(key) is None:
+            raise Refused(Reason.BAD_NAME, "an access key is 8 to 64 letters and digits")
+        if key in self.ring:
+            raise Refused(Reason.DIFFERENT, "this access key is in use: take another")
+        most = self.core.limits.access_keys_per_user_max
+        if len(user.access_keys) >= most:
+            raise Refused(
+                Reason.LIMIT, f"user {name!r} has {most} access keys: remove one that is not used"
+            )
+        new = AccessKey(name=key, secret=secret, created_ms=self.core.clock_ms())
+        return self._write(replace(user, access_keys=(*user.access_keys, new)))
+
+    def remove_access_key(self, name: str, key: str) -> Position:
+        """Nobody may sign with this key any more: connections that did end. Raises Refused:
+        NOT_FOUND."""
+        user = self.need(name)
+        left = tuple(one for one in user.access_keys if one.name != key)
+        if len(left) == len(user.access_keys):
+            raise Refused(Reason.NOT_FOUND, f"user {name!r} has no access key {key!r}")
+        position = self._write(replace(user, access_keys=left))
+        self.told(Change(subject=name, expels="its access key was removed", access_key=key))
+        return position
+
     def _check_roles(self, roles: Sequence[str]) -> None:
         for role in roles:
             if NAME.fullmatch(role) is None:
@@ -188,7 +206,7 @@ class Users:
 
     def _write(self, user: User) -> Position:
         self.core.check_writable()
-        return self.core.journal.write({"op": "user=", "name": user.name, **_user_row(user)})
+        return self.core.journal.write({"op": "user=", "name": user.name, **user_row(user)})
 
     def _apply_user(self, op: Op) -> Touched:
         self.load_user(op["name"], op)
@@ -196,7 +214,7 @@ class Users:
 
     def _apply_user_end(self, op: Op) -> Touched:
         name = op["name"]
-        self.users.pop(name, None)
+        self._put(name, None)
         touched = [("user", name)]
         for key in self._by_subject.pop(name, {}):
             del self._rules[key]
@@ -311,6 +329,13 @@ class Users:
         user = self.users.get(name)
         return user is not None and role in user.roles
 
+    def _put(self, name: str, user: User | None) -> None:
+        before = self.users.pop(name, None)
+        if user is not None:
+            self.users[name] = user
+        had = () if before is None else before.access_keys
+        self.ring.replace(name, had, () if user is None else user.access_keys)
+
     def _changed(self) -> None:
         self.version += 1
         self._sets.clear()
@@ -319,19 +344,13 @@ class Users:
 
     def load_user(self, name: str, value: Mapping[str, Any]) -> None:
         """Take a user from its op or its snapshot."""
-        self.users[name] = User(
-            name=name,
-            password_hash=value["hash"],
-            roles=tuple(value["roles"]),
-            quotas=quotas.from_row(value["quotas"]),
-            disabled=value["disabled"],
-        )
+        self._put(name, user_from(name, value))
         self._changed()
 
     def row_user(self, name: str) -> Mapping[str, Any] | None:
         """The user as a JSON value for the snapshot."""
         user = self.users.get(name)
-        return None if user is None else _user_row(user)
+        return None if user is None else user_row(user)
 
     def load_rule(self, key: str, value: Mapping[str, Any]) -> None:
         """Take a rule from its op or its snapshot."""
@@ -348,15 +367,6 @@ class Users:
 
 def _canonical(roles: Sequence[str]) -> tuple[str, ...]:
     return tuple(sorted(set(roles)))
-
-
-def _user_row(user: User) -> dict[str, Any]:
-    return {
-        "hash": user.password_hash,
-        "roles": list(user.roles),
-        "quotas": user.quotas.row(),
-        "disabled": user.disabled,
-    }
 
 
 def _key(rule: Rule) -> str:

@@ -4,18 +4,18 @@ Rules:
 
 * Pulls wait for their turn (`pulling.py`); sends for their commit; everything else is answered at
   once (`requests.py`).
-* The protocol as it is spoken here has no login: a connection has the rights of the user that the
-  configuration names for this door, or of nobody. They are looked at for each request.
+* There is no login: each request says who it is from (`callers.py`), and is carried out with the
+  rights of that user. They are looked at for each request.
 * Closing is answering first: a server that stops answers what it holds with "nothing new".
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 
 from broker.port import BrokerPort, Durability, Position, Refused
 from gateways.rocketmq import mapping
+from gateways.rocketmq.callers import Callers
 from gateways.rocketmq.connection import Event, Malformed, Request, RocketmqCore, Unsupported
 from gateways.rocketmq.mapping import Answer
 from gateways.rocketmq.messages import BadMessage
@@ -36,20 +36,21 @@ class RocketmqConnection(Connection):
     """One client.
 
     Attributes:
-        port: the engine as this client may use it.
-        sender: stores what it sends.
+        port: the engine, as who sent the request that is carried out may use it. What answers
+            later keeps it: the next request may be another user's.
+        sender: stores what that user sends.
         language, version: of its library, as its heartbeats say.
     """
 
     def __init__(self, shared: Shared, user: str) -> None:
         super().__init__(shared.context)
         self.shared = shared
-        self.port: BrokerPort = shared.port
-        self.sender = Sender(shared.port)
+        self.port: BrokerPort
+        self.sender: Sender
         self.language = "OTHER"
         self.version = 0
         self._user = user
-        self._leave: Callable[[], None] | None = None
+        self._callers: Callers
         self._core = RocketmqCore()
         self._pulls = Pulls(self, shared)
         self._draining = False
@@ -59,14 +60,13 @@ class RocketmqConnection(Connection):
 
     def opened(self) -> None:
         self._stay_awake()
-        port = self.shared.port
-        self.port = port.for_principal(port.listener_principal(self._user))
-        self.sender = Sender(self.port)
-        self._pulls.port = self.port
-        try:
-            self._leave = self.port.enter(self._expelled)
-        except Refused:
-            self.close()
+        self._callers = Callers(
+            self.shared.port,
+            user=self._user,
+            address=self.address,
+            expelled=self._expelled,
+            keys_max=self.shared.limits.access_keys_max,
+        )
 
     def _expelled(self, _why: str) -> None:
         self.close()
@@ -83,9 +83,10 @@ class RocketmqConnection(Connection):
         for event in events:
             self._handle(event)
         self._pulls.read_next()
-        if not self._behind and self.port.overloaded(self._caught_up):
-            self._behind = True
-            self.stop_reading()
+        for caller in self._callers:
+            if not self._behind and caller.port.overloaded(self._caught_up):
+                self._behind = True
+                self.stop_reading()
         return used
 
     def _caught_up(self) -> None:
@@ -101,8 +102,7 @@ class RocketmqConnection(Connection):
     def lost(self, error: Exception | None) -> None:
         self._pulls.forget()
         self.shared.members.lost(self)
-        if self._leave is not None:
-            self._leave()
+        self._callers.leave()
 
     def expired(self, now: float) -> float | None:
         if self._core.open_count:  # it waits for us, not we for it
@@ -133,22 +133,26 @@ class RocketmqConnection(Connection):
             case Malformed():
                 code = ResponseCode.INVALID_PARAMETER
                 self.answer(event.serial, mapping.failed(code, event.reason))
-            case Request(fields=PullFields() as fields):
-                if not event.oneway:
-                    self._pull(event.serial, fields)
             case Request():
                 answer = self._ask(event)
                 if answer is not None and not event.oneway:
                     self.answer(event.serial, answer)
 
-    def _pull(self, serial: int, fields: PullFields) -> None:
+    def _pull(self, request: Request, fields: PullFields) -> None:
+        if request.oneway:
+            return
         if fields.system_flag & PULL_COMMIT_OFFSET:
             mapping.commit_with_pull(self.port, fields)
-        self._pulls.take(serial, fields)
+        self._pulls.take(request.serial, fields, self.port)
 
     def _ask(self, request: Request) -> Answer | None:
         """The answer; None if it comes later."""
         try:
+            caller = self._callers.caller(request.signature)
+            self.port, self.sender = caller.port, caller.sender
+            if isinstance(request.fields, PullFields):
+                self._pull(request, request.fields)
+                return None
             return HANDLERS[RequestCode(request.code)](self, request)
         except Refused as error:
             return mapping.refused(error)

@@ -42,6 +42,7 @@ from remoting.connection import Connection, RequestReceived
 from remoting.errors import BadFields
 from remoting.frames import Command
 from remoting.headers import Fields, PullFields, QueueFields, TopicFields, read_fields
+from remoting.signing import Signature, signature_of
 
 REQUESTS: Final[Mapping[int, type[Fields]]] = {
     RequestCode.SEND_MESSAGE: SendFields,
@@ -98,12 +99,14 @@ class Request:
         serial: names it in the answer.
         fields: of the type that `REQUESTS` has for the code.
         oneway: it gets no answer.
+        signature: who sent it, if it says so.
     """
 
     serial: int
     code: int
     fields: Fields
     body: bytes
+    signature: Signature | None
     oneway: bool
     version: int
     language: str
@@ -186,6 +189,7 @@ def _event(serial: int, command: Command) -> Event | None:
         code=command.code,
         fields=fields,
         body=command.body,
+        signature=signature_of(command),
         oneway=oneway,
         version=command.version,
         language=command.language,

@@ -13,6 +13,8 @@ class RocketmqLimits:
     """File descriptors; RocketMQ's clients keep one connection per process."""
     idle_seconds_max: float = 120.0
     """RocketMQ's `serverChannelMaxIdleTimeSeconds`. Its clients speak at least every 30 seconds."""
+    access_keys_max: int = 8
+    """That one connection signs with: a client has one, and another after it was changed."""
     pull_count_max: int = 4096
     """Records of one answer. RocketMQ stops at 32 by default, which makes a sink slow."""
     pull_bytes_max: int = 4 * 1024 * 1024

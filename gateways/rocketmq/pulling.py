@@ -38,10 +38,15 @@ it calls a halt."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pull:
-    """Records from an offset on are wanted."""
+    """Records from an offset on are wanted.
+
+    Attributes:
+        port: the engine, as who asked may use it.
+    """
 
     serial: int
     fields: PullFields
+    port: BrokerPort
     until: float | None = None
     """When it has to be answered at last; None before it was held."""
 
@@ -64,7 +69,6 @@ class Pulls:
     """The pulls of one connection.
 
     Attributes:
-        port: the engine as this client may use it.
         draining: nothing is held any more.
     """
 
@@ -72,7 +76,6 @@ class Pulls:
         self._client = client
         self._shared = shared
         self._limits: RocketmqLimits = shared.limits
-        self.port: BrokerPort = shared.port
         self.draining = False
         self._turn: deque[Pull] = deque()  # pulls that wait for their turn to read
         self._held: dict[int, Pull] = {}  # by serial; the door's holds name them
@@ -80,9 +83,9 @@ class Pulls:
         self._turn_bytes = 0  # answered in this iteration of the loop
         self._starting = False  # inside read_next, which an engine that answers at once re-enters
 
-    def take(self, serial: int, fields: PullFields) -> None:
+    def take(self, serial: int, fields: PullFields, port: BrokerPort) -> None:
         """A pull came; `read_next` looks at it when it is its turn."""
-        self._turn.append(Pull(serial=serial, fields=fields))
+        self._turn.append(Pull(serial=serial, fields=fields, port=port))
 
     def forget(self) -> None:
         """The connection is gone."""
@@ -126,7 +129,7 @@ class Pulls:
     def _pull(self, pull: Pull) -> None:
         fields = pull.fields
         try:
-            info = mapping.find_topic(self.port, fields.topic, fields.user_topic)
+            info = mapping.find_topic(pull.port, fields.topic, fields.user_topic)
         except Refused as error:
             self._answer(pull.serial, mapping.refused(error))
             return
@@ -161,7 +164,7 @@ class Pulls:
             return
         self._reading_count += 1
         try:
-            self.port.pull(
+            pull.port.pull(
                 info.name,
                 fields.queue_id,
                 fields.queue_offset,
@@ -246,7 +249,7 @@ class Pulls:
         pull = self._held.pop(serial)
         fields = pull.fields
         try:
-            info = mapping.find_topic(self.port, fields.topic, fields.user_topic)
+            info = mapping.find_topic(pull.port, fields.topic, fields.user_topic)
         except Refused as error:
             self._answer(serial, mapping.refused(error))
             return

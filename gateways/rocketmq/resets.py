@@ -85,6 +85,7 @@ class _Reset:
         queues: list[int],
     ) -> None:
         self._client = client
+        self._port = client.port  # later it may be another user's
         self._request = request
         self._fields = fields
         self._info = info
@@ -104,7 +105,7 @@ class _Reset:
             elif fields.timestamp == NEWEST:
                 self._found(queue_id, high)
             else:
-                self._client.port.offset_by_time(
+                self._port.offset_by_time(
                     info.name,
                     queue_id,
                     max(fields.timestamp, 0),
@@ -116,7 +117,7 @@ class _Reset:
         if offset is None:
             self._unreadable = True
         else:
-            self._offsets[queue_id] = self._allowed(queue_id, offset)
+            self._offsets[queue_id] = offset
         if self._missing:
             return
         if self._unreadable:
@@ -129,16 +130,17 @@ class _Reset:
         self._client.answer_later(self._request, answer)
 
     def _allowed(self, queue_id: int, offset: int) -> int:
-        """Without force a group only goes back."""
+        """Without force a group only goes back. Raises Refused."""
         group, name = self._fields.group, self._info.name
-        now = self._client.port.group_offset(group, name, queue_id)
+        now = self._port.group_offset(group, name, queue_id)
         return offset if self._fields.is_force or now is None else min(offset, now)
 
     def _reset(self) -> Answer:
         client, group, name = self._client, self._fields.group, self._info.name
         runs = group in client.shared.members.consumers
-        for queue_id, offset in self._offsets.items():
-            client.port.commit_group_offset(group, name, queue_id, offset)
+        for queue_id, found in self._offsets.items():
+            offset = self._offsets[queue_id] = self._allowed(queue_id, found)
+            self._port.commit_group_offset(group, name, queue_id, offset)
             if runs:
                 client.shared.reset(group, name, queue_id, offset)
         broker = client.shared.identity.broker_name

@@ -35,6 +35,7 @@ def send_back(client: RocketmqConnection, request: Request) -> Answer | None:
     fields = request.fields
     assert isinstance(fields, SendBackFields)
     mapping.check_group(fields.group)
+    sender = client.sender  # later it may be another user's
 
     def found(_topic: str, raw: bytes) -> None:
         if not raw:
@@ -45,7 +46,7 @@ def send_back(client: RocketmqConnection, request: Request) -> Answer | None:
             return
         (record,) = iterate_records(raw, verify=False)
         try:
-            stored = client.sender.store(order_of(record, fields))
+            stored = sender.store(order_of(record, fields))
         except Refused as error:
             client.answer_later(request, mapping.refused(error))
             return

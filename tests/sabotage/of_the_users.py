@@ -6,6 +6,8 @@ from tests.sabotage.plan import Sabotage
 
 _RULES = ("tests/broker/test_permissions.py",)
 _LOGINS = ("tests/broker/test_logins.py",)
+_KEYS = ("tests/broker/test_access_keys.py",)
+_CALLERS = ("tests/gateways/rocketmq/test_rocketmq_users.py",)
 _PERMITTED = ("tests/broker/test_permitted.py",)
 
 OF_THE_USERS = (
@@ -181,7 +183,7 @@ OF_THE_USERS = (
         name="door-stays-open",
         why="who came in before the first user stays in, without a check",
         path="broker/access/admission.py",
-        old="            if principal is None and not self.is_open:\n",
+        old="            if inside.principal is None and not self.is_open:\n",
         new="            if False:\n",
         tests=_LOGINS,
     ),
@@ -216,5 +218,68 @@ OF_THE_USERS = (
         old="templates=self._templates.of(port))\n",
         new="templates=self._templates)\n",
         tests=("tests/gateways/amqp/test_amqp_login.py",),
+    ),
+    Sabotage(
+        name="any-signature-is-right",
+        why="who knows the name of a key, which is no secret, has its rights",
+        path="broker/access/access_keys.py",
+        old="        return found[0] if found is not None and right else None\n",
+        new="        return found[0] if found is not None else None\n",
+        tests=_KEYS,
+    ),
+    Sabotage(
+        name="removed-key-goes-on",
+        why="a key that was given away by mistake can not be taken back",
+        path="broker/access/access_keys.py",
+        old="        for key in before:\n",
+        new="        for key in ():\n",
+        tests=_KEYS,
+    ),
+    Sabotage(
+        name="disabled-user-signs",
+        why="who was shut out goes on with its access keys",
+        path="broker/access/logins.py",
+        old="        if name is None or self._users.users[name].disabled:\n",
+        new="        if name is None:\n",
+        tests=_KEYS,
+    ),
+    Sabotage(
+        name="key-ends-every-connection",
+        why="taking a key from one program cuts off all that its user has",
+        path="broker/access/admission.py",
+        old="                and change.access_key in (None, inside.access_key)\n",
+        new="",
+        tests=_KEYS,
+    ),
+    Sabotage(
+        name="rocketmq-body-unsigned",
+        why="whoever stands between client and server changes the message and not its signature",
+        path="remoting/signing.py",
+        old=" + body\n\n\ndef sign(",
+        new="\n\n\ndef sign(",
+        tests=("tests/remoting/test_remoting_signing.py",),
+    ),
+    Sabotage(
+        name="rocketmq-signed-once",
+        why="who signed one request signs all that come over its connection",
+        path="gateways/rocketmq/callers.py",
+        old="        if signature is None:\n            if self._unsigned is None:\n",
+        new="        if signature is None and self._signed:\n"
+        "            return next(iter(self._signed.values()))\n"
+        "        if signature is None:\n            if self._unsigned is None:\n",
+        tests=_CALLERS,
+    ),
+    Sabotage(
+        name="rocketmq-pull-of-the-last-caller",
+        why="a pull that waits reads with the rights of whoever asks next over its connection",
+        path="gateways/rocketmq/pulling.py",
+        old="            info = mapping.find_topic(pull.port, fields.topic, fields.user_topic)\n"
+        "        except Refused as error:\n"
+        "            self._answer(serial,",
+        new='            port = getattr(self._client, "port", pull.port)\n'
+        "            info = mapping.find_topic(port, fields.topic, fields.user_topic)\n"
+        "        except Refused as error:\n"
+        "            self._answer(serial,",
+        tests=_CALLERS,
     ),
 )

@@ -64,7 +64,13 @@ class SpyPort:
     def for_principal(self, principal: str, client_id: str | None = None) -> SpyPort:
         return self
 
-    def enter(self, expelled: Callable[[str], None]) -> Callable[[], None]:
+    def enter(
+        self,
+        expelled: Callable[[str], None],
+        *,
+        access_key: str | None = None,
+        address: str = "",
+    ) -> Callable[[], None]:
         return lambda: None
 
     def when_half_unresolved(self, callback: Callable[..., None]) -> None:

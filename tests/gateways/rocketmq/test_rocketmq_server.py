@@ -80,9 +80,12 @@ class Scene:
 
 
 @asynccontextmanager
-async def scene(limits: RocketmqLimits | None = None, **options: Any) -> AsyncIterator[Scene]:
-    spy = SpyPort()
-    spy.create("t", queues=2, incarnation=7)
+async def scene(
+    limits: RocketmqLimits | None = None, spy: SpyPort | None = None, **options: Any
+) -> AsyncIterator[Scene]:
+    if spy is None:
+        spy = SpyPort()
+        spy.create("t", queues=2, incarnation=7)
     context = Context(asyncio.get_running_loop())
     server = RocketmqServer(port=spy.as_port(), context=context, limits=limits, **options)
     port = await server.start("127.0.0.1", 0)

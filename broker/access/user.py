@@ -1,0 +1,52 @@
+"""One user as a value, and as a row of the state."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from broker.access import access_keys, quotas
+from broker.access.access_keys import AccessKey
+from broker.access.quotas import Quotas
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class User:
+    """One user.
+
+    Attributes:
+        password_hash: as `passwords.make_hash` gives it.
+        access_keys: what its programs sign with, oldest first.
+        disabled: it exists, and cannot log in.
+    """
+
+    name: str
+    password_hash: str = field(repr=False)
+    roles: tuple[str, ...] = ()
+    quotas: Quotas = quotas.DEFAULT
+    access_keys: tuple[AccessKey, ...] = ()
+    disabled: bool = False
+
+
+def user_row(user: User) -> dict[str, Any]:
+    """The user without its name, as a JSON value."""
+    row = {
+        "hash": user.password_hash,
+        "roles": list(user.roles),
+        "quotas": user.quotas.row(),
+        "disabled": user.disabled,
+    }
+    return {**row, "keys": access_keys.rows(user.access_keys)} if user.access_keys else row
+
+
+def user_from(name: str, row: Mapping[str, Any]) -> User:
+    """The user of a row."""
+    return User(
+        name=name,
+        password_hash=row["hash"],
+        roles=tuple(row["roles"]),
+        quotas=quotas.from_row(row["quotas"]),
+        access_keys=access_keys.from_row(row),
+        disabled=row["disabled"],
+    )
