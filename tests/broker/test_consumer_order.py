@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from broker.errors import Reason, Refused
@@ -42,6 +44,37 @@ def test_a_takeover_needs_no_new_message(broker: Broker) -> None:
     assert second.bodies == [b"1"]
 
 
+class LateReaders:
+    """Reader threads that answer when the test says so."""
+
+    def __init__(self) -> None:
+        self.waiting: list[Callable[[], None]] = []
+
+    def submit(
+        self, read: Callable[[], bytes], done: Callable[[bytes | None, Exception | None], None]
+    ) -> None:
+        self.waiting.append(lambda: done(read(), None))
+
+
+def test_what_comes_while_history_is_read_does_not_overtake_it(broker: Broker) -> None:
+    """A consumer begins with a message that is on the disk only; the next one is in memory before
+    a reader thread has brought the first."""
+    readers = LateReaders()
+    broker.engine.core.reading.readers = readers
+    declare(broker, "q")
+    publish(broker, "q", b"1")
+    broker.step()
+    broker.store.log.read_hot = lambda *_: None  # type: ignore[method-assign]
+    consumer, _ = consume(broker, "q")
+    assert len(readers.waiting) == 1
+    publish(broker, "q", b"2")
+    broker.step()
+    assert consumer.bodies == []
+    while readers.waiting:
+        readers.waiting.pop()()
+    assert consumer.got == [(0, b"1", False), (1, b"2", False)]
+
+
 def test_get_and_exclusive_consumers_are_refused(broker: Broker) -> None:
     """RabbitMQ's codes: 405 and 403."""
     declare(broker, "q", x_single_active_consumer=True)
@@ -51,6 +84,19 @@ def test_get_and_exclusive_consumers_are_refused(broker: Broker) -> None:
     with pytest.raises(Refused) as refused:
         broker.engine.consume("q", MessagesConsumer(), exclusive=True, owner=OWNER)
     assert refused.value.reason is Reason.FORBIDDEN
+
+
+def test_equal_consumers_take_turns_past_one_that_has_no_credit(broker: Broker) -> None:
+    """Two of three of one priority have credit: each gets every other message."""
+    declare(broker, "q")
+    consume(broker, "q", priority=-1)
+    busy, _ = consume(broker, "q", credit=0)
+    second, _ = consume(broker, "q")
+    third, _ = consume(broker, "q")
+    for body in (b"1", b"2", b"3", b"4"):
+        publish(broker, "q", body)
+        broker.step()
+    assert (busy.bodies, second.bodies, third.bodies) == ([], [b"1", b"3"], [b"2", b"4"])
 
 
 def test_consumers_with_a_higher_priority_come_first(broker: Broker) -> None:

@@ -185,3 +185,19 @@ def test_idle_cursors_share_what_they_do_not_have() -> None:
     assert len(Cursor(0)._states) == 0
     assert (first.outstanding_count, second.outstanding_count) == (2, 2)
     assert (third.floor, third.next, fourth.take(9, 5)) == (4, 4, (3, 1, True))
+
+
+def test_who_watches_hears_of_what_is_ready_and_no_longer_there() -> None:
+    """What is dropped is told once, as far as it was ready and lay below the cut; a stretch that
+    begins at the cut stays, and nobody is told of no messages."""
+    cursor = Cursor(0)
+    cursor.take(6, 10)
+    cursor.requeue(1, 2)
+    cursor.requeue(4, 2)
+    told: list[tuple[int, int, int]] = []
+    cursor.watch = lambda first, count, sign: told.append((first, count, sign))
+    assert cursor.skip_to(2) == 1
+    assert cursor.skip_to(4) == 1
+    assert cursor.skip_to(5) == 1
+    assert cursor.skip_to(8) == 3
+    assert told == [(1, 1, -1), (2, 1, -1), (4, 1, -1), (5, 1, -1), (6, 2, -1)]

@@ -140,6 +140,26 @@ def test_messages_go_on_to_consumers_and_sessions(broker: Broker) -> None:
     assert spy.bodies == [b"1", b"2"]
 
 
+def test_a_session_waits_for_a_log_that_takes_its_packet_ids(broker: Broker) -> None:
+    """While a write meets a full disk, packet ids would gather in memory: nothing is sent, and
+    nothing is appended. What was not sent then comes later as new, without DUP [MQTT-3.3.1-1]."""
+    link = SpyLink(credit=0)
+    session = broker.engine.connect_session("c", clean=False, link=link, principal="u")
+    session.subscribe(("t", REST), 1)
+    session.resume()
+    broker.publish(broker.template("t"), b"1")
+    broker.step(1)
+    broker.engine.core.disk.met_full()
+    end = broker.store.log.appended
+    link.left = 10
+    session.ready()
+    broker.loop.run()
+    assert (link.publishes, broker.store.log.appended) == ([], end)
+    broker.engine.core.disk.wrote()
+    broker.step(broker.limits.lazy_flush_seconds)
+    assert link.publishes == [("t", b"1", 1, 1, False, False)]
+
+
 def test_retention_is_early_where_it_has_a_limit(broker: Broker) -> None:
     """And only as far as needed; topics that are kept for ever keep everything."""
     fill(broker, 6)

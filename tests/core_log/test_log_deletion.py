@@ -42,6 +42,17 @@ def delete_before(bench: Bench, position: int) -> int:
     return count
 
 
+def test_the_files_of_a_stretch_are_those_that_hold_bytes_of_it() -> None:
+    """A flush that ends with its file syncs that one, and not the next one as well, which has
+    nothing yet."""
+    segments = filled(MemoryFiles()).store._segments
+    first, second, *_ = segments.all()
+    assert segments.between(first.start, first.end) == [first]
+    assert segments.between(first.end, second.end) == [second]
+    assert segments.between(first.end - 1, first.end + 1) == [first, second]
+    assert segments.between(first.end, first.end) == []
+
+
 def test_whole_segments_go_and_the_rest_is_there() -> None:
     files = MemoryFiles()
     bench = filled(files)

@@ -28,6 +28,18 @@ EQUIVALENT: Final[dict[tuple[str, str, str, str], str]] = {
         "self._wake = self._report = -2",
     ): "no descriptor, and nobody asks which: a flusher that is stepped has none",
     (
+        "core_log/flusher.py",
+        "Flusher.request",
+        "if written > self._requested and not self._stopping:",
+        "if (written >= self._requested) and not self._stopping:",
+    ): "the thread is woken once more, finds nothing to sync and says nothing",
+    (
+        "broker/queues/cursor.py",
+        "Cursor._advance",
+        "if end < 0:",
+        "if end < 1:",
+    ): "who calls it has seen that the first state is settled: what is found stands behind that",
+    (
         "broker/core.py",
         "Core.drop_group",
         "self._moved.pop(group, None)",
