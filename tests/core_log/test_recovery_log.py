@@ -3,8 +3,11 @@ that a second recovery finds nothing to do."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from core_log.checkpoint import read_checkpoint, write_checkpoint
 from core_log.errors import StoreCorrupt
 from core_log.record import RecordTemplate
 from core_log.settings import StoreSettings
@@ -246,6 +249,22 @@ def test_a_missing_segment_below_the_checkpoint_refuses_to_open() -> None:
         empty.unlink(f"{LOG}/{name}")
     with pytest.raises(StoreCorrupt, match="but is empty"):
         Bench(empty)
+
+
+def test_a_file_that_reaches_into_the_next_one_refuses_to_open() -> None:
+    """A backup of another segment size was put back: whatever stands behind it is not taken for
+    excess and removed, if it is synced, and that it begins where the checkpoint ends is enough."""
+    files = written_store(60, checkpoint_at=59, segment=4096)
+    names = [name for name in files.list(LOG) if name != "next"]
+    checkpoint = read_checkpoint(files, DIRECTORY)
+    assert checkpoint is not None
+    write_checkpoint(files, DIRECTORY, replace(checkpoint, position=int(names[2])))
+    path = f"{LOG}/{names[1]}"
+    files.overwrite(path, files.read(path) + bytes(4096))
+    before = files.image()
+    with pytest.raises(StoreCorrupt, match="do not fit together"):
+        Bench(files)
+    assert files.image() == before
 
 
 def test_a_shortened_log_refuses_to_open() -> None:

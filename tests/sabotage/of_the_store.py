@@ -57,6 +57,14 @@ SYNCS = (
         tests=("tests/crash/test_found.py",),
     ),
     Sabotage(
+        name="synced-file-taken-for-excess",
+        why="a start removes a file of the log that was synced, because the one before is too long",
+        path="core_log/recovery.py",
+        old="        if start <= synced:\n",
+        new="        if start < synced:\n",
+        tests=("tests/core_log/test_recovery_log.py",),
+    ),
+    Sabotage(
         name="index-entry-unchecked",
         why="a flipped bit of an entry makes a message expire that should not",
         path="core_log/queue_index.py",
