@@ -24,6 +24,9 @@ def run(arguments: list[str] | None = None) -> int:
     except Failure as failure:
         return complain(failure.text, failure.code)
     except click.UsageError as error:
+        if isinstance(error, getattr(click.exceptions, "NoArgsIsHelpError", ())):
+            print(error.format_message(), file=sys.stderr)  # a command without its subcommand
+            return ExitCode.USAGE
         command = error.ctx.command_path if error.ctx else "polymq"
         text = " ".join(error.format_message().split())
         return complain(f"{text.rstrip('.')} (see {command} --help)", ExitCode.USAGE)

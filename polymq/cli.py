@@ -37,13 +37,15 @@ def polymq() -> None:
 @config_option
 @setting_flag("--host", "server.host", "Address to listen on.")
 @setting_flag("--data-directory", "server.data_directory", "Where messages are kept.")
-@setting_flag("--allow-insecure", "server.allow_insecure", "Without users: let everybody in.")
+@setting_flag(
+    "--allow-insecure", "server.allow_insecure", "While there are no users, let everybody in."
+)
 @setting_flag("--mqtt-port", "mqtt.port", "Port for MQTT.")
 @setting_flag("--amqp-port", "amqp.port", "Port for AMQP.")
 @setting_flag("--http-port", "http.port", "Port for CloudEvents over HTTP.")
-@setting_flag("--rocketmq-port", "rocketmq.port", "Port for readers by offset.")
+@setting_flag("--rocketmq-port", "rocketmq.port", "Port for RocketMQ and the Parquet sink.")
 @setting_flag("--names-port", "names.port", "Port for the name server.")
-@setting_flag("--admin-port", "admin.port", "Port for metrics and `polymq topic`, on loopback.")
+@setting_flag("--admin-port", "admin.port", "Port for metrics and for commands, on loopback.")
 @setting_flag("--log-level", "log.level", "Least severity that is logged.")
 @setting_flag("--log-format", "log.format", "How log lines look: auto, console or json.")
 @click.option(
@@ -63,8 +65,9 @@ def serve(ready_file: Path | None, print_config: bool, **options: Any) -> int:
     """Run a server until Ctrl-C or SIGTERM.
 
     Everything is in this one process: MQTT on port 1883, AMQP on 5672, CloudEvents over HTTP on
-    8080, readers by offset (the Parquet sink) on 10911, a name server on 9876, metrics on 9464. A
-    port of 0 lets the system pick one. Only this machine can connect unless you say otherwise.
+    8080, RocketMQ (and the Parquet sink) on 10911, a name server on 9876, metrics on 9464; with a
+    certificate also MQTT on 8883, AMQP on 5671 and HTTP on 8443 over TLS. A port of 0 lets the
+    system pick one. Only this machine can connect unless you say otherwise.
 
     A message is acknowledged once it is on disk, and is still there after a crash.
     """
@@ -105,6 +108,7 @@ def namesrv(ready_file: Path | None, **options: Any) -> int:
 
 @polymq.command()
 @config_option
+@setting_flag("--data-directory", "server.data_directory", "Data directory to look at.")
 @click.option("--brief", is_flag=True, help="Two lines: what is installed, and what to do next.")
 def doctor(brief: bool, **options: Any) -> int:
     """Check whether this machine is fit to run a server.
@@ -141,7 +145,11 @@ def doctor(brief: bool, **options: Any) -> int:
     help="Write only this topic. May be repeated; without it all topics are written.",
 )
 @click.option("--once", is_flag=True, help="Write what is there now, then end.")
-@click.option("--broker", metavar="HOST:PORT", help="The server's port for readers by offset.")
+@click.option(
+    "--broker",
+    metavar="HOST:PORT",
+    help="The server's port for RocketMQ. Default: as configured, on this machine.",
+)
 @click.option("--master", default="local[2]", show_default=True, help="Spark's master.")
 def sink(
     topics: tuple[str, ...], once: bool, broker: str | None, master: str, **options: Any

@@ -21,7 +21,7 @@ LOOK_SECONDS: Final = 0.2
 
 @click.group()
 def broker() -> None:
-    """Show the role of a running server, and make a slave the master."""
+    """Show who is the master, or make a slave the master."""
 
 
 @broker.command()
@@ -44,9 +44,9 @@ def status(**options: Any) -> int:
 def promote(**options: Any) -> int:
     """Make this slave the master.
 
-    Do that only when the old master is stopped, and stays so until it is started as a slave of
-    this one: nobody else keeps it from taking messages. Of several slaves promote the one that has
-    most of the log (`flushed` of `polymq broker status`).
+    Stop the old master first, and start it again as a slave of this one: while it runs it takes
+    messages until it hears of the promotion. Of several slaves promote the one that has most of
+    the log (`flushed` of `polymq broker status`).
     """
     named = credentials(options)
     settings = settings_from(options)

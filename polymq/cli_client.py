@@ -70,9 +70,10 @@ def topic_list(as_json: bool, **options: Any) -> int:
 )
 @click.argument("settings", nargs=-1, metavar="[KEY=VALUE]...")
 def topic_create(name: str, queue_count: int, settings: tuple[str, ...], **options: Any) -> int:
-    """Create topic NAME, with settings if some should differ from the server's defaults.
+    """Create topic NAME, with settings of its own if some are given.
 
-    Nothing happens if it is there already: `polymq topic set` changes settings.
+    The server's defaults hold for the others: see `polymq topic set`. Nothing happens if the topic
+    is there already.
     """
     chosen = _assignments(settings)
     created = _admin(options).create_topic(name, queue_count, chosen)
@@ -87,11 +88,12 @@ def topic_create(name: str, queue_count: int, settings: tuple[str, ...], **optio
 @click.argument("name")
 @click.argument("settings", nargs=-1, required=True, metavar="KEY=VALUE...")
 def topic_set(name: str, settings: tuple[str, ...], **options: Any) -> int:
-    """Change settings of topic NAME, at once and for what it already holds.
+    """Change settings of topic NAME.
 
-    durability=fsync|page_cache: what an acknowledgement waits for. retention_seconds=N and
-    retention_bytes=N: how long, and how much of it, can be read by offset (0: no limit). The value
-    `default` goes back to the server's configuration.
+    durability=fsync|page_cache: what an acknowledgement waits for. min_in_sync=N: how many brokers
+    must have a message before it is acknowledged. retention_seconds=N and retention_bytes=N: how
+    long, and how much of it, can be read by offset (0: no limit), also of what is there already.
+    The value `default` goes back to the server's configuration.
 
     Example: polymq topic set sensors retention_seconds=86400
     """
@@ -106,7 +108,7 @@ def topic_set(name: str, settings: tuple[str, ...], **options: Any) -> int:
 @click.argument("name")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document.")
 def topic_show(name: str, as_json: bool, **options: Any) -> int:
-    """Show the queues of topic NAME, which offsets they hold, and its settings."""
+    """Show the queues of topic NAME, their offsets, and its settings."""
     value = _admin(options).topic(name)
     if as_json:
         click.echo(json.dumps(value, ensure_ascii=False))
@@ -282,10 +284,10 @@ def _show(stored: StoredMessage, form: str) -> None:
 @as_options
 @click.option("--json", "as_json", is_flag=True, help="One JSON document.")
 def store(as_json: bool, **options: Any) -> int:
-    """Show how large the log is, how much room its disk has, and what keeps it from shrinking.
+    """Show the size of the log, and what keeps it from shrinking.
 
-    A segment of the log is deleted when no topic's retention, queue, session or retained message
-    needs it. This says who needs the oldest one.
+    Shows how much room its disk has, too. A segment of the log is deleted when no topic's
+    retention, queue, session or retained message needs it. This says who needs the oldest one.
     """
     from polymq.store_report import describe_store  # noqa: PLC0415  (loads a server)
 

@@ -114,6 +114,9 @@ def add_commands(
     @click.argument("position")
     @format_flag
     def message_show(position: str, form: str, **options: Any) -> int:
-        """Show the message at POSITION of the log, or with that RocketMQ message id."""
+        """Show the message at POSITION of the log.
+
+        POSITION is what `polymq message read` and `find` print, or a RocketMQ message id.
+        """
         show(client_of(options).message(position), form)
         return ExitCode.OK

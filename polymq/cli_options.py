@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar, get_args, get_origin
 
 import click
 
@@ -37,8 +37,22 @@ def setting_flag(flag: str, key: str, text: str) -> Callable[[Command], Command]
     if field.annotation is bool:
         return click.option(flag, parameter, is_flag=True, default=None, help=text)
     return click.option(
-        flag, parameter, metavar="VALUE", default=None, help=f"{text} [default: {field.default}]"
+        flag,
+        parameter,
+        metavar=_metavar(name, field.annotation),
+        default=None,
+        help=f"{text} [default: {field.default}]",
     )
+
+
+def _metavar(name: str, kind: Any) -> str:
+    """What stands for a setting's value in the help."""
+    if get_origin(kind) is Literal:
+        return "|".join(get_args(kind))
+    if kind is Path:
+        return "DIRECTORY"
+    unit = name.rpartition("_")[2]
+    return unit.upper() if unit in ("host", "port", "seconds") else "VALUE"
 
 
 data_flag = setting_flag(

@@ -129,7 +129,7 @@ def user_enable(name: str, **options: Any) -> int:
 @click.option("--add", "added", multiple=True, metavar="ROLE", help="Give this role.")
 @click.option("--remove", "removed", multiple=True, metavar="ROLE", help="Take this role.")
 def user_role(name: str, added: tuple[str, ...], removed: tuple[str, ...], **options: Any) -> int:
-    """Give roles to user NAME and take others; without options, show those it has."""
+    """Give roles to user NAME and take others, or show those it has."""
     client = _client(options)
     if added or removed:
         body = {"add_roles": list(added), "remove_roles": list(removed)}
@@ -147,7 +147,9 @@ def user_role(name: str, added: tuple[str, ...], removed: tuple[str, ...], **opt
 @click.argument("name")
 @click.argument("values", nargs=-1, metavar="[KEY=VALUE]...")
 def user_quota(name: str, values: tuple[str, ...], **options: Any) -> int:
-    """Show or change what user NAME may use: connections, sessions, subscriptions, queues,
+    """Show or change the quotas of user NAME.
+
+    KEY is what the user may have so many of: connections, sessions, subscriptions, queues,
     messages_per_second, bytes_per_second.
 
     A value is a number, `none` for no bound, or `default`.

@@ -198,10 +198,14 @@ def _detail(status: int, content: bytes) -> str:
     return " ".join(str(text or f"the server answered {status}").split())
 
 
-def _unreachable(host: str, port: int, error: object) -> Failure:
+def _unreachable(host: str, port: int, error: BaseException) -> Failure:
+    cause = error
+    while cause.__cause__ is not None and not isinstance(cause, OSError):
+        cause = cause.__cause__
+    reason = getattr(cause, "strerror", None) or error
     return Failure(
         ExitCode.UNREACHABLE,
-        f"no server answers at {host}:{port} ({error}): start one with `polymq serve`, or name "
+        f"no server answers at {host}:{port} ({reason}): start one with `polymq serve`, or name "
         "its data directory with --data-directory",
     )
 
@@ -271,7 +275,7 @@ class MessageReader:
                 raise Failure(ExitCode.FAILED, text) from error
             raise Failure(ExitCode.FAILED, error.remark or str(error)) from error
         except (Unreachable, CallFailed) as error:
-            raise _unreachable(self._host, self._port, error.__cause__ or error) from error
+            raise _unreachable(self._host, self._port, error) from error
         finally:
             self._client.close()
 

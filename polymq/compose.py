@@ -16,6 +16,7 @@ from collections.abc import Callable
 from dataclasses import fields
 from datetime import UTC, datetime
 from functools import partial
+from pathlib import Path
 from typing import Any, Final
 
 from prometheus_client import CollectorRegistry
@@ -37,7 +38,7 @@ from polymq.admin import AdminServer
 from polymq.admin_access import remove_token, write_token
 from polymq.admin_replication import replication_routes
 from polymq.doctor import kernel_forms
-from polymq.doors import DOORS, TLS_DOORS, Door, ManyPorts
+from polymq.doors import DOORS, TLS_DOORS, Door, ManyPorts, check_tls
 from polymq.errors import ExitCode, Failure
 from polymq.logs import logger
 from polymq.metrics import Probe, make_registry
@@ -81,8 +82,9 @@ def open_store(settings: Settings, *, files: Files | None = None) -> Store:
     """
     directory = settings.server.data_directory
     check_settings(settings)
+    check_tls(settings)
     try:
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _make_directory(directory)
         store = Store.open(
             str(directory / STORE_DIRECTORY),
             files=files or RealFiles(),
@@ -114,6 +116,15 @@ def open_store(settings: Settings, *, files: Files | None = None) -> Store:
         **{name: value for name, value in found.items() if value not in ("", (), None)},
     )
     return store
+
+
+def _make_directory(directory: Path) -> None:
+    """Make the data directory, if it is not there. Raises Failure, OSError."""
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except FileExistsError as error:
+        text = f"the data directory {directory} is a file: remove it, or choose another name"
+        raise Failure(ExitCode.CANNOT_CREATE, text) from error
 
 
 def _code_of(error: StoreError) -> ExitCode:
@@ -289,9 +300,7 @@ class Node:
         tls = None
         if name in TLS_DOORS:
             tls = make_tls(settings.tls, protocols=HTTP_PROTOCOLS if name == "http" else ())
-            if tls is None and not section.plain:
-                text = f"{name}.plain is false, but there is no certificate: set tls.certificate"
-                raise Failure(ExitCode.USAGE, text)
+            assert tls is not None or section.plain, "check_tls was asked before"
         door = self._doors[name] = make()
         if tls is None:
             return {name: await door.start(host, section.port)}

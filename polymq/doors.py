@@ -13,8 +13,10 @@ from prometheus_client import CollectorRegistry
 
 from broker.port import BrokerPort
 from net.connection import Context
+from polymq.errors import ExitCode, Failure
 from polymq.metrics import metrics_route
 from polymq.settings import MIB, Settings, is_loopback
+from polymq.tls import make_tls
 
 
 class Door(Protocol):
@@ -124,3 +126,18 @@ DOORS: Final[Mapping[str, Maker]] = {
 
 TLS_DOORS: Final = ("mqtt", "amqp", "http")
 """Those that have a port with TLS."""
+
+
+def check_tls(settings: Settings) -> None:
+    """Whether the doors can be opened as the settings say; to be asked before anything is written.
+
+    Raises:
+        Failure: USAGE, a certificate or key is missing or not what it should be.
+    """
+    open_doors = [name for name in TLS_DOORS if getattr(settings, name).enabled]
+    if not open_doors or make_tls(settings.tls) is not None:
+        return
+    for name in open_doors:
+        if not getattr(settings, name).plain:
+            text = f"{name}.plain is false, but there is no certificate: set tls.certificate"
+            raise Failure(ExitCode.USAGE, text)

@@ -30,6 +30,7 @@ from polymq.replicating import STORE_DIRECTORY, Turn, check_settings, look_for_a
 from polymq.settings import Settings
 
 SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+TLS_PORTS: Final = ("mqtts", "amqps", "https")
 
 
 def run_server(settings: Settings, *, ready_file: Path | None) -> int:
@@ -117,6 +118,7 @@ async def _run(
             admin=ports.admin,
             names=ports.names,
             replication=ports.replication,
+            **{name: port for name in TLS_PORTS if (port := getattr(ports, name)) is not None},
             data=str(settings.server.data_directory),
             durability=settings.topics.durability,
             role=node.replication.role,

@@ -65,6 +65,7 @@ PortNumber = Annotated[int, Field(ge=0, le=65_535)]
 PositiveInt = Annotated[int, Field(gt=0)]
 Name = Annotated[str, Field(pattern=r"^[%|a-zA-Z0-9_-]+$", max_length=127)]
 NameServerAddress = Annotated[str, AfterValidator(_checked_address)]
+AddressOrEmpty = Annotated[str, AfterValidator(lambda text: text and _checked_address(text))]
 Network = IPvAnyNetwork
 Seconds = Annotated[float, Field(ge=0)]
 
@@ -211,7 +212,7 @@ class RocketmqSettings(Section):
     connections_max: PositiveInt = Field(
         default=1_000, description="Connections at a time; one more is closed at once."
     )
-    advertise: str = Field(
+    advertise: AddressOrEmpty = Field(
         default="",
         description="HOST:PORT that clients are told to come to. Empty: the address that they "
         "came to, which is wrong only behind a translation of addresses.",
@@ -530,6 +531,8 @@ def _explain(error: ValidationError, sources: list[tuple[str, Mapping[str, Any]]
     where = f"{origin}: " if origin else ""
     if first["type"] == "extra_forbidden":
         return f"{where}there is no setting {name}{_suggestion(name)}"
+    if first["type"] == "model_type":
+        return f"{where}{name} is a section: write [{name}], and its keys on lines of their own"
     message = first["msg"].removeprefix("Value error, ")
     if not path:
         return message

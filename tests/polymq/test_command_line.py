@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 import pytest
 
+from broker.topic_settings import TopicSettings
 from polymq import __main__ as program
 from polymq.cli import polymq
 from polymq.errors import ExitCode, Failure
@@ -40,6 +41,9 @@ def commands(group: click.Group, path: tuple[str, ...] = ()) -> list[tuple[str, 
     return found
 
 
+GROUPS = {(), *(path[:-1] for path in commands(polymq) if path)}
+
+
 @pytest.mark.parametrize("path", commands(polymq), ids=" ".join)
 def test_every_command_explains_itself(
     path: tuple[str, ...], capsys: pytest.CaptureFixture[str]
@@ -60,6 +64,28 @@ def test_every_command_explains_itself(
 
 
 @pytest.mark.parametrize(
+    "path", [path for path in commands(polymq) if path in GROUPS], ids=" ".join
+)
+def test_a_command_without_its_subcommand_shows_its_help(
+    path: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """On lines as in a help that was asked for, with no summary cut at 80 columns; and code 2."""
+    assert program.run([*path, "--help"]) == 0
+    asked = capsys.readouterr().out
+    assert "..." not in asked.partition("Commands:")[2]
+    assert program.run(list(path)) == ExitCode.USAGE
+    output = capsys.readouterr()
+    assert (output.out, output.err) == ("", asked)
+
+
+def test_the_help_names_all_settings_of_a_topic(capsys: pytest.CaptureFixture[str]) -> None:
+    assert program.run(["topic", "set", "--help"]) == 0
+    text = capsys.readouterr().out
+    for name in TopicSettings().values():
+        assert f"{name}=" in text
+
+
+@pytest.mark.parametrize(
     ("arguments", "expected"),
     [
         (["serve", "--prot", "1"], "No such option '--prot'"),
@@ -71,6 +97,10 @@ def test_every_command_explains_itself(
         (["serve", "--config", "none.toml"], "cannot read the configuration none.toml"),
         (["serve", "--set", 'names.servers=["x"]'], "write HOST:PORT"),
         (["serve", "--set", "names.broker=a b"], "names.broker"),
+        (["serve", "--set", "rocketmq.advertise=here"], "write HOST:PORT"),
+        (["serve", "--set", "mqtt.plain=false"], "set tls.certificate"),
+        (["serve", "--set", "tls.certificate=none.pem"], "tls.key is not set"),
+        (["serve", "--config", "flat.toml"], "mqtt is a section: write [mqtt]"),
         (["namesrv", "--prot", "1"], "No such option '--prot'"),
         (["namesrv", "--port", "x"], "option: names.port"),
         (["sreve"], "No such command 'sreve'"),
@@ -88,9 +118,19 @@ def test_every_command_explains_itself(
 def test_wrong_usage_is_one_line_and_code_2(
     arguments: list[str], expected: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """And nothing is written: neither a data directory nor an epoch in its log."""
+    Path("flat.toml").write_text("mqtt = 1883")
     code, line = failed(arguments, capsys)
     assert code == ExitCode.USAGE
     assert expected in line
+    assert [path.name for path in Path().iterdir()] == ["flat.toml"]
+
+
+def test_a_data_directory_that_is_a_file(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("data").write_text("mine")
+    code, line = failed(["serve"], capsys)
+    assert code == ExitCode.CANNOT_CREATE
+    assert "the data directory data is a file" in line
 
 
 @pytest.mark.parametrize(
@@ -116,7 +156,7 @@ def test_commands_without_a_server_say_so(
         monkeypatch.setenv(f"POLYMQ_{door}__PORT", "1")
     code, line = failed(arguments, capsys)
     assert code == ExitCode.UNREACHABLE
-    assert "no server answers at 127.0.0.1:1" in line
+    assert "no server answers at 127.0.0.1:1 (Connection refused)" in line
 
 
 @pytest.mark.skipif(find_spec("trio") is None, reason="the name server needs trio")
