@@ -57,7 +57,7 @@ class AdminServer:
 
     Args:
         engine: what is administered.
-        token: the operator's (`admin_access.py`).
+        token: the operator's (`operator_token.py`).
         registry: what `/metrics` shows.
         health: the values of `/health`; `status` is `ok` or says what is wrong.
         store: the values of `/store`: the log, its disk, and who holds the oldest segment.

@@ -1,9 +1,7 @@
 """Who may use the operator's door, once there are users.
 
-Two ways in: a user with the right `admin` (HTTP Basic), or the *operator's token*: random for each
-start, in a file of the data directory that only the server's own account can read. Whoever can read
-that file can read every message beside it, so the token gives nothing away; it is what lets
-`polymq user password NAME` help when a password is lost.
+Two ways in: a user with the right `admin` (HTTP Basic), or the operator's token
+(`operator_token.py`).
 """
 
 from __future__ import annotations
@@ -11,10 +9,7 @@ from __future__ import annotations
 import asyncio
 import binascii
 import hmac
-import os
-import secrets
 from base64 import b64decode
-from pathlib import Path
 from typing import Final
 
 from aiohttp import web
@@ -23,38 +18,12 @@ from broker.access.admission import Admission
 from broker.errors import Reason, Refused
 from broker.port import REST, BrokerPort, Words
 
-TOKEN_FILE: Final = "admin.token"
-TOKEN_BYTES: Final = 32
 OPERATOR: Final = "(operator's token)"
 """What the audit log calls who came with the token; no user can be called so."""
 OPEN: Final = "(nobody: there are no users)"
 CALLER: Final = web.RequestKey("caller", str)
 _FREE_PATHS: Final = frozenset({"/health", "/metrics"})
 """Figures without names or contents, which monitoring asks for."""
-
-
-def write_token(directory: Path) -> str:
-    """Make the token of this start; the file is readable by its owner only."""
-    token = secrets.token_urlsafe(TOKEN_BYTES)
-    path = directory / TOKEN_FILE
-    path.unlink(missing_ok=True)
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "w", encoding="ascii") as file:
-        file.write(token + "\n")
-    return token
-
-
-def remove_token(directory: Path) -> None:
-    """The server stops: its token is worth nothing any more."""
-    (directory / TOKEN_FILE).unlink(missing_ok=True)
-
-
-def read_token(directory: Path) -> str | None:
-    """The token of the server that uses the directory, if we may read it."""
-    try:
-        return (directory / TOKEN_FILE).read_text(encoding="ascii").strip() or None
-    except (OSError, UnicodeDecodeError):
-        return None
 
 
 class Access:

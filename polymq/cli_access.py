@@ -14,8 +14,8 @@ from typing import Any, Final, TypeVar
 
 import click
 
-from polymq.admin_access import read_token
 from polymq.errors import ExitCode, Failure
+from polymq.operator_token import read_token
 from polymq.settings import Settings
 
 Command = TypeVar("Command", bound=Callable[..., Any])

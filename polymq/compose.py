@@ -35,7 +35,6 @@ from gateways.amqp.headers import AmqpHeaders
 from net.connection import Context
 from net.listener import CannotListen
 from polymq.admin import AdminServer
-from polymq.admin_access import remove_token, write_token
 from polymq.admin_replication import replication_routes
 from polymq.doctor import kernel_forms
 from polymq.doors import DOORS, TLS_DOORS, Door, ManyPorts, check_tls
@@ -44,6 +43,7 @@ from polymq.logs import logger
 from polymq.metrics import Probe, make_registry
 from polymq.name_server import NameServerThread, is_installed
 from polymq.names import Registration, names_probe, record_host
+from polymq.operator_token import remove_token, write_token
 from polymq.ports import Ports
 from polymq.queue_metrics import queue_probes
 from polymq.replicating import (

@@ -21,8 +21,8 @@ import uvloop
 from core_log.errors import StoreError
 from core_log.files import Files, RealFiles
 from core_log.store import Store
-from polymq.admin_access import read_token
 from polymq.compose import Node, open_store
+from polymq.operator_token import read_token
 from polymq.ports import Ports
 from polymq.settings import Settings, load_settings
 from tests.harness.files import FailingFiles, HeldFiles, WrappedFiles

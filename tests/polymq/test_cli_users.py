@@ -16,7 +16,7 @@ import pytest
 import structlog
 
 from polymq import __main__ as program
-from polymq.admin_access import TOKEN_FILE, read_token
+from polymq.operator_token import TOKEN_FILE, read_token
 from polymq.serve import run_server
 from polymq.settings import load_settings
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import tomllib
 from importlib.util import find_spec
 from pathlib import Path
@@ -39,6 +41,17 @@ def commands(group: click.Group, path: tuple[str, ...] = ()) -> list[tuple[str, 
         else:
             found.append((*path, name))
     return found
+
+
+def test_a_command_does_not_load_a_server() -> None:
+    """Else `polymq topic list` takes as long as the start of a server."""
+    program = "import sys, polymq.cli; print(*sys.modules)"
+    ended = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    loaded = set(ended.stdout.split())
+    assert "polymq.client" in loaded
+    assert not loaded & {"aiohttp", "uvloop", "broker.engine", "core_log.store", "polymq.serve"}
 
 
 GROUPS = {(), *(path[:-1] for path in commands(polymq) if path)}
