@@ -192,7 +192,7 @@ def test_doctor_ends_with_1_if_a_server_would_not_start(
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         monkeypatch.setenv("POLYMQ_MQTT__PORT", str(port))
-        for door in ("AMQP", "HTTP", "ROCKETMQ", "ADMIN"):
+        for door in ("AMQP", "HTTP", "ROCKETMQ", "ADMIN", "NAMES"):
             monkeypatch.setenv(f"POLYMQ_{door}__PORT", "0")
         assert run(["doctor"]) == 1
         assert f"BAD   port {port}" in capsys.readouterr().out
