@@ -12,6 +12,9 @@ CHECKED := $(PACKAGES) $(wildcard examples benchmarks)
 # Four processes of tests, also on two processors: many wait for servers and Java machines.
 # For a debugger: make test PARALLEL= TESTS="--pdb tests/broker".
 PARALLEL := --numprocesses 4 --dist worksteal
+# Tests start some hundreds of servers: with what Python compiled of them, each is up in two thirds of
+# the time. An environment that has it switched off (as images of containers do) does not mean them.
+export PYTHONDONTWRITEBYTECODE :=
 BUILD_INPUTS := pyproject.toml setup.py $(shell find $(PACKAGES) -path '*/kernels/*' \( -name '*.pyx' -o -name '*.pxd' -o -name '*.py' \))
 
 .DEFAULT_GOAL := install

@@ -174,7 +174,7 @@ def report(published: Published, log: list[Key], load: Load, kills: list[dict[st
 
 
 @pytest.mark.disk
-@pytest.mark.slow
+@pytest.mark.slow(seconds=60)
 def test_nothing_acked_is_lost_over_twenty_kills(
     server: Server, make_client: Callable[..., Client]
 ) -> None:

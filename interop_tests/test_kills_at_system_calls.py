@@ -12,7 +12,7 @@ KILLS = 5
 
 
 @pytest.mark.disk
-@pytest.mark.slow
+@pytest.mark.slow(seconds=30)
 @pytest.mark.skipif(not is_possible(), reason="strace is not installed")
 def test_nothing_acked_is_lost_when_the_server_dies_at_a_system_call(tmp_path: Path) -> None:
     kills = run_kills(tmp_path, KILLS, seed=7)

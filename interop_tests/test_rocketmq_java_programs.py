@@ -13,7 +13,7 @@ import pytest
 
 from interop_tests.java_side import Side, open_side
 
-pytestmark = [pytest.mark.java_clients, pytest.mark.slow]
+pytestmark = [pytest.mark.java_clients, pytest.mark.slow(seconds=15)]
 
 SENT = "sendStatus=SEND_OK"
 GOT = "commitLogOffset="

@@ -26,7 +26,7 @@ from paho.mqtt.enums import CallbackAPIVersion
 
 from interop_tests.conftest import Server
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.slow(seconds=90)]
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("core_log", "broker", "net", "remoting", "gateways", "spark_sink", "polymq")

@@ -30,7 +30,7 @@ from paho.mqtt.enums import CallbackAPIVersion
 
 from interop_tests.conftest import Server
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.slow(seconds=60)]
 
 SINK_SECONDS_MAX = 180.0
 LOOK_SECONDS = 0.05
