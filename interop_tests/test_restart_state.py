@@ -24,7 +24,7 @@ from interop_tests.ledger.ports import lasting_ports
 from interop_tests.mqtt_raw_client import RawClient
 from interop_tests.mqtt_wire import puback, pubcomp, publish, pubrec, pubrel, unsuback, unsubscribe
 
-WAIT_SECONDS_MAX = 20.0
+WAIT_SECONDS_MAX = 60.0
 LAZY_SECONDS = 0.5
 """Acks gather for a moment before they are written. What is acked within it may come again after a
 kill; this test is about what may not."""
