@@ -20,7 +20,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import replace
 
-from broker.port import BrokerPort, Refused
+from broker.port import BrokerPort, Reason, Refused
 from gateways.http_cloudevents.errors import Problem
 from gateways.http_cloudevents.held import DeadLetters
 from gateways.http_cloudevents.limits import HttpLimits
@@ -77,9 +77,12 @@ class Registry:
         self._parts: dict[str, PullSubscription | Webhook] = {}  # those that are not disabled
         self._changing: set[str] = set()  # names with a change under way
         self._tasks: set[asyncio.Task[None]] = set()  # parts that are being stopped
+        self._why_resting = ""  # why subscriptions are not served by a slave
 
     def start(self) -> None:
-        """Take up the stored subscriptions."""
+        """Take up the stored subscriptions. Where the broker takes no changes (a slave does not)
+        they rest, and who asks for one is told why."""
+        resting_count = 0
         for name, document in self._port.documents(DOCUMENT_KIND).items():
             subscription = from_document(name, document)
             self._subscriptions[name] = subscription
@@ -87,7 +90,13 @@ class Registry:
                 self._port.declare_subscription(name, subscription.words)
                 self._start_part(subscription)
             except Refused as refused:
-                logger.error("subscription %s is not served: %s", name, refused)
+                if refused.reason is Reason.READ_ONLY:
+                    resting_count += 1
+                    self._why_resting = refused.text
+                else:
+                    logger.error("subscription %s is not served: %s", name, refused)
+        if resting_count:
+            logger.info("%d subscriptions rest: %s", resting_count, self._why_resting)
 
     # --- reading ------------------------------------------------------------------------------
 
@@ -120,9 +129,9 @@ class Registry:
             )
         part = self._parts.get(name)
         if not isinstance(part, PullSubscription):
-            raise Problem(
-                503, "Subscription not served", f"subscription {name!r} is not served now"
-            )
+            why = f": {self._why_resting}" if self._why_resting else ""
+            text = f"subscription {name!r} is not served now{why}"
+            raise Problem(503, "Subscription not served", text)
         return part
 
     # --- changing -----------------------------------------------------------------------------

@@ -3,15 +3,27 @@ log knows of terms."""
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from core_log.epochs import term_of
 from core_log.files import RealFiles
 from polymq.compose import open_store
-from polymq.replicating import Memory, above_term, fenced, recall, refusal, remember
+from polymq.replicating import (
+    Memory,
+    Replication,
+    Turn,
+    above_term,
+    fenced,
+    recall,
+    refusal,
+    remember,
+)
 from polymq.settings import Settings
 
 
@@ -89,3 +101,38 @@ def test_a_damaged_memory_is_none(tmp_path: Path, text: str) -> None:
     (settings.server.data_directory / "replication.json").write_text(text)
     assert recall(settings) is None
     assert fenced(settings) == 0
+
+
+def test_a_replaced_master_that_can_not_remember_it_takes_nothing_and_tries_again(
+    tmp_path: Path,
+) -> None:
+    """While `replication.json` can not be written it stays a master that has resigned: a turn now
+    would open the log as a master again. When it can, the broker becomes a fenced one."""
+    settings = settings_of(tmp_path)
+    store = open_store(settings)
+    in_the_way = settings.server.data_directory / "replication.json.part"
+    in_the_way.mkdir()
+    resigned: list[str] = []
+
+    async def story() -> None:
+        replication = Replication(settings, store)
+        core: Any = SimpleNamespace(resign=resigned.append)
+        replication._engine = SimpleNamespace(core=core)  # type: ignore[assignment]
+        replication._outranked(0)
+        assert resigned == []
+        replication._outranked(5)
+        assert len(resigned) == 1
+        assert not replication.ended.done()
+        assert recall(settings) is None
+        in_the_way.rmdir()
+        replication._outranked(5)
+        assert replication.ended.result() == Turn(role="master")
+
+    try:
+        asyncio.run(story())
+    finally:
+        store.close()
+    memory = recall(settings)
+    assert memory is not None
+    assert memory.heard == 5
+    assert fenced(settings) == 5

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import Any
 
 import pytest
 
-from broker.port import REST, Reason, Refused
+from broker.port import REST, Position, Reason, Refused, Words
 from gateways.http_cloudevents.limits import HttpLimits, WebhookSettings
 from gateways.http_cloudevents.subscriptions import DOCUMENT_KIND, hide_token, without_query
 from tests.gateways.http_cloudevents.http_harness import (
@@ -24,9 +25,40 @@ from tests.gateways.http_cloudevents.http_spy_port import SpyPort
 PULL = {"topic": "orders"}
 
 
+class Following(SpyPort):
+    """The port of a slave: it has its master's state, and takes no changes."""
+
+    def declare_subscription(self, name: str, words: Words) -> Position:
+        raise Refused(Reason.READ_ONLY, "this broker is a slave: its master is m:1, ask there")
+
+
 async def put(door: Http, name: str, body: Any) -> tuple[int, Any]:
     status, answer, _ = await door.call("PUT", f"/subscriptions/{name}", body)
     return status, answer
+
+
+def test_subscriptions_rest_at_a_slave(caplog: pytest.LogCaptureFixture) -> None:
+    """That is no error: the log says it in one line, and who wants to receive is told where to."""
+    caplog.set_level(logging.INFO)
+
+    async def scenario() -> None:
+        async with http() as door:
+            for name in ("a", "b"):
+                assert (await put(door, name, PULL))[0] == 201
+            slave = Following()
+            slave._documents = door.port._documents
+        async with http(slave) as door:
+            said = [r for r in caplog.records if "rest" in r.getMessage()]
+            assert [(r.levelname, r.getMessage().partition(":")[0]) for r in said] == [
+                ("INFO", "2 subscriptions rest")
+            ]
+            assert [r for r in caplog.records if r.levelno > logging.INFO] == []
+            assert (await door.call("GET", "/subscriptions"))[0] == 200
+            path = "/topics/orders/subscriptions/a:receive"
+            status, problem, _ = await door.call("POST", path)
+            assert (status, "its master is m:1" in problem["detail"]) == (503, True)
+
+    run(scenario())
 
 
 def test_life_of_a_subscription() -> None:
