@@ -545,6 +545,9 @@ class Engine(AmqpOperations):
     def check_read(self, words: Words) -> None:
         """See `BrokerPort.check_read`."""
 
+    def check_known(self, topic: str) -> None:
+        """See `BrokerPort.check_known`."""
+
     def check_admin(self, words: Words) -> None:
         """See `BrokerPort.check_admin`."""
 

@@ -590,6 +590,10 @@ class BrokerPort(AmqpPort, TransactionPort, RocketmqPort, Protocol):
     def check_read(self, words: Words) -> None:
         """Whether all that the filter matches may be read. Raises Refused: FORBIDDEN."""
 
+    def check_known(self, topic: str) -> None:
+        """Whether the client may know that a topic is there, and where: who may read or publish
+        anything in it. Raises Refused: FORBIDDEN, for topics that are not there, too."""
+
     def check_admin(self, words: Words) -> None:
         """Whether everything may be administered that the filter matches. Raises Refused:
         FORBIDDEN."""

@@ -336,6 +336,21 @@ class RuleSet:
                 return Decision(True, rule)
         return Decision(False, None)
 
+    def speaks_of(self, topic: str) -> bool:
+        """Whether something in a topic may be read or published, be it a single tag: who may do
+        that may know that the topic is there."""
+        seen = tuple(views((topic, REST)))
+        for action in (Action.SUBSCRIBE, Action.PUBLISH):
+            allows = [pattern for pattern, _ in self._allows.get(action, ())]
+            denies = [pattern for pattern, _ in self._denies.get(action, ())]
+            if (
+                not is_closed(topic, action)
+                and any(overlaps(pattern, view) for pattern in allows for view in seen)
+                and not any(covers(pattern, view) for pattern in denies for view in seen)
+            ):
+                return True
+        return False
+
 
 def _resolved(pattern: Words, names: Mapping[str, str | None], unnamed: str | None) -> Words | None:
     """The pattern with names put in; `unnamed` in the place of one that is no word, or no pattern

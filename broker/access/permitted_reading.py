@@ -42,6 +42,11 @@ class PermittedReading(Rights):
         """See `BrokerPort.check_admin`."""
         self._check_filter(words, Action.ADMIN)
 
+    def check_known(self, topic: str) -> None:
+        """See `BrokerPort.check_known`."""
+        if not self._may_know(topic):
+            self._check_filter((topic, REST))
+
     # --- RocketMQ's consumer groups ---------------------------------------------------------
 
     @property

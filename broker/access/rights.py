@@ -68,6 +68,11 @@ class Rights:
         self._refresh()
         return self._rules.decide_filter(Action.SUBSCRIBE, words).allowed
 
+    def _may_know(self, topic: str) -> bool:
+        """Whether anything in the topic may be read or published."""
+        self._refresh()
+        return self._rules.speaks_of(topic)
+
     def _now(self) -> float:
         return self._clock_ms() / 1000
 

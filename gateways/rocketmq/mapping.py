@@ -105,11 +105,16 @@ class Answer:
     remark: str | None = None
 
 
-def find_topic(port: BrokerPort, topic: str, user_topic: str | None) -> TopicInfo | None:
+def find_topic(
+    port: BrokerPort, topic: str, user_topic: str | None, *, to_read: bool = True
+) -> TopicInfo | None:
     """The topic of a request: its user's name if the client sent that, else its stored name.
 
+    Args:
+        to_read: otherwise it is enough to publish something in it.
+
     Raises:
-        Refused: FORBIDDEN, the client may not read it; whether it exists is not said then.
+        Refused: FORBIDDEN, the client may not; whether the topic exists is not said then.
     """
     name = user_topic
     if name is None:
@@ -117,7 +122,10 @@ def find_topic(port: BrokerPort, topic: str, user_topic: str | None) -> TopicInf
             name = decode_name(topic)
         except ValueError:  # a hashed name, or one that was not encoded: look through all
             return next((info for info in port.topics() if encode_name(info.name) == topic), None)
-    port.check_read((name, REST))
+    if to_read:
+        port.check_read((name, REST))
+    else:
+        port.check_known(name)
     return port.topic(name)
 
 
@@ -172,11 +180,12 @@ def _is_unicode(name: str) -> bool:
 
 
 def route(port: BrokerPort, fields: TopicFields, identity: Identity, address: str) -> Answer:
-    """Answer to GET_ROUTE: this broker, at the address that it is known by."""
+    """Answer to GET_ROUTE: this broker, at the address that it is known by; for who may read or
+    publish anything in the topic. Raises Refused: FORBIDDEN."""
     if fields.topic == AUTO_TOPIC:
         count, incarnation = AUTO_QUEUES, None
     else:
-        info = find_topic(port, fields.topic, fields.user_topic)
+        info = find_topic(port, fields.topic, fields.user_topic, to_read=False)
         if info is not None:
             count, incarnation = len(info.max_offsets), info.incarnation
         elif fields.topic.startswith(RETRY_PREFIX):

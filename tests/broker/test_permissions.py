@@ -193,6 +193,32 @@ def test_a_topic_with_dots_is_read_both_ways() -> None:
     assert not allowed(*reads, action=Action.SUBSCRIBE, words=(ONE_WORD, "x"))
 
 
+@pytest.mark.parametrize(
+    ("rules", "known"),
+    [
+        ("", False),
+        ("allow ann publish orders", True),
+        ("allow ann publish orders.eu", True),
+        ("allow ann subscribe orders.*.x", True),
+        ("allow ann subscribe orders.*.x; deny ann subscribe orders.a.#", True),
+        ("allow ann create orders.#", False),
+        ("allow ann admin #", False),
+        ("allow ann publish orders2.#", False),
+        ("allow ann publish #", True),
+        ("allow ann publish #; deny ann publish orders.#", False),
+        ("allow ann publish #; deny ann publish *.#", False),
+        ("allow ann publish #; deny ann publish orders.#; allow ann subscribe orders.x", True),
+    ],
+)
+def test_who_may_do_anything_in_a_topic_may_know_of_it(rules: str, known: bool) -> None:
+    """A producer has to find its topic, whose every tag it may neither read nor publish."""
+    made = []
+    for text in filter(None, rules.split("; ")):
+        effect, _, action, place = text.split()
+        made.append(rule(place, effect=Effect(effect), action=Action(action)))
+    assert RuleSet(made, user="ann").speaks_of("orders") is known
+
+
 def test_topics_of_the_broker_are_closed_to_all() -> None:
     for action in Action:
         words = ("RMQ_SYS_POLYMQ_STATE",)

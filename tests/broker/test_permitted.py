@@ -96,6 +96,7 @@ def nothing(port: BrokerPort, link: SpyLink) -> dict[str, Callable[[], object]]:
         "every tag": lambda: port.check_publish("orders", None, every_tag=True),
         "check_read": lambda: port.check_read(("orders",)),
         "check_admin": lambda: port.check_admin((REST,)),
+        "check_known": lambda: port.check_known("orders"),
         "subscribe": lambda: session.subscribe(("orders", REST), 1),
         "subscribe to all": lambda: session.subscribe((REST,), 0),
         "declare_exchange": lambda: port.declare_exchange(

@@ -82,6 +82,9 @@ class SpyPort:
     def overloaded(self, resume: Callable[[], None]) -> bool:
         return False
 
+    def check_known(self, topic: str) -> None:
+        pass
+
     def check_read(self, words: tuple[str, ...]) -> None:
         pass
 
