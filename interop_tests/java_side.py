@@ -40,10 +40,10 @@ class Side:
         self._number += 1
         return f"{kind}{self._number}"
 
-    def producer(self) -> Callable[..., dict[str, Any]]:
+    def producer(self, **options: object) -> Callable[..., dict[str, Any]]:
         """Make a producer; what is returned sends, or gives it another command."""
         name = self.name("producer")
-        self.driver.ask("producer", name=name, group=name)
+        self.driver.ask("producer", name=name, group=name, **options)
         self.opened.append(name)
 
         def give(topic: str, body: bytes, command: str = "send", **more: object) -> dict[str, Any]:

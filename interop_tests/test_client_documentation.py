@@ -30,9 +30,10 @@ def test_the_programs_of_the_page_run(server) -> None:
         )  # fmt: skip
         assert (ran.returncode, ran.stderr) == (0, ""), program
         said.append(ran.stdout.strip())
-    assert len(said) == 5
+    assert len(said) == 6
     assert re.fullmatch(r"[0-9A-F]{32} broker-a \d \d", said[0])
     assert said[1] in ("b'order 17'", "b'order 18'", "b'order 19'")
     assert said[2].startswith("b'order")
     assert said[3] == "COMMIT"
-    assert said[4].startswith("b'")
+    assert said[4] == "broker-a"
+    assert said[5].startswith("b'")

@@ -23,8 +23,11 @@ import pytest
 from paho.mqtt.enums import CallbackAPIVersion
 
 from interop_tests.java_side import SECONDS_MAX, Side, encoded, open_side
+from interop_tests.people import Admin
 
 pytestmark = pytest.mark.java_clients
+
+NO_PERMISSION = 16
 
 
 @pytest.fixture
@@ -221,6 +224,39 @@ def test_two_consumers_share_the_queues_and_one_takes_all_over(side: Side) -> No
     count = len(side.received(second))
     send_and_wait(8)
     assert len(side.received(second)) == count
+
+
+def test_clients_log_in_with_access_keys(side: Side) -> None:
+    """Apache's own signatures, with JSON and with binary headers. A producer that may only publish
+    finds its topic; a key that is removed is worth nothing to who uses it at that moment."""
+    topic = side.make_topic("signed")
+    other = side.make_topic("unsigned")
+    people = Admin(side.server)
+    people.add("shop")
+    people.allow("shop", "publish", f"{topic}.paid")
+    shop = people.good("POST", "/users/shop/access-keys")
+    people.add("billing")
+    people.allow("billing", "subscribe", f"{topic}.#")
+    people.allow("billing", "subscribe,create", "%RETRY%signers.#")
+    billing = people.good("POST", "/users/billing/access-keys")
+    try:
+        send = side.producer(**shop)
+        assert send(topic, b"right", tag="paid")["status"] == "SEND_OK"
+        assert send(topic, b"x", tag="unpaid")["code"] == NO_PERMISSION
+        assert "error" in send(other, b"x", tag="paid")
+        wrong = side.producer(access_key=shop["access_key"], secret_key="0" * 64)
+        assert "error" in wrong(topic, b"x", tag="paid")
+        assert "error" in side.producer()(topic, b"x", tag="paid")
+        reader = side.consumer(topic, "signers", **billing)
+        side.until(lambda: side.bodies(reader) == [b"right"])
+        people.good("DELETE", f"/users/shop/access-keys/{shop['access_key']}")
+        assert send(topic, b"x", tag="paid")["code"] == NO_PERMISSION
+        again = side.producer(**people.good("POST", "/users/shop/access-keys"))
+        assert again(topic, b"again", tag="paid")["status"] == "SEND_OK"
+        side.until(lambda: side.bodies(reader) == [b"right", b"again"])
+    finally:
+        for user in ("shop", "billing"):  # without users everybody may do everything again
+            people.good("DELETE", f"/users/{user}")
 
 
 def test_clients_outlive_the_broker_and_nothing_acked_is_lost(side: Side) -> None:

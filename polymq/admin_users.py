@@ -2,7 +2,8 @@
 `polymq permission` ask for.
 
 Every change is a line of the audit log. Passwords come in bodies only, never in a path or a query,
-and go nowhere but into their hash.
+and go nowhere but into their hash. The secret of an access key is in one answer, to who had it
+made, and in no other.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any, Final
 
 from aiohttp import web
 
-from broker.access import audit, quotas
+from broker.access import access_keys, audit, quotas
 from broker.access.passwords import SALT_BYTES
 from broker.access.permissions import (
     Action,
@@ -60,6 +61,8 @@ class UserHandlers:
             web.put("/users/{name}", self._add_user),
             web.patch("/users/{name}", self._change_user),
             web.delete("/users/{name}", self._delete_user),
+            web.post("/users/{name}/access-keys", self._add_access_key),
+            web.delete("/users/{name}/access-keys/{key}", self._remove_access_key),
             web.get("/permissions", self._list_rules),
             web.post("/permissions", self._add_rules),
             web.delete("/permissions", self._remove_rules),
@@ -113,6 +116,22 @@ class UserHandlers:
         name = request.match_info["name"]
         position = self._users.delete(name)
         audit.note("user deleted", user=name, by=request[CALLER])
+        await self._committed(position)
+        return web.Response(status=204)
+
+    async def _add_access_key(self, request: web.Request) -> web.Response:
+        name = request.match_info["name"]
+        key = secrets.token_hex(access_keys.KEY_BYTES).upper()
+        secret = secrets.token_hex(access_keys.SECRET_BYTES)
+        position = self._users.add_access_key(name, key, secret)
+        audit.note("access key added", user=name, access_key=key, by=request[CALLER])
+        await self._committed(position)
+        return web.json_response({"access_key": key, "secret_key": secret}, status=201)
+
+    async def _remove_access_key(self, request: web.Request) -> web.Response:
+        name, key = request.match_info["name"], request.match_info["key"]
+        position = self._users.remove_access_key(name, key)
+        audit.note("access key removed", user=name, access_key=key, by=request[CALLER])
         await self._committed(position)
         return web.Response(status=204)
 
@@ -267,12 +286,15 @@ def _pattern(value: object) -> tuple[str, ...]:
 
 
 def _shown(user: User) -> dict[str, Any]:
-    """A user without its hash."""
+    """A user without its hash, and its access keys without their secrets."""
     return {
         "name": user.name,
         "roles": list(user.roles),
         "disabled": user.disabled,
         "quotas": asdict(user.quotas),
+        "access_keys": [
+            {"access_key": key.name, "created_ms": key.created_ms} for key in user.access_keys
+        ],
     }
 
 

@@ -14,14 +14,20 @@ from typing import Any, Final, TypeVar
 
 import click
 
+from polymq.cli_options import settings_from
+from polymq.client_users import UserClient
 from polymq.errors import ExitCode, Failure
 from polymq.operator_token import read_token
+from polymq.ports import find_ports
 from polymq.settings import Settings
+from remoting.signing import Credentials
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 AS_USER: Final = "as_user"
 AS_PASSWORD_FILE: Final = "as_password_file"
+ACCESS_KEY: Final = "access_key"
+SECRET_KEY_FILE: Final = "secret_key_file"
 
 
 def as_options(command: Command) -> Command:
@@ -40,6 +46,34 @@ def as_options(command: Command) -> Command:
         envvar="POLYMQ_USER",
         help="Ask in the name of this user, if the server has users.",
     )(command)
+
+
+def access_key_options(command: Command) -> Command:
+    """`--access-key KEY` and `--secret-key-file FILE`: who reads at RocketMQ's door."""
+    command = click.option(
+        "--secret-key-file",
+        SECRET_KEY_FILE,
+        envvar="POLYMQ_SECRET_KEY_FILE",
+        type=click.Path(dir_okay=False, path_type=Path),
+        help="File with the secret key of --access-key.",
+    )(command)
+    return click.option(
+        "--access-key",
+        ACCESS_KEY,
+        metavar="KEY",
+        envvar="POLYMQ_ACCESS_KEY",
+        help="Ask in the name of the user whose access key this is, if the server has users.",
+    )(command)
+
+
+def access_key(options: dict[str, Any]) -> Credentials | None:
+    """The access key and the secret that the options name, if they do. Raises Failure."""
+    key, file = options.pop(ACCESS_KEY, None), options.pop(SECRET_KEY_FILE, None)
+    if key is None and file is None:
+        return None
+    if key is None or file is None:
+        raise Failure(ExitCode.USAGE, "--access-key and --secret-key-file belong together")
+    return Credentials(access_key=key, secret_key=read_password_file(file))
 
 
 def credentials(options: dict[str, Any]) -> str | None:
@@ -64,6 +98,13 @@ def operator_credentials(settings: Settings, named: str | None) -> str | None:
         return named
     token = read_token(settings.server.data_directory)
     return None if token is None else f"Bearer {token}"
+
+
+def user_client(options: dict[str, Any]) -> UserClient:
+    """What asks about users, as the options of a command say."""
+    named = credentials(options)
+    settings = settings_from(options)
+    return UserClient(find_ports(settings), operator_credentials(settings, named))
 
 
 def read_new_password(file: Path | None) -> str:

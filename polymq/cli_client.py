@@ -10,7 +10,13 @@ from typing import Any
 
 import click
 
-from polymq.cli_access import as_options, credentials, operator_credentials
+from polymq.cli_access import (
+    access_key,
+    access_key_options,
+    as_options,
+    credentials,
+    operator_credentials,
+)
 from polymq.cli_find import add_commands
 from polymq.cli_options import config_option, data_flag, settings_from
 from polymq.client import AdminClient, MessageReader, StoredMessage, publish
@@ -205,6 +211,7 @@ def message_publish(
 @message.command("read")
 @config_option
 @data_flag
+@access_key_options
 @click.argument("topic")
 @click.option("--queue", type=int, help="Only this queue of the topic. Default: all of them.")
 @click.option(
@@ -242,7 +249,8 @@ def message_read(
     """
     if start not in ("first", "next") and not start.isdecimal():
         raise click.BadParameter("use first, next, or an offset", param_hint="--from")
-    reader = MessageReader(_ports(options), topic)
+    signed = access_key(options)
+    reader = MessageReader(_ports(options), topic, signed)
     shown = 0
     for stored in reader.read(queue=queue, start=start, follow=follow or start == "next"):
         try:

@@ -8,11 +8,10 @@ from typing import Any, Final
 
 import click
 
-from polymq.cli_access import as_options, credentials, operator_credentials, read_new_password
-from polymq.cli_options import config_option, data_flag, settings_from
-from polymq.client_users import UserClient
+from polymq.cli_access import as_options, read_new_password, user_client
+from polymq.cli_access_keys import access_key
+from polymq.cli_options import config_option, data_flag
 from polymq.errors import ExitCode
-from polymq.ports import find_ports
 
 ACTIONS: Final = ("publish", "subscribe", "create", "admin")
 
@@ -22,12 +21,6 @@ password_file = click.option(
     help="File whose first line is the user's password. Default: the keyboard, or the first line "
     "of standard input.",
 )
-
-
-def _client(options: dict[str, Any]) -> UserClient:
-    named = credentials(options)
-    settings = settings_from(options)
-    return UserClient(find_ports(settings), operator_credentials(settings, named))
 
 
 def _subject(text: str) -> str:
@@ -46,6 +39,9 @@ def user() -> None:
     """
 
 
+user.add_command(access_key)
+
+
 @user.command("add")
 @config_option
 @data_flag
@@ -58,7 +54,7 @@ def user_add(name: str, password_file: Path | None, roles: tuple[str, ...], **op
 
     Example: polymq user add ann --role admin
     """
-    client = _client(options)
+    client = user_client(options)
     client.add(name, read_new_password(password_file), list(roles))
     click.echo(f"User {name} added.")
     return ExitCode.OK
@@ -72,7 +68,7 @@ def user_add(name: str, password_file: Path | None, roles: tuple[str, ...], **op
 @password_file
 def user_password(name: str, password_file: Path | None, **options: Any) -> int:
     """Give user NAME another password. Connections made with the old one end."""
-    client = _client(options)
+    client = user_client(options)
     client.change(name, {"password": read_new_password(password_file)})
     click.echo(f"User {name} has another password.")
     return ExitCode.OK
@@ -86,7 +82,7 @@ def user_password(name: str, password_file: Path | None, **options: Any) -> int:
 @click.option("--yes", is_flag=True, help="Do not ask.")
 def user_delete(name: str, yes: bool, **options: Any) -> int:
     """Delete user NAME with its permissions and its MQTT sessions. Its connections end."""
-    client = _client(options)
+    client = user_client(options)
     client.show(name)
     if not yes:
         click.confirm(f"Delete user {name}?", abort=True, err=True)
@@ -104,7 +100,7 @@ def user_delete(name: str, yes: bool, **options: Any) -> int:
 @click.argument("name")
 def user_disable(name: str, **options: Any) -> int:
     """Keep user NAME out; its connections end. Nothing of it is deleted."""
-    _client(options).change(name, {"disabled": True})
+    user_client(options).change(name, {"disabled": True})
     click.echo(f"User {name} is disabled.")
     return ExitCode.OK
 
@@ -116,7 +112,7 @@ def user_disable(name: str, **options: Any) -> int:
 @click.argument("name")
 def user_enable(name: str, **options: Any) -> int:
     """Let user NAME in again."""
-    _client(options).change(name, {"disabled": False})
+    user_client(options).change(name, {"disabled": False})
     click.echo(f"User {name} is enabled.")
     return ExitCode.OK
 
@@ -130,7 +126,7 @@ def user_enable(name: str, **options: Any) -> int:
 @click.option("--remove", "removed", multiple=True, metavar="ROLE", help="Take this role.")
 def user_role(name: str, added: tuple[str, ...], removed: tuple[str, ...], **options: Any) -> int:
     """Give roles to user NAME and take others, or show those it has."""
-    client = _client(options)
+    client = user_client(options)
     if added or removed:
         body = {"add_roles": list(added), "remove_roles": list(removed)}
         value = client.change(name, body)
@@ -156,7 +152,7 @@ def user_quota(name: str, values: tuple[str, ...], **options: Any) -> int:
 
     Example: polymq user quota device7 connections=1 messages_per_second=100
     """
-    client = _client(options)
+    client = user_client(options)
     value = client.change(name, {"quotas": _quota_values(values)}) if values else client.show(name)
     for key, bound in value["quotas"].items():
         click.echo(f"  {key} = {'none' if bound is None else f'{bound:,}'}")
@@ -180,7 +176,7 @@ def _quota_values(texts: tuple[str, ...]) -> dict[str, int | str | None]:
 @click.option("--json", "as_json", is_flag=True, help="One JSON document.")
 def user_list(as_json: bool, **options: Any) -> int:
     """List all users with their roles."""
-    users = _client(options).all()
+    users = user_client(options).all()
     if as_json:
         click.echo(json.dumps(users, ensure_ascii=False))
         return ExitCode.OK
@@ -245,7 +241,7 @@ def permission_deny(subject: str, actions: str, topic: str, **options: Any) -> i
 
 
 def _add(effect: str, subject: str, actions: str, topic: str, options: dict[str, Any]) -> int:
-    rules = _client(options).add_rules(effect, _subject(subject), _actions(actions), topic)
+    rules = user_client(options).add_rules(effect, _subject(subject), _actions(actions), topic)
     _show_rules(rules)
     return ExitCode.OK
 
@@ -259,7 +255,7 @@ def _add(effect: str, subject: str, actions: str, topic: str, options: dict[str,
 @click.argument("topic")
 def permission_remove(subject: str, actions: str, topic: str, **options: Any) -> int:
     """Remove what allows or denies SUBJECT the ACTIONS on TOPIC. Takes effect at once."""
-    rules = _client(options).remove_rules(_subject(subject), _actions(actions), topic)
+    rules = user_client(options).remove_rules(_subject(subject), _actions(actions), topic)
     click.echo("Removed:")
     _show_rules(rules)
     return ExitCode.OK
@@ -273,7 +269,7 @@ def permission_remove(subject: str, actions: str, topic: str, **options: Any) ->
 @click.option("--json", "as_json", is_flag=True, help="One JSON document.")
 def permission_list(subject: str | None, as_json: bool, **options: Any) -> int:
     """List all rules, or those of SUBJECT."""
-    rules = _client(options).rules(None if subject is None else _subject(subject))
+    rules = user_client(options).rules(None if subject is None else _subject(subject))
     if as_json:
         click.echo(json.dumps(rules, ensure_ascii=False))
         return ExitCode.OK
@@ -298,7 +294,7 @@ def permission_check(
 
     Example: polymq permission check device7 publish devices.d7.temp --client-id d7
     """
-    found = _client(options).check(user, action, topic, client_id)
+    found = user_client(options).check(user, action, topic, client_id)
     verdict = "allowed" if found["allowed"] else "not allowed"
     if found["needs"] != action:
         verdict += f" (the topic is not there: that needs {found['needs']}, too)"

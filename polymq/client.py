@@ -21,6 +21,7 @@ from remoting.codes import ResponseCode
 from remoting.driver_blocking import BlockingClient
 from remoting.errors import CallFailed, RequestFailed, Unreachable
 from remoting.records import Record, iterate_records, parse_properties
+from remoting.signing import Credentials
 
 ANSWER_SECONDS_MAX: Final = 30.0
 PULL_COUNT: Final = 256
@@ -256,14 +257,19 @@ class StoredMessage:
 
 
 class MessageReader:
-    """Reads a topic by offset. Every method raises Failure."""
+    """Reads a topic by offset. Every method raises Failure.
 
-    def __init__(self, ports: Ports, topic: str) -> None:
+    Args:
+        signed: who reads, for a server that has users.
+    """
+
+    def __init__(self, ports: Ports, topic: str, signed: Credentials | None = None) -> None:
         self._host, self._port = ports.host, _open_port(ports.rocketmq, "RocketMQ")
         self._topic = topic
         # A person waits: better to say at once that nobody is there.
         patience = ClientSettings(attempts_max=1, call_seconds=ANSWER_SECONDS_MAX)
-        self._client = BlockingClient([f"{self._host}:{self._port}"], settings=patience)
+        address = f"{self._host}:{self._port}"
+        self._client = BlockingClient([address], settings=patience, credentials=signed)
 
     def read(self, *, queue: int | None, start: str, follow: bool) -> Iterator[StoredMessage]:
         """Messages from `start` on, queue by queue in turn; ends at the end unless `follow`."""

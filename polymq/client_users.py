@@ -42,6 +42,14 @@ class UserClient:
         """Delete a user."""
         self._door.request("DELETE", _path(name))
 
+    def add_access_key(self, name: str) -> dict[str, Any]:
+        """Make an access key: its name and its secret, which is told this once."""
+        return self._door.ask("POST", _path(name) + "/access-keys")
+
+    def remove_access_key(self, name: str, key: str) -> None:
+        """Remove an access key."""
+        self._door.request("DELETE", f"{_path(name)}/access-keys/{quote(key, safe='')}")
+
     # --- permissions ----------------------------------------------------------------------
 
     def rules(self, subject: str | None) -> list[dict[str, Any]]:

@@ -219,8 +219,8 @@ class RocketmqSettings(Section):
     )
     user: str = Field(
         default="",
-        description="Once there are users: the user whose permissions all clients of this door "
-        "have, since they do not log in. Empty: nobody, who has those of role:anonymous.",
+        description="Once there are users: the user whose permissions those clients of this door "
+        "have that do not sign with an access key. Empty: nobody, who has those of role:anonymous.",
     )
 
 

@@ -26,6 +26,7 @@ from remoting.fetching import fetch
 from remoting.frames import Command
 from remoting.link import Handler, Link
 from remoting.producer import ProducerSettings
+from remoting.signing import Credentials, credentials_from
 from remoting.steps import Address, Call, Fetch, Pause, Steps
 from remoting.transactions import Listener
 
@@ -37,9 +38,9 @@ class _Peer(asyncio.Protocol):
     """A connection: `link` is its state."""
 
     def __init__(
-        self, address: Address, handler: Handler | None, on_lost: Callable[[Address], None]
+        self, address: Address, link: Link[_Waiter], on_lost: Callable[[Address], None]
     ) -> None:
-        self.link: Link[_Waiter] = Link(address, handler)
+        self.link = link
         self.transport: asyncio.Transport | None = None
         self.lost = False
         self.writable = asyncio.Event()  # clear while the server does not take what was sent
@@ -94,6 +95,7 @@ class AsyncioDriver(AwaitingDriver):
         tls: encrypt with this context.
         handler: answers what brokers ask of their clients.
         on_lost: called when a connection broke or was closed.
+        credentials: sign every request with them.
     """
 
     def __init__(
@@ -102,8 +104,10 @@ class AsyncioDriver(AwaitingDriver):
         tls: ssl.SSLContext | None = None,
         handler: Handler | None = None,
         on_lost: Callable[[Address], None] = lambda _address: None,
+        credentials: Credentials | None = None,
     ) -> None:
         self._tls = tls
+        self._credentials = credentials
         self._on_lost = on_lost
         self._handler = handler
         self._peers: dict[Address, _Peer] = {}
@@ -164,7 +168,9 @@ class AsyncioDriver(AwaitingDriver):
             loop = asyncio.get_running_loop()
             try:
                 _, peer = await loop.create_connection(
-                    lambda: _Peer(address, self._handler, self._on_lost),
+                    lambda: _Peer(
+                        address, Link(address, self._handler, self._credentials), self._on_lost
+                    ),
                     address.host,
                     address.port,
                     ssl=self._tls,
@@ -236,6 +242,8 @@ async def open_producer(
     settings: ProducerSettings | None = None,
     listener: Listener | None = None,
     tls: ssl.SSLContext | None = None,
+    access_key: str | None = None,
+    secret_key: str | None = None,
 ) -> AsyncIterator[AwaitingProducer]:
     """A producer for one group of producers, connected when it sends.
 
@@ -244,14 +252,19 @@ async def open_producer(
         address_server: the URL of a list of name servers, instead of both.
         listener: for transactions (`transactions.Listener`).
         tls: encrypt with this context.
+        access_key, secret_key: sign every request, for a server that has users.
 
     Raises:
-        LocalProtocolError: no name server is given, or a name is none.
+        LocalProtocolError: no name server is given, or a name is none, or one of the keys is.
     """
     producer, transactions = compose_producer(
         group, name_servers, address_server, settings, listener
     )
-    driver = AsyncioDriver(tls=tls, handler=handlers(transactions))
+    driver = AsyncioDriver(
+        tls=tls,
+        handler=handlers(transactions),
+        credentials=credentials_from(access_key, secret_key),
+    )
     try:
         async with producing(driver, producer, transactions) as opened:
             yield opened
@@ -270,6 +283,8 @@ async def open_consumer(
     settings: ConsumerSettings | None = None,
     decompressors: Decompressors | None = None,
     tls: ssl.SSLContext | None = None,
+    access_key: str | None = None,
+    secret_key: str | None = None,
 ) -> AsyncIterator[Consumer]:
     """A consumer at work as long as the context is open.
 
@@ -283,7 +298,12 @@ async def open_consumer(
     consumer = compose_consumer(
         group, subscriptions, name_servers, address_server, settings, decompressors
     )
-    driver = AsyncioDriver(tls=tls, handler=consumer.asked, on_lost=consumer.connection_lost)
+    driver = AsyncioDriver(
+        tls=tls,
+        handler=consumer.asked,
+        on_lost=consumer.connection_lost,
+        credentials=credentials_from(access_key, secret_key),
+    )
     try:
         async with consuming(driver, consumer, handle) as opened:
             yield opened

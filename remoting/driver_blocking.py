@@ -22,6 +22,7 @@ from remoting.group_bodies import MessageQueue
 from remoting.link import Handler, Link
 from remoting.presence import HEARTBEAT_SECONDS
 from remoting.records import Record
+from remoting.signing import Credentials, credentials_from
 from remoting.steps import Address, Call, Fetch, Invoke, Pause, Start, Step, Steps
 
 POLL_PAUSE_SECONDS: Final = 0.1
@@ -40,9 +41,9 @@ class _Peer:
         address: Address,
         seconds: float,
         tls: ssl.SSLContext | None,
-        handler: Handler | None,
+        link: Link[None],
     ) -> None:
-        self._link: Link[None] = Link(address, handler)
+        self._link = link
         raw = socket.create_connection((address.host, address.port), timeout=seconds)
         raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         try:
@@ -83,6 +84,7 @@ class BlockingDriver:
     Args:
         tls: encrypt with this context.
         handler: answers what brokers ask of their clients, while a call is under way.
+        credentials: sign every request with them.
         clock, sleep: for tests.
     """
 
@@ -91,11 +93,13 @@ class BlockingDriver:
         *,
         tls: ssl.SSLContext | None = None,
         handler: Handler | None = None,
+        credentials: Credentials | None = None,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._tls = tls
         self._handler = handler
+        self._credentials = credentials
         self._clock = clock
         self._sleep = sleep
         self._peers: dict[Address, _Peer] = {}
@@ -143,7 +147,8 @@ class BlockingDriver:
         try:
             peer = self._peers.get(call.address)
             if peer is None:
-                peer = _Peer(call.address, call.seconds, self._tls, self._handler)
+                link: Link[None] = Link(call.address, self._handler, self._credentials)
+                peer = _Peer(call.address, call.seconds, self._tls, link)
                 self._peers[call.address] = peer
             return peer.call(call, self._clock)
         except (OSError, RemoteProtocolError) as error:
@@ -240,6 +245,8 @@ class BlockingClient:
     Args:
         addresses: of brokers or name servers, `host:port`.
         tls: encrypt with this context.
+        access_key, secret_key: sign every request, for a server that has users; or
+        credentials: the same as one value.
         clock, sleep: for tests.
 
     The methods raise `Unreachable` when the settings' attempts are used up and `RequestFailed`
@@ -252,12 +259,16 @@ class BlockingClient:
         *,
         settings: ClientSettings | None = None,
         tls: ssl.SSLContext | None = None,
+        access_key: str | None = None,
+        secret_key: str | None = None,
+        credentials: Credentials | None = None,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         parsed = [Address.parse(address) for address in addresses]
         self._core = ClientCore(parsed, settings or ClientSettings())
-        self._driver = BlockingDriver(tls=tls, clock=clock, sleep=sleep)
+        credentials = credentials or credentials_from(access_key, secret_key)
+        self._driver = BlockingDriver(tls=tls, credentials=credentials, clock=clock, sleep=sleep)
 
     def topics(self) -> list[TopicName]:
         """The names of all topics."""

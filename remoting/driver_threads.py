@@ -139,6 +139,8 @@ def open_producer(
     settings: ProducerSettings | None = None,
     listener: Listener | None = None,
     tls: ssl.SSLContext | None = None,
+    access_key: str | None = None,
+    secret_key: str | None = None,
     threads_max: int = THREADS_MAX,
 ) -> Iterator[ThreadsProducer]:
     """As `driver_asyncio.open_producer`.
@@ -154,6 +156,8 @@ def open_producer(
             settings=settings,
             listener=None if listener is None else _ListenerInPool(loop, listener),
             tls=tls,
+            access_key=access_key,
+            secret_key=secret_key,
         )
         with loop.keep_open(context) as producer:
             yield ThreadsProducer(loop, producer)
@@ -170,6 +174,8 @@ def open_consumer(
     settings: ConsumerSettings | None = None,
     decompressors: Decompressors | None = None,
     tls: ssl.SSLContext | None = None,
+    access_key: str | None = None,
+    secret_key: str | None = None,
     threads_max: int = THREADS_MAX,
 ) -> Iterator[Consumer]:
     """As `driver_asyncio.open_consumer`. The end waits for the handlers that are at work.
@@ -187,6 +193,8 @@ def open_consumer(
             settings=settings,
             decompressors=decompressors,
             tls=tls,
+            access_key=access_key,
+            secret_key=secret_key,
         )
         with loop.keep_open(context) as consumer:
             yield consumer

@@ -26,6 +26,7 @@ from remoting.fetching import fetch
 from remoting.frames import Command
 from remoting.link import Handler, Link
 from remoting.producer import ProducerSettings
+from remoting.signing import Credentials, credentials_from
 from remoting.steps import Address, Call, Fetch, Pause, Steps
 from remoting.transactions import Listener
 
@@ -62,10 +63,10 @@ class _Waiter:
 class _Peer:
     """A connection. `link` is its state, `sending` keeps frames whole."""
 
-    def __init__(self, address: Address, stream: trio.abc.Stream, handler: Handler | None) -> None:
+    def __init__(self, address: Address, stream: trio.abc.Stream, link: Link[_Waiter]) -> None:
         self.address = address
         self.stream = stream
-        self.link: Link[_Waiter] = Link(address, handler)
+        self.link = link
         self.sending = trio.Lock()
         self.lost = False
         self.spoiled = False  # a frame was cut short: what follows it would be misread
@@ -89,8 +90,10 @@ class TrioDriver(AwaitingDriver):
         connect: Connect,
         handler: Handler | None,
         on_lost: Callable[[Address], None],
+        credentials: Credentials | None,
     ) -> None:
         self._nursery = nursery
+        self._credentials = credentials
         self._on_lost = on_lost
         self._connect = connect
         self._handler = handler
@@ -150,7 +153,8 @@ class TrioDriver(AwaitingDriver):
                     stream = await self._connect(address)
                 except OSError as error:
                     raise CallFailed(f"{address}: {error}") from error
-                peer = self._peers[address] = _Peer(address, stream, self._handler)
+                link: Link[_Waiter] = Link(address, self._handler, self._credentials)
+                peer = self._peers[address] = _Peer(address, stream, link)
                 self._nursery.start_soon(self._read, peer)
         return peer
 
@@ -235,6 +239,7 @@ async def open_trio_driver(
     handler: Handler | None = None,
     on_lost: Callable[[Address], None] = lambda _address: None,
     tls: ssl.SSLContext | None = None,
+    credentials: Credentials | None = None,
 ) -> AsyncIterator[TrioDriver]:
     """A driver and its connections, closed at the end.
 
@@ -243,11 +248,13 @@ async def open_trio_driver(
         handler: answers what brokers ask of their clients.
         on_lost: called when a connection broke or was closed.
         tls: encrypt with this context; for connections over TCP.
+        credentials: sign every request with them.
     """
     failure: Exception | None = None
     async with trio.open_nursery() as nursery:
         try:
-            yield TrioDriver(nursery, connect or connect_tcp(tls), handler, on_lost)
+            connect = connect or connect_tcp(tls)
+            yield TrioDriver(nursery, connect, handler, on_lost, credentials)
         except Exception as error:  # noqa: BLE001  (raised below, not within a group of errors)
             failure = error
         nursery.cancel_scope.cancel()
@@ -264,13 +271,19 @@ async def open_producer(
     settings: ProducerSettings | None = None,
     listener: Listener | None = None,
     tls: ssl.SSLContext | None = None,
+    access_key: str | None = None,
+    secret_key: str | None = None,
 ) -> AsyncIterator[AwaitingProducer]:
     """As `driver_asyncio.open_producer`."""
     producer, transactions = compose_producer(
         group, name_servers, address_server, settings, listener
     )
     async with (
-        open_trio_driver(tls=tls, handler=handlers(transactions)) as driver,
+        open_trio_driver(
+            tls=tls,
+            handler=handlers(transactions),
+            credentials=credentials_from(access_key, secret_key),
+        ) as driver,
         producing(driver, producer, transactions) as opened,
     ):
         yield opened
@@ -287,6 +300,8 @@ async def open_consumer(
     settings: ConsumerSettings | None = None,
     decompressors: Decompressors | None = None,
     tls: ssl.SSLContext | None = None,
+    access_key: str | None = None,
+    secret_key: str | None = None,
 ) -> AsyncIterator[Consumer]:
     """As `driver_asyncio.open_consumer`."""
     consumer = compose_consumer(
@@ -294,7 +309,10 @@ async def open_consumer(
     )
     async with (
         open_trio_driver(
-            tls=tls, handler=consumer.asked, on_lost=consumer.connection_lost
+            tls=tls,
+            handler=consumer.asked,
+            on_lost=consumer.connection_lost,
+            credentials=credentials_from(access_key, secret_key),
         ) as driver,
         consuming(driver, consumer, handle) as opened,
     ):

@@ -15,10 +15,10 @@ function say(line) {
   process.stdout.write(`${JSON.stringify(line)}\n`);
 }
 
-function options(extra) {
+function options({ accessKey, secretKey }, extra) {
   return {
-    accessKeyId: 'unused',
-    accessKeySecret: 'unused',
+    accessKeyId: accessKey || 'unused',
+    accessKeySecret: secretKey || 'unused',
     httpclient: { request() { throw new Error('no HTTP here'); } },
     logger,
     nameSrv: address,
@@ -27,8 +27,8 @@ function options(extra) {
 }
 
 const commands = {
-  async producer({ name, group }) {
-    const producer = new Producer(options({ producerGroup: group, instanceName: name }));
+  async producer({ name, group, ...keys }) {
+    const producer = new Producer(options(keys, { producerGroup: group, instanceName: name }));
     producer.on('error', error => console.error('producer', error.message));
     await producer.ready();
     clients.set(name, producer);
@@ -43,8 +43,8 @@ const commands = {
       queue: Number(result.messageQueue.queueId) };
   },
 
-  async consumer({ name, group, topic, tags, broadcast, fail }) {
-    const consumer = new Consumer(options({
+  async consumer({ name, group, topic, tags, broadcast, fail, ...keys }) {
+    const consumer = new Consumer(options(keys, {
       consumerGroup: group, instanceName: name, isBroadcast: !!broadcast, consumeFromWhere: 'CONSUME_FROM_FIRST_OFFSET',
     }));
     consumer.on('error', error => console.error('consumer', error.message));

@@ -6,6 +6,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import sys
 import threading
 from collections.abc import Callable
@@ -137,6 +138,60 @@ def test_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
     with_server(tmp_path, monkeypatch, scenario)
     assert read_token(tmp_path / "data") is None
+
+
+def test_access_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Made, listed and removed; the secret is shown once, and reads what its user may read."""
+    secret_file = tmp_path / "secret"
+
+    def scenario(run: Cli) -> None:
+        assert run("topic", "create", "fish")[0] == 0
+        assert run("user", "access-key", "add", "lake") == (
+            1,
+            "polymq: there is no user 'lake'\n",
+        )
+        assert run("user", "add", "lake", text="x\n")[0] == 0
+        assert run("user", "access-key", "list", "lake")[1] == "User lake has no access keys.\n"
+        code, said = run("user", "access-key", "add", "lake")
+        assert code == 0
+        found = re.fullmatch(
+            r"Access key: ([0-9A-F]{20})\nSecret key: ([0-9a-f]{64})\n"
+            r"The secret key is not shown again.\n",
+            said,
+        )
+        assert found is not None, said
+        key, secret = found.groups()
+        other = json.loads(run("user", "access-key", "add", "lake", "--json")[1])
+        assert other.keys() == {"access_key", "secret_key"}
+        listed = run("user", "access-key", "list", "lake")[1].splitlines()
+        assert [line.split()[0] for line in listed] == [key, other["access_key"]]
+        for shown in ((), ("--json",)):
+            said = run("user", "access-key", "list", "lake", *shown)[1]
+            said += run("user", "list", *shown)[1]
+            assert secret not in said
+            assert other["secret_key"] not in said
+        secret_file.write_text(secret + "\n")
+        read = ("message", "read", "fish", "--access-key", key)
+        signed = (*read, "--secret-key-file", str(secret_file))
+        assert run(*read)[0] == 2
+        code, said = run(*signed)
+        assert (code, "user 'lake' may not subscribe fish.#" in said) == (1, True)
+        assert run("permission", "allow", "lake", "subscribe", "fish.#")[0] == 0
+        assert run(*signed) == (0, "There is no message to read in fish.\n")
+        assert run("user", "access-key", "remove", "lake", key) == (
+            0,
+            f"Access key {key} removed.\n",
+        )
+        code, said = run(*signed)
+        assert (code, "access key" in said) == (1, True)
+        assert run("user", "access-key", "remove", "lake", key) == (
+            1,
+            f"polymq: user 'lake' has no access key '{key}'\n",
+        )
+
+    with_server(tmp_path, monkeypatch, scenario)
+    log = b"".join(path.read_bytes() for path in (tmp_path / "data").rglob("*") if path.is_file())
+    assert log.count(secret_file.read_bytes().strip()) > 0  # readable: what signs is no hash
 
 
 def test_permissions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,7 @@ import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerOrderly;
+import org.apache.rocketmq.client.consumer.rebalance.AllocateMessageQueueAveragely;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.message.MessageQueue;
@@ -39,7 +40,8 @@ final class Consumers {
     private Object push(Map<String, Object> given) throws Exception {
         String name = (String) given.get("name");
         int fail = Driver.number(given, "fail", 0);
-        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer((String) given.get("group"));
+        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(
+            (String) given.get("group"), Signing.hook(given), new AllocateMessageQueueAveragely());
         consumer.setNamesrvAddr(Driver.text(given, "names", names));
         consumer.setInstanceName(name);
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);

@@ -40,7 +40,8 @@ final class Producers {
 
     private Object open(Map<String, Object> given) throws Exception {
         String name = (String) given.get("name");
-        TransactionMQProducer producer = new TransactionMQProducer((String) given.get("group"));
+        TransactionMQProducer producer =
+            new TransactionMQProducer((String) given.get("group"), Signing.hook(given));
         producer.setNamesrvAddr(Driver.text(given, "names", names));
         producer.setInstanceName(name);
         producer.setTransactionListener(new Decisions());

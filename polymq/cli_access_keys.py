@@ -1,0 +1,73 @@
+"""`polymq user access-key`: what RocketMQ's clients sign with. A part of `cli_users.py`."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from typing import Any
+
+import click
+
+from polymq.cli_access import as_options, user_client
+from polymq.cli_options import config_option, data_flag
+from polymq.errors import ExitCode
+
+
+@click.group("access-key")
+def access_key() -> None:
+    """Make, list and remove the access keys of a user.
+
+    RocketMQ's clients have no password: they sign each request with an access key and its secret
+    key. A key has the rights of its user.
+    """
+
+
+@access_key.command("add")
+@config_option
+@data_flag
+@as_options
+@click.argument("name")
+@click.option("--json", "as_json", is_flag=True, help="One JSON document.")
+def access_key_add(name: str, as_json: bool, **options: Any) -> int:
+    """Make an access key for user NAME; its secret is shown once."""
+    made = user_client(options).add_access_key(name)
+    if as_json:
+        click.echo(json.dumps(made))
+        return ExitCode.OK
+    click.echo(f"Access key: {made['access_key']}")
+    click.echo(f"Secret key: {made['secret_key']}")
+    click.echo("The secret key is not shown again.", err=True)
+    return ExitCode.OK
+
+
+@access_key.command("list")
+@config_option
+@data_flag
+@as_options
+@click.argument("name")
+@click.option("--json", "as_json", is_flag=True, help="One JSON document.")
+def access_key_list(name: str, as_json: bool, **options: Any) -> int:
+    """List the access keys of user NAME, and when they were made."""
+    keys = user_client(options).show(name)["access_keys"]
+    if as_json:
+        click.echo(json.dumps(keys))
+        return ExitCode.OK
+    if not keys:
+        click.echo(f"User {name} has no access keys.")
+    for key in keys:
+        made = datetime.fromtimestamp(key["created_ms"] / 1000, UTC)
+        click.echo(f"{key['access_key']}  made {made:%Y-%m-%d %H:%M} UTC")
+    return ExitCode.OK
+
+
+@access_key.command("remove")
+@config_option
+@data_flag
+@as_options
+@click.argument("name")
+@click.argument("key")
+def access_key_remove(name: str, key: str, **options: Any) -> int:
+    """Remove access key KEY; connections that sign with it end."""
+    user_client(options).remove_access_key(name, key)
+    click.echo(f"Access key {key} removed.")
+    return ExitCode.OK
