@@ -3,12 +3,15 @@
 Theory of operation (group commit). At the end of a loop iteration the loop writes and calls
 `request`. The thread syncs up to what was written then. What is requested while it is busy is
 covered by its next turn, all of it at once. When a turn ends, the eventfd of `fileno` becomes
-readable, and the loop calls `collect`, the only place where the flushed position moves.
+readable, and the loop calls `collect`, the only place where the flushed position moves. After a
+turn that served many the thread waits a moment for all of them to come back (`gathering.py`).
 
 Rules:
 
 * The thread touches nothing of the log but the list of segments and their handles. It is told a
   position and reports a position: two ints that are each written by one thread only.
+* No request is lost while the thread waits for a group: it closes the group before it looks for the
+  last time whether something was asked for, and the loop asks before it looks whether there is one.
 * A turn syncs the files in order, then the names of new segments, then reports. If anything
   fails, it reports nothing, ever again: after a failed sync the kernel may have dropped the pages,
   and a second sync that succeeds would say nothing about them.
@@ -26,6 +29,7 @@ import threading
 from core_log.ahead import Ahead
 from core_log.commit_log import CommitLog
 from core_log.errors import FailureLatch
+from core_log.gathering import HOLD_SECONDS_MAX, Gathering
 from core_log.segments import Segments
 
 
@@ -46,10 +50,14 @@ class Flusher:
         self._done = log.flushed  # written by the flusher's thread
         self._stopping = False  # written by the loop's thread, once
         self._closed = False  # the descriptors are given back
-        self._wake = self._report = -1
+        self._requested_runs = log.runs  # the same two, in runs
+        self._done_runs = log.runs
+        self._gathering = Gathering()
+        self._wake = threading.Lock()  # free: there is something to do
+        self._wake.acquire()
+        self._report = -1
         self._thread: threading.Thread | None = None
         if not stepped:
-            self._wake = os.eventfd(0, os.EFD_CLOEXEC)
             self._report = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._ahead = Ahead(segments=segments, failed=lambda: signal(self._report), stepped=stepped)
         if not stepped:
@@ -62,8 +70,15 @@ class Flusher:
         """Ask for a sync of everything written so far. Returns at once."""
         written = self._log.written
         if written > self._requested and not self._stopping:
+            self._requested_runs = self._log.runs
             self._requested = written
-            signal(self._wake)
+            if self._thread is not None and not self._gathering.holds(self._requested_runs):
+                self._awaken()
+
+    def _awaken(self) -> None:
+        """Let the thread make a turn, after that which it is at. The loop's thread alone frees."""
+        if self._wake.locked():
+            self._wake.release()
 
     def fileno(self) -> int:
         """Readable when a turn has ended, well or not: call `collect`. Until `stop`."""
@@ -83,6 +98,7 @@ class Flusher:
         self._failure.check()
         if self._done > self._log.flushed:
             self._log.flushed = self._done
+            self._gathering.reported(self._log.runs)
         return self._log.flushed
 
     def stop(self) -> None:
@@ -98,10 +114,9 @@ class Flusher:
         if self._thread is None:
             self._turn()
         else:
-            signal(self._wake)
+            self._awaken()
             self._thread.join()
             self._ahead.stop()
-            os.close(self._wake)
             os.close(self._report)
         self._closed = True
         self.collect()
@@ -116,30 +131,47 @@ class Flusher:
     def _run(self) -> None:
         stopping = False
         while not stopping:
-            os.eventfd_read(self._wake)  # blocks; takes all requests that came together
+            self._wait()
             stopping = self._turn()
+
+    def _wait(self) -> None:
+        """Until the loop asks for a turn, or a group that has begun waited long enough."""
+        gathering = self._gathering
+        if gathering.open:
+            if self._wake.acquire(timeout=HOLD_SECONDS_MAX):
+                gathering.complete_in_time()
+                return
+            gathering.given_up()
+            if self._requested > self._done or self._stopping:
+                return
+        self._wake.acquire()  # takes all requests that came together
 
     def _turn(self) -> bool:
         """One turn. Returns whether it was the last."""
         stopping = self._stopping
+        runs = self._requested_runs
         target = self._requested
         if self._failure.failed:
             signal(self._report)
             return stopping
         if target > self._done:
-            self._sync(target)
+            self._sync(target, runs)
             signal(self._report)
         if not stopping and not self._failure.failed:
             self._ahead.request(target)
         return stopping
 
-    def _sync(self, target: int) -> None:
+    def _sync(self, target: int, runs: int) -> None:
         try:
             self._segments.sync(self._done, target)
         except OSError as error:
             self._failure.fail("syncing the log", error)
             return
+        self._gathering.flushed(runs - self._done_runs)  # before anybody can know of the flush
+        self._done_runs = runs
         self._done = target
+        if self._gathering.open:
+            self._wake.acquire(blocking=False)  # what was asked for meanwhile joins the group
 
 
 def signal(descriptor: int) -> None:

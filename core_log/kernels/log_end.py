@@ -107,6 +107,9 @@ class LogEnd:
         self.keyed_end = position
         """No record from here on has a key: what the key index need not look at. Of what was there
         before nobody knows."""
+        self.runs = 0
+        """How many runs were appended by one call of the kernel: for the flusher, which expects as
+        many again (`gathering.py`)."""
 
     def append_plain(
         self,
@@ -167,6 +170,7 @@ class LogEnd:
             return None
         chunk.used = end
         self.appended = position + end - start
+        self.runs += 1
         if template.keyed:
             self.keyed_end = self.appended
         span = Span.__new__(Span)

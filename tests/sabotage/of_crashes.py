@@ -66,7 +66,7 @@ OF_CRASHES = (
         name="flushed-before-it-is-synced",
         why="acks leave before the disk has the message",
         path="core_log/flusher.py",
-        old="        if target > self._done:\n            self._sync(target)\n",
+        old="        if target > self._done:\n            self._sync(target, runs)\n",
         new="        if target > self._done:\n            self._done = target\n",
         crash=_STATES,
     ),

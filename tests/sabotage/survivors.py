@@ -24,8 +24,8 @@ EQUIVALENT: Final[dict[tuple[str, str, str, str], str]] = {
     (
         "core_log/flusher.py",
         "Flusher.__init__",
-        "self._wake = self._report = -1",
-        "self._wake = self._report = -2",
+        "self._report = -1",
+        "self._report = -2",
     ): "no descriptor, and nobody asks which: a flusher that is stepped has none",
     (
         "core_log/flusher.py",
