@@ -1,13 +1,13 @@
 """All queue indexes of a store: finding, dropping, and storing them at a checkpoint.
 
-Theory of a checkpoint. It is prepared on the loop: it takes note of the flushed position and of
-the entries before it that are not stored yet, as views, not copies. With many changed queues that
-is done in slices (`gather`), between which the loop does other things: what is appended meanwhile
-stands behind the position and belongs to the next checkpoint. Then it is run in a worker, which may
-take its time: it appends what is new to the pack, moves indexes that have grown large to files of
-their own, syncs both, replaces the checkpoint file, and at last removes the files of dropped
-queues and of an old pack. A crash between any two of these steps is one that recovery knows: what
-the checkpoint does not speak of is cut, and made again from the log.
+Theory of a checkpoint. It is prepared on the loop: it takes note of the flushed position and of the
+entries before it that are not stored yet, large ones as views, not copies (`index_work.py`). With
+many changed queues that is done in slices (`gather`), between which the loop does other things:
+what is appended meanwhile stands behind the position and belongs to the next checkpoint. Then it is
+run in a worker, which may take its time: it appends what is new to the pack, moves indexes that
+have grown large to files of their own, syncs both, replaces the checkpoint file, and at last
+removes the files of dropped queues and of an old pack. A crash between any two of these steps is
+one that recovery knows: what the checkpoint does not speak of is cut, and made again from the log.
 
 Rules:
 
@@ -30,6 +30,7 @@ from core_log.errors import FailureLatch
 from core_log.files import Files
 from core_log.index_files import IndexFiles
 from core_log.index_mending import entry_again
+from core_log.index_work import Places, Work
 from core_log.packs import BLOCK, DROPPED, FILED, FIRST, PACKED, PACKS_NAME, Packs, PackWriter
 from core_log.queue_index import Extents, IndexHome, QueueIndex
 from core_log.reader import LogReader
@@ -40,9 +41,6 @@ INDEXES_NAME: Final = "consumequeue"
 MOVES_MAX: Final = 256
 """Indexes that move from the packs to files of their own in one checkpoint: each costs a sync. The
 others stay where they are and move later."""
-
-Work = tuple[int, list[memoryview], int, int]
-"""Offset of the first entry to store, the entries, how many; and where the index begins."""
 
 
 class Indexes:
@@ -232,19 +230,21 @@ class Indexes:
             if number in self._filed:
                 self.own.remove(number)
                 self._filed.discard(number)
-        for index, item in work.items():
-            if item[3] and index.number in self._filed:
-                self.own.remove_before(index.number, index.entry_size, item[3])
+        trimmed = self._home.trimmed
+        for index, begin in work.begins():
+            if begin and index.number in self._filed:
+                self.own.remove_before(index.number, index.entry_size, begin)
+            if index in trimmed:
+                self._done_trims.append((index, begin))
         self._done_drops.extend(dropping)
-        self._done_trims.extend((index, item[3]) for index, item in work.items())
 
-    def _append(self, work: dict[QueueIndex, Work], dropping: Collection[int]) -> None:
+    def _append(self, work: Work, dropping: Collection[int]) -> None:
         """Append what is new to the pack and to files, and sync. Raises OSError."""
         if not work and not dropping:
             return
         task = _Appending(self.packs.writer(), self.own, self._packed_bytes_max)
         try:
-            for index, (first, views, count, index_first) in work.items():
+            for index, first, views, count, index_first in work:
                 task.store(index, first, views, count, index_first)
             for number in dropping:
                 task.writer.add(number, DROPPED, 0, 0, 0)
@@ -253,16 +253,16 @@ class Indexes:
             task.writer.close()
         self.own.sync_names()
         self._filed.update(task.filed)
-        self._publish(task.results)
+        self._publish(task.places)
         for number in dropping:
             if number in self._dropping:
                 gone, _ = self._dropping[number]
                 self.packs.live_bytes -= live_bytes(gone, gone.extents, gone.stored_offset)
                 gone.extents, gone.stored_offset = (), 0
 
-    def _publish(self, results: list[tuple[QueueIndex, Extents, int]]) -> None:
+    def _publish(self, places: Places) -> None:
         """Let readers find what is synced."""
-        for index, extents, end in results:
+        for index, extents, end in places:
             self.packs.live_bytes += live_bytes(index, extents, end)
             self.packs.live_bytes -= live_bytes(index, index.extents, index.stored_offset)
             index.extents = extents
@@ -272,7 +272,7 @@ class Indexes:
         """Write what counts of the pack to a new one. Raises OSError."""
         packs = self.packs
         old, old_length = packs.generation, packs.length
-        results: list[tuple[QueueIndex, Extents, int]] = []
+        places = Places()
         handle = self._files.open(packs.path(old))
         try:
             packs.begin(old + 1)
@@ -280,7 +280,8 @@ class Indexes:
             try:
                 for index in self._all_but(dropping):
                     if index.stored_offset:
-                        results.append((*self._copy(index, writer, handle), index.stored_offset))
+                        extents = self._copy(index, writer, handle)
+                        places.add(index, extents, index.stored_offset)
                 writer.finish()
             finally:
                 writer.close()
@@ -290,7 +291,7 @@ class Indexes:
         finally:
             self._files.close(handle)
         packs.live_bytes = 0
-        for index, extents, end in results:
+        for index, extents, end in places:
             packs.live_bytes += live_bytes(index, extents, end)
             index.extents = extents
         self._old_packs.append(old)
@@ -304,9 +305,7 @@ class Indexes:
                 found[number] = index
         return found.values()
 
-    def _copy(
-        self, index: QueueIndex, writer: PackWriter, handle: int
-    ) -> tuple[QueueIndex, Extents]:
+    def _copy(self, index: QueueIndex, writer: PackWriter, handle: int) -> Extents:
         """One index in the new pack: where its extents are now."""
         number, size, first = index.number, index.entry_size, index.first_offset
         extents, end = index.extents, index.stored_offset
@@ -315,13 +314,13 @@ class Indexes:
         if filed > first or not extents:
             writer.add(number, FILED, size, first, max(filed, first))
         if not extents:
-            return index, ()
+            return ()
         pieces = []
         for at in range(0, len(extents), 2):
             expected = (stored_end(extents, at, end) - extents[at]) * size
             pieces.append(self.packs.read_from(handle, extents[at + 1], number, expected)[1])
         place = writer.add(number, PACKED, size, first, extents[0], end - extents[0], pieces)
-        return index, (extents[0], place)
+        return extents[0], place
 
 
 class _Appending:
@@ -332,7 +331,7 @@ class _Appending:
         self.own = own
         self.packed_bytes_max = packed_bytes_max
         self.filed: list[int] = []
-        self.results: list[tuple[QueueIndex, Extents, int]] = []
+        self.places = Places()
         self._moves_left = MOVES_MAX
 
     def store(
@@ -348,7 +347,7 @@ class _Appending:
         extents = self._forget(index, index_first)
         if end <= stored:
             self.writer.add(index.number, FIRST, size, index_first, index_first)
-            self.results.append((index, extents, stored))
+            self.places.add(index, extents, stored)
             return
         packed_from = extents[0] if extents else stored
         new_bytes = (end - stored) * size
@@ -360,7 +359,7 @@ class _Appending:
             self.own.write(index.number, size, packed_from, pieces)
             self.filed.append(index.number)
             self.writer.add(index.number, FILED, size, index_first, end)
-            self.results.append((index, (), end))
+            self.places.add(index, (), end)
             return
         # Extents of about one size become one: there are as many as the count has binary digits.
         at = len(extents)
@@ -370,7 +369,7 @@ class _Appending:
             at -= 2
         pieces = [*self._read(index, extents[at:], stored), *views]
         place = self.writer.add(index.number, PACKED, size, index_first, start, end - start, pieces)
-        self.results.append((index, (*extents[:at], start, place), end))
+        self.places.add(index, (*extents[:at], start, place), end)
 
     def _forget(self, index: QueueIndex, index_first: int) -> Extents:
         """The extents without those that end before the index begins."""
@@ -396,7 +395,7 @@ class Preparation:
     Attributes:
         position: the checkpoint's.
         serial: grows with each preparation.
-        work: what there is to store, by index.
+        work: what there is to store.
         dropping: numbers of indexes that were dropped.
     """
 
@@ -415,7 +414,7 @@ class Preparation:
         self.position = position
         self.store_ms = store_ms
         self.serial = serial
-        self.work: dict[QueueIndex, Work] = {}
+        self.work = Work()
         self.dropping = tuple(dropping)
         self._tail_start = tail_start
         self._changed = list(home.changed)
@@ -428,13 +427,14 @@ class Preparation:
             index = changed.pop()
             first, views, count = index.take_dirty(self.position)
             if count:
-                self.work[index] = (first, views, count, index.first_offset)
+                self.work.add(index, first, views, count, index.first_offset)
             if not index.trim(self._tail_start):
                 self._home.changed.pop(index, None)
         if changed:
             return False
         for index in self._trimmed:
-            self.work.setdefault(index, (index.stored_offset, [], 0, index.first_offset))
+            if index not in self.work:
+                self.work.add(index, index.stored_offset, [], 0, index.first_offset)
         self._trimmed = []
         return True
 

@@ -36,6 +36,7 @@ from zlib import crc32
 
 from core_log.errors import StorageFailed
 from core_log.files import Files
+from core_log.index_work import COPIED_BYTES_MAX
 from core_log.segments import NAME_DIGITS
 
 PACKS_NAME: Final = "packedqueue"
@@ -232,7 +233,7 @@ class PackWriter:
         sum_at = len(self._parts) - 1
         for piece in pieces:
             crc = crc32(piece, crc)
-            self._parts.append(piece)
+            self._parts.append(bytes(piece) if len(piece) <= COPIED_BYTES_MAX else piece)
         self._parts[sum_at] = crc.to_bytes(4, "big")
         self._size += BLOCK.size + count * entry_size * (kind == PACKED)
         self._count += 1

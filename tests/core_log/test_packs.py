@@ -4,6 +4,7 @@ found out; what is out of date is given back."""
 from __future__ import annotations
 
 import errno
+import gc
 import threading
 from dataclasses import replace
 from random import Random
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 
 from core_log.errors import StorageFailed, StorageFull
 from core_log.index_tail import BLOCK_BYTES, IndexTail
+from core_log.packs import PackWriter
 from core_log.queue_index import QueueIndex
 from tests.harness.damage import QUEUES
 from tests.harness.files import EVERYTHING, NOTHING, Chooser, FailingFiles, MemoryFiles
@@ -175,6 +177,37 @@ def test_many_changed_queues_are_stored_with_one_sync() -> None:
     bench.checkpoint()
     assert files.changes_count - before == nothing + 2  # one write and one sync more
     assert files.list(QUEUES) == []
+
+
+def test_a_checkpoint_of_many_queues_is_nothing_for_the_garbage_collector(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What it keeps for each queue, while it is prepared and until it is stored, are no objects
+    that the collector looks at: with many of them it would look at all objects of the process."""
+    bench = Bench(MemoryFiles(), settings=replace(PACKED, segment_bytes=1 << 20))
+    queues = 200
+    publish_wide(bench, 2, queues)
+    bench.checkpoint()
+    publish_wide(bench, 1, queues)  # so that entries are read from the pack again
+    held: list[int] = []
+
+    def objects() -> int:
+        gc.collect()
+        return len(gc.get_objects())
+
+    finish = PackWriter.finish
+
+    def last_step(writer: PackWriter) -> None:
+        held.append(objects())
+        finish(writer)
+
+    monkeypatch.setattr(PackWriter, "finish", last_step)
+    before = objects()
+    checkpoint = bench.store.prepare_checkpoint()
+    held.append(objects())
+    checkpoint()
+    assert len(held) == 2
+    assert max(held) - before < queues / 4
 
 
 def test_the_entries_of_a_growing_queue_stay_in_few_extents() -> None:
