@@ -7,8 +7,6 @@ from tests.sabotage.plan import Sabotage
 _FOUND = ("tests/crash/test_found.py",)
 _STATE_DB = ("tests/broker/test_state_db.py",)
 _STATES = "--states 1500 --seed 1"
-_DROPS = "--states 600 --seed 4"
-"""Queues are dropped while a checkpoint is on its way."""
 _CUTS = "--states 300 --seed 5"
 _OFFSETS = "--with offsets --states 300 --seed 0"
 _ONCE = "--with 'QoS 2' --states 300 --seed 0"
@@ -85,7 +83,7 @@ OF_CRASHES = (
         old="                task.store(index, first, views, count, index_first)\n",
         new="                if index.number in self._by_number:\n"
         "                    task.store(index, first, views, count, index_first)\n",
-        crash=_DROPS,
+        tests=_FOUND,
     ),
     Sabotage(
         name="dropped-before-the-log-says-so",
@@ -93,7 +91,7 @@ OF_CRASHES = (
         path="core_log/indexes.py",
         old="            if dropped_at <= position:\n",
         new="            if True:\n",
-        crash=_DROPS,
+        tests=_FOUND,
     ),
     Sabotage(
         name="dropped-queue-lost-by-a-compaction",
