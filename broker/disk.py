@@ -31,6 +31,7 @@ RESERVE_BYTES_MAX: Final = 16 << 30
 """... but not more than acks ever need, on however large a disk."""
 RESERVE_PART_MAX: Final = 4
 """Of a small disk, never more than a quarter."""
+MIB: Final = 1024 * 1024
 RESUME_PART: Final = 10
 """Room beyond the reserve, as a part of it, before publishers go on."""
 
@@ -148,7 +149,8 @@ class Disk:
             return "the disk is full: free some space"
         if self._short:
             return (
-                f"the disk is nearly full ({self.free_bytes >> 20} MiB are free, and"
-                f" {self.reserve_bytes >> 20} MiB are kept for acknowledgements): free some space"
+                f"the disk is nearly full ({self.free_bytes / MIB:,.1f} MiB are free, and"
+                f" {self.reserve_bytes / MIB:,.1f} MiB are kept for acknowledgements): free some"
+                " space"
             )
         return ""

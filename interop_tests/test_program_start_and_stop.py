@@ -164,7 +164,7 @@ def test_a_data_directory_that_may_not_be_written(start_server, tmp_path: Path) 
 def test_a_data_directory_in_use(start_server, server) -> None:
     code, line = failed_start(start_server, **{"server.data_directory": server.data_directory})
     assert code == 75
-    assert "is in use" in line
+    assert "is in use: stop the server there" in line
     assert server.process.poll() is None
 
 

@@ -57,7 +57,7 @@ def topic_list(as_json: bool, **options: Any) -> int:
         click.echo("There is no topic yet: publish something, or `polymq topic create NAME`.")
     width = max((len(value["name"]) for value in topics), default=0)
     for value in topics:
-        click.echo(f"{value['name']:<{width}}  {value['message_count']:>12,} messages")
+        click.echo(f"{value['name']:<{width}}  {_messages(value, 12)}")
     return ExitCode.OK
 
 
@@ -119,13 +119,19 @@ def topic_show(name: str, as_json: bool, **options: Any) -> int:
     if as_json:
         click.echo(json.dumps(value, ensure_ascii=False))
         return ExitCode.OK
-    click.echo(f"{value['name']}: {value['message_count']:,} messages")
+    click.echo(f"{value['name']}: {_messages(value)}")
     for queue in value["queues"]:
         first, end = queue["first_offset"], queue["end_offset"]
         held = f"offsets {first:,} to {end - 1:,}" if end > first else f"empty, next offset {end:,}"
         click.echo(f"  queue {queue['queue']}: {held}")
     _show_settings(value)
     return ExitCode.OK
+
+
+def _messages(topic_value: dict[str, Any], width: int = 0) -> str:
+    """How many a topic has, in words; the number in so many columns."""
+    count = topic_value["message_count"]
+    return f"{count:>{width},} {'message' if count == 1 else 'messages'}"
 
 
 def _assignments(texts: tuple[str, ...]) -> dict[str, str]:
@@ -152,9 +158,7 @@ def topic_delete(name: str, yes: bool, **options: Any) -> int:
     client = _admin(options)
     value = client.topic(name)
     if not yes:
-        click.confirm(
-            f"Delete topic {name} with {value['message_count']:,} messages?", abort=True, err=True
-        )
+        click.confirm(f"Delete topic {name} with {_messages(value)}?", abort=True, err=True)
     client.delete_topic(name)
     click.echo(f"Topic {name} deleted.")
     return ExitCode.OK

