@@ -17,6 +17,7 @@ from paho.mqtt.enums import CallbackAPIVersion
 from interop_tests.conftest import Server, StartServer
 from interop_tests.name_server import NameServer, wait_until
 from interop_tests.node import NodeDriver, need_packages
+from interop_tests.people import Admin
 from interop_tests.remoting_wire import WAIT_SECONDS_MAX, Client
 
 REBALANCE_SECONDS_MAX = 60.0
@@ -270,3 +271,25 @@ def create_topic(server: Server, name: str, queues: int) -> None:
     )
     with urllib.request.urlopen(request, timeout=20) as answer:
         assert answer.status == 201
+
+
+def test_clients_sign_with_their_access_keys(
+    server: Server, drive: Callable[[Server], NodeDriver]
+) -> None:
+    """ali-ons writes numbers and booleans where others write text, and signs all the same."""
+    post(server, "orders", b"seed")
+    people = Admin(server)
+    people.add("shop")
+    people.allow("shop", "publish,subscribe", "orders.#")
+    people.allow("shop", "subscribe,create", "%RETRY%billing.#")
+    made = people.good("POST", "/users/shop/access-keys")
+    key = {"accessKey": made["access_key"], "secretKey": made["secret_key"]}
+    driver = drive(server)
+    driver.ask("consumer", name="c", group="billing", topic="orders", **key)
+    driver.ask("producer", name="p", group="shop", **key)
+    sent = driver.ask("send", name="p", topic="orders", tag="paid", body=encoded(b"signed"))
+    assert sent["status"] == "SEND_OK"
+    driver.until(lambda: {b"seed", b"signed"} <= set(bodies(driver, "c")), REBALANCE_SECONDS_MAX)
+    driver.ask("producer", name="wrong", group="shop", accessKey="unknown", secretKey="x")
+    with pytest.raises(AssertionError, match=r"there is no such access key.*'code': 16"):
+        driver.ask("send", name="wrong", topic="orders", tag="paid", body=encoded(b"x"))

@@ -3,6 +3,8 @@ becomes of those who lose a right while they use it."""
 
 from __future__ import annotations
 
+import base64
+import hmac
 import json
 import socket
 import subprocess
@@ -13,6 +15,7 @@ import pika.exceptions
 import pytest
 
 from interop_tests import mqtt_wire as wire
+from interop_tests import remoting_wire as remoting
 from interop_tests.conftest import Server
 from interop_tests.people import (
     PASSWORD,
@@ -121,12 +124,82 @@ def test_the_matrix_of_wrong_credentials(server, people, door: str) -> None:
     assert [e for e in server.log_events() if e["event"] == "login failed"]
 
 
-def test_the_rocketmq_door_has_no_login_and_gives_nobody_nothing(server, people) -> None:
+def test_the_rocketmq_door_gives_nobody_nothing(server, people) -> None:
     people.allow("ann", "publish,create", "t.#")
     assert http_publish(server, "t", "x", b"1", basic("ann")) == 204
     read = polymq(server, "message", "read", "t")
     assert read.returncode == 1
     assert "may not subscribe t.#" in read.stderr
+
+
+def signed(key: dict[str, str], body: bytes = b"", **fields: object) -> dict[str, str]:
+    """The fields of a RocketMQ request, with its signature: written anew here, from the
+    protocol's description."""
+    found = {name: str(value) for name, value in fields.items()} | {"AccessKey": key["access_key"]}
+    text = "".join(value for _, value in sorted(found.items())).encode() + body
+    digest = hmac.new(key["secret_key"].encode(), text, "sha1").digest()
+    return found | {"Signature": base64.b64encode(digest).decode()}
+
+
+def pull_fields(topic: str, offset: int = 0, hold_ms: int = 0) -> dict[str, object]:
+    return {
+        "consumerGroup": "g", "topic": topic, "queueId": 0, "queueOffset": offset,
+        "maxMsgNums": 32, "sysFlag": 2 if hold_ms else 0, "suspendTimeoutMillis": hold_ms,
+    }  # fmt: skip
+
+
+def test_a_signature_opens_the_rocketmq_door(server, people) -> None:
+    """And nothing else that looks like one; each answer says what is wrong."""
+    key = people.good("POST", "/users/ann/access-keys")
+    people.allow("ann", "publish,create,subscribe", "fish.#")
+    assert http_publish(server, "fish", "x", b"carp", basic("ann")) == 204
+    wanted = pull_fields("fish")
+    good = signed(key, **wanted)
+    bare = {name: value for name, value in good.items() if name != "Signature"}
+    with remoting.Client(server.host, server.rocketmq_port) as client:
+        answer = client.ask(11, **good)
+        assert (answer.code, answer.body.count(b"carp")) == (0, 1)
+        for fields, words in (
+            (wanted, "'anonymous' may not subscribe"),
+            (bare, "access key"),
+            (good | {"queueOffset": "1"}, "access key"),
+            (good | {"Signature": "x"}, "access key"),
+            (good | {"AccessKey": "ann"}, "access key"),
+            (signed({**key, "secret_key": PASSWORD}, **wanted), "access key"),
+            (signed(key, **pull_fields("birds")), "'ann' may not subscribe birds"),
+        ):
+            answer = client.ask(11, **fields)
+            assert (answer.code, answer.body) == (16, b""), fields
+            assert words in answer.header["remark"], answer.header
+        assert client.ask(11, **good).code == 0
+    failed = [e for e in server.log_events() if e["event"] == "login failed"]
+    assert any(event.get("access_key") == key["access_key"] for event in failed)
+    log = "\n".join(server.log_lines())
+    assert key["secret_key"] not in log
+    assert good["Signature"] not in log
+
+
+@pytest.mark.parametrize("how", ["remove", "disable", "delete"])
+def test_who_may_not_sign_any_more_is_cut_off(server, people, how: str) -> None:
+    """With a pull that waits: its client gets nothing that comes later, and has to connect anew."""
+    key = people.good("POST", "/users/ann/access-keys")
+    people.allow("ann", "publish,create,subscribe", "birds.#")
+    people.add("root", "admin")
+    assert http_publish(server, "birds", "x", b"tit", basic("ann")) == 204
+    with remoting.Client(server.host, server.rocketmq_port) as client:
+        offset = int(client.ask(30, **signed(key, topic="birds", queueId=0)).fields["offset"])
+        client.send(11, **signed(key, **pull_fields("birds", offset, hold_ms=20_000)))
+        assert client.ask(31, **signed(key, topic="birds", queueId=0)).code == 0
+        if how == "remove":
+            people.good("DELETE", f"/users/ann/access-keys/{key['access_key']}")
+        elif how == "disable":
+            people.change("ann", disabled=True)
+        else:
+            people.good("DELETE", "/users/ann")
+        assert http_publish(server, "birds", "x", b"robin", basic("root")) == 204
+        assert client.socket.recv(10_000) == b""
+    with remoting.Client(server.host, server.rocketmq_port) as client:
+        assert client.ask(11, **signed(key, **pull_fields("birds"))).code == 16
 
 
 def test_the_right_password_opens_every_door(server, people) -> None:

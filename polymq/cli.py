@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import click
 
 from polymq import program_version
+from polymq.cli_access import access_key, access_key_options
 from polymq.cli_broker import broker
 from polymq.cli_client import message, store, topic
 from polymq.cli_options import config_option, setting_flag, settings_from
@@ -151,6 +152,7 @@ def doctor(brief: bool, **options: Any) -> int:
     help="The server's port for RocketMQ. Default: as configured, on this machine.",
 )
 @click.option("--master", default="local[2]", show_default=True, help="Spark's master.")
+@access_key_options
 def sink(
     topics: tuple[str, ...], once: bool, broker: str | None, master: str, **options: Any
 ) -> int:
@@ -163,10 +165,11 @@ def sink(
     """
     from polymq.sink import run_sink
 
+    signed = access_key(options)
     settings = settings_from(options)
     return run_sink(
         settings, topics=topics or tuple(settings.sink.topics), once=once, broker=broker,
-        master=master,
+        master=master, credentials=signed,
     )  # fmt: skip
 
 

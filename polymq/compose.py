@@ -429,7 +429,7 @@ class Node:
             Probe(
                 name="polymq_login_failures",
                 kind="counter",
-                text="Logins with a wrong user or password.",
+                text="Logins with a wrong user or password, and requests with a wrong signature.",
                 read=lambda: self._engine.logins.failed_count,
             ),
             Probe(

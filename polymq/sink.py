@@ -9,14 +9,24 @@ from polymq.errors import ExitCode, Failure
 from polymq.logs import configure_logs, logger
 from polymq.ports import find_ports
 from polymq.settings import Settings
+from remoting.signing import Credentials
 
 NEEDED: Final = ("pyspark", "pyarrow")
 
 
 def run_sink(
-    settings: Settings, *, topics: tuple[str, ...], once: bool, broker: str | None, master: str
+    settings: Settings,
+    *,
+    topics: tuple[str, ...],
+    once: bool,
+    broker: str | None,
+    master: str,
+    credentials: Credentials | None = None,
 ) -> int:
     """Write topics to Parquet until a signal, or what is there now; returns the exit code.
+
+    Args:
+        credentials: who reads, where the server has users.
 
     Raises:
         Failure: a package is missing, no broker answers, or the sink says what is wrong.
@@ -38,6 +48,7 @@ def run_sink(
             once=once,
             interval_seconds=settings.sink.trigger_seconds,
             master=master,
+            credentials=credentials,
         )
     except BadOption as error:
         raise Failure(ExitCode.USAGE, f"sink: {error}") from error

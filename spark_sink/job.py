@@ -35,6 +35,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from remoting.driver_blocking import BlockingClient
 from remoting.errors import RemotingError
+from remoting.signing import Credentials
 from spark_sink import register
 from spark_sink.errors import BadOption, SinkError, SinkFailed
 from spark_sink.java import java_home
@@ -81,6 +82,7 @@ def run_sink(
     messages_per_batch: int = MESSAGES_PER_BATCH,
     fail_on_data_loss: bool = True,
     compression: str = "zstd",
+    credentials: Credentials | None = None,
     spark_settings: Mapping[str, str] | None = None,
     stop: threading.Event | None = None,
 ) -> SinkReport:
@@ -93,6 +95,7 @@ def run_sink(
         fail_on_data_loss: stop when retention took messages before they were written; if False,
             go on without them and log how many.
         compression: of the Parquet files: zstd, snappy, gzip, none.
+        credentials: who reads, where the server has users.
         spark_settings: further settings of the Spark session.
         stop: set it to end the sink. A batch that is running then is given up, and run again by
             the next start.
@@ -100,7 +103,7 @@ def run_sink(
     Raises:
         SinkError: see `errors`.
     """
-    _check_topics(brokers, topics)
+    _check_topics(brokers, topics, credentials)
     os.environ["JAVA_HOME"] = str(java_home())
     # Executors must run the Python that this process runs: the first python3 on PATH may lack us.
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
@@ -116,6 +119,7 @@ def run_sink(
                 starting_offsets=starting_offsets,
                 messages_per_batch=messages_per_batch,
                 fail_on_data_loss=fail_on_data_loss,
+                credentials=credentials,
             )
             query = _start(rows, run, once, interval_seconds, compression)
             _wait(query, stop)
@@ -124,12 +128,14 @@ def run_sink(
         return _report(run)
 
 
-def _check_topics(brokers: Sequence[str], topics: Sequence[str] | None) -> None:
+def _check_topics(
+    brokers: Sequence[str], topics: Sequence[str] | None, credentials: Credentials | None
+) -> None:
     """The mistakes that are better told now than by a failed batch."""
     if topics is not None and not topics:
         raise BadOption("topic: name one, or none at all for all topics")
     try:
-        with BlockingClient(brokers) as client:
+        with BlockingClient(brokers, credentials=credentials) as client:
             present = list_topics(client)
     except RemotingError as error:
         raise SinkError(str(error)) from error
@@ -176,6 +182,7 @@ def _read(
     starting_offsets: str,
     messages_per_batch: int,
     fail_on_data_loss: bool,
+    credentials: Credentials | None,
 ) -> DataFrame:
     options = {
         "broker": ",".join(brokers),
@@ -184,6 +191,9 @@ def _read(
         "failOnDataLoss": str(fail_on_data_loss).lower(),
         "withRange": "true",
     }
+    if credentials is not None:
+        options["accessKey"] = credentials.access_key
+        options["secretKey"] = credentials.secret_key
     if topics is not None:
         options["topic"] = json.dumps(list(topics))
     return spark.readStream.format("polymq").options(**options).load()

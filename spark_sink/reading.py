@@ -23,6 +23,7 @@ from remoting.codes import ResponseCode
 from remoting.driver_blocking import BlockingClient
 from remoting.errors import RemotingError, RequestFailed
 from remoting.records import Record, iterate_records
+from remoting.signing import Credentials
 from spark_sink.envelope import EnvelopeBuilder
 from spark_sink.errors import BadOption, DataLoss, Recreated, SinkError
 from spark_sink.offsets import Bounds, Queue, Range, lost_text
@@ -93,12 +94,14 @@ class Reading:
     """How a range is read.
 
     Attributes:
+        credentials: who reads, where the server has users.
         with_range: whether the rows carry the range column.
     """
 
     brokers: tuple[str, ...]
     fail_on_data_loss: bool
     with_range: bool
+    credentials: Credentials | None = None
 
 
 def read_range(

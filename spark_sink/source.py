@@ -6,6 +6,7 @@ Options (names in any case):
 
     broker                host:port; several by commas
     topic                 names by commas, or a JSON list; without it all topics
+    accessKey, secretKey  of the user that reads, where the server has users
     startingOffsets       earliest (default), latest, or JSON (see `offsets.starting_positions`)
     endingOffsets         batch only: latest (default) or JSON
     failOnDataLoss        true (default): what retention took unread is an error; false: left out
@@ -44,6 +45,8 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from remoting.driver_blocking import BlockingClient
+from remoting.errors import LocalProtocolError
+from remoting.signing import Credentials, credentials_from
 from spark_sink.envelope import RANGE_COLUMN, arrow_schema, envelope_schema
 from spark_sink.errors import BadOption
 from spark_sink.offsets import (
@@ -68,6 +71,7 @@ class Options:
         if "broker" not in options:
             raise BadOption("broker: say which broker to read from, HOST:PORT")
         self.brokers = parse_brokers(options["broker"])
+        self.credentials = _parse_keys(options)
         self.topics = _parse_topics(options["topic"]) if "topic" in options else None
         self.starting = options.get("startingOffsets", "earliest")
         self.ending = options.get("endingOffsets", "latest")
@@ -78,7 +82,7 @@ class Options:
 
     def client(self) -> BlockingClient:
         """A client of these brokers."""
-        return BlockingClient(self.brokers, settings=PATIENCE)
+        return BlockingClient(self.brokers, settings=PATIENCE, credentials=self.credentials)
 
     def snapshot(self) -> Snapshot:
         """What the broker has now of the topics that the query reads."""
@@ -88,6 +92,13 @@ class Options:
         """What the broker has now of these topics (None: of all)."""
         with self.client() as client:
             return take_snapshot(client, topics)
+
+
+def _parse_keys(options: Mapping[str, str]) -> Credentials | None:
+    try:
+        return credentials_from(options.get("accessKey"), options.get("secretKey"))
+    except LocalProtocolError as error:
+        raise BadOption(f"accessKey and secretKey: {error}") from error
 
 
 def _parse_topics(text: str) -> list[str]:
@@ -152,6 +163,7 @@ class PolymqDataSource(DataSource):
 def _partitions(options: Options, ranges: Sequence[Range]) -> list[RangePartition]:
     reading = Reading(
         brokers=options.brokers,
+        credentials=options.credentials,
         fail_on_data_loss=options.fail_on_data_loss,
         with_range=options.with_range,
     )
@@ -162,8 +174,11 @@ def _read(partition: InputPartition, schema: StructType) -> Iterator[pa.RecordBa
     assert isinstance(partition, RangePartition)
     if partition.reading.with_range != (RANGE_COLUMN in schema.fieldNames()):
         raise BadOption("the schema of this source cannot be chosen: leave schema() out")
-    with BlockingClient(partition.reading.brokers, settings=PATIENCE) as client:
-        yield from read_range(client, partition.wanted, partition.reading, arrow_schema(schema))
+    reading = partition.reading
+    with BlockingClient(
+        reading.brokers, settings=PATIENCE, credentials=reading.credentials
+    ) as client:
+        yield from read_range(client, partition.wanted, reading, arrow_schema(schema))
 
 
 class PolymqReader(DataSourceReader):

@@ -9,6 +9,7 @@ import pytest
 
 from remoting.client import ClientSettings, Pulled
 from remoting.driver_blocking import BlockingClient
+from remoting.signing import Credentials
 from spark_sink import reading
 from spark_sink.envelope import arrow_schema, envelope_schema
 from spark_sink.errors import BadOption, DataLoss, Recreated, SinkError
@@ -174,6 +175,9 @@ def test_options_as_users_write_them() -> None:
     assert (options.fail_on_data_loss, options.rows_per_trigger) == (False, 500)
     assert Options({"broker": "a:1"}).topics is None
     assert Options({"broker": "a:1", "topic": '["a,b", " c"]'}).topics == [" c", "a,b"]
+    assert options.credentials is None
+    signed = Options({"broker": "a:1", "accessKey": "K", "secretKey": "s"})
+    assert signed.credentials == Credentials(access_key="K", secret_key="s")
 
 
 @pytest.mark.parametrize(
@@ -185,6 +189,8 @@ def test_options_as_users_write_them() -> None:
         ({"broker": "a:1", "topic": "a,,b"}, "topic"),
         ({"broker": "a:1", "topic": "[1]"}, "topic"),
         ({"broker": "a:1", "topic": "["}, "topic"),
+        ({"broker": "a:1", "accessKey": "K"}, "accessKey and secretKey"),
+        ({"broker": "a:1", "secretKey": "s"}, "accessKey and secretKey"),
         ({"broker": "a:1", "failOnDataLoss": "yes"}, "failOnDataLoss"),
         ({"broker": "a:1", "maxOffsetsPerTrigger": "0"}, "maxOffsetsPerTrigger"),
         ({"broker": "a:1", "maxRecordsPerTask": "many"}, "maxRecordsPerTask"),
