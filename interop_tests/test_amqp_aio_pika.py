@@ -12,7 +12,15 @@ import aiormq.exceptions
 import pytest
 from aio_pika.patterns import RPC, Master, Worker
 
+from interop_tests.conftest import Server, StartServer
+
 SECONDS_MAX = 20.0
+
+
+@pytest.fixture
+def server(shared_server: Server) -> Server:
+    """One for all; a test that stops or harms it starts its own."""
+    return shared_server
 
 
 def run(scenario: Coroutine[Any, Any, None]) -> None:
@@ -194,8 +202,10 @@ def test_topics_and_fanout(server: Any) -> None:
     run(scenario())
 
 
-def test_a_robust_connection_comes_back_after_a_restart(server: Any) -> None:
+def test_a_robust_connection_comes_back_after_a_restart(start_server: StartServer) -> None:
     """Its consumer too: the message that was not acknowledged comes again, flagged."""
+
+    server = start_server()
 
     async def scenario() -> None:
         async with connected(server) as connection:

@@ -14,8 +14,16 @@ import pika
 import pika.exceptions
 import pytest
 
+from interop_tests.conftest import Server, StartServer
+
 SECONDS_MAX = 20.0
 HEADER = b"AMQP\x00\x00\x09\x01"
+
+
+@pytest.fixture
+def server(shared_server: Server) -> Server:
+    """One for all; a test that stops or harms it starts its own."""
+    return shared_server
 
 
 def frame(kind: int, channel: int, payload: bytes) -> bytes:
@@ -186,11 +194,11 @@ def test_contents_of_two_channels_interleave(wire: Callable[[], Wire]) -> None:
     one.log_in()
     one.send(method(2, 20, 10, short(b"")))
     one.expect(20, 11)
-    declare(one, b"q")
+    declare(one, b"interleaved")
 
     def part(channel: int) -> list[bytes]:
         return [
-            method(channel, 60, 40, b"\0\0" + short(b"") + short(b"q") + b"\0"),
+            method(channel, 60, 40, b"\0\0" + short(b"") + short(b"interleaved") + b"\0"),
             frame(2, channel, struct.pack(">HHQH", 60, 0, 4, 0)),
             frame(3, channel, b"%d-" % channel),
             frame(3, channel, b""),
@@ -199,7 +207,7 @@ def test_contents_of_two_channels_interleave(wire: Callable[[], Wire]) -> None:
 
     for pair in zip(part(1), part(2), strict=True):
         one.send(*pair)
-    assert [get(one, b"q"), get(one, b"q"), get(one, b"q")] == [
+    assert [get(one, b"interleaved"), get(one, b"interleaved"), get(one, b"interleaved")] == [
         (b"1-ok", False),
         (b"2-ok", False),
         None,
@@ -209,7 +217,7 @@ def test_contents_of_two_channels_interleave(wire: Callable[[], Wire]) -> None:
 def test_a_method_within_a_content_closes_the_connection(wire: Callable[[], Wire]) -> None:
     one = wire()
     one.log_in()
-    one.send(publish(b"q", b"whole")[:-20], method(1, 60, 10, bytes(7)))
+    one.send(publish(b"cut", b"whole")[:-20], method(1, 60, 10, bytes(7)))
     assert one.expect_close() == 501  # the cut frame runs into the next one
     other = wire()
     other.log_in()
@@ -228,22 +236,22 @@ def test_channels_are_opened_and_closed_a_thousand_times(wire: Callable[[], Wire
         for _ in range(100):
             one.expect(20, 11)
             one.expect(20, 41)
-    declare(one, b"q")
+    declare(one, b"thousand")
 
 
 def test_many_publishes_in_one_write_are_confirmed_in_order(wire: Callable[[], Wire]) -> None:
     one = wire()
     one.log_in()
-    declare(one, b"q", durable=True)
+    declare(one, b"many", durable=True)
     one.send(method(1, 85, 10, b"\0"))
     one.expect(85, 11)
-    one.send(*(publish(b"q", b"%05d" % number) for number in range(20_000)))
+    one.send(*(publish(b"many", b"%05d" % number) for number in range(20_000)))
     confirmed = 0
     while confirmed < 20_000:
         tag, multiple = struct.unpack(">QB", one.expect(60, 80))
         assert tag == confirmed + 1 or (multiple and tag > confirmed)
         confirmed = tag
-    assert [get(one, b"q") for _ in range(3)] == [(b"%05d" % n, False) for n in range(3)]
+    assert [get(one, b"many") for _ in range(3)] == [(b"%05d" % n, False) for n in range(3)]
 
 
 def test_a_client_that_does_not_read_does_not_stop_the_others(wire: Callable[[], Wire]) -> None:
@@ -251,20 +259,20 @@ def test_a_client_that_does_not_read_does_not_stop_the_others(wire: Callable[[],
     one, deaf = wire(), wire()
     for each in (one, deaf):
         each.log_in()
-    declare(one, b"q")
+    declare(one, b"deaf")
     deaf.send(
-        method(1, 60, 20, b"\0\0" + short(b"q") + short(b"c") + b"\x02" + struct.pack(">I", 0))
+        method(1, 60, 20, b"\0\0" + short(b"deaf") + short(b"c") + b"\x02" + struct.pack(">I", 0))
     )
     deaf.expect(60, 21)
     one.send(method(1, 85, 10, b"\0"))
     one.expect(85, 11)
     body = bytes(100_000)
     for _ in range(3):
-        one.send(*(publish(b"q", body) for _ in range(100)))
+        one.send(*(publish(b"deaf", body) for _ in range(100)))
         confirmed = 0
         while confirmed % 100 or not confirmed:
             (confirmed,) = struct.unpack_from(">Q", one.expect(60, 80))
-    one.send(method(1, 50, 10, b"\0\0" + short(b"q") + b"\x01" + struct.pack(">I", 0)))
+    one.send(method(1, 50, 10, b"\0\0" + short(b"deaf") + b"\x01" + struct.pack(">I", 0)))
     arguments = one.expect(50, 11)
     (ready,) = struct.unpack_from(">I", arguments, 2)
     assert ready > 100
@@ -273,18 +281,21 @@ def test_a_client_that_does_not_read_does_not_stop_the_others(wire: Callable[[],
 # --- stops and crashes ---------------------------------------------------------------------------
 
 
-def test_a_server_that_stops_says_so(server: Any, wire: Callable[[], Wire]) -> None:
+def test_a_server_that_stops_says_so(start_server: StartServer) -> None:
     """SIGTERM: 320, and the end as soon as the client agrees."""
-    one = wire()
+    server = start_server()
+    one = Wire(server)
     one.log_in()
     server.process.terminate()
     assert one.expect_close() == 320
     one.send(CLOSE_OK)
     assert one.at_end()
     assert server.process.wait(SECONDS_MAX) == 0
+    one.close()
 
 
-def test_pika_sees_a_stop_as_connection_forced(server: Any) -> None:
+def test_pika_sees_a_stop_as_connection_forced(start_server: StartServer) -> None:
+    server = start_server()
     connection = pika.BlockingConnection(pika.ConnectionParameters(server.host, server.amqp_port))
     channel = connection.channel()
     channel.queue_declare("q", durable=True)
@@ -295,9 +306,10 @@ def test_pika_sees_a_stop_as_connection_forced(server: Any) -> None:
     assert server.process.wait(SECONDS_MAX) == 0
 
 
-def test_what_was_confirmed_survives_a_kill(server: Any) -> None:
+def test_what_was_confirmed_survives_a_kill(start_server: StartServer) -> None:
     """Declared, bound, confirmed: all of it is there after SIGKILL. What was handed out and not
     acknowledged comes again."""
+    server = start_server()
     parameters = pika.ConnectionParameters(server.host, server.amqp_port)
     channel = pika.BlockingConnection(parameters).channel()
     channel.exchange_declare("ex", "topic", durable=True)

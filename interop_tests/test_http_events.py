@@ -8,6 +8,7 @@ import json
 import queue
 import threading
 from base64 import b64decode
+from collections.abc import Iterator
 from typing import Any
 
 import paho.mqtt.client as paho
@@ -17,6 +18,8 @@ from cloudevents.core.bindings import http as ce
 from cloudevents.core.bindings import rabbitmq
 from cloudevents.core.v1.event import CloudEvent
 from paho.mqtt.enums import CallbackAPIVersion
+
+from interop_tests.conftest import Server, StartServer
 
 WAIT_SECONDS_MAX = 20.0
 EVENT = {"specversion": "1.0", "id": "1", "source": "/shop", "type": "order.created"}
@@ -60,6 +63,14 @@ def receive(
         status, answer = call(server, "POST", f"{path}:acknowledge", {"lockTokens": tokens})
         assert (status, answer["failedLockTokens"]) == (200, [])
     return got
+
+
+@pytest.fixture
+def server(shared_server: Server) -> Iterator[Server]:
+    """One for all; a test that stops it starts its own. A subscription begins with what comes after
+    it was made."""
+    yield shared_server
+    assert call(shared_server, "DELETE", "/subscriptions/s")[0] in (204, 404)
 
 
 # --- the SDK as producer and as consumer ------------------------------------------------------
@@ -181,6 +192,7 @@ def test_amqp_and_events_meet(server: Any) -> None:
         if len(bodies) == 2:
             break
     channel.cancel()
+    channel.queue_delete("q")
     connection.close()
     assert bodies == [("order.paid", b'{"amount": 1.10}'), ("order.created", b'"x"')]
 
@@ -223,6 +235,7 @@ def test_events_of_the_sdk_over_amqp(server: Any) -> None:
         if len(found) == 2:
             break
     channel.cancel()
+    channel.queue_delete("q")
     connection.close()
     assert [(event.get_id(), event.get_data()) for event in found] == [
         ("json", {"a": [1, "é"]}),
@@ -233,8 +246,9 @@ def test_events_of_the_sdk_over_amqp(server: Any) -> None:
 # --- crashes and stops ------------------------------------------------------------------------
 
 
-def test_what_was_acknowledged_survives_a_crash(server: Any) -> None:
+def test_what_was_acknowledged_survives_a_crash(start_server: StartServer) -> None:
     """SIGKILL after the last 204: every event, the subscription and its place are there."""
+    server = start_server()
     subscribe(server, filters=[{"prefix": {"type": "order."}}])
     for n in range(50):
         events = [{**EVENT, "id": f"{n}-{k}"} for k in range(4)]
@@ -245,8 +259,9 @@ def test_what_was_acknowledged_survives_a_crash(server: Any) -> None:
     assert got == [f"{n}-{k}" for n in range(50) for k in range(4)]
 
 
-def test_locked_events_come_again_after_a_crash(server: Any) -> None:
+def test_locked_events_come_again_after_a_crash(start_server: StartServer) -> None:
     """Received, not acknowledged: delivered again with a higher count; the old token is void."""
+    server = start_server()
     subscribe(server)
     call(server, "POST", "/topics/orders", [{**EVENT, "id": n} for n in "ab"], BATCH)
     first = receive(server, 2, settle=False)
@@ -259,8 +274,9 @@ def test_locked_events_come_again_after_a_crash(server: Any) -> None:
     assert call(server, "POST", path, {"lockTokens": tokens})[1]["failedLockTokens"]
 
 
-def test_acknowledged_events_stay_away_after_a_stop(server: Any) -> None:
+def test_acknowledged_events_stay_away_after_a_stop(start_server: StartServer) -> None:
     """SIGTERM saves what was settled; what was only locked comes again."""
+    server = start_server()
     subscribe(server)
     call(server, "POST", "/topics/orders", [{**EVENT, "id": n} for n in "abc"], BATCH)
     first = receive(server, 3, settle=False)
@@ -272,8 +288,9 @@ def test_acknowledged_events_stay_away_after_a_stop(server: Any) -> None:
     assert got[0]["brokerProperties"]["deliveryCount"] == 2
 
 
-def test_a_long_poll_ends_with_the_server(server: Any) -> None:
+def test_a_long_poll_ends_with_the_server(start_server: StartServer) -> None:
     """SIGTERM: the waiting consumer gets an empty answer, not a cut connection."""
+    server = start_server()
     subscribe(server)
     poll = http.client.HTTPConnection("127.0.0.1", server.http_port, timeout=60)
     poll.request("GET", "/healthz")

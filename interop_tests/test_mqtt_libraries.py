@@ -15,6 +15,8 @@ import pytest
 from amqtt.client import MQTTClient
 from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 
+from interop_tests.conftest import Server, StartServer
+
 WAIT_SECONDS_MAX = 20.0
 
 # amqtt's and its dependencies' own, none of ours
@@ -71,6 +73,12 @@ class PahoClient:
     def stop(self) -> None:
         self.client.disconnect()
         self.client.loop_stop()
+
+
+@pytest.fixture
+def server(shared_server: Server) -> Server:
+    """One for all; a test that stops or harms it starts its own."""
+    return shared_server
 
 
 @contextmanager
@@ -154,8 +162,9 @@ def test_paho_retained_and_will(server: Any) -> None:
             assert found == {"state/a": b"on", "state/lost": b"gone"}
 
 
-def test_paho_finds_its_session_again_after_a_crash(server: Any) -> None:
+def test_paho_finds_its_session_again_after_a_crash(start_server: StartServer) -> None:
     """The library reconnects by itself; what was published meanwhile waits for it."""
+    server = start_server()
     client = PahoClient("c", clean=False)
     assert client.start(server.mqtt_port) == ("Success", False)
     client.subscribe(("t", 1))
@@ -212,7 +221,9 @@ def test_aiomqtt(server: Any) -> None:
     asyncio.run(asyncio.wait_for(converse(), WAIT_SECONDS_MAX))
 
 
-def test_aiomqtt_wakes_up_when_the_server_goes(server: Any) -> None:
+def test_aiomqtt_wakes_up_when_the_server_goes(start_server: StartServer) -> None:
+    server = start_server()
+
     async def converse() -> None:
         async with aiomqtt.Client("127.0.0.1", server.mqtt_port, identifier="c") as client:
             await client.subscribe("t")

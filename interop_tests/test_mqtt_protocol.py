@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from interop_tests.conftest import Server, StartServer
 from interop_tests.mqtt_raw_client import RawClient
 from interop_tests.mqtt_wire import (
     DISCONNECT,
@@ -30,6 +31,12 @@ from interop_tests.mqtt_wire import (
 CASES = Path(__file__).resolve().parent.parent / "tests" / "wire_cases"
 
 
+@pytest.fixture
+def server(shared_server: Server) -> Server:
+    """One for all; a test that stops or harms it starts its own."""
+    return shared_server
+
+
 def cases(name: str) -> list[dict[str, Any]]:
     loaded: list[dict[str, Any]] = json.loads((CASES / name).read_text(encoding="utf-8"))
     return loaded
@@ -43,8 +50,9 @@ def ending(client: RawClient) -> list[bytes]:
     return packets
 
 
-def test_bad_input_closes_and_the_server_lives_on(server: Any) -> None:
+def test_bad_input_closes_and_the_server_lives_on(start_server: StartServer) -> None:
     """Every wire case with a broken rule: closed, with the answer that the standard has."""
+    server = start_server()
     wrong = []
     for case in cases("mqtt_connect.json"):
         if "rule" in case and "packets" not in case:
@@ -65,8 +73,9 @@ def test_bad_input_closes_and_the_server_lives_on(server: Any) -> None:
         client.expect_nothing_before_ping()
 
 
-def test_good_input_is_taken_in_any_pieces(server: Any) -> None:
+def test_good_input_is_taken_in_any_pieces(start_server: StartServer) -> None:
     """Every wire case of legal packets, byte by byte, and the connection still answers."""
+    server = start_server()
     for case in cases("mqtt_session.json"):
         data = bytes.fromhex(case["hex"])
         if "rule" in case or "rest" in case or b"\xe0\x00" in data or "refuses" in case["name"]:
@@ -293,6 +302,8 @@ def test_a_will_is_published_unless_the_client_disconnects(server: Any) -> None:
         kept = late.receive_publish()
         assert (kept.topic, kept.body, kept.retain) == ("will/lost", b"gone", True)
         late.expect_nothing_before_ping()
+        late.send(publish("will/lost", b"", retain=True))  # other tests subscribe to everything
+        assert late.receive_publish().body == b""
 
 
 def test_a_silent_client_is_closed_with_its_will(server: Any) -> None:

@@ -22,7 +22,8 @@ import pika
 import pytest
 from paho.mqtt.enums import CallbackAPIVersion
 
-from interop_tests.java_side import SECONDS_MAX, Side, encoded, open_side
+from interop_tests.java_side import SECONDS_MAX, Side, encoded, has_route, open_side
+from interop_tests.name_server import wait_until
 from interop_tests.people import Admin
 
 pytestmark = pytest.mark.java_clients
@@ -148,6 +149,7 @@ def test_what_fails_too_often_becomes_a_dead_letter(side: Side) -> None:
     side.until(lambda: len(side.received(consumer)) == 2)
     assert [line["times"] for line in side.received(consumer)] == [0, 1]
     assert {line["topic"] for line in side.received(consumer)} == {topic}
+    wait_until(lambda: has_route(side.names, f"%DLQ%{consumer}"))  # as in `make_topic`
     dead = side.consumer(f"%DLQ%{consumer}")
     side.until(lambda: side.received(dead))
     assert side.bodies(dead) == [b"hard"]
