@@ -17,6 +17,17 @@ NOT_FOUND, NO_OFFSET, NO_GROUP, INVALID = 19, 22, 26, 29
 
 
 @pytest.fixture
+def server(shared_server: Server) -> Iterator[Server]:
+    """One for all, left without topics and groups."""
+    yield shared_server
+    with Client(shared_server.host, shared_server.rocketmq_port) as made:
+        for topic in json.loads(made.ask(21).body)["topicConfigTable"]:
+            made.ask(215, topic=topic)
+        for group in json.loads(made.ask(201).body)["subscriptionGroupTable"]:
+            made.ask(207, groupName=group)
+
+
+@pytest.fixture
 def client(server: Server) -> Iterator[Client]:
     with Client(server.host, server.rocketmq_port) as made:
         yield made
