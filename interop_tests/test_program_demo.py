@@ -72,8 +72,10 @@ def test_an_acked_message_that_a_slave_lacks_makes_it_fail(tmp_path: Path) -> No
 
 
 @pytest.mark.slow
-def test_an_interrupted_demo_leaves_nothing(tmp_path: Path) -> None:
-    """While a master and a slave run, and clients publish."""
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_a_demo_that_is_ended_leaves_no_process(tmp_path: Path, number: signal.Signals) -> None:
+    """While a master and a slave run, and clients publish: by Ctrl-C, which takes its files, too,
+    and by SIGKILL, which leaves it no time for anything."""
     process = subprocess.Popen(
         [sys.executable, "-m", "examples.demo", "--steps", "replica"],
         stdout=subprocess.PIPE,
@@ -83,17 +85,19 @@ def test_an_interrupted_demo_leaves_nothing(tmp_path: Path) -> None:
         env={"TMPDIR": str(tmp_path), "PATH": "/usr/bin:/bin"},
     )
     deadline = time.monotonic() + DEMO_SECONDS_MAX
-    while len(started := processes_below(tmp_path)) < 2 or not publishers_of(process.pid):
+    while len(servers := processes_below(tmp_path)) < 2 or not publishers_of(process.pid):
         assert time.monotonic() < deadline
         assert process.poll() is None, process.communicate()
-    publishers = publishers_of(process.pid)
-    process.send_signal(signal.SIGINT)  # Ctrl-C
+    started = [psutil.Process(pid) for pid in (*servers, *publishers_of(process.pid))]
+    process.send_signal(number)
     _, errors = process.communicate(timeout=DEMO_SECONDS_MAX)
-    assert process.returncode == 130
-    assert "The demo was interrupted." in errors
-    assert "Traceback" not in errors
-    assert not [pid for pid in (*started, *publishers) if psutil.pid_exists(pid)]
-    assert list(tmp_path.iterdir()) == [], "the demo left something behind"
+    _, left = psutil.wait_procs(started, DEMO_SECONDS_MAX)
+    assert not left
+    if number == signal.SIGINT:
+        assert process.returncode == 130
+        assert "The demo was interrupted." in errors
+        assert "Traceback" not in errors
+        assert list(tmp_path.iterdir()) == [], "the demo left something behind"
 
 
 def processes_below(directory: Path) -> list[int]:

@@ -2,7 +2,7 @@
 
 A worker prints one JSON object a line. It ends by itself, or when its standard input is closed.
 Every process has a session of its own: Ctrl-C reaches the demo alone, which ends all others, and
-with each of them whatever it started.
+with each of them whatever it started. Where the demo itself is killed, its watcher does that.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 HOST = "127.0.0.1"
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -65,22 +65,43 @@ class DemoFailed(Exception):
 
 
 class Processes:
-    """All processes that the demo has started."""
+    """All processes that the demo has started, and a watcher that ends them should the demo be
+    killed: its standard input closes then, whatever else happens."""
 
     def __init__(self) -> None:
         self._started: list[subprocess.Popen[Any]] = []
+        self._watcher = subprocess.Popen(
+            [sys.executable, "-S", "-c", _WATCH], stdin=subprocess.PIPE, start_new_session=True
+        )
 
     def start(self, command: Sequence[object], **options: Any) -> subprocess.Popen[Any]:
         """Start one; see `subprocess.Popen`."""
         options = {"stdin": subprocess.DEVNULL, "start_new_session": True, **options}
         process = subprocess.Popen([str(part) for part in command], **options)
         self._started.append(process)
+        assert self._watcher.stdin is not None
+        self._watcher.stdin.write(b"%d\n" % process.pid)
+        self._watcher.stdin.flush()
         return process
 
     def end_all(self) -> None:
         """End those that still run, at once."""
         for process in self._started:
             end(process)
+        self._watcher.kill()
+        assert self._watcher.stdin is not None
+        self._watcher.stdin.close()
+        self._watcher.wait()
+
+
+_WATCH: Final = """
+import os, signal, sys
+for line in sys.stdin.readlines():  # all of them are there when the demo is gone
+    try:
+        os.killpg(int(line), signal.SIGKILL)
+    except ProcessLookupError:
+        pass  # it ended before
+"""
 
 
 def end(process: subprocess.Popen[Any]) -> None:
