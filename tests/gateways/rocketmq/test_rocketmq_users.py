@@ -190,6 +190,25 @@ def test_a_held_pull_keeps_the_user_who_asked() -> None:
     play(story)
 
 
+def test_a_key_that_is_another_users_now_has_that_users_rights() -> None:
+    """Such as one that was given while the broker had no users, and everybody was nobody."""
+
+    async def story() -> None:
+        spy = users()
+        async with scene(spy=spy) as stage:
+            peer = await stage.connect()
+            ask(peer, 1, ANN)
+            assert (await peer.answer()).code == 0
+            spy.secrets[ANN.access_key] = ("bob", ANN.secret_key)
+            ask(peer, 2, ANN)
+            assert (await peer.answer()).code == NO_PERMISSION
+            assert spy.left == ["ann"]
+            peer.writer.close()
+            await stage.until(lambda: spy.left == ["ann", "bob"])
+
+    play(story)
+
+
 def test_a_user_that_has_to_go_takes_the_connection_with_it() -> None:
     async def story() -> None:
         spy = users()
