@@ -98,6 +98,15 @@ class MqttConnection(Connection):
         self.deadline(self.context.now() + self._limits.connect_seconds_max)
 
     def consume(self, buffer: bytearray, start: int, end: int) -> int:
+        joined = self._shared.joined
+        if joined is not None and joined.take(self, buffer, start, end):
+            if self._keep_alive:
+                self.heard_at = self.context.now()
+            return end
+        return self.consume_alone(buffer, start, end)
+
+    def consume_alone(self, buffer: bytearray, start: int, end: int) -> int:
+        """`consume`, without waiting for the reads of others (`joining.py`)."""
         core = self._core
         at = start
         try:
@@ -192,6 +201,8 @@ class MqttConnection(Connection):
 
         Closing is asked for last, so that what was written before is sent.
         """
+        if self._shared.joined is not None and self in self._shared.joined:
+            self._shared.joined.store()
         session, self._session = self._session, None
         published, self._will = self._will, None
         self._forget_early()

@@ -10,7 +10,8 @@ from typing import Final
 from broker.port import BrokerError, BrokerPort, Position
 from core_log.kernels.batch import Batch
 from gateways.mqtt.connection import Inbox
-from gateways.mqtt.kernels import codes
+from gateways.mqtt.joining import Joined
+from gateways.mqtt.kernels import FORM, codes
 from gateways.mqtt.lanes import Bulk, Yard
 from gateways.mqtt.limits import Limits
 from gateways.mqtt.mapping import TopicMapping
@@ -61,10 +62,14 @@ class Shared:
     """What their lanes share."""
     bulk: Bulk = field(init=False)
     """Takes their reads of many packets."""
+    joined: Joined | None = field(init=False, default=None)
+    """Makes one of many reads, where kernels are plain Python."""
 
     def __post_init__(self) -> None:
         self.yard = Yard(self.port, self.inbox.batch, self.counted, self.limits)
         self.bulk = Bulk(self.yard, self.inbox)
+        if FORM == "pure":
+            self.joined = Joined(self.yard, self.mapping, self.context)
 
     @property
     def counters(self) -> Counters:

@@ -24,6 +24,7 @@ def use_form(prefix: str, monkeypatch: pytest.MonkeyPatch) -> tuple[ModuleType, 
         bulk = importlib.import_module(f"gateways.mqtt.kernels.{prefix}bulk")
     except ImportError:
         pytest.skip("not compiled here")
+    monkeypatch.setattr(gateways.mqtt.shared, "FORM", "")  # each read by itself, in both forms
     monkeypatch.setattr(gateways.mqtt.client, "Lane", lane.Lane)
     monkeypatch.setattr(gateways.mqtt.shared, "Yard", lane.Yard)
     monkeypatch.setattr(gateways.mqtt.shared, "Bulk", bulk.Bulk)
