@@ -24,7 +24,7 @@ from math import inf
 from pathlib import Path
 
 from tests.sabotage.mutations import Mutation, draw
-from tests.sabotage.pieces import Notes, Pieces
+from tests.sabotage.pieces import Notes, Pieces, control
 from tests.sabotage.plan import Sabotage, problems
 from tests.sabotage.runs import Outcome, Verdict
 from tests.sabotage.sabotages import SABOTAGES
@@ -95,9 +95,10 @@ def run_sabotages(chosen: Sequence[Sabotage], pieces: Pieces) -> int:
     """All of these. Returns the exit code: whether one was not caught."""
     began = time.monotonic()
     outcomes: dict[str, Outcome] = {}
-    sound = True
+    sound, controls_left = True, len(control(chosen))
     for sabotage, outcome in pieces.run(chosen):
         if sabotage is None:
+            controls_left -= 1
             sound &= tell_control(outcome)
             continue
         outcomes[sabotage.name] = outcome
@@ -114,7 +115,7 @@ def run_sabotages(chosen: Sequence[Sabotage], pieces: Pieces) -> int:
     print(f"\n{caught} of {len(chosen)} caught, in {time.monotonic() - began:.0f} s")
     if not sound:
         return BROKEN_BEFORE
-    return left(len(chosen) - len(outcomes)) or int(caught < len(chosen))
+    return left(len(chosen) - len(outcomes) + controls_left) or int(caught < len(chosen))
 
 
 def run_mutations(chosen: Sequence[Mutation], pieces: Pieces) -> int:
@@ -122,9 +123,10 @@ def run_mutations(chosen: Sequence[Mutation], pieces: Pieces) -> int:
     began = time.monotonic()
     drawn = {mutation.sabotage(): mutation for mutation in chosen}
     survivors = []
-    sound, done = True, 0
+    sound, done, controls_left = True, 0, len(control(list(drawn)))
     for sabotage, outcome in pieces.run(list(drawn)):
         if sabotage is None:
+            controls_left -= 1
             sound &= tell_control(outcome)
             continue
         survives = outcome.verdict is Verdict.MISSED
@@ -141,7 +143,7 @@ def run_mutations(chosen: Sequence[Mutation], pieces: Pieces) -> int:
     print(f"{len(unexplained)} survive unexplained, in {time.monotonic() - began:.0f} s")
     if not sound:
         return BROKEN_BEFORE
-    return left(len(drawn) - done) or int(bool(unexplained))
+    return left(len(drawn) - done + controls_left) or int(bool(unexplained))
 
 
 def left(count: int) -> int:

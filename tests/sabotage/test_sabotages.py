@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import ast
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from math import inf
 from pathlib import Path
 
 import pytest
 
+from tests.sabotage.__main__ import PIECE, run_sabotages
 from tests.sabotage.mutations import TARGETS, Target, draw, mutations, read
 from tests.sabotage.pieces import Notes, Pieces
 from tests.sabotage.plan import ROOT, Sabotage, problems
@@ -169,3 +170,19 @@ def test_a_long_run_goes_on_where_it_stopped(
     assert piece(inf, *chosen) == ["as it is", "a", "b"]
     assert piece(inf, sabotage(name="a", new="b < a")) == ["as it is", "a"]
     assert tried == ["as it is", "a", "b", "a"]
+
+
+def test_a_run_is_whole_when_the_code_as_it_is_was_tried_too() -> None:
+    """That everything was caught means nothing before: the suites might complain in any case."""
+
+    class Found(Pieces):
+        def run(self, chosen: Sequence[Sabotage]) -> Iterator[tuple[Sabotage | None, Outcome]]:
+            yield from ((one, Outcome(Verdict.CAUGHT, "how", 1.0)) for one in chosen)
+            if self.processes > 1:
+                yield None, Outcome(Verdict.MISSED, "how", 1.0)
+
+    def code(processes: int) -> int:
+        pieces = Found(processes=processes, limit_seconds=9.0, notes=Notes(None), end=inf)
+        return run_sabotages([sabotage()], pieces)
+
+    assert (code(1), code(2)) == (PIECE, 0)
