@@ -70,7 +70,13 @@ def environment(directory: Path) -> dict[str, str]:
     dropped = ("POLYMQ_", "PYTHON", "JAVA_", "SPARK_", "PYSPARK_", "VIRTUAL_ENV", "XDG_CACHE_HOME")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(dropped)}
     assert shutil.which("java", path=str(tools)) is None
-    return {**kept, "PATH": str(tools), "XDG_CACHE_HOME": str(directory / "cache")}
+    changed = {
+        "PATH": str(tools),
+        "XDG_CACHE_HOME": str(directory / "cache"),
+        # Four Java machines that mostly start up.
+        "JAVA_TOOL_OPTIONS": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+    }
+    return {**kept, **changed}
 
 
 @pytest.fixture(scope="module")
@@ -102,8 +108,9 @@ def python(directory: Path, environment: dict[str, str]) -> Path:
     # The pip cache of the user serves again; everything else is looked for from scratch.
     cached = {**environment, "XDG_CACHE_HOME": os.environ.get("XDG_CACHE_HOME", "")}
     cached = {name: value for name, value in cached.items() if value}
-    install: list[str | Path] = [python, "-m", "pip", "install", "--quiet", f"{wheel}[spark]"]
-    run(install, environment=cached, directory=directory)
+    # Of the thousands of modules, Python compiles those that are used.
+    install: list[str | Path] = [python, "-m", "pip", "install", "--quiet", "--no-compile"]
+    run([*install, f"{wheel}[spark]"], environment=cached, directory=directory)
     return python
 
 
