@@ -3,8 +3,8 @@
 The parts (topics, AMQP entities, sessions, retained) are separate classes that each own their
 state and its ops. They get a `Core` and never reach for one another's insides.
 
-This file also paces the engine: what was appended during a loop iteration is written at its end,
-and a flush is asked for when somebody waits for one.
+Its pace stands in `kernels/path.py`: what was appended during a loop iteration is written at its
+end, and a flush is asked for when somebody waits for one.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from broker.errors import Reason, Refused, StorageFailed
 from broker.journal import Journal, Op, Touched
 from broker.kernels import CoreEnd
 from broker.limits import Limits
-from broker.port import APPENDED, FLUSHED, Durability, Position
+from broker.port import FLUSHED, Durability, Position
 from broker.queues.cursor import Cursor
 from broker.queues.queue import Group, Queue
 from broker.reading import Readers, Reading
@@ -68,13 +68,18 @@ class Core(CoreEnd):
         in_sync: int | None = None,
         follows: str = "",
     ) -> None:
-        super().__init__(clock_ms)
+        super().__init__(
+            clock_ms=clock_ms,
+            log=store.log,
+            commits=CommitPoints(store.log.appended, in_sync),
+            scheduler=scheduler,
+            disk=disk,
+            lazy_flush_seconds=limits.lazy_flush_seconds,
+            lazy_flush_bytes=limits.lazy_flush_bytes,
+        )
         self.store = store
-        self.log = store.log
-        self.scheduler = scheduler
         self.limits = limits
         self.timers = Timers(loop=scheduler, clock_ms=clock_ms, limits=limits)
-        self.commits = CommitPoints(store.log.appended, in_sync)
         self.replicas = Replicas(self.commits)
         """What replicas have on their disks, for topics with `min_in_sync`."""
         self.state_durability = Durability(min_in_sync)
@@ -104,7 +109,6 @@ class Core(CoreEnd):
         self.next_number = 1
         """The next number for a queue, a group or a session. Never reused."""
         self.on_failure: list[Callable[[StorageFailed], None]] = []
-        self.disk = disk
         disk.watch(self._room_changed)
         self.follows = follows
         """Of a slave: where changes are to be made instead. Empty: this broker leads."""
@@ -115,17 +119,12 @@ class Core(CoreEnd):
         self.unflushed: set[Queue] = self.commits.unflushed
         """Queues with messages that are visible before they are on the disk: for readers by offset
         they end where the last flush left them."""
-        self._flush_requested = store.log.flushed
         self.gatherers: list[Callable[[], None]] = []
         """See `write_gathered`."""
-        self._lazy_scheduled = False
         self._acks_scheduled = False
         # In the order of their first move, so that equal runs write equal logs.
         self._moved: dict[Group, None] = {}
         self._recounted: dict[Group, None] = {}
-        self.on_written: Callable[[], None] | None = None
-        """Told at the end of an iteration that wrote, and when a point has moved: who ships the log
-        to replicas."""
         self._note_moved = self._group_moved  # one method object for all groups
         self.journal.handle("acks", self._apply_acks)
 
@@ -174,52 +173,10 @@ class Core(CoreEnd):
 
     # --- pace -----------------------------------------------------------------------------
 
-    def appended(self) -> None:
-        """Something was appended: write it at the end of this loop iteration."""
-        if not self.end_scheduled:
-            self.end_scheduled = True
-            self.scheduler.call_soon(self.end_iteration)
-
-    def end_iteration(self) -> None:
-        """Write what was appended, let go what waits for that, ask for a flush if one is needed."""
-        self.end_scheduled = False
-        if self.failure is not None:
-            return
-        try:
-            self.log.write()
-        except StorageFull:
-            self.disk.met_full()
-            self.scheduler.call_later(self.limits.lazy_flush_seconds, self.end_iteration)
-            return
-        except StorageFailed as error:
-            self.fail(error)
-            return
-        if self.disk.log_full:
-            self.disk.wrote()
-        written = self.log.written
-        self.commits.advance(APPENDED, written)
-        if self.on_written is not None:
-            self.on_written()
-        if self._flush_requested < written:
-            self._ask_for_flush()
-
     @property
     def flush_pending(self) -> bool:
         """Whether a flush was asked for that has not been reported."""
         return self.failure is None and self._flush_requested > self.log.flushed
-
-    def _ask_for_flush(self) -> None:
-        waiting = self.log.written - self._flush_requested
-        if self.commits.urgent > self._flush_requested or waiting > self.limits.lazy_flush_bytes:
-            self._flush()
-        elif self.log.written > self._flush_requested and not self._lazy_scheduled:
-            self._lazy_scheduled = True
-            self.scheduler.call_later(self.limits.lazy_flush_seconds, self._flush_lazily)
-
-    def _flush_lazily(self) -> None:
-        self._lazy_scheduled = False
-        if self.failure is None and self.log.written > self._flush_requested:
-            self._flush()
 
     def _flush(self) -> None:
         """Ask for a flush of all that is written; then readers by offset see it."""

@@ -133,6 +133,9 @@ class Engine(AmqpOperations):
             self.topics_.header_reader = header_reader
         # What `publish` below does, with a call less for each run.
         self.publish = self.topics_.publish_run  # type: ignore[method-assign, assignment]
+        # See `BrokerPort`: what every gateway asks for every run.
+        self.when_committed = self.core.when_committed
+        self.committed = self.core.committed
         self.queries = Queries(self.core, self.topics_)
         self.moves = Moves(self.core, self.topics_)
         queues: dict[str, NamedQueue] = {}
@@ -313,23 +316,6 @@ class Engine(AmqpOperations):
     ) -> Position:
         """See `TransactionPort.commit_batch`."""
         return self.transactions.commit(publishes, settlements)
-
-    def when_committed(
-        self,
-        position: Position,
-        durability: Durability,
-        callback: Callable[..., None],
-        *args: object,
-    ) -> None:
-        """See `BrokerPort.when_committed`."""
-        core = self.core
-        core.commits.when(position, durability, callback, *args)
-        if not core.end_scheduled and position > core.commits.points[durability]:
-            core.appended()  # what was written some time ago may not have been asked a flush for
-
-    def committed(self, position: Position, durability: Durability) -> bool:
-        """See `BrokerPort.committed`."""
-        return self.core.commits.committed(position, durability)
 
     def overloaded(self, resume: Callable[[], None]) -> bool:
         """See `BrokerPort.overloaded`."""

@@ -28,6 +28,7 @@ from core_log.errors import (
     Follows,
     StorageBusy,
     StorageFull,
+    StoreError,
     TooLarge,
 )
 from core_log.files import Files
@@ -60,6 +61,8 @@ class CommitLog(LogEnd):
         position: where the log goes on: all before it is on the disk.
     """
 
+    _segment: Segment
+
     def __init__(
         self,
         *,
@@ -71,6 +74,7 @@ class CommitLog(LogEnd):
         position: int,
     ) -> None:
         super().__init__(
+            files=files,
             tail=Tail(position, settings.chunk_bytes),
             failure=failure,
             position=position,
@@ -78,11 +82,9 @@ class CommitLog(LogEnd):
             ready_below=settings.unflushed_bytes_max - settings.chunk_bytes,
             host=encode_host(settings.host, settings.port),
         )
-        self._files = files
         self._segments = segments
         self._settings = settings
         self._reader = reader
-        self._barred: Follows | None = None  # why nothing of one's own is appended
         self._enter(segments.last)
 
     def _enter(self, segment: Segment) -> None:
@@ -438,32 +440,25 @@ class CommitLog(LogEnd):
 
     # --- writing ------------------------------------------------------------------------------
 
-    def write(self) -> None:
-        """Hand everything appended to the operating system.
-
-        Raises:
-            StorageFull: it stays in memory, appends are refused; call again later.
-            StorageFailed: final.
-        """
-        if self.written == self.appended:
-            return
+    def write_chunks(self) -> None:
+        """See `LogEnd.write_chunks`."""
         self._failure.check()
-        last = self._tail.last
         try:
-            if self.written >= last.position:  # the common case
-                self._write_chunk(last, self._segment)
-            else:
-                for chunk in self._tail.since(self.written):
-                    segment = self._segments.at(chunk.position)
-                    assert segment is not None
-                    self._write_chunk(chunk, segment)
+            for chunk in self._tail.since(self.written):
+                segment = self._segments.at(chunk.position)
+                assert segment is not None
+                self._write_chunk(chunk, segment)
         except OSError as error:
-            failed = self._failure.translate("writing the log", error)
-            if isinstance(failed, StorageFull):
-                self._full = failed
-            raise failed from error
+            raise self.write_failed(error) from error
         assert self.written == self.appended
         self._full = self._barred
+
+    def write_failed(self, error: OSError) -> StoreError:
+        """See `LogEnd.write_failed`."""
+        failed = self._failure.translate("writing the log", error)
+        if isinstance(failed, StorageFull):
+            self._full = failed
+        return failed
 
     def _write_chunk(self, chunk: Chunk, segment: Segment) -> None:
         """Write what the operating system does not have of the chunk. Raises OSError."""

@@ -12,7 +12,6 @@ import asyncio
 import errno
 import os
 import secrets
-import time
 from collections.abc import Callable
 from dataclasses import fields
 from datetime import UTC, datetime
@@ -34,6 +33,7 @@ from core_log.settings import StoreSettings
 from core_log.store import Store
 from gateways.amqp.headers import AmqpHeaders
 from net.connection import Context
+from net.kernels import clock_ms
 from net.listener import CannotListen
 from polymq.admin import AdminServer
 from polymq.admin_replication import replication_routes
@@ -63,11 +63,6 @@ from polymq.workers import HASHERS_COUNT, READERS_COUNT, Workers
 STATE_FILE: Final = "state.db"
 NAME_BYTES: Final = 16
 """Randomness in names that the server makes up: nobody guesses another client's queue."""
-
-
-def clock_ms() -> int:
-    """The wall clock in milliseconds since the epoch, as records carry it."""
-    return time.time_ns() // 1_000_000
 
 
 def random_name() -> str:

@@ -65,6 +65,8 @@ cdef class CommitPoints:
     cdef public bint failed
     cdef public set unflushed
     cdef public list _waiting
+    cpdef bint committed(self, position, durability) except -1
+    cpdef wait_for(self, position, durability, callback, tuple args, bint urgent)
     cpdef show_when_committed(self, Waiting run)
     @cython.locals(entry=tuple, run=Waiting)
     cpdef advance(self, durability, position)
@@ -83,11 +85,23 @@ cdef class RouterEnd:
 
 cdef class CoreEnd:
     cdef public object clock_ms
+    cdef public LogEnd log
+    cdef public CommitPoints commits
+    cdef public object scheduler
+    cdef public object disk
     cdef public object failure
     cdef public bint full
     cdef public bint end_scheduled
     cdef public long long iteration_ms
+    cdef public object on_written
+    cdef public double _lazy_flush_seconds
+    cdef public long long _lazy_flush_bytes
+    cdef public long long _flush_requested
+    cdef public bint _lazy_scheduled
     cpdef appended(self)
+    @cython.locals(log=LogEnd, written=cython.longlong, urgent=cython.longlong)
+    cpdef end_iteration(self)
+    cpdef bint committed(self, position, durability) except -1
 
 
 cdef class PlainTemplate:

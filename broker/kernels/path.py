@@ -10,6 +10,8 @@ Rules:
 
 * Nothing leaves out of order within its class of commit, and after a storage failure nothing leaves
   at all.
+* What was appended in an iteration of the loop is written at its end, in one piece, before anything
+  of it is let go.
 * `Publisher.publish_run` takes the runs of which nothing has to be known but that they are stored:
   for the topic's own queue and live subscribers. `Topics.publish` takes all runs.
 """
@@ -21,12 +23,14 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.durability import APPENDED, FLUSHED, Durability
+from core_log.errors import StorageFailed, StorageFull
 from core_log.kernels.layout import ENTRY_SIZE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from broker.errors import StorageFailed
+    from broker.core import Scheduler
+    from broker.disk import Disk
     from broker.port import Position
     from broker.queues.queue import Group, Groups, Queue
     from broker.runs import RunMeta
@@ -298,6 +302,17 @@ class CommitPoints:
         Args:
             urgent: False for what may wait for the next flush that somebody else asks for.
         """
+        self.wait_for(position, durability, callback, args, urgent)
+
+    def wait_for(
+        self,
+        position: int,
+        durability: Durability,
+        callback: Callable[..., None],
+        args: tuple[object, ...],
+        urgent: bool,
+    ) -> None:
+        """`when`, with the arguments as a tuple."""
         if self.failed and position > self.points[durability]:
             return
         waiting = self._waiting[durability]
@@ -374,14 +389,34 @@ class RouterEnd:
 
 
 class CoreEnd:
-    """What the publish path needs of the engine's core.
+    """What the publish path needs of the engine's core, and what that does in each iteration of the
+    loop: what was appended is written at the end of it, then what waited for that is let go, and a
+    flush is asked for where somebody waits for one.
 
     Args:
         clock_ms: the time of day.
+        commits: the commit points of the log.
+        scheduler: the loop (`call_soon`, `call_later`).
+        lazy_flush_seconds: how long what nobody waits for stays without a flush.
+        lazy_flush_bytes: how much of that there may be.
     """
 
-    def __init__(self, clock_ms: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        *,
+        clock_ms: Callable[[], int],
+        log: CommitLog,
+        commits: CommitPoints,
+        scheduler: Scheduler,
+        disk: Disk,
+        lazy_flush_seconds: float,
+        lazy_flush_bytes: int,
+    ) -> None:
         self.clock_ms = clock_ms
+        self.log = log
+        self.commits = commits
+        self.scheduler = scheduler
+        self.disk = disk
         self.failure: StorageFailed | None = None
         self.full = False
         """The disk is full, or nearly: publishers are refused."""
@@ -389,9 +424,83 @@ class CoreEnd:
         """The end of this loop iteration will write, let go and ask for a flush."""
         self.iteration_ms = 0
         """When the first run was appended of those that this end will write."""
+        self.on_written: Callable[[], None] | None = None
+        """Told at the end of an iteration that wrote, and when a point has moved: who ships the log
+        to replicas."""
+        self._lazy_flush_seconds = lazy_flush_seconds
+        self._lazy_flush_bytes = lazy_flush_bytes
+        self._flush_requested: int = log.flushed
+        self._lazy_scheduled = False
 
     def appended(self) -> None:
         """Something was appended: write it at the end of this loop iteration."""
+        if not self.end_scheduled:
+            self.end_scheduled = True
+            self.scheduler.call_soon(self.end_iteration)
+
+    def end_iteration(self) -> None:
+        """Write what was appended, let go what waits for that, ask for a flush if one is needed."""
+        self.end_scheduled = False
+        if self.failure is not None:
+            return
+        log = self.log
+        try:
+            log.write()
+        except StorageFull:
+            self.disk.met_full()
+            self.scheduler.call_later(self._lazy_flush_seconds, self.end_iteration)
+            return
+        except StorageFailed as error:
+            self.fail(error)
+            return
+        if self.disk.log_full:
+            self.disk.wrote()
+        written = log.written
+        self.commits.advance(APPENDED, written)
+        if self.on_written is not None:
+            self.on_written()
+        if self._flush_requested >= written:
+            return
+        urgent = self.commits.urgent
+        if (
+            urgent > self._flush_requested
+            or written - self._flush_requested > self._lazy_flush_bytes
+        ):
+            self._flush()
+        elif not self._lazy_scheduled:
+            self._lazy_scheduled = True
+            self.scheduler.call_later(self._lazy_flush_seconds, self._flush_lazily)
+
+    def _flush_lazily(self) -> None:
+        self._lazy_scheduled = False
+        if self.failure is None and self.log.written > self._flush_requested:
+            self._flush()
+
+    def when_committed(
+        self,
+        position: int,
+        durability: Durability,
+        callback: Callable[..., None],
+        *args: object,
+    ) -> None:
+        """See `BrokerPort.when_committed`."""
+        commits = self.commits
+        commits.wait_for(position, durability, callback, args, True)
+        if not self.end_scheduled and position > commits.points[durability]:
+            self.appended()  # what was written some time ago may not have been asked a flush for
+
+    def committed(self, position: int, durability: Durability) -> bool:
+        """See `BrokerPort.committed`."""
+        return self.commits.committed(position, durability)
+
+    # --- for the subclass to implement --------------------------------------------------------
+
+    def _flush(self) -> None:
+        """Ask for a flush of all that is written; then readers by offset see it."""
+        raise NotImplementedError
+
+    def fail(self, error: StorageFailed) -> None:
+        """The log directory failed."""
         raise NotImplementedError
 
 
@@ -484,7 +593,7 @@ class Publisher:
                 position = log.appended
                 self.wait(template, [span], position)
                 if not core.end_scheduled:
-                    core.appended()
+                    CoreEnd.appended(core)
                 return position
         return self.publish(template, batch, first, last)  # type: ignore[arg-type]
 

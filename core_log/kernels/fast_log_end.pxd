@@ -23,12 +23,15 @@ cdef class Chunk:
 
 cdef class LogEnd:
     cdef public Appender _appender
+    cdef public object _files
     cdef public object _tail
     cdef public object _failure
     cdef public long long _message_bytes_max
     cdef public long long _ready_below
     cdef public bytes host
     cdef public object _full
+    cdef public object _barred
+    cdef public object _segment
     cdef public long long _flushed
     cdef public long long _records_end
     cdef public long long appended
@@ -44,3 +47,5 @@ cdef class LogEnd:
         self, template, batch, Py_ssize_t first, Py_ssize_t last, targets, long long number,
         long long offset, long long born_ms, long long store_ms
     )
+    @cython.locals(chunk=Chunk, memory=bytearray, start=cython.longlong)
+    cpdef write(self)

@@ -8,7 +8,7 @@ that end, runs that do not fit, disks that do not keep up.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from core_log import kernels
 from core_log.kernels.layout import ENTRY_SIZE
@@ -16,7 +16,8 @@ from core_log.kernels.layout import ENTRY_SIZE
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from core_log.errors import FailureLatch, StorageFull
+    from core_log.errors import FailureLatch, Follows, StorageFull, StoreError
+    from core_log.files import Files
     from core_log.kernels.batch import Batch
     from core_log.record import RecordTemplate
     from core_log.tail import Tail
@@ -71,9 +72,10 @@ class Chunk:
 
 
 class LogEnd:
-    """What of a commit log is needed to append to it.
+    """What of a commit log is needed to append to it, and to write what was appended.
 
     Args:
+        files: where it is written.
         position: where the log goes on: all before it is on the disk.
         ready_below: while less than this waits for the disk, whatever fits into a chunk may be
             appended.
@@ -83,6 +85,7 @@ class LogEnd:
     def __init__(
         self,
         *,
+        files: Files,
         tail: Tail,
         failure: FailureLatch,
         position: int,
@@ -90,6 +93,7 @@ class LogEnd:
         ready_below: int,
         host: bytes,
     ) -> None:
+        self._files = files
         self._tail = tail
         self._failure = failure
         self._message_bytes_max = message_bytes_max
@@ -97,8 +101,10 @@ class LogEnd:
         self._appender = kernels.Appender()
         self.host = host
         """Address and port as records have them, 8 bytes."""
-        self._full: StorageFull | None = None  # why the last write left something in memory
+        self._full: StorageFull | Follows | None = None  # why the last write left some
+        self._barred: Follows | None = None  # why nothing of one's own is appended
         self._flushed = position
+        self._segment: Any = None  # the last one
         self._records_end = position  # of the segment; what is behind is for a blank record
         self.appended = position
         """End of what is in memory and visible to `read_hot`."""
@@ -181,3 +187,35 @@ class LogEnd:
         span.entries = appender.entries
         span.count = count
         return span
+
+    def write(self) -> None:
+        """Hand everything appended to the operating system.
+
+        Raises:
+            StorageFull: it stays in memory, appends are refused; call again later.
+            StorageFailed: final.
+        """
+        if self.written == self.appended:
+            return
+        chunk = self._tail.last
+        memory = chunk.memory
+        start = self.written - chunk.position
+        if start < 0 or self._failure.failed:  # chunks before the last one, or an error to say
+            self.write_chunks()
+            return
+        segment = self._segment
+        piece = memoryview(memory)[start : chunk.used]
+        try:
+            self._files.pwritev(segment.handle, (piece,), self.written - segment.start)
+        except OSError as error:
+            raise self.write_failed(error) from error
+        self.written = chunk.position + chunk.used
+        self._full = self._barred
+
+    def write_chunks(self) -> None:
+        """`write`, whatever there is to be written."""
+        raise NotImplementedError
+
+    def write_failed(self, error: OSError) -> StoreError:
+        """The error to raise, of which note was taken."""
+        raise NotImplementedError

@@ -39,7 +39,8 @@ else:
 
 FORM: Final = chosen.FORM
 BUFFER_BYTES: Final = chosen.BUFFER_BYTES
+clock_ms = chosen.clock_ms
 Iteration = chosen.Iteration
 Stream = chosen.Stream
 
-__all__ = ["BUFFER_BYTES", "FORM", "Iteration", "Plane", "Stream"]
+__all__ = ["BUFFER_BYTES", "FORM", "Iteration", "Plane", "Stream", "clock_ms"]

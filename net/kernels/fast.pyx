@@ -8,12 +8,20 @@ Everything public is described in the twin.
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_GET_SIZE, PyByteArray_Resize
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.string cimport memcpy, memset
+from posix.time cimport CLOCK_REALTIME, clock_gettime, timespec
 
 FORM = "compiled"
 BUFFER_BYTES = 256 * 1024
 
 cdef enum:
     SHARED = 256 * 1024
+
+
+def clock_ms():
+    """See `pure.clock_ms`."""
+    cdef timespec now
+    clock_gettime(CLOCK_REALTIME, &now)
+    return <long long> now.tv_sec * 1000 + now.tv_nsec // 1000000
 
 
 cdef class Wire:

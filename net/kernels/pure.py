@@ -7,12 +7,18 @@ connection. What they are for, and their rules, stand in `net/connection.py`.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from typing import Final, Protocol
 
 FORM: Final = "pure"
 BUFFER_BYTES: Final = 256 * 1024
 """One read. Bigger reads make bigger batches, until the buffer falls out of the L2 cache."""
+
+
+def clock_ms() -> int:
+    """The wall clock in milliseconds since the epoch."""
+    return time.time_ns() // 1_000_000
 
 
 class Iteration:

@@ -110,10 +110,11 @@ OF_THE_CLIENTS = (
     Sabotage(
         name="page-cache-acked-before-it-is-written",
         why="a kill takes what the page cache was said to have",
-        path="broker/core.py",
-        old="        try:\n            self.log.write()\n",
-        new="        try:\n            self.commits.advance(APPENDED, self.log.appended)\n"
-        "            self.log.write()\n",
+        path="broker/kernels/path.py",
+        pure=True,
+        old="        try:\n            log.write()\n",
+        new="        try:\n            self.commits.advance(APPENDED, log.appended)\n"
+        "            log.write()\n",
         tests=("tests/broker/test_pace.py::test_what_the_page_cache_acks_would_survive_a_kill",),
     ),
     Sabotage(

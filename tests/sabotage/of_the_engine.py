@@ -16,7 +16,8 @@ COMMIT_POINTS = (
     Sabotage(
         name="ack-before-flush",
         why="a power cut takes what was acked",
-        path="broker/core.py",
+        path="broker/kernels/path.py",
+        pure=True,
         old="        self.commits.advance(APPENDED, written)\n",
         new="        self.commits.advance(FLUSHED, written)\n",
         tests=("tests/durability/test_acks_wait_for_the_disk.py",),

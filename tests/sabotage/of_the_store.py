@@ -229,8 +229,8 @@ APPENDS = (
         name="full-disk-not-remembered",
         why="publishers go on into memory while nothing is written",
         path="core_log/commit_log.py",
-        old="                self._full = failed\n",
-        new="                pass\n",
+        old="            self._full = failed\n",
+        new="            pass\n",
         tests=("tests/core_log/test_commit_log.py",),
     ),
     Sabotage(

@@ -11,12 +11,6 @@ from typing import Final
 EQUIVALENT: Final[dict[tuple[str, str, str, str], str]] = {
     (
         "core_log/commit_log.py",
-        "CommitLog.write",
-        "if self.written >= last.position: # the common case",
-        "if (self.written > last.position): # the common case",
-    ): "the other branch writes the same bytes, chunk by chunk; this one only is quicker",
-    (
-        "core_log/commit_log.py",
         "CommitLog.read_hot",
         "entries, stride, index, chunk.memory, chunk.position, chunk.used, False",
         "entries, stride, index, chunk.memory, chunk.position, chunk.used, True",

@@ -48,6 +48,9 @@ cdef class Lane(Shortcut):
     cdef public object session
     cdef public object publish
     cdef public object write
+    cdef int last_flags
+    cdef bytes last_name
+    cdef object last_template
     cdef object last_meta
     cdef bytes last_topic
     cdef public bint asks_always
@@ -61,11 +64,13 @@ cdef class Lane(Shortcut):
     cpdef bint take(self, bytearray buffer, Py_ssize_t start, Py_ssize_t end) except -1
     @cython.locals(
         at=Py_ssize_t, flags=int, topic=Py_ssize_t, topic_end=Py_ssize_t, body=Py_ssize_t,
-        packet_id=int, yard=Yard, data=bytes, templates=dict,
+        packet_id=int, yard=Yard, data=bytes,
     )
     cdef bint take_publish(
         self, bytearray buffer, Py_ssize_t start, Py_ssize_t end, int first, Py_ssize_t length
     ) except -1
+    @cython.locals(name=bytes, size=Py_ssize_t, index=Py_ssize_t)
+    cdef bint is_last_name(self, bytearray buffer, Py_ssize_t start, Py_ssize_t end) except -1
     cdef look_at_disk(self, long long position)
     @cython.locals(answers=Answers)
     cpdef answer_when(self, position, bytes data, durability)

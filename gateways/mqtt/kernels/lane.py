@@ -175,6 +175,11 @@ class Lane:
         """What the last of those waits for."""
         self.message_bytes = 256
         """Size of a delivery lately, for `credit`."""
+        self.last_flags = -1
+        """Of the last PUBLISH that came here (-1: none), with its topic name and its template:
+        most clients publish to one topic."""
+        self.last_name = b""
+        self.last_template: Template | None = None
         self.last_meta: RunMeta | None = None
         """Of the last delivery, and its topic as PUBLISH has it."""
         self.last_topic = b""
@@ -185,6 +190,7 @@ class Lane:
         self.publish = port.publish
         self.mapping = mapping
         self.asks_always = port is not self.yard.port
+        self.last_flags = -1
 
     def let_go(self) -> None:
         """The connection is gone."""
@@ -247,9 +253,13 @@ class Lane:
             return False
         if buffer[topic] == DOLLAR:
             return False
-        templates = self.mapping.templates[flags]
-        template = templates.get(bytes(buffer[topic:topic_end]))
+        if flags != self.last_flags or not self.is_last_name(buffer, topic, topic_end):
+            self.last_name = bytes(buffer[topic:topic_end])
+            self.last_flags = flags
+            self.last_template = self.mapping.templates[flags].get(self.last_name)
+        template = self.last_template
         if template is None or not template.valid:
+            self.last_flags = -1
             return False
         yard.fill_row(topic, topic_end - topic, body, end - body, packet_id, flags)
         batch = yard.batch
@@ -267,6 +277,17 @@ class Lane:
         if stored >= yard.ask_at or self.asks_always or durability > FLUSHED:
             self.look_at_disk(stored)
         return True
+
+    def is_last_name(self, buffer: bytearray, start: int, end: int) -> bool:
+        """Whether `buffer[start:end]` is the topic name of the last PUBLISH that came here."""
+        name = self.last_name
+        size = len(name)
+        if end - start != size:
+            return False
+        index = 0
+        while index < size and buffer[start + index] == name[index]:
+            index += 1
+        return index == size
 
     def look_at_disk(self, position: Position) -> None:
         """Something was published, and ends at `position`: read no further if too much waits."""
