@@ -27,7 +27,7 @@ KEY_BYTES: Final = 10
 SECRET_BYTES: Final = 32
 """Random bytes of a secret, written as 64 hex digits: 256 bits, as HMAC's hash of its key allows,
 and nothing that a shell or a properties file would read in another way."""
-_DIGEST: Final = "sha1"  # RocketMQ's; sound within an HMAC (RFC 6151 has no doubt of it)
+_DIGEST: Final = "sha1"  # RocketMQ's; sound within an HMAC (RFC 6194)
 _NOBODYS: Final = "0" * (2 * SECRET_BYTES)
 
 
