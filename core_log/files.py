@@ -21,6 +21,8 @@ import os
 from collections.abc import Sequence
 from typing import Protocol
 
+from core_log.files_end import FilesEnd
+
 Buffer = bytes | bytearray | memoryview
 
 FILE_MODE = 0o600
@@ -85,7 +87,7 @@ class Files(Protocol):
         """Bytes that may still be written to the file system of `path`, and its size."""
 
 
-class RealFiles:
+class RealFiles(FilesEnd):
     """The operating system's files: owner only (0600, 0700), closed on exec."""
 
     def open(self, path: str, *, create: bool = False) -> int:
@@ -115,19 +117,6 @@ class RealFiles:
             parts.append(part)
             missing -= len(part)
         return b"".join(parts)
-
-    def pwritev(self, handle: int, buffers: Sequence[Buffer], position: int) -> None:
-        """See `Files.pwritev`."""
-        written = os.pwritev(handle, buffers, position)
-        total = len(buffers[0]) if len(buffers) == 1 else sum(map(len, buffers))
-        if written == total:
-            return
-        rest = memoryview(b"".join(buffers))
-        while written < total:  # bounded: every turn writes at least a byte or raises
-            step = os.pwrite(handle, rest[written:], position + written)
-            if step == 0:
-                raise OSError(errno.EIO, "a write made no progress")
-            written += step
 
     def truncate(self, handle: int, size: int) -> None:
         """See `Files.truncate`."""

@@ -354,8 +354,10 @@ class CommitPoints:
             if entry[2] is None:
                 run: Waiting = entry[1]
                 run.release(self.unflushed)
-            else:
+            elif entry[2]:
                 entry[1](*entry[2])
+            else:
+                entry[1]()
         if durability > FLUSHED:
             self.holding = any(self._waiting[FLUSHED + 1 :])
 

@@ -5,6 +5,8 @@ cimport cython
 
 from core_log.kernels.fast cimport Appender
 
+cdef Py_ssize_t COPIED_BYTES_MAX
+
 
 cdef class Span:
     cdef public bytearray memory

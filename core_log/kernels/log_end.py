@@ -8,7 +8,7 @@ that end, runs that do not fit, disks that do not keep up.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from core_log import kernels
 from core_log.kernels.layout import ENTRY_SIZE
@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from core_log.kernels.batch import Batch
     from core_log.record import RecordTemplate
     from core_log.tail import Tail
+
+COPIED_BYTES_MAX: Final = 1024
+"""What is shorter is copied to be written: a view of it costs more."""
 
 
 class Span:
@@ -204,7 +207,11 @@ class LogEnd:
             self.write_chunks()
             return
         segment = self._segment
-        piece = memoryview(memory)[start : chunk.used]
+        piece: bytearray | memoryview
+        if chunk.used - start < COPIED_BYTES_MAX:
+            piece = memory[start : chunk.used]
+        else:
+            piece = memoryview(memory)[start : chunk.used]
         try:
             self._files.pwritev(segment.handle, (piece,), self.written - segment.start)
         except OSError as error:
