@@ -125,11 +125,7 @@ class MqttConnection(Connection):
                 else:
                     self._take(event)
         except RemoteProtocolError as error:
-            self._counters.protocol_errors += 1
-            log.info("closing %s (%s): %s", self.peer, self._client_id, error)
-            if error.answer:
-                self.write(error.answer)
-            self._finish(will=True)
+            self.broke_protocol(error)
             return end
         except BrokerError as error:
             self.failed(error)
@@ -139,6 +135,14 @@ class MqttConnection(Connection):
         if self._asking and end - at > self._early:
             return self._keep_early(at, end)
         return at
+
+    def broke_protocol(self, error: RemoteProtocolError) -> None:
+        """The client sent what nobody may send: say so where there is a way, and close."""
+        self._counters.protocol_errors += 1
+        log.info("closing %s (%s): %s", self.peer, self._client_id, error)
+        if error.answer:
+            self.write(error.answer)
+        self._finish(will=True)
 
     def failed(self, error: BrokerError) -> None:
         """The engine did not do what a packet asked for, and no answer says so: close."""

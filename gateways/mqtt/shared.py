@@ -70,6 +70,8 @@ class Shared:
         self.bulk = Bulk(self.yard, self.inbox)
         if FORM == "pure":
             self.joined = Joined(self.yard, self.mapping, self.context)
+        else:
+            self.yard.bulk = self.bulk
 
     @property
     def counters(self) -> Counters:

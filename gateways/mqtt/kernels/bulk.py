@@ -76,6 +76,25 @@ class Bulk:
             self.take_publishes(lane, run_count)
         return at
 
+    def take_whole(self, lane: lanes.Lane, buffer: bytearray, start: int, end: int) -> bool:
+        """`take` for a lane that is open, if that handles all of the read; else nothing is done.
+
+        Raises:
+            BrokerError, RemoteProtocolError: close the connection (`take_publishes`).
+        """
+        batch = self.batch
+        batch.buffer = buffer
+        _, at, run_count, ack_count = parse(
+            buffer, start, end, batch, self.runs, self.acks, self.yard.packet_bytes_max
+        )
+        if at != end:
+            return False
+        if ack_count:
+            self.take_acks(lane, ack_count)
+        if run_count:
+            self.take_publishes(lane, run_count)
+        return True
+
     def take_acks(self, lane: lanes.Lane, ack_count: int) -> None:
         """The acknowledgements in the inbox."""
         acks = self.acks

@@ -19,6 +19,10 @@ cdef class Bulk:
     cdef public object acks
     @cython.locals(run_count=Py_ssize_t, ack_count=Py_ssize_t)
     cpdef take(self, Lane lane, bytearray buffer, Py_ssize_t start, Py_ssize_t end)
+    @cython.locals(at=Py_ssize_t, run_count=Py_ssize_t, ack_count=Py_ssize_t)
+    cpdef bint take_whole(
+        self, Lane lane, bytearray buffer, Py_ssize_t start, Py_ssize_t end
+    ) except -1
     cpdef take_acks(self, Lane lane, Py_ssize_t ack_count)
     @cython.locals(
         count=Py_ssize_t, index=Py_ssize_t, first=Py_ssize_t, last=Py_ssize_t, at=Py_ssize_t,

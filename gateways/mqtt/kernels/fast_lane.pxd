@@ -30,6 +30,7 @@ cdef class Yard:
     cdef public object counters
     cdef public Py_ssize_t packet_bytes_max
     cdef public long long delivery_bytes_max
+    cdef public object bulk
     cdef public list answers
     cdef public long long ask_at
     cdef public long long received

@@ -12,8 +12,9 @@ that is exactly one of
 * a PUBLISH of QoS 0 or 1 to a topic name that this client has published to before, or
 * a PUBACK,
 
-and leaves all others, untouched, to `client.py`, which handles any read, these as well. So what is
-not looked at here costs time, never a message.
+and, where kernels are compiled, gives a read that is nothing but such packets to `bulk.py`. All
+others are left, untouched, to `client.py`, which handles any read, these as well. So what is not
+looked at here costs time, never a message.
 
 Rules:
 
@@ -30,6 +31,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from broker.port import APPENDED, FLUSHED, BrokerError, Durability, Refused
 from gateways.mqtt.kernels import encode_ids, encode_publishes
+from gateways.mqtt.packets import RemoteProtocolError
 
 if TYPE_CHECKING:
     from array import array
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
     from broker.port import BrokerPort, Position, RecordRun, RunMeta, Session, Template
     from core_log.kernels.batch import Batch
     from gateways.mqtt.client import MqttConnection
+    from gateways.mqtt.lanes import Bulk
     from gateways.mqtt.limits import Limits
     from gateways.mqtt.mapping import TopicMapping
     from gateways.mqtt.shared import Counters
@@ -120,6 +123,8 @@ class Yard:
         self.counters = counters
         self.packet_bytes_max = limits.packet_bytes_max
         self.delivery_bytes_max = limits.delivery_bytes_max
+        self.bulk: Bulk | None = None
+        """Takes whole reads of many packets, where no Python is to run between."""
         self.answers = [Answers(port, durability) for durability in Durability]
         self.ask_at = 0
         """Who publishes something that ends behind this position asks whether the disk keeps up.
@@ -200,12 +205,22 @@ class Lane:
     # --- reads ------------------------------------------------------------------------------
 
     def take(self, buffer: bytearray, start: int, end: int) -> bool:
-        """Handle `buffer[start:end]`, if it is one packet that belongs here, and say so."""
+        """Handle `buffer[start:end]`, if it is one packet that belongs here, or many that all
+        belong to `bulk.py`, and say so."""
         try:
-            return self.take_packet(buffer, start, end)
+            if self.take_packet(buffer, start, end):
+                return True
+            bulk = self.yard.bulk
+            if bulk is None or self.session is None:
+                return False
+            return bulk.take_whole(self, buffer, start, end)
         except BrokerError as error:
             assert self.connection is not None
             self.connection.failed(error)
+            return True
+        except RemoteProtocolError as error:
+            assert self.connection is not None
+            self.connection.broke_protocol(error)
             return True
 
     def take_packet(self, buffer: bytearray, start: int, end: int) -> bool:

@@ -76,6 +76,9 @@ def test_a_read_has_the_same_effect_as_its_packets_have_in_the_core(
         def take(self, lane: Any, buffer: bytearray, start: int, end: int) -> int:
             return start
 
+        def take_whole(self, lane: Any, buffer: bytearray, start: int, end: int) -> bool:
+            return False
+
     bulk = Broker()
     monkeypatch.setattr(gateways.mqtt.shared, "Bulk", NothingTaken)
     core = Broker()
