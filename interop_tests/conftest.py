@@ -11,6 +11,7 @@ import contextlib
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -74,6 +75,7 @@ class Server:
         self._options = {**DEFAULTS, **options}
         self._environment = environment
         self.command = command
+        self._held: list[socket.socket] = []
 
     def configure(self, **options: object) -> None:
         """Change options for the next start."""
@@ -111,6 +113,7 @@ class Server:
         assert ready["pid"] == self.process.pid
         for door in DOORS:
             setattr(self, f"{door}_port", ready[door] or 0)
+        self._let_ports_go()
 
     def is_ready(self) -> bool:
         """Whether the process that was started last has opened its doors."""
@@ -128,11 +131,31 @@ class Server:
         """SIGKILL, as a crash: no goodbye, nothing flushed."""
         self.process.kill()
         self.process.wait()
+        self._hold_ports()
 
     def terminate(self) -> int:
         """SIGTERM, and wait for the end; returns the exit code."""
         self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(STOP_SECONDS_MAX)
+        code = self.process.wait(STOP_SECONDS_MAX)
+        self._hold_ports()
+        return code
+
+    def _hold_ports(self) -> None:
+        """Until the next start, the system gives the ports to nobody who asks for any: a socket is
+        bound there that does not listen, which keeps out no server that wants just this port."""
+        for door in DOORS:
+            port = getattr(self, f"{door}_port")
+            if port:
+                holder = socket.socket()
+                holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                with contextlib.suppress(OSError):  # somebody was quicker
+                    holder.bind((self.host, port))
+                self._held.append(holder)
+
+    def _let_ports_go(self) -> None:
+        for holder in self._held:
+            holder.close()
+        self._held.clear()
 
     def restart(self) -> None:
         """Start again on the same data and the same ports; stops a running one in order first."""
@@ -158,6 +181,7 @@ class Server:
         """End the process whatever it does, and show what it said."""
         if hasattr(self, "process") and self.process.poll() is None:
             self.kill()
+        self._let_ports_go()
         if self.log_path.exists():
             print(
                 f"--- {self.log_path}", *self.log_lines()[-LOG_LINES_SHOWN:], sep="\n", file=output
