@@ -15,6 +15,7 @@ import socket
 import subprocess
 import sys
 import time
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
@@ -41,6 +42,12 @@ DEFAULTS: dict[str, object] = {
     # A thread and a port that only the tests of name servers need.
     "names.enabled": False,
 }
+
+
+def _close(sockets: list[socket.socket]) -> None:
+    for each in sockets:
+        each.close()
+    sockets.clear()
 
 
 class Server:
@@ -76,6 +83,7 @@ class Server:
         self._environment = environment
         self.command = command
         self._held: list[socket.socket] = []
+        weakref.finalize(self, _close, self._held)  # of who kills and never starts again
 
     def configure(self, **options: object) -> None:
         """Change options for the next start."""
@@ -153,9 +161,7 @@ class Server:
                 self._held.append(holder)
 
     def _let_ports_go(self) -> None:
-        for holder in self._held:
-            holder.close()
-        self._held.clear()
+        _close(self._held)
 
     def restart(self) -> None:
         """Start again on the same data and the same ports; stops a running one in order first."""
