@@ -59,7 +59,12 @@ class Flusher:
         self._thread: threading.Thread | None = None
         if not stepped:
             self._report = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        self._ahead = Ahead(segments=segments, failed=lambda: signal(self._report), stepped=stepped)
+        self._ahead = Ahead(
+            segments=segments,
+            position=log.flushed,
+            failed=lambda: signal(self._report),
+            stepped=stepped,
+        )
         if not stepped:
             self._thread = threading.Thread(target=self._run, name="flusher", daemon=True)
             self._thread.start()

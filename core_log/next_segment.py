@@ -4,7 +4,8 @@ Theory. The first sync of a place in a file that was only given room has to reco
 holds data now, and every ack waits for that. In a file that was written once it does not. So the
 next file is filled with zeros while the log goes through the present one: in slices, each synced by
 itself, as many as the log's progress asks for (`goal`). The zeros are done when seven eighths of
-the present segment are.
+the present segment are. Where syncs are large, the record that a place holds data is little beside
+what they write, and zeros would be as much again: then the file is only given room (`weigh`).
 
 A file that retention has no use for any more (`keep`) waits under the name of a spare, and is taken
 for the next segment instead of a new one. It is full of sound records of other places, and, as
@@ -60,6 +61,7 @@ class NextSegment:
         segment_bytes: the size of new segments.
         zeroed: whether the next file is written with zeros; else it is only given room, when the
             log has passed the middle of its segment.
+        zeroed_sync_bytes_max: above this average of the log's syncs it is only given room, too.
         spares_max: how many retired files are kept to be used again, up to two; only if `zeroed`.
         spares: names of those that an earlier process left.
 
@@ -76,6 +78,7 @@ class NextSegment:
         segment_bytes: int,
         failure: FailureLatch,
         zeroed: bool,
+        zeroed_sync_bytes_max: int,
         spares_max: int,
         spares: Iterable[str] = (),
     ) -> None:
@@ -85,7 +88,8 @@ class NextSegment:
         self._segment_bytes = segment_bytes
         self._slice_bytes = max(1, min(SLICE_BYTES, segment_bytes // SLICES_MIN))
         self._failure = failure
-        self._zeroed = zeroed
+        self._zeroing = zeroed  # at present; written by `weigh`
+        self._zeroed_sync_bytes_max = zeroed_sync_bytes_max if zeroed else -1
         self._names = SPARE_NAMES[: spares_max if zeroed else 0]
         self._lock = threading.Lock()  # held while what follows changes
         self._spares = sorted(spares)
@@ -107,10 +111,18 @@ class NextSegment:
 
     # --- making it ready (one worker's thread) ----------------------------------------------
 
+    def weigh(self, sync_bytes: float) -> None:
+        """Zeros from now on, or none.
+
+        Args:
+            sync_bytes: what the log's syncs have to write, on average.
+        """
+        self._zeroing = sync_bytes <= self._zeroed_sync_bytes_max
+
     def goal(self, filled: int, size: int) -> int:
         """How many bytes of the next file should be ready when so many of the present segment's
         `size` are filled; -1: it need not be there."""
-        if not self._zeroed:
+        if not self._zeroing:
             return 0 if filled > size // 2 else -1
         begin = size // BEGIN_PART
         if filled <= begin:
@@ -142,13 +154,17 @@ class NextSegment:
 
     def _step(self) -> None:
         with self._lock:
+            zeroing = self._zeroing
             if self._handle is None:
-                if not self._take_spare():
+                if not (zeroing and self._take_spare()):
                     self._begin(self._make(), recycled=False)
-            if self._work_serial != self._serial:
-                self._open_for_work()
             serial = self._serial
-        if self._zeroed:
+            if self._work_serial != serial:
+                self._end_work()  # that file was taken
+            if zeroing and self._work_handle is None:
+                self._work_handle = self._files.open(self._path)
+                self._work_serial = serial
+        if zeroing:
             self._zero_slice(serial)
 
     def _zero_slice(self, serial: int) -> None:
@@ -202,13 +218,6 @@ class NextSegment:
         self._recycled = recycled
         self._written = self._synced = 0
         self._serial += 1
-
-    def _open_for_work(self) -> None:
-        """Get a handle of the worker's own for the file. Raises OSError."""
-        self._end_work()
-        if self._zeroed:
-            self._work_handle = self._files.open(self._path)
-        self._work_serial = self._serial
 
     def _end_work(self) -> None:
         if self._work_handle is not None:

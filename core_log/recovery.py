@@ -183,6 +183,7 @@ class Recovery:
                     segment_bytes=self._settings.segment_bytes,
                     failure=self._failure,
                     zeroed=self._settings.segments_zeroed,
+                    zeroed_sync_bytes_max=self._settings.zeroed_sync_bytes_max,
                     spares_max=self._settings.spare_segments_max,
                     spares=self._spares,
                 ),

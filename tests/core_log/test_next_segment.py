@@ -166,6 +166,46 @@ def test_a_file_that_is_only_given_room_is_not_written() -> None:
     assert not [path for path in disk.files() if "spare" in path]
 
 
+def test_large_syncs_make_no_zeros() -> None:
+    """They would be as much again as the log writes. A spare stays one: it can not be used without
+    zeros."""
+    disk = Disk()
+    writer = Writer(disk, replace(SETTINGS, zeroed_sync_bytes_max=1000))
+    for segment in range(24):  # the average needs some syncs
+        writer.fill((segment + 1) * SEGMENT + 1, flush=False)
+        writer.flush()
+    writer.delete_before(writer.end - 1)
+    zeroed = writer.following.zeroed_bytes
+    start = writer.end - 1
+    writer.fill(start + SEGMENT * 3 // 4, flush=False)
+    writer.flush()
+    assert writer.following.zeroed_bytes == zeroed
+    assert f"{LOG}/next" in disk.files()
+    assert f"{LOG}/spare1" in disk.files()
+
+
+def test_zeros_come_back_with_small_syncs() -> None:
+    """Into a file that was only given room, and a spare is used again."""
+    disk = Disk()
+    writer = Writer(disk, replace(SETTINGS, zeroed_sync_bytes_max=1000))
+    for segment in range(24):
+        writer.fill((segment + 1) * SEGMENT + 1, flush=False)
+        writer.flush()
+    writer.delete_before(writer.end - 1)
+    reused = writer.following.reused_count
+    end = writer.end - 1 + SEGMENT * 3 // 4
+    writer.fill(end, flush=False)
+    writer.flush()
+    assert bytes(SEGMENT) == disk.files()[f"{LOG}/next"].data
+    for _ in range(12):
+        end += SEGMENT
+        writer.fill(end)
+    assert writer.following.reused_count == reused + 1
+    assert writer.following.zeroed_bytes >= 10 * SEGMENT
+    writer.store.close()
+    assert Writer(disk).store.recovery.clean
+
+
 def test_a_new_file_that_is_half_zeroed_is_taken_and_never_written_by_two() -> None:
     """The log is quicker than the zeros: they stop, and what the log wrote is there."""
     disk = Disk()
@@ -345,7 +385,7 @@ def test_the_goal_follows_the_log() -> None:
     """Between an eighth and seven eighths the zeros run ahead of the log, then they are done."""
     following = NextSegment(
         directory=LOG, files=MemoryFiles(), segment_bytes=1 << 30, failure=FailureLatch(),
-        zeroed=True, spares_max=0,
+        zeroed=True, zeroed_sync_bytes_max=1 << 20, spares_max=0,
     )  # fmt: skip
     size = 1 << 30
     assert following.goal(size // 8, size) == -1
@@ -392,7 +432,7 @@ def following_with_a_spare(files: Files) -> NextSegment:
     files.close(handle)
     following = NextSegment(
         directory=LOG, files=files, segment_bytes=SEGMENT, failure=FailureLatch(),
-        zeroed=True, spares_max=1,
+        zeroed=True, zeroed_sync_bytes_max=1 << 20, spares_max=1,
     )  # fmt: skip
     assert following.keep(f"{LOG}/old", SEGMENT)
     files.sync_directory(LOG)

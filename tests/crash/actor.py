@@ -50,13 +50,19 @@ PACKS: Final = ((0, 1 << 20), (1 << 16, 0), (300, 500))
 """Bytes that an index may have in the packs, and slack of a pack: all indexes have files of their
 own, all are packed, or they move."""
 
+ZEROED_SYNC_BYTES_MAX: Final = {1: 128 * 1024, 2: 10}
+"""By the number of spares: zeros always, or after an opening's first syncs no more."""
+
 
 def draw_settings(random: Random) -> StoreSettings:
     """Settings so small that a few messages fill chunks, segments and index files."""
     packed_bytes_max, slack_bytes = random.choice(PACKS)
+    segment_bytes = random.choice(SEGMENTS)
+    spares = random.choice((1, 2))
     return StoreSettings(
-        segment_bytes=random.choice(SEGMENTS),
-        spare_segments_max=random.choice((1, 2)),
+        segment_bytes=segment_bytes,
+        zeroed_sync_bytes_max=ZEROED_SYNC_BYTES_MAX[spares],
+        spare_segments_max=spares,
         chunk_bytes=random.choice(CHUNKS),
         tail_bytes_max=2048,
         unflushed_bytes_max=64 * 1024,

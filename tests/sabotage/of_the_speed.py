@@ -35,6 +35,22 @@ OF_THE_SPEED = (
         crash="--states 4000 --seed 1",
     ),
     Sabotage(
+        name="zeros-however-large-the-syncs",
+        why="50 publishers at full speed pay for twice the bytes and get nothing for it",
+        path="core_log/next_segment.py",
+        old="        self._zeroing = sync_bytes <= self._zeroed_sync_bytes_max\n",
+        new="        self._zeroing = self._zeroed_sync_bytes_max >= 0\n",
+        tests=_NEXT,
+    ),
+    Sabotage(
+        name="spare-begun-where-no-zeros-follow",
+        why="it is never ready, and every segment is made by the loop when the log needs it",
+        path="core_log/next_segment.py",
+        old="if not (zeroing and self._take_spare()):",
+        new="if not self._take_spare():",
+        tests=_NEXT,
+    ),
+    Sabotage(
         name="acked-before-the-replica-has-it",
         why="the master's disk dies, and with it what `min_in_sync` was to keep",
         path="broker/replicas.py",
