@@ -62,6 +62,7 @@ class CommitLog(LogEnd):
     """
 
     _segment: Segment
+    _tail: Tail
 
     def __init__(
         self,
@@ -90,6 +91,8 @@ class CommitLog(LogEnd):
     def _enter(self, segment: Segment) -> None:
         """Records go into this segment from now on."""
         self._segment = segment
+        self._handle = segment.handle
+        self._segment_start = segment.start
         self._records_end = segment.end - BLANK_SIZE
 
     def stand_at(self, address: str, port: int) -> None:

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 from core_log.kernels import FORM
 
 if TYPE_CHECKING or FORM == "pure":
-    from core_log.kernels.log_end import Chunk, LogEnd, Span
+    from core_log.kernels.log_end import Chunk, ChunksEnd, LogEnd, Span
 elif os.environ.get("POLYMQ_KERNELS") == "compiled":
-    from core_log.kernels.fast_log_end import Chunk, LogEnd, Span
+    from core_log.kernels.fast_log_end import Chunk, ChunksEnd, LogEnd, Span
 else:
     try:
-        from core_log.kernels.fast_log_end import Chunk, LogEnd, Span
+        from core_log.kernels.fast_log_end import Chunk, ChunksEnd, LogEnd, Span
     except ImportError:
-        from core_log.kernels.log_end import Chunk, LogEnd, Span
+        from core_log.kernels.log_end import Chunk, ChunksEnd, LogEnd, Span
 
-__all__ = ["Chunk", "LogEnd", "Span"]
+__all__ = ["Chunk", "ChunksEnd", "LogEnd", "Span"]

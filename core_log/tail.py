@@ -22,7 +22,7 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from operator import attrgetter
 
-from core_log.log_end import Chunk
+from core_log.log_end import Chunk, ChunksEnd
 
 _REFERENCES_OF_UNSHARED = 2
 """What `sys.getrefcount` says of an object that one local variable holds."""
@@ -30,7 +30,7 @@ _SPARE_COUNT_MAX = 4
 """Chunks kept for use again: more would only be idle memory."""
 
 
-class Tail:
+class Tail(ChunksEnd):
     """The chunks that are in memory, oldest first. There is always at least one.
 
     Args:
@@ -38,7 +38,7 @@ class Tail:
         chunk_bytes: the usual size of a chunk.
     """
 
-    __slots__ = ("_chunk_bytes", "_chunks", "_spare", "bytes", "last")
+    __slots__ = ("_chunk_bytes", "_chunks", "_spare", "bytes")
 
     def __init__(self, position: int, chunk_bytes: int) -> None:
         self._chunk_bytes = chunk_bytes
@@ -46,8 +46,6 @@ class Tail:
         self._spare: list[bytearray] = []
         self.bytes = 0
         """Memory that the chunks hold."""
-        self.last: Chunk
-        """The chunk that is written to."""
         self.add(position, 0, 0)
 
     @property

@@ -43,7 +43,7 @@ from interop_tests.ledger.verdict import Key, Published, judge_log
 STRACE = "strace"
 TOPIC = "load"
 CALLS = {
-    "pwritev,pwritev2": 150,
+    "pwrite64": 150,
     "fdatasync": 80,
     "fsync": 20,
     "rename": 18,
@@ -52,7 +52,7 @@ CALLS = {
     "unlink": 10,
     "openat": 1150,
     "write": 600,
-    "pwrite64": 60,
+    "pwritev,pwritev2": 60,
 }
 """Each call, and the largest ordinal that is drawn: a thread may not come to it, then the server is
 killed without it, and that kill does not count."""

@@ -68,8 +68,8 @@ cdef class CommitPoints:
     cpdef bint committed(self, position, durability) except -1
     cpdef wait_for(self, position, durability, callback, tuple args, bint urgent)
     cpdef show_when_committed(self, Waiting run)
-    @cython.locals(entry=tuple, run=Waiting)
-    cpdef advance(self, durability, position)
+    @cython.locals(entry=tuple, end=cython.longlong, run=Waiting)
+    cpdef advance(self, int durability, long long position)
 
 
 cdef class RouteEnd:

@@ -349,8 +349,12 @@ class CommitPoints:
             return
         self.points[durability] = position
         waiting = self._waiting[durability]
-        while waiting and waiting[0][0] <= position:
-            entry = waiting.popleft()
+        while waiting:
+            entry = waiting[0]
+            end = entry[0]
+            if end > position:
+                break
+            waiting.popleft()
             if entry[2] is None:
                 run: Waiting = entry[1]
                 run.release(self.unflushed)

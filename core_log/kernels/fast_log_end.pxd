@@ -23,17 +23,22 @@ cdef class Chunk:
     cdef public Py_ssize_t used
 
 
+cdef class ChunksEnd:
+    cdef public Chunk last
+
+
 cdef class LogEnd:
     cdef public Appender _appender
     cdef public object _files
-    cdef public object _tail
+    cdef public ChunksEnd _tail
     cdef public object _failure
     cdef public long long _message_bytes_max
     cdef public long long _ready_below
     cdef public bytes host
     cdef public object _full
     cdef public object _barred
-    cdef public object _segment
+    cdef public int _handle
+    cdef public long long _segment_start
     cdef public long long _flushed
     cdef public long long _records_end
     cdef public long long appended

@@ -19,8 +19,12 @@ class FilesEnd:
 
     def pwritev(self, handle: int, buffers: Sequence[Buffer], position: int) -> None:
         """See `Files.pwritev`."""
-        written = os.pwritev(handle, buffers, position)
-        total = len(buffers[0]) if len(buffers) == 1 else sum(map(len, buffers))
+        if len(buffers) == 1:
+            total = len(buffers[0])
+            written = os.pwrite(handle, buffers[0], position)  # fewer steps than for several
+        else:
+            total = sum(map(len, buffers))
+            written = os.pwritev(handle, buffers, position)
         if written == total:
             return
         rest = memoryview(b"".join(buffers))

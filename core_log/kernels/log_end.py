@@ -8,7 +8,7 @@ that end, runs that do not fit, disks that do not keep up.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from core_log import kernels
 from core_log.kernels.layout import ENTRY_SIZE
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from core_log.files import Files
     from core_log.kernels.batch import Batch
     from core_log.record import RecordTemplate
-    from core_log.tail import Tail
 
 COPIED_BYTES_MAX: Final = 1024
 """What is shorter is copied to be written: a view of it costs more."""
@@ -74,6 +73,18 @@ class Chunk:
         return self.position + self.used
 
 
+class ChunksEnd:
+    """What of the memory tail is needed here; `Tail` is all of it.
+
+    Attributes:
+        last: the chunk that is written to.
+    """
+
+    __slots__ = ("last",)
+
+    last: Chunk
+
+
 class LogEnd:
     """What of a commit log is needed to append to it, and to write what was appended.
 
@@ -89,7 +100,7 @@ class LogEnd:
         self,
         *,
         files: Files,
-        tail: Tail,
+        tail: ChunksEnd,
         failure: FailureLatch,
         position: int,
         message_bytes_max: int,
@@ -107,7 +118,8 @@ class LogEnd:
         self._full: StorageFull | Follows | None = None  # why the last write left some
         self._barred: Follows | None = None  # why nothing of one's own is appended
         self._flushed = position
-        self._segment: Any = None  # the last one
+        self._handle = -1  # of the segment that is written to, and where that starts
+        self._segment_start = position
         self._records_end = position  # of the segment; what is behind is for a blank record
         self.appended = position
         """End of what is in memory and visible to `read_hot`."""
@@ -206,14 +218,13 @@ class LogEnd:
         if start < 0 or self._failure.failed:  # chunks before the last one, or an error to say
             self.write_chunks()
             return
-        segment = self._segment
         piece: bytearray | memoryview
         if chunk.used - start < COPIED_BYTES_MAX:
             piece = memory[start : chunk.used]
         else:
             piece = memoryview(memory)[start : chunk.used]
         try:
-            self._files.pwritev(segment.handle, (piece,), self.written - segment.start)
+            self._files.pwritev(self._handle, (piece,), self.written - self._segment_start)
         except OSError as error:
             raise self.write_failed(error) from error
         self.written = chunk.position + chunk.used

@@ -66,7 +66,7 @@ class Shared:
     """Makes one of many reads, where kernels are plain Python."""
 
     def __post_init__(self) -> None:
-        self.yard = Yard(self.port, self.inbox.batch, self.counted, self.limits)
+        self.yard = Yard(self.port, self.counted, self.limits)
         self.bulk = Bulk(self.yard, self.inbox)
         if FORM == "pure":
             self.joined = Joined(self.yard, self.mapping, self.context)

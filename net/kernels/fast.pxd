@@ -17,9 +17,8 @@ cdef class Iteration:
     cdef list writers       # streams with gathered bytes
     cdef bint begun         # whoever began it will end it
     cdef bint scheduled     # the loop will end it
-    cdef bint dated         # `read_at` is of this iteration
-    cdef double read_at
-    cdef double date(self) except? -1
+    cdef list heard         # streams that took a read by their shortcut in this iteration
+    cdef int date(self) except -1
     cdef int finish(self) except -1
     cdef int schedule(self) except -1
 

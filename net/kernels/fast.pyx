@@ -49,6 +49,7 @@ cdef class Iteration:
         self.view = memoryview(self.buffer)
         self.soon = []
         self.writers = []
+        self.heard = []
         self.begun = False
         self.scheduled = False
 
@@ -89,12 +90,16 @@ cdef class Iteration:
         self.loop.call_soon(self._end_scheduled)
         return 0
 
-    cdef double date(self) except? -1:
-        """The loop's time; one reading of it is enough for an iteration that somebody ends."""
-        if not self.dated:
-            self.read_at = self.loop.time()
-            self.dated = self.begun
-        return self.read_at
+    cdef int date(self) except -1:
+        """Tell those that were heard when. One reading of the clock is enough for all, and nothing
+        that leaves waits for it."""
+        cdef double now = self.loop.time()
+        cdef list heard = self.heard
+        cdef object stream
+        for stream in heard:
+            (<Stream> stream).heard_at = now
+        heard.clear()
+        return 0
 
     cdef int finish(self) except -1:
         cdef list soon, writers
@@ -109,7 +114,6 @@ cdef class Iteration:
                 except Exception as error:
                     self.report(f"exception in callback {callback!r}", error)
         self.begun = False
-        self.dated = False
         if self.soon and not self.scheduled:
             self.schedule()
         if self.writers:
@@ -120,6 +124,8 @@ cdef class Iteration:
                     (<Stream> stream).hand_over()
                 except Exception as error:
                     self.report(f"exception in writing to {stream!r}", error)
+        if self.heard:
+            self.date()
         return 0
 
 
@@ -270,7 +276,9 @@ cdef class Stream:
         else:
             taken = shortcut.take(context.buffer, 0, end)
         if taken:
-            self.heard_at = context.date()
+            context.heard.append(self)
+            if not context.begun:
+                context.date()
         return taken
 
     def consume_again(self):

@@ -192,6 +192,10 @@ def test_large_writes_arrive_whole_though_the_system_takes_them_in_parts(
     monkeypatch.setattr(os, "pwritev", lambda h, b, at: real(h, [memoryview(b[0])[:3]], at))
     files.pwritev(handle, [b"abcdef", b"ghi"], 5)
     assert files.pread(handle, 50, 0) == bytes(5) + b"abcdefghi"
+    real_one = os.pwrite
+    monkeypatch.setattr(os, "pwrite", lambda h, b, at: real_one(h, memoryview(b)[:3], at))
+    files.pwritev(handle, [b"one buffer"], 5)
+    assert files.pread(handle, 50, 0) == bytes(5) + b"one buffer"
     monkeypatch.setattr(os, "pwrite", lambda h, b, at: 0)
     with pytest.raises(OSError, match="no progress"):
         files.pwritev(handle, [b"abcdef"], 5)

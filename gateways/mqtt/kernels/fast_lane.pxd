@@ -6,7 +6,6 @@ cimport cython
 from net.kernels.fast cimport Shortcut, Stream
 
 cdef int PUBLISH, PUBACK, PUBREL, DOLLAR
-cdef long PUBACK_ID_0
 cdef long long ASK_BYTES
 
 
@@ -25,7 +24,8 @@ cdef class Answers:
 
 cdef class Yard:
     cdef public object port
-    cdef public object batch
+    cdef readonly object batch
+    cdef bytearray buffer
     cdef long long[::1] rows
     cdef public object counters
     cdef public Py_ssize_t packet_bytes_max
@@ -52,6 +52,8 @@ cdef class Lane(Shortcut):
     cdef int last_flags
     cdef bytes last_name
     cdef object last_template
+    cdef object last_class
+    cdef bint last_in_sync
     cdef object last_meta
     cdef bytes last_topic
     cdef public bint asks_always
@@ -65,7 +67,7 @@ cdef class Lane(Shortcut):
     cpdef bint take(self, bytearray buffer, Py_ssize_t start, Py_ssize_t end) except -1
     @cython.locals(
         at=Py_ssize_t, flags=int, topic=Py_ssize_t, topic_end=Py_ssize_t, body=Py_ssize_t,
-        packet_id=int, yard=Yard, data=bytes,
+        packet_id=int, yard=Yard, position=cython.longlong,
     )
     cdef bint take_publish(
         self, bytearray buffer, Py_ssize_t start, Py_ssize_t end, int first, Py_ssize_t length

@@ -30,6 +30,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.port import APPENDED, FLUSHED, BrokerError, Durability, Refused
+from core_log.kernels.batch import Batch
 from gateways.mqtt.kernels import encode_ids, encode_publishes
 from gateways.mqtt.packets import RemoteProtocolError
 
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from broker.port import BrokerPort, Position, RecordRun, RunMeta, Session, Template
-    from core_log.kernels.batch import Batch
     from gateways.mqtt.client import MqttConnection
     from gateways.mqtt.lanes import Bulk
     from gateways.mqtt.limits import Limits
@@ -50,8 +50,6 @@ ASK_BYTES: Final = 64 * 1024
 the engine say that it does not."""
 PUBLISH: Final = 0x30
 PUBACK: Final = 0x40
-PUBACK_ID_0: Final = 0x40020000
-"""A whole PUBACK, but for its packet id."""
 PUBREL: Final = 0x62
 DOLLAR: Final = 0x24
 
@@ -113,13 +111,16 @@ class Yard:
 
     Args:
         port: the engine itself, for what does not depend on who the client is.
-        batch: one row of it is filled for each PUBLISH.
     """
 
-    def __init__(self, port: BrokerPort, batch: Batch, counters: Counters, limits: Limits) -> None:
+    def __init__(self, port: BrokerPort, counters: Counters, limits: Limits) -> None:
         self.port = port
-        self.batch = batch
-        self.rows: array[int] = batch.rows
+        self.batch = Batch(1)
+        """One PUBLISH. It keeps the buffer of the last, which mostly is that of the next."""
+        self.batch.count = 1
+        self.buffer: bytearray | None = None
+        """Of the batch."""
+        self.rows: array[int] = self.batch.rows
         self.counters = counters
         self.packet_bytes_max = limits.packet_bytes_max
         self.delivery_bytes_max = limits.delivery_bytes_max
@@ -185,6 +186,10 @@ class Lane:
         most clients publish to one topic."""
         self.last_name = b""
         self.last_template: Template | None = None
+        self.last_class = APPENDED
+        """What its messages wait for, as far as it is valid."""
+        self.last_in_sync = False
+        """Whether that is more than this broker."""
         self.last_meta: RunMeta | None = None
         """Of the last delivery, and its topic as PUBLISH has it."""
         self.last_topic = b""
@@ -272,25 +277,27 @@ class Lane:
             self.last_name = bytes(buffer[topic:topic_end])
             self.last_flags = flags
             self.last_template = self.mapping.templates[flags].get(self.last_name)
+            if self.last_template is not None:
+                self.last_class = self.last_template.durability
+                self.last_in_sync = self.last_class > FLUSHED
         template = self.last_template
         if template is None or not template.valid:
             self.last_flags = -1
             return False
         yard.fill_row(topic, topic_end - topic, body, end - body, packet_id, flags)
-        batch = yard.batch
-        batch.buffer = buffer
-        batch.count = 1
+        if buffer is not yard.buffer:
+            yard.buffer = buffer
+            yard.batch.buffer = buffer
         try:
-            stored = self.publish(template, batch, 0, 1)
+            stored = self.publish(template, yard.batch, 0, 1)
         except Refused:
             return False
         yard.received += 1
-        durability = template.durability
         if packet_id:
-            data = (PUBACK_ID_0 | packet_id).to_bytes(4, "big")
-            self.answer_when(stored, data, durability)
-        if stored >= yard.ask_at or self.asks_always or durability > FLUSHED:
-            self.look_at_disk(stored)
+            self.answer_when(stored, encode_ids(PUBACK, packet_id, 1), self.last_class)
+        position = stored
+        if position >= yard.ask_at or self.asks_always or self.last_in_sync:
+            self.look_at_disk(position)
         return True
 
     def is_last_name(self, buffer: bytearray, start: int, end: int) -> bool:
