@@ -48,6 +48,11 @@ class Files(Protocol):
     def pwritev(self, handle: int, buffers: Sequence[Buffer], position: int) -> None:
         """Write all buffers, one after the other, from `position` on."""
 
+    def write_part(
+        self, handle: int, memory: bytearray, start: int, end: int, position: int
+    ) -> None:
+        """Write `memory[start:end]` from `position` on: `pwritev` of what is written most."""
+
     def truncate(self, handle: int, size: int) -> None:
         """Set the size; new bytes are zero."""
 

@@ -1,4 +1,4 @@
-"""The end of the files (`kernels/files_end.py`), in the form that the kernels have."""
+"""The end of the files (`kernels/pure_files.py`), in the form that the kernels have."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 from core_log.kernels import FORM
 
 if TYPE_CHECKING or FORM == "pure":
-    from core_log.kernels.files_end import FilesEnd
+    from core_log.kernels.pure_files import FilesEnd
 elif os.environ.get("POLYMQ_KERNELS") == "compiled":
-    from core_log.kernels.fast_files_end import FilesEnd
+    from core_log.kernels.fast_files import FilesEnd
 else:
     try:
-        from core_log.kernels.fast_files_end import FilesEnd
+        from core_log.kernels.fast_files import FilesEnd
     except ImportError:
-        from core_log.kernels.files_end import FilesEnd
+        from core_log.kernels.pure_files import FilesEnd
 
 __all__ = ["FilesEnd"]

@@ -5,9 +5,6 @@ cimport cython
 
 from core_log.kernels.fast cimport Appender
 
-cdef Py_ssize_t COPIED_BYTES_MAX
-
-
 cdef class Span:
     cdef public bytearray memory
     cdef public Py_ssize_t start
@@ -54,5 +51,5 @@ cdef class LogEnd:
         self, template, batch, Py_ssize_t first, Py_ssize_t last, targets, long long number,
         long long offset, long long born_ms, long long store_ms
     )
-    @cython.locals(chunk=Chunk, memory=bytearray, start=cython.longlong)
+    @cython.locals(chunk=Chunk, memory=bytearray, start=cython.longlong, place=cython.longlong)
     cpdef write(self)

@@ -8,7 +8,7 @@ that end, runs that do not fit, disks that do not keep up.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from core_log import kernels
 from core_log.kernels.layout import ENTRY_SIZE
@@ -20,9 +20,6 @@ if TYPE_CHECKING:
     from core_log.files import Files
     from core_log.kernels.batch import Batch
     from core_log.record import RecordTemplate
-
-COPIED_BYTES_MAX: Final = 1024
-"""What is shorter is copied to be written: a view of it costs more."""
 
 
 class Span:
@@ -218,13 +215,9 @@ class LogEnd:
         if start < 0 or self._failure.failed:  # chunks before the last one, or an error to say
             self.write_chunks()
             return
-        piece: bytearray | memoryview
-        if chunk.used - start < COPIED_BYTES_MAX:
-            piece = memory[start : chunk.used]
-        else:
-            piece = memoryview(memory)[start : chunk.used]
+        place = self.written - self._segment_start
         try:
-            self._files.pwritev(self._handle, (piece,), self.written - self._segment_start)
+            self._files.write_part(self._handle, memory, start, chunk.used, place)
         except OSError as error:
             raise self.write_failed(error) from error
         self.written = chunk.position + chunk.used

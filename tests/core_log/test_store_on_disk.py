@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 import signal
 import stat
 import subprocess
@@ -192,14 +193,34 @@ def test_large_writes_arrive_whole_though_the_system_takes_them_in_parts(
     monkeypatch.setattr(os, "pwritev", lambda h, b, at: real(h, [memoryview(b[0])[:3]], at))
     files.pwritev(handle, [b"abcdef", b"ghi"], 5)
     assert files.pread(handle, 50, 0) == bytes(5) + b"abcdefghi"
-    real_one = os.pwrite
-    monkeypatch.setattr(os, "pwrite", lambda h, b, at: real_one(h, memoryview(b)[:3], at))
-    files.pwritev(handle, [b"one buffer"], 5)
-    assert files.pread(handle, 50, 0) == bytes(5) + b"one buffer"
     monkeypatch.setattr(os, "pwrite", lambda h, b, at: 0)
     with pytest.raises(OSError, match="no progress"):
         files.pwritev(handle, [b"abcdef"], 5)
     files.close(handle)
+
+
+@pytest.mark.parametrize("name", ["pure_files", "fast_files"])
+def test_a_part_that_the_system_takes_in_parts_is_gone_on_with(tmp_path: Path, name: str) -> None:
+    """The system takes what is below a limit, and says why it takes no more."""
+    form = pytest.importorskip(f"core_log.kernels.{name}", reason="the kernels were not compiled")
+    handle = os.open(tmp_path / "file", os.O_RDWR | os.O_CREAT)
+    files = form.FilesEnd()
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    limit = 1 << 30  # above what anybody else writes meanwhile
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
+    try:
+        files.write_part(handle, bytearray(b"__whole__"), 2, 7, limit - 50)
+        with pytest.raises(OSError, match=os.strerror(errno.EFBIG)):
+            files.write_part(handle, bytearray(b"__in parts__"), 2, 10, limit - 5)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert os.pread(handle, 100, limit - 50) == b"whole" + bytes(40) + b"in pa"
+    for start, end in ((-1, 2), (3, 2), (0, 5)):
+        with pytest.raises(ValueError, match="no part of 4 bytes"):
+            files.write_part(handle, bytearray(4), start, end, 0)
+    os.close(handle)
+    with pytest.raises(OSError, match=os.strerror(errno.EBADF)):
+        files.write_part(handle, bytearray(4), 0, 4, 0)
 
 
 def test_a_file_system_without_reservation_still_works(

@@ -374,6 +374,11 @@ class Disk:
         file.change(position, data)
         self._end()
 
+    def write_part(
+        self, handle: int, memory: bytearray, start: int, end: int, position: int
+    ) -> None:
+        self.pwritev(handle, (memoryview(memory)[start:end],), position)
+
     def truncate(self, handle: int, size: int) -> None:
         self._begin("truncate")
         self._handles[handle].change(size, None)

@@ -283,6 +283,11 @@ class MemoryFiles:
             self._handles[handle].apply(position, b"".join(buffers))
             self._cut(cut)
 
+    def write_part(
+        self, handle: int, memory: bytearray, start: int, end: int, position: int
+    ) -> None:
+        self.pwritev(handle, (memoryview(memory)[start:end],), position)
+
     def truncate(self, handle: int, size: int) -> None:
         with self._mutex:
             cut = self._changing()
@@ -394,6 +399,11 @@ class WrappedFiles:
 
     def pwritev(self, handle: int, buffers: Sequence[Buffer], position: int) -> None:
         self.files.pwritev(handle, buffers, position)
+
+    def write_part(
+        self, handle: int, memory: bytearray, start: int, end: int, position: int
+    ) -> None:
+        self.pwritev(handle, (memoryview(memory)[start:end],), position)
 
     def truncate(self, handle: int, size: int) -> None:
         self.files.truncate(handle, size)
