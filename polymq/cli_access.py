@@ -73,7 +73,7 @@ def access_key(options: dict[str, Any]) -> Credentials | None:
         return None
     if key is None or file is None:
         raise Failure(ExitCode.USAGE, "--access-key and --secret-key-file belong together")
-    return Credentials(access_key=key, secret_key=read_password_file(file))
+    return Credentials(access_key=key, secret_key=read_password_file(file, "secret key"))
 
 
 def credentials(options: dict[str, Any]) -> str | None:
@@ -120,21 +120,21 @@ def read_new_password(file: Path | None) -> str:
     return _first_line(sys.stdin.buffer.readline(), "standard input")
 
 
-def read_password_file(file: Path) -> str:
-    """The first line of a file. Raises Failure."""
+def read_password_file(file: Path, what: str = "password") -> str:
+    """The first line of a file: a secret, called so in errors. Raises Failure."""
     try:
         with file.open("rb") as lines:
-            return _first_line(lines.readline(), str(file))
+            return _first_line(lines.readline(), str(file), what)
     except OSError as error:
         reason = error.strerror or str(error)
-        raise Failure(ExitCode.USAGE, f"cannot read the password in {file}: {reason}") from error
+        raise Failure(ExitCode.USAGE, f"cannot read the {what} in {file}: {reason}") from error
 
 
-def _first_line(line: bytes, where: str) -> str:
+def _first_line(line: bytes, where: str, what: str = "password") -> str:
     try:
-        password = line.rstrip(b"\r\n").decode()
+        secret = line.rstrip(b"\r\n").decode()
     except UnicodeDecodeError as error:
-        raise Failure(ExitCode.USAGE, f"the password in {where} is not UTF-8") from error
-    if not password:
-        raise Failure(ExitCode.USAGE, f"there is no password in {where}")
-    return password
+        raise Failure(ExitCode.USAGE, f"the {what} in {where} is not UTF-8") from error
+    if not secret:
+        raise Failure(ExitCode.USAGE, f"there is no {what} in {where}")
+    return secret

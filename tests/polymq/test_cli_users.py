@@ -174,6 +174,8 @@ def test_access_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         read = ("message", "read", "fish", "--access-key", key)
         signed = (*read, "--secret-key-file", str(secret_file))
         assert run(*read)[0] == 2
+        code, said = run(*read, "--secret-key-file", str(tmp_path / "none"))
+        assert (code, "cannot read the secret key in" in said) == (2, True)
         code, said = run(*signed)
         assert (code, "user 'lake' may not subscribe fish.#" in said) == (1, True)
         assert run("permission", "allow", "lake", "subscribe", "fish.#")[0] == 0
