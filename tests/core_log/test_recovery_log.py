@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from core_log import recovery
 from core_log.checkpoint import read_checkpoint, write_checkpoint
 from core_log.errors import StoreCorrupt
 from core_log.record import RecordTemplate
@@ -138,6 +139,24 @@ def test_a_hole_with_sound_records_behind_it_is_reported() -> None:
     assert report.behind_cut == starts[4]
 
 
+@pytest.mark.parametrize(("looks", "found"), [(4, True), (3, False)])
+def test_what_only_looks_like_records_is_looked_at_so_often(
+    monkeypatch: pytest.MonkeyPatch, looks: int, found: bool
+) -> None:
+    """Behind the cut stand the damaged record, a body that twice shows the start of a record, and a
+    sound record: it is looked as often as allowed, and not once more."""
+    files = written_store(6)
+    data = bytearray(files.read(FIRST))
+    starts = record_starts(bytes(data))
+    magic = data[starts[3] + 4 : starts[3] + 8]
+    for place in (100, 110):
+        data[starts[3] + place : starts[3] + place + 4] = magic
+    files.overwrite(FIRST, bytes(data))
+    monkeypatch.setattr(recovery, "CANDIDATES_MAX", looks)
+    report = check_recovered(files, numbered(0, 2)).store.recovery
+    assert report.behind_cut == (starts[4] if found else None)
+
+
 @pytest.mark.parametrize("hole", ["a flipped bit", "zeros right behind the checkpoint"])
 def test_records_behind_the_cut_never_come_back(hole: str) -> None:
     """After the cut, new records grow up to exactly where an old one stood. It must be gone."""
@@ -244,6 +263,7 @@ def test_a_missing_segment_below_the_checkpoint_refuses_to_open() -> None:
         with pytest.raises(StoreCorrupt, match=says):
             Bench(copy)
         assert copy.image() == before
+        assert not copy._handles
     empty = files.after_crash(EVERYTHING)
     for name in empty.list(LOG):
         empty.unlink(f"{LOG}/{name}")

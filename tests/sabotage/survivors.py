@@ -35,6 +35,12 @@ EQUIVALENT: Final[dict[tuple[str, str, str, str], str]] = {
     ): "who calls it has seen that the first state is settled: what is found stands behind that",
     (
         "broker/core.py",
+        "Core.write_acks",
+        "if group.rules is not None and group.rules.redeliveries is not None:",
+        "if (group.rules is not None or group.rules.redeliveries is not None):",
+    ): "counts that the log did not take come from groups that have both (`_take_counts`)",
+    (
+        "broker/core.py",
         "Core.drop_group",
         "self._moved.pop(group, None)",
         "pass",
