@@ -229,3 +229,19 @@ def test_a_number_of_disks_is_checked(broker: Broker) -> None:
     """One sentence says what would be right."""
     with pytest.raises(Refused, match=r"min_in_sync is the number of brokers .* 1 to 3, not '4'"):
         broker.engine.create_topic("t", 1, {"min_in_sync": "4"})
+
+
+def test_who_ships_the_log_is_told_of_a_write_and_of_its_flush(broker: Broker) -> None:
+    """A slave may get what is written, and has to hear how far the master is on the disk."""
+    core = broker.engine.core
+    told: list[tuple[int, int]] = []
+    core.on_written = lambda: told.append((core.log.written, core.commits.points[FLUSHED]))
+    before = core.log.written
+    broker.publish(broker.template("sensors", "room1"), b"21")
+    broker.loop.run()
+    end = core.log.written
+    assert end > before
+    assert told[-1] == (end, told[0][1])
+    assert told[-1][1] < end
+    broker.flush()
+    assert told[-1] == (end, end)

@@ -271,6 +271,18 @@ def test_a_missing_segment_below_the_checkpoint_refuses_to_open() -> None:
         Bench(empty)
 
 
+def test_a_log_that_begins_right_at_its_checkpoint_is_opened() -> None:
+    """Retention took all that the checkpoint covers: nothing is missing."""
+    files = written_store(60, checkpoint_at=59, segment=4096)
+    names = [name for name in files.list(LOG) if name != "next"]
+    checkpoint = read_checkpoint(files, DIRECTORY)
+    assert checkpoint is not None
+    write_checkpoint(files, DIRECTORY, replace(checkpoint, position=int(names[2])))
+    for name in names[:2]:
+        files.unlink(f"{LOG}/{name}")
+    assert Bench(files, settings=sized(4096)).store.log.start == int(names[2])
+
+
 def test_a_file_that_reaches_into_the_next_one_refuses_to_open() -> None:
     """A backup of another segment size was put back: whatever stands behind it is not taken for
     excess and removed, if it is synced, and that it begins where the checkpoint ends is enough."""

@@ -34,6 +34,12 @@ EQUIVALENT: Final[dict[tuple[str, str, str, str], str]] = {
         "if end < 1:",
     ): "who calls it has seen that the first state is settled: what is found stands behind that",
     (
+        "core_log/index_recovery.py",
+        "_Passes.rebuild",
+        "if held > SPILL_BYTES_MAX:",
+        "if (held >= SPILL_BYTES_MAX):",
+    ): "a stretch that ends right at the bound is spilled before the next one: the same entries",
+    (
         "broker/core.py",
         "Core.write_acks",
         "if group.rules is not None and group.rules.redeliveries is not None:",
