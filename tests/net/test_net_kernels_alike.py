@@ -199,3 +199,27 @@ def test_what_the_shortcut_took_does_not_come_again(form: ModuleType) -> None:
         stream.buffer_updated(len(data))
     assert seen == [b"ab", b"abcd", b"efgh", b"i"]
     assert (stream.rest, stream.heard_at) == (b"i", 7.0)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_who_is_heard_within_an_iteration_is_dated_by_its_end(form: ModuleType) -> None:
+    """A client of which the shortcut takes everything would else be silent, and closed."""
+
+    class Short(getattr(form, "Shortcut")):  # type: ignore[misc]  # noqa: B009
+        def take(self, buffer: bytearray, start: int, end: int) -> bool:
+            return True
+
+    loop = Loop([])
+    iteration = form.Iteration(loop)
+    streams = [form.Stream(iteration) for _ in range(2)]
+
+    def read() -> None:
+        for stream in streams:
+            stream.shortcut = Short()
+            stream.get_buffer(-1)[:1] = b"x"
+            stream.buffer_updated(1)
+
+    for now in (7.0, 9.0):
+        loop.time = lambda now=now: now  # type: ignore[attr-defined]
+        iteration.within(read)
+        assert [stream.heard_at for stream in streams] == [now, now]
