@@ -24,7 +24,7 @@ from aiohttp import web
 
 from broker.port import BrokerPort, Refused
 from gateways.http_cloudevents import subscriptions
-from gateways.http_cloudevents.attributes import check_value, decode_header_value
+from gateways.http_cloudevents.attributes import check_value, decode_header_value, printable
 from gateways.http_cloudevents.bodies import Budget, check_declared_size, read_body
 from gateways.http_cloudevents.codec import (
     Event,
@@ -101,6 +101,7 @@ class Handlers:
     async def publish(self, request: web.Request) -> web.Response:
         who = await self._authenticate(request)
         publisher = self._publisher(who.port)
+        topic = _topic(request)
         content_type = _one_content_type(request)
         mode = content_mode(content_type)
         delay_ms = _delay_ms(request)
@@ -111,7 +112,6 @@ class Handlers:
                 seconds_max=self._limits.body_seconds_max,
                 share=share,
             )
-            topic = request.match_info["topic"]
             if mode is Mode.BINARY and not is_cloudevent(request.raw_headers):
                 stored = publisher.publish_raw(
                     topic, _tag(request), body, content_type, delay_ms=delay_ms
@@ -227,13 +227,13 @@ class Handlers:
     async def list_all(self, request: web.Request) -> web.Response:
         who = await self._authenticate(request)
         seen = [one for one in self._registry.all() if _may_read(who.port, one)]
-        return json_response([one.shown() for one in seen])
+        return json_response([self._shown(who, one) for one in seen])
 
     async def show(self, request: web.Request) -> web.Response:
         who = await self._authenticate(request)
         found = self._registry.get(request.match_info["name"])
         who.port.check_read(found.words)
-        return json_response(found.shown())
+        return json_response(self._shown(who, found))
 
     async def create(self, request: web.Request) -> web.Response:
         who = await self._authenticate(request)
@@ -253,7 +253,7 @@ class Handlers:
         self._check_owner(who, wanted.name)
         is_new = await self._to_the_end(self._registry.put(wanted, create_only=name is None))
         headers = {"Location": f"/subscriptions/{wanted.name}"} if is_new else None
-        shown = self._registry.get(wanted.name).shown()
+        shown = self._registry.get(wanted.name).shown(to_owner=True)
         return json_response(shown, status=201 if is_new else 200, headers=headers)
 
     async def delete(self, request: web.Request) -> web.Response:
@@ -334,6 +334,14 @@ class Handlers:
                 async with asyncio.timeout(self._limits.commit_seconds_max):
                     await ready.wait()
 
+    def _shown(self, who: _Who, subscription: subscriptions.Subscription) -> dict[str, Any]:
+        """A subscription as this client may see it."""
+        try:
+            self._check_owner(who, subscription.name)
+        except Refused:
+            return subscription.shown(to_owner=False)
+        return subscription.shown(to_owner=True)
+
     def _check_owner(self, who: _Who, name: str) -> None:
         """Whether a subscription is the client's to change; one that is not there is anybody's.
         Raises Refused."""
@@ -394,6 +402,24 @@ def allow(methods: str) -> Callable[[web.Request], Awaitable[web.StreamResponse]
         return web.Response(status=204, headers={"Allow": methods})
 
     return options
+
+
+def _topic(request: web.Request) -> str:
+    """The topic that the path names.
+
+    A colon in the last segment of a path begins an operation, as in `:receive`, and topics have
+    none. In a topic's name it is percent-encoded.
+    """
+    segment = request.raw_path.partition("?")[0].rpartition("/")[2]
+    if ":" in segment:
+        operation = segment[segment.index(":") :]
+        raise Problem(
+            404,
+            "Not Found",
+            f"there is no operation {printable(operation)} on a topic; POST to /topics/{{topic}} "
+            "publishes, and a colon in a topic's name is written %3A",
+        )
+    return request.match_info["topic"]
 
 
 def _one_content_type(request: web.Request) -> str | None:

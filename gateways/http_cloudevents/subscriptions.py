@@ -25,6 +25,10 @@ from gateways.http_cloudevents.retry import RetryPolicy
 
 DOCUMENT_KIND: Final = "http.subscription"
 NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._\-]{0,63}")
+ACCESS_TOKEN: Final = "access_token"
+"""The parameter of a sink's URL that carries a token (Web Hooks for Event Delivery 3.2)."""
+HIDDEN: Final = "***"
+"""What stands for a value that is not shown."""
 DEAD_LETTER_PREFIX: Final = "%DLQ%"
 """RocketMQ's prefix of dead-letter topics; there the consumer group follows, here the name."""
 
@@ -137,11 +141,17 @@ class Subscription:
             "owner": self.owner,
         }
 
-    def shown(self) -> dict[str, Any]:
-        """What users read. The access token of a sink is not shown again."""
+    def shown(self, *, to_owner: bool) -> dict[str, Any]:
+        """What users read.
+
+        Args:
+            to_owner: whether the reader may change the subscription. Others do not see the query
+                of its sink, where keys often are. Nobody sees an access token again.
+        """
         shown: dict[str, Any] = {"id": self.name, "topic": self.topic}
         if self.sink is not None:
-            shown |= {"sink": hide_token(self.sink), "protocol": "HTTP"}
+            sink = hide_token(self.sink) if to_owner else hide_query(self.sink)
+            shown |= {"sink": sink, "protocol": "HTTP"}
         shown |= {
             "filters": list(self.filters),
             "config": msgspec.to_builtins(self.config)
@@ -188,6 +198,8 @@ def parse(body: bytes, *, name: str | None, limits: HttpLimits) -> Subscription:
         raise Problem(
             400, "Bad subscription", f"config.maxBatch is at most {limits.webhook_batch_max}"
         )
+    if wanted.sink is not None:
+        _check_sink(wanted.sink)
     subscription = Subscription(
         name=name,
         topic=wanted.topic,
@@ -219,15 +231,32 @@ def disabled(subscription: Subscription, reason: str) -> Subscription:
 
 
 def hide_token(url: str) -> str:
-    """The URL with its access token (Web Hooks for Event Delivery 3.2) replaced."""
+    """The URL with its access token replaced."""
     parts = urlsplit(url)
-    if "access_token" not in parts.query:
+    if ACCESS_TOKEN not in parts.query:
         return url
     pairs = [
-        (key, "***" if key == "access_token" else value)
+        (key, HIDDEN if key == ACCESS_TOKEN else value)
         for key, value in parse_qsl(parts.query, keep_blank_values=True)
     ]
     return parts._replace(query=urlencode(pairs, safe="*")).geturl()
+
+
+def hide_query(url: str) -> str:
+    """The URL with its whole query replaced: any part of it may be a key."""
+    parts = urlsplit(url)
+    return parts._replace(query=HIDDEN).geturl() if parts.query else url
+
+
+def _check_sink(url: str) -> None:
+    """Raise Problem for a sink as this API shows it, without what is hidden."""
+    query = urlsplit(url).query
+    if query == HIDDEN or HIDDEN in [value for _, value in parse_qsl(query)]:
+        raise Problem(
+            400,
+            "Bad subscription",
+            f"{HIDDEN} in the sink's URL stands for what is not shown; send the whole URL",
+        )
 
 
 def without_query(url: str) -> str:

@@ -192,6 +192,31 @@ def test_topic_names_are_percent_decoded() -> None:
     run(scenario())
 
 
+@pytest.mark.parametrize("path", ["/topics/azt:publish", "/topics/a:b?x=y", "/topics/:receive"])
+def test_an_unknown_operation_is_no_topic(path: str) -> None:
+    """A client of another system's API must not believe that it has published."""
+
+    async def scenario() -> None:
+        async with http() as door:
+            status, problem, _ = await door.call("POST", path, b"x", **BINARY)
+            assert status == 404
+            assert "no operation :" in problem["detail"]
+            assert door.port.stored == []
+
+    run(scenario())
+
+
+def test_a_colon_in_the_name_of_a_topic_is_percent_encoded() -> None:
+    async def scenario() -> None:
+        async with http() as door:
+            head = b"POST /topics/azt%3Apublish HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
+            answer = await door.raw(head + b"Content-Length: 1\r\n\r\nx")
+            assert b" 204 " in answer.splitlines()[0]
+            assert door.port.stored[0].topic == "azt:publish"
+
+    run(scenario())
+
+
 # --- durability -------------------------------------------------------------------------------
 
 

@@ -10,7 +10,12 @@ import pytest
 
 from broker.port import REST, Position, Reason, Refused, Words
 from gateways.http_cloudevents.limits import HttpLimits, WebhookSettings
-from gateways.http_cloudevents.subscriptions import DOCUMENT_KIND, hide_token, without_query
+from gateways.http_cloudevents.subscriptions import (
+    DOCUMENT_KIND,
+    hide_query,
+    hide_token,
+    without_query,
+)
 from tests.gateways.http_cloudevents.http_harness import (
     BINARY,
     LOOPBACK,
@@ -392,6 +397,49 @@ def test_access_tokens_are_not_shown() -> None:
             ):
                 assert "s3cret" not in str(answer)
                 assert "access_token=***" in str(answer)
+            _, shown, _ = await door.call("GET", "/subscriptions/s")
+            status, problem = await put(door, "s", shown)
+            assert status == 400
+            assert "send the whole URL" in problem["detail"]
+
+    run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("sink", "shown"),
+    [
+        ("https://x/h?code=s3cret&a=b", "https://x/h?***"),
+        ("https://x/h?s3cret", "https://x/h?***"),
+        ("https://x/h", "https://x/h"),
+    ],
+)
+def test_readers_do_not_see_the_query_of_a_sink(sink: str, shown: str) -> None:
+    """Keys stand there (`code`, `sig`), under any name. The owner of the subscription sees them."""
+    assert hide_query(sink) == shown
+
+    class Reader(SpyPort):
+        """Lets everybody read, and nobody administer."""
+
+        def check_admin(self, words: Words) -> None:
+            raise Refused(Reason.FORBIDDEN, "not yours")
+
+    async def scenario() -> None:
+        port = Reader()
+        document = {
+            "topic": "orders",
+            "sink": sink,
+            "filters": [],
+            "config": {},
+            "granted": None,
+            "disabled": "resting",
+            "owner": "somebody",
+        }
+        port.put_document(DOCUMENT_KIND, "s", document)
+        async with http(port) as door:
+            for path in ("/subscriptions/s", "/subscriptions"):
+                _, answer, _ = await door.call("GET", path)
+                (one,) = answer if isinstance(answer, list) else [answer]
+                assert one["sink"] == shown
 
     run(scenario())
 
