@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import queue
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -134,6 +135,49 @@ def test_batches_are_delivered(broker: Any, receiver: Receiver) -> None:
         assert len(ids) <= 40
         got += ids
     assert got == [str(n) for n in range(100)]
+
+
+def test_any_subject_reaches_an_sdk_unchanged(broker: Any, receiver: Receiver) -> None:
+    """Spaces, letters outside ASCII, percent signs and a lone double quote."""
+    subscribe(broker, receiver)
+    subjects = ["s\u00fc bj", "50%", 'q"uo', "plain/one"]
+    events = [{**EVENT, "id": str(n), "subject": one, "data": n} for n, one in enumerate(subjects)]
+    assert call(broker, "POST", "/topics/orders", events, BATCH) == (204, None)
+    assert [receiver.next_event().get_subject() for _ in subjects] == subjects
+
+
+def test_hundreds_of_hung_sinks_delay_no_other_webhook(
+    start_server: Callable[..., Any], receiver: Receiver
+) -> None:
+    """As many as there may be requests at once, of one host that takes connections and is silent:
+    a webhook to another host gets its event while all of them wait."""
+    broker = start_server(**LOOPBACK, **{"http.webhook_handshake": False})
+    subscribe(broker, receiver)
+    with socket.create_server(("127.0.0.1", 0), backlog=1024) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}/"
+        config = {"timeoutSeconds": 120}
+        for number in range(256):
+            body = {"topic": "hung", "sink": url, "config": config}
+            assert call(broker, "PUT", f"/subscriptions/hung{number}", body)[0] == 201
+        event = {**EVENT, "id": "for all"}
+        assert call(broker, "POST", "/topics/hung", [event], BATCH) == (204, None)
+        waiting = 0.0
+        while waiting < 200:
+            waiting = webhook_metrics(broker)["polymq_webhook_requests_waiting"]
+        publish(broker, "a", "b")
+        assert receiver.next_ids(2) == ["a", "b"]
+        found = webhook_metrics(broker)
+        assert found['polymq_webhook_requests_total{result="delivered"}'] == 2
+        assert found["polymq_webhook_requests_waiting"] == waiting
+
+
+def webhook_metrics(server: Any) -> dict[str, float]:
+    connection = http.client.HTTPConnection("127.0.0.1", server.http_port, timeout=60)
+    connection.request("GET", "/metrics")
+    lines = connection.getresponse().read().decode().splitlines()
+    connection.close()
+    found = [line.rpartition(" ") for line in lines if line.startswith("polymq_webhook")]
+    return {name: float(value) for name, _, value in found}
 
 
 def test_failures_are_retried_before_the_next(broker: Any, receiver: Receiver) -> None:

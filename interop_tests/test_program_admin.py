@@ -50,6 +50,36 @@ def test_metrics_count_what_happens(server) -> None:
     client.loop_stop()
 
 
+def test_metrics_count_what_http_clients_are_answered(server) -> None:
+    """Published, refused in words, and a request that is no HTTP."""
+    for headers, status in (
+        ({}, 204),
+        ({"ce-id": "1"}, 400),
+        (
+            {
+                "ce-specversion": "1.0",
+                "ce-id": "1",
+                "ce-source": "/s",
+                "ce-type": "t",
+                "ce-expirytime": "0000-01-01T00:00:00Z",
+            },
+            400,
+        ),
+        ({"ce-id": "x" * 9_000}, 431),
+    ):
+        connection = http.client.HTTPConnection(server.host, server.http_port, timeout=10)
+        connection.request("POST", "/topics/counted", b"x", headers)
+        assert connection.getresponse().status == status
+        connection.close()
+    found = metrics(server)
+    assert found['polymq_http_responses_total{status="204"}'] == 1
+    assert found['polymq_http_responses_total{status="400"}'] == 2
+    assert found['polymq_http_responses_total{status="431"}'] == 1
+    assert found['polymq_http_refused_total{reason="malformed"}'] == 1
+    assert found['polymq_http_refused_total{reason="full"}'] == 0
+    assert found["polymq_bugs_total"] == 0
+
+
 def test_metrics_are_at_the_http_port_too(server) -> None:
     connection = http.client.HTTPConnection(server.host, server.http_port, timeout=10)
     connection.request("GET", "/metrics")

@@ -40,6 +40,7 @@ from polymq.admin_replication import replication_routes
 from polymq.doctor import kernel_forms
 from polymq.doors import DOORS, TLS_DOORS, Door, ManyPorts, check_tls
 from polymq.errors import ExitCode, Failure
+from polymq.http_metrics import http_probes
 from polymq.logs import logger
 from polymq.metrics import Probe, make_registry
 from polymq.name_server import NameServerThread, is_installed
@@ -391,6 +392,7 @@ class Node:
             *store_probes(self._engine, self._store),
             *queue_probes(self._engine),
             *self.replication.probes(),
+            *http_probes(lambda: self._doors.get("http") or self._doors.get("https")),
             Probe(
                 name="polymq_log_appended_bytes",
                 kind="counter",

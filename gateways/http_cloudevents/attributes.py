@@ -10,7 +10,8 @@ Rules of this file:
 
 The header form (HTTP protocol binding 3.1.3.2): printable ASCII without space, double quote and
 percent stands for itself, everything else is percent-encoded UTF-8. Old senders put values in
-double quotes, so a quoted value is unquoted first, then one round of percent-decoding follows.
+double quotes, so a quoted value is unquoted first, then one round of percent-decoding follows. The
+official SDKs send a double quote as it is: where quotes do not pair, each stands for itself.
 """
 
 from __future__ import annotations
@@ -49,6 +50,8 @@ _TIME: Final = re.compile(
     re.ASCII,
 )
 """A leap second is legal (RFC 3339 5.6); it is kept as it is."""
+_NO_YEAR: Final = "0000"
+"""Matches RFC 3339, but common calendars begin with the year 1: most SDKs cannot read it."""
 _MEDIA_TYPE: Final = re.compile(
     r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+/[!#$%&'*+\-.^_`|~0-9A-Za-z]+[ \t]*(?:;[\t\x20-\x7e]*)?"
 )
@@ -121,7 +124,8 @@ def _check_time(name: str, value: str) -> None:
     if found is not None:
         year, month, day = map(int, found.groups())
         leap = year % 4 == 0 and (year % 100 != 0 or year % 400 == 0)
-        if day <= (28 if month == 2 and not leap else _MONTH_DAYS[month - 1]):
+        day_max = 28 if month == 2 and not leap else _MONTH_DAYS[month - 1]
+        if found.group(1) != _NO_YEAR and day <= day_max:
             return
     raise BadEvent(
         name, f"{printable(value)!r} is no RFC 3339 timestamp; send e.g. 2026-05-03T09:30:00.25Z"
@@ -208,7 +212,12 @@ _ESCAPED: Final = re.compile(rb"\\(.)", re.DOTALL)
 
 def encode_header_value(value: str) -> str:
     """The header form of an attribute value. Always printable ASCII."""
-    return value if _PLAIN_VALUE.fullmatch(value) else quote(value, safe=_SAFE)
+    return value if is_plain_header_value(value) else quote(value, safe=_SAFE)
+
+
+def is_plain_header_value(value: str) -> bool:
+    """Whether the value is its own header form: nothing in it is percent-encoded."""
+    return _PLAIN_VALUE.fullmatch(value) is not None
 
 
 def decode_header_value(name: str, raw: bytes) -> str:
@@ -219,13 +228,11 @@ def decode_header_value(name: str, raw: bytes) -> str:
         raw: the header's value as it came, without surrounding white space.
 
     Raises:
-        BadEvent: an open quote, a `%` without two hex digits, or bytes that are no UTF-8.
+        BadEvent: a `%` without two hex digits, or bytes that are no UTF-8.
     """
     if _PLAIN_HEADER.fullmatch(raw):
         return raw.decode("ascii")
-    if b'"' in raw:
-        if b'"' in _QUOTED.sub(b"", raw):
-            raise BadEvent(name, "has an open double quote; percent-encode it as %22")
+    if b'"' in raw and b'"' not in _QUOTED.sub(b"", raw):
         raw = _QUOTED.sub(lambda found: _ESCAPED.sub(rb"\1", found.group(1)), raw)
     if _BAD_PERCENT.search(raw):
         raise BadEvent(name, "has a '%' without two hex digits; percent-encode it as %25")

@@ -6,18 +6,20 @@ Responsible for three things that aiohttp's server does not bound or does too lo
   first byte. The middleware says when a request begins and ends; bytes that arrive between
   requests belong to the next head.
 * The number of connections: beyond the limit a connection is told 503 and closed.
-* Bytes that are no HTTP: one line at debug level and a problem document, no traceback.
+* Bytes that are no HTTP, and heads that are too long: one line at debug level and a problem
+  document, no traceback.
 """
 
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any, Final
 
 import msgspec
 from aiohttp import web
+from aiohttp.http_exceptions import LineTooLong
 
 from gateways.http_cloudevents.attributes import printable
 from gateways.http_cloudevents.limits import HttpLimits
@@ -27,6 +29,9 @@ _FULL: Final = (
     b"Connection: close\r\n\r\n"
 )
 
+_TOO_MANY_HEADERS: Final = "Too many headers received"
+"""How aiohttp's parser says it; the error has no type of its own."""
+
 
 @dataclass(slots=True)
 class Census:
@@ -35,14 +40,20 @@ class Census:
     Attributes:
         open: connections now.
         refused: connections closed because there were too many.
-        malformed: requests that were no HTTP.
+        malformed: requests that were no HTTP, or whose head was too long.
         slow: connections closed because a head took too long.
+        responses: answers by status.
     """
 
     open: int = 0
     refused: int = 0
     malformed: int = 0
     slow: int = 0
+    responses: dict[int, int] = field(default_factory=dict)
+
+    def answered(self, status: int) -> None:
+        """Count an answer."""
+        self.responses[status] = self.responses.get(status, 0) + 1
 
 
 class Connection(web.RequestHandler):
@@ -68,8 +79,8 @@ class Connection(web.RequestHandler):
             manager,
             loop=loop,
             keepalive_timeout=limits.idle_seconds_max,
-            max_line_size=limits.head_line_bytes_max,
-            max_field_size=limits.head_line_bytes_max,
+            max_line_size=limits.request_target_bytes_max,
+            max_field_size=limits.header_bytes_max,
             max_headers=limits.headers_count_max,
             access_log=None,  # type: ignore[arg-type]  # aiohttp means Logger | None
             lingering_time=limits.linger_seconds_max,
@@ -109,8 +120,12 @@ class Connection(web.RequestHandler):
         self._head_arrived()
 
     def request_ended(self) -> None:
-        """The handler has answered."""
+        """The handler has answered, or its client has gone."""
         self._in_request = False
+
+    def answered(self, status: int) -> None:
+        """Count the answer to the request."""
+        self._census.answered(status)
 
     def _expect_head(self) -> None:
         self._head_timer = self._loop.call_later(self._limits.head_seconds_max, self._too_slow)
@@ -126,6 +141,23 @@ class Connection(web.RequestHandler):
             self._census.slow += 1
             self.force_close()
 
+    def _unreadable(self, exc: BaseException | None, message: str) -> tuple[int, str]:
+        """Status and detail for a head that aiohttp's parser refused."""
+        limits = self._limits
+        if isinstance(exc, LineTooLong):
+            if exc.args[1] == limits.request_target_bytes_max:
+                return 414, f"the path and query exceed {limits.request_target_bytes_max} bytes"
+            return 431, (
+                f"a header exceeds {limits.header_bytes_max} bytes; send the event in structured "
+                "mode, where attributes travel in the body"
+            )
+        if message == _TOO_MANY_HEADERS:
+            return 431, (
+                f"the request has more than {limits.headers_count_max} headers; send the event in "
+                "structured mode, where attributes travel in the body"
+            )
+        return 400, f"this is no HTTP request: {printable(message)}"
+
     def handle_error(
         self,
         request: web.BaseRequest,
@@ -133,15 +165,17 @@ class Connection(web.RequestHandler):
         exc: BaseException | None = None,
         message: str | None = None,
     ) -> web.StreamResponse:
-        """Answer a request that is no HTTP (400), or that met a bug of ours (500)."""
+        """Answer a request that is no HTTP (400), whose head is too long (414, 431), or that met a
+        bug of ours (500)."""
         self._head_arrived()
         if status == HTTPStatus.BAD_REQUEST:
             self._census.malformed += 1
             self.logger.debug("not HTTP, from %s: %s", request.remote, exc)
-            detail = f"this is no HTTP request: {printable(message or 'it cannot be read')}"
+            status, detail = self._unreadable(exc, message or "it cannot be read")
         else:
             self.logger.error("error while handling a request", exc_info=exc)
             detail = "the broker made a mistake; its log says more"
+        self._census.answered(status)
         if request.writer.output_size > 0:
             raise ConnectionError("the answer had begun; the connection is closed")
         response = web.Response(

@@ -67,6 +67,8 @@ class DeadLetters:
     def __init__(self, port: BrokerPort, *, broker_name: str) -> None:
         self._port = port
         self._broker_name = broker_name
+        self.count = 0
+        """Moved since the start."""
 
     def move(self, held: Held, topic: str, letter: DeadLetter, consumer: QueueConsumer) -> Position:
         """Store the message in the dead-letter topic, and settle it, in one record.
@@ -82,4 +84,6 @@ class DeadLetters:
         )
         extra = dead_letter_extra(held.message, constant, letter, broker_name=self._broker_name)
         batch = row_of(extra, held.message.body)
-        return self._port.publish_settling(template, batch, 0, consumer, held.offset)
+        position = self._port.publish_settling(template, batch, 0, consumer, held.offset)
+        self.count += 1
+        return position

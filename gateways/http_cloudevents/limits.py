@@ -14,10 +14,12 @@ class HttpLimits:
 
     connections_max: int = 10_000
     """Open connections. aiohttp has no bound of its own; each costs about 25 KiB."""
-    head_line_bytes_max: int = 8_190
-    """Request line and each header, aiohttp's default. nginx has 8 KiB, Apache 8,190."""
+    request_target_bytes_max: int = 8_000
+    """Path and query; beyond it the answer is 414. RFC 9112 (3) recommends at least 8,000."""
+    header_bytes_max: int = 8_190
+    """Each header, aiohttp's default; beyond it the answer is 431. nginx has 8 KiB."""
     headers_count_max: int = 128
-    """aiohttp's default. Apache has 100."""
+    """aiohttp's default; beyond it the answer is 431. Apache has 100."""
     head_seconds_max: float = 10.0
     """From the first byte of a request to the end of its headers. nginx has 60; slow heads are an
     attack far more often than a slow network."""
@@ -63,7 +65,15 @@ class HttpLimits:
     webhook_headers_bytes_max: int = 6_000
     """Of an event in binary mode; a larger one is sent structured. Most servers take 8 KiB."""
     webhook_requests_max: int = 256
-    """Deliveries under way at once, over all subscriptions."""
+    """Requests to sinks under way at once, over all subscriptions: each has a descriptor, and a
+    thread while its host is looked up."""
+    webhook_requests_per_host_max: int = 32
+    """Of them, those to one host, so that one slow host does not delay the others."""
+    webhook_idle_hosts_max: int = 256
+    """Hosts to which connections stay open between requests; to others each request connects."""
+    webhook_slow_seconds: float = 5.0
+    """A sink that took longer for its last answer shares half of all requests with the others that
+    are slow or failing."""
     webhook_connect_seconds_max: float = 5.0
     webhook_reply_bytes_max: int = 64 * 1024
     """Of an answer read, so that the connection can be used again; the rest is not read."""
@@ -87,6 +97,8 @@ class HttpLimits:
 
     def __post_init__(self) -> None:
         assert self.message_bytes_max <= self.body_bytes_max
+        # aiohttp's error names only the limit that was exceeded.
+        assert self.request_target_bytes_max != self.header_bytes_max
         assert self.attributes_bytes_max + 5_127 + 256 <= 32_767
 
 

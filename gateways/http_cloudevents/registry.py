@@ -100,6 +100,24 @@ class Registry:
 
     # --- reading ------------------------------------------------------------------------------
 
+    @property
+    def dead_letters_count(self) -> int:
+        """Events that became dead letters since the start."""
+        return self._dead_letters.count
+
+    def webhook_states(self) -> dict[str, int]:
+        """How many webhooks are `active`, `failing` (the last request failed) or `disabled`."""
+        states = {"active": 0, "failing": 0, "disabled": 0}
+        for name, subscription in self._subscriptions.items():
+            if subscription.sink is None:
+                continue
+            part = self._parts.get(name)
+            if not isinstance(part, Webhook):
+                states["disabled"] += 1
+            else:
+                states["failing" if part.failing else "active"] += 1
+        return states
+
     def all(self) -> list[Subscription]:
         """All subscriptions, by name."""
         return [self._subscriptions[name] for name in sorted(self._subscriptions)]

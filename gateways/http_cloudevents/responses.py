@@ -115,6 +115,7 @@ async def problems(request: web.Request, handler: Handler) -> web.StreamResponse
         response = problem_response(_problem_of_http(request, error))
     finally:
         connection.request_ended()
+    connection.answered(response.status)
     response.headers.setdefault("Server", SERVER)
     if response.status == 413:
         response.force_close()  # The rest of the body is not wanted.

@@ -34,6 +34,7 @@ from gateways.http_cloudevents.publishing import Commits
 from gateways.http_cloudevents.registry import Registry
 from gateways.http_cloudevents.responses import problems
 from gateways.http_cloudevents.sinks import Sinks
+from gateways.http_cloudevents.statistics import HttpStatistics
 from net.connection import Context
 from net.listener import BACKLOG, TLS_HANDSHAKE_SECONDS, CannotListen
 
@@ -103,7 +104,25 @@ class HttpServer:
         """Open connections."""
         return self.census.open
 
-    # --- start and stop -----------------------------------------------------------------------
+    def statistics(self) -> HttpStatistics:
+        """What happened since the start, and what is under way now."""
+        sinks, registry = self._sinks, self._registry
+        return HttpStatistics(
+            connections_refused={
+                "full": self.census.refused,
+                "slow": self.census.slow,
+                "malformed": self.census.malformed,
+            },
+            responses={str(status): n for status, n in sorted(self.census.responses.items())},
+            webhooks={} if registry is None else registry.webhook_states(),
+            webhook_requests={}
+            if sinks is None
+            else {verdict.value: n for verdict, n in sinks.counts.answers.items()},
+            webhook_request_seconds=0.0 if sinks is None else sinks.counts.seconds,
+            webhook_requests_under_way=0 if sinks is None else sinks.slots.under_way,
+            webhook_requests_waiting=0 if sinks is None else sinks.slots.waiting,
+            dead_letters=0 if registry is None else registry.dead_letters_count,
+        )
 
     # --- start and stop -----------------------------------------------------------------------
 
@@ -188,6 +207,7 @@ class HttpServer:
         return Sinks(
             settings=self._settings,
             limits=self._limits,
+            loop=self._loop,
             clock_seconds=self._clock_seconds,
             resolver=self._resolver,
             tls=self._webhook_tls,

@@ -11,13 +11,16 @@ import asyncio
 import contextlib
 import socket
 import ssl
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Final
+from urllib.parse import urlsplit
 
 import aiohttp
 from aiohttp.abc import AbstractResolver
 
+from gateways.http_cloudevents.attributes import is_plain_header_value
 from gateways.http_cloudevents.codec import (
     BATCHED,
     STRUCTURED,
@@ -28,10 +31,14 @@ from gateways.http_cloudevents.codec import (
 )
 from gateways.http_cloudevents.errors import Problem
 from gateways.http_cloudevents.limits import HttpLimits, WebhookSettings
+from gateways.http_cloudevents.lookups import Lookups
 from gateways.http_cloudevents.retry import Verdict, retry_after_seconds, verdict_of
+from gateways.http_cloudevents.slots import Slots
 from gateways.http_cloudevents.ssrf import AddressPolicy, GuardedResolver
 from gateways.http_cloudevents.subscriptions import Subscription, without_query
 
+KEEP_ALIVE_SECONDS: Final = 15.0
+"""How long a connection waits for the next request to its host."""
 _NO_CONSENT: Final = "The sink did not consent"
 
 
@@ -45,6 +52,7 @@ class Answer:
         text: one sentence for the log and the dead letter.
         reply: the beginning of the answer's body.
         retry_after: seconds that the sink asked to wait.
+        seconds: how long the request took, without the wait for its turn.
     """
 
     verdict: Verdict
@@ -52,12 +60,32 @@ class Answer:
     text: str
     reply: bytes = b""
     retry_after: float | None = None
+    seconds: float = 0.0
+
+
+@dataclass(slots=True)
+class SinkCounts:
+    """What the requests to all sinks came to, since the start.
+
+    Attributes:
+        answers: requests by verdict.
+        seconds: how long they took together.
+    """
+
+    answers: dict[Verdict, int] = field(default_factory=lambda: dict.fromkeys(Verdict, 0))
+    seconds: float = 0.0
+
+    def count(self, answer: Answer) -> None:
+        """Count one delivery."""
+        self.answers[answer.verdict] += 1
+        self.seconds += answer.seconds
 
 
 class Sinks:
     """The one HTTP client of all webhooks.
 
     Args:
+        loop: the loop of the server, for its clock.
         clock_seconds: the time of day, for Retry-After with a date.
         resolver: DNS; the system's if None.
         tls: how sinks are trusted; the system's certificates if None.
@@ -68,24 +96,33 @@ class Sinks:
         *,
         settings: WebhookSettings,
         limits: HttpLimits,
+        loop: asyncio.AbstractEventLoop,
         clock_seconds: Callable[[], float],
         resolver: AbstractResolver | None = None,
         tls: ssl.SSLContext | None = None,
     ) -> None:
         self._settings = settings
         self._limits = limits
+        self._loop = loop
         self._clock_seconds = clock_seconds
         self._policy = AddressPolicy(
             allow=settings.allow_networks,
             deny=settings.deny_networks,
             allow_http=settings.allow_http,
         )
-        self._requests = asyncio.Semaphore(limits.webhook_requests_max)
+        self.counts = SinkCounts()
+        self._idle: OrderedDict[str, float] = OrderedDict()  # last use of hosts, oldest first
+        self.slots = Slots(
+            count_max=limits.webhook_requests_max,
+            per_host_max=min(limits.webhook_requests_per_host_max, limits.webhook_requests_max),
+        )
+        lookups = resolver or Lookups(loop, threads_max=limits.webhook_requests_max)
         connector = aiohttp.TCPConnector(
-            resolver=GuardedResolver(self._policy, resolver or aiohttp.ThreadedResolver()),
+            resolver=GuardedResolver(self._policy, lookups),
             socket_factory=self._socket,
             use_dns_cache=False,  # A cached answer is a door for a name that changes its address.
-            limit=limits.webhook_requests_max,
+            limit=0,  # The slots bound what is under way.
+            keepalive_timeout=KEEP_ALIVE_SECONDS,
             ssl=True if tls is None else tls,
         )
         self._session = aiohttp.ClientSession(
@@ -122,13 +159,18 @@ class Sinks:
         wanted = subscription.config.rate_per_minute
         if wanted is not None:
             headers["WebHook-Request-Rate"] = str(wanted)
+        seconds = subscription.config.timeout_seconds
         try:
-            async with self._session.options(
-                sink,
-                headers=headers,
-                allow_redirects=False,
-                timeout=self._timeout(subscription.config.timeout_seconds),
-            ) as response:
+            async with (
+                asyncio.timeout(seconds),  # with the wait for its turn
+                self.slots.slot(_host_of(sink), doubtful=False),
+                self._session.options(
+                    sink,
+                    headers=headers,
+                    allow_redirects=False,
+                    timeout=self._timeout(seconds),
+                ) as response,
+            ):
                 origin = response.headers.get("WebHook-Allowed-Origin", "").strip()
                 rate = response.headers.get("WebHook-Allowed-Rate")
                 status = response.status
@@ -145,28 +187,50 @@ class Sinks:
             )
         return _granted(rate, wanted)
 
-    async def deliver(self, subscription: Subscription, events: Sequence[Event]) -> Answer:
-        """Send events in one request. Never raises for what the sink or the network does."""
+    async def deliver(
+        self, subscription: Subscription, events: Sequence[Event], *, doubtful: bool
+    ) -> Answer:
+        """Send events in one request. Never raises for what the sink or the network does.
+
+        Args:
+            doubtful: whether the subscription's last request failed or was slow.
+        """
         sink = subscription.sink
         assert sink is not None
+        host = _host_of(sink)
+        headers, body = self._delivery(subscription, events, host)
+        async with self.slots.slot(host, doubtful=doubtful):
+            began = self._loop.time()
+            answer = await self._post(sink, headers, body, subscription.config.timeout_seconds)
+            answer = replace(answer, seconds=self._loop.time() - began)
+        self.counts.count(answer)
+        return answer
+
+    def _delivery(
+        self, subscription: Subscription, events: Sequence[Event], host: str
+    ) -> tuple[list[tuple[str, str]], bytes]:
         headers, body = encode_delivery(
             events,
             mode=subscription.config.mode,
             headers_bytes_max=self._limits.webhook_headers_bytes_max,
         )
-        if "access_token=" in sink:
+        if "access_token=" in (subscription.sink or ""):
             headers.append(("Cache-Control", "no-store"))
+        if not self._may_idle(host):
+            headers.append(("Connection", "close"))
+        return headers, body
+
+    async def _post(
+        self, sink: str, headers: list[tuple[str, str]], body: bytes, seconds: float
+    ) -> Answer:
         try:
-            async with (
-                self._requests,
-                self._session.post(
-                    sink,
-                    data=body,
-                    headers=headers,
-                    allow_redirects=False,
-                    timeout=self._timeout(subscription.config.timeout_seconds),
-                ) as response,
-            ):
+            async with self._session.post(
+                sink,
+                data=body,
+                headers=headers,
+                allow_redirects=False,
+                timeout=self._timeout(seconds),
+            ) as response:
                 reply = await self._read(response)
                 return Answer(
                     verdict=verdict_of(response.status),
@@ -182,6 +246,17 @@ class Sinks:
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             text = f"{without_query(sink)} could not be reached: {_words(error)}"
             return Answer(verdict=Verdict.RETRY, status=0, text=text)
+
+    def _may_idle(self, host: str) -> bool:
+        """Whether a connection to the host may stay open for the next request."""
+        now, idle = self._loop.time(), self._idle
+        idle.pop(host, None)
+        while idle and next(iter(idle.values())) < now - KEEP_ALIVE_SECONDS:
+            idle.popitem(last=False)
+        if len(idle) >= self._limits.webhook_idle_hosts_max:
+            return False
+        idle[host] = now
+        return True
 
     async def _read(self, response: aiohttp.ClientResponse) -> bytes:
         """The beginning of the body. The status has said everything: a broken body is no error."""
@@ -205,18 +280,40 @@ def encode_delivery(
 ) -> tuple[list[tuple[str, str]], bytes]:
     """Headers and body of one delivery.
 
-    An event in binary mode is sent structured where binary mode cannot carry it: without data,
-    because a webhook request has a payload; without a media type, because it has to name one; with
-    attributes that most servers' headers have no room for.
+    An event in binary mode is sent structured where binary mode does not carry it well:
+
+    * without data, because a webhook request has a payload;
+    * without a media type, because it has to name one;
+    * with an attribute that a header has to percent-encode, because the official SDKs for Go,
+      JavaScript and Java do not decode it;
+    * with attributes that most servers' headers have no room for.
     """
     if mode == "batch":
         return [("Content-Type", f"{BATCHED}; charset=utf-8")], encode_batch(events)
     (event,) = events
-    if mode == "binary" and event.data is not None and event.content_type is not None:
+    if mode == "binary" and _fits_headers(event):
         headers, body = encode_binary(event)
         if sum(len(name) + len(value) + 4 for name, value in headers) <= headers_bytes_max:
             return headers, body
     return [("Content-Type", f"{STRUCTURED}; charset=utf-8")], encode_structured(event)
+
+
+def _fits_headers(event: Event) -> bool:
+    """Whether receivers read the same event from binary mode."""
+    return (
+        event.data is not None
+        and event.content_type is not None
+        and all(
+            is_plain_header_value(value)
+            for name, value in event.attributes.items()
+            if name != "datacontenttype"  # travels as Content-Type, which is never encoded
+        )
+    )
+
+
+def _host_of(url: str) -> str:
+    """Host and port of a sink that passed `check_url`."""
+    return urlsplit(url).netloc.lower()
 
 
 def _granted(rate: str | None, wanted: int | None) -> int | None:

@@ -85,13 +85,19 @@ class Webhook:
         self._attempts = 0  # failures of the head so far
         self._alone = 0  # so many events from the head on are sent one at a time
         self._last_chance = False  # each of them gets one attempt
-        self._busy = False  # a request is under way
+        self._busy = False  # a request is under way, or waits for its turn
+        self._slow = False  # the last request took long
         self._stopping = False
         queue = port.subscription_queue(subscription.name)
         self._queue: QueueConsumer = port.consume(queue, self, exclusive=True, owner=self)
         self._task = loop.create_task(self._run())
         self._task.add_done_callback(self._ended)
         loop.call_soon(self._make_ready)
+
+    @property
+    def failing(self) -> bool:
+        """Whether the last request failed in a way that may pass."""
+        return self._attempts > 0
 
     # --- the consumer of the queue ------------------------------------------------------------
 
@@ -155,8 +161,13 @@ class Webhook:
             await self._sleep_for(self._bucket.take(self._loop.time()))
             head = self._head()
             self._busy = True
-            answer = await self._sinks.deliver(self.subscription, [held.event for held in head])
+            answer = await self._sinks.deliver(
+                self.subscription,
+                [held.event for held in head],
+                doubtful=self._slow or self.failing,
+            )
             self._busy = False
+            self._slow = answer.seconds > self._limits.webhook_slow_seconds
             await self._act(head, answer)
 
     async def _resume(self) -> None:

@@ -7,6 +7,7 @@ import contextlib
 import json
 import logging
 from base64 import b64encode
+from urllib.parse import unquote
 
 import pytest
 from aiohttp import web
@@ -42,16 +43,16 @@ def test_binary_delivery() -> None:
         async with http() as door, receiver() as sink:
             queue = await subscribe_webhook(door, sink)
             body = b'{"a" :1.10,\n "a":2}'
-            headers = {**BINARY, "ce-subject": "Euro%20%E2%82%AC", "Content-Type": "text/x"}
+            headers = {**BINARY, "ce-subject": "a+b/c", "Content-Type": "text/x; charset=utf-8"}
             await door.publish(body, headers)
             await until(lambda: queue.settled)
             (got,) = sink.deliveries
             assert got.body == body
             assert {k: v for k, v in got.headers.items() if k.startswith("ce-")} == {
                 **BINARY,
-                "ce-subject": "Euro%20%E2%82%AC",
+                "ce-subject": "a+b/c",
             }
-            assert got.headers["Content-Type"] == "text/x"
+            assert got.headers["Content-Type"] == "text/x; charset=utf-8"
             assert got.headers["WebHook-Request-Origin"] == "polymq.test"
             assert got.path == "/hook"
             assert "Cache-Control" not in got.headers
@@ -106,12 +107,17 @@ def test_batches_are_bounded_in_bytes() -> None:
         ({"Content-Type": "text/plain"}, b""),
         ({}, b"no type"),
         ({"Content-Type": "a/b", "ce-ext": "x" * 7_000}, b"x"),
+        ({"Content-Type": "a/b", "ce-ext": "two%20words"}, b"x"),
+        ({"Content-Type": "a/b", "ce-ext": "b%C3%BCro"}, b"x"),
+        ({"Content-Type": "a/b", "ce-ext": "50%25"}, b"x"),
+        ({"Content-Type": "a/b", "ce-ext": "q%22uote"}, b"x"),
     ],
 )
 def test_what_binary_mode_cannot_carry_goes_structured(
     headers: dict[str, str], body: bytes
 ) -> None:
-    """No payload, no media type to name, no room in the headers: the same event as JSON."""
+    """No payload, no media type to name, no room in the headers, or a value that a header would
+    have to percent-encode, which many receivers do not decode: the same event as JSON."""
 
     async def scenario() -> None:
         async with http() as door, receiver() as sink:
@@ -123,6 +129,7 @@ def test_what_binary_mode_cannot_carry_goes_structured(
             assert got.headers["Content-Type"].startswith("application/cloudevents+json")
             assert event.get("data_base64") == (b64encode(body).decode() if body else None)
             assert event.get("datacontenttype") == headers.get("Content-Type")
+            assert event.get("ext") == (unquote(headers["ce-ext"]) if "ce-ext" in headers else None)
 
     run(scenario())
 
@@ -459,6 +466,96 @@ def test_subscriptions_do_not_wait_for_each_other() -> None:
             await until(lambda: len(queue.settled) == 6)
             assert fine.ids == list("abcdef")
             assert stuck.ids == ["a"]
+
+    run(scenario())
+
+
+async def _never(request: web.Request) -> web.Response:
+    await asyncio.Event().wait()
+    return web.Response()
+
+
+def test_many_hung_sinks_of_one_host_do_not_hold_up_another() -> None:
+    """They have the share of their host, however many subscriptions name it."""
+    limits = HttpLimits(webhook_requests_max=8, webhook_requests_per_host_max=3)
+
+    async def scenario() -> None:
+        async with http(limits=limits) as door, receiver() as stuck, receiver() as fine:
+            for number in range(10):
+                await subscribe_webhook(door, stuck, f"stuck{number}")
+            queue = await subscribe_webhook(door, fine, "fine")
+            stuck.answers = [_never] * 10
+            await publish_batch(door, *"ab")
+            await until(lambda: len(queue.settled) == 2 and len(stuck.deliveries) == 3)
+            found = door.server.statistics()
+            assert found.webhook_requests_under_way == 3
+            assert found.webhook_requests_waiting == 7
+            assert found.webhook_requests == {
+                "delivered": 2,
+                "retry": 0,
+                "rejected": 0,
+                "gone": 0,
+            }
+
+    run(scenario())
+
+
+def test_sinks_that_failed_share_half_of_all_requests() -> None:
+    """Sinks of many hosts hang: those that answer still have their half."""
+    limits = HttpLimits(webhook_requests_max=4, webhook_requests_per_host_max=4)
+
+    async def scenario() -> None:
+        async with http(limits=limits) as door, contextlib.AsyncExitStack() as stack:
+            sinks = [await stack.enter_async_context(receiver(500, _never)) for _ in range(5)]
+            queues = [
+                await subscribe_webhook(door, sink, f"stuck{number}", config={"retry": RETRY})
+                for number, sink in enumerate(sinks)
+            ]
+            await publish_batch(door, "a")
+            await until(lambda: sum(len(sink.deliveries) for sink in sinks) == 5 + 2)
+            fine = await stack.enter_async_context(receiver())
+            queue = await subscribe_webhook(door, fine, "fine")
+            await publish_batch(door, *"bc")
+            await until(lambda: len(queue.settled) == 2)
+            assert sum(len(sink.deliveries) for sink in sinks) == 5 + 2
+            assert not any(one.settled for one in queues)
+            assert door.server.statistics().webhooks == {"active": 1, "failing": 5, "disabled": 0}
+
+    run(scenario())
+
+
+def test_a_sink_that_was_slow_is_doubtful() -> None:
+    """It answers, but late: it shares with those that fail until it is quick again."""
+    limits = HttpLimits(webhook_requests_max=2, webhook_slow_seconds=0.0)
+
+    async def scenario() -> None:
+        async with http(limits=limits) as door, contextlib.AsyncExitStack() as stack:
+            sinks = [await stack.enter_async_context(receiver(204, _never)) for _ in range(3)]
+            for number, sink in enumerate(sinks):
+                await subscribe_webhook(door, sink, f"slow{number}")
+            await publish_batch(door, *"ab")
+            await until(lambda: door.server.statistics().webhook_requests["delivered"] == 3)
+            await until(lambda: sum(len(sink.deliveries) for sink in sinks) == 3 + 1)
+            await until(lambda: door.server.statistics().webhook_requests_waiting == 2)
+            assert door.server.statistics().webhook_requests_under_way == 1
+
+    run(scenario())
+
+
+def test_connections_to_many_hosts_are_not_kept() -> None:
+    """A connection that waits for the next event costs a descriptor."""
+    limits = HttpLimits(webhook_idle_hosts_max=1)
+
+    async def scenario() -> None:
+        async with http(limits=limits) as door, receiver() as first, receiver() as second:
+            one = await subscribe_webhook(door, first, "one")
+            await publish_batch(door, "a")
+            await until(lambda: len(one.settled) == 1)
+            two = await subscribe_webhook(door, second, "two")
+            await publish_batch(door, "b")
+            await until(lambda: len(one.settled) == 2 and len(two.settled) == 1)
+            assert [got.headers.get("Connection") for got in first.deliveries] == [None, None]
+            assert [got.headers.get("Connection") for got in second.deliveries] == ["close"]
 
     run(scenario())
 
