@@ -18,6 +18,7 @@ from broker.errors import Reason, Refused, StorageFailed
 from broker.journal import Journal, Op, Touched
 from broker.kernels import CoreEnd
 from broker.limits import Limits
+from broker.notices import Notices
 from broker.port import FLUSHED, Durability, Position
 from broker.queues.cursor import Cursor
 from broker.queues.queue import Group, Queue
@@ -80,6 +81,8 @@ class Core(CoreEnd):
         self.store = store
         self.limits = limits
         self.timers = Timers(loop=scheduler, clock_ms=clock_ms, limits=limits)
+        self.notices = Notices(lambda: clock_ms() / 1000)
+        """Where the parts log what did not go as somebody wanted."""
         self.replicas = Replicas(self.commits)
         """What replicas have on their disks, for topics with `min_in_sync`."""
         self.state_durability = Durability(min_in_sync)

@@ -58,6 +58,7 @@ from broker.retention import Retention
 from broker.rocketmq_port import GroupInfo
 from broker.session import MqttSession
 from broker.sessions import Sessions
+from broker.set_aside import SetAside
 from broker.standby import Standby
 from broker.state_db import StateDb
 from broker.state_saving import StateSaving
@@ -138,6 +139,7 @@ class Engine(AmqpOperations):
         self.committed = self.core.committed
         self.queries = Queries(self.core, self.topics_)
         self.moves = Moves(self.core, self.topics_)
+        self.set_aside = SetAside(self.core, self.topics_, self.moves)
         queues: dict[str, NamedQueue] = {}
         self.exchanges = Exchanges(self.core, self.topics_, queues)
         self.named_queues = NamedQueues(
@@ -146,7 +148,7 @@ class Engine(AmqpOperations):
         self.sessions = Sessions(
             self.core, self.topics_, self.retained, self.named_queues.dead_letters
         )
-        self.delays = Delays(self.core, self.topics_, self.moves)
+        self.delays = Delays(self.core, self.topics_, self.moves, self.set_aside)
         self.half_messages = HalfMessages(self.core, self.topics_, self.moves)
         self.transactions = Transactions(self.core, self.topics_, self.delays)
         self.users = Users(self.core)

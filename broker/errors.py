@@ -8,10 +8,11 @@ leaves the engine on purpose; anything else is our bug and is allowed to crash l
 from __future__ import annotations
 
 import enum
+from typing import Final
 
 from core_log.errors import StorageFailed
 
-__all__ = ["BrokerError", "Reason", "Refused", "StorageFailed"]
+__all__ = ["PASSING", "BrokerError", "Reason", "Refused", "StorageFailed"]
 
 
 class Reason(enum.Enum):
@@ -32,6 +33,12 @@ class Reason(enum.Enum):
     STORAGE_FULL = "the disk is full"
 
 
+PASSING: Final = frozenset({Reason.LIMIT, Reason.READ_ONLY, Reason.STORAGE_FULL})
+"""Reasons that pass by themselves or by an operator's doing: what the broker has to store by itself
+(a dead letter, a delayed message that is due) it tries again. Any other reason is the message's
+own, and the next attempt would end like the first."""
+
+
 class BrokerError(Exception):
     """Base of everything that the engine raises on purpose."""
 
@@ -42,9 +49,14 @@ class Refused(BrokerError):
     Args:
         reason: what kind of refusal, for the gateway's table.
         text: one sentence for the user: what is wrong and what to do. No newline.
+
+    Attributes:
+        stored: of a run that was to be published: how many messages, from the first on, were
+            stored before the one at fault.
     """
 
     def __init__(self, reason: Reason, text: str) -> None:
         super().__init__(text)
         self.reason = reason
         self.text = text
+        self.stored = 0

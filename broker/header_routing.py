@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Final, Protocol
 
+from broker.errors import Refused
 from broker.header_match import tag_headers
 from broker.port import Position
 from broker.queues.gates import publish_gated
@@ -98,17 +99,21 @@ def publish_by_headers(
     born_ms: int | None,
 ) -> Position:
     """`Topics.publish` for a route that depends on headers. Raises Refused: then rows before the
-    one at fault are stored."""
+    one at fault are stored (`Refused.stored`)."""
     position = Position(0)
     refused = last  # the first row that a full queue did not take
     for start, stop, used in by_branch(topics, template, batch, first, last, record):
-        used.refresh(topics.router)
-        if used.gates:
-            position = publish_gated(topics, used, batch, start, stop, record, born_ms)
-            if used.overflowed:
-                refused = min(refused, stop - used.overflowed)
-        else:
-            position = topics.append(used, batch, start, stop, record, born_ms)
+        try:
+            used.refresh(topics.router)
+            if used.gates:
+                position = publish_gated(topics, used, batch, start, stop, record, born_ms)
+                if used.overflowed:
+                    refused = min(refused, stop - used.overflowed)
+            else:
+                position = topics.append(used, batch, start, stop, record, born_ms)
+        except Refused as error:
+            error.stored += start - first
+            raise
     template.overflowed = last - refused
     return position
 

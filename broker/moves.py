@@ -137,27 +137,44 @@ class Moves:
         return len(rows)
 
     def append_rows(
-        self, template: TopicTemplate, rows: Sequence[Row], group: Group, offsets: Sequence[int]
+        self,
+        template: TopicTemplate,
+        rows: Sequence[Row],
+        group: Group,
+        offsets: Sequence[int],
+        *,
+        apart: bool = False,
     ) -> Position:
         """Append messages that were born in the same millisecond; row k takes the place of the
         group's message at offsets[k].
 
+        Args:
+            apart: the settlement is a record of its own, for messages that leave no room for it.
+                Both are written in one piece, but a power cut may tear it: then the message is
+                there twice.
+
         Raises:
-            Refused: as `BrokerPort.publish`; nothing was stored, nothing was settled.
+            Refused: as `BrokerPort.publish`; the first `Refused.stored` were moved, no other.
         """
         record = dataclasses.replace(template.record, extra_kind=EXTRA_VERBATIM, extra_name=b"")
-        if group.number:
+        number = 0 if apart else group.number
+        if number:
             record = dataclasses.replace(record, system_flag=record.system_flag | SYSTEM_FLAG_STATE)
-        position = self._topics.publish(
-            template,
-            settling_batch(rows, group.number, offsets),
-            0,
-            len(rows),
-            record=record,
-            born_ms=rows[0].born_ms or None,
-        )
-        for first, count in _stretches(offsets):
-            group.settle(first, count)
+        try:
+            position = self._topics.publish(
+                template,
+                settling_batch(rows, number, offsets),
+                0,
+                len(rows),
+                record=record,
+                born_ms=rows[0].born_ms or None,
+            )
+        except Refused as error:
+            _settle(group, offsets[: error.stored])
+            raise
+        _settle(group, offsets)
+        if apart:
+            self._core.write_acks()
         return position
 
 
@@ -295,6 +312,11 @@ def settling_batch(rows: Sequence[Row], number: int, offsets: Sequence[int]) -> 
         at = body_at + len(row.body)
     batch.buffer = b"".join(parts)
     return batch
+
+
+def _settle(group: Group, offsets: Sequence[int]) -> None:
+    for first, count in _stretches(offsets):
+        group.settle(first, count)
 
 
 def _stretches(offsets: Sequence[int]) -> Iterator[tuple[int, int]]:

@@ -84,6 +84,16 @@ class TopicRoute(CachedRoute[Target]):
         return self.beyond is not None and self.beyond.by_headers
 
 
+class OwnRoute(TopicRoute):
+    """A route to the topic's own queue and to live subscribers, whatever queue is bound: nothing
+    in a record depends on who reads it. For one use, never cached."""
+
+    __slots__ = ()
+
+    def _sort(self, queues: Sequence[Queue]) -> None:
+        super()._sort(())
+
+
 class Detour(TopicRoute):
     """A route that leaves some queues out: for one use, never cached."""
 

@@ -30,7 +30,7 @@ from broker.record_header import header_of
 from broker.records import constant_properties
 from broker.retained import Retained
 from broker.routing import Router
-from broker.topic_routes import Detour, RouteGraph, Target, TopicRoute
+from broker.topic_routes import Detour, OwnRoute, RouteGraph, Target, TopicRoute
 from broker.topic_settings import TopicSettings, Value, parse_settings
 from core_log.errors import StoreError
 from core_log.kernels import widen
@@ -226,8 +226,9 @@ class Topics(Publisher):
         *,
         system: bool = False,
     ) -> Position:
-        """Make a topic; `system` allows names that are the broker's own. Raises Refused: BAD_NAME,
-        LIMIT, BAD_ARGUMENT (settings), DIFFERENT (it exists)."""
+        """Make a topic; `system` allows names that are the broker's own, and one topic more than
+        users may have. Raises Refused: BAD_NAME, LIMIT, BAD_ARGUMENT (settings), DIFFERENT (it
+        exists)."""
         core = self.core
         chosen = parse_settings(settings or {})
         core.check_writable()
@@ -236,7 +237,7 @@ class Topics(Publisher):
             raise Refused(Reason.FORBIDDEN, f"topic {name!r} is the broker's own")
         if name in self.topics:
             raise Refused(Reason.DIFFERENT, f"topic {name!r} exists")
-        if len(self.topics) >= core.limits.auto_topics_max:
+        if len(self.topics) >= core.limits.auto_topics_max and not system:
             raise Refused(
                 Reason.LIMIT, f"there are {core.limits.auto_topics_max} topics: delete some"
             )
@@ -358,6 +359,10 @@ class Topics(Publisher):
         if isinstance(route, Detour):
             return Detour(route.base, self.router, route.skipped | skipped)
         return Detour(route, self.router, skipped)
+
+    def own_route(self, topic: str, tag: str | None) -> OwnRoute:
+        """The route of a message that nothing but the topic's own queue takes. Raises Refused."""
+        return OwnRoute(self.route(topic, tag).words, self.router)
 
     def branch(self, route: TopicRoute, headers: Mapping[str, Tagged]) -> TopicRoute:
         """The part of a route that messages with these headers take."""

@@ -12,6 +12,8 @@ import paho.mqtt.publish
 import pika
 import pytest
 
+from interop_tests.people import polymq
+
 Channel: TypeAlias = Any
 
 
@@ -101,3 +103,36 @@ def test_delays_survive_a_kill(server: Any) -> None:
     again.close()
     with pytest.raises(pika.exceptions.AMQPConnectionError):
         sender.queue_declare("due", passive=True)
+
+
+def test_a_message_that_does_not_fit_any_more_stops_no_other(server: Any) -> None:
+    """Headers of 24 KB, and 255 queues that are bound after the confirm: it is set aside and
+    counted, also after a restart, and what is due behind it comes."""
+    parameters = pika.ConnectionParameters(server.host, server.amqp_port)
+    connection = pika.BlockingConnection(parameters)
+    made = connection.channel()
+    made.exchange_declare(
+        "plans", "x-delayed-message", durable=True, arguments={"x-delayed-type": "fanout"}
+    )
+    made.confirm_delivery()
+    headers = {"x-delay": 8000, "h": "x" * 24_390}
+    made.basic_publish("plans", "", b"poison", pika.BasicProperties(headers=headers))
+    made.queue_declare("due", durable=True)
+    made.queue_bind("due", "plans")
+    for number in range(254):
+        made.queue_declare(f"queue{number}", durable=True)
+        made.queue_bind(f"queue{number}", "plans")
+    delay(made, b"behind it", 8100)
+    assert receive(made, 1) == [b"behind it"]
+    connection.close()
+    assert set_aside(server) == 1
+    server.kill()
+    server.start()
+    assert set_aside(server) == 1
+    shown = polymq(server, "message", "read", "%DLQ%polymq_set_aside")
+    assert (shown.returncode, "poison" in shown.stdout) == (0, True), shown
+
+
+def set_aside(server: Any) -> int:
+    with urllib.request.urlopen(f"http://{server.host}:{server.admin_port}/health") as answer:
+        return int(json.load(answer)["set_aside"])

@@ -384,7 +384,12 @@ class Node:
             status = core.disk.reason
         else:
             status = "ok"
-        return {"status": status, "epoch": self._store.epoch, "kernels": kernel_forms()}
+        return {
+            "status": status,
+            "epoch": self._store.epoch,
+            "kernels": kernel_forms(),
+            "set_aside": self._engine.set_aside.kept_count,
+        }
 
     def _probes(self) -> list[Probe]:
         core, log = self._engine.core, self._store.log
@@ -428,18 +433,6 @@ class Node:
                 kind="counter",
                 text="Logins with a wrong user or password, and requests with a wrong signature.",
                 read=lambda: self._engine.logins.failed_count,
-            ),
-            Probe(
-                name="polymq_delayed_messages",
-                kind="gauge",
-                text="Messages that are not due yet.",
-                read=lambda: self._engine.delays.waiting_count,
-            ),
-            Probe(
-                name="polymq_delayed_messages_dropped",
-                kind="counter",
-                text="Messages whose topic was gone when they were due.",
-                read=lambda: self._engine.delays.dropped_count,
             ),
             Probe(
                 name="polymq_page_cache_topics",

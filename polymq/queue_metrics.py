@@ -48,4 +48,28 @@ def queue_probes(engine: Engine) -> list[Probe]:
             text="Deliveries of messages that had been delivered before.",
             read=lambda: engine.core.reading.redelivered_count,
         ),
+        Probe(
+            name="polymq_delayed_messages",
+            kind="gauge",
+            text="Messages that are not due yet.",
+            read=lambda: engine.delays.waiting_count,
+        ),
+        Probe(
+            name="polymq_delayed_messages_dropped",
+            kind="counter",
+            text="Messages whose topic was gone when they were due.",
+            read=lambda: engine.delays.dropped_count,
+        ),
+        Probe(
+            name="polymq_delayed_messages_held",
+            kind="gauge",
+            text="Messages that are due, and whose topic waits for its replicas.",
+            read=lambda: engine.delays.held_count,
+        ),
+        Probe(
+            name="polymq_messages_set_aside",
+            kind="counter",
+            text="Messages that had to be moved and fitted nowhere.",
+            read=lambda: engine.set_aside.count,
+        ),
     ]

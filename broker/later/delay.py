@@ -14,6 +14,10 @@ Rules:
   `delay_tick_ms` and the time that releasing those before it takes. What became due while the
   server was down is released at the start, in the order of the due times. Equal times keep the
   order of publishing.
+* What a topic does not take now, because its replicas are behind, is held (`held.py`) and offered
+  again; other topics do not wait for it. What the broker as a whole does not take now (a full disk)
+  waits in the order of its times.
+* What its topic can never take is set aside (`set_aside.py`): it stops nobody behind it.
 * One loop iteration releases what one read of a queue may have (`pump_count_max`, in bytes
   `pump_bytes_max`); then others get their turn.
 * A topic that was deleted, or made anew under the same name, gets nothing of what was meant for the
@@ -27,22 +31,25 @@ Rules:
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from broker.core import SYSTEM_FLAG_STATE, Core
-from broker.errors import Reason, Refused
+from broker.errors import PASSING, Reason, Refused
 from broker.later.delayed import DELAY_TOPIC, Delayed, delayed_record, take_apart
+from broker.later.held import Held
 from broker.later.kept import Kept
 from broker.later.wheel import Taken
 from broker.moves import Moves, Row, settling_batch
 from broker.port import Position
 from broker.queues.cursor import Cursor
 from broker.queues.queue import Group
+from broker.records import PREFIX_PROPERTY, parse_properties
+from broker.set_aside import SetAside
 from broker.timers import Timer
 from broker.topics import Topics, TopicTemplate
-from core_log.errors import StoreError
+from core_log.errors import StoreError, TooLarge
 from core_log.kernels.batch import (
     EXTRA_VERBATIM,
     Batch,
@@ -60,10 +67,13 @@ class Delays:
         released_count: messages that were released.
     """
 
-    def __init__(self, core: Core, topics: Topics, moves: Moves) -> None:
+    def __init__(self, core: Core, topics: Topics, moves: Moves, aside: SetAside) -> None:
         self._core = core
         self._topics = topics
         self._moves = moves
+        self._aside = aside
+        self._held = Held()
+        self._offer_ms = 0  # when what is held is offered again
         self._kept = Kept(core, topics, topic=DELAY_TOPIC, kind="delay")
         self._timer: Timer | None = None  # the next look at the wheel
         self._watch: Timer | None = None  # the next look at the oldest message
@@ -75,6 +85,11 @@ class Delays:
     def waiting_count(self) -> int:
         """Messages that are not due yet (a metric)."""
         return self._kept.wheel.count
+
+    @property
+    def held_count(self) -> int:
+        """Messages that are due, and whose topic takes none at the moment (a metric)."""
+        return self._held.count
 
     # --- publishing -----------------------------------------------------------------------
 
@@ -126,7 +141,7 @@ class Delays:
             raise Refused(
                 Reason.BAD_ARGUMENT, f"a message can be delayed by at most {days} days: send later"
             )
-        if self._kept.wheel.count + count > core.limits.delayed_max:
+        if self._kept.wheel.count + self._held.count + count > core.limits.delayed_max:
             raise Refused(
                 Reason.LIMIT,
                 f"{core.limits.delayed_max} delayed messages wait, which is the limit: try later",
@@ -147,6 +162,8 @@ class Delays:
     def _arm(self) -> None:
         """See to it that somebody looks when there is something to do."""
         at = self._kept.wheel.next_ms()
+        if self._held.count:
+            at = self._offer_ms if at is None else min(at, self._offer_ms)
         if at is None or self._at_work:
             return
         tick = self._core.limits.delay_tick_ms
@@ -162,66 +179,105 @@ class Delays:
     def _look(self) -> None:
         """Release the next messages that are due."""
         group = self._kept.group
-        if self._at_work or group is None:
-            return
-        taken = self._kept.take()
-        if taken.offsets:
+        if not self._at_work and group is not None:
             self._at_work = True
-            # A full disk may have cost some of them (`retention.py`).
-            taken = _left(group.cursor, taken)
-            self._read(group, [taken] if taken.offsets else [])
-        else:
-            self._arm()
+            self._read(group, self._next(group))
 
-    def _read(self, group: Group, work: list[Taken]) -> None:
+    def _next(self, group: Group) -> list[_Piece]:
+        """What is to be done now: what is held has its turn first."""
+        limits = self._core.limits
+        if self._held.count and self._offer_ms <= self._core.clock_ms():
+            found = self._held.take(
+                count_max=limits.pump_count_max, bytes_max=limits.pump_bytes_max
+            )
+            assert found is not None
+            where, taken = found
+            return [_Piece(_left(group.cursor, taken), where)]
+        # A full disk may have cost some of them (`retention.py`).
+        taken = _left(group.cursor, self._kept.take())
+        return [_Piece(taken)] if taken.offsets else []
+
+    def _read(self, group: Group, work: list[_Piece]) -> None:
         """Release what is in `work`, piece by piece."""
-        if not work:
+        if work:
+            entries = work[0].taken.entries
+            self._core.reading.read_entries(entries, partial(self._write, group, work))
+        else:
             self._at_work = False
             self._arm()
-            return
-        self._core.reading.read_entries(work[0].entries, partial(self._write, group, work))
 
-    def _write(self, group: Group, work: list[Taken], records: bytes | None, found: int) -> None:
-        taken = work.pop(0)
+    def _write(self, group: Group, work: list[_Piece], records: bytes | None, found: int) -> None:
+        piece = work.pop(0)
+        taken = piece.taken
         if records is None:
             # One of them is damaged. It stays unsettled, and is tried again after a restart.
             if len(taken.offsets) > 1:
                 work[:0] = [
-                    Taken(taken.entries[at * ENTRY_SIZE : (at + 1) * ENTRY_SIZE], [offset])
-                    for at, offset in enumerate(taken.offsets)
+                    _Piece(_part(taken, at, at + 1), piece.held) for at in range(len(taken.offsets))
                 ]
         else:
             all_delayed = list(take_apart(records))
             now = self._core.clock_ms()
             if any(delayed.due_ms > now for delayed in all_delayed):
                 all_delayed, taken = self._put_back(all_delayed, taken, now)
-            try:
-                self._release(group, all_delayed, taken.offsets)
-            except Refused:  # full, behind or failed
-                work.insert(0, _left(group.cursor, taken))
+            left = self._release(group, all_delayed, taken, piece.held, work)
+            if left is not None:
+                work.insert(0, _Piece(left, piece.held))
                 self._later(partial(self._read, group, work))
                 return
+        if piece.held is not None and not work:
+            self._held.done(piece.held)
         if work:
             self._core.reading.schedule(partial(self._read, group, work))
         else:
             self._read(group, work)
 
     def _release(
-        self, group: Group, all_delayed: Sequence[Delayed], offsets: Sequence[int]
-    ) -> None:
-        """Append the messages to their topics, run by run. Raises Refused."""
-        kind: tuple[bytes, bytes, int] | None = None
-        rows: list[Row] = []
-        first = 0
-        for index, delayed in enumerate(all_delayed):
-            found = (delayed.where, delayed.prefix, delayed.row.born_ms)
-            if found != kind:
-                if kind is not None:
-                    self._release_run(group, kind, rows, offsets[first:index])
-                kind, rows, first = found, [], index
-            rows.append(delayed.row)
-        if kind is not None:
-            self._release_run(group, kind, rows, offsets[first:])
+        self,
+        group: Group,
+        all_delayed: Sequence[Delayed],
+        taken: Taken,
+        held: bytes | None,
+        work: list[_Piece],
+    ) -> Taken | None:
+        """Append the messages to their topics, run by run.
+
+        Args:
+            held: the topic that all of them were held for, if they were.
+            work: what comes behind them; emptied where it is held with them.
+
+        Returns:
+            What is left, if the broker takes nothing at all now.
+        """
+        for first, last in _runs_of(all_delayed):
+            where = all_delayed[first].where
+            if where in self._held and where != held:
+                self._held.add(where, _part(taken, first, last))
+                continue
+            rows = [delayed.row for delayed in all_delayed[first:last]]
+            kind = where, all_delayed[first].prefix
+            try:
+                self._release_run(group, kind, rows, taken.offsets[first:last])
+            except Refused as error:
+                left = _left(group.cursor, _part(taken, first, len(taken.offsets)))
+                if error.reason is not Reason.LIMIT:
+                    return left
+                if held is None:
+                    if not self._held.count:
+                        self._offer_later()
+                    self._held.add(where, _left(group.cursor, _part(taken, first, last)))
+                else:
+                    self._offer_later()
+                    for piece in reversed(work):
+                        self._held.put_back(where, piece.taken)
+                    self._held.put_back(where, left)
+                    work.clear()
+                    return None
+        return None
+
+    def _offer_later(self) -> None:
+        seconds = self._core.limits.lazy_flush_seconds
+        self._offer_ms = self._core.clock_ms() + int(seconds * 1000)
 
     def _put_back(
         self, all_delayed: Sequence[Delayed], taken: Taken, now: int
@@ -243,18 +299,43 @@ class Delays:
     def _release_run(
         self,
         group: Group,
-        kind: tuple[bytes, bytes, int],
+        kind: tuple[bytes, bytes],
         rows: Sequence[Row],
         offsets: Sequence[int],
     ) -> None:
-        template = self._kept.template(kind[0], kind[1])
+        """Append messages of one kind. Raises Refused: a reason that passes; those that were
+        appended are settled."""
+        try:
+            template = self._kept.template(*kind)
+            if template is not None:
+                self._moves.append_rows(template, rows, group, offsets)
+        except Refused as error:
+            self.released_count += error.stored
+            if error.reason in PASSING:
+                raise
+            rows, offsets = rows[error.stored :], offsets[error.stored :]
+            if len(rows) > 1:  # some of them may fit
+                half = len(rows) // 2
+                self._release_run(group, kind, rows[:half], offsets[:half])
+                self._release_run(group, kind, rows[half:], offsets[half:])
+            else:
+                self._set_aside(group, kind, rows[0], offsets[0], error)
+            return
         if template is None:
             self.dropped_count += len(rows)
             for offset in offsets:
                 group.settle(offset, 1)
         else:
-            self._moves.append_rows(template, rows, group, offsets)
             self.released_count += len(rows)
+
+    def _set_aside(
+        self, group: Group, kind: tuple[bytes, bytes], row: Row, offset: int, error: Refused
+    ) -> None:
+        where, prefix = kind
+        properties = parse_properties(prefix)
+        del properties[PREFIX_PROPERTY]
+        topic = where.decode("ascii").split(".", 2)[2]
+        self._aside.put(topic, properties, row, group, offset, error)
 
     def _later(self, retry: partial[None]) -> None:
         """The log takes nothing now: try again in a moment, unless it never will."""
@@ -354,16 +435,21 @@ class Delays:
         )
         now = core.clock_ms()
         new_offset = queue.index.end_offset
+        append = partial(
+            core.log.append_run,
+            template,
+            targets=[(queue.number, new_offset)],
+            born_ms=delayed.row.born_ms,
+            store_ms=now,
+        )
+        apart = False
         try:
-            (span,) = core.log.append_run(
-                template,
-                settling_batch((delayed.row,), group.number, (offset,)),
-                0,
-                1,
-                targets=[(queue.number, new_offset)],
-                born_ms=delayed.row.born_ms,
-                store_ms=now,
-            )
+            try:
+                batch = settling_batch((delayed.row,), group.number, (offset,))
+                (span,) = append(batch, 0, 1)
+            except TooLarge:  # its settlement is a record of its own then
+                apart = True
+                (span,) = append(settling_batch((delayed.row,), 0, (offset,)), 0, 1)
         except StoreError as error:
             raise core.refused(error) from error
         queue.append((span,))
@@ -371,6 +457,8 @@ class Delays:
         if not self._kept.wheel.replace(delayed.due_ms, entry, offset, span.entries, new_offset):
             self._kept.wheel.add(delayed.due_ms, span.entries, new_offset, now)
         group.settle(offset, 1)
+        if apart:
+            core.write_acks()
         core.appended()
 
     def _copied(self, *, more: bool) -> None:
@@ -395,6 +483,36 @@ class Delays:
         """After a restart: find out what waits. Raises StoreError."""
         self._kept.reopen()
         self._arm()
+
+
+class _Piece(NamedTuple):
+    """Messages of one read.
+
+    Attributes:
+        held: the topic that they were held for, if they were.
+    """
+
+    taken: Taken
+    held: bytes | None = None
+
+
+def _runs_of(all_delayed: Sequence[Delayed]) -> Iterator[tuple[int, int]]:
+    """[first, last) of those that are of one kind and were born in the same millisecond."""
+    first = 0
+    for at in range(1, len(all_delayed) + 1):
+        if at == len(all_delayed) or _kind(all_delayed[at]) != _kind(all_delayed[first]):
+            yield first, at
+            first = at
+
+
+def _kind(delayed: Delayed) -> tuple[bytes, bytes, int]:
+    return delayed.where, delayed.prefix, delayed.row.born_ms
+
+
+def _part(taken: Taken, first: int, last: int) -> Taken:
+    """Messages [first, last) of it."""
+    entries = taken.entries[first * ENTRY_SIZE : last * ENTRY_SIZE]
+    return Taken(entries, taken.offsets[first:last])
 
 
 def _left(cursor: Cursor, taken: Taken) -> Taken:

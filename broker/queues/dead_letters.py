@@ -22,10 +22,10 @@ import dataclasses
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Protocol
 
 from broker.core import Core
-from broker.errors import Reason, Refused
+from broker.errors import PASSING, Refused
 from broker.moves import Moves
 from broker.names import EXCHANGE_PROPERTY, exchange_and_key
 from broker.port import RunMeta
@@ -36,9 +36,6 @@ from broker.queues.settings import QueueSettings
 from broker.topic_routes import TopicRoute
 from broker.topics import RETAIN_PROPERTY, Topics, TopicTemplate
 from core_log.kernels.batch import Batch
-
-RETRIED: Final = frozenset({Reason.LIMIT, Reason.STORAGE_FULL, Reason.READ_ONLY})
-"""Refusals that pass; any other is the message's own."""
 
 
 class Places(Protocol):
@@ -201,7 +198,7 @@ class Undertaker:
         counts.moved[cause] += moved
         left = (group, first + moved, count - moved, cause)
         if isinstance(error, Refused):
-            if error.reason in RETRIED:
+            if error.reason in PASSING:
                 self._pending.appendleft(left)
                 core = self._shared.core
                 core.scheduler.call_later(core.limits.lazy_flush_seconds, self._again)

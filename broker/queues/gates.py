@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
+from broker.errors import Refused
 from broker.port import Position
 from core_log.kernels.batch import Batch
 from core_log.record import RecordTemplate
@@ -41,19 +42,24 @@ def publish_gated(
     born_ms: int | None,
 ) -> Position:
     """`Topics.publish` for a template whose route has gates. Raises Refused: then runs before the
-    one at fault are stored."""
+    one at fault are stored (`Refused.stored`)."""
     cuts = {queue: first + gate.admit(batch, first, last) for queue, gate in template.gates}
     template.overflowed = last - min(cuts.values())
     position = Position(0)
     at = first
-    for end in sorted({*cuts.values(), last}):
-        if end == at:
-            continue
-        full = frozenset(queue for queue, cut in cuts.items() if cut <= at)
-        used = topics.without(template, full) if full else template
-        position = topics.append(used, batch, at, end, record, born_ms)
-        at = end
-    for queue, gate in template.gates:
-        if cuts[queue] < last:
-            gate.refused(template, batch, cuts[queue], last)
+    try:
+        for end in sorted({*cuts.values(), last}):
+            if end == at:
+                continue
+            full = frozenset(queue for queue, cut in cuts.items() if cut <= at)
+            used = topics.without(template, full) if full else template
+            position = topics.append(used, batch, at, end, record, born_ms)
+            at = end
+    except Refused as error:
+        error.stored = at - first
+        raise
+    finally:
+        for queue, gate in template.gates:
+            if cuts[queue] < at:
+                gate.refused(template, batch, cuts[queue], at)
     return position

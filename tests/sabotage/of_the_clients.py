@@ -31,7 +31,7 @@ OF_THE_CLIENTS = (
         name="move-settles-nothing-after-a-crash",
         why="a delayed message or a dead letter comes twice after a restart",
         path="broker/moves.py",
-        old="        if group.number:\n            record = dataclasses.replace(record, system",
+        old="        if number:\n            record = dataclasses.replace(record, system",
         new="        if False:\n            record = dataclasses.replace(record, system",
         crash=_states("delayed"),
     ),
