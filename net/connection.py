@@ -125,6 +125,8 @@ class Connection(Stream, asyncio.BufferedProtocol):
         super().__init__(context)
         self.peer = ""
         """Remote address for log lines, `host:port`."""
+        self.on_made: Callable[[Connection], None] | None = None
+        """Set by the listener: called once when the socket is connected, TLS included."""
         self.on_lost: Callable[[Connection], None] | None = None
         """Set by the listener: called once when the socket is gone."""
         self._deadline: float | None = None
@@ -189,6 +191,8 @@ class Connection(Stream, asyncio.BufferedProtocol):
         peer = transport.get_extra_info("peername")
         self.peer = f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else str(peer or "")
         self.transport.set_write_buffer_limits(HIGH_WATER_BYTES, LOW_WATER_BYTES)  # type: ignore[union-attr]
+        if self.on_made is not None:
+            self.on_made(self)
         self.opened()
 
     def eof_received(self) -> bool:

@@ -82,12 +82,30 @@ class PlaneServer:
         self.sockets = []
 
 
+class LoopServers:
+    """Servers of the loop, one for each of several listening sockets."""
+
+    def __init__(self, servers: Sequence[asyncio.Server]) -> None:
+        self._servers = servers
+
+    @property
+    def sockets(self) -> Sequence[socket.socket]:
+        """The listening sockets."""
+        return [listening for server in self._servers for listening in server.sockets]
+
+    def close(self) -> None:
+        """Accept no more."""
+        for server in self._servers:
+            server.close()
+
+
 class Listener:
     """A bound address and its connections. Made by `listen`."""
 
     def __init__(self, connections_max: int) -> None:
         self.port = 0
         self.connections: set[Connection] = set()
+        self._shaking: dict[Connection, float] = {}  # within their TLS handshake, since when
         self.refused_count = 0
         """Connections closed at once because `connections_max` was reached."""
         self._connections_max = connections_max
@@ -97,14 +115,28 @@ class Listener:
     def accept(self, factory: Callable[[], Connection]) -> Connection:
         """A connection for a new socket; one over the limit is closed as soon as it is made."""
         connection = factory()
-        if len(self.connections) >= self._connections_max:
+        now = connection.context.now()
+        self._forget_failed(now)
+        if len(self.connections) + len(self._shaking) >= self._connections_max:
             self.refused_count += 1
             refused = Connection(connection.context)
             refused.opened = refused.close  # type: ignore[method-assign]
             return refused
-        self.connections.add(connection)
+        self._shaking[connection] = now
+        connection.on_made = self._made
         connection.on_lost = self._lost
         return connection
+
+    def _forget_failed(self, now: float) -> None:
+        """Let go of what did not get through its handshake: the loop tells nobody of that."""
+        for connection, since in list(self._shaking.items()):  # oldest first
+            if now - since < TLS_HANDSHAKE_SECONDS:
+                break
+            del self._shaking[connection]
+
+    def _made(self, connection: Connection) -> None:
+        self._shaking.pop(connection, None)
+        self.connections.add(connection)
 
     def _lost(self, connection: Connection) -> None:
         self.connections.discard(connection)
@@ -151,8 +183,13 @@ async def listen(
     port: int,
     tls: ssl.SSLContext | None = None,
     connections_max: int,
+    sockets: Sequence[socket.socket] = (),
 ) -> Listener:
     """Bind and listen; port 0 lets the system pick (see `Listener.port`).
+
+    Args:
+        sockets: sockets that already listen (`bind`), in place of binding `host` and `port`. They
+            belong to the listener from now on.
 
     Raises:
         CannotListen: in one sentence for the user.
@@ -160,7 +197,19 @@ async def listen(
     listener = Listener(connections_max)
     plane = context.plane() if tls is None else None
     try:
-        if plane is None:
+        if plane is None and sockets:
+            servers = [
+                await context.loop.create_server(
+                    lambda: listener.accept(factory),
+                    sock=listening,
+                    ssl=tls,
+                    backlog=BACKLOG,
+                    ssl_handshake_timeout=None if tls is None else TLS_HANDSHAKE_SECONDS,
+                )
+                for listening in sockets
+            ]
+            listener.attach(LoopServers(servers))
+        elif plane is None:
             listener.attach(
                 await context.loop.create_server(
                     lambda: listener.accept(factory),
@@ -173,7 +222,7 @@ async def listen(
             )
         else:
             server = PlaneServer(context, plane, lambda: listener.accept(factory))
-            server.open(await bind(context.loop, host, port))
+            server.open(sockets or await bind(context.loop, host, port))
             listener.attach(server)
     except OSError as error:
         raise CannotListen(_explain(host, port, error)) from error

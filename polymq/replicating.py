@@ -146,7 +146,7 @@ async def ask_peers(settings: Settings, epoch: int) -> int:
             for peer in peers_of(settings)
         )
     )
-    return max((term for term in found if term is not None), default=0)
+    return max((answer.term for answer in found if answer is not None), default=0)
 
 
 async def look_for_a_higher_term(settings: Settings) -> None:
@@ -195,6 +195,7 @@ class Replication:
         self._follows = bool(self._why)
         self._engine: Engine
         self._context: Context
+        self._process = new_nonce()  # names this broker's links as those of one process
         self._saved = False  # what is remembered is for the next role: leave it
         self._server: ReplicationServer | None = None
         self._link: MasterLink | None = None
@@ -309,6 +310,7 @@ class Replication:
             cut=self._cut,
             tls=connecting_tls(self._settings),
             new_nonce=new_nonce,
+            process=self._process,
         )
         self._link.start()
 

@@ -66,6 +66,7 @@ class MasterLink:
         tls: with what to connect; None for a plain connection.
         cut: told once where the log has to be cut before it can follow; the link has ended then.
         new_nonce: random hexadecimal digits.
+        process: random, the same as long as this process lives.
 
     Attributes:
         connection: while there is one.
@@ -84,6 +85,7 @@ class MasterLink:
         port: int,
         cut: Callable[[int], None],
         new_nonce: Callable[[], str],
+        process: str = "",
         tls: ssl.SSLContext | None = None,
     ) -> None:
         self.context = context
@@ -100,6 +102,7 @@ class MasterLink:
         self._tls = tls
         self._cut = cut
         self._new_nonce = new_nonce
+        self._process = process
         self._task: asyncio.Task[None] | None = None
         self._told = ""
         copy.on_flushed = self._flushed
@@ -177,6 +180,7 @@ class MasterLink:
             nonce=self._new_nonce(),
             standing=standing_of(self._store),
             segment_bytes=self._store.segment_bytes,
+            process=self._process,
             in_sync=self.copy.said[1],
         )
 

@@ -26,12 +26,14 @@ class Standing:
 
     Attributes:
         start, end: the positions that it has, [start, end).
+        flushed: how much of that is on the disk.
         epochs: oldest first; the newest `EPOCHS_MAX` of them.
     """
 
     start: int
     end: int
     epochs: Sequence[Epoch]
+    flushed: int = 0
 
 
 def common_end(one: Standing, other: Standing) -> int | None:

@@ -60,9 +60,20 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """The other broker leads, too, in this term. The connection ends."""
+    """The other broker of a meeting has said what it is. The connection ends.
+
+    Attributes:
+        term, epoch: of its log.
+        leads: whether it takes messages; a slave does not.
+        end: how far it has the log on its disk; 0 if it did not say.
+        name: its name, for people; may be empty.
+    """
 
     term: int
+    epoch: int = 0
+    leads: bool = True
+    end: int = 0
+    name: str = ""
 
 
 FollowerEvent = Following | Cut | Refused | Range | Answered
@@ -82,6 +93,7 @@ class Follower:
 
     Args:
         name: of this slave; no other slave of the master has it.
+        process: random, the same for all connections of this process.
         nonce: random, never used before, as hexadecimal digits.
         standing: the slave's log, nothing of which waits to be flushed.
         segment_bytes: the size of its files.
@@ -100,7 +112,9 @@ class Follower:
         segment_bytes: int,
         in_sync: int = 0,
         meets: int | None = None,
+        process: str = "",
     ) -> None:
+        self._process = process
         self._in_sync = in_sync
         self._meets = meets
         self._epoch = 0
@@ -159,7 +173,7 @@ class Follower:
             return Refused(text_of(decode_values(payload), "text", TEXT_SIZE_MAX))
         if kind is Kind.MET and self._meets is not None and self.state is State.START:
             self.state = State.CLOSED
-            return Answered(term_of(number_of(decode_values(payload), "epoch")))
+            return _answered(decode_values(payload))
         if kind.name != self.state.value:
             raise PeerFault(f"{kind.name} came where {self.state.value} was due")
         if kind is Kind.RANGE:
@@ -192,6 +206,7 @@ class Follower:
             encode_values(
                 Kind.PROOF,
                 proof=proof,
+                process=self._process,
                 end=self._standing.end,
                 epochs=[list(epoch) for epoch in self._standing.epochs],
                 segment_bytes=self._segment_bytes,
@@ -230,3 +245,17 @@ class Follower:
         """Tell the master what is here: also when nothing has changed, as a heartbeat."""
         if self.state is State.RANGE:
             self._out.append(encode(Kind.ACK, ACK.pack(flushed, received)))
+
+
+def _answered(values: dict[str, object]) -> Answered:
+    """What a broker says of itself in a meeting. Raises PeerFault."""
+    epoch = number_of(values, "epoch")
+    if "leads" not in values:  # an earlier version, of which only masters listen
+        return Answered(term_of(epoch), epoch)
+    return Answered(
+        term_of(epoch),
+        epoch,
+        leads=values["leads"] is not False,
+        end=number_of(values, "end"),
+        name=text_of(values, "name", NAME_SIZE_MAX),
+    )

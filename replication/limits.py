@@ -29,6 +29,19 @@ MEETINGS_SECONDS: Final = 2.0
 """Between two meetings: so long may two lead, each of whom can reach the other."""
 HANDSHAKE_SECONDS: Final = 5.0
 """From connecting to the first piece of the log."""
+UNPROVEN_SECONDS: Final = 2.0
+"""From being connected to the proof of the secret: two round trips."""
+NEWCOMERS_MAX: Final = 256
+"""Connections at a time that have not proven the secret. Slaves and peers need a few; the rest is
+there so that a slave proves itself before a flood of others has pushed it out."""
+NEWCOMERS_OF_A_NETWORK_MAX: Final = 64
+"""The same from one IPv4 address, or from one /64 of IPv6."""
+CONNECTIONS_MAX: Final = 2 * NEWCOMERS_MAX
+"""Sockets of the listener at a time, those included that are being closed or are within their TLS
+handshake."""
+QUIET_SECONDS: Final = 2 * HEARTBEAT_SECONDS
+"""After that a slave's connection may be replaced by another broker of the same name: its own
+process may have ended without the network saying so."""
 NONCE_SIZE: Final = 32
 NAME_SIZE_MAX: Final = 127
 SECRET_SIZE_MIN: Final = 16

@@ -1,4 +1,4 @@
-"""Two masters meet: each learns the other's term, and the lower one leads no more.
+"""Two brokers meet: each learns the other's term, and a master with the lower one leads no more.
 
 It is a handshake of its own and nothing else: a connection, a proof from each side, two terms.
 """
@@ -26,9 +26,9 @@ async def meet(
     nonce: str,
     epoch: int,
     tls: ssl.SSLContext | None = None,
-) -> int | None:
-    """Tell whoever leads there of our epoch; its term, or None if nobody answers as a master of
-    this group does."""
+) -> Answered | None:
+    """Tell the broker there of our epoch. Returns what it says of itself, or None if nobody of this
+    group answers."""
     core = Follower(
         identity=identity, name=name, nonce=nonce, standing=NOTHING, segment_bytes=0, meets=epoch
     )
@@ -43,7 +43,7 @@ async def meet(
                         break
                     for event in core.receive(data):
                         if isinstance(event, Answered):
-                            return event.term
+                            return event
             finally:
                 writer.close()
     return None

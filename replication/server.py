@@ -3,13 +3,23 @@
 Theory. A slave that keeps up gets what was just written, from memory; one that lags gets history
 that reader threads check on its way. Nothing happens per message: a piece is what one loop
 iteration wrote, or up to a chunk of memory or 256 KiB of a file.
+
+A slave listens, too: it answers meetings, and tells whoever wants to follow it whom it follows. So
+its port is bound long before it is promoted.
+
+Rules:
+
+* Whoever has not proven the secret competes with others of its kind only (`newcomers.py`).
+* A slave that connects again replaces its old connection, which the network may have cut without a
+  word. Another broker of the same name replaces it only when it has been quiet.
 """
 
 from __future__ import annotations
 
 import logging
+import socket
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Protocol, TypeVar
 
@@ -18,12 +28,15 @@ from net.connection import Connection, Context
 from net.listener import Listener, listen
 from replication.lag import Lag
 from replication.limits import (
-    HANDSHAKE_SECONDS,
+    CONNECTIONS_MAX,
     HEARTBEAT_SECONDS,
+    QUIET_SECONDS,
     RANGE_BYTES,
     SILENCE_SECONDS,
     SLAVES_MAX,
+    UNPROVEN_SECONDS,
 )
+from replication.newcomers import Newcomers
 from replication.source import Acked, Identity, Joined, Met, Outranked, Rejected, Source
 from replication.standing import standing_of
 
@@ -58,6 +71,8 @@ class ReplicationServer:
         replicas: told what each slave has on its disk.
         outranked: told of a term that is higher than ours, which a peer knows.
         new_nonce: random hexadecimal digits.
+        name: of this broker.
+        follows: of a broker that does not lead: what slaves are told. Empty: it leads.
     """
 
     def __init__(
@@ -71,7 +86,11 @@ class ReplicationServer:
         replicas: Replicas,
         outranked: Callable[[int], None],
         new_nonce: Callable[[], str],
+        name: str = "",
+        follows: str = "",
     ) -> None:
+        self.name = name
+        self.follows = follows
         self.context = context
         self.store = store
         self.readers = readers
@@ -82,17 +101,26 @@ class ReplicationServer:
         self.new_nonce = new_nonce
         self.slaves: dict[str, SlaveConnection] = {}
         """Those that follow, by name."""
+        self.newcomers: Newcomers[SlaveConnection] = Newcomers()
         self._listener: Listener | None = None
 
-    async def start(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> int:
-        """Listen; returns the bound port. Raises CannotListen."""
+    async def start(
+        self,
+        host: str,
+        port: int,
+        tls: ssl.SSLContext | None = None,
+        sockets: Sequence[socket.socket] = (),
+    ) -> int:
+        """Listen, on sockets that are bound already if there are any; returns the bound port.
+        Raises CannotListen."""
         self._listener = await listen(
             self.context,
             lambda: SlaveConnection(self),
             host=host,
             port=port,
             tls=tls,
-            connections_max=2 * SLAVES_MAX,
+            connections_max=CONNECTIONS_MAX,
+            sockets=sockets,
         )
         return self._listener.port
 
@@ -115,14 +143,26 @@ class ReplicationServer:
         """How long ago each slave last had all of the log (a metric): 0 if it has it now."""
         return {name: slave.lag_seconds for name, slave in self.slaves.items()}
 
-    def admit(self, name: str) -> str:
-        """Why a slave of this name may not join."""
-        if name in self.slaves:
-            other = self.slaves[name].peer
-            return f"a slave named {name!r} follows already, from {other}: names are for one each"
-        if len(self.slaves) >= SLAVES_MAX:
+    def admit(self, name: str, process: str) -> str:
+        """Why a slave of this name may not join; empty if it may."""
+        other = self.slaves.get(name)
+        if other is not None and not other.gives_way_to(process):
+            return (
+                f"a slave named {name!r} follows already, from {other.peer}: names are for one each"
+            )
+        if other is None and len(self.slaves) >= SLAVES_MAX:
             return f"this master has {SLAVES_MAX} slaves, which is the limit"
         return ""
+
+    def join(self, slave: SlaveConnection) -> None:
+        """It follows from now on, in place of an older connection of its name."""
+        name = slave.source.name
+        old = self.slaves.pop(name, None)
+        if old is not None:
+            self.replicas.lost(name)
+            log.info("slave %s (%s) replaces its connection from %s", name, slave.peer, old.peer)
+            old.abort()
+        self.slaves[name] = slave
 
 
 class SlaveConnection(Connection):
@@ -138,6 +178,8 @@ class SlaveConnection(Connection):
             standing=lambda: standing_of(store),
             admit=server.admit,
             segment_bytes=store.segment_bytes,
+            name=server.name,
+            follows=server.follows,
         )
         self._heard = 0.0
         self._lag = Lag(0.0)
@@ -151,17 +193,32 @@ class SlaveConnection(Connection):
             return 0.0
         return self._lag.seconds(self.context.now())
 
+    @property
+    def has_spoken(self) -> bool:
+        """See `Newcomer`."""
+        return self.source.has_spoken
+
+    def gives_way_to(self, process: str) -> bool:
+        """Whether another connection of this name may replace this one: it is from the same process
+        as this one, or this one has been quiet."""
+        same = bool(process) and process == self.source.process
+        return same or self.context.now() - self._heard > QUIET_SECONDS
+
     def opened(self) -> None:
         """See `Connection`."""
         self._heard = self.context.now()
-        self.deadline(self._heard + HANDSHAKE_SECONDS)
+        self.deadline(self._heard + UNPROVEN_SECONDS)
+        crowded_out = self._server.newcomers.add(self)
+        if crowded_out is not None:
+            crowded_out.abort()
 
     def consume(self, buffer: bytearray, start: int, end: int) -> int:
         """See `Connection`."""
         self._heard = self.context.now()
         for event in self.source.receive(bytes(memoryview(buffer)[start:end])):
             if isinstance(event, Joined):
-                self._server.slaves[event.name] = self
+                self._server.newcomers.remove(self)
+                self._server.join(self)
                 self._lag = Lag(self._heard)
                 log.info("slave %s (%s) follows from %d on", event.name, self.peer, event.position)
                 self.deadline(self._heard + HEARTBEAT_SECONDS)
@@ -234,7 +291,10 @@ class SlaveConnection(Connection):
     def expired(self, now: float) -> float | None:
         """See `Connection`."""
         following = self._server.slaves.get(self.source.name) is self
-        if not following or now - self._heard > SILENCE_SECONDS:
+        if not following:
+            self.abort()
+            return None
+        if now - self._heard > SILENCE_SECONDS:
             log.warning("slave %s (%s) is silent", self.source.name, self.peer)
             self.abort()
             return None
@@ -244,6 +304,7 @@ class SlaveConnection(Connection):
 
     def lost(self, error: Exception | None) -> None:
         """See `Connection`."""
+        self._server.newcomers.remove(self)
         if self._server.slaves.get(self.source.name) is self:
             del self._server.slaves[self.source.name]
             self._server.replicas.lost(self.source.name)

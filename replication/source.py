@@ -9,6 +9,8 @@ Rules:
 * What is sent was written here, maybe not flushed: both disks work at the same time. A slave's ack
   says what *it* has flushed.
 * At most `WINDOW_BYTES` are sent that the slave has not received.
+* A broker that does not lead ships nothing. It answers a meeting, and refuses slaves by saying whom
+  it follows.
 """
 
 from __future__ import annotations
@@ -92,7 +94,7 @@ class Outranked:
 
 @dataclass(frozen=True, slots=True)
 class Met:
-    """Another master, in no higher term, which knows ours now. The connection ends."""
+    """Another broker, in no higher term, which knows ours now. The connection ends."""
 
     name: str
     term: int
@@ -116,10 +118,14 @@ class Source:
     Args:
         nonce: random, never used before, as hexadecimal digits.
         standing: the log as it is now; asked once, when the slave has proved who it is.
-        admit: why a slave of this name may not join; empty if it may.
+        admit: why a slave may not join, by its name and its process; empty if it may.
         segment_bytes: of the log; the slave's has to be equal.
+        name: of this broker.
+        follows: of a broker that does not lead: what slaves are told. Empty: it leads.
 
     Attributes:
+        name, process: of the slave, once it has said them. The process is a random text: a slave
+            that connects again has the same, and another broker of the same name has another.
         sent: up to where the log was sent.
         received, flushed: what the slave said last.
     """
@@ -130,10 +136,14 @@ class Source:
         identity: Identity,
         nonce: str,
         standing: Callable[[], Standing],
-        admit: Callable[[str], str],
+        admit: Callable[[str, str], str],
         segment_bytes: int,
+        name: str = "",
+        follows: str = "",
     ) -> None:
         self._identity = identity
+        self._own_name = name
+        self._follows = follows
         self._nonce = nonce
         self._standing = standing
         self._admit = admit
@@ -143,12 +153,18 @@ class Source:
         self._out: list[bytes] = []
         self.state = State.HELLO
         self.name = ""
+        self.process = ""
         self.sent = self.received = self.flushed = 0
 
     @property
     def closed(self) -> bool:
         """Nothing more is taken."""
         return self.state is State.CLOSED
+
+    @property
+    def has_spoken(self) -> bool:
+        """Whether a proper first frame came."""
+        return self.state is not State.HELLO
 
     def outgoing(self) -> bytes:
         """What has to be sent, once."""
@@ -213,9 +229,19 @@ class Source:
         if "meet" in values:
             term = term_of(number_of(values, "meet"))
             self.state = State.CLOSED
-            self._out.append(encode_values(Kind.MET, epoch=epoch))
+            self._out.append(
+                encode_values(
+                    Kind.MET,
+                    epoch=epoch,
+                    leads=not self._follows,
+                    end=mine.flushed,
+                    name=self._own_name,
+                )
+            )
             higher = term > term_of(epoch)
             return [Outranked(self.name, term) if higher else Met(self.name, term)]
+        if self._follows:
+            raise PeerFault(self._follows)
         epochs = epochs_from(values.get("epochs"))
         if epochs and term_of(epochs[-1][0]) > term_of(epoch):
             term = term_of(epochs[-1][0])
@@ -223,7 +249,9 @@ class Source:
                 f"this broker leads in term {term_of(epoch)}, and {self.name!r} knows term {term}"
             )
             return [Outranked(self.name, term), self._reject(text)]
-        refusal = self._admit(self.name)
+        if "process" in values:  # a slave of an earlier version does not say it
+            self.process = text_of(values, "process", NAME_SIZE_MAX)
+        refusal = self._admit(self.name, self.process)
         if refusal:
             raise PeerFault(refusal)
         if number_of(values, "segment_bytes") != self._segment_bytes:

@@ -12,6 +12,7 @@ def standing_of(store: Store) -> Standing:
     return Standing(
         start=store.log.start,
         end=store.log.written,
+        flushed=store.log.flushed,
         epochs=[
             (epoch, start, store.epoch_mark(epoch, start))
             for epoch, start in store.epochs[-EPOCHS_MAX:]

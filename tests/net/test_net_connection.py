@@ -10,7 +10,7 @@ import pytest
 import uvloop
 
 from net.connection import BUFFER_BYTES, Connection, Context
-from net.listener import CannotListen, Listener, listen
+from net.listener import TLS_HANDSHAKE_SECONDS, CannotListen, Listener, bind, listen
 
 
 class Lines(Connection):
@@ -212,3 +212,66 @@ def test_a_taken_port_is_explained_in_one_sentence() -> None:
 
         with pytest.raises(CannotListen, match=f"port {port} on 127.0.0.1 is taken"):
             asyncio.run(run())
+
+
+def test_a_failed_tls_handshake_gives_its_place_back() -> None:
+    """The loop does not say that a handshake failed: what never got through it counts for as long
+    as a handshake may take, and no longer."""
+
+    class Clock(Context):
+        seconds = 0.0
+
+        def now(self) -> float:
+            return self.seconds
+
+    async def scenario() -> None:
+        context = Clock(asyncio.get_running_loop())
+        listener = Listener(2)
+        for _ in range(2):
+            listener.accept(lambda: Lines(context))
+        listener.accept(lambda: Lines(context))
+        assert listener.refused_count == 1
+        context.seconds += TLS_HANDSHAKE_SECONDS
+        for _ in range(2):
+            listener.accept(lambda: Lines(context))
+        assert listener.refused_count == 1
+        context.close()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("plane", [False, True])
+def test_sockets_that_listen_already_are_served(*, plane: bool) -> None:
+    """Who connected before somebody accepts is served, and the port stays bound when the listener
+    is gone, as long as another descriptor has it."""
+
+    async def scenario() -> None:
+        loop = asyncio.get_running_loop()
+        context = Context(loop, plane=plane)
+        bound = await bind(loop, "127.0.0.1", 0)
+        port = bound[0].getsockname()[1]
+        for _ in range(2):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(b"line\n")
+            sockets = [listening.dup() for listening in bound]
+            listener = await listen(
+                context,
+                lambda: Lines(context),
+                host="",
+                port=0,
+                connections_max=2,
+                sockets=sockets,
+            )
+            assert listener.port == port
+            assert await reader.readline() == b"4\n"
+            writer.close()
+            await listener.close()
+        with pytest.raises(CannotListen, match="is taken"):
+            await listen(
+                context, lambda: Lines(context), host="127.0.0.1", port=port, connections_max=2
+            )
+        for listening in bound:
+            listening.close()
+        context.close()
+
+    asyncio.run(scenario())

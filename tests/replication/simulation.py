@@ -145,7 +145,7 @@ class Link:
             identity=IDENTITY,
             nonce=f"{nonce:x}",
             standing=lambda: standing_of(store),
-            admit=lambda _: "",
+            admit=lambda *_: "",
             segment_bytes=TINY.segment_bytes,
         )
         self.follower = follower.Follower(

@@ -24,7 +24,7 @@ def source(**changes: Any) -> Source:
         "identity": Identity(cluster="c", group="g", secret=SECRET),
         "nonce": "aa",
         "standing": lambda: MASTER,
-        "admit": lambda _: "",
+        "admit": lambda *_: "",
         "segment_bytes": 4096,
     }
     return Source(**{**values, **changes})
@@ -76,7 +76,7 @@ def test_a_slave_joins_and_follows(size: int) -> None:
         ({}, {"name": ""}, "a slave needs a name"),
         ({}, {"name": "n" * 128}, "no proper 'name'"),
         ({}, {"segment_bytes": 8192}, "set storage.segment_bytes of slave 's' to that"),
-        ({"admit": lambda name: f"{name} is taken"}, {}, "s is taken"),
+        ({"admit": lambda name, _: f"{name} is taken"}, {}, "s is taken"),
         (
             {"standing": lambda: Standing(start=500, end=1000, epochs=MASTER.epochs)},
             {},
@@ -196,10 +196,22 @@ def test_a_slave_that_knows_a_higher_term_is_not_led() -> None:
 def test_two_masters_tell_each_other_their_terms(mine: Standing, theirs: int, event: Any) -> None:
     """The lower one knows then; nothing of a log is sent."""
     master, other = source(standing=lambda: mine), follower(meets=theirs)
-    answered = Answered(mine.epochs[-1][0] // 1_000_000_000)
-    assert shake(master, other) == [event, answered]
+    epoch = mine.epochs[-1][0]
+    assert shake(master, other) == [event, Answered(epoch // 1_000_000_000, epoch)]
     assert master.closed
     assert other.closed
+
+
+def test_a_slave_meets_and_leads_nobody() -> None:
+    """It says how far its log goes. A slave that wants to follow it is sent on, with nothing."""
+    standing = Standing(start=0, end=1000, epochs=[(2, 0, 11)], flushed=900)
+    changes = {"standing": lambda: standing, "name": "b", "follows": "this is a slave: ask at c"}
+    met, answered = shake(source(**changes), follower(meets=2))
+    assert met == Met("s", 0)
+    assert answered == Answered(0, 2, leads=False, end=900, name="b")
+    rejected, refused = shake(source(**changes), follower())
+    assert isinstance(rejected, Rejected)
+    assert refused == Refused("this is a slave: ask at c")
 
 
 def test_a_stranger_outranks_nobody() -> None:

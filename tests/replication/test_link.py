@@ -41,9 +41,10 @@ class Pair:
         self.link: MasterLink | None = None
         self.cuts: list[int] = []
 
-    async def follow(self) -> None:
-        """The slave connects."""
-        port = await self.server.start("127.0.0.1", 0)
+    async def follow(self, port: int = 0) -> None:
+        """The slave connects to the master, or to a relay's port."""
+        if not port:
+            port = await self.server.start("127.0.0.1", 0)
         standby = self.slave.engine.standby
         assert standby is not None
         self.link = MasterLink(
@@ -56,6 +57,7 @@ class Pair:
             port=port,
             cut=self.cuts.append,
             new_nonce=lambda: "bb",
+            process="one process",
         )
         self.link.start()
         await self.until(lambda: self.link is not None and self.link.following)
@@ -163,6 +165,101 @@ def test_a_slave_that_is_gone_counts_no_more(master: Broker, slave: Broker) -> N
         assert pair.link is not None
         await pair.link.stop()
         await pair.until(lambda: not replicas.positions)
+
+    run(master, slave, scenario)
+
+
+class Relay:
+    """Between a slave and its master: it can end the slave's side without a word to the master."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self._writers: list[tuple[asyncio.StreamWriter, asyncio.StreamWriter]] = []
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def start(self) -> int:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        port: int = self._server.sockets[0].getsockname()[1]
+        return port
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        up_reader, up_writer = await asyncio.open_connection("127.0.0.1", self._port)
+        self._writers.append((writer, up_writer))
+        for source, sink in ((reader, up_writer), (up_reader, writer)):
+            self._tasks.append(asyncio.create_task(self._pipe(source, sink)))
+
+    async def _pipe(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+        while data := await source.read(65536):
+            if not sink.is_closing():
+                sink.write(data)
+
+    def half_close(self) -> None:
+        """End the slave's side only."""
+        self._writers[-1][0].close()
+
+    async def stop(self) -> None:
+        self._server.close()
+        for task in self._tasks:
+            task.cancel()
+        for both in self._writers:
+            for writer in both:
+                writer.close()
+
+
+def test_publishers_go_on_when_a_slave_returns_from_a_half_open_connection(
+    master: Broker, slave: Broker
+) -> None:
+    """The slave's connection ends, and the master hears nothing of it. The slave comes back and
+    takes the place of its old connection at once."""
+
+    async def scenario(pair: Pair) -> None:
+        master.engine.create_topic("t", 1, {"min_in_sync": "2"})
+        master.step(1)
+        relay = Relay(await pair.server.start("127.0.0.1", 0))
+        try:
+            await pair.follow(await relay.start())
+            await pair.copied()
+            slave.step()
+            old = pair.server.slaves["slave"]
+            relay.half_close()
+            assert pair.link is not None
+            await pair.until(lambda: pair.link is not None and not pair.link.following)
+            assert pair.server.slaves["slave"] is old
+            began = pair.context.now()
+            acked: list[str] = []
+            end = master.publish(master.template("t"), b"1")
+            master.engine.when_committed(Position(end), IN_SYNC, acked.append, "acked")
+            master.step(1)
+            await pair.copied()
+            slave.step()
+            await pair.until(lambda: bool(acked))
+            assert pair.context.now() - began < 1.5
+            assert pair.server.slaves["slave"] is not old
+            await pair.until(lambda: len(pair.server.slaves) == 1 and old.transport is None)
+            assert master.engine.core.replicas.positions == {"slave": master.store.log.flushed}
+        finally:
+            await relay.stop()
+
+    run(master, slave, scenario)
+
+
+@pytest.mark.parametrize(
+    ("process", "quiet_seconds", "admitted"),
+    [("one process", 0.0, True), ("another", 0.0, False), ("", 0.0, False), ("another", 3.0, True)],
+)
+def test_a_name_is_for_one_broker(
+    master: Broker, slave: Broker, process: str, quiet_seconds: float, *, admitted: bool
+) -> None:
+    """The same process takes its name again at once. Another broker of that name has to wait until
+    the first one is quiet."""
+
+    async def scenario(pair: Pair) -> None:
+        await pair.follow()
+        heard = pair.server.slaves["slave"]._heard
+        pair.server.slaves["slave"]._heard = heard - quiet_seconds
+        refusal = pair.server.admit("slave", process)
+        assert (refusal == "") is admitted
+        assert admitted or "follows already" in refusal
 
     run(master, slave, scenario)
 

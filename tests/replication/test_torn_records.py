@@ -32,7 +32,7 @@ def join(master: Broker, slave: Broker) -> int:
             identity=IDENTITY,
             nonce="aa",
             standing=lambda: standing_of(master.store),
-            admit=lambda _: "",
+            admit=lambda *_: "",
             segment_bytes=master.store.segment_bytes,
         )
         follower = Follower(

@@ -7,6 +7,7 @@ from tests.sabotage.plan import Sabotage
 FENCING = "tests/replication/test_fencing.py"
 HANDSHAKE = "tests/replication/test_handshake.py"
 LINK = "tests/replication/test_link.py"
+NEWCOMERS = "tests/replication/test_newcomers.py"
 RETENTION = "tests/replication/test_slave_retention.py"
 SIMULATION = "tests/replication/test_simulation.py"
 STANDBY = "tests/replication/test_standby.py"
@@ -255,5 +256,45 @@ OF_THE_REPLICATION = (
         old="    return memory.heard if memory.heard > term_of(last_epoch(settings)) else 0\n",
         new="    return 0\n",
         tests=(FENCING,),
+    ),
+    Sabotage(
+        name="a-half-open-connection-keeps-its-name",
+        why="publishers wait until the master believes that the slave's old connection is gone",
+        path="replication/server.py",
+        old="        return same or self.context.now() - self._heard > QUIET_SECONDS\n",
+        new="        return False\n",
+        tests=(LINK,),
+    ),
+    Sabotage(
+        name="two-slaves-of-one-name-take-turns",
+        why="each of them ends the other's connection, for ever, and nobody is told why",
+        path="replication/server.py",
+        old="        return same or self.context.now() - self._heard > QUIET_SECONDS\n",
+        new="        return True\n",
+        tests=(LINK,),
+    ),
+    Sabotage(
+        name="the-unproven-are-never-crowded-out",
+        why="idle connections from one address keep all slaves out",
+        path="replication/server.py",
+        old="        if crowded_out is not None:\n            crowded_out.abort()\n",
+        new="",
+        tests=(NEWCOMERS,),
+    ),
+    Sabotage(
+        name="the-proven-stay-among-the-unproven",
+        why="a flood of connections ends those of the slaves",
+        path="replication/server.py",
+        old="                self._server.newcomers.remove(self)\n                self._server.j",
+        new="                self._server.j",
+        tests=(NEWCOMERS,),
+    ),
+    Sabotage(
+        name="failed-handshakes-count-for-ever",
+        why="so many failed TLS handshakes as a port may have connections close it until a restart",
+        path="net/listener.py",
+        old="            del self._shaking[connection]\n",
+        new="            pass\n",
+        tests=("tests/net/test_net_connection.py",),
     ),
 )
