@@ -7,6 +7,7 @@ bindings of a queue gets a view that looks like a dictionary of all of them.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, MutableMapping, Sequence
 from typing import Protocol
 
@@ -17,15 +18,17 @@ BindingKey = tuple[str, str, str]
 
 
 class Bound(Protocol):
-    """What has bindings. Only `Bindings` looks at the last two.
+    """What has bindings. Only `Bindings` looks at these.
 
     Attributes:
         bound_by_name: whether it is bound to the default exchange by its name.
         bound_more: all its other bindings; None for none.
+        bound_alike: how many of those have each pattern; None while nobody asked.
     """
 
     bound_by_name: bool
     bound_more: dict[BindingKey, Words] | None
+    bound_alike: dict[Words, int] | None
 
     @property
     def name(self) -> str:
@@ -65,6 +68,7 @@ class Bindings(MutableMapping[BindingKey, Words]):
         if of.bound_more is None:
             of.bound_more = {}
         of.bound_more[key] = words
+        of.bound_alike = None
 
     def __delitem__(self, key: BindingKey) -> None:
         of = self._of
@@ -73,7 +77,11 @@ class Bindings(MutableMapping[BindingKey, Words]):
             return
         if of.bound_more is None:
             raise KeyError(key)
-        del of.bound_more[key]
+        words = of.bound_more.pop(key)
+        if of.bound_alike is not None:
+            of.bound_alike[words] -= 1
+            if not of.bound_alike[words]:
+                del of.bound_alike[words]
 
     def __iter__(self) -> Iterator[BindingKey]:
         if self._of.bound_by_name:
@@ -82,6 +90,16 @@ class Bindings(MutableMapping[BindingKey, Words]):
 
     def __len__(self) -> int:
         return self._of.bound_by_name + len(self._of.bound_more or ())
+
+    def has_pattern(self, words: Words) -> bool:
+        """Whether a binding has this pattern. Several may: of two exchanges, or with other
+        arguments. The patterns are counted once for many questions in a row."""
+        of = self._of
+        if of.bound_by_name and words == (of.name,):
+            return True
+        if of.bound_alike is None:
+            of.bound_alike = dict(Counter((of.bound_more or {}).values()))
+        return words in of.bound_alike
 
     def chosen(self) -> Sequence[BindingKey]:
         """The keys of those that somebody chose: all but the one to the default exchange."""

@@ -16,6 +16,7 @@ from broker.errors import Reason, Refused
 from broker.header_match import pattern_text
 from broker.journal import Op
 from broker.names import ROOT_EXCHANGE
+from broker.patterns import normal_form
 from broker.port import ONE_WORD, REST, ExchangeInfo, Position, QueueInfo, Words
 from broker.queues.leases import Lease
 from broker.queues.priorities import Levels
@@ -45,7 +46,7 @@ NO_ARGUMENTS: Final[Mapping[str, Any]] = MappingProxyType({})
 class Exchange:
     """A declared exchange."""
 
-    __slots__ = ("arguments", "auto_delete", "bindings", "durable", "internal", "name", "type")
+    __slots__ = ("arguments", "auto_delete", "durable", "internal", "name", "type")
 
     def __init__(self, name: str, value: Mapping[str, Any]) -> None:
         self.name = name
@@ -54,8 +55,6 @@ class Exchange:
         self.auto_delete: bool = value["auto_delete"]
         self.internal: bool = value["internal"]
         self.arguments: Mapping[str, Any] = value["arguments"]
-        self.bindings: set[BindingKey] = set()
-        """(queue, routing key, arguments) of the queues that are bound to it."""
 
     @property
     def reads(self) -> str:
@@ -123,10 +122,11 @@ class NamedQueue:
     Attributes:
         owner: the connection that an exclusive queue belongs to.
         exclusive_hold: of the consumer that has the queue for itself.
-        bound_by_name, bound_more: see `Bound`.
+        bound_by_name, bound_more, bound_alike: see `Bound`.
     """
 
     __slots__ = (
+        "bound_alike",
         "bound_by_name",
         "bound_more",
         "exclusive_hold",
@@ -146,6 +146,7 @@ class NamedQueue:
         self.exclusive_hold: Hold | None = None
         self.bound_by_name = False
         self.bound_more: dict[BindingKey, Words] | None = None
+        self.bound_alike: dict[Words, int] | None = None
 
     @property
     def name(self) -> str:
@@ -192,13 +193,13 @@ def place_of(exchange: str, routing_key: str) -> tuple[str, str | None]:
 
 
 def binding_words(exchange: Exchange, routing_key: str) -> Words:
-    """The pattern of a binding."""
+    """The pattern of a binding, in its normal form."""
     kind = exchange.reads
     if kind in ("fanout", "headers"):  # what headers leave out of it is not in the pattern
         return (exchange.name, REST)
     words = tuple(routing_key.split("."))
     if kind == "topic":
-        words = tuple({"*": ONE_WORD, "#": REST}.get(word, word) for word in words)
+        words = normal_form(tuple({"*": ONE_WORD, "#": REST}.get(word, word) for word in words))
     if exchange.name == ROOT_EXCHANGE:
         return (words[0].replace("/", "."), *words[1:])
     if not routing_key:

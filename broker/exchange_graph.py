@@ -27,18 +27,21 @@ Rules:
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from broker.beyond import Beyond
 from broker.bindings import BindingKey
 from broker.entities import Exchange, NamedQueue, place_of
+from broker.errors import Reason, Refused
+from broker.header_index import HeaderIndex
 from broker.header_match import HeaderPattern, Tagged
 from broker.names import ROOT_EXCHANGE
+from broker.patterns import Patterns
 from broker.port import Words
 from broker.queues.queue import Queue
-from broker.routing import ROUTES_MAX, Router, matches, words_of
+from broker.routing import ROUTES_MAX, Router, words_of
 from broker.topic_routes import Target, TopicRoute
 
 BRANCHES_MAX: Final = 1_024
@@ -62,12 +65,41 @@ class Link:
     headers: HeaderPattern | None
 
 
-class _Walk:
-    """What one walk has found."""
+class _Links:
+    """The exchanges that are bound to one exchange."""
 
-    __slots__ = ("by_headers", "fallback", "queues")
+    __slots__ = ("by_headers", "by_key", "by_words")
 
     def __init__(self) -> None:
+        self.by_key: dict[LinkKey, Link] = {}
+        self.by_words: Patterns[LinkKey] = Patterns()
+        self.by_headers: HeaderIndex[LinkKey] = HeaderIndex()
+
+
+class _Bound:
+    """The queues that are bound to one exchange.
+
+    Attributes:
+        keys: queue, routing key and arguments of each binding.
+        by_words: the same by their patterns. (The router has them, too, but not by exchange, and
+            an exchange with many bindings may be linked at any time.)
+    """
+
+    __slots__ = ("by_headers", "by_words", "keys")
+
+    def __init__(self) -> None:
+        self.keys: set[BindingKey] = set()
+        self.by_headers: HeaderIndex[tuple[str, BindingKey]] = HeaderIndex()
+        self.by_words: Patterns[Queue] = Patterns()
+
+
+class _Walk:
+    """What one walk has found, and how many exchanges it visited."""
+
+    __slots__ = ("by_headers", "fallback", "queues", "walked")
+
+    def __init__(self) -> None:
+        self.walked = 0
         self.queues: dict[Queue, None] = {}  # a set that keeps its order
         self.fallback: dict[Queue, None] = {}
         self.by_headers = False
@@ -79,6 +111,7 @@ class ExchangeGraph:
     Args:
         exchange: finds an exchange by its name.
         queues: all named queues; whoever owns them changes it.
+        walked_max: exchanges that one message is led through.
     """
 
     def __init__(
@@ -87,45 +120,113 @@ class ExchangeGraph:
         exchange: Callable[[str], Exchange | None],
         queues: Mapping[str, NamedQueue],
         router: Router[Target, TopicRoute],
+        walked_max: int,
     ) -> None:
+        self._walked_max = walked_max
         self._exchange = exchange
         self._queues = queues
         self._router = router
-        self.links: dict[str, dict[LinkKey, Link]] = {}
-        """By their source."""
-        self._headers: dict[str, dict[tuple[str, BindingKey], HeaderPattern]] = {}
+        self.link_count = 0
+        self._links: dict[str, _Links] = {}  # by their source
+        self._bound: dict[str, _Bound] = {}  # by exchange
         self._alternates: set[str] = set()  # exchanges that have one
         self._routes: dict[Words, None] = {}  # those that have a `Beyond`
 
-    # --- changes --------------------------------------------------------------------------
+    # --- links ----------------------------------------------------------------------------
+
+    def links(self, source: str) -> Mapping[LinkKey, Link]:
+        """The exchanges that are bound to `source`."""
+        links = self._links.get(source)
+        return {} if links is None else links.by_key
+
+    def sources(self) -> list[str]:
+        """The exchanges that others are bound to."""
+        return list(self._links)
+
+    def links_of(self, name: str) -> Iterator[tuple[str, LinkKey]]:
+        """(source, key) of the links to and from an exchange."""
+        for source, links in self._links.items():
+            for key in links.by_key:
+                if name in (source, key[0]):
+                    yield source, key
 
     def add_link(self, source: str, key: LinkKey, link: Link) -> None:
         """The exchange `source` has one more exchange bound to it."""
-        self.links.setdefault(source, {})[key] = link
+        links = self._links.setdefault(source, _Links())
+        if key not in links.by_key:
+            self.link_count += 1
+        links.by_key[key] = link
+        if link.headers is None:
+            links.by_words.add(link.words, key)
+        else:
+            links.by_headers.add(key, link.headers)
         self._begins(source)
 
     def remove_link(self, source: str, key: LinkKey) -> bool:
         """Returns False if there was none."""
-        links = self.links.get(source, {})
-        if links.pop(key, None) is None:
+        links = self._links.get(source)
+        link = None if links is None else links.by_key.pop(key, None)
+        if links is None or link is None:
             return False
-        if not links:
-            del self.links[source]
+        self.link_count -= 1
+        if link.headers is None:
+            links.by_words.remove(link.words, key)
+        else:
+            links.by_headers.remove(key)
+        if not links.by_key:
+            del self._links[source]
         self.changed()
         return True
 
-    def add_headers(self, queue: str, key: BindingKey, pattern: HeaderPattern) -> None:
-        """A queue is bound to the headers exchange that the key names."""
-        self._headers.setdefault(key[0], {})[queue, key] = pattern
-        self._begins(key[0])
+    # --- bindings of queues -----------------------------------------------------------------
 
-    def remove_headers(self, queue: str, key: BindingKey) -> None:
-        """It is not any more."""
-        bound = self._headers.get(key[0])
-        if bound is not None and bound.pop((queue, key), None) is not None:
-            if not bound:
-                del self._headers[key[0]]
-            self.changed()
+    def bound_to(self, exchange: str) -> Collection[BindingKey]:
+        """Queue, routing key and arguments of all bindings to an exchange that somebody chose."""
+        bound = self._bound.get(exchange)
+        return () if bound is None else bound.keys
+
+    def headers_count(self, exchange: str) -> int:
+        """How many of them look at headers."""
+        bound = self._bound.get(exchange)
+        return 0 if bound is None else len(bound.by_headers)
+
+    def bind(
+        self, queue: Queue, key: BindingKey, words: Words, headers: HeaderPattern | None
+    ) -> None:
+        """A queue is bound to the exchange that the key names."""
+        exchange = key[0]
+        bound = self._bound.setdefault(exchange, _Bound())
+        bound.keys.add((queue.name, key[1], key[2]))
+        if headers is not None:
+            bound.by_headers.add((queue.name, key), headers)
+            self._begins(exchange)
+            return
+        bound.by_words.add(words, queue)
+        self.changed()
+
+    def unbind(self, queue: Queue, key: BindingKey, words: Words, *, last: bool) -> None:
+        """It is not any more.
+
+        Args:
+            last: whether no other binding of the queue has the same pattern.
+        """
+        bound = self._bound.get(key[0])
+        if bound is None:
+            return
+        bound.keys.discard((queue.name, key[1], key[2]))
+        bound.by_headers.remove((queue.name, key))
+        if last or not self._is_bound(queue.name, key[0], words):
+            bound.by_words.remove(words, queue)
+        if not bound.keys:
+            del self._bound[key[0]]
+        self.changed()
+
+    def _is_bound(self, queue: str, exchange: str, words: Words) -> bool:
+        """Whether a binding of the queue to the exchange has this pattern. Looks at all of them."""
+        bindings = self._queues[queue].bindings
+        return any(key[0] == exchange and found == words for key, found in bindings.items())
+
+    # --- exchanges --------------------------------------------------------------------------
 
     def declared(self, exchange: Exchange) -> None:
         """An exchange is there."""
@@ -153,13 +254,6 @@ class ExchangeGraph:
             self._router.forget(words)
         self._routes.clear()
 
-    def links_of(self, name: str) -> Iterator[tuple[str, LinkKey]]:
-        """(source, key) of the links to and from an exchange."""
-        for source, links in self.links.items():
-            for key in links:
-                if name in (source, key[0]):
-                    yield source, key
-
     # --- routes ---------------------------------------------------------------------------
 
     def beyond(self, words: Words) -> Beyond | None:
@@ -167,10 +261,10 @@ class ExchangeGraph:
         and whatever their headers are."""
         topic = words[0]
         if not (
-            topic in self.links
-            or topic in self._headers
+            topic in self._links
+            or self.headers_count(topic)
             or topic in self._alternates
-            or ROOT_EXCHANGE in self.links
+            or ROOT_EXCHANGE in self._links
         ):
             return None
         walk = self._walk(words, {})
@@ -202,7 +296,7 @@ class ExchangeGraph:
         walk = _Walk()
         topic, tag = words[0], ".".join(words[1:])
         self._visit(walk, topic, tag, headers, found=walk.queues, is_start=True)
-        if ROOT_EXCHANGE in self.links and topic != ROOT_EXCHANGE:
+        if ROOT_EXCHANGE in self._links and topic != ROOT_EXCHANGE:
             first = topic.replace(".", "/")  # as `place_of` reads it
             key = f"{first}.{tag}" if len(words) > 1 else first
             self._visit(walk, ROOT_EXCHANGE, key, headers, found=walk.queues, is_start=True)
@@ -220,28 +314,32 @@ class ExchangeGraph:
         found: dict[Queue, None],
         is_start: bool,
     ) -> None:
-        """Look at an exchange and all that follow from it.
+        """Look at an exchange and all that follow from it. Raises Refused: LIMIT.
 
         Args:
-            is_start: its patterns are the route's own: they are in the trie.
+            is_start: its patterns are the route's own: the router has them.
         """
         seen = {start}
         work = deque((start,))
         while work:
             name = work.popleft()
+            walk.walked += 1
+            if walk.walked > self._walked_max:
+                raise Refused(
+                    Reason.LIMIT,
+                    f"a message to exchange '{start}' is led through more than {self._walked_max} "
+                    "exchanges: bind queues closer to it",
+                )
             here = words_of(*place_of(name, key))
             first = is_start and name == start
-            hits = [] if first else list(self._bound(name, here))
-            for (queue, _), pattern in self._headers.get(name, {}).items():
-                walk.by_headers = True
-                if pattern.matches(headers):
-                    hits.append(self._queues[queue].queue)
+            hits = self._hits(walk, name, here, headers, by_words=not first)
             found.update(dict.fromkeys(hits))
             destinations = []
-            for link in self.links.get(name, {}).values():
-                walk.by_headers = walk.by_headers or link.headers is not None
-                if link.headers.matches(headers) if link.headers else matches(link.words, here):
-                    destinations.append(link.destination)
+            links = self._links.get(name)
+            if links is not None:
+                walk.by_headers = walk.by_headers or len(links.by_headers) > 0
+                followed = [*links.by_words.match(here), *links.by_headers.match(headers)]
+                destinations += [destination for destination, _, _ in followed]
             if not hits and not destinations and name in self._alternates:
                 exchange = self._exchange(name)
                 assert exchange is not None
@@ -259,16 +357,22 @@ class ExchangeGraph:
                     seen.add(destination)
                     work.append(destination)
 
-    def _bound(self, exchange: str, words: Words) -> Iterator[Queue]:
-        """The queues that are bound to an exchange by a pattern that matches."""
-        if exchange in self._headers:
-            return
-        for target in self._router.match(words):
-            if not isinstance(target, Queue) or not target.name:
-                continue
-            named = self._queues.get(target.name)
-            if named is not None and any(
-                key[0] == exchange and matches(pattern, words)
-                for key, pattern in named.bindings.items()
-            ):
-                yield target
+    def _hits(
+        self,
+        walk: _Walk,
+        exchange: str,
+        words: Words,
+        headers: Mapping[str, Tagged],
+        *,
+        by_words: bool,
+    ) -> list[Queue]:
+        """The queues that are bound to an exchange by what matches."""
+        bound = self._bound.get(exchange)
+        if bound is None:
+            return []
+        if len(bound.by_headers):
+            walk.by_headers = True
+            return [self._queues[name].queue for name, _ in bound.by_headers.match(headers)]
+        if not by_words:
+            return []
+        return list(dict.fromkeys(bound.by_words.match(words)))

@@ -40,6 +40,7 @@ from broker.errors import Reason, Refused
 from broker.exchange_graph import ExchangeGraph, Link, LinkKey
 from broker.header_match import is_pattern, pattern_of
 from broker.journal import Op, Touched
+from broker.patterns import normal_form
 from broker.port import Position, Words
 from broker.queues.queue import Queue
 from broker.topic_routes import TopicRoute
@@ -59,7 +60,10 @@ class Exchanges:
         self.queues = queues
         self.exchanges: dict[str, Exchange] = {}
         self.graph = topics.graph = ExchangeGraph(
-            exchange=self.exchange, queues=queues, router=topics.router
+            exchange=self.exchange,
+            queues=queues,
+            router=topics.router,
+            walked_max=core.limits.exchanges_walked_max,
         )
         for name, kind in PREDECLARED.items():
             self.exchanges[name] = Exchange(
@@ -132,6 +136,9 @@ class Exchanges:
         if existing is not None:
             check_equal("exchange", name, existing.value(), value)
             return Position(0)
+        limit = self.core.limits.exchanges_max
+        if len(self.exchanges) >= limit:
+            raise Refused(Reason.LIMIT, f"there are {limit} exchanges: delete some")
         if name.startswith("amq.") or not name:
             raise Refused(
                 Reason.FORBIDDEN,
@@ -152,9 +159,8 @@ class Exchanges:
             return Position(0)
         if if_unused and self._is_used(found):
             raise Refused(Reason.IN_USE, f"exchange '{name}' in use")
-        for queue in list(self.queues.values()):
-            for key in [key for key in queue.bindings if key[0] == name]:
-                self.unbind(queue, key)
+        for queue, routing_key, argument_text in list(self.graph.bound_to(name)):
+            self.unbind(self.queues[queue], (name, routing_key, argument_text))
         links = list(self.graph.links_of(name))
         for source, key in links:
             self._unlink(source, key)
@@ -166,7 +172,7 @@ class Exchanges:
     def _is_used(self, exchange: Exchange) -> bool:
         """Whether anything is bound to it. That it is bound itself does not count, as in
         RabbitMQ."""
-        return bool(exchange.bindings) or exchange.name in self.graph.links
+        return bool(self.graph.bound_to(exchange.name) or self.graph.links(exchange.name))
 
     def end_unused(self, name: str) -> None:
         """A binding to the exchange was undone: one that is auto-delete goes with its last."""
@@ -216,8 +222,35 @@ class Exchanges:
         if key in found.bindings:
             return Position(0)
         words = binding_words(source, routing_key)
+        self._check_room(found, source, key, words)
         self.bind(found, key, words)
         return position_of(self.core, durable=found.queue.durable)
+
+    def _check_room(
+        self, found: NamedQueue, source: Exchange, key: BindingKey, words: Words
+    ) -> None:
+        """Raises Refused: LIMIT: the queue or the exchange has too many bindings."""
+        limits, name = self.core.limits, source.name
+        if len(found.bound_more or ()) >= limits.bindings_per_queue_max:
+            raise Refused(
+                Reason.LIMIT,
+                f"queue '{found.name}' has {limits.bindings_per_queue_max} bindings, which is the "
+                "limit: remove some, or use fewer patterns with wildcards",
+            )
+        if len(self.graph.bound_to(name)) >= limits.bindings_per_exchange_max:
+            raise Refused(
+                Reason.LIMIT,
+                f"exchange '{name}' has {limits.bindings_per_exchange_max} bindings, which is the "
+                "limit: spread them over several exchanges",
+            )
+        if not is_pattern(key[2]):
+            self.topics.router.check_room(words)
+        elif self.graph.headers_count(name) >= limits.headers_bindings_per_exchange_max:
+            raise Refused(
+                Reason.LIMIT,
+                f"headers exchange '{name}' has {limits.headers_bindings_per_exchange_max} "
+                "bindings, which is the limit: spread them over several exchanges",
+            )
 
     def unbind_queue(
         self,
@@ -267,29 +300,23 @@ class Exchanges:
 
     def load_binding(self, found: NamedQueue, key: BindingKey, words: Words) -> None:
         """Take a binding from its op or its snapshot."""
-        # Two keys may give the same pattern (topic `a` and direct `a`): the trie has it once.
+        # Two keys may give the same pattern (topic `a` and direct `a`): the router has it once.
+        words = normal_form(words)
         found.bindings[key] = words
         if key == ("", found.name, "{}"):
             words = found.bindings[key]  # the same strings again, not copies of them
-        source = self.exchanges.get(key[0])
-        if is_pattern(key[2]):
-            self.graph.add_headers(found.name, key, pattern_of(key[2]))
-        else:
+        headers = pattern_of(key[2]) if is_pattern(key[2]) else None
+        if headers is None:
             self.topics.router.subscribe(words, found.queue)
-            if key[0]:
-                self.graph.changed()
-        if source is not None and key[0]:  # nobody asks what is bound to the default exchange
-            source.bindings.add((found.name, key[1], key[2]))
+        if key[0]:  # nobody asks what is bound to the default exchange
+            self.graph.bind(found.queue, key, words, headers)
 
     def forget_queue(self, found: NamedQueue) -> None:
         """The queue is gone: nothing is routed to it any more."""
         for key, words in found.bindings.items():
-            self.graph.remove_headers(found.name, key)
             self.topics.router.unsubscribe(words, found.queue)
-            source = self.exchanges.get(key[0])
-            if source is not None:
-                source.bindings.discard((found.name, key[1], key[2]))
-        self.graph.changed()
+            if key[0]:
+                self.graph.unbind(found.queue, key, words, last=True)
 
     def _apply_unbind(self, op: Op) -> Touched:
         found = self.queues.get(op["queue"])
@@ -297,15 +324,11 @@ class Exchanges:
         words = found.bindings.pop(key, None) if found is not None else None
         if found is None or words is None:
             return []
-        source = self.exchanges.get(key[0])
-        if source is not None:
-            source.bindings.discard((found.name, key[1], key[2]))
-        if is_pattern(key[2]):
-            self.graph.remove_headers(found.name, key)
-        elif words not in found.bindings.values():
+        last = not found.bindings.has_pattern(words)
+        if last and not is_pattern(key[2]):
             self.topics.router.unsubscribe(words, found.queue)
         if key[0]:
-            self.graph.changed()
+            self.graph.unbind(found.queue, key, words, last=last)
         return [("queue", found.name)]
 
     # --- exchanges that are bound to exchanges ---------------------------------------------
@@ -315,10 +338,16 @@ class Exchanges:
     ) -> Position:
         """See `AmqpPort.bind_exchange`."""
         origin, key = self._link_key(destination, source, routing_key, arguments)
-        links = self.graph.links.get(source, {})
+        links = self.graph.links(source)
+        limits = self.core.limits
         if key in links:
             return Position(0)
-        if len(links) >= self.core.limits.exchange_links_max:
+        if self.graph.link_count >= limits.links_max:
+            raise Refused(
+                Reason.LIMIT,
+                f"there are {limits.links_max} bindings between exchanges: remove some",
+            )
+        if len(links) >= limits.exchange_links_max:
             raise Refused(
                 Reason.LIMIT,
                 f"exchange '{source}' has {len(links)} exchanges bound to it, which is the limit",
@@ -334,7 +363,7 @@ class Exchanges:
         if self.exchange(destination) is None or self.exchange(source) is None:
             return Position(0)
         _, key = self._link_key(destination, source, routing_key, arguments)
-        if key not in self.graph.links.get(source, {}):
+        if key not in self.graph.links(source):
             return Position(0)
         position = self._unlink(source, key)
         self.end_unused(source)
@@ -413,9 +442,9 @@ class Exchanges:
 
     def row_links(self, source: str) -> list[Any] | None:
         """The exchanges that are bound to one, as a JSON value for the snapshot."""
-        links = self.graph.links.get(source)
+        links = self.graph.links(source)
         origin = self.exchange(source)
-        if links is None or origin is None or not origin.durable:
+        if origin is None or not origin.durable:
             return None
         rows = [
             [list(key), list(link.words)]
@@ -435,8 +464,8 @@ class Exchanges:
             for key in found.bindings.chosen():
                 if not self._still_binds(key[0], key[2]):
                     self._apply_unbind({"queue": found.name, "key": list(key)})
-        for source in list(self.graph.links):
-            for link in list(self.graph.links.get(source, ())):
+        for source in self.graph.sources():
+            for link in list(self.graph.links(source)):
                 if not self._still_binds(source, link[2]) or self.exchange(link[0]) is None:
                     self.graph.remove_link(source, link)
 

@@ -62,14 +62,19 @@ class HeaderPattern:
 
     Args:
         wanted: the arguments by name, as `tagged` has them, without `x-match`.
+
+    Attributes:
+        needs_all: whether all of `wanted` have to be there, or any of it.
+        wanted: the arguments that are compared.
     """
 
-    __slots__ = ("_wanted", "mode")
+    __slots__ = ("mode", "needs_all", "wanted")
 
     def __init__(self, mode: str, wanted: Mapping[str, Tagged]) -> None:
         self.mode = mode
+        self.needs_all = mode.startswith("all")
         with_x = mode.endswith("-with-x")
-        self._wanted = {
+        self.wanted = {
             name: value for name, value in wanted.items() if with_x or not name.startswith("x-")
         }
 
@@ -80,9 +85,9 @@ class HeaderPattern:
         """
         found = (
             name in headers and value in (["V"], headers[name])
-            for name, value in self._wanted.items()
+            for name, value in self.wanted.items()
         )
-        return all(found) if self.mode.startswith("all") else any(found)
+        return all(found) if self.needs_all else any(found)
 
 
 def pattern_text(arguments: Mapping[str, Any]) -> str:

@@ -13,8 +13,26 @@ class Limits:
     """Topics made by publishing to them. A client that publishes to random names stops here."""
     queues_max: int = 200_000
     """Durable queues, filter queues included: an idle one costs under 1 KiB."""
+    exchanges_max: int = 100_000
+    """Declared exchanges; each is some hundred bytes."""
     exchange_links_max: int = 1_000
-    """Exchanges bound to one exchange: each new routing key walks all of them."""
+    """Exchanges bound to one exchange."""
+    links_max: int = 20_000
+    """Bindings between exchanges in all; each is some hundred bytes."""
+    exchanges_walked_max: int = 256
+    """Exchanges that one message is led through by bindings between them: a new routing key takes
+    20 us at each, and 80 us where patterns and key are as long as can be."""
+    bindings_per_queue_max: int = 10_000
+    """Bindings of one queue. They go with the queue, which takes 50 ms for so many."""
+    bindings_per_exchange_max: int = 200_000
+    """Bindings to one exchange: as many as there may be queues."""
+    headers_bindings_per_exchange_max: int = 10_000
+    """Bindings to one headers exchange. A message is compared with those that have one of its
+    headers: at worst all, which takes 20 ms."""
+    complex_words_max: int = 500_000
+    """Words of all patterns with a `#` before their end, more than three single wildcards, or more
+    than sixteen words: a new routing key is compared with all of them, which takes 40 ms at
+    worst."""
     sessions_max: int = 100_000
     """Persistent MQTT sessions, connected or not."""
     subscriptions_per_session_max: int = 1_000

@@ -24,6 +24,7 @@ from broker.errors import Reason, Refused
 from broker.exchanges import Exchanges
 from broker.journal import Op, Touched
 from broker.moves import Moves
+from broker.patterns import normal_form
 from broker.port import Consumer, Delivery, Position, QueueInfo, Words
 from broker.queues.dead_letters import DeadLetters
 from broker.queues.features import QueueFeatures
@@ -281,12 +282,14 @@ class NamedQueues:
 
     def declare_subscription(self, name: str, words: Words) -> Position:
         """See `BrokerPort.declare_subscription`."""
+        words = normal_form(words)
         queue_name = SUBSCRIPTION_PREFIX + name
         existing = self.queues.get(queue_name)
         if existing is not None:
             if list(existing.bindings.values()) != [words]:
                 raise Refused(Reason.DIFFERENT, f"subscription '{name}' exists with another filter")
             return Position(self.core.log.appended)
+        self.exchanges.topics.router.check_room(words)
         value = {"durable": True, "exclusive": False, "auto_delete": False, "arguments": {}}
         self._create_queue(queue_name, value, None, words)
         return Position(self.core.log.appended)

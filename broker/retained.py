@@ -10,9 +10,9 @@ import struct
 from collections.abc import Iterator
 from typing import Final
 
+from broker.patterns import Block, is_exact, normal_form
 from broker.port import ONE_WORD, REST, Words
 from broker.records import PREFIX_HEAD_SIZE, TAGS, Metas, parse_properties
-from broker.routing import is_exact, matches
 from core_log.record import Record
 
 ENTRY: Final = struct.Struct(">QIq")
@@ -88,9 +88,11 @@ class Retained:
             topics = list(self._by_topic)
         else:
             topics = [pattern[0]] if pattern[0] in self._by_topic else []
+        block = Block()
+        block.add(normal_form(pattern))
         for name in topics:
             for words in list(self._by_topic.get(name, {})):
-                yield self._named(words) if matches(pattern, words) else None
+                yield self._named(words) if block.match(words) else None
 
     def _named(self, words: Words) -> tuple[str, bytes] | None:
         entry = self.get(words)

@@ -133,6 +133,8 @@ class Sessions:
         limit = self.core.limits.subscriptions_per_session_max
         if words not in session.subscriptions and len(session.subscriptions) >= limit:
             raise Refused(Reason.LIMIT, f"a session has at most {limit} subscriptions")
+        if words not in session.subscriptions:
+            self.topics.router.check_room(words)
         if session.clean:
             existing = session.subscriptions.get(words)
             if existing is not None:

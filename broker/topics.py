@@ -188,7 +188,9 @@ class Topics(Publisher):
     """All topics, the router, and the publish path."""
 
     def __init__(self, core: Core, retained: Retained, defaults: TopicSettings) -> None:
-        self.router: Router[Target, TopicRoute] = Router(self._new_route)
+        self.router: Router[Target, TopicRoute] = Router(
+            self._new_route, complex_words_max=core.limits.complex_words_max
+        )
         super().__init__(core, self.router)
         self.core: Core = core
         self.defaults = defaults

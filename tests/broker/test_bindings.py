@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker.bindings import BindingKey, Bindings
+from broker.patterns import Trie
 from broker.port import Words
-from broker.routing import Trie
 
 NAME = "queue"
 KEYS = st.sampled_from([("", NAME, "{}"), ("", "other", "{}"), ("x", NAME, "{}"), ("x", "k", "1")])

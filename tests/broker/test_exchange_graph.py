@@ -11,8 +11,8 @@ import pytest
 
 from broker.entities import PREDECLARED
 from broker.header_match import pattern_of, pattern_text, tag_headers
+from broker.patterns import matches
 from broker.port import REST, Publishing, Reason, Refused
-from broker.routing import matches
 from broker.topic_routes import TopicRoute
 from tests.broker.queue_bench import OWNER, bind, consume, declare, exchange, look, publish, ready
 from tests.harness.broker import Broker, SpyLink, batch_of
@@ -128,7 +128,7 @@ def test_unbinding_one_of_two_bindings_leaves_the_other(broker: Broker) -> None:
     publish(broker, "", b"b", source="h", colour="blue")
     broker.step()
     assert look(broker, "q") == [b"b"]
-    assert broker.engine.exchanges.exchanges["h"].bindings
+    assert broker.engine.exchanges.graph.bound_to("h")
     unbind("q", "h", "", {"colour": "blue"}, owner=OWNER)  # `all` is what is meant without it
     assert "h" not in broker.engine.exchanges.exchanges
 
@@ -253,6 +253,91 @@ def test_links_have_a_limit_and_refuse_the_default_exchange(tmp_path: Path) -> N
         assert caught.value.reason is reason, ends
     unlink(broker, "a", "b")
     broker.stop()
+
+
+def test_bindings_have_limits(tmp_path: Path) -> None:
+    """Each says what has too many of them; what was there stays, and a place that is free again is
+    taken again."""
+    broker = Broker(
+        tmp_path / "data",
+        bindings_per_queue_max=2,
+        bindings_per_exchange_max=3,
+        headers_bindings_per_exchange_max=1,
+        links_max=1,
+        exchanges_max=len(PREDECLARED) + 3,
+        complex_words_max=4,
+    )
+    for name in ("a", "b", "c"):
+        make(broker, name, "topic")
+    for name in ("p", "q", "r"):
+        declare(broker, name)
+    bind(broker, "q", "a", "1")
+    bind(broker, "q", "a", "2")
+    bind(broker, "q", "a", "2")  # it is there already
+    bind(broker, "p", "a", "1")
+    bind(broker, "p", "b", "#.x.y")
+    match(broker, "r", "amq.headers", colour="red")
+    link(broker, "b", "a")
+    for refused in (
+        lambda: bind(broker, "q", "b", "3"),
+        lambda: bind(broker, "r", "a", "3"),
+        lambda: bind(broker, "r", "b", "#.x"),
+        lambda: match(broker, "r", "amq.headers", colour="blue"),
+        lambda: link(broker, "c", "a"),
+        lambda: make(broker, "d", "topic"),
+    ):
+        with pytest.raises(Refused) as caught:
+            refused()
+        assert caught.value.reason is Reason.LIMIT
+    broker.engine.unbind_queue("q", "a", "1", {}, owner=OWNER)
+    bind(broker, "r", "a", "#")
+    publish(broker, "2", b"1", source="a")
+    broker.step()
+    assert look(broker, "q") == look(broker, "r") == [b"1"]
+    broker.stop()
+
+
+def test_a_message_is_led_through_a_bounded_number_of_exchanges(tmp_path: Path) -> None:
+    """The publisher learns it, before anything of the message is stored."""
+    broker = Broker(tmp_path / "data", exchanges_walked_max=3)
+    for name in "abcd":
+        make(broker, name, "fanout")
+    declare(broker, "q")
+    bind(broker, "q", "c")
+    link(broker, "b", "a")
+    link(broker, "c", "b")
+    publish(broker, "", b"1", source="a")
+    broker.step()
+    assert look(broker, "q") == [b"1"]
+    link(broker, "d", "b")
+    with pytest.raises(Refused, match="more than 3 exchanges") as caught:
+        publish(broker, "", b"2", source="a")
+    assert caught.value.reason is Reason.LIMIT
+    publish(broker, "", b"3", source="b")
+    broker.step()
+    assert look(broker, "q") == [b"3"]
+    broker.stop()
+
+
+def test_two_keys_with_one_normal_form_are_two_bindings(broker: Broker) -> None:
+    """`#` and `#.#` match the same. One of them may go while the other stays, at the exchange
+    and behind a link."""
+    make(broker, "x", "topic")
+    make(broker, "front", "fanout")
+    link(broker, "x", "front")
+    declare(broker, "q")
+    for key in ("#", "#.#", "a.#.*.#"):
+        bind(broker, "q", "x", key)
+    for gone in ("#.#", "a.#.*.#", "#"):
+        publish(broker, "a.b", gone.encode(), source="x")
+        publish(broker, "a.b", gone.encode(), source="front")
+        broker.step()
+        assert look(broker, "q") == [gone.encode()] * 2
+        broker.engine.unbind_queue("q", "x", gone, {}, owner=OWNER)
+    publish(broker, "a.b", b"late", source="x")
+    publish(broker, "a.b", b"late", source="front")
+    broker.step()
+    assert look(broker, "q") == []
 
 
 # --- alternate exchanges ----------------------------------------------------------------------

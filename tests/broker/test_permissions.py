@@ -26,8 +26,8 @@ from broker.access.permissions import (
     overlaps,
     parse_pattern,
 )
+from broker.patterns import matches as filter_matches
 from broker.port import ONE_WORD, REST, Words
-from broker.routing import matches as filter_matches
 
 # Two words that patterns use, and one that none does: it stands for every other word.
 PLACES = [place for size in range(1, 6) for place in itertools.product("abc", repeat=size)]

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.names import decode_name, encode_name
-from broker.port import ONE_WORD, REST, Words
-from broker.routing import CachedRoute, Router, matches
+from broker.patterns import matches, normal_form
+from broker.port import ONE_WORD, REST, Reason, Refused, Words
+from broker.routing import CachedRoute, Router
 
 word = st.sampled_from(["a", "b", "", "$x"])
 message = st.lists(word, min_size=1, max_size=4).map(tuple)
@@ -45,7 +48,8 @@ def test_routes_follow_every_change(changes: list[tuple[bool, Words]], asked: li
     """However subscriptions come and go, a cached route says what the definition says."""
     router: Router[int, CachedRoute[int]] = Router(CachedRoute, routes_max=4)
     live: set[tuple[Words, int]] = set()
-    for number, (add, words) in enumerate(changes):
+    for number, (add, pattern_words) in enumerate(changes):
+        words = normal_form(pattern_words)
         if add:
             router.subscribe(words, number % 3)
             live.add((words, number % 3))
@@ -56,6 +60,37 @@ def test_routes_follow_every_change(changes: list[tuple[bool, Words]], asked: li
         for message_words in asked:
             expected = {target for words, target in live if matches(words, message_words)}
             assert set(router.route(message_words).counts) == expected
+
+
+def test_a_route_that_is_far_behind_is_matched_anew() -> None:
+    """Many changes of long patterns cost a route no more than a new match."""
+    router: Router[int, CachedRoute[int]] = Router(CachedRoute)
+    key = ("x", *["a"] * 127)
+    route = router.route(key)
+    for number in range(1_000):
+        router.subscribe(("x", REST, *["a"] * 100, str(number), REST), number)
+    router.subscribe(("x", REST, "a"), -1)
+    before = time.process_time()
+    router.refresh(route)
+    assert time.process_time() - before < 0.25
+    assert set(route.counts) == {-1}
+
+
+def test_costly_patterns_have_room_for_some_words() -> None:
+    """Exact patterns, and those with a `#` at their end, need none of it."""
+    router: Router[int, CachedRoute[int]] = Router(CachedRoute, complex_words_max=6)
+    router.check_room(("a", REST, "b"))
+    router.subscribe(("a", REST, "b"), 1)
+    router.check_room(("a", REST, REST, "c"))
+    router.subscribe(("a", REST, "c"), 1)
+    for plain in (("a", "b"), ("a", ONE_WORD, REST), ("a", REST, ONE_WORD, REST)):
+        router.check_room(plain)
+    for costly in (("a", REST, "d"), ("a", *[ONE_WORD] * 4), ("a", ONE_WORD, *["b"] * 15)):
+        with pytest.raises(Refused) as caught:
+            router.check_room(costly)
+        assert caught.value.reason is Reason.LIMIT
+    router.unsubscribe(("a", REST, "b"), 1)
+    router.check_room(("a", REST, "d"))
 
 
 def test_an_exact_subscription_patches_one_route_in_place() -> None:

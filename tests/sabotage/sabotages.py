@@ -6,6 +6,7 @@ Prefer lines that will stay, and the narrowest suite that has to notice.
 from __future__ import annotations
 
 from tests.sabotage.of_crashes import OF_CRASHES
+from tests.sabotage.of_the_bounds import OF_THE_BOUNDS
 from tests.sabotage.of_the_clients import OF_THE_CLIENTS
 from tests.sabotage.of_the_engine import OF_THE_ENGINE
 from tests.sabotage.of_the_gateways import OF_THE_GATEWAYS
@@ -19,6 +20,7 @@ from tests.sabotage.of_the_users import OF_THE_USERS
 SABOTAGES = (
     *OF_THE_STORE,
     *OF_CRASHES,
+    *OF_THE_BOUNDS,
     *OF_THE_CLIENTS,
     *OF_THE_ENGINE,
     *OF_THE_GATEWAYS,

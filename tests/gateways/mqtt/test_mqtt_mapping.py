@@ -8,8 +8,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from broker.patterns import matches
 from broker.port import ONE_WORD, REST, BrokerPort, Reason, Refused, RunMeta
-from broker.routing import matches, words_of
+from broker.routing import words_of
 from gateways.mqtt.kernels.codes import FLAG_RETAIN
 from gateways.mqtt.limits import Limits
 from gateways.mqtt.mapping import CONNECT_CODES, TopicMapping

@@ -1,0 +1,50 @@
+"""Sabotages of what bounds the work that one client can ask for."""
+
+from __future__ import annotations
+
+from tests.sabotage.plan import Sabotage
+
+PATTERNS = "tests/broker/test_patterns.py"
+
+OF_THE_BOUNDS = (
+    Sabotage(
+        name="rest-takes-no-words",
+        why="a binding with a # before its end loses messages",
+        path="broker/patterns.py",
+        old="            state = (state & (one_words | by_word.get(word, 0))) << 1 | stay\n",
+        new="            state = (state & (one_words | by_word.get(word, 0))) << 1\n",
+        tests=(PATTERNS,),
+    ),
+    Sabotage(
+        name="removed-pattern-matches",
+        why="a queue gets messages after it was unbound",
+        path="broker/patterns.py",
+        old="            block.bits.remove(end)\n",
+        new="",
+        tests=(PATTERNS,),
+    ),
+    Sabotage(
+        name="costly-patterns-in-the-trie",
+        why="one publish stops all other clients for seconds",
+        path="broker/patterns.py",
+        old="        or pattern.count(ONE_WORD) > TRIE_ONE_WORDS_MAX\n",
+        new="        or pattern.count(ONE_WORD) > TRIE_WORDS_MAX\n",
+        tests=(PATTERNS, "tests/broker/test_routing.py"),
+    ),
+    Sabotage(
+        name="headers-found-by-value-only",
+        why="a headers binding that asks whether there is such a header is never found",
+        path="broker/header_index.py",
+        old="            for place in {_place(value), _VOID}:\n",
+        new="            for place in {_place(value)}:\n",
+        tests=("tests/broker/test_header_index.py",),
+    ),
+    Sabotage(
+        name="walk-without-end",
+        why="one publish visits every exchange of the broker while all others wait",
+        path="broker/exchange_graph.py",
+        old="            walk.walked += 1\n",
+        new="",
+        tests=("tests/broker/test_exchange_graph.py",),
+    ),
+)
