@@ -143,7 +143,13 @@ class Engine(AmqpOperations):
         queues: dict[str, NamedQueue] = {}
         self.exchanges = Exchanges(self.core, self.topics_, queues)
         self.named_queues = NamedQueues(
-            self.core, self.topics_, self.moves, self.exchanges, queues=queues, new_name=new_name
+            self.core,
+            self.topics_,
+            self.moves,
+            self.exchanges,
+            self.set_aside,
+            queues=queues,
+            new_name=new_name,
         )
         self.sessions = Sessions(
             self.core, self.topics_, self.retained, self.named_queues.dead_letters

@@ -108,8 +108,9 @@ class Limits:
     """How often, before the message is given up."""
     timers_run_max: int = 1_024
     """Timers that run in one loop iteration; each looks at one queue, some microseconds long."""
-    timer_sleep_seconds_max: float = 60.0
-    """How late a timer may be after the wall clock was set forward."""
+    timer_sleep_seconds_max: float = 1.0
+    """How late a timer may be after the wall clock was set forward: while any waits, the clock is
+    looked at once a second, which takes microseconds."""
     users_max: int = 100_000
     """A user per device of a large fleet; each is about 300 bytes."""
     access_keys_per_user_max: int = 8

@@ -126,7 +126,7 @@ class Moves:
     def append_run(self, run: RecordRun, template: TopicTemplate, group: Group, offset: int) -> int:
         """Append a run of records anew in place of the messages from `offset` on; returns how
         many. Raises Refused: then those before the one at fault are moved (`group` knows)."""
-        rows = list(_rows_of_run(run))
+        rows = list(rows_of_run(run))
         first = 0
         for at in range(1, len(rows) + 1):
             if at == len(rows) or rows[at].born_ms != rows[first].born_ms:
@@ -276,7 +276,7 @@ def _rows_of_batch(template: TopicTemplate, batch: Batch, first: int, last: int)
     return rows
 
 
-def _rows_of_run(run: RecordRun) -> Iterator[Row]:
+def rows_of_run(run: RecordRun) -> Iterator[Row]:
     """The messages of a run of records."""
     memory = run.memory
     at = run.start

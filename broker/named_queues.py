@@ -31,6 +31,7 @@ from broker.queues.features import QueueFeatures
 from broker.queues.priorities import Levels
 from broker.queues.queue import Group, Hold
 from broker.queues.settings import settings_of
+from broker.set_aside import SetAside
 from broker.topics import Topics
 
 SUBSCRIPTION_PREFIX: Final = "%SUB%"
@@ -86,6 +87,7 @@ class NamedQueues:
         topics: Topics,
         moves: Moves,
         exchanges: Exchanges,
+        aside: SetAside,
         *,
         queues: dict[str, NamedQueue],
         new_name: Callable[[], str],
@@ -95,7 +97,7 @@ class NamedQueues:
         self.exchanges = exchanges
         self.queues = queues
         self.new_name = new_name
-        self.dead_letters = DeadLetters(core, topics, moves, exchanges)
+        self.dead_letters = DeadLetters(core, topics, moves, exchanges, aside)
         self.features = QueueFeatures(
             core,
             self.dead_letters,

@@ -18,12 +18,13 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from broker.core import Core
 from broker.errors import PASSING, Refused
-from broker.moves import Moves, Row
+from broker.moves import Moves, Row, rows_of_run
+from broker.names import encode_name
 from broker.queues.life import LIFE_PROPERTY
 from broker.queues.queue import Group
 from broker.records import TAGS
@@ -55,6 +56,33 @@ class SetAside:
         if topic is None:
             return 0
         return sum(queue.flushed - queue.index.first_offset for queue in topic.queues)
+
+    def move(
+        self,
+        group: Group,
+        offset: int,
+        error: Refused,
+        done: Callable[[Refused | None], None],
+    ) -> None:
+        """The group's message at `offset` goes aside. `done` is called with a refusal that passes:
+        then it is where it was. A record that can not be read stays, too, until a restart."""
+
+        def put(records: bytes | None, _: int) -> None:
+            refused = None
+            if records:
+                (run,) = self._core.metas.runs(records, 0, len(records))
+                (row,) = rows_of_run(run)
+                properties = dict(run.meta.properties)
+                if run.meta.tag is not None:
+                    properties[TAGS] = run.meta.tag
+                try:
+                    self.put(encode_name(run.meta.topic), properties, row, group, offset, error)
+                except Refused as passing:
+                    refused = passing
+            done(refused)
+
+        reading = self._core.reading
+        reading.read(group.queue.index, offset, 1, reading.limits.pump_bytes_max, put)
 
     def put(
         self,

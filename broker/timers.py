@@ -9,8 +9,9 @@ Rules:
   times, equal times in the order in which they were asked for.
 * One call runs at most `timers_run_max` callbacks; then other work gets its turn.
 * Times are of the wall clock, because what they are compared with (a record's store time) is too.
-  The loop's own clock is another, so nothing sleeps longer than `timer_sleep_seconds_max`: a clock
-  that was set forward is noticed by then.
+  The loop's own clock is another, so nothing sleeps longer than `timer_sleep_seconds_max`: when the
+  wall clock is set forward, what became due by it runs within that time. When it is set back, what
+  waits goes on waiting until its time by the new clock.
 * A cancelled timer costs its place in the heap until its time comes, or until the cancelled ones
   are the greater half.
 """

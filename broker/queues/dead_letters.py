@@ -10,8 +10,10 @@ Rules:
   came: a stretch that has to be read from the disk holds up those behind it.
 * A message never comes back by itself to a queue that gave it up, unless somebody rejected it on
   the way round (`History.cycles`). It is dropped, and counted.
-* Is there no such exchange at that moment, the message is dropped and counted; also if its
-  properties have no room for its history. RabbitMQ's classic queues do the same.
+* Is there no such exchange at that moment, the message is dropped and counted. RabbitMQ's classic
+  queues do the same.
+* A message that leaves no room for its history keeps as much of it as fits, the latest deaths. One
+  that does not fit at all, with the queues that it would go to, is set aside (`set_aside.py`).
 * What the log does not take now (a full disk) is tried again; until then it is neither settled nor
   delivered.
 """
@@ -22,17 +24,19 @@ import dataclasses
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Protocol
 
 from broker.core import Core
-from broker.errors import PASSING, Refused
+from broker.errors import PASSING, Reason, Refused
 from broker.moves import Moves
 from broker.names import EXCHANGE_PROPERTY, exchange_and_key
 from broker.port import RunMeta
-from broker.queues.deaths import DEATH_PROPERTY, Cause, Death, History, history_of
+from broker.queues.deaths import CUT_MAX, DEATH_PROPERTY, Cause, Death, History, history_of
 from broker.queues.life import LIFE_PROPERTY, life_property
 from broker.queues.queue import Group, Queue
 from broker.queues.settings import QueueSettings
+from broker.set_aside import SetAside
 from broker.topic_routes import TopicRoute
 from broker.topics import RETAIN_PROPERTY, Topics, TopicTemplate
 from core_log.kernels.batch import Batch
@@ -66,18 +70,27 @@ class DeadLetterCounts:
 class DeadLetters:
     """What the queues of one engine share."""
 
-    def __init__(self, core: Core, topics: Topics, moves: Moves, places: Places) -> None:
+    def __init__(
+        self, core: Core, topics: Topics, moves: Moves, places: Places, aside: SetAside
+    ) -> None:
         self.core = core
         self.topics = topics
         self.moves = moves
         self.places = places
+        self.aside = aside
         self.counts = DeadLetterCounts()
 
     def template(
-        self, name: str, settings: QueueSettings, cause: Cause, meta: RunMeta
+        self, name: str, settings: QueueSettings, cause: Cause, meta: RunMeta, *, cut: int = 0
     ) -> TopicTemplate | None:
         """How messages of a kind that the queue `name` gives up are stored anew; None for not.
-        Raises Refused."""
+
+        Args:
+            cut: how much of its history is left out: see `History.cut`.
+
+        Raises:
+            Refused: as `BrokerPort.template`.
+        """
         assert settings.dead_letter_exchange is not None
         exchange, key = exchange_and_key(meta.topic, meta.tag, meta.properties)
         history = history_of(meta.properties).with_death(
@@ -92,7 +105,9 @@ class DeadLetters:
         )
         target = settings.dead_letter_exchange
         new_key = key if settings.dead_letter_key is None else settings.dead_letter_key
-        route = self.places.dead_letter_route(target, new_key)
+        route = None
+        if not history.is_endless:
+            route = self.places.dead_letter_route(target, new_key)
         if route is not None:
             route = self._without_cycles(route, history)
         if route is None:
@@ -104,7 +119,7 @@ class DeadLetters:
             properties[LIFE_PROPERTY] = life_property(None, meta.priority)
         if target != route.topic:
             properties[EXCHANGE_PROPERTY] = target
-        properties[DEATH_PROPERTY] = history.encode()
+        properties[DEATH_PROPERTY] = history.cut(cut).encode()
         return self.topics.template(route, properties=properties)
 
     def _without_cycles(self, route: TopicRoute, history: History) -> TopicRoute | None:
@@ -116,6 +131,10 @@ class DeadLetters:
         return detour if detour.routed else None
 
 
+Stretch = tuple[Group, int, int, Cause]
+"""Messages of a group that it gives up: the first one's offset, how many, and why."""
+
+
 class Undertaker:
     """Gives up messages of one named queue, one stretch after the other."""
 
@@ -125,7 +144,7 @@ class Undertaker:
         self._shared = shared
         self._name = name
         self._settings = settings
-        self._pending: deque[tuple[Group, int, int, Cause]] = deque()
+        self._pending: deque[Stretch] = deque()
         self._running = False  # in `_run`, on the stack
         self._waiting = False  # a move has not ended
 
@@ -180,8 +199,8 @@ class Undertaker:
             )
         self._running = False
 
-    def _target(self, cause: Cause) -> Callable[[RunMeta], TopicTemplate | None]:
-        return lambda meta: self._shared.template(self._name, self._settings, cause, meta)
+    def _target(self, cause: Cause, cut: int = 0) -> Callable[[RunMeta], TopicTemplate | None]:
+        return lambda meta: self._shared.template(self._name, self._settings, cause, meta, cut=cut)
 
     def _dropped(self, cause: Cause) -> Callable[[int], None]:
         def count_dropped(count: int) -> None:
@@ -199,18 +218,58 @@ class Undertaker:
         left = (group, first + moved, count - moved, cause)
         if isinstance(error, Refused):
             if error.reason in PASSING:
-                self._pending.appendleft(left)
-                core = self._shared.core
-                core.scheduler.call_later(core.limits.lazy_flush_seconds, self._again)
-                return
-            counts.dropped[cause] += 1
-            group.settle(first + moved, 1)
-            if count - moved > 1:
-                self._pending.appendleft((group, first + moved + 1, count - moved - 1, cause))
+                self._try_later(left)
+            else:
+                self._move_first(left, cut=0)
+            return
         # Any other error is a record that can not be read: the read was counted and told, and the
         # message stays as it is until a restart.
-        self._waiting = False
-        self._run()
+        self._again()
+
+    def _move_first(self, stretch: Stretch, cut: int) -> None:
+        """The log refused a stretch: move its first message alone, with a history cut so far."""
+        group, first, _, cause = stretch
+        self._shared.moves.move(
+            group,
+            first,
+            1,
+            self._target(cause, cut),
+            partial(self._first_moved, stretch, cut),
+            self._dropped(cause),
+        )
+
+    def _first_moved(self, stretch: Stretch, cut: int, moved: int, error: Exception | None) -> None:
+        group, first, _, cause = stretch
+        self._shared.counts.moved[cause] += moved
+        if isinstance(error, Refused):
+            if error.reason in PASSING:
+                self._try_later(stretch)
+            elif error.reason is Reason.TOO_LARGE and cut < CUT_MAX:
+                self._move_first(stretch, cut + 1)
+            else:
+                done = partial(self._first_set_aside, stretch)
+                self._shared.aside.move(group, first, error, done)
+            return
+        self._first_gone(stretch)
+
+    def _first_set_aside(self, stretch: Stretch, error: Refused | None) -> None:
+        if error is not None:
+            self._try_later(stretch)
+        else:
+            self._first_gone(stretch)
+
+    def _first_gone(self, stretch: Stretch) -> None:
+        group, first, count, cause = stretch
+        if count > 1:
+            self._pending.appendleft((group, first + 1, count - 1, cause))
+        # Each of these takes some attempts: others have their turn between two of them.
+        self._shared.core.reading.schedule(self._again)
+
+    def _try_later(self, stretch: Stretch) -> None:
+        """The log takes nothing now."""
+        self._pending.appendleft(stretch)
+        core = self._shared.core
+        core.scheduler.call_later(core.limits.lazy_flush_seconds, self._again)
 
     def _again(self) -> None:
         self._waiting = False

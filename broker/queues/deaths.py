@@ -22,6 +22,10 @@ DEATHS_MAX: Final = 64
 properties end at 32,767 bytes."""
 
 
+CUT_MAX: Final = 7
+"""Levels of `History.cut`: six halve `DEATHS_MAX` entries down to one."""
+
+
 class Cause(enum.StrEnum):
     """Why a queue gives a message up; RabbitMQ's words."""
 
@@ -50,6 +54,9 @@ class History:
 
     deaths: Sequence[Death] = ()
     first: tuple[str, str, str] = ("", "", "")
+    cut_deaths: int = 0
+    """Deaths since it was cut for want of room and nobody rejected it: the entries that would show
+    a cycle may be missing, so these are counted. 0: it is whole."""
 
     def with_death(self, death: Death) -> History:
         """The history after one more death (its count is not looked at)."""
@@ -62,7 +69,27 @@ class History:
                 others.append(known)
         first = self.first if self.deaths else (death.cause, death.queue, death.exchange)
         deaths = (replace(death, count=count), *others)
-        return History(deaths=deaths[:DEATHS_MAX], first=first)
+        cut_deaths = 0
+        if self.cut_deaths:
+            cut_deaths = 1 if death.cause == Cause.REJECTED else self.cut_deaths + 1
+        return History(deaths=deaths[:DEATHS_MAX], first=first, cut_deaths=cut_deaths)
+
+    def cut(self, level: int) -> History:
+        """The history in less room: each level halves the entries, down to the latest one; that
+        one loses its texts at `CUT_MAX`, and so does what happened first."""
+        if level == 0:
+            return self
+        cut_deaths = max(1, self.cut_deaths)
+        deaths = self.deaths[: max(1, len(self.deaths) >> level)]
+        if level < CUT_MAX:
+            return replace(self, deaths=deaths, cut_deaths=cut_deaths)
+        latest = replace(deaths[0], exchange="", routing_key="")
+        return History(deaths=(latest,), first=(self.first[0], "", ""), cut_deaths=cut_deaths)
+
+    @property
+    def is_endless(self) -> bool:
+        """Whether it has died so often since it was cut that it goes round."""
+        return self.cut_deaths > DEATHS_MAX
 
     def cycles(self) -> Iterator[str]:
         """Queues that the message may not come back to: it came from there, and nobody rejected
@@ -74,9 +101,10 @@ class History:
 
     def encode(self) -> str:
         """As the property's value."""
-        return json.dumps(
-            {"f": self.first, "d": [_row(death) for death in self.deaths]}, separators=(",", ":")
-        )
+        value: dict[str, Any] = {"f": self.first, "d": [_row(death) for death in self.deaths]}
+        if self.cut_deaths:
+            value["c"] = self.cut_deaths
+        return json.dumps(value, separators=(",", ":"))
 
 
 def history_of(properties: Mapping[str, str]) -> History:
@@ -97,7 +125,7 @@ def history_of(properties: Mapping[str, str]) -> History:
         for queue, cause, count, time_s, exchange, key in raw["d"]
     )
     cause, queue, exchange = raw["f"]
-    return History(deaths=deaths, first=(cause, queue, exchange))
+    return History(deaths=deaths, first=(cause, queue, exchange), cut_deaths=raw.get("c", 0))
 
 
 def _row(death: Death) -> list[Any]:

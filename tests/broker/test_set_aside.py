@@ -10,9 +10,10 @@ import pytest
 from broker.errors import PASSING, Reason, Refused
 from broker.later.held import Held
 from broker.later.wheel import Taken
+from broker.queues.deaths import DEATHS_MAX, Death, History, history_of
 from broker.set_aside import ASIDE_TOPIC
 from core_log.kernels.batch import EXTRA_BASE64, Batch
-from tests.broker.queue_bench import bind, declare, exchange, look
+from tests.broker.queue_bench import bind, consume, declare, exchange, look, ready
 from tests.harness.broker import Broker, batch_of, bodies_of
 
 HEADERS = bytes(24_428)
@@ -300,3 +301,137 @@ def test_held_messages_keep_their_order_and_topics_take_turns() -> None:
     held.done(b"a")
     assert held.take(count_max=2, bytes_max=1000) is None
     assert held.count == 0
+
+
+# --- dead letters ----------------------------------------------------------------------------
+
+
+def queues_behind(broker: Broker, source: str, count: int) -> None:
+    """A fanout exchange, and queues that it feeds: a record names them all."""
+    exchange(broker, source)
+    for number in range(count):
+        declare(broker, f"{source}{number}")
+        bind(broker, f"{source}{number}", source)
+
+
+def give_up(broker: Broker, queue: str) -> None:
+    """Reject all that is ready."""
+    consumer, hold = consume(broker, queue)
+    hold.cancel()
+    for offset, _, _ in consumer.got:
+        hold.reject(offset, 1)
+    broker.step()
+
+
+def publish_rows(broker: Broker, queue: str, *sizes: int) -> None:
+    """One run of messages with so many bytes of headers each; their bodies are their numbers."""
+    batch = Batch()
+    batch.buffer = bytes(max(sizes)) + b"0123456789"
+    for number, size in enumerate(sizes):
+        batch.add((0, 1), (max(sizes) + number, 1), (0, size))
+    route = broker.engine.exchange_route("", queue)
+    assert route is not None
+    made = broker.engine.template(
+        route, properties={}, extra_kind=EXTRA_BASE64, extra_name="PMQ_AMQP"
+    )
+    broker.engine.publish(made, batch, 0, len(sizes))
+    broker.step()
+
+
+def test_a_dead_letter_without_room_keeps_the_latest_of_its_history(broker: Broker) -> None:
+    """It has died in thirty queues. What fits of that comes along, the latest deaths; the first
+    death and the counts stay true."""
+    queues_behind(broker, "dlx", 20)
+    history = History()
+    for number in range(30):
+        history = history.with_death(
+            Death(
+                queue=f"earlier{number}",
+                cause="rejected",
+                count=1,
+                time_s=1,
+                exchange="somewhere" * 5,
+                routing_key="k" * 60,
+            )
+        )
+    declare(broker, "work", x_dead_letter_exchange="dlx")
+    route = broker.engine.exchange_route("", "work")
+    assert route is not None
+    properties = {"PMQ_DEATH": history.encode(), "padding": "x" * (32_600 - len(history.encode()))}
+    broker.publish(broker.engine.template(route, properties=properties), b"x")
+    broker.step()
+    give_up(broker, "work")
+    dead, _ = consume(broker, "dlx19")
+    assert dead.bodies == [b"x"]
+    kept = history_of(dead.messages[0].properties)
+    assert kept.deaths[0].queue == "work"
+    assert [death.queue for death in kept.deaths[1:]] == [
+        f"earlier{29 - number}" for number in range(len(kept.deaths) - 1)
+    ]
+    assert 3 <= len(kept.deaths) < 31
+    assert kept.first == ("rejected", "earlier0", "somewhere" * 5)
+    assert kept.cut_deaths == 1
+
+
+def test_a_dead_letter_that_fits_nowhere_is_set_aside_and_those_around_it_come(
+    tmp_path: Path,
+) -> None:
+    """Of one run, the second fits without its history only, the third not at all."""
+    broker = Broker(tmp_path / "data")
+    queues_behind(broker, "dlx", 250)
+    declare(broker, "work", x_dead_letter_exchange="dlx")
+    publish_rows(broker, "work", 8, 24_450, 8)
+    give_up(broker, "work")
+    broker.step(1)
+    for _ in range(2):
+        assert bodies_aside(broker) == [b"1"]
+        (run,) = aside(broker)
+        assert run.meta.properties["REAL_TOPIC"] == "work"
+        assert "32767" in run.meta.properties["REFUSED"]
+        assert ready(broker, "work") == 0
+        assert ready(broker, "dlx249") == 2
+        broker.restart()
+        broker.step(1)
+    dead, _ = consume(broker, "dlx249")
+    assert dead.bodies == [b"0", b"2"]
+    counts = broker.engine.named_queues.dead_letters.counts
+    assert sum(counts.dropped.values()) == 0
+    broker.stop()
+
+
+def test_setting_a_dead_letter_aside_waits_for_room_on_the_disk(broker: Broker) -> None:
+    """It is neither lost nor delivered meanwhile."""
+    queues_behind(broker, "dlx", 250)
+    declare(broker, "work", x_dead_letter_exchange="dlx")
+    publish_rows(broker, "work", 24_450)
+    put = broker.engine.set_aside.put
+    calls = 0
+
+    def full_at_first(*args: Any) -> None:
+        nonlocal calls
+        calls += 1
+        if calls < 3:
+            raise Refused(Reason.STORAGE_FULL, "no space left")
+        put(*args)
+
+    broker.engine.set_aside.put = full_at_first  # type: ignore[method-assign]
+    give_up(broker, "work")
+    assert (ready(broker, "work"), bodies_aside(broker)) == (0, [])
+    broker.step(1)
+    assert (ready(broker, "work"), bodies_aside(broker), calls) == (0, [b"0"], 3)
+
+
+def test_a_message_whose_history_was_cut_does_not_go_round_for_ever() -> None:
+    """The entries that would show the cycle are gone; the number of deaths is not. A rejection
+    begins anew."""
+
+    def death(cause: str) -> Death:
+        return Death(queue="q", cause=cause, count=1, time_s=0, exchange="", routing_key="")
+
+    history = History().with_death(death("expired")).cut(1)
+    assert history_of({"PMQ_DEATH": history.encode()}) == history
+    for _ in range(DEATHS_MAX - 1):
+        history = history.with_death(death("expired"))
+        assert not history.is_endless
+    assert not history.with_death(death("rejected")).is_endless
+    assert history.with_death(death("expired")).is_endless

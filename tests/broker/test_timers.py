@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
+from broker.errors import Refused
 from broker.limits import Limits
 from broker.timers import Timers
-from tests.harness.broker import START_MS, ManualLoop
+from tests.broker.queue_bench import declare, look, publish, ready
+from tests.harness.broker import START_MS, Broker, ManualLoop, batch_of
 
 
 @pytest.fixture
@@ -103,12 +106,67 @@ def test_a_clock_that_is_set_forward_is_noticed(loop: ManualLoop) -> None:
     def clock_ms() -> int:
         return loop.clock_ms() + jump
 
-    timers = Timers(loop=loop, clock_ms=clock_ms, limits=Limits(timer_sleep_seconds_max=60))
+    timers = Timers(loop=loop, clock_ms=clock_ms, limits=Limits())
     ran: list[int] = []
     timers.at(START_MS + 3_600_000, ran.append, 1)
+    timers.at(START_MS + 7_200_000, ran.append, 2)
+    loop.run(0.5)
     jump = 3_600_000
-    loop.run(60)
+    loop.run(1)
     assert ran == [1]
+    jump = -3_600_000
+    loop.run(3_600)
+    assert ran == [1]
+
+
+def test_one_look_a_second_is_all_that_waiting_costs(loop: ManualLoop) -> None:
+    """A thousand timers of the far future: the loop wakes up once a second for all of them."""
+    timers = timers_on(loop)
+    for number in range(1_000):
+        timers.at(START_MS + 86_400_000 + number, print)
+    wakes = 0
+    wake = timers._wake
+
+    def count(armed_ms: int) -> None:
+        nonlocal wakes
+        wakes += 1
+        wake(armed_ms)
+
+    timers._wake = count  # type: ignore[method-assign]
+    loop.run(60)
+    assert 55 <= wakes <= 61
+    assert loop.timer_count == 1
+
+
+def test_everything_with_a_time_follows_a_clock_that_is_set_forward(tmp_path: Path) -> None:
+    """Delayed messages, messages that expire and queues that do: a second after the wall clock was
+    set forward by an hour, and none before."""
+    broker = Broker(tmp_path / "data")
+    declare(broker, "late")
+    declare(broker, "dead")
+    declare(
+        broker,
+        "short",
+        x_message_ttl=1_800_000,
+        x_dead_letter_exchange="",
+        x_dead_letter_routing_key="dead",
+    )
+    declare(broker, "unused", x_expires=1_800_000)
+    publish(broker, "short", b"expires")
+    route = broker.engine.exchange_route("", "late")
+    assert route is not None
+    template = broker.engine.template(route, properties={})
+    broker.engine.publish_later(template, batch_of(b"delayed"), 0, 1, delay_ms=1_800_000)
+    broker.step(5)
+    assert (ready(broker, "late"), ready(broker, "dead"), ready(broker, "short")) == (0, 0, 1)
+    broker.loop.jump_ms = 3_600_000
+    broker.step(1.1)
+    assert look(broker, "late") == [b"delayed"]
+    assert look(broker, "dead") == [b"expires"]
+    with pytest.raises(Refused):
+        broker.engine.queue("unused", owner=None)
+    broker.loop.jump_ms = 0
+    broker.stop()
 
 
 def test_a_timer_that_fails_does_not_hold_up_the_others(loop: ManualLoop) -> None:

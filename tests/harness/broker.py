@@ -29,17 +29,19 @@ START_MS = 1_700_000_000_000
 class ManualLoop:
     """`call_soon` and `call_later` on a clock that stands still until `run` is called.
 
-    `now` is the loop's clock in seconds; `clock_ms` the wall clock, which moves with it.
+    `now` is the loop's clock in seconds; `clock_ms` the wall clock, which moves with it, and which
+    a test sets forward or back by `jump_ms`.
     """
 
     def __init__(self, now: float = 0.0) -> None:
         self.now = now
+        self.jump_ms = 0
         self._soon: deque[Callable[[], None]] = deque()
         self._later: list[tuple[float, int, Callable[[], None]]] = []
         self._count = 0  # keeps the order of equal times
 
     def clock_ms(self) -> int:
-        return START_MS + round(self.now * 1000)
+        return START_MS + round(self.now * 1000) + self.jump_ms
 
     @property
     def timer_count(self) -> int:
