@@ -305,15 +305,27 @@ class Engine(AmqpOperations):
         return self.moves.publish(template, batch, row, row + 1, *place_of(consumer, offset))
 
     def prepare(
-        self, template: Template, batch: Batch, row: int, *, check_after_ms: int = 0
+        self,
+        template: Template,
+        batch: Batch,
+        row: int,
+        *,
+        check_after_ms: int = 0,
+        owner: str = "",
     ) -> Prepared:
-        """See `TransactionPort.prepare`."""
+        """See `TransactionPort.prepare`, and `HalfMessages.prepare` for the owner."""
         assert isinstance(template, TopicTemplate)
-        return self.half_messages.prepare(template, batch, row, check_after_ms=check_after_ms)
+        return self.half_messages.prepare(
+            template, batch, row, check_after_ms=check_after_ms, owner=owner
+        )
 
     def end_half(self, offset: int, place: int, **decision: Any) -> None:
         """See `TransactionPort.end_half`."""
         self.half_messages.end(offset, place, **decision)
+
+    def may_end_half(self, owner: str) -> bool:
+        """See `TransactionPort.may_end_half`."""
+        return True
 
     def when_half_unresolved(self, callback: Callable[[HalfMessage], None]) -> None:
         """See `TransactionPort.when_half_unresolved`."""
@@ -544,6 +556,16 @@ class Engine(AmqpOperations):
 
     def check_admin(self, words: Words) -> None:
         """See `BrokerPort.check_admin`."""
+
+    def check_admitted(self) -> None:
+        """See `BrokerPort.check_admitted`."""
+
+    def check_group(self, name: str) -> None:
+        """See `RocketmqPort.check_group`."""
+
+    def for_group(self, name: str) -> BrokerPort:
+        """See `RocketmqPort.for_group`."""
+        return self
 
     # --- snapshots ------------------------------------------------------------------------
 

@@ -12,7 +12,13 @@ half are one record, so a crash keeps exactly one of them. A rollback is a settl
 Rules:
 
 * The first decision counts, for ever: what is settled is not published again. (RocketMQ's broker
-  publishes twice what is committed twice, and also what was rolled back by a check.)
+  publishes twice what is committed twice, and also what was rolled back by a check.) Who repeats
+  that decision is told that all is well; who asks for the other one is told that it is too late.
+* A half message belongs to the user who prepared it: nobody else decides about it, but an
+  administrator. What was prepared while the broker had no users is everybody's while it has none,
+  and the administrators' afterwards.
+* A commit leaves a record in the topic. That a message was *not* published (it was rolled back, it
+  expired, its topic is gone) is an op, which settles it as well; the newest of them are remembered.
 * How often a producer was asked survives a restart, by an op for each look. When, does not: what is
   overdue is asked for at once.
 * A message that is asked for stays where it is; RocketMQ writes it anew each time.
@@ -22,7 +28,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from broker.core import Core
 from broker.errors import Reason, Refused
@@ -51,6 +57,29 @@ PRODUCER: Final = "PGROUP"
 
 Done = Callable[[int | Refused], None]
 
+ROLLED_BACK, EXPIRED, DROPPED = range(3)
+WHY: Final = (
+    "was rolled back",
+    "was given up, because its producer never answered",
+    "was lost with its topic, which was deleted",
+)
+"""Why a half message was not published; the numbers are in the log."""
+
+
+class Decision(NamedTuple):
+    """What somebody asks for.
+
+    Attributes:
+        place: of the half message's record.
+        decider: the user; None for who may decide about every half message.
+    """
+
+    place: int
+    producer: str
+    commit: bool
+    decider: str | None
+    callback: Done
+
 
 class HalfMessages:
     """All half messages of one engine.
@@ -66,20 +95,32 @@ class HalfMessages:
         self._moves = moves
         self._kept = Kept(core, topics, topic=HALF_TOPIC, kind="half")
         self._asked: dict[int, int] = {}  # how often, by offset; only those that were
-        self._ending: dict[int, list[Done]] = {}  # being read, to be ended; or, if they are
+        self._unpublished: dict[int, int] = {}  # by offset why: of the newest that were ended so
+        self._ending: dict[int, list[Decision]] = {}  # being read, to be ended; or, if they are
         # committed to a topic that asks for replicas, until those have the message
         self._ask: Callable[[HalfMessage], None] | None = None
         self._timer: Timer | None = None
         self.dropped_count = 0
         self.expired_count = 0
         core.journal.handle("asked", self._apply_asked)
+        core.journal.handle("unpublished", self._apply_unpublished)
 
     # --- the producer's side --------------------------------------------------------------
 
     def prepare(
-        self, template: TopicTemplate, batch: Batch, row: int, *, check_after_ms: int = 0
+        self,
+        template: TopicTemplate,
+        batch: Batch,
+        row: int,
+        *,
+        check_after_ms: int = 0,
+        owner: str = "",
     ) -> Prepared:
-        """See `TransactionPort.prepare`."""
+        """See `TransactionPort.prepare`.
+
+        Args:
+            owner: the user who may decide; empty for everybody.
+        """
         core = self._core
         core.check_writable()
         if self._kept.wheel.count >= core.limits.half_max:
@@ -89,49 +130,72 @@ class HalfMessages:
             )
         queue = self._kept.make().queue
         due_ms = core.clock_ms() + (check_after_ms or core.limits.half_check_after_ms)
-        record = self._kept.record(template, due_ms)
+        record = self._kept.record(template, due_ms, owner)
         (span,) = self._kept.append(record, batch, row, row + 1, due_ms)
         self._arm()
         return Prepared(queue.index.end_offset - 1, span.position, core.end())
 
-    def end(self, offset: int, place: int, *, producer: str, commit: bool, callback: Done) -> None:
-        """See `TransactionPort.end_half`."""
+    def end(
+        self,
+        offset: int,
+        place: int,
+        *,
+        producer: str,
+        commit: bool,
+        callback: Done,
+        decider: str | None = None,
+    ) -> None:
+        """See `TransactionPort.end_half`.
+
+        Args:
+            decider: the user who decides; None for one who may decide about all of them.
+        """
+        self._end_one(offset, Decision(place, producer, commit, decider, callback))
+
+    def _end_one(self, offset: int, decision: Decision) -> None:
         group = self._kept.group
         if group is None or not 0 <= offset < group.queue.index.end_offset:
-            callback(_unknown(offset))
+            decision.callback(_unknown(offset))
         elif offset in self._ending:
-            self._ending[offset].append(callback)
+            self._ending[offset].append(decision)
         elif group.cursor.is_settled(offset):
-            callback(self._core.end())
+            decision.callback(self._too_late(offset, decision.commit))
         else:
-            self._ending[offset] = [callback]
+            self._ending[offset] = [decision]
             reading = self._core.reading
             reading.read(
                 group.queue.index,
                 offset,
                 1,
                 reading.limits.pump_bytes_max,
-                lambda records, _: self._end(group, offset, place, producer, commit, records),
+                lambda records, _: self._end_read(group, offset, records),
             )
 
-    def _end(
-        self,
-        group: Group,
-        offset: int,
-        place: int,
-        producer: str,
-        commit: bool,
-        records: bytes | None,
-    ) -> None:
+    def _too_late(self, offset: int, commit: bool) -> int | Refused:
+        """The answer where the decision was made before."""
+        why = self._unpublished.get(offset)
+        if commit and why is not None:
+            return Refused(
+                Reason.DIFFERENT, f"half message {offset} {WHY[why]}: it is not published any more"
+            )
+        if not commit and why is None:
+            return Refused(Reason.DIFFERENT, f"it is too late to roll half message {offset} back")
+        return self._core.end()
+
+    def _end_read(self, group: Group, offset: int, records: bytes | None) -> None:
+        """Decide as the first of those wants who asked: the others are answered behind it."""
         answer: int | Refused
         durability = FLUSHED
+        decision = self._ending[offset][0]
         try:
-            if not records or _place(records) != place:
+            if not records or _place(records) != decision.place:
                 raise _unknown(offset)
             (half,) = take_apart(records)
-            if _properties(half).get(PRODUCER, producer) != producer:
+            if decision.decider not in (None, half.owner):
+                raise Refused(Reason.FORBIDDEN, f"half message {offset} is another user's")
+            if _properties(half).get(PRODUCER, decision.producer) != decision.producer:
                 raise Refused(Reason.FORBIDDEN, f"half message {offset} is another producer's")
-            answer, durability = self._decide(group, offset, half, commit)
+            answer, durability = self._decide(group, offset, half, decision.commit)
         except Refused as error:
             answer = error
         if durability > FLUSHED and not isinstance(answer, Refused):
@@ -141,8 +205,10 @@ class HalfMessages:
             self._answer(offset, answer)
 
     def _answer(self, offset: int, answer: int | Refused) -> None:
-        for done in self._ending.pop(offset):
-            done(answer)
+        first, *others = self._ending.pop(offset)
+        first.callback(answer)
+        for decision in others:
+            self._end_one(offset, decision)
 
     def _decide(
         self, group: Group, offset: int, half: Delayed, commit: bool
@@ -152,7 +218,7 @@ class HalfMessages:
         if commit:
             template = self._kept.template(half.where, half.prefix)
             if template is None:
-                self._drop(group, offset)
+                self._drop(offset)
                 raise Refused(
                     Reason.NOT_FOUND, f"the topic of half message {offset} was deleted: it is gone"
                 )
@@ -160,15 +226,21 @@ class HalfMessages:
             durability = template.durability
         else:
             self._core.check_writable()
-            group.settle(offset, 1)
-            self._core.write_acks()
+            self._write_unpublished(offset, ROLLED_BACK)
         self._asked.pop(offset, None)
         return self._core.end(), durability
 
-    def _drop(self, group: Group, offset: int) -> None:
+    def _write_unpublished(self, offset: int, why: int) -> None:
+        """Settle one that is not published. Raises Refused: the log takes nothing."""
+        group = self._kept.group
+        assert group is not None
+        self._core.journal.write({"op": "unpublished", "o": offset, "why": why})
+        group.moved(group)
+
+    def _drop(self, offset: int) -> None:
         self.dropped_count += 1
         self._asked.pop(offset, None)
-        group.settle(offset, 1)
+        self._write_unpublished(offset, DROPPED)
 
     # --- asking ---------------------------------------------------------------------------
 
@@ -228,11 +300,17 @@ class HalfMessages:
             count = self._asked.get(offset, 0)
             template = self._kept.template(half.where, half.prefix)
             if template is None:
-                self._drop(group, offset)
+                self._drop_quietly(offset)
             elif count > self._core.limits.half_checks_max:
                 self._expire(group, offset, half, template)
             elif self._ask is not None:
                 self._ask(_half_message(offset, place, count, half, template))
+
+    def _drop_quietly(self, offset: int) -> None:
+        try:
+            self._drop(offset)
+        except Refused:
+            return  # the next look finds it
 
     def _expire(self, group: Group, offset: int, half: Delayed, meant: TopicTemplate) -> None:
         """Nobody answered: the message goes where an operator finds it."""
@@ -243,6 +321,7 @@ class HalfMessages:
             properties = {**meant.meta.properties, REAL_TOPIC: meant.route.topic}
             template = self._topics.template(route, properties=properties)
             self._moves.append_rows(template, [half.row], group, [offset])
+            self._write_unpublished(offset, EXPIRED)
         except Refused:
             return  # the next look finds it
         self._asked.pop(offset, None)
@@ -254,10 +333,25 @@ class HalfMessages:
         self._asked.update((offset, count) for offset, count in op["c"])
         return [("half", "")]
 
+    def _apply_unpublished(self, op: Op) -> Touched:
+        group, offset = self._kept.group, op["o"]
+        assert group is not None
+        group.cursor.settle(offset, 1)
+        self._remember(offset, op["why"])
+        return [("half", ""), ("group", str(group.number))]
+
+    def _remember(self, offset: int, why: int) -> None:
+        while len(self._unpublished) >= self._core.limits.half_ends_kept_max:
+            del self._unpublished[next(iter(self._unpublished))]
+        self._unpublished[offset] = why
+
     def load(self, value: Mapping[str, Any]) -> None:
         """Take the queue and the counts from their snapshot."""
         self._kept.load(value)
         self._asked = dict(value["asked"])
+        self._unpublished = {}
+        for offset, why in value.get("unpublished", ()):
+            self._remember(offset, why)
 
     def row(self) -> Mapping[str, Any] | None:
         """The queue and the counts as a JSON value for the snapshot."""
@@ -266,7 +360,11 @@ class HalfMessages:
             return None
         for offset in [one for one in self._asked if group.cursor.is_settled(one)]:
             del self._asked[offset]
-        return {**row, "asked": list(self._asked.items())}
+        return {
+            **row,
+            "asked": list(self._asked.items()),
+            "unpublished": list(self._unpublished.items()),
+        }
 
     def reopen(self) -> None:
         """After a restart: find out what waits. Raises StoreError."""
@@ -306,4 +404,5 @@ def _half_message(
         born_ms=half.row.born_ms,
         flag=flag,
         system_flag=system_flag,
+        owner=half.owner,
     )

@@ -104,6 +104,9 @@ class Limits:
     """When the producer of a half message is asked for the first time, as in RocketMQ."""
     half_check_interval_ms: int = 30_000
     """When it is asked again."""
+    half_ends_kept_max: int = 8_192
+    """Half messages that were not published, of which is remembered why: a decision that comes
+    later is told. Producers decide within minutes."""
     half_checks_max: int = 15
     """How often, before the message is given up."""
     timers_run_max: int = 1_024

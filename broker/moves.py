@@ -52,6 +52,8 @@ SETTLES_PROPERTY: Final = "PMQ_S"
 """(group number, offset) in hex, with a dot between: the entry that this message replaces."""
 QOS2_PROPERTY: Final = "PMQ_QOS2"
 """(session number, packet id) of an inbound QoS 2 message, in hex: stored with the message."""
+OWNER_PROPERTY: Final = "PMQ_BY"
+"""The user who prepared a half message."""
 
 _BOUND: Final = frozenset(
     {
@@ -60,6 +62,7 @@ _BOUND: Final = frozenset(
         PROPERTY_CRC,
         SETTLES_PROPERTY.encode(),
         QOS2_PROPERTY.encode(),
+        OWNER_PROPERTY.encode(),
     }
 )
 """Properties behind the constant part that belong to one record, not to its message."""

@@ -597,3 +597,7 @@ class BrokerPort(AmqpPort, TransactionPort, RocketmqPort, Protocol):
     def check_admin(self, words: Words) -> None:
         """Whether everything may be administered that the filter matches. Raises Refused:
         FORBIDDEN."""
+
+    def check_admitted(self) -> None:
+        """Whether the principal may do anything at all: nobody, where no rule lets nobody in, may
+        not. Raises Refused: NOT_AUTHENTICATED, FORBIDDEN (a user without a rule)."""

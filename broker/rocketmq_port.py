@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from core_log.kernels.batch import Batch
 
 if TYPE_CHECKING:
-    from broker.port import Position, Template
+    from broker.port import BrokerPort, Position, Template
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,14 +69,24 @@ class RocketmqPort(Protocol):
             Refused: NOT_FOUND (topic or queue id).
         """
 
+    def check_group(self, name: str) -> None:
+        """Whether the principal may be a member of a consumer group, which is to subscribe to all
+        of the group's retry topic. Raises Refused: FORBIDDEN."""
+
+    def for_group(self, name: str) -> BrokerPort:
+        """The engine, as the server uses it for what a member of the group gives back: it may
+        also make and publish to the group's retry topic and its dead-letter topic, which are
+        closed to everybody. Raises Refused: FORBIDDEN, as `check_group`."""
+
     def group(self, name: str) -> GroupInfo | None:
         """One consumer group."""
 
     def groups(self) -> Sequence[GroupInfo]:
-        """All consumer groups."""
+        """All consumer groups that the principal may be a member of."""
 
     def put_group(self, name: str, settings: Mapping[str, Any]) -> Position:
-        """Make a group, or set it anew. Raises Refused: LIMIT."""
+        """Make a group, or set it anew. Raises Refused: LIMIT, FORBIDDEN (a new group needs the
+        right to create its retry topic)."""
 
     def delete_group(self, name: str) -> Position:
         """Delete a group with its offsets. Raises Refused: NOT_FOUND."""

@@ -39,6 +39,7 @@ class HalfMessage:
         check_count: how often it was asked for, this time included.
         topic, tag, body, properties, born_ms, flag, system_flag: of the message, as it was
             prepared.
+        owner: the user who prepared it; empty if the broker had no users.
     """
 
     offset: int
@@ -51,6 +52,7 @@ class HalfMessage:
     born_ms: int
     flag: int = 0
     system_flag: int = 0
+    owner: str = ""
 
 
 class TransactionPort(Protocol):
@@ -90,15 +92,19 @@ class TransactionPort(Protocol):
     ) -> None:
         """Commit a half message, which publishes it to its topic, or roll it back.
 
-        The first decision counts: another one for the same message changes nothing and is answered
-        in the same way, also after a restart. `callback(position)` says what the answer waits for,
-        and comes when as many replicas have the message as its topic asks for;
-        `callback(refused)`: NOT_FOUND (no such half message, or its topic is gone), FORBIDDEN
-        (another producer's), or what `publish` refuses, and then it waits on.
+        The first decision counts, also after a restart: the same one again is answered in the same
+        way, the other one is refused. `callback(position)` says what the answer waits for, and
+        comes when as many replicas have the message as its topic asks for; `callback(refused)`:
+        NOT_FOUND (no such half message, or its topic is gone), FORBIDDEN (another producer's or
+        another user's), DIFFERENT (it was ended otherwise), or what `publish` refuses, and then it
+        waits on.
 
         Args:
             producer: the producer group; it has to be the message's property `PGROUP`.
         """
+
+    def may_end_half(self, owner: str) -> bool:
+        """Whether half messages that this user prepared may be ended, and so be shown."""
 
     def when_half_unresolved(self, callback: Callable[[HalfMessage], None]) -> None:
         """Call back for a half message that was not ended in time, to ask its producer: again

@@ -23,6 +23,7 @@ from remoting.codes import PERMISSION_READ, RequestCode, ResponseCode
 from remoting.errors import CallFailed, LocalProtocolError, RequestFailed, Unreachable
 from remoting.frames import Command
 from remoting.headers import (
+    READER_GROUP,
     Fields,
     OffsetAnswer,
     PullAnswer,
@@ -35,8 +36,6 @@ from remoting.headers import (
 )
 from remoting.steps import Address, Call, Pause, Steps
 
-READER_GROUP: Final = "PMQ_READER"
-"""The consumer group that our pulls name, because RocketMQ's brokers want one."""
 _MASTER_ID: Final = "0"
 _BUSY: Final = frozenset((ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE))
 _PULL_CODES: Final = frozenset(

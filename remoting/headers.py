@@ -95,6 +95,11 @@ class OffsetAnswer(Fields, frozen=True, kw_only=True):
     incarnation: Long | None = None
 
 
+READER_GROUP: Final = "PMQ_READER"
+"""The consumer group that pulls of our readers name, because RocketMQ's brokers want one. They are
+members of none, and commit nothing."""
+
+
 class PullFields(Fields, frozen=True, kw_only=True):
     """11 and 361: PULL_MESSAGE, LITE_PULL_MESSAGE."""
 

@@ -26,6 +26,7 @@ from broker.access import audit
 from broker.access.logins import WRONG, Answer, Logins
 from broker.access.permissions import ADMIN_RULES, ANONYMOUS, RuleSet
 from broker.access.permitted import Permitted
+from broker.access.permitted_returns import PermittedReturns
 from broker.access.quotas import DEFAULT, Pace, Quotas
 from broker.access.users import Change, Users
 from broker.errors import Reason, Refused
@@ -129,6 +130,12 @@ class Admission:
             del self._recent[next(iter(self._recent))]
         self._recent[principal] = found
         return found
+
+    def for_group(self, principal: str, group: str) -> PermittedReturns:
+        """See `RocketmqPort.for_group`."""
+        return PermittedReturns(
+            engine=self._engine, admission=self, principal=principal, group=group
+        )
 
     def listener_principal(self, user: str) -> str:
         """See `BrokerPort.listener_principal`."""

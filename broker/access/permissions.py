@@ -14,6 +14,9 @@ Rules of this file:
 * A topic whose name has dots reads like a topic and a tag. It is taken both ways: either way is
   enough to match a rule. So `deny bob publish orders.secret` holds for the exchange
   `orders.secret` and for the key `secret` of the exchange `orders`.
+* A consumer group of RocketMQ's is its retry topic, `%RETRY%billing`: who may subscribe to all of
+  that may be a member. Such a topic, and one of dead letters, also reads as two words (`%RETRY%`
+  and the group), so that a pattern can say all groups, or the one that is called as its user.
 * Names are put in as whole words and compared, never spliced into an expression: a client that
   calls itself `#` gains nothing. A name that is no word of its own (it is empty, or holds a dot, a
   slash or a wildcard) makes a rule that allows match nothing, and one that denies match every word.
@@ -54,8 +57,11 @@ WORDS_MAX: Final = 128
 
 SYSTEM_PREFIXES: Final = ("RMQ_SYS_", "rmq_sys_", "SCHEDULE_TOPIC_XXXX", "TRANS_CHECK_MAX_TIME")
 """Topics of the broker itself, RocketMQ's names among them."""
-UNPUBLISHABLE_PREFIXES: Final = ("%RETRY%", "%DLQ%")
-"""Topics that only the broker puts messages into; they are read like any other."""
+RETRY_PREFIX: Final = "%RETRY%"
+DEAD_LETTER_PREFIX: Final = "%DLQ%"
+UNPUBLISHABLE_PREFIXES: Final = (RETRY_PREFIX, DEAD_LETTER_PREFIX)
+"""Topics that only the broker puts messages into; they are read like any other. What follows the
+prefix is the name of a consumer group."""
 
 _NAMES: Final[Mapping[str, str]] = {"{user}": USER, "{client_id}": CLIENT_ID}
 _NAMED: Final[Mapping[str, str]] = {symbol: text for text, symbol in _NAMES.items()}
@@ -179,10 +185,26 @@ def format_pattern(pattern: Words) -> str:
 
 
 def views(words: Words) -> Iterable[Words]:
-    """The ways to read a place or a filter: as it is, and with the topic's dots between words."""
+    """The ways to read a place or a filter: as it is, with the topic's dots between words, and
+    with a consumer group as a word of its own."""
     yield words
     if "." in words[0]:
         yield (*words[0].split("."), *words[1:])
+    if words[0].startswith(UNPUBLISHABLE_PREFIXES):
+        prefix, group = _group_of(words[0])
+        if group:
+            yield (prefix, group, *words[1:])
+
+
+def _group_of(topic: str) -> tuple[str, str]:
+    """The prefix of a retry or dead-letter topic, and its consumer group."""
+    prefix = next(one for one in UNPUBLISHABLE_PREFIXES if topic.startswith(one))
+    return prefix, topic.removeprefix(prefix)
+
+
+def group_place(group: str) -> Words:
+    """All of the place that stands for a consumer group: its retry topic."""
+    return (RETRY_PREFIX + group, REST)
 
 
 def is_closed(topic: str, action: Action) -> bool:

@@ -156,6 +156,11 @@ class Permitted(PermittedReading):
         """See `BrokerPort.enter`."""
         return self._admission.enter(self.principal, expelled, access_key, address)
 
+    def for_group(self, name: str) -> BrokerPort:
+        """See `RocketmqPort.for_group`."""
+        self.check_group(name)
+        return self._admission.for_group(self.principal, name)
+
     def check_publish(self, topic: str, tag: str | None, *, every_tag: bool = False) -> None:
         """See `BrokerPort.check_publish`."""
         if every_tag:
@@ -282,7 +287,9 @@ class Permitted(PermittedReading):
         inner = self._inner(template)
         log = self._engine.core.log
         before = log.appended
-        prepared = self._engine.prepare(inner, batch, row, check_after_ms=check_after_ms)
+        prepared = self._engine.prepare(
+            inner, batch, row, check_after_ms=check_after_ms, owner=self.principal
+        )
         self._pace.used(1, log.appended - before, self._now())
         return prepared
 
@@ -295,8 +302,23 @@ class Permitted(PermittedReading):
         commit: bool,
         callback: Callable[[int | Refused], None],
     ) -> None:
-        """See `TransactionPort.end_half`. Who knows its offset, place and group has prepared it."""
-        self._engine.end_half(offset, place, producer=producer, commit=commit, callback=callback)
+        """See `TransactionPort.end_half`: for who prepared it, and for administrators."""
+        self._engine.end_half(
+            offset,
+            place,
+            producer=producer,
+            commit=commit,
+            callback=callback,
+            decider=None if self._is_admin() else self.principal,
+        )
+
+    def may_end_half(self, owner: str) -> bool:
+        """See `TransactionPort.may_end_half`."""
+        return owner == self.principal or self._is_admin()
+
+    def _is_admin(self) -> bool:
+        self._refresh()
+        return self._rules.decide_filter(Action.ADMIN, (REST,)).allowed
 
     def when_half_unresolved(self, callback: Callable[[HalfMessage], None]) -> None:
         """See `TransactionPort.when_half_unresolved`: the server's own, not a client's."""

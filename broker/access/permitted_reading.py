@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from broker.access.permissions import Action
+from broker.access.permissions import Action, group_place
 from broker.access.rights import Rights
 from broker.errors import Refused
 from broker.port import REST, GroupInfo, Position, TopicInfo, Words
@@ -42,6 +42,10 @@ class PermittedReading(Rights):
         """See `BrokerPort.check_admin`."""
         self._check_filter(words, Action.ADMIN)
 
+    def check_admitted(self) -> None:
+        """See `BrokerPort.check_admitted`."""
+        self._check_admitted()
+
     def check_known(self, topic: str) -> None:
         """See `BrokerPort.check_known`."""
         if not self._may_know(topic):
@@ -59,19 +63,26 @@ class PermittedReading(Rights):
         self._check_filter((topic, REST))
         self._engine.when_grown(topic, queue_id, callback)
 
+    def check_group(self, name: str) -> None:
+        """See `RocketmqPort.check_group`."""
+        self._check_filter(group_place(name))
+
     def group(self, name: str) -> GroupInfo | None:
         """See `RocketmqPort.group`."""
+        self.check_group(name)
         return self._engine.group(name)
 
     def groups(self) -> Sequence[GroupInfo]:
         """See `RocketmqPort.groups`."""
-        return self._engine.groups()
+        return [one for one in self._engine.groups() if self.may_read(group_place(one.name))]
 
     def put_group(self, name: str, settings: Mapping[str, Any]) -> Position:
-        """See `RocketmqPort.put_group`: who may read has a group to read with; settings are an
-        administrator's."""
+        """See `RocketmqPort.put_group`: settings are an administrator's."""
+        self.check_group(name)
         if settings:
             self.check_admin((REST,))
+        elif self._engine.group(name) is None:
+            self._check(Action.CREATE, group_place(name)[:1])
         return self._engine.put_group(name, settings)
 
     def delete_group(self, name: str) -> Position:
@@ -81,16 +92,19 @@ class PermittedReading(Rights):
 
     def group_offset(self, name: str, topic: str, queue_id: int) -> int | None:
         """See `RocketmqPort.group_offset`."""
+        self.check_group(name)
         self._check_filter((topic, REST))
         return self._engine.group_offset(name, topic, queue_id)
 
     def group_offsets(self, name: str) -> Mapping[tuple[str, int], int]:
         """See `RocketmqPort.group_offsets`: those in topics that may be read."""
+        self.check_group(name)
         offsets = self._engine.group_offsets(name)
         return {place: at for place, at in offsets.items() if self.may_read((place[0], REST))}
 
     def commit_group_offset(self, name: str, topic: str, queue_id: int, offset: int) -> None:
         """See `RocketmqPort.commit_group_offset`."""
+        self.check_group(name)
         self._check_filter((topic, REST))
         self._engine.commit_group_offset(name, topic, queue_id, offset)
 

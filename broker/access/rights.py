@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from broker.access import audit
-from broker.access.permissions import Action, Decision, RuleSet, format_pattern
+from broker.access.permissions import ANONYMOUS, Action, Decision, RuleSet, format_pattern
 from broker.access.quotas import Pace
 from broker.errors import Reason, Refused
 from broker.port import Words
@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 TOLD_MAX: Final = 32
 """Places of one client whose refusal is logged, until its rights change: one that asks for ever
 does not fill the disk."""
-_NOTHING: Final[frozenset[tuple[Action, Words]]] = frozenset()
+GRANTED_MAX: Final = 4_096
+"""Filters that were allowed and are remembered until rights change: each request of a RocketMQ
+client asks for the same few again."""
+_NOTHING: Final[frozenset[tuple[str, Words]]] = frozenset()
 
 
 class Rights:
@@ -37,6 +40,7 @@ class Rights:
         "_admission",
         "_client_id",
         "_clock_ms",
+        "_granted",
         "_pace",
         "_rules",
         "_told",
@@ -62,6 +66,7 @@ class Rights:
         self._rules: RuleSet
         self._pace: Pace
         self._told = _NOTHING  # refusals that were logged
+        self._granted: set[tuple[Action, Words]] = set()
 
     def may_read(self, words: Words) -> bool:
         """Whether everything that the filter matches may be read."""
@@ -84,6 +89,24 @@ class Rights:
             self._rules = rules.for_client(self.principal, self._client_id)
             self._pace = self._admission.pace_of(self.principal, self._now())
             self._told = _NOTHING
+            self._granted.clear()
+
+    def _check_admitted(self) -> None:
+        """Whether anything is allowed. Raises Refused: NOT_AUTHENTICATED, FORBIDDEN."""
+        self._refresh()
+        if not self._rules.is_empty:
+            return
+        user = self.principal
+        self._tell("anything", ())
+        if user != ANONYMOUS:
+            raise Refused(Reason.FORBIDDEN, f"user '{user}' may do nothing: no rule allows it")
+        raise Refused(
+            Reason.NOT_AUTHENTICATED,
+            "this server has no users yet, so it lets in clients of its own machine only: make a "
+            "user, or set server.allow_insecure = true"
+            if not self._users.users
+            else "sign requests with an access key of a user: nobody may do anything here",
+        )
 
     def _check(self, action: Action, words: Words) -> None:
         """About one place. Raises Refused: FORBIDDEN."""
@@ -93,23 +116,33 @@ class Rights:
     def _check_filter(self, words: Words, action: Action = Action.SUBSCRIBE) -> None:
         """About everything that the filter matches. Raises Refused: FORBIDDEN."""
         self._refresh()
+        if (action, words) in self._granted:
+            return
         self._require(action, words, self._rules.decide_filter(action, words))
+        if len(self._granted) >= GRANTED_MAX:
+            self._granted.clear()
+        self._granted.add((action, words))
 
     def _require(self, action: Action, words: Words, decision: Decision) -> None:
         if decision.allowed:
             return
         place = format_pattern(words)
-        if (action, words) not in self._told and len(self._told) < TOLD_MAX:
-            self._told |= {(action, words)}
-            audit.warn(
-                "refused",
-                user=self.principal,
-                what=action.value,
-                place=place,
-                client_id=self._client_id or "",
-                rule="" if decision.rule is None else str(decision.rule),
-            )
+        self._tell(action.value, words, rule="" if decision.rule is None else str(decision.rule))
         raise Refused(
             Reason.FORBIDDEN,
             f"user '{self.principal}' may not {action.value} {audit.printable(place)}",
+        )
+
+    def _tell(self, what: str, words: Words, *, rule: str = "") -> None:
+        """Log a refusal, unless that was done since the rights changed."""
+        if (what, words) in self._told or len(self._told) >= TOLD_MAX:
+            return
+        self._told |= {(what, words)}
+        audit.warn(
+            "refused",
+            user=self.principal,
+            what=what,
+            place=format_pattern(words),
+            client_id=self._client_id or "",
+            rule=rule,
         )

@@ -6,9 +6,11 @@ extra properties and the body that it will have in its own topic, and behind the
 
     PMQ_D = due time . incarnation of the topic . queue id . stored name of the topic
 
-with the numbers in hex. The tag hash of its index entry is the due time, as in RocketMQ's schedule
-queues, with a check of it in the bits that no time needs: nothing else covers an entry's tag hash,
-and a wrong time would be a message that comes early or never.
+with the numbers in hex. Behind that, `PMQ_BY` names the user who prepared a half message.
+
+The tag hash of its index entry is the due time, as in RocketMQ's schedule queues, with a check of
+it in the bits that no time needs: nothing else covers an entry's tag hash, and a wrong time would
+be a message that comes early or never.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
 from broker.errors import Reason, Refused
-from broker.moves import Row, message_properties
+from broker.moves import OWNER_PROPERTY, Row, message_properties
 from broker.records import constant_size, properties_span
 from core_log.kernels.batch import RECORD_BODY_AT, RECORD_BODY_SIZE_AT, RECORD_BORN_MS_AT
 from core_log.record import RecordTemplate
@@ -26,6 +28,7 @@ from core_log.record import RecordTemplate
 DELAY_TOPIC: Final = b"rmq_sys_wheel_timer"
 DELAY_PROPERTY: Final = "PMQ_D"
 """See the head of this file."""
+_OWNER_MARK: Final = OWNER_PROPERTY.encode() + b"\x01"
 DUE_BITS: Final = 42
 """Of a time in milliseconds, up to the year 2109."""
 CHECK_BITS: Final = 21
@@ -56,12 +59,14 @@ class Delayed(NamedTuple):
         where: incarnation, queue id and stored topic, as in `PMQ_D`.
         prefix: the constant properties.
         row: what moves.
+        owner: the user who prepared it; empty for nobody, and for delayed messages.
     """
 
     due_ms: int
     where: bytes
     prefix: bytes
     row: Row
+    owner: str
 
 
 def deliver_ms(properties: Mapping[str, str], now_ms: int) -> int | None:
@@ -109,9 +114,13 @@ def dues_of_tags(tags: Iterable[int]) -> list[int | None]:
     ]
 
 
-def delayed_record(topic: bytes, due_ms: int, where: bytes, prefix: bytes) -> RecordTemplate:
+def delayed_record(
+    topic: bytes, due_ms: int, where: bytes, prefix: bytes, owner: str = ""
+) -> RecordTemplate:
     """How messages with these constant properties wait in a system topic."""
     mark = b"%b\x01%x.%b\x02" % (DELAY_PROPERTY.encode(), due_ms, where)
+    if owner:
+        mark += b"%b%b\x02" % (_OWNER_MARK, owner.encode())
     return RecordTemplate(
         topic=topic, queue_id=0, properties=prefix + mark, tag_hash=tag_of_due(due_ms)
     )
@@ -133,5 +142,9 @@ def take_apart(records: bytes) -> Iterator[Delayed]:
             message_properties(records[mark_end + 1 : last]),
             records[at + RECORD_BODY_AT : at + RECORD_BODY_AT + body_size],
         )
-        yield Delayed(int(due, 16), where, records[first:mark_at], row)
+        owner = b""
+        if records.startswith(_OWNER_MARK, mark_end + 1):
+            owner_at = mark_end + 1 + len(_OWNER_MARK)
+            owner = records[owner_at : records.index(b"\x02", owner_at)]
+        yield Delayed(int(due, 16), where, records[first:mark_at], row, owner.decode())
         at += _U32.unpack_from(records, at)[0]

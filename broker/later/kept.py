@@ -77,15 +77,19 @@ class Kept:
         assert self.group is not None
         return self.group
 
-    def record(self, template: TopicTemplate, due_ms: int) -> RecordTemplate:
-        """How a message of this template is stored until it is looked at."""
+    def record(self, template: TopicTemplate, due_ms: int, owner: str = "") -> RecordTemplate:
+        """How a message of this template is stored until it is looked at.
+
+        Args:
+            owner: the user who may decide about it; empty for everybody.
+        """
         assert template.topic is not None
         where = (
             f"{template.topic.incarnation:x}.{template.record.queue_id:x}.{template.topic.stored}"
         )
         record = template.record
         return dataclasses.replace(
-            delayed_record(self._topic, due_ms, where.encode(), record.properties),
+            delayed_record(self._topic, due_ms, where.encode(), record.properties, owner),
             extra_kind=record.extra_kind,
             extra_name=record.extra_name,
         )

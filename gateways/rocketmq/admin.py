@@ -287,7 +287,7 @@ def producer_connections(client: RocketmqConnection, request: Request) -> Answer
     if producers is None:
         remark = f"the producer group[{fields.producer_group}] not exist"
         return mapping.failed(ResponseCode.SYSTEM_ERROR, remark)
-    found = [_connection(name, channel) for channel, (name, _) in producers.items()]
+    found = [_connection(one.client_id, channel) for channel, one in producers.items()]
     return _json({"connectionSet": found})
 
 

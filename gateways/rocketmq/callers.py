@@ -15,10 +15,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Final
 
 from broker.port import BrokerPort, Reason, Refused
 from gateways.rocketmq.sending import Sender
 from remoting.signing import Signature
+
+RETURNS_MAX: Final = 16
+"""Groups of one connection for which is remembered how their messages come back: a process has
+few."""
 
 
 @dataclass(slots=True)
@@ -63,6 +68,7 @@ class Callers:
         self._keys_max = keys_max
         self._unsigned: Caller | None = None
         self._signed: dict[str, Caller] = {}  # by access key
+        self._returns: dict[tuple[str, str], Sender] = {}  # by principal and group
 
     def __iter__(self) -> Iterator[Caller]:
         if self._unsigned is not None:
@@ -91,6 +97,17 @@ class Callers:
             self._signed.pop(key).leave()
         made = self._signed[key] = self._made(principal, key)
         return made
+
+    def returns(self, principal: str, group: str) -> Sender:
+        """Stores what the members of a group give back, as this caller of the connection may.
+        Raises Refused: FORBIDDEN."""
+        found = self._returns.pop((principal, group), None)
+        if found is None:
+            found = Sender(self._port.for_principal(principal).for_group(group))
+        if len(self._returns) >= RETURNS_MAX:
+            del self._returns[next(iter(self._returns))]
+        self._returns[principal, group] = found
+        return found
 
     def _made(self, principal: str, access_key: str | None) -> Caller:
         port = self._port.for_principal(principal)

@@ -4,8 +4,8 @@ Rules:
 
 * Pulls wait for their turn (`pulling.py`); sends for their commit; everything else is answered at
   once (`requests.py`).
-* There is no login: each request says who it is from (`callers.py`), and is carried out with the
-  rights of that user. They are looked at for each request.
+* There is no login: each request says who it is from (`callers.py`), passes the gate (`rights.py`),
+  and is carried out with the rights of that user. They are looked at for each request.
 * Closing is answering first: a server that stops answers what it holds with "nothing new".
 """
 
@@ -21,6 +21,7 @@ from gateways.rocketmq.mapping import Answer
 from gateways.rocketmq.messages import BadMessage
 from gateways.rocketmq.pulling import Pulls
 from gateways.rocketmq.requests import HANDLERS
+from gateways.rocketmq.rights import admit
 from gateways.rocketmq.sending import Sender
 from gateways.rocketmq.shared import Shared
 from net.connection import Connection
@@ -36,6 +37,7 @@ class RocketmqConnection(Connection):
     """One client.
 
     Attributes:
+        principal: who sent the request that is carried out.
         port: the engine, as who sent the request that is carried out may use it. What answers
             later keeps it: the next request may be another user's.
         sender: stores what that user sends.
@@ -45,6 +47,7 @@ class RocketmqConnection(Connection):
     def __init__(self, shared: Shared, user: str) -> None:
         super().__init__(shared.context)
         self.shared = shared
+        self.principal = ""
         self.port: BrokerPort
         self.sender: Sender
         self.language = "OTHER"
@@ -149,7 +152,8 @@ class RocketmqConnection(Connection):
         """The answer; None if it comes later."""
         try:
             caller = self._callers.caller(request.signature)
-            self.port, self.sender = caller.port, caller.sender
+            self.principal, self.port, self.sender = caller.principal, caller.port, caller.sender
+            request = admit(caller.port, request, self.shared.limits)
             if isinstance(request.fields, PullFields):
                 self._pull(request, request.fields)
                 return None
@@ -160,6 +164,11 @@ class RocketmqConnection(Connection):
             return mapping.failed(ResponseCode.MESSAGE_ILLEGAL, str(error))
         except BadFields as error:
             return mapping.failed(ResponseCode.INVALID_PARAMETER, str(error))
+
+    def returns(self, group: str) -> Sender:
+        """Stores what members of a group give back, in the name of who sent the request. Raises
+        Refused: FORBIDDEN."""
+        return self._callers.returns(self.principal, group)
 
     def answer_when(
         self, position: Position, durability: Durability, request: Request, answer: Answer

@@ -100,6 +100,7 @@ class Request:
         fields: of the type that `REQUESTS` has for the code.
         oneway: it gets no answer.
         signature: who sent it, if it says so.
+        asked: what its body says, for those whose body the gate reads (`rights.BODIES`).
     """
 
     serial: int
@@ -110,6 +111,7 @@ class Request:
     oneway: bool
     version: int
     language: str
+    asked: object = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,8 +28,18 @@ class RocketmqLimits:
     """Held pulls of all connections; one more is answered at once."""
     hold_seconds_max: float = 60.0
     """RocketMQ clients ask for 15 to 20, and give up after 30."""
+    holds_per_client_max: int = 16_384
+    """Of one connection: a client that reads every queue of the largest topics."""
     members_max: int = 100_000
     """Clients in groups, each client once for each of its groups: some hundred bytes."""
+    memberships_per_client_max: int = 1_024
+    """Of one connection: a process with many consumers shares one."""
+    groups_per_client_max: int = 256
+    """In one heartbeat."""
+    subscriptions_per_group_max: int = 4_096
+    """Topics in one heartbeat that one group subscribes to."""
+    client_bytes_max: int = 1024 * 1024
+    """Of a heartbeat, or of what a client wants to lock: 4,096 subscriptions of 200 bytes each."""
     resets_max: int = 16_384
     """Queues that groups are told to begin anew in, and did not pull since."""
     locks_max: int = 100_000

@@ -3,6 +3,8 @@
 A consumer of ordered messages asks for the lock of each queue that it thinks is its own, and again
 every 20 seconds. So two members that disagree about whose a queue is do not both consume it. Locks
 are not state: after a restart nobody has one, and the first who asks gets it, as in RocketMQ.
+
+A lock belongs to a client of a user: another user's client of the same name is another client.
 """
 
 from __future__ import annotations
@@ -12,6 +14,8 @@ from typing import Final
 
 from remoting.group_bodies import MessageQueue
 
+Holder = tuple[str, str]
+"""A user and a client id."""
 LEASE_SECONDS: Final = 60.0
 """RocketMQ's `rebalanceLockMaxLiveTime`: three times what its clients take to ask again."""
 
@@ -25,29 +29,42 @@ class Locks:
 
     def __init__(self, *, count_max: int) -> None:
         self._count_max = count_max
-        self._held: dict[tuple[str, MessageQueue], tuple[str, float]] = {}
+        self._held: dict[tuple[str, MessageQueue], tuple[Holder, float]] = {}
 
     def lock(
-        self, group: str, client_id: str, queues: Iterable[MessageQueue], now: float
+        self,
+        group: str,
+        client_id: str,
+        queues: Iterable[MessageQueue],
+        now: float,
+        owner: str = "",
     ) -> list[MessageQueue]:
-        """Take or keep the locks of these queues; returns those that the client has now."""
+        """Take or keep the locks of these queues; returns those that the client has now.
+
+        Args:
+            owner: the user whose client it is.
+        """
         got = []
+        holder = owner, client_id
         for queue in queues:
-            owner, until = self._held.get((group, queue), ("", 0.0))
-            if owner != client_id and until > now:
+            held_by, until = self._held.get((group, queue), (holder, 0.0))
+            if held_by != holder and until > now:
                 continue
             if (group, queue) not in self._held and len(self._held) >= self._count_max:
                 self.expire(now)
                 if len(self._held) >= self._count_max:
                     continue
-            self._held[group, queue] = client_id, now + LEASE_SECONDS
+            self._held[group, queue] = holder, now + LEASE_SECONDS
             got.append(queue)
         return got
 
-    def unlock(self, group: str, client_id: str, queues: Iterable[MessageQueue]) -> None:
+    def unlock(
+        self, group: str, client_id: str, queues: Iterable[MessageQueue], owner: str = ""
+    ) -> None:
         """Give locks back; those of others stay."""
         for queue in queues:
-            if self._held.get((group, queue), ("", 0.0))[0] == client_id:
+            held = self._held.get((group, queue))
+            if held is not None and held[0] == (owner, client_id):
                 del self._held[group, queue]
 
     def expire(self, now: float) -> None:

@@ -224,6 +224,8 @@ class Pulls:
     def _hold(self, pull: Pull, info: TopicInfo) -> bool:
         if self.draining or not mapping.may_hold(pull.fields):
             return False
+        if len(self._held) >= self._limits.holds_per_client_max:
+            return False
         now, until = self._client.context.now(), pull.until
         if until is None:
             seconds = min(pull.fields.suspend_ms / 1000, self._limits.hold_seconds_max)

@@ -36,12 +36,13 @@ from remoting.broker_fields import (
 )
 from remoting.codes import RequestCode, ResponseCode
 from remoting.group_bodies import (
+    Body,
     ClientCheck,
     ConsumerList,
     Heartbeat,
     LockAnswer,
     LockRequest,
-    decode_body,
+    MessageQueue,
     encode_json,
 )
 from remoting.headers import Fields, QueueFields, TopicFields
@@ -59,6 +60,12 @@ def fields_of(request: Request, kind: type[F]) -> F:
     return request.fields
 
 
+def asked_of(request: Request, kind: type[Body]) -> Body:
+    """The body of a request, which the gate has read (`rights.BODIES`)."""
+    assert isinstance(request.asked, kind)
+    return request.asked
+
+
 # --- producing --------------------------------------------------------------------------------
 
 
@@ -71,7 +78,10 @@ def send(client: RocketmqConnection, request: Request) -> Answer | None:
     else:
         messages = [message_of(fields.properties, request.body, fields.flag)]
     most = fields.max_reconsume_times
-    stored = client.sender.store(
+    sender = client.sender
+    if fields.topic.startswith(mapping.RETRY_PREFIX):  # a library that gives back by sending
+        sender = client.returns(fields.topic.removeprefix(mapping.RETRY_PREFIX))
+    stored = sender.store(
         Order(
             topic=fields.topic,
             messages=messages,
@@ -106,9 +116,14 @@ def sent(client: RocketmqConnection, stored: Stored) -> Answer:
 
 def heart_beat(client: RocketmqConnection, request: Request) -> Answer:
     """34: a client says what it is. Its groups are made, and each one's topic for retries."""
-    beat = decode_body(Heartbeat, request.body)
+    beat = asked_of(request, Heartbeat)
     for data in beat.consumer_data_set:
-        mapping.check_group(data.group_name)
+        if client.shared.members.is_others(data.group_name, beat.client_id, client.principal):
+            raise Refused(
+                Reason.FORBIDDEN,
+                f"client {beat.client_id!r} of group {data.group_name!r} is another user's: give "
+                "this client another instance name",
+            )
         retry = RETRY_PREFIX + data.group_name
         try:
             if client.port.group(data.group_name) is None:
@@ -120,14 +135,15 @@ def heart_beat(client: RocketmqConnection, request: Request) -> Answer:
             if refused.reason is not Reason.READ_ONLY:
                 raise
     client.language, client.version = request.language, request.version
-    if not client.shared.members.heard(beat, client, client.context.now()):
+    now = client.context.now()
+    if not client.shared.members.heard(beat, client, now, client.principal):
         raise Refused(Reason.LIMIT, "there are too many members of groups: try another broker")
     return mapping.success()
 
 
 def check_client(client: RocketmqConnection, request: Request) -> Answer:
     """46: a consumer that wants more than tags asks before it begins. Raises Refused."""
-    asked = decode_body(ClientCheck, request.body).subscription_data
+    asked = asked_of(request, ClientCheck).subscription_data
     mapping.tags_of(asked.expression_type, asked.sub_string)
     return mapping.success()
 
@@ -163,18 +179,38 @@ def commit_offset(client: RocketmqConnection, request: Request) -> Answer:
 
 def lock(client: RocketmqConnection, request: Request) -> Answer:
     """41: a consumer wants to consume queues in order, alone."""
-    asked = decode_body(LockRequest, request.body)
+    asked = asked_of(request, LockRequest)
     got = client.shared.locks.lock(
-        asked.consumer_group, asked.client_id, asked.mq_set, client.context.now()
+        asked.consumer_group,
+        asked.client_id,
+        queues_that_exist(client, asked),
+        client.context.now(),
+        client.principal,
     )
     return mapping.success(body=encode_json(LockAnswer(lock_ok_mq_set=got)))
 
 
 def unlock(client: RocketmqConnection, request: Request) -> Answer:
     """42: it gives them back."""
-    asked = decode_body(LockRequest, request.body)
-    client.shared.locks.unlock(asked.consumer_group, asked.client_id, asked.mq_set)
+    asked = asked_of(request, LockRequest)
+    client.shared.locks.unlock(
+        asked.consumer_group, asked.client_id, asked.mq_set, client.principal
+    )
     return mapping.success()
+
+
+def queues_that_exist(client: RocketmqConnection, asked: LockRequest) -> list[MessageQueue]:
+    """The queues that a client wants to lock, without made-up ones: they would fill the table."""
+    counts: dict[str, int] = {}
+    for topic in {queue.topic for queue in asked.mq_set}:
+        info = mapping.find_topic(client.port, topic, None)
+        counts[topic] = 0 if info is None else len(info.max_offsets)
+    broker = client.shared.identity.broker_name
+    return [
+        queue
+        for queue in asked.mq_set
+        if 0 <= queue.queue_id < counts[queue.topic] and queue.broker_name == broker
+    ]
 
 
 # --- looking ----------------------------------------------------------------------------------

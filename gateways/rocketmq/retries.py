@@ -35,7 +35,7 @@ def send_back(client: RocketmqConnection, request: Request) -> Answer | None:
     fields = request.fields
     assert isinstance(fields, SendBackFields)
     mapping.check_group(fields.group)
-    sender = client.sender  # later it may be another user's
+    sender = client.returns(fields.group)  # later it may be another user's
 
     def found(_topic: str, raw: bytes) -> None:
         if not raw:

@@ -50,6 +50,7 @@ class Shared:
         self.members: Members[RocketmqConnection] = Members(
             lambda channel, group: channel.tell_group_changed(group),
             count_max=limits.members_max,
+            count_each_max=limits.memberships_per_client_max,
         )
         self.locks = Locks(count_max=limits.locks_max)
         self.resets = Resets(count_max=limits.resets_max)

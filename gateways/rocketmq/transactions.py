@@ -50,12 +50,20 @@ def end_transaction(client: RocketmqConnection, request: Request) -> Answer | No
 
 
 def ask_producers(shared: Shared, half: HalfMessage) -> None:
-    """39: ask a producer of the message's group what became of its transaction. Any will do; if
-    none is there, the engine asks again later."""
+    """39: ask a producer of the message's group what became of its transaction: one of the user
+    who prepared it, else of an administrator. If none is there, the engine asks again later."""
     producers = shared.members.producers.get(half.properties.get(PRODUCER, ""))
     if not producers:
         return
-    channel = next(iter(producers))
+    allowed = [
+        channel
+        for channel, producer in producers.items()
+        if shared.port.for_principal(producer.owner).may_end_half(half.owner)
+    ]
+    allowed.sort(key=lambda channel: producers[channel].owner != half.owner)  # its own come first
+    if not allowed:
+        return
+    channel = allowed[0]
     producers[channel] = producers.pop(channel)  # another one's turn next time
     topic = encode_name(half.topic)
     identity = mapping.message_id(shared.port.store_host, half.place)

@@ -27,7 +27,7 @@ def consume(broker: Broker, name: str = "q") -> SpyConsumer:
     return consumer
 
 
-def prepare(broker: Broker, body: bytes, *, producer: str = "P", **more: int) -> Prepared:
+def prepare(broker: Broker, body: bytes, *, producer: str = "P", **more: Any) -> Prepared:
     route = broker.engine.exchange_route("", "q")
     assert route is not None
     made = broker.engine.template(route, properties={"PMQ_PROTO": "rocketmq", "PGROUP": producer})
@@ -35,7 +35,13 @@ def prepare(broker: Broker, body: bytes, *, producer: str = "P", **more: int) ->
 
 
 def end(
-    broker: Broker, half: Prepared, *, commit: bool, producer: str = "P", place: int = -1
+    broker: Broker,
+    half: Prepared,
+    *,
+    commit: bool,
+    producer: str = "P",
+    place: int = -1,
+    decider: str | None = None,
 ) -> int | Reason:
     """What the decision is answered with."""
     answers: list[int | Refused] = []
@@ -45,6 +51,7 @@ def end(
         producer=producer,
         commit=commit,
         callback=answers.append,
+        decider=decider,
     )
     (answer,) = answers
     return answer.reason if isinstance(answer, Refused) else answer
@@ -81,16 +88,17 @@ def test_a_message_is_seen_when_it_is_committed(broker: Broker) -> None:
 
 @pytest.mark.parametrize("first", [True, False])
 def test_the_first_decision_counts(broker: Broker, first: bool) -> None:
-    """Committed twice is published once; a later decision of the other kind changes nothing, also
-    after a restart."""
+    """Committed twice is published once; a later decision of the other kind is refused and changes
+    nothing, also after a restart."""
     declare(broker)
     half = prepare(broker, b"x")
     assert isinstance(end(broker, half, commit=first), int)
-    for commit in (True, False):
-        assert isinstance(end(broker, half, commit=commit), int)
-    broker.step(1)
-    broker.restart()
-    assert isinstance(end(broker, half, commit=True), int)
+    for restart in (False, True):
+        if restart:
+            broker.step(1)
+            broker.restart()
+        assert isinstance(end(broker, half, commit=first), int)
+        assert end(broker, half, commit=not first) is Reason.DIFFERENT
     broker.step(1)
     assert consume(broker).bodies == ([b"x"] if first else [])
 
@@ -139,7 +147,7 @@ def test_a_silent_producer_is_asked(broker: Broker) -> None:
 
 def test_who_never_answers_loses_the_message(tmp_path: Path) -> None:
     """After so many times it is in a topic of its own, with the name of the one it was meant for;
-    a commit that comes then changes nothing."""
+    a commit that comes then is told that it is too late."""
     broker = Broker(tmp_path / "data", half_checks_max=3)
     declare(broker)
     asked = Asked(broker)
@@ -147,7 +155,8 @@ def test_who_never_answers_loses_the_message(tmp_path: Path) -> None:
     broker.step(200)
     assert asked.take() == [(b"x", 1), (b"x", 2), (b"x", 3)]
     assert broker.engine.half_messages.expired_count == 1
-    assert isinstance(end(broker, half, commit=True), int)
+    assert end(broker, half, commit=True) is Reason.DIFFERENT
+    assert isinstance(end(broker, half, commit=False), int)
     broker.step()
     assert consume(broker).bodies == []
     records: list[bytes] = []
@@ -236,7 +245,7 @@ def test_a_deleted_topic_takes_its_half_messages_along(broker: Broker) -> None:
     broker.step(100)
     assert asked.take() == []
     assert broker.engine.half_messages.dropped_count == 2
-    assert isinstance(end(broker, silent, commit=True), int)
+    assert end(broker, silent, commit=True) is Reason.DIFFERENT
 
 
 def test_half_messages_are_bounded(tmp_path: Path) -> None:
@@ -251,7 +260,8 @@ def test_half_messages_are_bounded(tmp_path: Path) -> None:
 
 
 def test_decisions_from_the_disk_come_in_any_order(broker: Broker) -> None:
-    """Two decisions for one message while a reader thread gets it: both answered, one counts."""
+    """Three decisions for one message while a reader thread gets it: the first counts, the same
+    again is well, and the other one is too late."""
     declare(broker)
     half = prepare(broker, b"x")
     broker.step()
@@ -264,15 +274,14 @@ def test_decisions_from_the_disk_come_in_any_order(broker: Broker) -> None:
 
     reading.read = slow  # type: ignore[method-assign]
     answers: list[int | Refused] = []
-    for commit in (True, False):
+    for commit in (True, False, True):
         broker.engine.end_half(
             half.offset, half.place, producer="P", commit=commit, callback=answers.append
         )
     assert (len(waiting), answers) == (1, [])
     reading.read = read  # type: ignore[method-assign]
     read(*waiting[0])
-    assert len(answers) == 2
-    assert all(isinstance(answer, int) for answer in answers)
+    assert [isinstance(answer, Refused) for answer in answers] == [False, True, False]
     broker.step()
     assert consume(broker).bodies == [b"x"]
     assert Position(answers[0])  # type: ignore[arg-type]
@@ -291,7 +300,48 @@ def test_a_rollback_is_as_durable_as_its_answer(tmp_path: Path) -> None:
     assert answered == [1]
     broker.kill()
     broker.open()
-    assert isinstance(end(broker, half, commit=True), int)
+    assert end(broker, half, commit=True) is Reason.DIFFERENT
+    broker.step()
+    assert consume(broker).bodies == []
+    broker.stop()
+
+
+def test_a_half_message_belongs_to_the_user_who_prepared_it(broker: Broker) -> None:
+    """Over a restart, and although others can say its offset, its place and its group. Who it is
+    has to be known wherever it is asked for, and is no part of what is published."""
+    declare(broker)
+    half, other = prepare(broker, b"x", owner="ann"), prepare(broker, b"y")
+    asked = Asked(broker)
+    broker.restart()
+    asked = Asked(broker)
+    broker.step(7)
+    assert [(one.body, one.owner) for one in asked.halves] == [(b"x", "ann"), (b"y", "")]
+    assert end(broker, half, commit=True, decider="mal") is Reason.FORBIDDEN
+    assert end(broker, other, commit=True, decider="mal") is Reason.FORBIDDEN
+    assert isinstance(end(broker, half, commit=True, decider="ann"), int)
+    assert isinstance(end(broker, other, commit=True), int)
+    broker.step()
+    assert consume(broker).bodies == [b"x", b"y"]
+    records: list[bytes] = []
+    broker.engine.pull(
+        "q", 0, 0, count_max=9, bytes_max=9999, callback=lambda found, _: records.append(found)
+    )
+    assert b"PMQ_BY" not in records[0]
+
+
+def test_as_many_ends_are_remembered_as_there_is_room_for(tmp_path: Path) -> None:
+    """An older one is told only what is sure: that it is too late for a rollback."""
+    broker = Broker(tmp_path / "data", half_ends_kept_max=2)
+    declare(broker)
+    halves = [prepare(broker, b"x") for _ in range(3)]
+    for half in halves:
+        end(broker, half, commit=False)
+    broker.step(1)
+    broker.restart()
+    assert end(broker, halves[0], commit=False) is Reason.DIFFERENT
+    for half in halves[1:]:
+        assert isinstance(end(broker, half, commit=False), int)
+        assert end(broker, half, commit=True) is Reason.DIFFERENT
     broker.step()
     assert consume(broker).bodies == []
     broker.stop()

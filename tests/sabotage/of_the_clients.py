@@ -47,8 +47,8 @@ OF_THE_CLIENTS = (
         name="rollback-not-written",
         why="a message that its producer rolled back, and was told so, can be committed",
         path="broker/half_messages.py",
-        old="            group.settle(offset, 1)\n            self._core.write_acks()\n",
-        new="            group.settle(offset, 1)\n",
+        old='        self._core.journal.write({"op": "unpublished", "o": offset, "why": why})\n',
+        new='        self._core.journal.apply({"op": "unpublished", "o": offset, "why": why})\n',
         crash=_states("half messages"),
     ),
     Sabotage(

@@ -11,6 +11,7 @@ from tests.sabotage.of_the_clients import OF_THE_CLIENTS
 from tests.sabotage.of_the_engine import OF_THE_ENGINE
 from tests.sabotage.of_the_gateways import OF_THE_GATEWAYS
 from tests.sabotage.of_the_names import OF_THE_NAMES
+from tests.sabotage.of_the_remoting import OF_THE_REMOTING
 from tests.sabotage.of_the_replication import OF_THE_REPLICATION
 from tests.sabotage.of_the_retention import OF_THE_RETENTION
 from tests.sabotage.of_the_speed import OF_THE_SPEED
@@ -27,6 +28,7 @@ SABOTAGES = (
     *OF_THE_NAMES,
     *OF_THE_SPEED,
     *OF_THE_USERS,
+    *OF_THE_REMOTING,
     *OF_THE_RETENTION,
     *OF_THE_REPLICATION,
 )

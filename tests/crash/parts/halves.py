@@ -83,7 +83,7 @@ class Halves(Part):
                 if half.prepared.position <= flushed:
                     half.decision = (True, end(actor, half, commit=True))
             elif half.decision[1] <= flushed:  # the first decision counts
-                end(actor, half, commit=not half.decision[0])
+                refuse(actor, half, commit=not half.decision[0])
             else:  # nobody knows, now and later
                 half.decision = (half.decision[0], NEVER)
         actor.flush()
@@ -112,6 +112,18 @@ class Halves(Part):
 
 def end(actor: EngineActor, half: Half, *, commit: bool) -> int:
     """Decide. Returns the position that the answer waits for."""
+    answer = decide(actor, half, commit=commit)
+    demand(not isinstance(answer, Refused), f"(a) half message {half.body!r}: {answer}")
+    return int(answer)  # type: ignore[arg-type]
+
+
+def refuse(actor: EngineActor, half: Half, *, commit: bool) -> None:
+    """Decide otherwise than before: that it is too late has survived, too."""
+    answer = decide(actor, half, commit=commit)
+    demand(isinstance(answer, Refused), f"(a) half message {half.body!r} was decided twice")
+
+
+def decide(actor: EngineActor, half: Half, *, commit: bool) -> int | Refused:
     answers: list[int | Refused] = []
     actor.engine.end_half(
         half.prepared.offset,
@@ -122,5 +134,4 @@ def end(actor: EngineActor, half: Half, *, commit: bool) -> int:
     )
     actor.iterate()
     (answer,) = answers
-    demand(not isinstance(answer, Refused), f"(a) half message {half.body!r}: {answer}")
-    return int(answer)  # type: ignore[arg-type]
+    return answer

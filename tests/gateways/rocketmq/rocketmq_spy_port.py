@@ -82,6 +82,12 @@ class SpyPort:
     def overloaded(self, resume: Callable[[], None]) -> bool:
         return False
 
+    def check_admitted(self) -> None:
+        pass
+
+    def check_group(self, name: str) -> None:
+        pass
+
     def check_known(self, topic: str) -> None:
         pass
 

@@ -1,0 +1,107 @@
+"""Mistakes in what RocketMQ's clients may ask for, and in what they are answered."""
+
+from __future__ import annotations
+
+from tests.sabotage.plan import Sabotage
+
+_RIGHTS = ("tests/gateways/rocketmq/test_rocketmq_rights.py",)
+_HALVES = ("tests/broker/test_half_messages.py",)
+
+OF_THE_REMOTING = (
+    Sabotage(
+        name="rocketmq-heartbeat-needs-no-group",
+        why="a stranger to a group joins it, takes queues from its members, and poisons its filter",
+        path="gateways/rocketmq/rights.py",
+        old="    RequestCode.HEART_BEAT: Right.BEAT,\n",
+        new="    RequestCode.HEART_BEAT: Right.NOTHING,\n",
+        tests=_RIGHTS,
+    ),
+    Sabotage(
+        name="rocketmq-locks-need-no-group",
+        why="who may not be in a group locks its queues, and nobody consumes them",
+        path="gateways/rocketmq/rights.py",
+        old="    RequestCode.LOCK_BATCH_MQ: Right.LOCK,\n",
+        new="    RequestCode.LOCK_BATCH_MQ: Right.NOTHING,\n",
+        tests=_RIGHTS,
+    ),
+    Sabotage(
+        name="rocketmq-nobody-is-admitted",
+        why="requests without a row of their own are answered to who may do nothing",
+        path="gateways/rocketmq/rights.py",
+        old="    port.check_admitted()\n",
+        new="",
+        tests=_RIGHTS,
+    ),
+    Sabotage(
+        name="rocketmq-request-without-a-right",
+        why="a new request is served to everybody until somebody thinks of its right",
+        path="gateways/rocketmq/rights.py",
+        old="    RequestCode.GET_PRODUCER_CONNECTIONS: Right.ADMIN,\n",
+        new="",
+        tests=_RIGHTS,
+    ),
+    Sabotage(
+        name="rocketmq-client-id-taken",
+        why="a user takes the client id of another one, and speaks for its client",
+        path="gateways/rocketmq/members.py",
+        old="        return member is not None and member.owner != owner\n",
+        new="        return False\n",
+        tests=_RIGHTS,
+    ),
+    Sabotage(
+        name="rocketmq-lock-of-another-user",
+        why="whoever knows a client id frees the locks of that client",
+        path="gateways/rocketmq/locks.py",
+        old="            if held is not None and held[0] == (owner, client_id):\n",
+        new="            if held is not None and held[0][1] == client_id:\n",
+        tests=_RIGHTS,
+    ),
+    Sabotage(
+        name="half-message-of-another-user",
+        why="whoever can count ends the transactions of others",
+        path="broker/half_messages.py",
+        old="            if decision.decider not in (None, half.owner):\n",
+        new="            if False:\n",
+        tests=_HALVES,
+    ),
+    Sabotage(
+        name="half-message-shown-to-others",
+        why="the question about a transaction shows its message to any producer of the group",
+        path="gateways/rocketmq/transactions.py",
+        old="        if shared.port.for_principal(producer.owner).may_end_half(half.owner)\n",
+        new="",
+        tests=_RIGHTS,
+    ),
+    Sabotage(
+        name="half-message-decided-otherwise",
+        why="a producer is told that its commit counts, and the message was rolled back before",
+        path="broker/half_messages.py",
+        old="        if commit and why is not None:\n",
+        new="        if False and why is not None:\n",
+        tests=_HALVES,
+    ),
+    Sabotage(
+        name="group-made-without-the-right",
+        why="the table of consumer groups is filled, for ever, by whoever may be in any group",
+        path="broker/access/permitted_reading.py",
+        old="            self._check(Action.CREATE, group_place(name)[:1])\n",
+        new="            pass\n",
+        tests=_RIGHTS,
+    ),
+    Sabotage(
+        name="retries-dead-with-users",
+        why="what a consumer gives back is refused, as a publish to a topic that is closed",
+        path="broker/access/permitted_returns.py",
+        old="        if action in (Action.PUBLISH, Action.CREATE) and words[0] in self._places:\n",
+        new="        if False:\n",
+        tests=_RIGHTS,
+    ),
+    Sabotage(
+        name="granted-for-ever",
+        why="a right that was taken back goes on working for who has used it",
+        path="broker/access/rights.py",
+        old="            self._granted.clear()\n\n    def _check_admitted",
+        new="\n    def _check_admitted",
+        tests=_RIGHTS,
+    ),
+)
