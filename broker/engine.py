@@ -172,6 +172,7 @@ class Engine(AmqpOperations):
             core=self.core,
             topics=self.topics_,
             retained=self.retained,
+            flights=self.sessions.state.retained,
             state_db=state_db,
             name_of=lambda group: name_of(group, self.exchanges, self.sessions),
         )

@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from broker.core import SYSTEM_FLAG_STATE
+from broker.flights import SessionGroup
 from broker.journal import OP_TAG, STATE_TOPIC
 from broker.moves import QOS2_PROPERTY, settled_by
 from broker.queues.cursor import Cursor
@@ -141,7 +142,8 @@ class Fold:
                 group.cursor = cursor
                 engine.core.load_counts(int(key), value.get("times", ()))
             elif value["q"] in queues:
-                engine.core.group(queues[value["q"]], cursor, number=int(key))
+                queue = queues[value["q"]]
+                engine.core.group(queue, cursor, number=int(key), kind=SessionGroup)
         for key, value in folded.take("session"):
             engine.sessions.state.load(key, value)
         for key, (position, size) in folded.take("retained"):

@@ -6,6 +6,7 @@ Slow on purpose: nothing is kept for it, and it is asked when an operator wants 
 from __future__ import annotations
 
 from broker.exchanges import Exchanges
+from broker.flights import SessionGroup
 from broker.queues.queue import Group
 from broker.sessions import Sessions
 from core_log.kernels.layout import ENTRY_SIZE
@@ -23,6 +24,8 @@ def name_of(group: Group, exchanges: Exchanges, sessions: Sessions) -> tuple[str
     for name, found in exchanges.queues.items():
         if group in found.group.all_groups():
             return "queue", name
+    if isinstance(group, SessionGroup) and group.session is not None:
+        return "session", group.session.client_id
     for client_id, session in sessions.by_client.items():
         for subscription in session.subscriptions.values():
             if subscription.group is group:

@@ -248,8 +248,12 @@ class Session(Protocol):
     def subscribe(self, words: Words, qos: int) -> Position:
         """Add or replace one subscription. SUBACK waits for the position. Raises Refused."""
 
-    def replay_retained(self, words: Words, qos: int) -> None:
-        """After SUBACK: send the retained messages that match, in slices."""
+    def replay_retained(self, words: Words, since: Position) -> None:
+        """After SUBACK: send the retained messages that match, in slices.
+
+        Args:
+            since: what `subscribe` returned. What was published later comes by itself.
+        """
 
     def unsubscribe(self, words: Words) -> Position:
         """Remove one subscription; no error if there is none. UNSUBACK waits for the position."""

@@ -16,12 +16,18 @@ from broker.records import PREFIX_HEAD_SIZE, TAGS, Metas, parse_properties
 from core_log.record import Record
 
 ENTRY: Final = struct.Struct(">QIq")
-"""An index entry of 20 bytes: position, size, tag hash (unused here)."""
+"""An index entry of 20 bytes: position, size, and, in place of the tag hash, the position at which
+the message was published: retention may have copied it forward since."""
 
 
 def position_of(entry: bytes) -> int:
     """Where the message stands in the log."""
     return int(ENTRY.unpack(entry)[0])
+
+
+def origin_of(entry: bytes) -> int:
+    """Where it was published, as far as this process knows."""
+    return int(ENTRY.unpack(entry)[2])
 
 
 class Retained:
@@ -32,14 +38,18 @@ class Retained:
         self._count_max = count_max
         self.count = 0
 
-    def set(self, words: Words, position: int, size: int) -> None:
-        """The message at this place is the retained one of its topic from now on."""
+    def set(self, words: Words, position: int, size: int, origin: int | None = None) -> None:
+        """The message at this place is the retained one of its topic from now on.
+
+        Args:
+            origin: where it was published, if this is a copy of it.
+        """
         topic = self._by_topic.setdefault(words[0], {})
         if words not in topic:
             if self.count >= self._count_max:
                 return
             self.count += 1
-        topic[words] = ENTRY.pack(position, size, 0)
+        topic[words] = ENTRY.pack(position, size, position if origin is None else origin)
 
     def clear(self, words: Words) -> None:
         """An empty retained message came [MQTT-3.3.1-10]."""

@@ -35,13 +35,14 @@ from typing import Any, Final, NamedTuple
 
 from broker.core import SYSTEM_FLAG_STATE, Core
 from broker.errors import Refused
+from broker.flights import RetainedFlights, tags_of
 from broker.group_names import is_ours
 from broker.journal import Op, Touched
 from broker.moves import message_properties
 from broker.port import Words
 from broker.queues.queue import Group
 from broker.records import PREFIX_HEAD_SIZE
-from broker.retained import Retained, position_of
+from broker.retained import Retained, origin_of, position_of
 from broker.state_db import StateDb
 from broker.state_snapshot import HEAD_BYTES_MAX, PIECE_BYTES_MAX, TEMPLATE, encode_snapshot
 from broker.topic_trims import TopicTrims, Trim
@@ -139,12 +140,14 @@ class Retention:
         core: Core,
         topics: Topics,
         retained: Retained,
+        flights: RetainedFlights,
         state_db: StateDb | None,
         name_of: Callable[[Group], tuple[str, str]],
     ) -> None:
         self._core = core
         self._topics = topics
         self._retained = retained
+        self._flights = flights
         self._state_db = state_db
         self._name_of = name_of
         self._trims = TopicTrims(core.store)
@@ -308,8 +311,9 @@ class Retention:
                 elif isinstance(index, MemoryIndex):
                     lowest = self._look_into_memory(group, index, limit, lowest)
             lowest = yield from self._look(places, limit, lowest)
-        if lowest is None:
-            return None
+        in_flight = yield from self._lowest_in_flight(limit if lowest is None else lowest.position)
+        if in_flight is not None or lowest is None:
+            return in_flight
         owner = lowest.owner
         named = ("topic", owner) if isinstance(owner, str) else self._name_of(owner)
         return Hold(lowest.position, *named)
@@ -372,6 +376,10 @@ class Retention:
             for group, offset in dropped:
                 if not group.number:
                     self._drop(group, offset)
+        try:
+            self._drop_in_flight(before)
+        except Refused:
+            return
 
     def _drop(self, group: Group, offset: int) -> None:
         count = group.cursor.skip_to(offset)
@@ -387,7 +395,9 @@ class Retention:
             if group is not None:
                 self._drop(group, offset)
                 touched.append(("group", str(number)))
-        return touched
+        in_flight = op.get("r", ())
+        self.dropped_count += len(in_flight)
+        return [*touched, *self._flights.end(in_flight)]
 
     def _look_into_memory(
         self, group: Group, index: MemoryIndex, limit: int, lowest: _Found | None
@@ -403,6 +413,24 @@ class Retention:
         return _Found(position, group)
 
     # --- retained messages ------------------------------------------------------------------
+
+    def _lowest_in_flight(self, limit: int) -> Generator[Step, Any, Hold | None]:
+        """The session to which the lowest retained message below `limit` is in flight, if any."""
+        lowest: Hold | None = None
+        for count, (position, flight) in enumerate(self._flights.places()):
+            if position < limit:
+                limit = position
+                lowest = Hold(position, "session", flight.session.client_id)
+                self._witness = None
+            if count % RETAINED_SLICE_COUNT == 0:
+                yield None
+        return lowest
+
+    def _drop_in_flight(self, before: int) -> None:
+        """Sessions lose retained messages in flight that stand before `before`."""
+        dropped = [flight for position, flight in self._flights.places() if position < before]
+        if dropped:
+            self._core.journal.write({"op": "drop", "g": [], "r": tags_of(dropped)})
 
     def _copy_retained(self, ends: Sequence[int]) -> Generator[Step, Any, int | None]:
         """Copy retained messages out of the segments that end at `ends`, where it is worth it.
@@ -459,7 +487,7 @@ class Retention:
         span = self._append(template, record.body, record.born_ms)
         if span is None:
             return False
-        self._retained.set(words, span.position, span.end - span.start)
+        self._retained.set(words, span.position, span.end - span.start, origin_of(entry))
         self._core.journal.dirty.add(("retained", "\x00".join(words)))
         self.copied_count += 1
         return True

@@ -7,22 +7,26 @@ Where a subscription's messages come from:
 
 * Persistent session, QoS 1 or 2: a *filter queue*, one per distinct filter, shared by all sessions
   with that filter, each with its own group (cursor). The queue is named in each record, so it
-  survives; packet ids are in the log before their PUBLISH leaves.
+  survives; packet ids are in the log before their PUBLISH leaves. A subscription that goes down to
+  QoS 0 keeps its queue, so that nothing of its flow is lost [MQTT-3.8.4-3].
+* Retained messages come from their places in the log.
 * Everything else is *live*: it gets what is published while it is connected, straight from memory;
   what it cannot take at once waits in a bounded queue of positions in memory.
 
 Rules [MQTT-4.3, MQTT-4.4]: a message stays in flight until PUBACK or PUBREC; after PUBREC only its
 packet id stays, until PUBCOMP. On resumption, what is in flight is sent again in the original
-order with its packet ids, DUP set, and owed PUBRELs after it.
+order with its packet ids and its QoS, DUP set, and owed PUBRELs after it. What happens to the
+subscription changes nothing of that (`flights.py`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from broker.committed import Committed
 from broker.errors import Refused
+from broker.flights import Holder, RetainedFlight
 from broker.kernels import LiveEnd, SessionEnd, publish_qos
 from broker.kernels.delivery import PACKET_IDS, QOS_KEY
 from broker.plain import plain_runs
@@ -30,25 +34,17 @@ from broker.port import Delivery, Position, RecordRun, Words
 from broker.queues.cursor import Cursor
 from broker.queues.queue import Group, Hold, Queue
 from broker.queues.unacked import Unacked
+from broker.retained import ENTRY
 
 if TYPE_CHECKING:
     from broker.access.permitted import Permitted
+    from broker.retained_replay import RetainedReplay
     from broker.sessions import Sessions
 
 
-class RetainedHolder:
-    """A retained message in flight: settled without a trace, read again from its place."""
-
-    __slots__ = ("entry",)
-
-    def __init__(self, entry: bytes) -> None:
-        self.entry = entry
-
-    def settle(self, _first_offset: int, _count: int) -> None:
-        """Without a trace."""
-
-
-Holder = Group | RetainedHolder | None
+RETIRED_MAX: Final = 16
+"""Subscriptions raised from QoS 0 on one connection that still have something to deliver. The
+oldest one loses it beyond, as QoS 0 may."""
 
 
 class Subscription(LiveEnd):
@@ -78,6 +74,7 @@ class Subscription(LiveEnd):
 
     def deliver(self, delivery: Delivery) -> None:
         """See `port.Consumer`."""
+        assert self.group is not None
         offset = delivery.first_offset
         for run in delivery.runs:
             self.session.send(self, run, self.group, offset, delivery.redelivered)
@@ -90,6 +87,8 @@ class Subscription(LiveEnd):
 
     def offer_behind(self, run: Committed) -> None:
         """See `LiveEnd`: what there is no credit for waits in the backlog."""
+        if self.session.link is None:
+            return  # it was published before the client went
         backlog = self.queue
         if (backlog is None or not self._lags()) and self.session.credit() >= run.count:
             for part in plain_runs(run.runs):
@@ -148,6 +147,10 @@ class MqttSession(SessionEnd):
         """Packet ids of QoS 2 messages that were taken and not yet released."""
         self._looking = False
         """The log took no packet ids: it will be asked again."""
+        self._retired: list[Subscription] = []
+        """Live subscriptions that were raised from QoS 0: what they still have is delivered."""
+        self.replays: list[RetainedReplay] = []
+        """Retained messages that wait for credit."""
 
     @property
     def clean(self) -> bool:
@@ -167,13 +170,11 @@ class MqttSession(SessionEnd):
         self,
         subscription: Subscription,
         run: RecordRun,
-        holder: Holder,
+        group: Group,
         offset: int,
         redelivered: bool,
-        *,
-        retain: bool = False,
     ) -> None:
-        """Send a run to the client. `offset` is its first one in the holder's queue."""
+        """Send a run of the group's queue to the client. `offset` is its first one there."""
         link = self.link
         if link is None:
             return
@@ -183,28 +184,56 @@ class MqttSession(SessionEnd):
         if qos > subscription.qos:
             qos = subscription.qos
         if qos == 0:
-            link.send_publishes(run, qos=0, first_packet_id=0, duplicate=False, retain=retain)
-            if isinstance(holder, Group):
-                holder.settle(offset, run.count)
+            link.send_publishes(run, qos=0, first_packet_id=0, duplicate=False, retain=False)
+            group.settle(offset, run.count)
             return
-        if self.clean or not isinstance(holder, Group):
-            tag = self.unacked.add(holder, offset, run.count)
+        if self.clean:
+            tag = self.unacked.add(group, offset, run.count)
             link.send_publishes(
-                run,
-                qos=qos,
-                first_packet_id=packet_id(tag),
-                duplicate=False,
-                retain=retain,
+                run, qos=qos, first_packet_id=packet_id(tag), duplicate=False, retain=False
             )
             return
         tag = self.unacked.next_tag
-        op = {"op": "assign", "s": self.number, "t": tag, "g": holder.number, "o": offset}
+        op = {"op": "assign", "s": self.number, "t": tag, "g": group.number, "o": offset, "q": qos}
         try:
             position = self.core.journal.write({**op, "n": run.count})
         except Refused:  # the packet ids cannot be stored: back to their places
-            holder.requeue(offset, run.count)
+            group.requeue(offset, run.count)
             self._look_for_room_later()
             return
+        self._send_when_assigned(position, run, qos, tag, redelivered, retain=False)
+
+    def send_retained(self, subscription: Subscription, run: RecordRun, entry: bytes) -> None:
+        """Send a retained message, a run of one, whose place in the log is `entry`.
+
+        Raises:
+            Refused: its packet id can not be stored. Nothing was sent.
+        """
+        link = self.link
+        if link is None:
+            return
+        qos = min(publish_qos(run), subscription.qos)
+        if qos == 0 or self.clean:
+            tag = self.unacked.add(None, 0, 1) if qos else 0
+            first = packet_id(tag) if qos else 0
+            link.send_publishes(run, qos=qos, first_packet_id=first, duplicate=False, retain=True)
+            return
+        tag = self.unacked.next_tag
+        position, size, _ = ENTRY.unpack(entry)
+        op = {"op": "assign", "s": self.number, "t": tag, "g": 0, "o": position, "z": size}
+        position = self.core.journal.write({**op, "n": 1, "q": qos})
+        self._send_when_assigned(position, run, qos, tag, duplicate=False, retain=True)
+
+    def _send_when_assigned(
+        self,
+        position: Position,
+        run: RecordRun,
+        qos: int,
+        tag: int,
+        duplicate: bool,
+        retain: bool,
+    ) -> None:
+        """Send a run as soon as the log has its packet ids, which stand before `position`."""
         self.core.commits.when(
             position,
             self.core.state_durability,
@@ -213,11 +242,18 @@ class MqttSession(SessionEnd):
             run,
             qos,
             tag,
-            redelivered,
+            duplicate,
+            retain,
         )
 
     def _send_assigned(
-        self, connection_number: int, run: RecordRun, qos: int, tag: int, duplicate: bool
+        self,
+        connection_number: int,
+        run: RecordRun,
+        qos: int,
+        tag: int,
+        duplicate: bool,
+        retain: bool,
     ) -> None:
         if self.link is not None and connection_number == self.connection_number:
             self.link.send_publishes(
@@ -225,7 +261,7 @@ class MqttSession(SessionEnd):
                 qos=qos,
                 first_packet_id=packet_id(tag),
                 duplicate=duplicate,
-                retain=False,
+                retain=retain,
             )
 
     def received(self, first_packet_id: int, count: int) -> None:
@@ -276,7 +312,9 @@ class MqttSession(SessionEnd):
 
     def _settle(self, runs: Sequence[tuple[Holder, int, int]]) -> None:
         for holder, offset, count in runs:
-            if isinstance(holder, Group):
+            if isinstance(holder, RetainedFlight):
+                self.sessions.state.retained.forget(holder)
+            elif holder is not None:
                 holder.settle(offset, count)
 
     def resume_if_starved(self) -> None:
@@ -297,9 +335,13 @@ class MqttSession(SessionEnd):
 
     def ready(self) -> None:
         """See `port.Session`."""
-        for subscription in list(self.subscriptions.values()):
+        for subscription in [*self._retired, *self.subscriptions.values()]:
             if subscription.hold is not None:
                 subscription.hold.ready()
+        if self.replays:
+            waiting, self.replays = self.replays, []
+            for replay in waiting:
+                replay.ready()
 
     # --- inbound QoS 2 ------------------------------------------------------------------------
 
@@ -338,11 +380,20 @@ class MqttSession(SessionEnd):
         """See `port.Session`."""
         return self.sessions.unsubscribe(self, words)
 
-    def replay_retained(self, words: Words, qos: int) -> None:
+    def replay_retained(self, words: Words, since: Position) -> None:
         """See `port.Session`."""
         subscription = self.subscriptions.get(words)
         if subscription is not None:
-            self.sessions.replay_retained(self, subscription)
+            self.sessions.replay_retained(self, subscription, since)
+
+    def retire(self, subscription: Subscription) -> None:
+        """A durable subscription takes the place of this live one, which gives what it has."""
+        if self.link is None:
+            return
+        self.sessions.topics.router.unsubscribe(subscription.words, subscription)
+        self._retired.append(subscription)
+        if len(self._retired) > RETIRED_MAX:
+            self._retired.pop(0).detach()
 
     # --- connection ---------------------------------------------------------------------------
 
@@ -373,6 +424,10 @@ class MqttSession(SessionEnd):
             if not subscription.durable:
                 self.sessions.topics.router.unsubscribe(subscription.words, subscription)
             subscription.detach()
+        for subscription in self._retired:
+            subscription.detach()
+        self._retired.clear()
+        self.replays.clear()
         if self.clean:
             self.sessions.ended(self)
 

@@ -1,22 +1,36 @@
 """The part of MQTT sessions that survives: their ops, and their rows in `state.db`.
 
 A session's op says what happened (a subscription, a PUBREC); its row says how things stand. Both
-lead to the same `MqttSession`. Acks are not here: they are the cursors' (`core.py`).
+lead to the same `MqttSession`. Acks of what came from queues are not here: they are the cursors'
+(`core.py`).
+
+What is in flight, in a row: [first tag, group, offset, count, QoS] for messages of a queue,
+[tag, 0, position, size, QoS] for a retained one. Rows and ops that were written before the QoS was
+kept lack it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from broker.core import Core
+from broker.errors import Refused
+from broker.flights import (
+    UNKNOWN_QOS,
+    QueueFlight,
+    RetainedFlight,
+    RetainedFlights,
+    SessionGroup,
+)
 from broker.journal import Op, Touched
-from broker.port import Words
+from broker.port import Position, Words
 from broker.queues.cursor import Cursor
 from broker.queues.dead_letters import DeadLetters
 from broker.queues.queue import Group, Queue
 from broker.queues.rules import QueueRules
 from broker.queues.settings import PLAIN
+from broker.retained import ENTRY
 from broker.session import MqttSession, Subscription
 from broker.topics import Topics
 
@@ -55,6 +69,11 @@ class SessionState:
         self.by_number: dict[int, MqttSession] = {}
         self.filters: dict[Words, FilterQueue] = {}
         self._filter_words: dict[int, Words] = {}  # the same, by the queue's number
+        self.retained = RetainedFlights(core, self.by_number)
+        """Retained messages in flight."""
+        self._leaving: dict[SessionGroup, None] = {}
+        """Groups whose client has unsubscribed, and which have something in flight."""
+        self._looking = False  # whether one of them has come to its end
         for name, handler in (
             ("session+", self._apply_session),
             ("session-", self._apply_session_end),
@@ -63,6 +82,7 @@ class SessionState:
             ("fq=", self._apply_expiring),
             ("sub+", self._apply_subscribe),
             ("sub-", self._apply_unsubscribe),
+            ("flown", self._apply_flown),
             ("assign", self._apply_assign),
             ("rel+", self._apply_release),
             ("rel-", self._apply_complete),
@@ -81,6 +101,7 @@ class SessionState:
         if session is not None:
             for words in list(session.subscriptions):
                 session.forget(words)
+            self.retained.forget_session(session)
             self._sessions.count_session(session.principal, -1)
             if self.by_client.get(session.client_id) is session:
                 del self.by_client[session.client_id]
@@ -117,6 +138,8 @@ class SessionState:
         if not self._restored:
             return
         for group in groups:
+            if isinstance(group, SessionGroup) and group.subscription is None:
+                continue  # it delivers nothing
             rules = group.rules = QueueRules(self._dead_letters, "", PLAIN, group)
             rules.start_expiring(group)
 
@@ -126,19 +149,24 @@ class SessionState:
             return []
         words = tuple(op["w"])
         subscription = session.subscriptions.get(words)
+        touched = [("session", str(session.number))]
         if subscription is None:
             subscription = Subscription(session, words, op["q"])
             session.keep(subscription)
+        elif op["g"] and not subscription.durable:
+            session.retire(subscription)
+            subscription = Subscription(session, words, op["q"])
+            session.subscriptions[words] = subscription
         subscription.qos = op["q"]
-        touched = [("session", str(session.number))]
         if op["g"] and subscription.group is None:
             self.core.saw_number(op["g"])
             queue = self.filters[words].queue
-            subscription.queue = queue
-            subscription.group = self.core.group(queue, Cursor(op["o"]), number=op["g"])
+            group = self.core.group(queue, Cursor(op["o"]), number=op["g"], kind=SessionGroup)
+            assert isinstance(group, SessionGroup)
+            _join(group, subscription)
             touched.append(("group", str(op["g"])))
             if queue.expiring:
-                self._let_expire([subscription.group])
+                self._let_expire([group])
         return touched
 
     def _apply_unsubscribe(self, op: Op) -> Touched:
@@ -148,26 +176,36 @@ class SessionState:
             return []
         touched = [("session", str(session.number))]
         group = subscription.group
-        if subscription.durable and group is not None:
-            touched.append(("group", str(group.number)))
-            for tag, holder, _, count in session.unacked.runs():
-                if holder is group:
-                    session.unacked.settle(tag, tag + count - 1)
-            subscription.hold = None
-            if group.rules is not None:
-                group.rules.close()
-            self.core.drop_group(group)
-        else:
+        if not isinstance(group, SessionGroup):
             subscription.detach()
+            return touched
+        touched.append(("group", str(group.number)))
+        if group.rules is not None:
+            group.rules.close()
+            group.rules = None
+        if subscription.hold is not None:
+            subscription.hold.cancel()
+            subscription.hold = None
+        group.subscription = None
+        if op.get("k"):
+            self._let_leave(group)
+        else:
+            self._drop_group(group)
         return touched
 
     def _apply_assign(self, op: Op) -> Touched:
         session = self.by_number.get(op["s"])
+        if session is None:
+            return []
+        if not op["g"]:
+            entry = ENTRY.pack(op["o"], op["z"], 0)
+            self.retained.add(session, op["t"], entry, op["q"])
+            return [("session", str(session.number))]
         group = self.core.groups.get(op["g"])
-        if session is None or group is None:
+        if not isinstance(group, SessionGroup):
             return []
         session.unacked.next_tag = max(session.unacked.next_tag, op["t"])
-        session.unacked.add(group, op["o"], op["n"])
+        session.unacked.add(group.flight(op.get("q", UNKNOWN_QOS)), op["o"], op["n"])
         group.cursor.delivered_to(op["o"] + op["n"])
         return [("session", str(session.number)), ("group", str(op["g"]))]
 
@@ -215,14 +253,19 @@ class SessionState:
             subscription = Subscription(session, tuple(words), qos)
             session.keep(subscription)
             group = self.core.groups.get(group_number)
-            if group is not None:
-                subscription.group = group
-                subscription.queue = group.queue
-        for tag, group_number, offset, count in value.get("unacked", ()):
+            if isinstance(group, SessionGroup):
+                _join(group, subscription)
+        for tag, group_number, first, count, *sent in value.get("unacked", ()):
+            qos = sent[0] if sent else UNKNOWN_QOS
             group = self.core.groups.get(group_number)
-            if group is not None:
+            if not group_number:
+                self.retained.add(session, tag, ENTRY.pack(first, count, 0), qos)
+            elif isinstance(group, SessionGroup):
                 session.unacked.next_tag = tag
-                session.unacked.add(group, offset, count)
+                session.unacked.add(group.flight(qos), first, count)
+                if group.subscription is None:
+                    group.session = session
+                    self._let_leave(group)
         session.unacked.next_tag = value.get("next", 1)
 
     def row(self, key: str) -> Mapping[str, Any] | None:
@@ -241,9 +284,9 @@ class SessionState:
                 for s in session.subscriptions.values()
             ],
             "unacked": [
-                [tag, holder.number, offset, count]
+                [tag, *_place(holder, offset, count), holder.qos]
                 for tag, holder, offset, count in session.unacked.runs()
-                if isinstance(holder, Group) and holder.number
+                if isinstance(holder, QueueFlight | RetainedFlight)
             ],
         }
 
@@ -267,19 +310,91 @@ class SessionState:
         row = {"w": list(words)}
         return {**row, "x": True} if self.filters[words].queue.expiring else row
 
+    # --- groups without a subscription -----------------------------------------------------
+
+    def _let_leave(self, group: SessionGroup) -> None:
+        """The group goes with the last of what is in flight of it."""
+        self._leaving[group] = None
+        noted = group.moved
+
+        def moved(group: Group) -> None:
+            noted(group)
+            self.look_for_flown()
+
+        group.moved = moved
+
+    def look_for_flown(self) -> None:
+        """End groups without a subscription of which nothing is in flight any more, soon."""
+        if self._leaving and self._restored and not self._looking:
+            self._looking = True
+            self.core.scheduler.call_soon(self._end_flown)
+
+    def _end_flown(self) -> None:
+        self._looking = False
+        flown = [group for group in self._leaving if not group.cursor.outstanding_count]
+        try:
+            self.end_groups(flown)
+        except Refused:  # the log takes nothing: at the next acknowledgement, or the next start
+            return
+
+    def end_groups(self, groups: Sequence[SessionGroup]) -> None:
+        """End groups without a subscription, with what is in flight of them. Raises Refused."""
+        if groups:
+            unread = dict.fromkeys(self._filter_words[group.queue.number] for group in groups)
+            self.core.journal.write({"op": "flown", "g": [group.number for group in groups]})
+            for words in unread:
+                self.end_unread(words)
+
+    def leaving(self, session: MqttSession) -> list[SessionGroup]:
+        """The session's groups without a subscription."""
+        return [group for group in self._leaving if group.session is session]
+
+    def end_unread(self, words: Words) -> Position:
+        """End the filter queue if no session reads it any more. Raises Refused."""
+        found = self.filters.get(words)
+        if found is None or found.queue.groups:
+            return Position(0)
+        return self.core.journal.write({"op": "fq-", "w": list(words)})
+
+    def _apply_flown(self, op: Op) -> Touched:
+        touched = []
+        for number in op["g"]:
+            group = self.core.groups.get(number)
+            if isinstance(group, SessionGroup):
+                touched.append(("group", str(number)))
+                if group.session is not None:
+                    touched.append(("session", str(group.session.number)))
+                self._drop_group(group)
+        return touched
+
+    def _drop_group(self, group: SessionGroup) -> None:
+        """The group is gone, and what is in flight of it."""
+        if group.session is not None:
+            unacked = group.session.unacked
+            for tag, holder, _, count in unacked.runs():
+                if isinstance(holder, QueueFlight) and holder.group is group:
+                    unacked.settle(tag, tag + count - 1)
+        self._leaving.pop(group, None)
+        self.core.drop_group(group)
+
+    # --- a start --------------------------------------------------------------------------
+
     def reopen(self) -> None:
         """After a restart: drop from what is in flight what the cursors know as settled, and give
         everything else that was delivered back to its queue."""
+        kept: dict[SessionGroup, list[tuple[int, int]]] = {}
         for session in self.by_number.values():
-            kept = _forget_settled(session)
-            for subscription in session.subscriptions.values():
-                group = subscription.group
-                if group is not None and subscription.durable:
-                    group.cursor.reopen(kept.get(group, ()))
+            kept.update(_forget_settled(session))
         self._restored = True
         for found in self.filters.values():
+            for group in found.queue.groups:
+                assert isinstance(group, SessionGroup)
+                group.cursor.reopen(kept.get(group, ()))
+                if group.subscription is None and group not in self._leaving:
+                    self._let_leave(group)
             if found.queue.expiring:
                 self._let_expire(found.queue.groups)
+        self.look_for_flown()
 
     def forget_settled(self, numbers: Iterable[int]) -> None:
         """Drop from what is in flight what the cursors know as settled: where acks come as records
@@ -290,15 +405,32 @@ class SessionState:
                 _forget_settled(session)
 
 
-def _forget_settled(session: MqttSession) -> dict[Group, list[tuple[int, int]]]:
+def _join(group: SessionGroup, subscription: Subscription) -> None:
+    """The group is the subscription's."""
+    subscription.queue = group.queue
+    subscription.group = group
+    group.subscription = subscription
+    group.session = subscription.session
+
+
+def _place(holder: QueueFlight | RetainedFlight, offset: int, count: int) -> tuple[int, int, int]:
+    """Where messages in flight are, as a row has it."""
+    if isinstance(holder, QueueFlight):
+        return holder.group.number, offset, count
+    position, size, _ = ENTRY.unpack(holder.entry)
+    return 0, position, size
+
+
+def _forget_settled(session: MqttSession) -> dict[SessionGroup, list[tuple[int, int]]]:
     """Drop what the cursors know as settled from what is in flight; the rest, by group."""
-    kept: dict[Group, list[tuple[int, int]]] = {}
+    kept: dict[SessionGroup, list[tuple[int, int]]] = {}
     for tag, holder, offset, count in list(session.unacked.runs()):
-        if not isinstance(holder, Group):
+        if not isinstance(holder, QueueFlight):
             continue
+        group = holder.group
         for at in range(count):
-            if holder.cursor.is_settled(offset + at):
+            if group.cursor.is_settled(offset + at):
                 session.unacked.settle(tag + at, tag + at)
             else:
-                kept.setdefault(holder, []).append((offset + at, 1))
+                kept.setdefault(group, []).append((offset + at, 1))
     return kept

@@ -11,19 +11,15 @@ from collections.abc import Callable
 
 from broker.core import Core
 from broker.errors import Reason, Refused
+from broker.flights import UNKNOWN_QOS, Holder, QueueFlight, RetainedFlight
 from broker.journal import Op
 from broker.kernels import publish_qos
-from broker.port import FLUSHED, Durability, Position, SessionLink, Words
+from broker.port import Position, SessionLink, Words
 from broker.queues.dead_letters import DeadLetters
-from broker.queues.queue import Group, Queue
-from broker.retained import Retained, position_of
-from broker.session import (
-    Holder,
-    MqttSession,
-    RetainedHolder,
-    Subscription,
-    packet_id,
-)
+from broker.queues.queue import Queue
+from broker.retained import Retained
+from broker.retained_replay import RetainedReplay
+from broker.session import MqttSession, Subscription, packet_id
 from broker.session_state import SessionState
 from broker.topics import Topics
 
@@ -96,7 +92,8 @@ class Sessions:
     def _end(self, session: MqttSession) -> Position:
         """End a persistent session with all it has."""
         for words in list(session.subscriptions):
-            self.unsubscribe(session, words)
+            self.unsubscribe(session, words, forget=True)
+        self.state.end_groups(self.state.leaving(session))
         return self.core.journal.write({"op": "session-", "n": session.number})
 
     def ended(self, session: MqttSession) -> None:
@@ -146,22 +143,25 @@ class Sessions:
             return self.core.end()
         self.core.check_writable()
         existing = session.subscriptions.get(words)
-        if existing is not None and existing.durable != (qos > 0):
-            self.unsubscribe(session, words)
-            existing = None
         op: Op = {"op": "sub+", "s": session.number, "w": list(words), "q": qos, "g": 0, "o": 0}
-        if qos > 0:
+        group = existing.group if existing is not None and existing.durable else None
+        if group is not None or qos > 0:
             queue = self._filter_queue(words)
             op["f"] = queue.number
             op["o"] = queue.index.end_offset
-            group = existing.group if existing is not None else None
             op["g"] = group.number if group is not None else self.core.take_number()
         position = self.core.journal.write(op)
         session.attach(session.subscriptions[words])
         return position
 
-    def unsubscribe(self, session: MqttSession, words: Words) -> Position:
-        """See `port.Session.unsubscribe`."""
+    def unsubscribe(self, session: MqttSession, words: Words, *, forget: bool = False) -> Position:
+        """See `port.Session.unsubscribe`.
+
+        Args:
+            forget: what is in flight of the subscription ends with it: the session ends, or its
+                user may not read that any more. A client that unsubscribes still gets it
+                [MQTT-3.10.4-3].
+        """
         subscription = session.subscriptions.get(words)
         if subscription is None:
             return Position(0)
@@ -173,13 +173,12 @@ class Sessions:
             subscription.detach()
             session.forget(words)
             return Position(0)
-        durable = subscription.durable
-        position = self.core.journal.write({"op": "sub-", "s": session.number, "w": list(words)})
-        if durable:
-            found = self.filters.get(words)
-            if found is not None and not found.queue.groups:
-                position = self.core.journal.write({"op": "fq-", "w": list(words)})
-        return position
+        group = subscription.group if subscription.durable else None
+        op: Op = {"op": "sub-", "s": session.number, "w": list(words)}
+        if group is not None and group.cursor.outstanding_count and not forget:
+            op["k"] = 1
+        position = self.core.journal.write(op)
+        return position if group is None else max(position, self.state.end_unread(words))
 
     def _filter_queue(self, words: Words) -> Queue:
         if words not in self.filters:
@@ -194,6 +193,9 @@ class Sessions:
         """Send again what is in flight, in order, then the owed PUBRELs [MQTT-4.4.0-1]; then
         `done`. What is no longer in memory is read in a thread, and the rest waits for it."""
         connection = session.connection_number
+        if session.number:
+            self.state.forget_settled([session.number])  # what retention took meanwhile
+            self.state.look_for_flown()
         runs = deque(session.unacked.runs())
 
         def step() -> None:
@@ -225,87 +227,46 @@ class Sessions:
     ) -> None:
         """Records of messages in flight."""
         reading = self.core.reading
-        if isinstance(holder, Group):
-            bytes_max = self.core.limits.pump_bytes_max
-            reading.read(holder.queue.index, offset, count, bytes_max, done)
-        else:
-            assert isinstance(holder, RetainedHolder)  # a live one's session ended with its link
+        if isinstance(holder, RetainedFlight):
             reading.read_entries(holder.entry, done)
+        else:
+            assert isinstance(holder, QueueFlight)  # a live one's session ended with its link
+            bytes_max = self.core.limits.pump_bytes_max
+            reading.read(holder.group.queue.index, offset, count, bytes_max, done)
 
     def _resend_records(
         self, session: MqttSession, tag: int, holder: Holder, records: bytes
     ) -> None:
         assert session.link is not None
-        granted = [s.qos for s in session.subscriptions.values() if s.group is holder]
-        qos = granted[0] if granted else 1
+        assert isinstance(holder, QueueFlight | RetainedFlight)
         for run in self.core.metas.plain_runs(records, 0, len(records)):
             session.link.send_publishes(
                 run,
-                qos=max(1, min(qos, publish_qos(run))),
+                qos=_sent_qos(holder, publish_qos(run)),
                 first_packet_id=packet_id(tag),
                 duplicate=True,
-                retain=isinstance(holder, RetainedHolder),
+                retain=isinstance(holder, RetainedFlight),
             )
             tag += run.count
             self.core.reading.redelivered_count += run.count
 
     # --- retained -------------------------------------------------------------------------
 
-    def replay_retained(self, session: MqttSession, subscription: Subscription) -> None:
-        """Send the matching retained messages, a slice per loop iteration."""
-        found = self.retained.match(subscription.words)
-        connection = session.connection_number
-        core = self.core
-
-        def step() -> None:
-            if session.connection_number != connection or session.link is None:
-                return
-            for _ in range(core.limits.retained_slice_count):
-                if session.credit() <= 0:
-                    core.scheduler.call_later(core.limits.ack_delay_seconds, step)
-                    return
-                try:
-                    match = next(found)
-                except StopIteration:
-                    return
-                # One that is not flushed was published after the SUBSCRIBE, whose SUBACK has waited
-                # for all before it: it comes live. Replicas may still lack one that was before it.
-                if match is not None:
-                    topic, entry = match
-                    position = position_of(entry)
-                    if position < core.commits.points[FLUSHED]:
-                        core.commits.when(
-                            position + 1,
-                            self._visible_at(topic),
-                            self._send_retained,
-                            session,
-                            subscription,
-                            entry,
-                            connection,
-                            urgent=False,
-                        )
-            core.scheduler.call_soon(step)
-
-        step()
-
-    def _visible_at(self, topic: str) -> Durability:
-        """What a message of the topic waits for before a new subscriber may see it."""
-        found = self.topics.topics.get(topic)
-        return FLUSHED if found is None else max(FLUSHED, found.settings.commit_point)
-
-    def _send_retained(
-        self, session: MqttSession, subscription: Subscription, entry: bytes, connection: int
+    def replay_retained(
+        self, session: MqttSession, subscription: Subscription, since: Position
     ) -> None:
-        if session.connection_number != connection or session.link is None:
-            return
+        """Send the retained messages that match and were published before `since`."""
+        RetainedReplay(self.retained, self.topics, session, subscription, since).step()
 
-        def done(records: bytes | None, _: int) -> None:
-            if records is None or session.connection_number != connection:
-                return
-            for run in self.core.metas.plain_runs(records, 0, len(records)):
-                session.send(subscription, run, RetainedHolder(entry), 0, False, retain=True)
 
-        self.core.reading.read_entries(entry, done)
+def _sent_qos(flight: QueueFlight | RetainedFlight, published: int) -> int:
+    """The QoS that a message in flight was sent with."""
+    if flight.qos != UNKNOWN_QOS:
+        return flight.qos
+    assert isinstance(flight, QueueFlight)
+    subscription = flight.group.subscription
+    granted = published if subscription is None else subscription.qos
+    return max(1, min(granted, published))
 
 
 def _count(counts: dict[str, int], principal: str, change: int) -> None:

@@ -16,6 +16,10 @@ from interop_tests.mqtt_wire import (
     publish,
     pubrec,
     pubrel,
+    suback,
+    subscribe,
+    unsuback,
+    unsubscribe,
 )
 
 
@@ -211,6 +215,121 @@ def test_exactly_once_delivery_over_a_crash(server: Any) -> None:
     client.expect(pubrel(two.packet_id))
     client.send(pubcomp(two.packet_id))
     client.expect_nothing_before_ping()
+    client.disconnect()
+
+
+def come_back(server: Any, client: RawClient, way: str) -> RawClient:
+    """The client's connection ends this way; returns its next one."""
+    if way == "kill":
+        server.kill()
+    client.vanish()
+    if way != "reconnect":
+        server.restart()
+    return RawClient.connected(server.mqtt_port, "c", clean=False, present=True)
+
+
+@pytest.mark.parametrize("way", ["reconnect", "kill", "SIGTERM"])
+@pytest.mark.parametrize("qos", [1, 2])
+def test_a_retained_message_in_flight_comes_again(server: Any, way: str, qos: int) -> None:
+    """With its packet id and its QoS, which no new message gets meanwhile."""
+    port = server.mqtt_port
+    with RawClient.connected(port, "p") as publisher:
+        publisher.send(publish("t/a", b"kept", qos=1, packet_id=1, retain=True))
+        publisher.send(publish("t/b", b"kept, too", qos=2, packet_id=2, retain=True))
+        publisher.expect(puback(1), pubrec(2))
+    client = RawClient.connected(port, "c", clean=False)
+    client.subscribe(("t/b" if qos == 2 else "t/a", 2))
+    first = client.receive_publish()
+    assert (first.qos, first.packet_id, first.retain, first.duplicate) == (qos, 1, True, False)
+    client = come_back(server, client, way)
+    again = client.receive_publish()
+    assert (again.body, again.topic) == (first.body, first.topic)
+    assert (again.qos, again.packet_id, again.retain, again.duplicate) == (qos, 1, True, True)
+    publish_all(server.mqtt_port, first.topic, [b"new"], qos=qos)
+    new = client.receive_publish()
+    assert (new.body, new.packet_id, new.duplicate, new.retain) == (b"new", 2, False, False)
+    for message in (again, new):
+        if qos == 1:
+            client.send(puback(message.packet_id))
+        else:
+            client.send(pubrec(message.packet_id))
+            client.expect(pubrel(message.packet_id))
+            client.send(pubcomp(message.packet_id))
+    client.expect_nothing_before_ping()
+    client = come_back(server, client, "reconnect")
+    client.expect_nothing_before_ping()
+    client.disconnect()
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_retained_message_beside_a_subscribe_comes_once(server: Any, clean: bool) -> None:
+    """Both stand in one segment, in either order; the SUBACK waits for the disk meanwhile."""
+    for n in range(20):
+        topic = f"race/{n}"
+        client = RawClient.connected(server.mqtt_port, f"c{n}", clean=clean)
+        packets = [
+            subscribe(1, (topic, 2)),
+            publish(topic, b"x", qos=1, packet_id=2, retain=True),
+        ]
+        client.send(*(packets if n % 2 else reversed(packets)))
+        came = {client.receive()[:1] for _ in range(3)}
+        assert {suback(1, 2)[:1], puback(2)[:1]} < came
+        client.expect_nothing_before_ping()
+        client.disconnect()
+
+
+@pytest.mark.parametrize("way", ["reconnect", "kill", "SIGTERM"])
+@pytest.mark.parametrize("qos", [1, 2])
+def test_unsubscribing_does_not_end_a_delivery(server: Any, way: str, qos: int) -> None:
+    """[MQTT-3.10.4-3]: what has begun is done to its end; nothing new begins."""
+    port = server.mqtt_port
+    client = RawClient.connected(port, "c", clean=False)
+    client.subscribe(("t", 2))
+    publish_all(port, "t", [b"1", b"2"], qos=qos)
+    first, second = client.publishes(2)
+    client.send(puback(first.packet_id) if qos == 1 else pubrec(first.packet_id))
+    if qos == 2:
+        client.expect(pubrel(first.packet_id))
+        client.send(pubcomp(first.packet_id))
+    client.expect_nothing_before_ping()
+    client.send(unsubscribe(2, "t"))
+    client.expect(unsuback(2))
+    publish_all(port, "t", [b"3"], qos=qos)
+    client.expect_nothing_before_ping()
+    if way != "reconnect":
+        publish_all(port, "elsewhere", [b"x"])  # a flush behind what the client acknowledged
+    client = come_back(server, client, way)
+    again = [client.receive_publish()]
+    if again[0].packet_id == first.packet_id:  # its acknowledgement was not on the disk yet
+        assert way == "kill"
+        assert qos == 1
+        again = [client.receive_publish()]
+    assert [(m.body, m.qos, m.packet_id, m.duplicate) for m in again] == [
+        (b"2", qos, second.packet_id, True)
+    ]
+    client.expect_nothing_before_ping()
+    client.disconnect()
+
+
+@pytest.mark.parametrize("way", ["reconnect", "kill", "SIGTERM"])
+@pytest.mark.parametrize("granted", [0, 1])
+def test_subscribing_again_changes_nothing_that_was_sent(
+    server: Any, way: str, granted: int
+) -> None:
+    """[MQTT-3.8.4-3]: neither what is in flight, nor its QoS."""
+    port = server.mqtt_port
+    client = RawClient.connected(port, "c", clean=False)
+    client.subscribe(("t", 2))
+    publish_all(port, "t", [b"1"], qos=2)
+    first = client.receive_publish()
+    client.subscribe(("t", granted), packet_id=2)
+    client = come_back(server, client, way)
+    again = client.receive_publish()
+    assert (again.body, again.qos, again.packet_id) == (b"1", 2, first.packet_id)
+    assert again.duplicate
+    publish_all(server.mqtt_port, "t", [b"2"], qos=2)
+    message = client.receive_publish()
+    assert (message.body, message.qos, message.duplicate) == (b"2", granted, False)
     client.disconnect()
 
 

@@ -401,7 +401,8 @@ class Permitted(PermittedReading):
                 client_id=client_id,
                 place=format_pattern(words),
             )
-            session.position = max(session.position, sessions.unsubscribe(session, words))
+            ended = sessions.unsubscribe(session, words, forget=True)
+            session.position = max(session.position, ended)
         return session
 
     def check_subscribe(self, session: MqttSession, words: Words) -> None:

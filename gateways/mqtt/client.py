@@ -332,18 +332,19 @@ class MqttConnection(Connection):
         session = self._session
         assert session is not None
         return_codes = bytearray()
-        granted: list[tuple[Words, int]] = []
+        granted: list[tuple[Words, Position]] = []
         position = session.position
         for pattern, qos in packet.filters:
             try:
                 words = self._mapping.words(pattern)
-                position = max(position, session.subscribe(words, qos))
+                since = session.subscribe(words, qos)
             except Refused as error:
                 log.info("%s: filter %r refused: %s", self._client_id, pattern, error.text)
                 return_codes.append(SUBSCRIBE_FAILURE)
             else:
                 return_codes.append(qos)
-                granted.append((words, qos))
+                granted.append((words, since))
+                position = max(position, since)
         self.lane.waiting += 1
         self._port.when_committed(
             position,
@@ -353,13 +354,13 @@ class MqttConnection(Connection):
             granted,
         )
 
-    def _subscribed(self, data: bytes, granted: list[tuple[Words, int]]) -> None:
+    def _subscribed(self, data: bytes, granted: list[tuple[Words, Position]]) -> None:
         """SUBACK, then the retained messages [MQTT-3.3.1-6], [MQTT-3.8.4-3]."""
         self.lane.waiting -= 1
         self.write_answer(data)
-        for words, qos in granted:
+        for words, since in granted:
             if self._session is not None:
-                self._session.replay_retained(words, qos)
+                self._session.replay_retained(words, since)
         self.leave_if_done()
 
     def _unsubscribe(self, packet: Unsubscribe) -> None:

@@ -258,6 +258,7 @@ def test_unsubscribing_stops_deliveries_and_forgets_the_queue(broker: Broker) ->
     broker.step()
     assert first_link.bodies == []
     assert second_link.bodies == [b"1"]
+    second.acknowledged(1, 1)
     second.unsubscribe(("t",))
     assert not broker.engine.sessions.filters
 
@@ -269,10 +270,10 @@ def test_retained_messages_are_replayed_to_new_subscribers(broker: Broker) -> No
     broker.step()
     broker.restart()
     session, link = connect(broker, "c", clean=True)
-    session.subscribe(("t", REST), 1)
+    since = session.subscribe(("t", REST), 1)
     broker.step()
     assert link.publishes == []
-    session.replay_retained(("t", REST), 1)
+    session.replay_retained(("t", REST), since)
     broker.step()
     assert sorted(link.publishes) == [
         ("t/a", b"1", 1, 1, False, True),

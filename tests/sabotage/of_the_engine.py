@@ -8,6 +8,7 @@ QUEUES = "tests/broker/test_engine_queues.py"
 IN_SYNC = "tests/broker/test_in_sync.py"
 COPIED = "tests/durability/test_in_sync.py"
 SESSIONS = "tests/broker/test_engine_sessions.py"
+IN_FLIGHT = "tests/broker/test_sessions_in_flight.py"
 CURSOR = "tests/broker/test_cursor.py"
 COMMITS = "tests/broker/test_commits.py"
 MOVES = "tests/broker/test_moves.py"
@@ -85,16 +86,12 @@ COMMIT_POINTS = (
         tests=(QUEUES,),
     ),
     Sabotage(
-        name="retained-before-its-commit",
-        why="a new subscriber gets what a power cut takes back",
-        path="broker/sessions.py",
-        old="                    if position < core.commits.points[FLUSHED]:\n"
-        "                        core.commits.when(\n"
-        "                            position + 1,\n",
-        new="                    if True:\n"
-        "                        core.commits.when(\n"
-        "                            0,\n",
-        tests=("tests/durability/test_nothing_is_seen_before_the_disk_has_it.py",),
+        name="retained-and-live",
+        why="who subscribes while a retained message comes gets it twice, at QoS 2 as well",
+        path="broker/retained_replay.py",
+        old="                if origin_of(entry) < self._since:\n",
+        new="                if True:\n",
+        tests=(IN_FLIGHT,),
     ),
     Sabotage(
         name="packet-id-before-its-commit",
@@ -139,10 +136,77 @@ COMMIT_POINTS = (
     Sabotage(
         name="retained-before-replicas-have-it",
         why="a new subscriber gets what a failover takes back",
-        path="broker/sessions.py",
+        path="broker/retained_replay.py",
         old="max(FLUSHED, found.settings.commit_point)",
         new="FLUSHED",
         tests=(COPIED,),
+    ),
+)
+
+FLIGHTS = (
+    Sabotage(
+        name="retained-in-flight-not-in-the-row",
+        why="a retained message that was not acknowledged is lost by a restart",
+        path="broker/session_state.py",
+        old="                if isinstance(holder, QueueFlight | RetainedFlight)\n",
+        new="                if isinstance(holder, QueueFlight)\n",
+        tests=(IN_FLIGHT,),
+    ),
+    Sabotage(
+        name="retained-ack-not-logged",
+        why="after a crash a retained message comes again that was acknowledged long ago",
+        path="broker/flights.py",
+        old="        self._acked.append(flight)\n",
+        new="",
+        tests=(IN_FLIGHT,),
+    ),
+    Sabotage(
+        name="retained-in-flight-holds-nothing",
+        why="retention takes a message that has to be sent again",
+        path="broker/retention.py",
+        old="        if in_flight is not None or lowest is None:\n            return in_flight\n",
+        new="        if lowest is None:\n            return None\n",
+        tests=(IN_FLIGHT,),
+    ),
+    Sabotage(
+        name="copied-retained-message-is-new",
+        why="a retained message that retention moves meanwhile never reaches a new subscriber",
+        path="broker/retention.py",
+        old="span.end - span.start, origin_of(entry))",
+        new="span.end - span.start)",
+        tests=(IN_FLIGHT,),
+    ),
+    Sabotage(
+        name="unsubscribing-forgets-what-is-in-flight",
+        why="a message that was begun is not delivered to its end",
+        path="broker/sessions.py",
+        old='            op["k"] = 1\n',
+        new="            pass\n",
+        tests=(IN_FLIGHT,),
+    ),
+    Sabotage(
+        name="group-without-a-subscription-stays",
+        why="a queue that nobody reads holds the log for ever",
+        path="broker/session_state.py",
+        old="            noted(group)\n            self.look_for_flown()\n",
+        new="            noted(group)\n",
+        tests=(IN_FLIGHT,),
+    ),
+    Sabotage(
+        name="redelivered-with-the-qos-of-today",
+        why="a message that began as QoS 2 is delivered again as QoS 1, with the same packet id",
+        path="broker/sessions.py",
+        old="    if flight.qos != UNKNOWN_QOS:\n        return flight.qos\n",
+        new="",
+        tests=(IN_FLIGHT,),
+    ),
+    Sabotage(
+        name="raised-subscription-drops-its-backlog",
+        why="a SUBSCRIBE with another QoS interrupts the flow",
+        path="broker/session.py",
+        old="        self._retired.append(subscription)\n",
+        new="        subscription.detach()\n",
+        tests=(IN_FLIGHT,),
     ),
 )
 
@@ -453,4 +517,4 @@ RULES = (
     ),
 )
 
-OF_THE_ENGINE = (*COMMIT_POINTS, *CURSORS, *FOLDS, *RULES)
+OF_THE_ENGINE = (*COMMIT_POINTS, *FLIGHTS, *CURSORS, *FOLDS, *RULES)

@@ -150,9 +150,9 @@ def retained_now(actor: EngineActor) -> dict[str, bytes]:
     link = SpyLink(EVERYTHING_CREDIT)
     session = actor.engine.connect_session("other", clean=True, link=link, principal="u")
     session.resume()
-    session.subscribe((RETAINED, REST), 1)
+    since = session.subscribe((RETAINED, REST), 1)
     actor.flush()
-    session.replay_retained((RETAINED, REST), 1)
+    session.replay_retained((RETAINED, REST), since)
     actor.flush()
     session.disconnect()
     return {name.partition("/")[2]: body for name, body, *_ in link.publishes}

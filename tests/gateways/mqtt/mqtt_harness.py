@@ -84,8 +84,8 @@ class SpySession:
         self.calls.append(("subscribe", words, qos))
         return self.port.append()
 
-    def replay_retained(self, words: Words, qos: int) -> None:
-        self.calls.append(("replay_retained", words, qos))
+    def replay_retained(self, words: Words, since: Position) -> None:
+        self.calls.append(("replay_retained", words, since))
 
     def unsubscribe(self, words: Words) -> Position:
         self.calls.append(("unsubscribe", words))

@@ -127,7 +127,7 @@ def test_packets_behind_connect_are_answered_behind_connack() -> None:
     assert peer.session.calls == [
         ("subscribe", ("a",), 1),
         ("resume",),
-        ("replay_retained", ("a",), 1),
+        ("replay_retained", ("a",), 2),
     ]
 
 
@@ -366,6 +366,7 @@ def test_suback_waits_for_its_commit_and_retained_messages_follow_it() -> None:
     broker = slow_broker()
     peer = broker.peer()
     peer.session.refused[("b",)] = Refused(Reason.LIMIT, "no more")
+    since = broker.port.end + 1
     peer.send(wire.subscribe(9, ("a/+", 2), ("b", 1), ("$share/g/c", 1), ("#", 0)))
     assert peer.receive() == []
     assert peer.session.calls[1:] == [
@@ -374,8 +375,8 @@ def test_suback_waits_for_its_commit_and_retained_messages_follow_it() -> None:
     ]
     broker.port.commit()
     assert peer.session.calls[3:] == [
-        ("replay_retained", ("a", ONE_WORD), 2),
-        ("replay_retained", (REST,), 0),
+        ("replay_retained", ("a", ONE_WORD), since),
+        ("replay_retained", (REST,), since + 1),
     ]
     broker.loop.run()
     assert peer.receive() == [wire.suback(9, 2, 0x80, 0x80, 0)]
@@ -462,7 +463,7 @@ def test_what_an_old_connection_still_waits_for_does_not_reach_anybody() -> None
     broker.port.commit()
     broker.loop.run()
     assert peer.receive() == []
-    assert ("replay_retained", ("a",), 0) not in peer.session.calls
+    assert all(call[0] != "replay_retained" for call in peer.session.calls)
 
 
 def test_stopping_lets_acks_leave_and_publishes_no_will() -> None:
