@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any, Final, NewType, Protocol
 
 from broker.amqp_content import AMQP_PROPERTY, AmqpContent, read_amqp_content
 from broker.amqp_port import AmqpPort
+from broker.bounded_cache import BoundedCache
 from broker.durability import APPENDED, FLUSHED, IN_SYNC, Durability
 from broker.errors import BrokerError, Reason, Refused, StorageFailed
 from broker.infos import ExchangeInfo, QueueInfo, TopicInfo
@@ -60,6 +61,7 @@ __all__ = [
     "REST",
     "ROOT_EXCHANGE",
     "AmqpContent",
+    "BoundedCache",
     "BrokerError",
     "BrokerPort",
     "Consumer",

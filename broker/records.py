@@ -11,6 +11,7 @@ import struct
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from broker.bounded_cache import BoundedCache
 from broker.names import decode_name, is_hashed
 from broker.plain import COMPRESSED, plain_runs
 from broker.port import Delivery, Message, RecordRun, RunMeta
@@ -94,7 +95,7 @@ class Metas:
 
     def __init__(self, topic_names: Mapping[str, str]) -> None:
         self._topic_names = topic_names
-        self._metas: dict[tuple[bytes, bytes], RunMeta] = {}
+        self._metas: BoundedCache[tuple[bytes, bytes], RunMeta] = BoundedCache(METAS_MAX)
 
     def meta(self, topic: bytes, prefix: bytes) -> RunMeta:
         """The meta of a kind, made on first use. The oldest are forgotten beyond `METAS_MAX`;
@@ -115,9 +116,7 @@ class Metas:
             )
             if DEATH_PROPERTY in properties:  # says the time: each second another kind
                 return meta
-            if len(self._metas) >= METAS_MAX:
-                del self._metas[next(iter(self._metas))]
-            self._metas[topic, prefix] = meta
+            self._metas.add((topic, prefix), meta)
         return meta
 
     def runs(self, memory: Memory, start: int, end: int) -> list[RecordRun]:

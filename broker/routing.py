@@ -20,13 +20,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final, Generic, TypeVar
 
+from broker.bounded_cache import BoundedCache
 from broker.errors import Reason, Refused
 from broker.kernels import RouteEnd, RouterEnd
 from broker.patterns import Patterns, is_complex, is_exact, matches, normal_form
 from broker.port import Words
 
 ROUTES_MAX: Final = 100_000
-"""Cached routes; about 0.5 KiB each. Beyond that the least recently used is matched anew."""
+"""Cached routes; about 0.5 KiB each. Of more, the oldest goes; it is matched anew when it is used."""
 JOURNAL_MAX: Final = 4096
 """Wildcard changes that a Route can replay before matching anew is cheaper."""
 
@@ -83,11 +84,10 @@ class Router(RouterEnd, Generic[Target, R]):
     ) -> None:
         super().__init__()
         self.patterns: Patterns[Target] = Patterns()
-        self._routes: dict[Words, R] = {}
+        self._routes: BoundedCache[Words, R] = BoundedCache(routes_max)
         self._journal: list[tuple[bool, Words, Target]] = []  # the latest wildcard changes
         self._journal_start = 0  # how many there were before those
         self._new_route = new_route
-        self._routes_max = routes_max
         self._complex_words_max = complex_words_max
 
     def check_room(self, pattern: Words) -> None:
@@ -122,10 +122,9 @@ class Router(RouterEnd, Generic[Target, R]):
         if route is None:
             route = self._new_route(words)
             self._build(route)
-            if len(self._routes) >= self._routes_max:
-                oldest = next(iter(self._routes))
-                self._routes.pop(oldest).evicted = True
-            self._routes[words] = route
+            evicted = self._routes.add(words, route)
+            if evicted is not None:
+                evicted.evicted = True
         else:
             self.refresh(route)
         return route

@@ -19,6 +19,7 @@ import struct
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from broker.bounded_cache import BoundedCache
 from broker.core import Core
 from broker.journal import Op, Touched
 from broker.later.delayed import delayed_record, dues_of_tags, take_apart
@@ -65,7 +66,7 @@ class Kept:
         self._kind = kind
         self.group: Group | None = None
         self.wheel = Wheel()
-        self._templates: dict[bytes, TopicTemplate] = {}
+        self._templates: BoundedCache[bytes, TopicTemplate] = BoundedCache(TEMPLATES_MAX)
         core.journal.handle(f"{kind}+", self._apply_made)
 
     # --- keeping --------------------------------------------------------------------------
@@ -162,9 +163,7 @@ class Kept:
         number = int(queue_id, 16)
         template.queue = topic.queues[number]
         template.record = dataclasses.replace(template.record, queue_id=number)
-        if len(self._templates) >= TEMPLATES_MAX:
-            del self._templates[next(iter(self._templates))]
-        self._templates[key] = template
+        self._templates.add(key, template)
         return template
 
     # --- state ----------------------------------------------------------------------------

@@ -16,7 +16,16 @@ from collections.abc import Iterator
 from typing import Final
 from weakref import WeakValueDictionary
 
-from broker.port import APPENDED, FLUSHED, BrokerPort, Durability, Reason, Refused, Template
+from broker.port import (
+    APPENDED,
+    FLUSHED,
+    BoundedCache,
+    BrokerPort,
+    Durability,
+    Reason,
+    Refused,
+    Template,
+)
 from core_log.kernels.batch import (
     BODY_SIZE,
     BODY_START,
@@ -40,7 +49,8 @@ class Templates:
     """How messages of each place are stored. Shared by the connections of a listener.
 
     Args:
-        count_max: places that are kept; beyond it all are forgotten, and come back with use.
+        count_max: places that are kept, a quarter of them for each kind of publish. Of more, the
+            oldest are forgotten, and come back with use.
     """
 
     def __init__(self, *, port: BrokerPort, count_max: int) -> None:
@@ -50,7 +60,9 @@ class Templates:
         """Exchanges that delay messages, among those that were published to."""
         self._others: WeakValueDictionary[BrokerPort, Templates] = WeakValueDictionary()
         # By durability and whether there may be message ids; then by place and life.
-        self._templates: tuple[dict[bytes, Template], ...] = ({}, {}, {}, {})
+        self._templates: tuple[BoundedCache[bytes, Template], ...] = tuple(
+            BoundedCache(count_max // 4) for _ in range(4)
+        )
 
     def of(self, port: BrokerPort) -> Templates:
         """Those of clients with another port, which may publish elsewhere: one table for each
@@ -99,9 +111,7 @@ class Templates:
             extra_keyed=keyed,
             durability=durability,
         )
-        if len(known) >= self._count_max:
-            known.clear()
-        known[key] = template
+        known.add(key, template)
         return template
 
 

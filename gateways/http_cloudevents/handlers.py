@@ -22,7 +22,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 from aiohttp import web
 
-from broker.port import BrokerPort, Refused
+from broker.port import BoundedCache, BrokerPort, Refused
 from gateways.http_cloudevents import subscriptions
 from gateways.http_cloudevents.attributes import check_value, decode_header_value, printable
 from gateways.http_cloudevents.bodies import Budget, check_declared_size, read_body
@@ -79,7 +79,8 @@ class Handlers:
         self._commits = commits
         self._registry = registry
         self._budget = Budget(limits)
-        self._publishers: dict[BrokerPort, Publisher] = {}  # least recent first
+        # The least recent first.
+        self._publishers: BoundedCache[BrokerPort, Publisher] = BoundedCache(PUBLISHERS_MAX)
         self._parsers = ThreadPoolExecutor(1, thread_name_prefix="polymq-http")
         self._changes: set[asyncio.Task[Any]] = set()  # subscription changes under way
         self._stopping = False
@@ -321,9 +322,7 @@ class Handlers:
         found = self._publishers.pop(port, None) or Publisher(
             port, self._limits, self._clock_seconds
         )
-        if len(self._publishers) >= PUBLISHERS_MAX:
-            del self._publishers[next(iter(self._publishers))]
-        self._publishers[port] = found
+        self._publishers.add(port, found)
         return found
 
     async def _pace(self, port: BrokerPort) -> None:

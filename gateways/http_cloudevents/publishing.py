@@ -18,6 +18,7 @@ from typing import Final, NamedTuple
 
 from broker.port import (
     LIFE_PROPERTY,
+    BoundedCache,
     BrokerPort,
     Durability,
     Position,
@@ -123,7 +124,9 @@ class Publisher:
         self._port = port
         self._limits = limits
         self._clock_seconds = clock_seconds
-        self._templates: dict[tuple[str, str | None, str, str], Template] = {}
+        self._templates: BoundedCache[tuple[str, str | None, str, str], Template] = BoundedCache(
+            TEMPLATES_MAX
+        )
 
     def publish(self, topic: str, events: Sequence[Event], *, delay_ms: int = 0) -> Stored:
         """Store the events of one request; their answer waits for the position.
@@ -203,9 +206,7 @@ class Publisher:
                 sharding=sharding,
             )
             self._templates.pop(key, None)
-            if len(self._templates) >= TEMPLATES_MAX:
-                del self._templates[next(iter(self._templates))]
-            self._templates[key] = template
+            self._templates.add(key, template)
         return template
 
     def _check_sizes(self, batch: Batch, runs: Sequence[Run]) -> None:

@@ -35,6 +35,7 @@ from typing import Final
 from broker.port import (
     ONE_WORD,
     REST,
+    BoundedCache,
     BrokerPort,
     Durability,
     Reason,
@@ -93,9 +94,9 @@ def _unescape(pattern: re.Pattern[str], name: str) -> str:
     return pattern.sub(lambda found: _CHARACTER[found[0]], name)
 
 
-_Templates = tuple[dict[bytes, Template], ...]
+_Templates = tuple[BoundedCache[bytes, Template], ...]
 """Templates by raw topic name, a table per value of a row's FLAGS."""
-_NO_TEMPLATES: Final[_Templates] = ({},) * ((FLAG_QOS | FLAG_RETAIN) + 1)
+_NO_TEMPLATES: Final[_Templates] = (BoundedCache(0),) * ((FLAG_QOS | FLAG_RETAIN) + 1)
 """Those of a client that has published nothing yet: most clients of a fleet, most of the time."""
 
 
@@ -149,13 +150,15 @@ class TopicMapping:
         self.check_publishable(name)
         template = self._make_template(name, flags)
         if self.templates is _NO_TEMPLATES:
-            self.templates = tuple({} for _ in _NO_TEMPLATES)
-        if self._template_count >= self._limits.templates_max:
-            for table in self.templates:
-                table.clear()
-            self._template_count = 0
-        self._template_count += topic not in self.templates[flags]
-        self.templates[flags][topic] = template
+            count_max = self._limits.templates_max
+            self.templates = tuple(BoundedCache(count_max) for _ in _NO_TEMPLATES)
+        table = self.templates[flags]
+        if topic not in table:
+            if self._template_count >= self._limits.templates_max:
+                (table or max(self.templates, key=len)).popitem(last=False)
+            else:
+                self._template_count += 1
+        table.add(topic, template)
         return template
 
     def check_publishable(self, name: str) -> None:

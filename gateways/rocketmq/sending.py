@@ -22,6 +22,7 @@ from itertools import groupby
 from typing import Final
 
 from broker.port import (
+    BoundedCache,
     BrokerPort,
     Durability,
     Placed,
@@ -81,12 +82,16 @@ class Stored:
     places: tuple[int, ...]
 
 
+_Kind = tuple[str, str | None, int, int, int, int]
+"""Topic, tag, queue id, and what else the messages of one template have in common."""
+
+
 class Sender:
     """Stores what the clients of one principal send."""
 
     def __init__(self, port: BrokerPort) -> None:
         self._port = port
-        self._templates: dict[tuple[str, str | None, int, int, int, int], Template] = {}
+        self._templates: BoundedCache[_Kind, Template] = BoundedCache(TEMPLATES_MAX)
         self._turn = 0
 
     def store(self, order: Order) -> Stored:
@@ -164,9 +169,7 @@ class Sender:
                 extra_kind=EXTRA_VERBATIM,
                 queue_id=queue_id,
             )
-        if len(self._templates) >= TEMPLATES_MAX:
-            del self._templates[next(iter(self._templates))]
-        self._templates[key] = template
+        self._templates.add(key, template)
         return template
 
 

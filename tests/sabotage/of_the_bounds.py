@@ -40,6 +40,14 @@ OF_THE_BOUNDS = (
         tests=("tests/broker/test_header_index.py",),
     ),
     Sabotage(
+        name="cache-without-limit",
+        why="each new topic name stays in memory for ever",
+        path="broker/bounded_cache.py",
+        old="        if key not in self and len(self) >= self.count_max:\n",
+        new="        if key in self and len(self) >= self.count_max:\n",
+        tests=("tests/broker/test_bounded_cache.py",),
+    ),
+    Sabotage(
         name="walk-without-end",
         why="one publish visits every exchange of the broker while all others wait",
         path="broker/exchange_graph.py",
