@@ -27,7 +27,7 @@ from broker.patterns import Patterns, is_complex, is_exact, matches, normal_form
 from broker.port import Words
 
 ROUTES_MAX: Final = 100_000
-"""Cached routes; about 0.5 KiB each. Of more, the oldest goes; it is matched anew when it is used."""
+"""Cached routes; about 0.5 KiB each. Of more, the oldest goes, and is matched anew with its use."""
 JOURNAL_MAX: Final = 4096
 """Wildcard changes that a Route can replay before matching anew is cheaper."""
 
