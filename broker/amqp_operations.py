@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from broker.core import Core
@@ -16,6 +16,7 @@ from broker.port import (
     Position,
     QueueConsumer,
     QueueInfo,
+    Route,
     Template,
     Words,
 )
@@ -54,6 +55,10 @@ class AmqpOperations:
     ) -> Position:
         """See `AmqpPort.unbind_exchange`."""
         return self.exchanges.unbind_exchange(destination, source, routing_key, arguments)
+
+    def copying_route(self, exchange: str, routing_key: str, copies: Sequence[str]) -> Route | None:
+        """See `AmqpPort.copying_route`."""
+        return self.exchanges.copying_route(exchange, routing_key, copies)
 
     def is_routed(self, template: Template, batch: Batch, row: int) -> bool:
         """See `AmqpPort.is_routed`."""

@@ -6,14 +6,14 @@ See `port.py`, of which it is a part.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from broker.infos import ExchangeInfo, QueueInfo
 from broker.messages import Delivery
 
 if TYPE_CHECKING:
-    from broker.port import Consumer, Position, QueueConsumer, Template, Words
+    from broker.port import Consumer, Position, QueueConsumer, Route, Template, Words
     from core_log.kernels.batch import Batch
 
 
@@ -51,6 +51,11 @@ class AmqpPort(Protocol):
         self, destination: str, source: str, routing_key: str, arguments: Mapping[str, Any]
     ) -> Position:
         """Undo it; no error if there was none, or none of the two. Raises Refused: FORBIDDEN."""
+
+    def copying_route(self, exchange: str, routing_key: str, copies: Sequence[str]) -> Route | None:
+        """As `exchange_route`, for messages that also go to the named queues that other routing
+        keys of the exchange lead to, once to each queue. For one use: it does not follow changes of
+        bindings. Raises Refused as `exchange_route` does for any of the keys."""
 
     def is_routed(self, template: Template, batch: Batch, row: int) -> bool:
         """Whether a queue or a live subscriber would get this row now: for routes `by_headers`."""

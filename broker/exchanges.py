@@ -15,7 +15,7 @@ The queues themselves are in `named_queues.py`.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from broker.bindings import BindingKey
@@ -43,7 +43,7 @@ from broker.journal import Op, Touched
 from broker.patterns import normal_form
 from broker.port import Position, Words
 from broker.queues.queue import Queue
-from broker.topic_routes import TopicRoute
+from broker.topic_routes import Copying, TopicRoute
 from broker.topics import Topics
 
 
@@ -417,6 +417,21 @@ class Exchanges:
                 Reason.FORBIDDEN, f"cannot publish to internal exchange '{exchange}' in vhost '/'"
             )
         return self.topics.route(*place_of(exchange, routing_key))
+
+    def copying_route(
+        self, exchange: str, routing_key: str, copies: Sequence[str]
+    ) -> TopicRoute | None:
+        """See `AmqpPort.copying_route`."""
+        route = self.route(exchange, routing_key)
+        found: dict[Queue, None] = {}  # a set that keeps its order
+        for key in copies:
+            other = self.topics.router.route(self.topics.words(*place_of(exchange, key)))
+            found.update((queue, None) for queue in other.queues if queue.name in self.queues)
+        if not found:
+            return route
+        if route is None:
+            route = self.topics.route(routing_key, None)
+        return Copying(route, self.topics.router, tuple(found))
 
     def dead_letter_route(self, exchange: str, routing_key: str) -> TopicRoute | None:
         """See `dead_letters.Places`."""

@@ -7,7 +7,7 @@ What `routing.py` finds in the trie, sorted into what the publish path needs, wi
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 from broker.beyond import Beyond
 from broker.committed import Committed
@@ -25,6 +25,8 @@ class LiveTarget(Protocol):
 
 
 Target = Queue | LiveTarget
+
+NOTHING_BEYOND: Final = Beyond((), (), by_headers=False)
 
 
 class RouteGraph(Protocol):
@@ -92,6 +94,26 @@ class OwnRoute(TopicRoute):
 
     def _sort(self, queues: Sequence[Queue]) -> None:
         super()._sort(())
+
+
+class Copying(TopicRoute):
+    """A route that takes in further queues: for one use, never cached.
+
+    Args:
+        copies: they get its messages, too.
+    """
+
+    __slots__ = ("base", "copies")
+
+    def __init__(
+        self, base: TopicRoute, router: Router[Target, TopicRoute], copies: tuple[Queue, ...]
+    ) -> None:
+        super().__init__(base.words, router)
+        self.base = base
+        self.copies = copies
+        beyond = base.beyond or NOTHING_BEYOND
+        queues = tuple(dict.fromkeys((*beyond.queues, *copies)))
+        self.beyond = Beyond(queues, beyond.fallback, by_headers=beyond.by_headers)
 
 
 class Detour(TopicRoute):

@@ -29,8 +29,8 @@ from broker.queues.queue import Queue
 from broker.record_header import header_of
 from broker.records import constant_properties
 from broker.retained import Retained
-from broker.routing import Router
-from broker.topic_routes import Detour, OwnRoute, RouteGraph, Target, TopicRoute
+from broker.routing import Router, words_of
+from broker.topic_routes import Copying, Detour, OwnRoute, RouteGraph, Target, TopicRoute
 from broker.topic_settings import TopicSettings, Value, parse_settings
 from core_log.errors import StoreError
 from core_log.kernels import widen
@@ -344,7 +344,13 @@ class Topics(Publisher):
 
     def route(self, topic: str, tag: str | None) -> TopicRoute:
         """See `BrokerPort.route`."""
-        words = (topic,) if tag is None else (topic, *tag.split("."))
+        route = self.router.route(self.words(topic, tag))
+        self.topic(topic)
+        return route
+
+    def words(self, topic: str, tag: str | None) -> Words:
+        """The words of a message. Raises Refused: BAD_NAME."""
+        words = words_of(topic, tag)
         if len(words) > self.core.limits.words_max:
             raise Refused(
                 Reason.BAD_NAME,
@@ -352,9 +358,7 @@ class Topics(Publisher):
             )
         if tag is not None and ("\x01" in tag or "\x02" in tag):
             raise Refused(Reason.BAD_NAME, "a topic or key may not contain U+0001 or U+0002")
-        route = self.router.route(words)
-        self.topic(topic)
-        return route
+        return words
 
     def detour(self, route: TopicRoute, skipped: frozenset[Queue]) -> Detour:
         """The route without some queues."""
@@ -370,7 +374,9 @@ class Topics(Publisher):
         """The part of a route that messages with these headers take."""
         assert self.graph is not None
         if isinstance(route, Detour):
-            return self.detour(self.graph.branch(route.base, headers), route.skipped)
+            return self.detour(self.branch(route.base, headers), route.skipped)
+        if isinstance(route, Copying):
+            return Copying(self.branch(route.base, headers), self.router, route.copies)
         return self.graph.branch(route, headers)
 
     def template(

@@ -184,6 +184,17 @@ class Permitted(PermittedReading):
 
     def exchange_route(self, exchange: str, routing_key: str) -> Route | None:
         """See `BrokerPort.exchange_route`."""
+        self._check_place(exchange, routing_key)
+        return self._engine.exchange_route(exchange, routing_key)
+
+    def copying_route(self, exchange: str, routing_key: str, copies: Sequence[str]) -> Route | None:
+        """See `AmqpPort.copying_route`. Each key asks for the right to publish there."""
+        self._check_place(exchange, routing_key)
+        for key in copies:
+            self._check(Action.PUBLISH, words_of(*place_of(exchange, key)))
+        return self._engine.copying_route(exchange, routing_key, copies)
+
+    def _check_place(self, exchange: str, routing_key: str) -> None:
         topic, tag = place_of(exchange, routing_key)
         words = words_of(topic, tag)
         self._check(Action.PUBLISH, words)
@@ -191,7 +202,6 @@ class Permitted(PermittedReading):
             leads = exchange or self._engine.topics_.router.match(words)
             if leads:  # else it goes nowhere, and makes nothing
                 self._check(Action.CREATE, words)
-        return self._engine.exchange_route(exchange, routing_key)
 
     def template(self, route: Route, **settings: Any) -> Template:
         """See `BrokerPort.template`."""

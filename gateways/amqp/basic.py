@@ -11,7 +11,7 @@ from functools import partial
 from typing import Final
 
 from broker.port import Delivery, QueueConsumer, Reason, Refused
-from gateways.amqp import mapping, spec
+from gateways.amqp import direct_reply, mapping, spec
 from gateways.amqp.channel import Channel
 from gateways.amqp.consumer import Consumer, Getter, encode
 from gateways.amqp.errors import RemoteProtocolError, ReplyCode
@@ -55,11 +55,15 @@ def consume(channel: Channel, method: spec.BasicConsume) -> None:
     queue = method.queue or channel.last_queue
     if not queue:
         raise Refused(Reason.NOT_FOUND, "no previously declared queue")
-    priority = mapping.consumer_priority(method.arguments)
-    consumer = Consumer(channel, tag, no_ack=method.no_ack, limit=channel.prefetch)
-    consumer.handle = link.port.consume(
-        queue, consumer, exclusive=method.exclusive, owner=link, priority=priority
-    )
+    consumer: Consumer | direct_reply.ReplyConsumer
+    if queue == direct_reply.NAME:
+        consumer = direct_reply.new_consumer(channel, tag, no_ack=method.no_ack)
+    else:
+        priority = mapping.consumer_priority(method.arguments)
+        consumer = Consumer(channel, tag, no_ack=method.no_ack, limit=channel.prefetch)
+        consumer.handle = link.port.consume(
+            queue, consumer, exclusive=method.exclusive, owner=link, priority=priority
+        )
     channel.add(consumer)
     if method.nowait:
         consumer.start()

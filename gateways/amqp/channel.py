@@ -12,7 +12,7 @@ Rules:
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, Protocol
 
 from broker.port import APPENDED, BrokerPort, Durability, Position, Unacked
@@ -26,6 +26,7 @@ from gateways.amqp.spec import Method
 from gateways.amqp.transactions import Transaction
 
 if TYPE_CHECKING:
+    from gateways.amqp.direct_reply import Replies, ReplyConsumer
     from gateways.amqp.publishing import Publisher
 
 _CONFIRM: Final = struct.Struct(">BHIHHQBB")
@@ -41,6 +42,7 @@ class Link(Protocol):
     limits: Limits
     user: str
     publisher: Publisher
+    replies: Replies
     consumer_count: int
     """Consumers of all channels."""
     transaction_bytes: int
@@ -92,6 +94,7 @@ class Channel:
         number: the channel's number on the wire.
         prefetch: for each consumer that comes, 0 for no limit.
         prefetch_shared: for all consumers together, 0 for no limit.
+        reply_consumer: its consumer of answers (`direct_reply.py`), if there is one.
         confirming: publishes are confirmed.
         transaction: what waits for tx.commit; None unless the channel is transactional.
         last_queue: the queue that was declared last, which an empty name means.
@@ -111,6 +114,7 @@ class Channel:
         "number",
         "prefetch",
         "prefetch_shared",
+        "reply_consumer",
         "transaction",
         "unacked",
         "unacked_count",
@@ -120,7 +124,8 @@ class Channel:
         self.number = number
         self.link = link
         self.closed = False
-        self.consumers: dict[str, Consumer] = {}
+        self.consumers: dict[str, Consumer | ReplyConsumer] = {}
+        self.reply_consumer: ReplyConsumer | None = None
         self.unacked: Unacked[Holder] = Unacked()
         self.unacked_count = 0  # of consumers, without gets
         self.prefetch = 0
@@ -225,13 +230,24 @@ class Channel:
 
     # --- transactions -----------------------------------------------------------------------
 
-    def hold(self, batch: Batch, first: int, last: int, *, mandatory: bool, life: bytes) -> None:
+    def hold(
+        self,
+        batch: Batch,
+        first: int,
+        last: int,
+        *,
+        mandatory: bool,
+        life: bytes,
+        copies: Sequence[str],
+    ) -> None:
         """Keep publishes for tx.commit. Raises Refused: LIMIT."""
         link, transaction = self.link, self.transaction
         assert transaction is not None
         room = link.limits.transaction_bytes_max - link.transaction_bytes
         before = transaction.bytes
-        transaction.hold(batch, first, last, mandatory=mandatory, life=life, room=room)
+        transaction.hold(
+            batch, first, last, mandatory=mandatory, life=life, copies=copies, room=room
+        )
         link.transaction_bytes += transaction.bytes - before
 
     def _hold_settlements(
@@ -270,8 +286,8 @@ class Channel:
 
     # --- consumers --------------------------------------------------------------------------
 
-    def add(self, consumer: Consumer) -> None:
-        """A consumer whose handle is set."""
+    def add(self, consumer: Consumer | ReplyConsumer) -> None:
+        """A consumer whose handle is set, if it has one."""
         self.consumers[consumer.tag] = consumer
         self.link.consumer_count += 1
 

@@ -27,6 +27,7 @@ from gateways.amqp import basic, mapping, spec, topology, transactions
 from gateways.amqp.answers import Answers
 from gateways.amqp.channel import Channel
 from gateways.amqp.connection import AmqpConnection, Work
+from gateways.amqp.direct_reply import Replies
 from gateways.amqp.errors import RemoteProtocolError, ReplyCode
 from gateways.amqp.events import (
     Event,
@@ -64,6 +65,7 @@ class Client:
     Args:
         properties: what connection.start says of the server.
         templates: shared by the clients of a server.
+        replies: likewise.
         new_tag: makes random consumer tags.
         blocked: why publishers are refused at this moment; empty if they are not.
     """
@@ -75,6 +77,7 @@ class Client:
         transport: Transport,
         work: Work,
         templates: Templates,
+        replies: Replies,
         limits: Limits,
         properties: Mapping[str, Any],
         new_tag: Callable[[], str],
@@ -84,6 +87,7 @@ class Client:
         self._why_blocked = blocked
         self._told_blocked = False
         self.limits = limits
+        self.replies = replies
         self.new_tag = new_tag
         self.user = ""
         self.channels: dict[int, Channel] = {}

@@ -44,6 +44,8 @@ class Limits:
     """Body frames without a byte in one content: they are legal, and cost us but not the client."""
     consumers_max: int = 65_536
     """Consumers of one connection; each costs about 1 KiB."""
+    replies_bytes_max: int = 1024 * 1024
+    """Answers (direct reply-to) of a consumer that does not read, behind the first that waits."""
     turn_bytes_max: int = 1024 * 1024
     """Deliveries for one connection in one loop iteration, before the socket has taken a byte."""
     turn_count_max: int = 4096

@@ -289,6 +289,13 @@ def headers_span(raw: Buffer) -> tuple[int, int]:
 
 def read_property(raw: Buffer, flag: int) -> bytes | None:
     """One short string of well-formed properties, or None where it is absent."""
+    span = property_span(raw, flag)
+    return None if span is None else bytes(raw[span[0] + 1 : span[1]])
+
+
+def property_span(raw: Buffer, flag: int) -> tuple[int, int] | None:
+    """Where a short string of well-formed properties stands, its size octet included: [start, end);
+    None where it is absent."""
     flags = int.from_bytes(raw[:2], "big")
     if not flags & flag:
         return None
@@ -296,7 +303,7 @@ def read_property(raw: Buffer, flag: int) -> bytes | None:
     for index, kind in enumerate(_KINDS):
         bit = 0x8000 >> index
         if bit == flag:
-            return bytes(raw[at + 1 : at + 1 + raw[at]])
+            return at, at + 1 + raw[at]
         if flags & bit:
             if kind == "s":
                 at += 1 + raw[at]

@@ -12,7 +12,8 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Final
 from weakref import WeakValueDictionary
 
@@ -24,6 +25,7 @@ from broker.port import (
     Durability,
     Reason,
     Refused,
+    Route,
     Template,
 )
 from core_log.kernels.batch import (
@@ -35,12 +37,13 @@ from core_log.kernels.batch import (
     EXTRA_START,
     Batch,
 )
-from gateways.amqp import delays, mapping, spec
+from gateways.amqp import delays, direct_reply, mapping, spec
 from gateways.amqp.channel import Channel
 from gateways.amqp.errors import Malformed, RemoteProtocolError, ReplyCode
 from gateways.amqp.events import Run
 from gateways.amqp.kernels import codes
 from gateways.amqp.methods import content_frames, encode_method
+from gateways.amqp.rewriting import one_row, rewrite
 
 _NO_ROUTE: Final = "NO_ROUTE"
 
@@ -94,16 +97,41 @@ class Templates:
         if template is not None and template.valid:
             return template
         exchange, routing_key = mapping.place_of(place)
-        route = self._port.exchange_route(exchange, routing_key)
+        route = None
+        if exchange or not routing_key.startswith(direct_reply.PREFIX):
+            route = self._port.exchange_route(exchange, routing_key)
         if route is None:
             known.pop(key, None)
             return None
+        template = self._make(route, exchange, durability, life, keyed=keyed)
+        known.add(key, template)
+        return template
+
+    def copying(
+        self,
+        place: bytes,
+        copies: Sequence[str],
+        durability: Durability,
+        life: bytes = b"",
+        *,
+        keyed: bool = True,
+    ) -> Template | None:
+        """As `get`, for messages that go to what other routing keys lead to, as well. Not kept."""
+        exchange, routing_key = mapping.place_of(place)
+        route = self._port.copying_route(exchange, routing_key, copies)
+        if route is None:
+            return None
+        return self._make(route, exchange, durability, life, keyed=keyed)
+
+    def _make(
+        self, route: Route, exchange: str, durability: Durability, life: bytes, *, keyed: bool
+    ) -> Template:
         info = self._port.exchange(exchange)
         if info is not None and info.type == delays.EXCHANGE_TYPE:
             self.delayed.add(exchange)
         else:
             self.delayed.discard(exchange)
-        template = self._port.template(
+        return self._port.template(
             route,
             properties=mapping.template_properties(route, exchange, life),
             extra_kind=EXTRA_BASE64,
@@ -111,8 +139,6 @@ class Templates:
             extra_keyed=keyed,
             durability=durability,
         )
-        known.add(key, template)
-        return template
 
 
 class Publisher:
@@ -158,7 +184,7 @@ class Publisher:
         self, channel: Channel, batch: Batch, run: Run, durability: Durability
     ) -> None:
         """Look at each row's properties, and store what stands before the first bad one: rows that
-        live equally long together."""
+        live equally long together, and those whose properties change one by one."""
         first = last = run.first
         life = b""
         fault: Refused | None = None
@@ -168,12 +194,19 @@ class Publisher:
             raw = bytes(batch.buffer[start : start + batch.rows[at + EXTRA_SIZE]])
             try:
                 wanted = mapping.check_properties(raw, channel.link.user)
+                rewritten = rewrite(raw, partial(direct_reply.reply_name, channel))
             except Refused as error:
                 fault = error
                 break
-            if wanted != life and last > first:
+            special = rewritten.copies or rewritten.properties is not raw
+            if (special or wanted != life) and last > first:
                 self._publish_alike(channel, batch, run, first, last, durability, life)
                 first = last
+            if special:
+                one = one_row(batch.topic(last), rewritten.properties, batch, last)
+                copies = rewritten.copies
+                self._publish_alike(channel, one, run, 0, 1, durability, wanted, copies)
+                first = last + 1
             life = wanted
             last += 1
         if last > first:
@@ -190,21 +223,49 @@ class Publisher:
         last: int,
         durability: Durability,
         life: bytes = b"",
+        copies: Sequence[str] = (),
     ) -> None:
-        """Rows of a run that are stored alike."""
+        """Rows of a run that are stored alike.
+
+        Args:
+            copies: routing keys besides their own.
+        """
+        place = batch.topic(first)
         if channel.transaction is not None:
             # Everything happens at the commit, but what is wrong is said now.
-            self._templates.get(batch.topic(first), durability, life)
+            self._template(place, copies, durability, life)
             mandatory = bool(run.flags & codes.MANDATORY)
-            channel.hold(batch, first, last, mandatory=mandatory, life=life)
+            channel.hold(batch, first, last, mandatory=mandatory, life=life, copies=copies)
             return
         try:
             keyed = bool(run.flags & codes.KEYED)
-            template = self._templates.get(batch.topic(first), durability, life, keyed=keyed)
+            template = self._template(place, copies, durability, life, keyed=keyed)
+            if copies and template is not None and self.delays(template):
+                self._check_not_delayed(batch, first, last)
         except Refused as error:
             self._refused(channel, last - first, error)
             return
         self._store(channel, batch, first, last, run.flags, template)
+
+    def _template(
+        self,
+        place: bytes,
+        copies: Sequence[str],
+        durability: Durability,
+        life: bytes,
+        *,
+        keyed: bool = True,
+    ) -> Template | None:
+        if copies:
+            return self._templates.copying(place, copies, durability, life, keyed=keyed)
+        return self._templates.get(place, durability, life, keyed=keyed)
+
+    def _check_not_delayed(self, batch: Batch, first: int, last: int) -> None:
+        """Raise Refused if a row asks for a delay: what is due has its own routing key only."""
+        if any(delay_ms for _, delay_ms in delays.split(batch, first, last)):
+            raise Refused(
+                Reason.BAD_ARGUMENT, "a delayed message may not have the headers 'CC' and 'BCC'"
+            )
 
     def _store(
         self,
@@ -290,7 +351,10 @@ class Publisher:
         template: Template | None,
     ) -> None:
         if template is None or (flags & codes.MANDATORY and not template.route.routed):
-            if flags & codes.MANDATORY:
+            mandatory = bool(flags & codes.MANDATORY)
+            if template is None and direct_reply.is_answer(batch.topic(first)):
+                self.give_answers(channel, batch, first, last, mandatory=mandatory)
+            elif mandatory:
                 self.give_back(channel, batch, first, last)
             channel.published(last - first, 0, APPENDED)
             return
@@ -332,10 +396,12 @@ class Publisher:
 
     # --- for transactions -------------------------------------------------------------------
 
-    def template(self, place: bytes, durability: Durability, life: bytes) -> Template | None:
-        """As `Templates.get`, but None also for an exchange that is gone meanwhile."""
+    def template(
+        self, place: bytes, durability: Durability, life: bytes, copies: Sequence[str] = ()
+    ) -> Template | None:
+        """As `Templates.get` or `copying`, but None also for an exchange that is gone meanwhile."""
         try:
-            return self._templates.get(place, durability, life)
+            return self._template(place, copies, durability, life)
         except Refused as error:
             if error.reason is not Reason.NOT_FOUND:
                 raise
@@ -346,6 +412,17 @@ class Publisher:
         self.count += count
         self.position = max(self.position, position)
         self.durability = max(self.durability, durability)
+
+    def give_answers(
+        self, channel: Channel, batch: Batch, first: int, last: int, *, mandatory: bool
+    ) -> None:
+        """Hand rows [first, last) to the consumer of answers that their routing key names. Return
+        those that it does not take, if they are mandatory."""
+        consumer = channel.link.replies.find(mapping.place_of(batch.topic(first))[1])
+        for row in range(first, last):
+            taken = consumer is not None and consumer.deliver(*_content(batch, row))
+            if mandatory and not taken:
+                self.give_back(channel, batch, row, row + 1)
 
     def give_back(self, channel: Channel, batch: Batch, first: int, last: int) -> None:
         """basic.return of rows [first, last), with their contents."""
@@ -359,13 +436,17 @@ class Publisher:
             )
         )
         for row in range(first, last):
-            at = row * COLUMNS
-            extra, body = batch.rows[at + EXTRA_START], batch.rows[at + BODY_START]
             frames = content_frames(
-                channel.number,
-                method,
-                bytes(batch.buffer[extra : extra + batch.rows[at + EXTRA_SIZE]]),
-                bytes(batch.buffer[body : body + batch.rows[at + BODY_SIZE]]),
-                channel.frame_max,
+                channel.number, method, *_content(batch, row), channel.frame_max
             )
             channel.link.answer(frames)
+
+
+def _content(batch: Batch, row: int) -> tuple[bytes, bytes]:
+    """Properties and body of a row."""
+    at = row * COLUMNS
+    extra, body = batch.rows[at + EXTRA_START], batch.rows[at + BODY_START]
+    return (
+        bytes(batch.buffer[extra : extra + batch.rows[at + EXTRA_SIZE]]),
+        bytes(batch.buffer[body : body + batch.rows[at + BODY_SIZE]]),
+    )

@@ -16,6 +16,7 @@ from typing import Any, Final
 from broker.port import BrokerPort, StorageFailed
 from gateways.amqp.client import Client
 from gateways.amqp.connection import Work
+from gateways.amqp.direct_reply import Replies
 from gateways.amqp.heartbeat import Beat, Heartbeat
 from gateways.amqp.limits import Limits
 from gateways.amqp.methods import HEARTBEAT
@@ -34,9 +35,8 @@ CAPABILITIES: Final[Mapping[str, bool]] = {
     "per_consumer_qos": True,
     "consumer_priorities": True,
     "connection.blocked": True,
-    # Not there, so not said to be: clients look here before they use them.
     "exchange_exchange_bindings": True,
-    "direct_reply_to": False,
+    "direct_reply_to": True,
 }
 
 
@@ -194,6 +194,7 @@ class AmqpServer:
         self._limits = limits or Limits()
         self._new_tag = new_tag or (lambda: f"amq.ctag-{secrets.token_urlsafe(16)}")
         self._work = Work()
+        self._replies = Replies()
         self._templates = Templates(port=port, count_max=self._limits.templates_max)
         self._properties = server_properties()
         self._listeners: list[Listener] = []
@@ -207,6 +208,7 @@ class AmqpServer:
             transport=socket,
             work=self._work,
             templates=self._templates,
+            replies=self._replies,
             limits=self._limits,
             properties=self._properties,
             new_tag=self._new_tag,

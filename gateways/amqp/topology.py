@@ -106,10 +106,17 @@ def unbind_exchange(channel: Channel, method: spec.ExchangeUnbind) -> None:
 def declare_queue(channel: Channel, method: spec.QueueDeclare) -> None:
     """queue.declare: the counts that it answers include what this connection published before."""
     name = mapping.strip_name(method.queue)
-    port = channel.link.port
+    link = channel.link
+    port = link.port
     position = 0
+    if link.replies.declares(name):  # it is there, and has its one consumer
+        channel.last_queue = name
+        if not method.nowait:
+            declared = spec.QueueDeclareOk(queue=name, message_count=0, consumer_count=1)
+            link.reply(channel.number, declared)
+        return
     if method.passive:
-        info = port.queue(_queue_name(channel, name), owner=channel.link)
+        info = port.queue(_queue_name(channel, name), owner=link)
     else:
         info, position = port.declare_queue(
             name,
@@ -117,14 +124,14 @@ def declare_queue(channel: Channel, method: spec.QueueDeclare) -> None:
             exclusive=method.exclusive,
             auto_delete=method.auto_delete,
             arguments=mapping.queue_arguments(method.arguments),
-            owner=channel.link,
+            owner=link,
         )
     channel.last_queue = info.name
     if not method.nowait:
         answer = spec.QueueDeclareOk(
             queue=info.name, message_count=info.ready_count, consumer_count=info.consumer_count
         )
-        channel.link.reply(channel.number, answer, position)
+        link.reply(channel.number, answer, position)
 
 
 def _binding(

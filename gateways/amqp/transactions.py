@@ -32,7 +32,7 @@ from core_log.kernels.batch import (
     EXTRA_START,
     Batch,
 )
-from gateways.amqp import delays, spec
+from gateways.amqp import delays, direct_reply, spec
 from gateways.amqp.kernels import codes
 
 if TYPE_CHECKING:
@@ -52,6 +52,7 @@ class HeldRun:
     life: bytes
     mandatory: bool
     batch: Batch
+    copies: Sequence[str]
 
 
 @dataclass(slots=True)
@@ -87,12 +88,14 @@ class Transaction:
         *,
         mandatory: bool,
         life: bytes = b"",
+        copies: Sequence[str] = (),
         room: int,
     ) -> None:
         """Keep rows [first, last) of a read, which go to one place.
 
         Args:
             life: see `publishing.Templates.get`.
+            copies: routing keys besides their own.
             room: bytes that the channels of the connection may still hold.
 
         Raises:
@@ -118,7 +121,7 @@ class Transaction:
         self._count += last - first
         self.bytes += size
         self.runs.append(
-            HeldRun(batch.topic(first), life, mandatory, copy_rows(batch, first, last))
+            HeldRun(batch.topic(first), life, mandatory, copy_rows(batch, first, last), copies)
         )
 
     def hold_settlement(
@@ -181,8 +184,9 @@ def commit(channel: Channel, method: spec.TxCommit) -> None:
     link = channel.link
     publishes: list[Publishing] = []
     returned: list[HeldRun] = []
+    answers: list[HeldRun] = []
     for run in transaction.runs:
-        template = link.publisher.template(run.place, Durability.FLUSHED, run.life)
+        template = link.publisher.template(run.place, Durability.FLUSHED, run.life, run.copies)
         if template is not None and link.publisher.delays(template):
             publishes += [
                 Publishing(
@@ -200,11 +204,13 @@ def commit(channel: Channel, method: spec.TxCommit) -> None:
                         Publishing(template=template, batch=some, first=0, last=some.count)
                     )
                 else:
-                    returned.append(HeldRun(run.place, run.life, True, some))
+                    returned.append(HeldRun(run.place, run.life, True, some, run.copies))
         elif template is not None and (template.route.routed or not run.mandatory):
             publishes.append(
                 Publishing(template=template, batch=run.batch, first=0, last=run.batch.count)
             )
+        elif template is None and direct_reply.is_answer(run.place):
+            answers.append(run)
         elif run.mandatory:
             returned.append(run)
     acks = [held for held in transaction.settlements if not held.bits & codes.NEGATIVE]
@@ -213,6 +219,8 @@ def commit(channel: Channel, method: spec.TxCommit) -> None:
     channel.forget_transaction()
     for run in returned:
         link.publisher.give_back(channel, run.batch, 0, run.batch.count)
+    for run in answers:
+        link.publisher.give_answers(channel, run.batch, 0, run.batch.count, mandatory=run.mandatory)
     for held in acks:
         held.holder.returned(held.count)
     for held in others:

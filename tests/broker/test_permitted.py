@@ -92,6 +92,7 @@ def nothing(port: BrokerPort, link: SpyLink) -> dict[str, Callable[[], object]]:
         "exchange_route": lambda: port.exchange_route("orders", "eu"),
         "root exchange": lambda: port.exchange_route("amq.topic", "orders.eu"),
         "default exchange": lambda: port.exchange_route("", "work"),
+        "copying_route": lambda: port.copying_route("orders", "eu", ["us"]),
         "check_publish": lambda: port.check_publish("orders", None),
         "every tag": lambda: port.check_publish("orders", None, every_tag=True),
         "check_read": lambda: port.check_read(("orders",)),
@@ -163,6 +164,14 @@ def test_publishing_where_it_is_allowed(people: Broker) -> None:
     people.step()
     assert people.engine.topic("fleet").max_offsets == (2,)
     forbidden(lambda: port.route("fleet", "bob.temp"))
+
+
+def test_copies_need_the_right_for_each_key(people: Broker) -> None:
+    publish(people, "orders", "eu", b"1")
+    allow(people, "ann", "publish", "orders.eu")
+    port = port_of(people, "ann")
+    assert port.copying_route("orders", "eu", ["eu"]) is not None
+    forbidden(lambda: port.copying_route("orders", "eu", ["eu", "us"]))
 
 
 def test_a_topic_is_made_only_with_the_right_to(people: Broker) -> None:

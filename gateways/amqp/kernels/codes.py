@@ -22,7 +22,8 @@ BAD_TYPE: Final = 5
 MANDATORY: Final = 1
 PERSISTENT: Final = 2
 CHECKED: Final = 4
-"""Has a user-id, an expiration or a priority, which have to be looked at."""
+"""Has something that the broker looks at: a user-id, an expiration, a priority, the reply-to of
+direct reply-to, or a header `CC` or `BCC`."""
 KEYED: Final = 8
 """Has a message id, which messages are found by."""
 CHANNEL_SHIFT: Final = 8

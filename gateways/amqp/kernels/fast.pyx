@@ -45,30 +45,12 @@ cdef enum:
     C_MESSAGE_ID = 0x80
     C_CHECKED_BITS = 0x910  # priority, expiration, user-id
 
-NEED_DATA = C_NEED_DATA
-FRAME = C_FRAME
-FULL = C_FULL
-OVERSIZE = C_OVERSIZE
-BAD_END = C_BAD_END
-BAD_TYPE = C_BAD_TYPE
-MANDATORY = C_MANDATORY
-PERSISTENT = C_PERSISTENT
-CHECKED = C_CHECKED
-KEYED = C_KEYED
-CHANNEL_SHIFT = C_CHANNEL_SHIFT
-SETTLEMENT_CHANNEL = 0
-SETTLEMENT_FIRST = 1
-SETTLEMENT_COUNT = 2
-SETTLEMENT_BITS = 3
-SETTLEMENT_ROWS = 4
-SETTLEMENT_COLUMNS = C_SETTLEMENT_COLUMNS
-MULTIPLE = C_MULTIPLE
-REQUEUE = C_REQUEUE
-NEGATIVE = C_NEGATIVE
-
 cdef const char *EXTRA_HEAD = b"PMQ_AMQP\x01"
 # Kinds of the properties of bits 15 to 2: s short string, t table, b octet, q u64.
 cdef const char *PROPERTY_KINDS = b"sstbbssssqssss"
+cdef const char *DIRECT_REPLY_TO = b"amq.rabbitmq.reply-to"
+cdef enum:
+    DIRECT_REPLY_TO_SIZE = 21
 
 
 cdef inline uint32_t get16(const uint8_t *p) noexcept nogil:
@@ -119,7 +101,15 @@ cdef inline int value_size(uint8_t kind) noexcept nogil:
     return -2
 
 
-cdef bint table_is_sound(const uint8_t *p, Py_ssize_t at, Py_ssize_t end) noexcept nogil:
+cdef inline bint is_copy_name(const uint8_t *p, uint8_t size) noexcept nogil:
+    if size == 3:
+        return p[0] == c'B' and p[1] == c'C' and p[2] == c'C'
+    return size == 2 and p[0] == c'C' and p[1] == c'C'
+
+
+cdef int look_at_table(const uint8_t *p, Py_ssize_t at, Py_ssize_t end) noexcept nogil:
+    cdef int result = 0
+    cdef Py_ssize_t name
     cdef Py_ssize_t ends[C_TABLE_DEPTH_MAX]
     cdef bint arrays[C_TABLE_DEPTH_MAX]
     cdef int depth = 1
@@ -133,38 +123,41 @@ cdef bint table_is_sound(const uint8_t *p, Py_ssize_t at, Py_ssize_t end) noexce
             depth -= 1
             continue
         if not arrays[depth - 1]:
+            name = at
             at += 1 + p[at]
             if at >= stop:
-                return False
+                return -1
+            if depth == 1 and is_copy_name(p + name + 1, p[name]):
+                result = C_CHECKED
         kind = p[at]
         at += 1
         size = value_size(kind)
         if size == -2:
-            return False
+            return -1
         if size == -1:
             if stop - at < 4:
-                return False
+                return -1
             size = get32(p + at)
             at += 4
             if size > stop - at:
-                return False
+                return -1
             if kind == c'F' or kind == c'A':
                 if depth >= C_TABLE_DEPTH_MAX:
-                    return False
+                    return -1
                 ends[depth] = at + size
                 arrays[depth] = kind == c'A'
                 depth += 1
                 continue
         if size > stop - at:
-            return False
+            return -1
         at += size
-    return True
+    return result
 
 
 cdef int scan(const uint8_t *p, Py_ssize_t start, Py_ssize_t end) noexcept nogil:
     cdef uint32_t flags
     cdef int result = 0
-    cdef int index
+    cdef int index, found
     cdef char kind
     cdef Py_ssize_t at, size
     if end - start < 2:
@@ -192,13 +185,22 @@ cdef int scan(const uint8_t *p, Py_ssize_t start, Py_ssize_t end) noexcept nogil
         elif kind == c's':
             if at >= end:
                 return -1
+            if (  # reply-to
+                index == 6
+                and p[at] == DIRECT_REPLY_TO_SIZE
+                and end - at > DIRECT_REPLY_TO_SIZE
+                and memcmp(p + at + 1, DIRECT_REPLY_TO, DIRECT_REPLY_TO_SIZE) == 0
+            ):
+                result |= C_CHECKED
             at += 1 + p[at]
         else:
             if end - at < 4:
                 return -1
             size = get32(p + at)
-            if size > end - at - 4 or not table_is_sound(p, at + 4, at + 4 + size):
+            found = look_at_table(p, at + 4, at + 4 + size) if size <= end - at - 4 else -1
+            if found < 0:
                 return -1
+            result |= found
             at += 4 + size
         if at > end:
             return -1

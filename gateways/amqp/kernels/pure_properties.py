@@ -23,7 +23,11 @@ _PROPERTY_KINDS: Final = "sstbbssssqssss"
 _DELIVERY_MODE: Final = 1 << 12
 _BEFORE_DELIVERY_MODE: Final = 0xE000
 _MESSAGE_ID: Final = 1 << 7
+_REPLY_TO: Final = 1 << 9
+_BEFORE_REPLY_TO: Final = 0xFC00
 _CHECKED_BITS: Final = 1 << 11 | 1 << 8 | 1 << 4  # priority, expiration, user-id
+_DIRECT_REPLY_TO: Final = b"\x15amq.rabbitmq.reply-to"
+_COPY_NAMES: Final = (b"\x02CC", b"\x03BCC")
 
 _VALUE_SIZES: Final = {
     ord("t"): 1,
@@ -58,11 +62,14 @@ def scan_properties(buffer: Buffer, start: int, end: int) -> int:
     if flags & _MESSAGE_ID:
         result |= KEYED
     mode = (flags & _BEFORE_DELIVERY_MODE).bit_count() if flags & _DELIVERY_MODE else -1
+    reply = (flags & _BEFORE_REPLY_TO).bit_count() if flags & _REPLY_TO else -1
     at = start + 2
     for index, kind in enumerate(_kinds_of(flags)):
         if kind == "s":
             if at >= end:
                 return -1
+            if index == reply and buffer[at : at + 1 + buffer[at]] == _DIRECT_REPLY_TO:
+                result |= CHECKED
             at += 1 + buffer[at]
         elif kind == "b":
             if at >= end:
@@ -76,8 +83,10 @@ def scan_properties(buffer: Buffer, start: int, end: int) -> int:
             if end - at < 4:
                 return -1
             size = _U32.unpack_from(buffer, at)[0]
-            if size > end - at - 4 or not _table_is_sound(buffer, at + 4, at + 4 + size):
+            found = _look_at_table(buffer, at + 4, at + 4 + size) if size <= end - at - 4 else -1
+            if found < 0:
                 return -1
+            result |= found
             at += 4 + size
         if at > end:
             return -1
@@ -90,8 +99,13 @@ def _kinds_of(flags: int) -> str:
     return "".join(kind for i, kind in enumerate(_PROPERTY_KINDS) if flags & 0x8000 >> i)
 
 
-def _table_is_sound(buffer: Buffer, at: int, end: int) -> bool:
-    """Whether [at, end) holds the pairs of a field table. Never recursive, bounded in depth."""
+def _look_at_table(buffer: Buffer, at: int, end: int) -> int:
+    """Whether [at, end) holds the pairs of a field table. Never recursive, bounded in depth.
+
+    Returns:
+        -1 if it does not, `CHECKED` if there is a header `CC` or `BCC`, else 0.
+    """
+    result = 0
     ends = [end]
     arrays = [False]
     while ends:
@@ -101,26 +115,29 @@ def _table_is_sound(buffer: Buffer, at: int, end: int) -> bool:
             arrays.pop()
             continue
         if not arrays[-1]:
+            name = at
             at += 1 + buffer[at]
             if at >= stop:
-                return False
+                return -1
+            if len(ends) == 1 and at - name <= 4 and buffer[name:at] in _COPY_NAMES:
+                result = CHECKED
         kind = buffer[at]
         at += 1
         size = _VALUE_SIZES.get(kind)
         if size is None:
             if kind not in b"SxFA" or stop - at < 4:
-                return False
+                return -1
             size = _U32.unpack_from(buffer, at)[0]
             at += 4
             if size > stop - at:
-                return False
+                return -1
             if kind in b"FA":
                 if len(ends) >= TABLE_DEPTH_MAX:
-                    return False
+                    return -1
                 ends.append(at + size)
                 arrays.append(kind == ord("A"))
                 continue
         if size > stop - at:
-            return False
+            return -1
         at += size
-    return True
+    return result

@@ -12,6 +12,7 @@ from core_log.kernels.batch import Batch
 from gateways.amqp import spec
 from gateways.amqp.client import Client
 from gateways.amqp.connection import Work
+from gateways.amqp.direct_reply import Replies
 from gateways.amqp.limits import Limits
 from gateways.amqp.publishing import Templates
 from gateways.amqp.spec import Method
@@ -69,6 +70,7 @@ class Peer:
         later: Callable[[Callable[[], None]], None],
         *,
         templates: Templates | None = None,
+        replies: Replies | None = None,
         limits: Limits | None = None,
     ) -> None:
         limits = limits or Limits()
@@ -80,6 +82,7 @@ class Peer:
             transport=self.transport,
             work=Work(),
             templates=templates or Templates(port=port, count_max=limits.templates_max),
+            replies=replies or Replies(),
             limits=limits,
             properties={"product": "PolyMQ"},
             new_tag=lambda: f"tag{next(tags)}",
@@ -132,11 +135,17 @@ class Bench:
         self.limits = Limits(**limits)
         self.port = cast("BrokerPort", broker.engine)
         self.templates = Templates(port=self.port, count_max=self.limits.templates_max)
+        tokens = iter(range(1 << 30))
+        self.replies = Replies(lambda: f"token{next(tokens)}")
 
     def peer(self, *channels: int, **options: Any) -> Peer:
         """A client that is logged in, with these channels open."""
         made = Peer(
-            self.port, self.broker.loop.call_soon, templates=self.templates, limits=self.limits
+            self.port,
+            self.broker.loop.call_soon,
+            templates=self.templates,
+            replies=self.replies,
+            limits=self.limits,
         )
         made.log_in(*channels, **options)
         return made

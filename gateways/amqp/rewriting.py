@@ -1,0 +1,89 @@
+"""Properties of a publish that the broker acts on, and changes: `CC`, `BCC`, and `reply_to` of
+direct reply-to.
+
+The headers `CC` and `BCC` are lists of routing keys: the message goes to what they lead to, as
+well, once to each queue. `BCC` is removed, so that no receiver sees it (RabbitMQ's sender-selected
+distribution).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
+
+from broker.port import Reason, Refused
+from core_log.kernels.batch import BODY_SIZE, BODY_START, COLUMNS, Batch
+from gateways.amqp import direct_reply
+from gateways.amqp.mapping import REPLY_TO, headers_span, property_span
+from gateways.amqp.methods import short_string
+from gateways.amqp.tables import decode_table, split_pairs
+
+COPIES_MAX: Final = 256
+"""Routing keys in `CC` and `BCC` together: each is looked up by itself."""
+_NAMES: Final = ("CC", "BCC")
+_U32: Final = struct.Struct(">I")
+_DIRECT_REPLY_TO: Final = direct_reply.NAME.encode()
+
+
+class Rewritten(NamedTuple):
+    """The properties as they are stored, and the routing keys besides the message's own."""
+
+    properties: bytes
+    copies: tuple[str, ...]
+
+
+def rewrite(raw: bytes, reply_name: Callable[[], str]) -> Rewritten:
+    """Act on well-formed properties.
+
+    Args:
+        reply_name: what stands for the channel's consumer of answers; may raise Refused.
+
+    Raises:
+        Refused: BAD_ARGUMENT, `CC` or `BCC` is no array of text, or nobody consumes answers.
+    """
+    start, end = headers_span(raw)
+    copies: tuple[str, ...] = ()
+    if start < end and b"CC" in raw[start:end]:
+        raw, copies = _take_copies(raw, start, end)
+    span = property_span(raw, REPLY_TO)
+    if span is not None and raw[span[0] + 1 : span[1]] == _DIRECT_REPLY_TO:
+        raw = raw[: span[0]] + short_string(reply_name()) + raw[span[1] :]
+    return Rewritten(raw, copies)
+
+
+def _take_copies(raw: bytes, start: int, end: int) -> tuple[bytes, tuple[str, ...]]:
+    """The properties without `BCC`, and the keys of both headers, each once."""
+    table = decode_table(raw, start, end)
+    keys = [key for name in _NAMES if name in table for key in _keys(name, table[name])]
+    if len(keys) > COPIES_MAX:
+        raise Refused(
+            Reason.BAD_ARGUMENT,
+            f"the headers 'CC' and 'BCC' name {len(keys)} routing keys: at most {COPIES_MAX}",
+        )
+    if "BCC" in table:
+        pairs = b"".join(pair for name, pair in split_pairs(raw[start:end]) if name != "BCC")
+        raw = raw[: start - 4] + _U32.pack(len(pairs)) + pairs + raw[end:]
+    return raw, tuple(dict.fromkeys(keys))
+
+
+def _keys(name: str, value: Any) -> list[str]:
+    """Routing keys may hold any octets, as in basic.publish."""
+    if not isinstance(value, list) or not all(isinstance(key, (str, bytes)) for key in value):
+        raise Refused(
+            Reason.BAD_ARGUMENT, f"invalid header '{name}': it is an array of routing keys, as text"
+        )
+    return [
+        key if isinstance(key, str) else key.decode("utf-8", "surrogateescape") for key in value
+    ]
+
+
+def one_row(place: bytes, properties: bytes, batch: Batch, row: int) -> Batch:
+    """A row with other properties, as a batch over bytes of its own."""
+    body = batch.rows[row * COLUMNS + BODY_START]
+    body_size = batch.rows[row * COLUMNS + BODY_SIZE]
+    made = Batch(1)
+    made.buffer = place + properties + bytes(batch.buffer[body : body + body_size])
+    at = len(place)
+    made.add((0, at), (at + len(properties), body_size), (at, len(properties)))
+    return made

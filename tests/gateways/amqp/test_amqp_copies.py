@@ -1,0 +1,183 @@
+"""CC and BCC: messages that go to what other routing keys lead to, as well."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gateways.amqp import kernels, rewriting, spec
+from gateways.amqp.headers import AmqpHeaders
+from gateways.amqp.kernels import codes, pure
+from gateways.amqp.tables import decode_table
+from tests.gateways.amqp import amqp_wire as wire
+from tests.gateways.amqp.amqp_harness import Bench, Peer
+
+
+def declare(bench: Bench, *queues: str) -> Peer:
+    peer = bench.peer(1)
+    for queue in queues:
+        peer.ask(spec.QueueDeclare(queue=queue, durable=True))
+    bench.step()
+    peer.received()
+    return peer
+
+
+def publish(
+    peer: Peer,
+    exchange: str,
+    key: str,
+    *,
+    body: bytes = b"m",
+    mandatory: bool = False,
+    **copies: Any,
+) -> None:
+    properties = wire.properties(headers=copies)
+    peer.send(wire.publish(1, exchange, key, body, properties=properties, mandatory=mandatory))
+
+
+def get(bench: Bench, peer: Peer, queue: str) -> list[wire.Sent]:
+    """All messages of a queue."""
+    bench.step()
+    bench.step()
+    got = []
+    while True:
+        peer.ask(spec.BasicGet(queue=queue, no_ack=True))
+        bench.step()
+        bench.step()
+        (sent,) = peer.received()
+        if isinstance(sent.method, spec.BasicGetEmpty):
+            return got
+        got.append(sent)
+
+
+def test_the_default_exchange(bench: Bench) -> None:
+    peer = declare(bench, "a", "b", "c", "d")
+    publish(peer, "", "a", CC=["b", "a"], BCC=["c", "b"])
+    for queue in "abc":
+        (sent,) = get(bench, peer, queue)
+        assert isinstance(sent.method, spec.BasicGetOk)
+        assert (sent.method.exchange, sent.method.routing_key) == ("", "a")
+        start = 2 + 4
+        assert decode_table(sent.properties, start, len(sent.properties)) == {"CC": ["b", "a"]}
+    assert get(bench, peer, "d") == []
+
+
+def test_other_exchanges_and_a_queue_once(bench: Bench) -> None:
+    peer = declare(bench, "a", "b")
+    peer.ask(spec.ExchangeDeclare(exchange="x", type="direct", durable=True))
+    for key in ("one", "two"):
+        peer.ask(spec.QueueBind(queue="a", exchange="x", routing_key=key))
+    peer.ask(spec.QueueBind(queue="b", exchange="x", routing_key="three"))
+    bench.step()
+    peer.received()
+    publish(peer, "x", "none", CC=["one", "two"], BCC=["three"])
+    assert len(get(bench, peer, "a")) == 1
+    (sent,) = get(bench, peer, "b")
+    assert sent.method.routing_key == "none"  # type: ignore[attr-defined]
+
+
+def test_a_headers_exchange_goes_on_looking_at_headers(bench: Bench) -> None:
+    bench.broker.engine.topics_.header_reader = AmqpHeaders()
+    peer = declare(bench, "a", "b")
+    peer.ask(spec.QueueBind(queue="a", exchange="amq.headers", arguments={"t": "a"}))
+    peer.ask(spec.QueueBind(queue="b", exchange="amq.headers", arguments={"t": "b"}))
+    bench.step()
+    peer.received()
+    publish(peer, "amq.headers", "k", CC=["other"], t="b")
+    assert (len(get(bench, peer, "a")), len(get(bench, peer, "b"))) == (0, 1)
+
+
+def test_a_copy_alone_is_a_route(bench: Bench) -> None:
+    """A mandatory message is not returned if only its copy arrives; if nothing does, it is."""
+    peer = declare(bench, "b")
+    publish(peer, "", "nowhere", CC=["b"], mandatory=True)
+    bench.step()
+    assert peer.received() == []
+    (sent,) = get(bench, peer, "b")
+    assert sent.method.routing_key == "nowhere"  # type: ignore[attr-defined]
+    publish(peer, "", "nowhere2", BCC=["nowhere3"], mandatory=True)
+    bench.step()
+    (returned,) = peer.received()
+    assert isinstance(returned.method, spec.BasicReturn)
+
+
+def test_bulk_keeps_its_order(bench: Bench) -> None:
+    peer = declare(bench, "a", "b")
+    parts = []
+    for number in range(6):
+        headers = {"CC": ["b"]} if number % 2 else {}
+        raw = wire.properties(headers=headers)
+        parts.append(wire.publish(1, "", "a", b"%d" % number, properties=raw))
+    peer.send(*parts)
+    assert [sent.body for sent in get(bench, peer, "a")] == [b"%d" % n for n in range(6)]
+    assert [sent.body for sent in get(bench, peer, "b")] == [b"1", b"3", b"5"]
+
+
+def test_transactions_copy_at_the_commit(bench: Bench) -> None:
+    peer = declare(bench, "a", "b")
+    other = bench.peer(1)
+    peer.ask(spec.TxSelect())
+    publish(peer, "", "a", CC=["b"])
+    assert get(bench, other, "b") == []
+    peer.ask(spec.TxCommit())
+    bench.step()
+    assert len(get(bench, other, "b")) == 1
+
+
+@pytest.mark.parametrize("value", ["b", 1, [1], {"b": 1}, None])
+def test_anything_but_an_array_of_text_is_refused(bench: Bench, value: Any) -> None:
+    peer = declare(bench, "a")
+    publish(peer, "", "a", BCC=value)
+    (closed,) = peer.methods()
+    assert isinstance(closed, spec.ChannelClose)
+    assert closed.reply_code == 406
+    assert "'BCC'" in closed.reply_text
+
+
+def test_too_many_keys_are_refused(bench: Bench) -> None:
+    peer = declare(bench, "a")
+    publish(peer, "", "a", CC=[f"k{n}" for n in range(rewriting.COPIES_MAX + 1)])
+    (closed,) = peer.methods()
+    assert isinstance(closed, spec.ChannelClose)
+    assert closed.reply_code == 406
+
+
+def test_a_delayed_message_may_not_have_copies(bench: Bench) -> None:
+    peer = declare(bench, "a")
+    arguments = {"x-delayed-type": "direct"}
+    peer.ask(spec.ExchangeDeclare(exchange="later", type="x-delayed-message", arguments=arguments))
+    peer.received()
+    publish(peer, "later", "a", CC=["b"])
+    publish(peer, "later", "a", CC=["b"], **{"x-delay": 5})
+    (closed,) = peer.methods()
+    assert isinstance(closed, spec.ChannelClose)
+    assert closed.reply_code == 406
+
+
+@pytest.mark.parametrize("scan", [kernels.scan_properties, pure.scan_properties])
+def test_the_kernels_notice_the_headers_and_nothing_else(scan: Any) -> None:
+    for headers, checked in (
+        ({"CC": ["a"]}, True),
+        ({"x": 1, "BCC": 2}, True),
+        ({"C": 1, "CCC": 1, "BC": 1, "BBCC": 1, "cc": 1}, False),
+        ({"x": {"CC": 1}, "y": ["CC"]}, False),
+        ({"CC": None}, True),
+    ):
+        raw = wire.properties(headers=headers)
+        assert bool(scan(raw, 0, len(raw)) & codes.CHECKED) is checked, headers
+
+
+def test_copies_beside_a_headers_exchange_that_is_bound_further(bench: Bench) -> None:
+    """A route that looks at headers keeps its copies: here by an exchange that is bound to one."""
+    bench.broker.engine.topics_.header_reader = AmqpHeaders()
+    peer = declare(bench, "a", "b")
+    peer.ask(spec.ExchangeDeclare(exchange="x", type="direct", durable=True))
+    peer.ask(spec.ExchangeDeclare(exchange="h", type="headers", durable=True))
+    peer.ask(spec.ExchangeBind(source="x", destination="h", routing_key="k"))
+    peer.ask(spec.QueueBind(queue="a", exchange="h", arguments={"t": "a"}))
+    peer.ask(spec.QueueBind(queue="b", exchange="x", routing_key="other"))
+    bench.step()
+    peer.received()
+    publish(peer, "x", "k", CC=["other"], t="a")
+    assert (len(get(bench, peer, "a")), len(get(bench, peer, "b"))) == (1, 1)
