@@ -21,7 +21,8 @@ class AmqpPort(Protocol):
     """The operations."""
 
     def exchange(self, name: str) -> ExchangeInfo | None:
-        """The exchange, or None. A topic that exists is a durable exchange of type `topic`."""
+        """The exchange, or None. A topic that exists is a durable exchange of type `topic`, unless
+        the exchange of its name was deleted."""
 
     def declare_exchange(
         self,

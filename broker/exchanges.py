@@ -9,6 +9,10 @@ bindings are patterns in the one trie. The type only says how a binding key is r
 * The default exchange: topic = the queue's name, no tag. Every queue has the pattern (name,).
 * `amq.topic` is the root: the key's first word is the topic.
 
+A topic that other protocols have made is an exchange of type `topic` without a declaration, until
+AMQP deletes it: then the topic goes on, and notes that it is no exchange (`exchange_deleted`) until
+one of its name is declared again.
+
 The queues themselves are in `named_queues.py`.
 """
 
@@ -91,7 +95,7 @@ class Exchanges:
     def exchange(self, name: str) -> Exchange | None:
         """A declared exchange, or the topic of that name seen as one."""
         found = self.exchanges.get(name)
-        if found is None and name in self.topics.topics:
+        if found is None and self._is_by_itself(name):
             value = {
                 "type": "topic",
                 "durable": True,
@@ -101,6 +105,11 @@ class Exchanges:
             }
             return Exchange(name, value)
         return found
+
+    def _is_by_itself(self, name: str) -> bool:
+        """Whether a topic is an exchange, where none of this name is declared."""
+        topic = self.topics.topics.get(name)
+        return topic is not None and not topic.exchange_deleted
 
     def is_made(self, topic: str) -> bool:
         """Whether somebody with the right to do so has made the topic, or a queue or an exchange
@@ -154,7 +163,7 @@ class Exchanges:
         """See `BrokerPort.delete_exchange`."""
         if name in PREDECLARED:
             raise Refused(Reason.FORBIDDEN, f"exchange '{name}' cannot be deleted")
-        found = self.exchanges.get(name)
+        found = self.exchange(name)
         if found is None:
             return Position(0)
         if if_unused and self._is_used(found):
@@ -164,7 +173,9 @@ class Exchanges:
         links = list(self.graph.links_of(name))
         for source, key in links:
             self._unlink(source, key)
-        position = write_op(self.core, {"op": "exchange-", "name": name}, durable=found.durable)
+        # What the topic notes of it outlives an exchange that does not survive a restart.
+        durable = found.durable or name in self.topics.topics
+        position = write_op(self.core, {"op": "exchange-", "name": name}, durable=durable)
         for source, _ in links:
             self.end_unused(source)
         return position
@@ -186,15 +197,23 @@ class Exchanges:
         found = self.exchanges[name] = Exchange(name, op)
         self._forget_routes(name)
         self.graph.declared(found)
-        return [("exchange", name)]
+        topic = self.topics.topics.get(name)
+        if topic is None or not found.durable:
+            return [("exchange", name)]
+        topic.exchange_deleted = False
+        return [("exchange", name), ("topic", name)]
 
     def _apply_exchange_end(self, op: Op) -> Touched:
         name = op["name"]
         ended = self.exchanges.pop(name, None)
         if ended is not None:
-            self._forget_routes(name)
             self.graph.ended(ended)
-        return [("exchange", name)]
+        self._forget_routes(name)
+        topic = self.topics.topics.get(name)
+        if topic is None:
+            return [("exchange", name)]
+        topic.exchange_deleted = True
+        return [("exchange", name), ("topic", name)]
 
     def _forget_routes(self, name: str) -> None:
         """Whoever publishes there has to look again: what an exchange allows (internal), and does

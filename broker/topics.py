@@ -70,6 +70,7 @@ class Topic:
     """A topic and its own queues."""
 
     __slots__ = (
+        "exchange_deleted",
         "first_offsets",
         "incarnation",
         "name",
@@ -90,6 +91,8 @@ class Topic:
         """Settings that somebody chose for this topic."""
         self.settings = TopicSettings()
         """What holds for it: its own values, the broker's defaults for the rest."""
+        self.exchange_deleted = False
+        """AMQP clients deleted the exchange of this name, so the topic is none by itself."""
 
     def settings_changed(self) -> None:
         """Tell the topic's queues what follows for them."""
@@ -324,6 +327,7 @@ class Topics(Publisher):
         if is_hashed(value["stored"]):
             self.core.topic_names[value["stored"]] = name
         topic = self.topics[name] = Topic(name, value["stored"], queues, value["inc"])
+        topic.exchange_deleted = value.get("noex", False)
         topic.first_offsets = list(value.get("first", topic.first_offsets))
         topic.own_values = dict(value.get("set", {}))
         topic.settings = self.defaults.with_values(topic.own_values)
@@ -335,7 +339,9 @@ class Topics(Publisher):
         if topic is None:
             return None
         numbers = [queue.number for queue in topic.queues]
-        row = {"stored": topic.stored, "q": numbers, "inc": topic.incarnation}
+        row: dict[str, Any] = {"stored": topic.stored, "q": numbers, "inc": topic.incarnation}
+        if topic.exchange_deleted:
+            row["noex"] = True
         if any(topic.first_offsets):
             row["first"] = list(topic.first_offsets)
         return {**row, "set": dict(topic.own_values)} if topic.own_values else row

@@ -5,6 +5,7 @@ Prefer lines that will stay, and the narrowest suite that has to notice.
 
 from __future__ import annotations
 
+from tests.sabotage.of_amqp import OF_AMQP
 from tests.sabotage.of_crashes import OF_CRASHES
 from tests.sabotage.of_the_bounds import OF_THE_BOUNDS
 from tests.sabotage.of_the_clients import OF_THE_CLIENTS
@@ -25,6 +26,7 @@ SABOTAGES = (
     *OF_THE_CLIENTS,
     *OF_THE_ENGINE,
     *OF_THE_GATEWAYS,
+    *OF_AMQP,
     *OF_THE_NAMES,
     *OF_THE_SPEED,
     *OF_THE_USERS,
