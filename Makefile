@@ -18,7 +18,7 @@ export PYTHONDONTWRITEBYTECODE :=
 BUILD_INPUTS := pyproject.toml setup.py $(shell find $(PACKAGES) -path '*/kernels/*' \( -name '*.pyx' -o -name '*.pxd' -o -name '*.py' \))
 
 .DEFAULT_GOAL := install
-.PHONY: install demo test crash kills replica-kills sabotage check run bench clean help
+.PHONY: install demo test crash kills replica-kills model sabotage check run bench clean help
 
 help:  ## List the commands.
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -64,6 +64,9 @@ kills: $(VENV)/.installed-dev  ## Kill a loaded server at 60 system calls and lo
 
 replica-kills: $(VENV)/.installed-dev  ## Kill a master or its slave 50 times under load, and look for what was acked.
 	$(RUN) interop_tests.replica_kills $(KILLS)
+
+model: $(VENV)/.installed-dev  ## A minute of all protocols, kills and full disks, and every promise checked (MODEL="--episodes 20").
+	$(RUN) interop_tests.model $(MODEL)
 
 check: $(VENV)/.installed-dev  ## Lint, formatting, types, and the architecture's import table.
 	$(RUN) ruff check .
