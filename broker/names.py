@@ -7,6 +7,10 @@ users meet in one topic of the log.
 
 `%` keeps RocketMQ's meaning (namespace, `%RETRY%`, `%DLQ%`) and stays as it is; `|` itself is
 escaped, so an escape can never come from a user.
+
+A third form is for people and their tools. MQTT's `/temp` is in the topic with the empty name,
+which a list, a path or a column cannot show. Its *display name* is `||`, as in the log. A topic
+whose own name is two or more bars has one bar more, so this mapping is one-to-one as well.
 """
 
 from __future__ import annotations
@@ -38,6 +42,24 @@ def encode_name(name: str) -> str:
     if len(stored) > NAME_BYTES_MAX:
         return HASH_PREFIX + hashlib.sha256(raw).hexdigest()[:_HASH_DIGITS]
     return stored
+
+
+def display_name(name: str) -> str:
+    """A user's name as tools show it: never empty."""
+    if not name:
+        return EMPTY_NAME
+    return f"{name}|" if _is_bars(name) else name
+
+
+def parse_display_name(shown: str) -> str:
+    """The user's name that a display name stands for."""
+    if shown == EMPTY_NAME:
+        return ""
+    return shown[:-1] if _is_bars(shown) else shown
+
+
+def _is_bars(name: str) -> bool:
+    return name.startswith(EMPTY_NAME) and not name.strip("|")
 
 
 def is_hashed(stored: str) -> bool:

@@ -37,8 +37,10 @@ from broker.names import (
     EXCHANGE_PROPERTY,
     ROOT_EXCHANGE,
     decode_name,
+    display_name,
     encode_name,
     exchange_and_key,
+    parse_display_name,
 )
 from broker.queues.deaths import DEATH_PROPERTY, History, history_of
 from broker.queues.life import LIFE_PROPERTY, life_property
@@ -92,11 +94,13 @@ __all__ = [
     "Unacked",
     "Words",
     "decode_name",
+    "display_name",
     "encode_name",
     "exchange_and_key",
     "header_property",
     "history_of",
     "life_property",
+    "parse_display_name",
     "read_amqp_content",
 ]
 

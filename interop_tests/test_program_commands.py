@@ -9,6 +9,9 @@ import signal
 import subprocess
 import sys
 
+import paho.mqtt.client as mqtt
+from paho.mqtt.enums import CallbackAPIVersion
+
 COMMAND_SECONDS_MAX = 60.0
 AWKWARD = bytes(range(256)) + b"\xff\xfe\0"
 
@@ -79,6 +82,37 @@ def test_names_with_awkward_characters(server) -> None:
     assert json.loads(polymq(server, "topic", "list", "--json").stdout)[0]["name"] == name
     message = json.loads(polymq(server, "message", "read", name, "--format", "json").stdout)
     assert (message["topic"], message["tag"]) == (name, "tag")
+
+
+def test_mqtt_topics_that_begin_with_a_slash_have_a_name_that_can_be_typed(server) -> None:
+    """`||` everywhere; a topic of that very name has one bar more."""
+    client = mqtt.Client(CallbackAPIVersion.VERSION2)
+    client.connect(server.host, server.mqtt_port)
+    client.loop_start()
+    for topic in ("/temp", "||/temp"):
+        client.publish(topic, topic, qos=1).wait_for_publish(30)
+    listed = json.loads(polymq(server, "topic", "list", "--json").stdout)
+    assert sorted(topic["name"] for topic in listed) == ["||", "|||"]
+    assert b"||: 1 message\n" in polymq(server, "topic", "show", "||").stdout
+    polymq(server, "message", "publish", "||", "more", body=b"over HTTP")
+    read = ("message", "read", "||", "--format")
+    assert polymq(server, *read, "body").stdout == b"/tempover HTTP"
+    first, second = map(json.loads, polymq(server, *read, "json").stdout.splitlines())
+    assert (first["topic"], first["tag"]) == ("||", "temp")
+    assert (second["topic"], second["tag"]) == ("||", "more")
+    assert polymq(server, "message", "read", "|||", "--format", "body").stdout == b"||/temp"
+    assert b"deleted" in polymq(server, "topic", "delete", "||", "--yes").stdout
+    listed = json.loads(polymq(server, "topic", "list", "--json").stdout)
+    assert [topic["name"] for topic in listed] == ["|||"]
+    client.disconnect()
+    client.loop_stop()
+
+
+def test_a_topic_with_a_long_name_is_read(server) -> None:
+    """The log has a hash of its name; what is shown is the log's name then."""
+    name = "n" * 300
+    polymq(server, "message", "publish", name, "t", body=b"long")
+    assert polymq(server, "message", "read", name, "--format", "body").stdout == b"long"
 
 
 def test_names_that_are_the_brokers_own_are_refused(server) -> None:

@@ -18,8 +18,8 @@ import prometheus_client
 from aiohttp import web
 
 from broker.engine import Engine
-from broker.port import Position, Reason, Refused, StorageFailed, TopicInfo
-from polymq.admin_access import Access
+from broker.port import Position, Reason, Refused, StorageFailed, TopicInfo, display_name
+from polymq.admin_access import Access, named_topic
 from polymq.admin_queries import QueryHandlers
 from polymq.admin_users import UserHandlers
 from polymq.errors import ExitCode, Failure, bind_problem
@@ -141,14 +141,14 @@ class AdminServer:
         return web.json_response({"topics": [_topic_value(topic) for topic in topics]})
 
     async def _get_topic(self, request: web.Request) -> web.Response:
-        name = request.match_info["name"]
+        name = named_topic(request)
         topic = self._port.topic(name)
         if topic is None:
             raise Refused(Reason.NOT_FOUND, f"there is no topic {name!r}")
         return web.json_response(_topic_value(topic))
 
     async def _put_topic(self, request: web.Request) -> web.Response:
-        name = request.match_info["name"]
+        name = named_topic(request)
         count = _queue_count(request.query.get("queues", "1"))
         settings = {key: value for key, value in request.query.items() if key != "queues"}
         existed = self._port.topic(name) is not None
@@ -160,12 +160,12 @@ class AdminServer:
         return web.json_response(_topic_value(topic), status=200 if existed else 201)
 
     async def _patch_topic(self, request: web.Request) -> web.Response:
-        name = request.match_info["name"]
+        name = named_topic(request)
         await self._committed(self._port.set_topic(name, dict(request.query)))
         return await self._get_topic(request)
 
     async def _delete_topic(self, request: web.Request) -> web.Response:
-        await self._committed(self._port.delete_topic(request.match_info["name"]))
+        await self._committed(self._port.delete_topic(named_topic(request)))
         return web.Response(status=204)
 
     async def _committed(self, position: Position) -> None:
@@ -207,7 +207,7 @@ def _topic_value(topic: TopicInfo) -> dict[str, Any]:
     ]
     count = sum(topic.max_offsets) - sum(topic.min_offsets)
     return {
-        "name": topic.name,
+        "name": display_name(topic.name),
         "message_count": count,
         "queues": queues,
         "settings": dict(topic.settings),

@@ -16,7 +16,7 @@ from aiohttp import web
 
 from broker.access.admission import Admission
 from broker.errors import Reason, Refused
-from broker.port import REST, BrokerPort, Words
+from broker.port import REST, BrokerPort, Words, parse_display_name
 
 OPERATOR: Final = "(operator's token)"
 """What the audit log calls who came with the token; no user can be called so."""
@@ -79,8 +79,13 @@ class Access:
         return principal
 
 
+def named_topic(request: web.Request) -> str:
+    """The topic in the request's path, where its display name is."""
+    return parse_display_name(request.match_info["name"])
+
+
 def _words(request: web.Request) -> Words:
     """What the right has to be for: the topic that is named, else everything."""
     if request.path.startswith("/topics/") and "name" in request.match_info:
-        return (request.match_info["name"],)
+        return (named_topic(request),)
     return (REST,)

@@ -11,6 +11,7 @@ from typing import Final
 from aiohttp import web
 
 from broker.port import BrokerPort, Reason, Refused
+from polymq.admin_access import named_topic
 
 COUNT_DEFAULT: Final = 64
 TIME_MAX: Final = (1 << 63) - 1
@@ -38,7 +39,7 @@ class QueryHandlers:
         query = request.query
         answer: asyncio.Future[bytes | None] = asyncio.get_running_loop().create_future()
         self._port.query_by_key(
-            request.match_info["name"],
+            named_topic(request),
             query.get("key", ""),
             count_max=_number(query.get("count", str(COUNT_DEFAULT))),
             begin_ms=_number(query.get("since_ms", "0")),

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import quote, urlencode
 
-from broker.port import decode_name
+from broker.port import decode_name, display_name
 from polymq.errors import ExitCode, Failure
 from polymq.ports import ADMIN_HEADER, ADMIN_HOST, Ports
 from remoting.client import ClientSettings
@@ -323,10 +323,18 @@ class MessageReader:
             yield _stored(record), record.queue_offset + 1
 
 
+def _shown(stored: str) -> str:
+    """The display name of a topic of the log, as far as its stored name tells."""
+    try:
+        return display_name(decode_name(stored))
+    except ValueError:  # a hash, because the name was too long
+        return stored
+
+
 def _stored(record: Record) -> StoredMessage:
     properties = parse_properties(record.properties)
     return StoredMessage(
-        topic=decode_name(record.topic),
+        topic=_shown(record.topic),
         tag=properties.get(TAG_PROPERTY),
         queue=record.queue_id,
         offset=record.queue_offset,

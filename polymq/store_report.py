@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from broker.engine import Engine
+from broker.port import display_name
+from broker.retention import Hold
 from core_log.store import Store
 from polymq.metrics import Probe
 
@@ -26,13 +28,17 @@ def store_value(engine: Engine, store: Store) -> dict[str, Any]:
         "end": log.appended,
         "segments": len(segments),
         "segment_bytes": store.segment_bytes,
-        "held_by": None if hold is None else {"kind": hold.kind, "name": hold.name},
+        "held_by": None if hold is None else {"kind": hold.kind, "name": _owner(hold)},
         "held_position": None if hold is None else hold.position,
         "deleted_bytes": retention.deleted_bytes,
         "trimmed_messages": retention.trimmed_count,
         "dropped_messages": retention.dropped_count,
         "copied_messages": retention.copied_count,
     }
+
+
+def _owner(hold: Hold) -> str:
+    return display_name(hold.name) if hold.kind == "topic" else hold.name
 
 
 def describe_store(value: Mapping[str, Any]) -> list[str]:

@@ -22,7 +22,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 from aiohttp import web
 
-from broker.port import BoundedCache, BrokerPort, Refused
+from broker.port import BoundedCache, BrokerPort, Refused, parse_display_name
 from gateways.http_cloudevents import subscriptions
 from gateways.http_cloudevents.attributes import check_value, decode_header_value, printable
 from gateways.http_cloudevents.bodies import Budget, check_declared_size, read_body
@@ -172,7 +172,7 @@ class Handlers:
         who = await self._authenticate(request)
         verb = request.match_info["verb"]
         name = request.match_info["name"]
-        part = self._registry.pull(name, request.match_info["topic"])
+        part = self._registry.pull(name, parse_display_name(request.match_info["topic"]))
         words = self._registry.get(name).words
         who.port.check_read(words)
         limits = self._limits
@@ -250,7 +250,7 @@ class Handlers:
         wanted = replace(parsed, owner=who.principal)
         who.port.check_read(wanted.words)
         if wanted.config.dead_letter_topic is not None:
-            who.port.check_publish(wanted.config.dead_letter_topic, None, every_tag=True)
+            who.port.check_publish(wanted.dead_letter_topic, None, every_tag=True)
         self._check_owner(who, wanted.name)
         is_new = await self._to_the_end(self._registry.put(wanted, create_only=name is None))
         headers = {"Location": f"/subscriptions/{wanted.name}"} if is_new else None
@@ -418,7 +418,7 @@ def _topic(request: web.Request) -> str:
             f"there is no operation {printable(operation)} on a topic; POST to /topics/{{topic}} "
             "publishes, and a colon in a topic's name is written %3A",
         )
-    return request.match_info["topic"]
+    return parse_display_name(request.match_info["topic"])
 
 
 def _one_content_type(request: web.Request) -> str | None:

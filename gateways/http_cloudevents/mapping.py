@@ -39,7 +39,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from broker.port import AMQP_PROPERTY, REST, Message, Words, read_amqp_content
+from broker.port import AMQP_PROPERTY, REST, Message, Words, display_name, read_amqp_content
 from core_log.kernels.batch import Batch
 from gateways.http_cloudevents.attributes import (
     DELIVERY_TIME,
@@ -386,7 +386,7 @@ _SWAPPED: Final = str.maketrans("./", "/.")
 
 
 def _wrapped(message: Message, broker_name: str) -> Event:
-    topic = quote(message.topic, safe="", errors="surrogateescape")
+    topic = quote(display_name(message.topic), safe="", errors="surrogateescape")
     path = message.topic
     if message.tag is not None:
         path += "/" + message.tag.translate(_SWAPPED)
@@ -489,7 +489,7 @@ def dead_letter_extra(
     # The AMQP gateway looks for its property at the very start.
     if AMQP_PROPERTY in kept:
         kept = {AMQP_PROPERTY: kept[AMQP_PROPERTY]} | kept
-    kept[DEAD_LETTER_TOPIC] = message.properties.get(DEAD_LETTER_TOPIC, message.topic)
+    kept[DEAD_LETTER_TOPIC] = message.properties.get(DEAD_LETTER_TOPIC, display_name(message.topic))
     kept[DEAD_LETTER_ID] = message.properties.get(
         DEAD_LETTER_ID, f"{broker_name}-{message.position:016x}"
     )

@@ -16,7 +16,7 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 import msgspec
 from msgspec import Meta
 
-from broker.port import Words
+from broker.port import Words, display_name, parse_display_name
 from gateways.http_cloudevents.errors import Problem
 from gateways.http_cloudevents.filters import Predicate, compile_filters
 from gateways.http_cloudevents.limits import HttpLimits
@@ -109,7 +109,7 @@ class Subscription:
     @property
     def dead_letter_topic(self) -> str:
         """Where what cannot be delivered goes."""
-        return self.config.dead_letter_topic or DEAD_LETTER_PREFIX + self.name
+        return parse_display_name(self.config.dead_letter_topic or DEAD_LETTER_PREFIX + self.name)
 
     @property
     def retry(self) -> RetryPolicy:
@@ -148,14 +148,14 @@ class Subscription:
             to_owner: whether the reader may change the subscription. Others do not see the query
                 of its sink, where keys often are. Nobody sees an access token again.
         """
-        shown: dict[str, Any] = {"id": self.name, "topic": self.topic}
+        shown: dict[str, Any] = {"id": self.name, "topic": display_name(self.topic)}
         if self.sink is not None:
             sink = hide_token(self.sink) if to_owner else hide_query(self.sink)
             shown |= {"sink": sink, "protocol": "HTTP"}
         shown |= {
             "filters": list(self.filters),
             "config": msgspec.to_builtins(self.config)
-            | {"deadLetterTopic": self.dead_letter_topic},
+            | {"deadLetterTopic": display_name(self.dead_letter_topic)},
             "status": {"state": "active" if self.disabled is None else "disabled"},
         }
         if self.disabled is not None:
@@ -202,7 +202,7 @@ def parse(body: bytes, *, name: str | None, limits: HttpLimits) -> Subscription:
         _check_sink(wanted.sink)
     subscription = Subscription(
         name=name,
-        topic=wanted.topic,
+        topic=parse_display_name(wanted.topic),
         sink=wanted.sink,
         filters=tuple(wanted.filters),
         config=wanted.config,

@@ -7,7 +7,7 @@ levels of the tag `.` and `/` change places, so the mapping is one-to-one:
     sensors/               topic `sensors`, tag ``
     sensors/room1/temp     topic `sensors`, tag `room1.temp`
     sensors/v1.2/temp      topic `sensors`, tag `v1/2.temp`
-    /temp                  topic ``,        tag `temp`
+    /temp                  topic ``,        tag `temp`; tools call that topic `||`
 
 A filter becomes `Words` by the same rule, with `+` as ONE_WORD and `#` as REST. With a *fixed
 topic* the whole topic name goes into the tag, and filters see that topic only.

@@ -28,7 +28,9 @@ from broker.port import (
     Refused,
     TopicInfo,
     decode_name,
+    display_name,
     encode_name,
+    parse_display_name,
 )
 from core_log.kernels.batch import RECORD_STORE_MS_AT
 from gateways.rocketmq.amqp_messages import in_rocketmq_words
@@ -108,7 +110,7 @@ class Answer:
 def find_topic(
     port: BrokerPort, topic: str, user_topic: str | None, *, to_read: bool = True
 ) -> TopicInfo | None:
-    """The topic of a request: its user's name if the client sent that, else its stored name.
+    """The topic of a request: its display name if the client sent that, else its stored name.
 
     Args:
         to_read: otherwise it is enough to publish something in it.
@@ -116,7 +118,7 @@ def find_topic(
     Raises:
         Refused: FORBIDDEN, the client may not; whether the topic exists is not said then.
     """
-    name = user_topic
+    name = None if user_topic is None else parse_display_name(user_topic)
     if name is None:
         try:
             name = decode_name(topic)
@@ -169,7 +171,7 @@ def topic_list(port: BrokerPort) -> Answer:
     names = [info.name for info in port.topics()]
     body = TopicList(
         topic_list=[encode_name(name) for name in names],
-        pmq_topic_list=[name if _is_unicode(name) else None for name in names],
+        pmq_topic_list=[display_name(name) if _is_unicode(name) else None for name in names],
     )
     return Answer(code=ResponseCode.SUCCESS, fields={}, body=encode_body(body))
 

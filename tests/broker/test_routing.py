@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.names import decode_name, encode_name
+from broker.names import decode_name, display_name, encode_name, parse_display_name
 from broker.patterns import matches, normal_form
 from broker.port import ONE_WORD, REST, Reason, Refused, Words
 from broker.routing import CachedRoute, Router
@@ -112,6 +112,18 @@ def test_names_are_one_to_one(name: str) -> None:
     assert set(stored) <= set("%|abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-")
     if not stored.startswith("|h"):
         assert decode_name(stored) == name
+
+
+@given(st.text(max_size=20) | st.text("|a", max_size=5))
+def test_display_names_are_one_to_one_and_never_empty(name: str) -> None:
+    shown = display_name(name)
+    assert shown
+    assert parse_display_name(shown) == name
+
+
+def test_display_names_as_the_documentation_has_them() -> None:
+    names = {"": "||", "||": "|||", "|||": "||||", "|": "|", "a||": "a||", "sensors": "sensors"}
+    assert {name: display_name(name) for name in names} == names
 
 
 def test_a_long_name_is_a_hash() -> None:

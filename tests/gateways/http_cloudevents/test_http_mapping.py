@@ -270,8 +270,8 @@ def test_the_id_of_a_wrapped_message_is_stable() -> None:
         ("a b", "x/y", "x/y", "a b/x.y", "/topics/a%20b"),
         ("é", "x\x07y", "x%07y", "é/x%07y", "/topics/%C3%A9"),
         ("\udcff", "t", "t", "%FF/t", "/topics/%FF"),
-        ("", "t", "t", "/t", "/topics/"),
-        ("", None, mapping.DEFAULT_TYPE, "/", "/topics/"),
+        ("", "t", "t", "/t", "/topics/%7C%7C"),
+        ("", None, mapping.DEFAULT_TYPE, "/", "/topics/%7C%7C"),
     ],
 )
 def test_names_of_wrapped_messages(

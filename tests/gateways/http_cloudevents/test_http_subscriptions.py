@@ -12,6 +12,7 @@ from broker.port import REST, Position, Reason, Refused, Words
 from gateways.http_cloudevents.limits import HttpLimits, WebhookSettings
 from gateways.http_cloudevents.subscriptions import (
     DOCUMENT_KIND,
+    from_document,
     hide_query,
     hide_token,
     without_query,
@@ -100,6 +101,28 @@ def test_life_of_a_subscription() -> None:
             assert door.port.queues == {}
             assert (await door.call("GET", "/subscriptions/s1"))[0] == 404
             assert (await door.call("DELETE", "/subscriptions/s1"))[0] == 404
+
+    run(scenario())
+
+
+def test_a_subscription_of_the_topic_without_a_name() -> None:
+    """It collects that topic, is shown with the name that tools have for it, and survives."""
+
+    async def scenario() -> None:
+        async with http() as door:
+            config = {"deadLetterTopic": "|||"}
+            wanted = {"id": "s1", "topic": "||", "config": config}
+            status, made, _ = await door.call("POST", "/subscriptions", wanted)
+            assert (status, made["topic"]) == (201, "||")
+            assert made["config"]["deadLetterTopic"] == "|||"
+            assert door.port.queues["sub:s1"].words == ("", REST)
+            (stored,) = door.port.documents(DOCUMENT_KIND).values()
+            again = from_document("s1", stored)
+            assert (again.topic, again.dead_letter_topic) == ("", "||")
+            path = "/topics/%7C%7C/subscriptions/s1:acknowledge"
+            assert (await door.call("POST", path, {"lockTokens": []}))[0] == 200
+            other = path.replace("%7C%7C", "other")
+            assert (await door.call("POST", other, {"lockTokens": []}))[0] == 404
 
     run(scenario())
 

@@ -119,5 +119,18 @@ def test_the_topic_list_has_stored_names_and_the_users() -> None:
     assert listed["pmqTopicList"] == ["sensors", "a/b", LONG, None]
 
 
+def test_the_topic_without_a_name_is_listed_and_found_by_the_name_that_tools_show() -> None:
+    """A topic whose name is really that one is another."""
+    spy = some_port()
+    spy.create("")
+    spy.create("||")
+    port = spy.as_port()
+    assert json.loads(mapping.topic_list(port).body)["pmqTopicList"][-2:] == ["||", "|||"]
+    for stored, user, name in (("||", None, ""), ("x", "||", ""), ("x", "|||", "||")):
+        found = mapping.find_topic(port, stored, user)
+        assert found is not None
+        assert found.name == name
+
+
 def test_every_reason_has_a_code() -> None:
     assert set(mapping.CODES) == set(Reason)
