@@ -38,6 +38,9 @@ LOOK_SECONDS = 0.05
 Row = tuple[str, int, int, str]
 """Topic, queue, offset, SHA-256 of the body."""
 
+LONG_NAME = "é" * 50
+"""With its escapes, it is longer than the name of a directory may be."""
+
 
 def row(topic: str, offset: int, body: bytes) -> Row:
     return topic, 0, offset, hashlib.sha256(body).hexdigest()
@@ -59,6 +62,7 @@ class Publisher:
         self._counts[topic] += 1
 
     def mqtt(self, count: int) -> None:
+        """Readings, and a message to a topic with a long name and to one without a name."""
         client = mqtt.Client(CallbackAPIVersion.VERSION2)
         client.connect(self.server.host, self.server.mqtt_port)
         client.loop_start()
@@ -67,6 +71,9 @@ class Publisher:
             body = b"reading %d" % (self._counts["sensors"])
             self._note("sensors", body)
             sent.append(client.publish(f"sensors/room{number % 3}/temp", body, qos=1))
+        for topic, path in ((LONG_NAME, f"{LONG_NAME}/temp"), ("||", "/temp")):
+            self._note(topic, b"21.5")
+            sent.append(client.publish(path, b"21.5", qos=1))
         for message in sent:
             message.wait_for_publish(30)
         client.disconnect()
@@ -105,6 +112,13 @@ class Publisher:
             request = urllib.request.Request(url, data=body, headers=headers, method="POST")
             with urllib.request.urlopen(request, timeout=30) as answer:
                 assert answer.status in (200, 202, 204)
+
+    def delete(self, topic: str) -> None:
+        """What is published then goes to another topic of that name."""
+        command = [sys.executable, "-m", "polymq", "topic", "delete", topic, "--yes"]
+        command += ["--data-directory", str(self.server.data_directory)]
+        subprocess.run(command, check=True, capture_output=True, timeout=60)
+        self._counts[topic] = 0
 
 
 class Sink:
@@ -180,7 +194,7 @@ class Sink:
         if not list(self.output.glob("**/*.parquet")):
             return Counter()
         query = f"""
-            SELECT topic, queue_id, queue_offset, sha256(body)
+            SELECT topic_name, queue_id, queue_offset, sha256(body)
             FROM read_parquet('{self.output}/**/*.parquet')
         """
         return Counter(duckdb.execute(query).fetchall())
@@ -195,7 +209,8 @@ def sink(server: Server, tmp_path: Path) -> Iterator[Sink]:
 
 def test_the_files_are_right_whatever_was_killed_when(server: Server, sink: Sink) -> None:
     """Killed after writing, between two renames, and before Spark logged the batch; at every
-    moment no message is there twice, and in the end all are there once."""
+    moment no message is there twice, and in the end all are there once. A topic is deleted and
+    created again, others have names that are no directory's."""
     publisher = Publisher(server)
     publisher.mqtt(300)
     publisher.amqp(100)
@@ -218,6 +233,8 @@ def test_the_files_are_right_whatever_was_killed_when(server: Server, sink: Sink
     sink.kill(process)
     assert len(list(sink.output.glob("_manifest/[0-9]*.json"))) == 2
 
+    publisher.delete("events")
+    publisher.http(3)
     publisher.amqp(20)
     sink.run_once()
     assert sink.rows() == publisher.expected
@@ -238,6 +255,9 @@ def _check_what_an_analyst_sees(output: Path) -> None:
     assert (event["protocol"], event["tag"], event["keys"]) == ("http", "com.example.made", "e-2")
     assert event["content_type"] == "application/json"
     assert dict(event["headers"])["CE_source"] == "/tests"
+    assert by_key["||", 0]["tag"] == "temp"
+    (long,) = {line["topic"] for line in table if line["topic_name"] == LONG_NAME}
+    assert long.startswith("é" * 16 + "@")
     for line in table:
         assert line["store_ts"].strftime("%Y-%m-%d %H") == f"{line['date']} {line['hour']:02}"
 

@@ -145,6 +145,24 @@ def doctor(brief: bool, **options: Any) -> int:
     multiple=True,
     help="Write only this topic. May be repeated; without it all topics are written.",
 )
+@click.option(
+    "--topic-pattern",
+    metavar="REGEX",
+    help="Write the topics whose whole names match, also those that come later.",
+)
+@click.option(
+    "--exclude-topic",
+    "exclude_topics",
+    multiple=True,
+    help="Leave this topic out. May be repeated.",
+)
+@click.option(
+    "--fail-on-data-loss",
+    "sink__fail_on_data_loss",
+    type=click.Choice(["yes", "no"]),
+    help="Whether to stop when messages are gone before they were written: by retention, or "
+    "because their topic was deleted. [default: yes]",
+)
 @click.option("--once", is_flag=True, help="Write what is there now, then end.")
 @click.option(
     "--broker",
@@ -154,7 +172,13 @@ def doctor(brief: bool, **options: Any) -> int:
 @click.option("--master", default="local[2]", show_default=True, help="Spark's master.")
 @access_key_options
 def sink(
-    topics: tuple[str, ...], once: bool, broker: str | None, master: str, **options: Any
+    topics: tuple[str, ...],
+    topic_pattern: str | None,
+    exclude_topics: tuple[str, ...],
+    once: bool,
+    broker: str | None,
+    master: str,
+    **options: Any,
 ) -> int:
     """Write topics to Parquet files, each message exactly once.
 
@@ -167,10 +191,18 @@ def sink(
 
     signed = access_key(options)
     settings = settings_from(options)
+    if not topics and topic_pattern is None:  # else they win over the configuration
+        topics, topic_pattern = tuple(settings.sink.topics), settings.sink.topic_pattern or None
     return run_sink(
-        settings, topics=topics or tuple(settings.sink.topics), once=once, broker=broker,
-        master=master, credentials=signed,
-    )  # fmt: skip
+        settings,
+        topics=topics,
+        topic_pattern=topic_pattern,
+        exclude_topics=exclude_topics or tuple(settings.sink.exclude_topics),
+        once=once,
+        broker=broker,
+        master=master,
+        credentials=signed,
+    )
 
 
 polymq.add_command(topic)

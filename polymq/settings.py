@@ -404,6 +404,20 @@ class SinkSettings(Section):
     topics: list[str] = Field(
         default=[], description="Topics to write; an empty list means all of them."
     )
+    topic_pattern: str = Field(
+        default="",
+        description="Instead of a list: write topics whose whole names match this regular "
+        "expression (Python's), also those that come later. Empty: no pattern.",
+    )
+    exclude_topics: list[str] = Field(
+        default=[],
+        description="Topics that are not written, though all are or the pattern matches.",
+    )
+    fail_on_data_loss: bool = Field(
+        default=True,
+        description="Stop when messages are gone before they were written: by retention, or "
+        "because their topic was deleted. If false, the sink goes on and logs which.",
+    )
     trigger_seconds: Annotated[float, Field(gt=0)] = Field(
         default=30.0, description="How often new messages are written while the sink keeps running."
     )

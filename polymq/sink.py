@@ -18,6 +18,8 @@ def run_sink(
     settings: Settings,
     *,
     topics: tuple[str, ...],
+    topic_pattern: str | None = None,
+    exclude_topics: tuple[str, ...] = (),
     once: bool,
     broker: str | None,
     master: str,
@@ -26,6 +28,7 @@ def run_sink(
     """Write topics to Parquet until a signal, or what is there now; returns the exit code.
 
     Args:
+        topics: empty for all that the pattern matches, or all there are.
         credentials: who reads, where the server has users.
 
     Raises:
@@ -43,11 +46,14 @@ def run_sink(
         report = run(
             brokers=[broker or _own_broker(settings)],
             topics=list(topics) or None,
+            topic_pattern=topic_pattern,
+            exclude_topics=exclude_topics,
             output=settings.sink.output_directory,
             checkpoint=settings.sink.checkpoint_directory,
             once=once,
             interval_seconds=settings.sink.trigger_seconds,
             master=master,
+            fail_on_data_loss=settings.sink.fail_on_data_loss,
             credentials=credentials,
         )
     except BadOption as error:

@@ -11,7 +11,8 @@
     content_type  string
     protocol      string      mqtt, amqp, http, rocketmq
     headers       map         what the sender added; see below
-    body          binary      as it was sent, never parsed and never decompressed
+    body          binary      as it was sent, never parsed; but decompressed where a RocketMQ
+                              client had compressed it (see `remoting.records.Record.plain_body`)
 
 Rules:
 
@@ -46,15 +47,16 @@ from pyspark.sql.types import (
 from remoting.records import Record, parse_properties
 from spark_sink.amqp_properties import decode_amqp_properties
 
+TOPIC_COLUMN: Final = "topic"
 RANGE_COLUMN: Final = "_range"
-"""Only in the sink's own query: `<first>-<end>@<broker>`, the range that a row was read in, the
-same in all rows of a task. The writer names files by it and knows whether it saw all of it."""
+"""Only in the sink's own query: the range that a row was read in (`layout.range_text`), the same
+in all rows of a task. The writer names files by it and knows whether it saw all of it."""
 
 MEANINGS_MAX: Final = 4096
 """Distinct property texts that are remembered; beyond it all are forgotten."""
 
 _FIELDS: Final = (
-    ("topic", StringType()),
+    (TOPIC_COLUMN, StringType()),
     ("tag", StringType()),
     ("queue_id", IntegerType()),
     ("queue_offset", LongType()),
@@ -113,8 +115,8 @@ class EnvelopeBuilder:
     Args:
         topic: the user's name of the topic: what the rows say.
         range_text: the value of the range column, or None if the schema has none.
-        rows_max, bytes_max: a batch is given out when it has as many rows or bytes of body. Rows
-            go through Spark's memory one batch at a time.
+        rows_max, bytes_max: a batch is given out when it has as many rows, or bytes of body,
+            properties and topic. Rows go through Spark's memory one batch at a time.
     """
 
     def __init__(
@@ -128,6 +130,7 @@ class EnvelopeBuilder:
     ) -> None:
         self._schema = schema
         self._topic = topic
+        self._topic_size = len(topic)  # of up to 64 KiB, in each row
         self._range_text = range_text
         self._rows_max = rows_max
         self._bytes_max = bytes_max
@@ -159,7 +162,7 @@ class EnvelopeBuilder:
             self._header_names.append(name)
             self._header_values.append(value)
         self._header_ends.append(len(self._header_names))
-        self._byte_count += len(record.body) + len(record.properties)
+        self._byte_count += len(record.body) + len(record.properties) + self._topic_size
         if len(self._rows) >= self._rows_max or self._byte_count >= self._bytes_max:
             yield from self.finish()
 
@@ -187,7 +190,7 @@ class EnvelopeBuilder:
                 pa.array(self._header_values, field.type.item_type),
                 type=field.type,
             )
-        constant = self._topic if field.name == "topic" else self._range_text
+        constant = self._topic if field.name == TOPIC_COLUMN else self._range_text
         return pa.repeat(pa.scalar(constant, field.type), count)
 
     def _meaning(self, raw: bytes) -> _Meaning:

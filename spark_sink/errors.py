@@ -15,8 +15,8 @@ class DataLoss(SinkError):
     """Messages that were to be read are gone. The text lists what is missing and from where."""
 
 
-class Recreated(SinkError):
-    """A topic was deleted and created again: kept offsets mean other messages now."""
+class Unavailable(SinkError):
+    """A broker does not answer. The same may succeed later."""
 
 
 class OutputRefused(SinkError):
@@ -32,5 +32,9 @@ class NoJava(SinkError):
     """No Java that Spark can run on was found."""
 
 
+class SparkEnded(SinkError):
+    """Spark's Java process is gone, and this process cannot have another one."""
+
+
 class SinkFailed(SinkError):
-    """The streaming query ended with an error; its cause is in the text."""
+    """The streaming query ended with an error that is none of these; its cause is in the text."""

@@ -3,6 +3,8 @@
     report = run_sink(
         brokers=["127.0.0.1:10911"],   # a broker's port for readers by offset; several for failover
         topics=["sensors"],            # None: all topics, those that come later included
+        topic_pattern=None,            # or those whose whole names match a regular expression
+        exclude_topics=[],             # but not these
         output=Path("lake"),
         checkpoint=Path("lake-checkpoint"),
         once=False,                    # True: write what is there now, then return
@@ -15,6 +17,10 @@ in the main thread, or by `stop`. It raises `SinkError` with one sentence for th
 option, no Java, a directory in use, messages lost, a broker that does not answer. Messages about
 progress go to the logger `polymq.sink`.
 
+A batch that fails is tried again where that may help, by a new query from the same checkpoint: a
+broker that is away, a Python worker of Spark that did not connect, a full disk (`retries`). The
+end of Spark's Java process ends the sink, too.
+
 What it promises stands in `output`, how it lays files out in `layout`.
 """
 
@@ -24,24 +30,24 @@ import contextlib
 import json
 import logging
 import os
-import re
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from remoting.driver_blocking import BlockingClient
-from remoting.errors import RemotingError
 from remoting.signing import Credentials
 from spark_sink import register
-from spark_sink.errors import BadOption, SinkError, SinkFailed
+from spark_sink.errors import SinkError, SparkEnded
 from spark_sink.java import java_home
-from spark_sink.layout import topic_directory
-from spark_sink.output import Run, manifests, open_run
-from spark_sink.reading import list_topics
+from spark_sink.options import Options
+from spark_sink.output import Run, manifests, open_run, renewed
+from spark_sink.reading import list_topics, sink_errors
+from spark_sink.retries import FAILURES_MAX, Retries, failure_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -75,6 +81,8 @@ def run_sink(
     topics: Sequence[str] | None,
     output: Path,
     checkpoint: Path,
+    topic_pattern: str | None = None,
+    exclude_topics: Sequence[str] = (),
     once: bool = False,
     interval_seconds: float = 30.0,
     master: str = "local[2]",
@@ -92,8 +100,8 @@ def run_sink(
         starting_offsets: for messages that are there at the very first start: `earliest`,
             `latest`, or JSON as in `offsets.starting_positions`.
         messages_per_batch: about; at least one per queue.
-        fail_on_data_loss: stop when retention took messages before they were written; if False,
-            go on without them and log how many.
+        fail_on_data_loss: stop when retention, or the deletion of a topic, took messages before
+            they were written; if False, go on without them and log which.
         compression: of the Parquet files: zstd, snappy, gzip, none.
         credentials: who reads, where the server has users.
         spark_settings: further settings of the Spark session.
@@ -103,46 +111,54 @@ def run_sink(
     Raises:
         SinkError: see `errors`.
     """
-    _check_topics(brokers, topics, credentials)
+    options = {
+        "broker": ",".join(brokers),
+        "startingOffsets": starting_offsets,
+        "maxOffsetsPerTrigger": str(messages_per_batch),
+        "failOnDataLoss": str(fail_on_data_loss).lower(),
+        "withRange": "true",
+    }
+    if topics is not None:
+        options["topic"] = json.dumps(list(topics))
+    if topic_pattern is not None:
+        options["topicPattern"] = topic_pattern
+    if exclude_topics:
+        options["excludeTopic"] = json.dumps(list(exclude_topics))
+    if credentials is not None:
+        options["accessKey"] = credentials.access_key
+        options["secretKey"] = credentials.secret_key
+    _check_topics(Options(options))
     os.environ["JAVA_HOME"] = str(java_home())
     # Executors must run the Python that this process runs: the first python3 on PATH may lack us.
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     stop = stop or threading.Event()
     with open_run(output, checkpoint) as run, _stopping_on_signals(stop):
         spark = _session(master, spark_settings or {})
+
+        def query(run: Run) -> StreamingQuery:
+            rows = spark.readStream.format("polymq").options(**options).load()
+            return _start(rows, run, once, interval_seconds, compression)
+
         try:
             register(spark)
-            rows = _read(
-                spark,
-                brokers=brokers,
-                topics=topics,
-                starting_offsets=starting_offsets,
-                messages_per_batch=messages_per_batch,
-                fail_on_data_loss=fail_on_data_loss,
-                credentials=credentials,
-            )
-            query = _start(rows, run, once, interval_seconds, compression)
-            _wait(query, stop)
+            attempts = Attempts(query, stop)
+            attempts.run(run)
+            return _report(run.output, attempts.tokens)
         finally:
-            spark.stop()
-        return _report(run)
+            with contextlib.suppress(Exception):  # it cannot be stopped once its Java is gone
+                spark.stop()
 
 
-def _check_topics(
-    brokers: Sequence[str], topics: Sequence[str] | None, credentials: Credentials | None
-) -> None:
+def _check_topics(options: Options) -> None:
     """The mistakes that are better told now than by a failed batch."""
-    if topics is not None and not topics:
-        raise BadOption("topic: name one, or none at all for all topics")
-    try:
-        with BlockingClient(brokers, credentials=credentials) as client:
-            present = list_topics(client)
-    except RemotingError as error:
-        raise SinkError(str(error)) from error
-    for topic in present if topics is None else topics:
-        topic_directory(topic)
+    wanted = options.selection
+    with sink_errors(), BlockingClient(options.brokers, credentials=options.credentials) as client:
+        present = list_topics(client)
+    for topic in sorted(wanted.topics or ()):
         if topic not in present:
             _log.warning("topic %r does not exist yet; it is written as soon as it does", topic)
+    if wanted.pattern is not None and not any(map(wanted.wants, present)):
+        _log.warning("no topic matches %r yet", wanted.pattern.pattern)
 
 
 def _session(master: str, settings: Mapping[str, str]) -> SparkSession:
@@ -174,31 +190,6 @@ def _session(master: str, settings: Mapping[str, str]) -> SparkSession:
     return session
 
 
-def _read(
-    spark: SparkSession,
-    *,
-    brokers: Sequence[str],
-    topics: Sequence[str] | None,
-    starting_offsets: str,
-    messages_per_batch: int,
-    fail_on_data_loss: bool,
-    credentials: Credentials | None,
-) -> DataFrame:
-    options = {
-        "broker": ",".join(brokers),
-        "startingOffsets": starting_offsets,
-        "maxOffsetsPerTrigger": str(messages_per_batch),
-        "failOnDataLoss": str(fail_on_data_loss).lower(),
-        "withRange": "true",
-    }
-    if credentials is not None:
-        options["accessKey"] = credentials.access_key
-        options["secretKey"] = credentials.secret_key
-    if topics is not None:
-        options["topic"] = json.dumps(list(topics))
-    return spark.readStream.format("polymq").options(**options).load()
-
-
 def _start(
     rows: DataFrame, run: Run, once: bool, interval_seconds: float, compression: str
 ) -> StreamingQuery:
@@ -215,42 +206,74 @@ def _start(
     return writer.trigger(processingTime=f"{round(interval_seconds * 1000)} milliseconds").start()
 
 
-def _wait(query: StreamingQuery, stop: threading.Event) -> None:
-    """Until the query ends or has to. Raises SinkFailed with the cause, in words."""
-    from pyspark.errors import StreamingQueryException  # noqa: PLC0415
+class Attempts:
+    """Queries one after the other, until one ends in order.
 
-    reported = -1
-    try:
-        while not stop.is_set() and not query.awaitTermination(LOOK_SECONDS):
-            reported = _log_progress(query, reported)
-        _log_progress(query, reported)
-        if query.isActive:
-            query.stop()
-    except StreamingQueryException as error:
-        raise SinkFailed(_cause(str(error))) from error
+    Attributes:
+        tokens: of the runs that wrote.
+    """
+
+    def __init__(self, start: Callable[[Run], StreamingQuery], stop: threading.Event) -> None:
+        self._start = start
+        self._stop = stop
+        self._retries = Retries()
+        self._reported = -1  # the last batch that was logged
+        self.tokens: set[str] = set()
+
+    def run(self, run: Run) -> None:
+        """Raises SinkError, with the failure that was one too many."""
+        while True:
+            self.tokens.add(run.token)
+            began, reported = time.monotonic(), self._reported
+            error = self._run_query(run)
+            if error is None:
+                return
+            pause = self._retries.pause_after(
+                error,
+                has_written=self._reported > reported,
+                seconds=time.monotonic() - began,
+            )
+            _log.warning(
+                "a batch failed, and is tried again in %g seconds (%d of %d): %s",
+                *(pause, self._retries.failure_count, FAILURES_MAX, error),
+            )
+            if self._stop.wait(pause):
+                return
+            run = renewed(run)  # what is left of the failed query can commit nothing any more
+
+    def _run_query(self, run: Run) -> SinkError | None:
+        """Start a query and wait until it ends or has to; returns why it failed, if it did.
+        Raises SparkEnded."""
+        from py4j.protocol import Py4JError, Py4JJavaError  # noqa: PLC0415
+        from pyspark.errors import PySparkException  # noqa: PLC0415
+
+        try:
+            query = self._start(run)
+            try:
+                while not self._stop.is_set() and not query.awaitTermination(LOOK_SECONDS):
+                    self._log_progress(query)
+                if query.isActive:
+                    query.stop()
+            finally:
+                self._log_progress(query)
+        except (PySparkException, Py4JJavaError) as error:
+            return failure_of(str(error))
+        except (Py4JError, OSError) as error:
+            raise SparkEnded(f"Spark's Java process ended, or does not answer: {error}") from error
+        return None
+
+    def _log_progress(self, query: StreamingQuery) -> None:
+        for progress in query.recentProgress:
+            text = getattr(progress, "json", None)
+            batch: dict[str, Any] = progress if text is None else json.loads(text)
+            number, count = int(batch["batchId"]), int(batch["numInputRows"])
+            if number > self._reported and count:
+                self._reported = number
+                _log.info("batch %d: %d messages", number, count)
 
 
-def _log_progress(query: StreamingQuery, reported: int) -> int:
-    for progress in query.recentProgress:
-        batch: dict[str, Any] = json.loads(progress.json) if hasattr(progress, "json") else progress
-        number, count = int(batch["batchId"]), int(batch["numInputRows"])
-        if number > reported and count:
-            reported = number
-            _log.info("batch %d: %d messages", number, count)
-    return reported
-
-
-_CAUSE: Final = re.compile(r"spark_sink\.errors\.\w+: (.+)")
-
-
-def _cause(text: str) -> str:
-    """Our own sentence out of Spark's report of an error, else the report."""
-    found = _CAUSE.findall(text)
-    return found[-1].strip() if found else text.strip()
-
-
-def _report(run: Run) -> SinkReport:
-    mine = [manifest for manifest in manifests(run.output) if manifest["run"] == run.token]
+def _report(output: Path, tokens: Container[str]) -> SinkReport:
+    mine = [manifest for manifest in manifests(output) if manifest["run"] in tokens]
     return SinkReport(
         batch_count=len(mine),
         row_count=sum(manifest["row_count"] for manifest in mine),

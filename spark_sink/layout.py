@@ -1,26 +1,34 @@
-"""Where the files of the sink stand, and what they are called. Pure.
+"""Where the files of the sink are, and what they are called. Pure.
 
-    <output>/topic=<topic>/date=<YYYY-MM-DD>/hour=<HH>/q<queue>-<from>-<to>.parquet
+    <output>/topic=<topic>/date=<YYYY-MM-DD>/hour=<HH>/<file>
     <output>/_tmp/<run>/<batch>-<random>.part      being written
     <output>/_manifest/<batch>.json                what a batch consists of
 
+    <file> = q<queue>-<first>-<end>[.<part>]-g<generation>-<broker>.parquet
+
 * Date and hour are those of the store time, in UTC: a message lands where it arrived, however old
   its own time is.
-* `from` and `to` are the offsets of the range that the task read, first included, last excluded.
-  A range that touches two hours has a file of the same name in both.
-* What is not finished does not end in `.parquet` and stands below a name that begins with `_`:
-  globs for `*.parquet` miss it, and so do readers of directories (Arrow, Spark, Hive).
-* Values of `topic=` are escaped as in URLs; readers of such directories undo that.
+* `first` and `end` are the offsets of the range that the task read, `end` excluded. A range that
+  touches two hours has a file of the same name in both.
+* The generation is the topic's incarnation in hex, or 0 where the server is not PolyMQ. A topic
+  that was deleted and created again counts its offsets from 0 again, and so does a topic of the
+  same name on another broker. With generation and broker in the name, their files never meet.
+* What is not finished does not end in `.parquet` and is below a name that begins with `_`: globs
+  for `*.parquet` miss it, and so do readers of directories (Arrow, Spark, Hive).
+* Topics and brokers are escaped as in URLs; readers of such directories undo that for topics.
+* A topic whose escaped name is longer than a file system takes gets the beginning of that name,
+  `@`, and a hash of the whole one. The escaping never leaves an `@`, so no other topic has such a
+  directory. The files themselves have the whole name, as files of all topics do.
 """
 
 from __future__ import annotations
 
+import hashlib
 import re
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
-from urllib.parse import quote, unquote
-
-from spark_sink.errors import SinkError
+from urllib.parse import quote
 
 TEMPORARY: Final = "_tmp"
 MANIFEST: Final = "_manifest"
@@ -29,51 +37,100 @@ SUFFIX: Final = ".parquet"
 HOUR_US: Final = 3_600_000_000
 """An hour in the microseconds of Arrow's timestamps."""
 
-EMPTY_VALUE: Final = "__HIVE_DEFAULT_PARTITION__"
-"""What stands for an empty value in such directories, since Hive."""
 NAME_BYTES_MAX: Final = 255
-"""Of one directory name, on every file system in use."""
+"""Of one file or directory name, on every file system in use."""
+PREFIX_BYTES_MAX: Final = 100
+"""What is left of a name that is too long, so that people recognize it."""
+_HASH_DIGITS: Final = 32
+_BROKER_BYTES_MAX: Final = NAME_BYTES_MAX - len(
+    f"q{2**31}-{2**63}-{2**63}.{2**31}-g{2**63:x}-{SUFFIX}"
+)
 
-_NAME: Final = re.compile(r"q(\d+)-(\d+)-(\d+)(?:\.(\d+))?\.parquet")
+_RANGE: Final = re.compile(r"(\d+)-(\d+)(?:-([0-9a-f]+))?@(.*)", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """The range of a task, and whose it is.
+
+    Attributes:
+        incarnation: of the topic; None where the server is not PolyMQ.
+        former: a range that was planned by the first version of the sink (see `former`).
+    """
+
+    topic: str
+    broker: str
+    queue_id: int
+    first: int
+    end: int
+    incarnation: int | None
+    former: bool = False
+
+
+def range_text(
+    *, first: int, end: int, broker: str, incarnation: int | None, former: bool = False
+) -> str:
+    """A range as the range column has it: `<first>-<end>-<generation>@<broker>`. Without a
+    generation, it was planned by the first version of the sink."""
+    generation = "" if former else f"-{incarnation or 0:x}"
+    return f"{first}-{end}{generation}@{broker}"
+
+
+def parse_range(text: str, *, topic: str, queue_id: int) -> Span:
+    """The inverse of `range_text`. Raises ValueError."""
+    match = _RANGE.fullmatch(text)
+    if match is None:
+        raise ValueError(f"not a range: {text!r}")
+    first, end, generation, broker = match.groups()
+    return Span(
+        topic=topic,
+        broker=broker,
+        queue_id=queue_id,
+        first=int(first),
+        end=int(end),
+        incarnation=int(generation or "0", 16) or None,
+        former=generation is None,
+    )
 
 
 def topic_directory(topic: str) -> str:
-    """The directory of a topic.
-
-    Raises:
-        SinkError: the escaped name is longer than a file system takes.
-    """
-    name = "topic=" + (quote(topic, safe="") or EMPTY_VALUE)
-    if len(name) > NAME_BYTES_MAX:
-        raise SinkError(
-            f"topic {topic[:50]!r}... cannot be written: its name makes a directory name of "
-            f"{len(name)} characters, and {NAME_BYTES_MAX} are possible"
-        )
-    return name
+    """The directory of a topic."""
+    escaped = quote(topic, safe="")
+    if len("topic=") + len(escaped) > NAME_BYTES_MAX:
+        escaped = _shortened(topic)
+    return f"topic={escaped}"
 
 
-def partition_directory(topic: str, hour: int) -> str:
-    """The directory of one hour of a topic; `hour` counts from 1970 in UTC."""
+def hour_directory(hour: int) -> str:
+    """The directory of one hour within that of a topic; `hour` counts from 1970 in UTC."""
     moment = datetime.fromtimestamp(hour * 3600, UTC)
-    return f"{topic_directory(topic)}/date={moment:%Y-%m-%d}/hour={moment:%H}"
+    return f"date={moment:%Y-%m-%d}/hour={moment:%H}"
 
 
-def file_name(queue_id: int, first: int, end: int, part: int = 0) -> str:
+def file_name(span: Span, part: int = 0) -> str:
     """The name of a range's file. `part` counts further files of the same range and hour, which
     there are only if a queue's store times went back and forth."""
-    return f"q{queue_id}-{first}-{end}{f'.{part}' if part else ''}{SUFFIX}"
+    broker = quote(span.broker, safe="")
+    if len(broker) > _BROKER_BYTES_MAX:
+        broker = _shortened(span.broker)
+    return (
+        f"q{span.queue_id}-{span.first}-{span.end}{f'.{part}' if part else ''}"
+        f"-g{span.incarnation or 0:x}-{broker}{SUFFIX}"
+    )
 
 
-def parse_file_name(name: str) -> tuple[int, int, int, int] | None:
-    """Queue id, first, end and part of a file name; None if it is not one of ours."""
-    match = _NAME.fullmatch(name)
-    if match is None:
-        return None
-    queue_id, first, end, part = match.groups(default="0")
-    return int(queue_id), int(first), int(end), int(part)
+def final_path(span: Span, hour: int, part: int = 0) -> str:
+    """Where a range's file of one hour belongs, from the output directory."""
+    return f"{topic_directory(span.topic)}/{hour_directory(hour)}/{file_name(span, part)}"
 
 
-def topic_of(directory: str) -> str:
-    """The inverse of `topic_directory`."""
-    value = directory.removeprefix("topic=")
-    return "" if value == EMPTY_VALUE else unquote(value)
+def _shortened(name: str) -> str:
+    """The beginning of the escaped name, without half a character, and a hash of the name."""
+    kept, size = [], 0
+    for character in name:
+        escaped = quote(character, safe="")
+        size += len(escaped)
+        if size > PREFIX_BYTES_MAX:
+            break
+        kept.append(escaped)
+    return f"{''.join(kept)}@{hashlib.sha256(name.encode()).hexdigest()[:_HASH_DIGITS]}"

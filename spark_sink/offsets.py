@@ -11,29 +11,41 @@ Rules:
 * Spark does not log where a query began: it asks for the initial position again when the first
   batch is replayed, and the broker may have moved on. So the end of the first batch carries
   its own start (`origin`), which counts instead.
-* Each position knows the *incarnation* of every topic that it ever named. A topic that comes back
-  with another one is an error, whatever the options say: its offsets mean other messages, and its
-  files would overwrite those of the old one.
-* Offsets in a queue are dense. What retention took before it was read is data loss, and so is a
-  queue that vanished. A queue that *ends* before our position lost what it had confirmed: always
-  an error.
-* `AvailableNow` reads up to a target that is fixed once; what came later, queues included, waits.
+* Each position knows the *incarnation* of its topic. A topic that comes back with another one was
+  deleted and created again: it is read from its beginning. One that comes back with the same one
+  was out of reach, and is read on. So the position of a queue that is gone is kept, and what it
+  had is lost only if its broker is there (`brokers`) and has it no more.
+* Offsets in a queue are dense. What retention took before it was read is data loss, and so is what
+  a deleted queue had beyond our position when we last looked (`unread`). A queue that *ends*
+  before our position lost what it had confirmed: always an error.
+* Where the query goes on without what was lost, the next batch moves the position of a deleted
+  queue over it, and reads no other generation of that topic. So `plan` reports every loss.
+* `AvailableNow` reads up to a target that is fixed once. What came later waits: messages, queues,
+  and topics that were created again.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+import logging
+from collections.abc import Callable, Container, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple
 
-from spark_sink.errors import BadOption, DataLoss, Recreated
+from spark_sink import former
+from spark_sink.errors import BadOption, DataLoss, Unavailable
 
 LATEST: Final = -1
 EARLIEST: Final = -2
-_FORMAT: Final = 1
+_FORMAT: Final = 2
+_FORMER_FORMAT: Final = 1
 _LISTED_MAX: Final = 10
 """Entries of an error text; a thousand queues would make it unreadable."""
+GONE_QUEUES_MAX: Final = 10_000
+"""Positions kept of queues that are gone while their broker is there: deleted, unless the broker
+was just coming or going. Beyond it, those of the oldest topics are forgotten."""
+
+_log = logging.getLogger("polymq.sink")
 
 
 class Queue(NamedTuple):
@@ -72,44 +84,80 @@ class Positions:
     """How far a query has read.
 
     Attributes:
-        offsets: the next offset of each queue.
-        incarnations: by `broker/topic`; kept when a topic is gone.
+        offsets: the next offset of each queue, also of those that are gone.
+        incarnations: of the topics of these queues, by `broker/topic`.
+        unread: where queues ended when they were last looked at, if that was further.
         origin: where the first batch began, in the end of the first batch only.
         initial: these are the start of a query, not the end of a batch.
+        former: made by the first version of the sink (see the module `former`).
     """
 
     offsets: Mapping[Queue, int]
     incarnations: Mapping[str, int | None] = field(default_factory=dict)
+    unread: Mapping[Queue, int] = field(default_factory=dict)
     origin: Mapping[Queue, int] | None = None
     initial: bool = False
+    former: bool = False
 
     def to_json(self) -> dict[str, Any]:
-        """As Spark keeps it. Equal positions give equal documents."""
+        """As Spark keeps it, always in the current format. Equal positions give equal documents."""
         document: dict[str, Any] = {
             "version": _FORMAT,
-            "offsets": {str(queue): self.offsets[queue] for queue in sorted(self.offsets)},
+            "offsets": _by_text(self.offsets),
             "incarnations": dict(sorted(self.incarnations.items())),
         }
+        if self.unread:
+            document["unread"] = _by_text(self.unread)
         if self.origin is not None:
-            document["origin"] = {str(queue): self.origin[queue] for queue in sorted(self.origin)}
+            document["origin"] = _by_text(self.origin)
         if self.initial:
             document["initial"] = True
         return document
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Positions:
-        """What `to_json` made. Raises BadOption for what it cannot have made."""
-        if document.get("version") != _FORMAT:
+        """What `to_json` made, today's or that of the first version. Raises BadOption for what
+        neither can have made."""
+        version = document.get("version")
+        if version not in (_FORMAT, _FORMER_FORMAT):
             raise BadOption(f"not positions of this source: {json.dumps(document)[:200]}")
+        is_former = version == _FORMER_FORMAT
+        incarnations = document["incarnations"]
         origin = document.get("origin")
         return cls(
-            offsets={Queue.parse(name): offset for name, offset in document["offsets"].items()},
-            incarnations=document["incarnations"],
-            origin=None
-            if origin is None
-            else {Queue.parse(name): offset for name, offset in origin.items()},
+            offsets=_by_queue(document["offsets"], is_former),
+            incarnations=_renamed(incarnations) if is_former else incarnations,
+            unread=_by_queue(document.get("unread", {}), is_former),
+            origin=None if origin is None else _by_queue(origin, is_former),
             initial=document.get("initial", False),
+            former=is_former,
         )
+
+    def incarnation_of(self, queue: Queue, default: int | None) -> int | None:
+        """The incarnation that a queue's position belongs to; `default` if none is known."""
+        return self.incarnations.get(_topic_key(queue), default)
+
+
+def _by_text(offsets: Mapping[Queue, int]) -> dict[str, int]:
+    return {str(queue): offsets[queue] for queue in sorted(offsets)}
+
+
+def _by_queue(offsets: Mapping[str, int], is_former: bool) -> dict[Queue, int]:
+    queues = {Queue.parse(name): offset for name, offset in offsets.items()}
+    if not is_former:
+        return queues
+    return {
+        queue._replace(topic=former.current_topic(queue.topic)): offset
+        for queue, offset in queues.items()
+    }
+
+
+def _renamed(incarnations: Mapping[str, int | None]) -> dict[str, int | None]:
+    renamed = {}
+    for key, incarnation in incarnations.items():
+        broker, _, topic = key.partition("/")
+        renamed[f"{broker}/{former.current_topic(topic)}"] = incarnation
+    return renamed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,6 +167,7 @@ class Range:
     Attributes:
         planned_first: where the range begins by the positions; `first` is later if retention took
             the beginning and the query goes on without it.
+        former: it was planned by the first version of the sink.
     """
 
     queue: Queue
@@ -126,6 +175,7 @@ class Range:
     end: int
     planned_first: int
     incarnation: int | None
+    former: bool = False
 
 
 # --- where to begin ---------------------------------------------------------------------------
@@ -140,12 +190,21 @@ def starting_positions(option: str, snapshot: Snapshot) -> Positions:
             several broker groups a level of broker names stands between topic and queue id.
     """
     offsets = _resolve(option, snapshot, default=EARLIEST, name="startingOffsets")
-    return Positions(offsets=offsets, incarnations=_incarnations(snapshot, None), initial=True)
+    return Positions(offsets=offsets, incarnations=_incarnations(snapshot), initial=True)
 
 
-def ending_offsets(option: str, snapshot: Snapshot) -> Mapping[Queue, int]:
+def ending_positions(option: str, snapshot: Snapshot) -> Positions:
     """Where a batch query ends, from its option `endingOffsets`; unnamed queues at the latest."""
-    return _resolve(option, snapshot, default=LATEST, name="endingOffsets")
+    offsets = _resolve(option, snapshot, default=LATEST, name="endingOffsets")
+    return Positions(offsets=offsets, incarnations=_incarnations(snapshot))
+
+
+def _incarnations(snapshot: Snapshot) -> dict[str, int | None]:
+    return {_topic_key(queue): bounds.incarnation for queue, bounds in snapshot.items()}
+
+
+def _topic_key(queue: Queue) -> str:
+    return f"{queue.broker}/{queue.topic}"
 
 
 def _resolve(option: str, snapshot: Snapshot, *, default: int, name: str) -> dict[Queue, int]:
@@ -205,7 +264,7 @@ def _flatten(document: Mapping[str, Any]) -> Iterable[tuple[str, str | None, int
 
 
 def latest_positions(snapshot: Snapshot) -> Mapping[Queue, int]:
-    """The end of every queue: a target for AvailableNow, and what progress reports show."""
+    """The end of every queue: what progress reports show."""
     return {queue: bounds.end for queue, bounds in snapshot.items()}
 
 
@@ -213,56 +272,130 @@ def next_positions(
     start: Positions,
     snapshot: Snapshot,
     *,
-    topics: Sequence[str] | None,
+    brokers: Container[str],
+    wants: Callable[[str], bool],
     rows_max: int | None,
-    target: Mapping[Queue, int] | None,
+    target: Snapshot | None,
     fail_on_data_loss: bool,
 ) -> Positions:
     """The end of the next batch; `start` itself if there is nothing to read.
 
     Args:
-        topics: what the query reads (None: all topics). Positions in others are kept as they are,
-            in case they are wanted again.
+        brokers: those that were there while the snapshot was taken.
+        wants: whether the query reads a topic. Positions in others are kept as they are, in case
+            they are wanted again.
         rows_max: about how many messages; queues share it in proportion to what they have, and
             each that has any gets at least one, so that none starves.
-        target: go no further than this, and leave other queues alone.
+        target: go no further than the ends of this, and leave other queues alone.
 
     Raises:
-        Recreated, DataLoss: see the rules above.
+        DataLoss: see the rules above.
     """
-    check_incarnations(start, snapshot)
+    lost = _deleted_unread(start, snapshot, brokers, wants, target)
+    if lost and fail_on_data_loss:
+        losses = [_gone(queue, start.offsets[queue], end) for queue, end in lost.items()]
+        raise DataLoss(lost_text(losses))
+    # These have to be given up first; a new generation of their topic waits for the next batch.
+    waiting = {_topic_key(queue) for queue in lost}
+    readable = {
+        queue: bounds
+        for queue, bounds in snapshot.items()
+        if _topic_key(queue) not in waiting
+        and (target is None or _is_same(target.get(queue), bounds))
+    }
+    known, incarnations = _known(start, readable)
+    kept = {**known, **lost}
     ends: dict[Queue, int] = {}
     begins: dict[Queue, int] = {}
-    for queue, bounds in snapshot.items():
-        known = start.offsets.get(queue)
-        if known is not None:
-            _check_tail(queue, known, bounds)
-        elif target is not None and queue not in target:
-            continue
-        ends[queue] = bounds.end if target is None else min(target.get(queue, 0), bounds.end)
-        begins[queue] = max(known or 0, bounds.first)
+    for queue, bounds in readable.items():
+        if queue in known:
+            _check_tail(queue, known[queue], bounds)
+        ends[queue] = bounds.end if target is None else min(target[queue].end, bounds.end)
+        begins[queue] = max(known.get(queue, 0), bounds.first)
     sizes = {queue: max(0, ends[queue] - begins[queue]) for queue in ends}
     shares = _shares(sizes, rows_max)
-    offsets = {
-        queue: max(start.offsets.get(queue, 0), min(begins[queue], ends[queue]) + shares[queue])
+    offsets = kept | {
+        queue: max(known.get(queue, 0), min(begins[queue], ends[queue]) + shares[queue])
         for queue in ends
     }
-    left = [queue for queue in sorted(start.offsets) if queue not in snapshot]
-    unwanted = [queue for queue in left if topics is not None and queue.topic not in topics]
-    offsets.update({queue: start.offsets[queue] for queue in unwanted})
-    gone = [queue for queue in left if queue not in unwanted]
-    if gone and fail_on_data_loss:
-        raise DataLoss(
-            lost_text([f"{queue} is gone, read up to {start.offsets[queue]}" for queue in gone])
-        )
+    seen = dict(start.unread) | {queue: bounds.end for queue, bounds in readable.items()}
     reached = Positions(
         offsets=offsets,
-        incarnations=_incarnations({queue: snapshot[queue] for queue in ends}, start),
+        incarnations=incarnations,
+        unread={queue: end for queue, end in seen.items() if offsets.get(queue, end) < end},
         # Even if there is nothing yet: from here on, the checkpoint knows where the query began.
-        origin=start.offsets if start.initial else None,
+        origin=known if start.initial else None,
     )
+    reached = _without_oldest_gone(reached, snapshot, brokers, wants)
     unchanged = reached.offsets == start.offsets and reached.incarnations == start.incarnations
-    return start if unchanged and not start.initial else reached
+    return start if unchanged and not start.initial and not start.former else reached
+
+
+def _deleted_unread(
+    start: Positions,
+    snapshot: Snapshot,
+    brokers: Container[str],
+    wants: Callable[[str], bool],
+    target: Snapshot | None,
+) -> dict[Queue, int]:
+    """Where queues ended that were deleted before they were read to there, as far as we saw."""
+    lost = {}
+    for queue, offset in start.offsets.items():
+        was = Bounds(first=0, end=offset, incarnation=start.incarnation_of(queue, None))
+        now = snapshot.get(queue)
+        if not wants(queue.topic) or _is_same(now, was):
+            continue
+        if now is None and queue.broker not in brokers:
+            continue
+        end = start.unread.get(queue, 0)
+        if target is not None and _is_same(target.get(queue), was):
+            end = max(end, target[queue].end)
+        if end > offset:
+            lost[queue] = end
+    return lost
+
+
+def _is_same(found: Bounds | None, other: Bounds) -> bool:
+    """Whether a queue is there, and of the same generation."""
+    return found is not None and found.incarnation == other.incarnation
+
+
+def _known(start: Positions, readable: Snapshot) -> tuple[dict[Queue, int], dict[str, int | None]]:
+    """Offsets and incarnations as `start` has them, but for topics that were created again: of
+    those, no offset is known, whatever number of queues they had."""
+    now = _incarnations(readable)
+    before = start.incarnations
+    again = {key for key, incarnation in now.items() if before.get(key, incarnation) != incarnation}
+    known = {
+        queue: offset for queue, offset in start.offsets.items() if _topic_key(queue) not in again
+    }
+    keys = {_topic_key(queue) for queue in known}
+    return known, {key: before[key] for key in keys & before.keys()} | now
+
+
+def _without_oldest_gone(
+    reached: Positions,
+    snapshot: Snapshot,
+    brokers: Container[str],
+    wants: Callable[[str], bool],
+) -> Positions:
+    """Forget positions beyond GONE_QUEUES_MAX, oldest topics first."""
+    if len(reached.offsets) - len(snapshot) <= GONE_QUEUES_MAX:
+        return reached
+    gone = [
+        queue
+        for queue in sorted(reached.offsets)
+        if queue not in snapshot and queue.broker in brokers and wants(queue.topic)
+    ]
+    gone.sort(key=lambda queue: reached.incarnation_of(queue, None) or 0)
+    forgotten = set(gone[: max(0, len(gone) - GONE_QUEUES_MAX)])
+    offsets = {queue: end for queue, end in reached.offsets.items() if queue not in forgotten}
+    keys = {_topic_key(queue) for queue in offsets}
+    return replace(
+        reached,
+        offsets=offsets,
+        incarnations={key: value for key, value in reached.incarnations.items() if key in keys},
+    )
 
 
 def _shares(sizes: Mapping[Queue, int], rows_max: int | None) -> Mapping[Queue, int]:
@@ -276,30 +409,7 @@ def _shares(sizes: Mapping[Queue, int], rows_max: int | None) -> Mapping[Queue, 
     }
 
 
-def _incarnations(snapshot: Snapshot, known: Positions | None) -> dict[str, int | None]:
-    incarnations = dict(known.incarnations) if known is not None else {}
-    for queue, bounds in snapshot.items():
-        incarnations.setdefault(_topic_key(queue), bounds.incarnation)
-    return incarnations
-
-
-def _topic_key(queue: Queue) -> str:
-    return f"{queue.broker}/{queue.topic}"
-
-
 # --- what lies between ------------------------------------------------------------------------
-
-
-def check_incarnations(known: Positions, snapshot: Snapshot) -> None:
-    """Raises Recreated if a topic is not the one that the positions speak of."""
-    for queue, bounds in snapshot.items():
-        incarnation = known.incarnations.get(_topic_key(queue), bounds.incarnation)
-        if incarnation != bounds.incarnation:
-            raise Recreated(
-                f"topic {queue.topic!r} was deleted and created again: what was read belongs to "
-                f"its incarnation {incarnation}, now it is {bounds.incarnation}. Leave the topic "
-                "out, or read it with a new checkpoint (and a new output directory)"
-            )
 
 
 def _check_tail(queue: Queue, offset: int, bounds: Bounds) -> None:
@@ -310,32 +420,55 @@ def _check_tail(queue: Queue, offset: int, bounds: Bounds) -> None:
         )
 
 
+def moved(start: Positions, end: Positions) -> dict[Queue, tuple[int, int]]:
+    """The queues that a batch reads, with the offsets where it begins and ends in each."""
+    # Only where the start is one that Spark did not log: the same end may be planned again as the
+    # end of an empty second batch.
+    is_first = start.initial and end.origin is not None
+    found = {}
+    for queue in sorted(end.offsets):
+        incarnation = end.incarnation_of(queue, None)
+        if is_first:
+            assert end.origin is not None
+            begin = end.origin.get(queue, 0)
+        elif start.incarnation_of(queue, incarnation) == incarnation:
+            # A queue that the start does not know is read from its beginning, which is 0: if that
+            # is gone already, it is a loss like any other.
+            begin = start.offsets.get(queue, 0)
+        else:
+            begin = 0  # the topic was created again
+        if begin < end.offsets[queue]:
+            found[queue] = begin, end.offsets[queue]
+    return found
+
+
 def plan(
-    start: Positions, end: Positions, snapshot: Snapshot, *, fail_on_data_loss: bool
+    start: Positions,
+    end: Positions,
+    snapshot: Snapshot,
+    *,
+    brokers: Container[str],
+    fail_on_data_loss: bool,
 ) -> list[Range]:
     """The ranges of a batch: one per queue that has anything between the two positions.
 
     Args:
-        snapshot: what the broker has now; it only decides what is lost, never where a range ends.
+        snapshot: what the broker has now of the queues that `moved`; it only decides what is lost,
+            never where a range ends.
+        brokers: those that were there while the snapshot was taken.
 
     Raises:
-        Recreated, DataLoss: see the rules above.
+        DataLoss: see the rules above.
+        Unavailable: a queue's broker is not there.
     """
-    check_incarnations(end, snapshot)
-    # Only where the start is one that Spark did not log: the same end may be planned again as the
-    # end of an empty second batch.
-    begins = end.origin if start.initial and end.origin is not None else start.offsets
     ranges: list[Range] = []
     losses: list[str] = []
-    for queue in sorted(end.offsets):
+    for queue, (begin, stop) in moved(start, end).items():
         bounds = snapshot.get(queue)
-        # A queue that the start does not know is read from its beginning, which is 0: if that is
-        # gone already, it is a loss like any other.
-        begin, stop = begins.get(queue, 0), end.offsets[queue]
-        if begin >= stop:
-            continue
-        if bounds is None:
-            losses.append(f"{queue} is gone, {begin} to {stop} were not read")
+        if bounds is None and queue.broker not in brokers:
+            raise Unavailable(f"broker {queue.broker!r} is not there, which has queue {queue}")
+        if bounds is None or end.incarnation_of(queue, bounds.incarnation) != bounds.incarnation:
+            losses.append(_gone(queue, begin, stop))
             continue
         _check_tail(queue, stop, bounds)
         if bounds.first > begin:
@@ -349,20 +482,36 @@ def plan(
                     end=stop,
                     planned_first=begin,
                     incarnation=bounds.incarnation,
+                    former=end.former,
                 )
             )
-    if losses and fail_on_data_loss:
-        raise DataLoss(lost_text(losses))
+    if losses:
+        lose(losses, fail_on_data_loss=fail_on_data_loss)
     return ranges
 
 
+def _gone(queue: Queue, begin: int, stop: int) -> str:
+    return f"{queue} is gone, {begin} to {stop} were not read"
+
+
+def lose(losses: list[str], *, fail_on_data_loss: bool) -> None:
+    """Go on without what is lost, and say so; or raise DataLoss."""
+    if fail_on_data_loss:
+        raise DataLoss(lost_text(losses))
+    _log.warning("going on without messages that are gone: %s", _listed(losses))
+
+
 def lost_text(losses: list[str]) -> str:
-    """What is missing, for an error or a log line."""
-    more = f" and {len(losses) - _LISTED_MAX} more" if len(losses) > _LISTED_MAX else ""
+    """What is missing, and what to do about it."""
     return (
-        f"messages are gone before they were read: {'; '.join(losses[:_LISTED_MAX])}{more}. "
-        "Set failOnDataLoss to false to go on without them"
+        f"messages are gone before they were read: {_listed(losses)}. Set failOnDataLoss to false "
+        "(polymq sink --fail-on-data-loss no) to go on without them"
     )
+
+
+def _listed(losses: list[str]) -> str:
+    more = f" and {len(losses) - _LISTED_MAX} more" if len(losses) > _LISTED_MAX else ""
+    return "; ".join(losses[:_LISTED_MAX]) + more
 
 
 def split(ranges: Iterable[Range], rows_max: int | None) -> list[Range]:
@@ -373,12 +522,11 @@ def split(ranges: Iterable[Range], rows_max: int | None) -> list[Range]:
     for whole in ranges:
         for first in range(whole.first, whole.end, rows_max):
             pieces.append(
-                Range(
-                    queue=whole.queue,
+                replace(
+                    whole,
                     first=first,
                     end=min(first + rows_max, whole.end),
                     planned_first=whole.planned_first if first == whole.first else first,
-                    incarnation=whole.incarnation,
                 )
             )
     return pieces

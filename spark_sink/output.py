@@ -8,7 +8,7 @@ How a batch gets there:
 
 1. Spark logs the range that the batch reads (checkpoint `offsets/<batch>`).
 2. Tasks write temporary files, sync them, and report what their final names will be. A final name
-   follows from topic, hour, queue and range alone (`layout`).
+   follows from broker, topic, generation, hour, queue and range alone (`layout`).
 3. The driver calls `commit`: it makes Spark's log of the range durable, renames the files,
    syncs the directories, writes the manifest.
 4. Spark logs that the batch is done (`commits/<batch>`).
@@ -18,7 +18,7 @@ the same names, so a rename replaces a file by its equal. That is why 3 begins w
 itself does not sync its log, and a range that a power failure made it forget could come back with
 another end, whose files would overlap those that are there.
 
-Three things could still break the promise, and are prevented here:
+Four things could still break the promise, and are prevented here:
 
 * *An incomplete range.* Where retention took the beginning of a range (and the user chose to go on
   without it), the replay has fewer messages than the first run had. Such a file never replaces
@@ -28,6 +28,8 @@ Three things could still break the promise, and are prevented here:
   counts only while its token is the current one: check, renames and manifest are under one lock.
 * *The wrong directory.* Output and checkpoint name each other. With another checkpoint the same
   messages would come in other ranges, under other names.
+* *Other names after an upgrade.* A batch that the first version of the sink planned is finished
+  under the names that it may have given already (`former`).
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ import os
 import shutil
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -69,6 +71,7 @@ class WrittenFile:
 
     Attributes:
         temporary, final: relative to the output directory.
+        former: what `final` was in the first version of the sink, if that planned the batch.
         first, end: the range of offsets that its task read.
         row_count: messages in this file (of this hour).
         complete: whether the task saw every offset of the range.
@@ -84,6 +87,7 @@ class WrittenFile:
     row_count: int
     byte_count: int
     complete: bool
+    former: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,6 +123,14 @@ def open_run(output: Path, checkpoint: Path) -> Iterator[Run]:
         run = Run(output=output, checkpoint=checkpoint, token=uuid.uuid4().hex)
         _begin(run)
         yield run
+
+
+def renewed(run: Run) -> Run:
+    """The run once more, with another token: what an attempt that failed left behind is fenced off
+    and deleted. Only while `open_run` holds the directory."""
+    again = replace(run, token=uuid.uuid4().hex)
+    _begin(again)
+    return again
 
 
 def _check_unused(output: Path, checkpoint: Path) -> None:
@@ -200,6 +212,7 @@ def commit(
     manifest = run.output / MANIFEST
     with locked(manifest / _COMMIT_LOCK, wait=True):
         _check_current(run)
+        files = _with_former_names(run.output, files)
         _check_names(files)
         _check_replay(manifest / f"{batch}.json", batch, files)
         _sync_checkpoint(run.checkpoint, batch)
@@ -227,10 +240,19 @@ def _check_names(files: Sequence[WrittenFile]) -> None:
     for file in files:
         other = by_name.setdefault(file.final, file)
         if other is not file:
-            raise SinkError(
-                f"{file.final} would be written twice, by broker {other.broker!r} and broker "
-                f"{file.broker!r}: a topic on several brokers needs an output directory for each"
-            )
+            raise SinkError(f"two tasks claim {file.final}: the second would replace the first")
+
+
+def _with_former_names(output: Path, files: Sequence[WrittenFile]) -> Sequence[WrittenFile]:
+    """The files of a batch that the first version of the sink planned, with the names that it may
+    have given them already. Where it cannot have, they keep their own: it refused a topic on two
+    brokers, or with a long name, before it renamed anything."""
+    former = {file.former for file in files}
+    if None in former or len(former) < len(files):
+        return files
+    if any((output / file.final).exists() for file in files):
+        return files  # this version has begun to name them, when there were more of them
+    return [replace(file, final=str(file.former)) for file in files]
 
 
 def _check_replay(path: Path, batch: int, files: Sequence[WrittenFile]) -> None:
@@ -238,9 +260,9 @@ def _check_replay(path: Path, batch: int, files: Sequence[WrittenFile]) -> None:
     document = read_json(path)
     if document is None:
         return
-    known = {(row["topic"], row["queue_id"]): row for row in document["files"]}
+    known = {(row["broker"], row["topic"], row["queue_id"]): row for row in document["files"]}
     for file in files:
-        row = known.get((file.topic, file.queue_id))
+        row = known.get((file.broker, file.topic, file.queue_id))
         if row is not None and (row["first"], row["end"]) != (file.first, file.end):
             raise SinkError(
                 f"batch {batch} was written with offsets {row['first']} to {row['end']} of topic "
@@ -286,7 +308,7 @@ def _manifest(
     rows = []
     for file in files:
         row = asdict(file)
-        del row["temporary"]
+        del row["temporary"], row["former"]
         row["path"] = row.pop("final")
         row["kept_older"] = file.final not in renamed
         rows.append(row)

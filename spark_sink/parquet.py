@@ -26,9 +26,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from spark_sink.envelope import RANGE_COLUMN
+from spark_sink.envelope import RANGE_COLUMN, TOPIC_COLUMN
 from spark_sink.errors import SinkError
-from spark_sink.layout import HOUR_US, file_name, partition_directory
+from spark_sink.former import former_path
+from spark_sink.layout import HOUR_US, Span, final_path, parse_range
 from spark_sink.output import WrittenFile, temporary_path
 
 OPEN_FILES_MAX: Final = 8
@@ -36,19 +37,14 @@ OPEN_FILES_MAX: Final = 8
 ROW_GROUP_ROWS: Final = 131_072
 ROW_GROUP_BYTES: Final = 64 * 1024 * 1024
 """What a row group holds at most (of bodies, before compression): readers take one at a time."""
-_DICTIONARY_COLUMNS: Final = ["tag", "content_type", "protocol", "headers.key_value.key"]
+WHOLE_NAME_COLUMN: Final = "topic_name"
+"""What the column `topic` is called in files. Directories have a column `topic`, which Arrow and
+pandas refuse beside another one of that name, and which has not all of a name that is too long."""
+_DICTIONARY_COLUMNS: Final = [
+    WHOLE_NAME_COLUMN,
+    *("tag", "content_type", "protocol", "headers.key_value.key"),
+]
 """Where values repeat. Trying it on ids and bodies only costs time."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Span:
-    """The range of a task, as the range column says it."""
-
-    topic: str
-    broker: str
-    queue_id: int
-    first: int
-    end: int
 
 
 @dataclass(slots=True)
@@ -57,6 +53,7 @@ class _OpenFile:
 
     temporary: Path
     final: str
+    former: str | None
     raw: BufferedWriter
     writer: pq.ParquetWriter
     row_count: int = 0
@@ -135,21 +132,20 @@ class TaskFiles:
         self._check_offsets(batch.column("queue_offset"))
         micros = batch.column("store_ts").cast(pa.int64())
         hours = pc.run_end_encode(pc.divide(micros, HOUR_US))
-        rows = batch.drop_columns(["topic", RANGE_COLUMN])
+        rows = batch.drop_columns([RANGE_COLUMN])
+        rows = rows.rename_columns({TOPIC_COLUMN: WHOLE_NAME_COLUMN})
         start = 0
         for end, hour in zip(hours.run_ends.to_pylist(), hours.values.to_pylist(), strict=True):
             self._file(hour, rows.schema).add(rows.slice(start, end - start))
             start = end
 
     def _check_span(self, batch: pa.RecordBatch) -> None:
-        names = (RANGE_COLUMN, "topic", "queue_id")
+        names = (RANGE_COLUMN, TOPIC_COLUMN, "queue_id")
         values = [pc.unique(batch.column(name)).to_pylist() for name in names]
         if any(len(value) != 1 for value in values):
             raise SinkError("rows of several ranges came in one task: do not repartition them")
         (text,), (topic,), (queue_id,) = values
-        numbers, _, broker = text.partition("@")
-        first, _, end = numbers.partition("-")
-        span = Span(topic=topic, broker=broker, queue_id=queue_id, first=int(first), end=int(end))
+        span = parse_range(text, topic=topic, queue_id=queue_id)
         if self._span is None:
             self._span, self._next = span, span.first
         elif self._span != span:
@@ -183,9 +179,12 @@ class TaskFiles:
         span = self._span
         part = self._parts.get(hour, 0)
         self._parts[hour] = part + 1
-        name = file_name(span.queue_id, span.first, span.end, part)
         temporary = temporary_path(self._output, self._token, self._batch)
-        metadata = {"polymq.topic": span.topic, "polymq.broker": span.broker}
+        metadata = {
+            "polymq.topic": span.topic,
+            "polymq.broker": span.broker,
+            "polymq.incarnation": str(span.incarnation or ""),
+        }
         raw = temporary.open("xb")
         writer = pq.ParquetWriter(
             raw,
@@ -195,7 +194,8 @@ class TaskFiles:
         )
         return _OpenFile(
             temporary=temporary,
-            final=f"{partition_directory(span.topic, hour)}/{name}",
+            final=final_path(span, hour, part),
+            former=former_path(span, hour, part) if span.former else None,
             raw=raw,
             writer=writer,
         )
@@ -211,6 +211,7 @@ class TaskFiles:
             WrittenFile(
                 temporary=str(file.temporary.relative_to(self._output)),
                 final=file.final,
+                former=file.former,
                 broker=span.broker,
                 topic=span.topic,
                 queue_id=span.queue_id,

@@ -3,16 +3,17 @@
 Rules:
 
 * A range is a pure function of (queue, first, end): every attempt of a task reads the same.
-* Nothing is inferred: each answer is compared with what was asked. Another incarnation, an
-  offset that is not the next one, an end before the range's end are errors, each with its name.
-* What retention takes between planning and reading is handled like what it took before: an error,
-  or counted and left out, as the user chose.
+* Nothing is inferred: each answer is compared with what was asked. An offset that is not the next
+  one, an end before the range's end are errors, each with its name.
+* What retention or the deletion of a topic takes between planning and reading is handled like what
+  they took before: an error, or counted and left out, as the user chose.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Set
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
@@ -21,12 +22,14 @@ import pyarrow as pa
 from remoting.client import ClientSettings, QueueBounds, Route
 from remoting.codes import ResponseCode
 from remoting.driver_blocking import BlockingClient
-from remoting.errors import RemotingError, RequestFailed
+from remoting.errors import CallFailed, RemotingError, RequestFailed, Unreachable
 from remoting.records import Record, iterate_records
 from remoting.signing import Credentials
 from spark_sink.envelope import EnvelopeBuilder
-from spark_sink.errors import BadOption, DataLoss, Recreated, SinkError
-from spark_sink.offsets import Bounds, Queue, Range, lost_text
+from spark_sink.errors import BadOption, DataLoss, SinkError, Unavailable
+from spark_sink.layout import range_text
+from spark_sink.offsets import Bounds, Queue, Range, lose
+from spark_sink.selection import Selection
 
 PULL_COUNT: Final = 4096
 PULL_BYTES: Final = 4 * 1024 * 1024
@@ -36,6 +39,8 @@ BATCH_BYTES: Final = 16 * 1024 * 1024
 """Of one Arrow batch. Spark holds a few of them per task; larger ones make it no faster."""
 PATIENCE: Final = ClientSettings(attempts_max=30, pull_seconds=10.0)
 """Two minutes of refused connections: a server that recovers a long log does not end a query."""
+AUTO_TOPIC: Final = "TBW102"
+"""The topic whose route lists the brokers that make topics by themselves, as RocketMQ has it."""
 SNAPSHOT_ATTEMPTS_MAX: Final = 3
 """For a topic that is recreated while its queues are asked."""
 RETRY_COUNT_MAX: Final = 100
@@ -44,17 +49,56 @@ RETRY_COUNT_MAX: Final = 100
 _log = logging.getLogger("polymq.sink")
 
 
-def take_snapshot(client: BlockingClient, topics: Sequence[str] | None) -> dict[Queue, Bounds]:
-    """The bounds of all queues of these topics (None: of all topics). Those that do not exist are
-    left out: they may come."""
+@contextmanager
+def sink_errors(about: str = "") -> Iterator[None]:
+    """Raise errors of the client as ours, so that it is known which may pass."""
+    try:
+        yield
+    except (Unreachable, CallFailed) as error:
+        raise Unavailable(f"{about}{error}") from error
+    except RemotingError as error:
+        raise SinkError(f"{about}{error}") from error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """What the cluster showed.
+
+    Attributes:
+        queues: the bounds of all queues of the wanted topics. A topic that does not exist is not
+            there: it may come.
+        brokers: those that were there before and after the queues were asked for. Name servers
+            forget the topics of a broker that is away; of one that is there, a topic that is
+            missing was deleted.
+    """
+
+    queues: Mapping[Queue, Bounds]
+    brokers: Set[str]
+
+
+def look(client: BlockingClient, selection: Selection) -> Seen:
+    """Ask for the bounds of these topics. Raises SinkError."""
     snapshot: dict[Queue, Bounds] = {}
-    for topic in list_topics(client) if topics is None else topics:
-        snapshot.update(_topic_snapshot(client, topic))
-    return snapshot
+    with sink_errors():
+        before = _list_brokers(client)
+        names = list_topics(client) if selection.topics is None else sorted(selection.topics)
+        for topic in filter(selection.wants, names):
+            snapshot.update(_topic_snapshot(client, topic))
+        return Seen(queues=snapshot, brokers=before & _list_brokers(client))
+
+
+def _list_brokers(client: BlockingClient) -> Set[str]:
+    """The brokers that make topics by themselves, as all of ours do: each has this one."""
+    try:
+        return {queues.broker for queues in client.route(AUTO_TOPIC).brokers}
+    except RequestFailed as error:
+        if error.code != ResponseCode.TOPIC_NOT_EXIST:
+            raise
+        return set()
 
 
 def list_topics(client: BlockingClient) -> list[str]:
-    """All topics whose names a table can show."""
+    """All topics whose names a table can show. Raises RemotingError."""
     names = client.topics()
     for name in names:
         if name.user is None:
@@ -75,7 +119,7 @@ def _topic_snapshot(client: BlockingClient, topic: str) -> dict[Queue, Bounds]:
             route.brokers
         ):
             return bounds
-    raise SinkError(f"topic {topic!r} is deleted and created again all the time")
+    raise Unavailable(f"topic {topic!r} is deleted and created again all the time")
 
 
 def _queue_bounds(client: BlockingClient, topic: str, route: Route) -> dict[Queue, Bounds]:
@@ -110,10 +154,17 @@ def read_range(
     """The messages of a range as Arrow batches, in order of offset.
 
     Raises:
-        Recreated, DataLoss: the range is not what it was when it was planned.
-        SinkError: the broker could not be asked, or answered with damaged records.
+        DataLoss: the range is not what it was when it was planned.
+        Unavailable: the broker does not answer.
+        SinkError: it refuses, or answered with damaged records.
     """
-    span = f"{wanted.planned_first}-{wanted.end}@{wanted.queue.broker}"
+    span = range_text(
+        first=wanted.planned_first,
+        end=wanted.end,
+        broker=wanted.queue.broker,
+        incarnation=wanted.incarnation,
+        former=wanted.former,
+    )
     builder = EnvelopeBuilder(
         schema,
         topic=wanted.queue.topic,
@@ -121,11 +172,9 @@ def read_range(
         rows_max=BATCH_ROWS,
         bytes_max=BATCH_BYTES,
     )
-    try:
+    with sink_errors(f"queue {wanted.queue}: "):
         for record in _records(client, wanted, reading):
             yield from builder.add(record)
-    except RemotingError as error:
-        raise SinkError(f"queue {wanted.queue}: {error}") from error
     yield from builder.finish()
 
 
@@ -134,18 +183,23 @@ def _records(client: BlockingClient, wanted: Range, reading: Reading) -> Iterato
     retries = 0
     while offset < wanted.end:
         queue = wanted.queue
-        pulled = client.pull(
-            queue.topic,
-            queue.broker,
-            queue.queue_id,
-            offset,
-            count_max=min(PULL_COUNT, wanted.end - offset),
-            bytes_max=PULL_BYTES,
-        )
-        if pulled.incarnation != wanted.incarnation:
-            raise Recreated(
-                f"topic {queue.topic!r} was deleted and created again while it was read"
+        try:
+            pulled = client.pull(
+                queue.topic,
+                queue.broker,
+                queue.queue_id,
+                offset,
+                count_max=min(PULL_COUNT, wanted.end - offset),
+                bytes_max=PULL_BYTES,
             )
+        except RequestFailed as error:
+            if error.code != ResponseCode.TOPIC_NOT_EXIST:
+                raise
+            pulled = None
+        if pulled is None or pulled.incarnation != wanted.incarnation:
+            loss = f"{queue} was deleted while it was read, {offset} to {wanted.end} were not read"
+            lose([loss], fail_on_data_loss=reading.fail_on_data_loss)
+            return
         if pulled.max_offset < wanted.end:
             raise DataLoss(
                 f"queue {queue} ends at {pulled.max_offset}, but a batch was planned up to "
@@ -174,10 +228,8 @@ def _records(client: BlockingClient, wanted: Range, reading: Reading) -> Iterato
 
 def _skip(queue: Queue, offset: int, first: int, reading: Reading) -> int:
     """Go on at `first`, where retention has moved the beginning of the queue."""
-    loss = f"{queue} begins at {first}, {offset} was next"
-    if reading.fail_on_data_loss:
-        raise DataLoss(lost_text([loss]))
-    _log.warning("%d messages are lost: %s", first - offset, loss)
+    loss = f"{queue} begins at {first}, {offset} was next: {first - offset} messages"
+    lose([loss], fail_on_data_loss=reading.fail_on_data_loss)
     return first
 
 

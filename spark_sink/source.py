@@ -6,10 +6,13 @@ Options (names in any case):
 
     broker                host:port; several by commas
     topic                 names by commas, or a JSON list; without it all topics
+    topicPattern          instead of names: a regular expression that matches the whole name
+    excludeTopic          names of topics to leave out, as for `topic`
     accessKey, secretKey  of the user that reads, where the server has users
     startingOffsets       earliest (default), latest, or JSON (see `offsets.starting_positions`)
     endingOffsets         batch only: latest (default) or JSON
-    failOnDataLoss        true (default): what retention took unread is an error; false: left out
+    failOnDataLoss        true (default): what retention or the deletion of a topic took unread is
+                          an error; false: left out
     maxOffsetsPerTrigger  streaming only: about how many messages a batch has
     maxRecordsPerTask     batch only: cut queues in pieces of this many messages
 
@@ -25,8 +28,7 @@ Rules, from how Spark uses these classes:
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Iterator, MutableMapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -45,89 +47,23 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from remoting.driver_blocking import BlockingClient
-from remoting.errors import LocalProtocolError
-from remoting.signing import Credentials, credentials_from
 from spark_sink.envelope import RANGE_COLUMN, arrow_schema, envelope_schema
 from spark_sink.errors import BadOption
 from spark_sink.offsets import (
     Positions,
-    Queue,
     Range,
     Snapshot,
-    ending_offsets,
+    ending_positions,
     latest_positions,
+    moved,
     next_positions,
     plan,
     split,
     starting_positions,
 )
-from spark_sink.reading import PATIENCE, Reading, parse_brokers, read_range, take_snapshot
-
-
-class Options:
-    """The options of a query, checked."""
-
-    def __init__(self, options: Mapping[str, str]) -> None:
-        if "broker" not in options:
-            raise BadOption("broker: say which broker to read from, HOST:PORT")
-        self.brokers = parse_brokers(options["broker"])
-        self.credentials = _parse_keys(options)
-        self.topics = _parse_topics(options["topic"]) if "topic" in options else None
-        self.starting = options.get("startingOffsets", "earliest")
-        self.ending = options.get("endingOffsets", "latest")
-        self.fail_on_data_loss = _parse_bool(options, "failOnDataLoss", default=True)
-        self.rows_per_trigger = _parse_count(options, "maxOffsetsPerTrigger")
-        self.rows_per_task = _parse_count(options, "maxRecordsPerTask")
-        self.with_range = _parse_bool(options, "withRange", default=False)
-
-    def client(self) -> BlockingClient:
-        """A client of these brokers."""
-        return BlockingClient(self.brokers, settings=PATIENCE, credentials=self.credentials)
-
-    def snapshot(self) -> Snapshot:
-        """What the broker has now of the topics that the query reads."""
-        return self.snapshot_of(self.topics)
-
-    def snapshot_of(self, topics: Sequence[str] | None) -> Snapshot:
-        """What the broker has now of these topics (None: of all)."""
-        with self.client() as client:
-            return take_snapshot(client, topics)
-
-
-def _parse_keys(options: Mapping[str, str]) -> Credentials | None:
-    try:
-        return credentials_from(options.get("accessKey"), options.get("secretKey"))
-    except LocalProtocolError as error:
-        raise BadOption(f"accessKey and secretKey: {error}") from error
-
-
-def _parse_topics(text: str) -> list[str]:
-    if text.lstrip().startswith("["):
-        try:
-            names = json.loads(text)
-        except ValueError as error:
-            raise BadOption(f"topic: {text[:100]!r} is no JSON list") from error
-    else:
-        names = [name.strip() for name in text.split(",")]
-    if not names or not all(isinstance(name, str) and name for name in names):
-        raise BadOption(f"topic: write names by commas or a JSON list, not {text[:100]!r}")
-    return sorted(set(names))
-
-
-def _parse_bool(options: Mapping[str, str], name: str, *, default: bool) -> bool:
-    text = options.get(name, str(default)).strip().lower()
-    if text not in ("true", "false"):
-        raise BadOption(f"{name}: true or false, not {text!r}")
-    return text == "true"
-
-
-def _parse_count(options: Mapping[str, str], name: str) -> int | None:
-    text = options.get(name)
-    if text is None:
-        return None
-    if not text.strip().isdecimal() or int(text) == 0:
-        raise BadOption(f"{name}: a positive number, not {text!r}")
-    return int(text)
+from spark_sink.options import Options
+from spark_sink.reading import PATIENCE, Reading, read_range
+from spark_sink.selection import Selection
 
 
 class RangePartition(InputPartition):
@@ -189,13 +125,19 @@ class PolymqReader(DataSourceReader):
         self.table_schema = schema
 
     def partitions(self) -> list[RangePartition]:
-        snapshot = self.options.snapshot()
-        start = starting_positions(self.options.starting, snapshot)
-        end = Positions(offsets=ending_offsets(self.options.ending, snapshot))
-        ranges = plan(start, end, snapshot, fail_on_data_loss=self.options.fail_on_data_loss)
+        seen = self.options.look()
+        ranges = plan(
+            starting_positions(self.options.starting, seen.queues),
+            ending_positions(self.options.ending, seen.queues),
+            seen.queues,
+            brokers=seen.brokers,
+            fail_on_data_loss=self.options.fail_on_data_loss,
+        )
         return _partitions(self.options, split(ranges, self.options.rows_per_task))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        if not isinstance(partition, RangePartition):
+            return iter(())  # what Spark makes of no partitions at all: one that nobody planned
         return _read(partition, self.table_schema)
 
 
@@ -205,23 +147,25 @@ class PolymqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: Options, schema: StructType) -> None:
         self.options = options
         self.table_schema = schema
-        self.target: Mapping[Queue, int] | None = None
+        self.target: Snapshot | None = None
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
-        return starting_positions(self.options.starting, self.options.snapshot()).to_json()
+        return starting_positions(self.options.starting, self.options.look().queues).to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         rows_max = self.options.rows_per_trigger
         return ReadAllAvailable() if rows_max is None else ReadMaxRows(rows_max)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        self.target = latest_positions(self.options.snapshot())
+        self.target = self.options.look().queues
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        seen = self.options.look()
         reached = next_positions(
             Positions.from_json(start),
-            self.options.snapshot(),
-            topics=self.options.topics,
+            seen.queues,
+            brokers=seen.brokers,
+            wants=self.options.selection.wants,
             rows_max=limit.max_rows if isinstance(limit, ReadMaxRows) else None,
             target=self.target,
             fail_on_data_loss=self.options.fail_on_data_loss,
@@ -229,17 +173,19 @@ class PolymqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return reached.to_json()
 
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802
-        latest = latest_positions(self.options.snapshot())
+        latest = latest_positions(self.options.look().queues)
         return {str(queue): end for queue, end in sorted(latest.items())}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[RangePartition]:
-        reached = Positions.from_json(end)
+        before, reached = Positions.from_json(start), Positions.from_json(end)
         # The topics of the logged positions, not those of the options: they may have changed.
-        topics = sorted({queue.topic for queue in reached.offsets})
+        topics = frozenset(queue.topic for queue in moved(before, reached))
+        seen = self.options.look(Selection(topics=topics))
         ranges = plan(
-            Positions.from_json(start),
+            before,
             reached,
-            self.options.snapshot_of(topics),
+            seen.queues,
+            brokers=seen.brokers,
             fail_on_data_loss=self.options.fail_on_data_loss,
         )
         return _partitions(self.options, ranges)

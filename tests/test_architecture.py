@@ -51,7 +51,7 @@ TABLE: dict[str, frozenset[str]] = {
     "gateways.amqp": GATEWAY,
     "gateways.http_cloudevents": GATEWAY | {"aiohttp", "msgspec"},
     "gateways.rocketmq": GATEWAY | {"remoting"},
-    "spark_sink": frozenset({"remoting", "pyspark", "pyarrow"}),
+    "spark_sink": frozenset({"remoting", "pyspark", "py4j", "pyarrow"}),
     "polymq": frozenset({"*"}),
     "examples": frozenset({"remoting", "spark_sink", "*third-party*"}),
     "interop_tests": frozenset({"*third-party*"}),

@@ -17,6 +17,8 @@ from polymq.cli import polymq
 from polymq.errors import ExitCode, Failure
 from polymq.settings import Settings
 
+SOMEWHERE = ("--broker", "127.0.0.1:1")
+
 
 @pytest.fixture(autouse=True)
 def empty_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,6 +126,13 @@ def test_the_help_names_all_settings_of_a_topic(capsys: pytest.CaptureFixture[st
         (["permission", "allow", "ann", "read", "x"], "there is no action 'read'"),
         (["permission", "check", "ann", "read", "x"], "is not one of"),
         (["topic", "list", "--as", "ann", "--as-password-file", "none"], "cannot read"),
+        (["sink", *SOMEWHERE, "--topic", "a", "--topic-pattern", "a"], "use one of the two"),
+        (["sink", *SOMEWHERE, "--topic-pattern", "("], "is no regular expression"),
+        (
+            ["sink", *SOMEWHERE, "--topic", "a", "--exclude-topic", "a"],
+            "topic 'a' is named as one to read",
+        ),
+        (["sink", "--fail-on-data-loss", "maybe"], "is not one of"),
         (["topic", "set", "t"], "Missing argument 'KEY=VALUE...'"),
         (["topic", "set", "t", "retention_seconds"], "write each setting as KEY=VALUE"),
     ],
@@ -245,3 +254,34 @@ def test_the_standard_ports_are_those_of_the_protocols() -> None:
     settings = Settings()
     assert (settings.mqtt.port, settings.amqp.port) == (1883, 5672)
     assert settings.rocketmq.port == 10911
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ([], (("a",), None, ("x",), True)),
+        (["--topic", "b"], (("b",), None, ("x",), True)),
+        (["--topic-pattern", "b.*"], ((), "b.*", ("x",), True)),
+        (["--exclude-topic", "y"], (("a",), None, ("y",), True)),
+        (["--fail-on-data-loss", "no"], (("a",), None, ("x",), False)),
+    ],
+)
+def test_what_the_sink_is_told_wins_over_the_configuration(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    arguments: list[str],
+    expected: tuple[object, ...],
+) -> None:
+    """Topics and pattern together: one of them alone is a choice of its own."""
+    told: list[tuple[object, ...]] = []
+
+    def run_sink(settings: Settings, **chosen: object) -> int:
+        names = ("topics", "topic_pattern", "exclude_topics")
+        told.append((*(chosen[name] for name in names), settings.sink.fail_on_data_loss))
+        return 0
+
+    monkeypatch.setattr("polymq.sink.run_sink", run_sink)
+    config = tmp_path / "polymq.toml"
+    config.write_text('[sink]\ntopics = ["a"]\nexclude_topics = ["x"]\n')
+    assert program.run(["sink", "--config", str(config), *arguments]) == 0
+    assert told == [expected]

@@ -15,6 +15,7 @@ from tests.sabotage.of_the_names import OF_THE_NAMES
 from tests.sabotage.of_the_remoting import OF_THE_REMOTING
 from tests.sabotage.of_the_replication import OF_THE_REPLICATION
 from tests.sabotage.of_the_retention import OF_THE_RETENTION
+from tests.sabotage.of_the_sink import OF_THE_SINK
 from tests.sabotage.of_the_speed import OF_THE_SPEED
 from tests.sabotage.of_the_store import OF_THE_STORE
 from tests.sabotage.of_the_users import OF_THE_USERS
@@ -33,4 +34,5 @@ SABOTAGES = (
     *OF_THE_REMOTING,
     *OF_THE_RETENTION,
     *OF_THE_REPLICATION,
+    *OF_THE_SINK,
 )

@@ -3,26 +3,27 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_sink.errors import BadOption, DataLoss, Recreated
+from spark_sink import offsets
+from spark_sink.errors import BadOption, DataLoss, Unavailable
 from spark_sink.offsets import (
     Bounds,
     Positions,
     Queue,
     Range,
-    ending_offsets,
-    latest_positions,
+    Snapshot,
+    ending_positions,
     next_positions,
-    plan,
     split,
     starting_positions,
 )
+from spark_sink.selection import Selection
 
 A, B = Queue("b", "t", 0), Queue("b", "t", 1)
 Held = Mapping[Queue, Bounds]
@@ -47,13 +48,31 @@ def advance(
     snapshot: Held,
     *,
     rows_max: int | None = None,
-    target: Mapping[Queue, int] | None = None,
+    target: Snapshot | None = None,
     fail: bool = True,
-    topics: Sequence[str] | None = None,
+    topics: frozenset[str] | None = None,
+    brokers: frozenset[str] = frozenset("b"),
 ) -> Positions:
     return next_positions(
-        start, snapshot, topics=topics, rows_max=rows_max, target=target, fail_on_data_loss=fail
+        start,
+        snapshot,
+        brokers=brokers,
+        wants=Selection(topics=topics).wants,
+        rows_max=rows_max,
+        target=target,
+        fail_on_data_loss=fail,
     )
+
+
+def plan(
+    start: Positions,
+    end: Positions,
+    snapshot: Held,
+    *,
+    fail_on_data_loss: bool,
+    brokers: frozenset[str] = frozenset("b"),
+) -> list[Range]:
+    return offsets.plan(start, end, snapshot, brokers=brokers, fail_on_data_loss=fail_on_data_loss)
 
 
 def spans(ranges: list[Range]) -> list[tuple[int, int, int]]:
@@ -72,20 +91,22 @@ offsets_by_queue = st.dictionaries(queues, st.integers(0, 2**62), max_size=4)
 
 
 @given(
-    offsets=offsets_by_queue,
+    reached=offsets_by_queue,
     incarnations=st.dictionaries(st.text(max_size=5), st.none() | st.integers(0, 2**62)),
+    unread=offsets_by_queue,
     origin=st.none() | offsets_by_queue,
     initial=st.booleans(),
 )
 def test_positions_survive_json(
-    offsets: dict[Queue, int],
+    reached: dict[Queue, int],
     incarnations: dict[str, int | None],
+    unread: dict[Queue, int],
     origin: dict[Queue, int] | None,
     initial: bool,
 ) -> None:
     """Topics with slashes too. Spark compares the text: it has to be the same after a reading."""
     positions = Positions(
-        offsets=offsets, incarnations=incarnations, origin=origin, initial=initial
+        offsets=reached, incarnations=incarnations, unread=unread, origin=origin, initial=initial
     )
     text = json.dumps(positions.to_json())
     again = Positions.from_json(json.loads(text))
@@ -149,8 +170,8 @@ def test_a_topic_on_two_brokers_needs_their_names() -> None:
 
 def test_a_batch_query_ends_at_the_latest_unless_told() -> None:
     snapshot = held((2, 9), (0, 5))
-    assert ending_offsets("latest", snapshot) == {A: 9, B: 5}
-    assert ending_offsets('{"t": {"0": 4}}', snapshot) == {A: 4, B: 5}
+    assert ending_positions("latest", snapshot).offsets == {A: 9, B: 5}
+    assert ending_positions('{"t": {"0": 4}}', snapshot).offsets == {A: 4, B: 5}
 
 
 # --- how far to go ----------------------------------------------------------------------------
@@ -222,7 +243,7 @@ def test_batch_after_batch_reads_every_offset_once(steps: list[tuple[int, int, i
 
 def test_available_now_stops_at_its_target_and_converges() -> None:
     """What arrives later waits, new queues too; at the target nothing changes any more."""
-    target = latest_positions(held((0, 10)))
+    target = held((0, 10))
     later = held((0, 25), (0, 5))
     first = advance(at(0), later, target=target, rows_max=6)
     second = advance(first, later, target=target, rows_max=6)
@@ -232,11 +253,11 @@ def test_available_now_stops_at_its_target_and_converges() -> None:
 
 def test_a_target_behind_the_position_moves_nothing_back() -> None:
     start = at(7)
-    assert advance(start, held((0, 9)), target={A: 3}) is start
+    assert advance(start, held((0, 9)), target=held((0, 3))) is start
 
 
 def test_a_target_that_retention_has_overtaken_is_reached_all_the_same() -> None:
-    reached = advance(at(0), held((50, 60)), target={A: 10}, fail=False)
+    reached = advance(at(0), held((50, 60)), target=held((0, 10)), fail=False)
     assert reached.offsets == {A: 10}
     assert plan(at(0), reached, held((50, 60)), fail_on_data_loss=False) == []
 
@@ -320,31 +341,222 @@ def test_a_queue_that_ends_before_our_position_is_always_an_error(fail: bool) ->
         plan(at(3), at(9), held((0, 5)), fail_on_data_loss=fail)
 
 
+# --- topics that are deleted and created again --------------------------------------------------
+
+
 @pytest.mark.parametrize("fail", [True, False])
-def test_a_topic_that_was_recreated_is_always_an_error(fail: bool) -> None:
+def test_a_topic_that_was_wholly_read_may_go_without_a_word(fail: bool) -> None:
+    """Another topic of its broker or not: nothing happens, not even an empty batch."""
+    start = at(9)
+    assert advance(start, {}, fail=fail) is start
+    other = held((0, 4), topic="u")
+    reached = advance(start, other, fail=fail)
+    assert reached.offsets == {A: 9, Queue("b", "u", 0): 4}
+    assert advance(reached, other, fail=fail) is reached
+
+
+def test_a_topic_that_was_out_of_reach_is_read_on() -> None:
+    """Its broker was away from the name servers: with the same incarnation it is the same topic."""
+    nobody: frozenset[str] = frozenset()
+    half = advance(at(0), held((0, 20)), rows_max=5)
+    assert advance(half, {}, brokers=nobody) is half
+    with pytest.raises(Unavailable, match="broker 'b' is not there, which has queue b/t/0"):
+        plan(at(0), half, {}, fail_on_data_loss=False, brokers=nobody)
+    reached = advance(advance(at(9), {}), held((0, 12)))
+    assert reached.offsets == {A: 12}
+    assert spans(plan(at(9), reached, held((0, 12)), fail_on_data_loss=True)) == [(0, 9, 12)]
+
+
+@pytest.mark.parametrize("end", [0, 5, 9, 50])
+def test_a_topic_that_was_created_again_is_read_from_its_beginning(end: int) -> None:
     """With the same offsets, with more, with fewer."""
-    for end in (5, 9, 50):
-        with pytest.raises(Recreated, match="incarnation 1, now it is 2"):
-            advance(at(9), held((0, end), incarnation=2), fail=fail)
-        with pytest.raises(Recreated):
-            plan(at(3), at(9), held((0, end), incarnation=2), fail_on_data_loss=fail)
+    again = held((0, end), incarnation=2)
+    reached = advance(at(9), again)
+    assert (reached.offsets, reached.incarnations) == ({A: end}, {"b/t": 2})
+    planned = plan(at(9), reached, again, fail_on_data_loss=True)
+    assert spans(planned) == ([(0, 0, end)] if end else [])
+    assert {item.incarnation for item in planned} <= {2}
+    assert advance(reached, again) is reached
 
 
-def test_a_topic_that_is_gone_stays_known() -> None:
-    """It is dropped if the user says so; when it comes back, its files must not be overwritten."""
-    with pytest.raises(DataLoss, match="b/t/0 is gone, read up to 9"):
-        advance(at(9), {})
-    without = advance(at(9), {}, fail=False)
-    assert without.offsets == {}
-    with pytest.raises(Recreated):
-        advance(without, held((0, 3), incarnation=2), fail=False)
+def test_a_new_generation_with_fewer_queues_leaves_no_position_of_the_old_one() -> None:
+    """It would count for a queue that is added to the new one."""
+    reached = advance(at(9, 7), held((0, 3), incarnation=2))
+    assert reached.offsets == {A: 3}
+    more = held((0, 3), (0, 8), incarnation=2)
+    planned = plan(reached, advance(reached, more), more, fail_on_data_loss=True)
+    assert spans(planned) == [(1, 0, 8)]
+
+
+@pytest.mark.parametrize("now", [{}, held((0, 3), incarnation=2)], ids=["deleted", "recreated"])
+def test_a_topic_that_was_deleted_unread_is_a_loss(now: Held) -> None:
+    """As far as we saw it: the batch was smaller than what there was."""
+    reached = advance(at(0), held((0, 20)), rows_max=5)
+    assert (reached.offsets, reached.unread) == ({A: 5}, {A: 20})
+    with pytest.raises(
+        DataLoss, match=r"b/t/0 is gone, 5 to 20 were not read.*--fail-on-data-loss"
+    ):
+        advance(reached, now)
+    assert advance(reached, {}, topics=frozenset("u")).offsets == {A: 5}
+
+
+def test_or_it_is_given_up_and_the_new_generation_comes_after_it(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Each batch of a replay says again what is missing."""
+    again = held((0, 3), incarnation=2)
+    before = advance(at(0), held((0, 20)), rows_max=5)
+    given_up = advance(before, again, fail=False)
+    assert (given_up.offsets, given_up.incarnations) == ({A: 20}, {"b/t": 1})
+    for _ in range(2):
+        caplog.clear()
+        assert plan(before, given_up, again, fail_on_data_loss=False) == []
+        assert "b/t/0 is gone, 5 to 20 were not read" in caplog.text
+    caplog.clear()
+    followed = advance(given_up, again, fail=False)
+    planned = plan(given_up, followed, again, fail_on_data_loss=False)
+    assert [(item.first, item.end, item.incarnation) for item in planned] == [(0, 3, 2)]
+    assert advance(followed, again, fail=False) is followed
+    assert not caplog.text
+
+
+def test_a_batch_that_was_planned_never_reads_another_generation() -> None:
+    """It was deleted, and created again, after the batch was logged and before it was read."""
+    again = held((0, 9), incarnation=2)
+    with pytest.raises(DataLoss, match="3 to 9 were not read"):
+        plan(at(3), at(9), again, fail_on_data_loss=True)
+    assert plan(at(3), at(9), again, fail_on_data_loss=False) == []
+    assert plan(at(3), at(9), {}, fail_on_data_loss=False) == []
+
+
+def test_a_query_begins_with_a_new_generation_if_there_is_one_by_then() -> None:
+    """Created again between the first look and the first batch, and replayed."""
+    start = starting_positions("latest", held((0, 9)))
+    again = held((0, 4), incarnation=2)
+    reached = advance(start, again)
+    logged = Positions.from_json(json.loads(json.dumps(reached.to_json())))
+    for first in (start, starting_positions("latest", again)):
+        planned = plan(first, logged, again, fail_on_data_loss=True)
+        assert spans(planned) == [(0, 0, 4)]
+
+
+def test_available_now_leaves_a_topic_alone_that_is_created_again_meanwhile() -> None:
+    """What its target had of the old one is lost; the new one is for the next run."""
+    target, again = held((0, 20)), held((0, 3), incarnation=2)
+    with pytest.raises(DataLoss, match="5 to 20"):
+        advance(at(5), again, target=target)
+    given_up = advance(at(5), again, target=target, fail=False)
+    assert given_up.offsets == {A: 20}
+    assert advance(given_up, again, target=target, fail=False) is given_up
+    read = at(20)
+    assert advance(read, again, target=target) is read
+    assert advance(read, again, target=again).offsets == {A: 3}
+
+
+def test_what_is_read_of_a_topic_is_no_loss_later() -> None:
+    """The rest was read after the limited batch."""
+    half = advance(at(0), held((0, 20)), rows_max=5)
+    whole = advance(half, held((0, 20)))
+    assert (whole.offsets, whole.unread) == ({A: 20}, {})
+    assert advance(whole, {}) is whole
+
+
+def test_positions_of_deleted_topics_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The oldest are forgotten, if their broker is there."""
+    monkeypatch.setattr(offsets, "GONE_QUEUES_MAX", 3)
+    start = at(0)
+    for number in range(10):
+        start = advance(start, held((0, 1), topic=f"u{number}", incarnation=number + 2))
+    names = sorted(queue.topic for queue in start.offsets)
+    assert names == ["u6", "u7", "u8", "u9"]
+    assert sorted(start.incarnations) == [f"b/{name}" for name in names]
+    other = {Queue("c", "x", 0): Bounds(first=0, end=1, incarnation=99)}
+    reached = advance(start, other, brokers=frozenset("c"))
+    assert reached.offsets == {**start.offsets, Queue("c", "x", 0): 1}
+
+
+@given(
+    story=st.lists(
+        st.one_of(
+            st.tuples(st.just("append"), st.integers(1, 20)),
+            st.tuples(st.just("look"), st.integers(1, 12)),
+            st.tuples(st.sampled_from(["delete", "create", "away"]), st.just(0)),
+        ),
+        max_size=30,
+    )
+)
+def test_no_story_of_deletions_reads_a_message_twice_or_leaves_one_out(
+    story: list[tuple[str, int]],
+) -> None:
+    """Every look is a batch, and each batch is planned again by a replay."""
+    sizes = {1: 0}  # by generation
+    current: int | None = 1
+    position = starting_positions("earliest", held((0, 0)))
+    read: list[tuple[int | None, int]] = []
+    for kind, number in [*story, *[("look", 1000)] * 3]:
+        if kind == "append" and current is not None:
+            sizes[current] += number
+        elif kind == "delete":
+            current = None
+        elif kind == "create" and current is None:
+            current = max(sizes) + 1
+            sizes[current] = 0
+        snapshot: Held = {}
+        if current is not None and kind != "away":
+            snapshot = held((0, sizes[current]), incarnation=current)
+        if kind in ("look", "away"):
+            brokers = frozenset("b" if kind == "look" else "")
+            reached = advance(
+                position, snapshot, rows_max=max(number, 1), fail=False, brokers=brokers
+            )
+            planned = plan(position, reached, snapshot, fail_on_data_loss=False)
+            logged = Positions.from_json(json.loads(json.dumps(reached.to_json())))
+            assert plan(position, logged, snapshot, fail_on_data_loss=False) == planned
+            read += [(item.incarnation, n) for item in planned for n in range(item.first, item.end)]
+            position = reached
+    assert len(read) == len(set(read))
+    if current is not None:
+        assert [n for generation, n in read if generation == current] == list(range(sizes[current]))
+
+
+# --- positions of the first version -------------------------------------------------------------
+
+FORMER = {
+    "version": 1,
+    "offsets": {"b//0": 4, "b/t/0": 9, "b/||/0": 2},
+    "incarnations": {"b/": 5, "b/t": 1, "b/gone": 3, "b/||": 6},
+}
+"""As it stands in checkpoints."""
+
+
+def test_positions_of_the_first_version_are_read_on() -> None:
+    """The topic without a name has one now, and the one that had that name has another."""
+    start = Positions.from_json(FORMER)
+    nameless = held((0, 6), topic="||", incarnation=5)
+    bars = held((0, 2), topic="|||", incarnation=6)
+    snapshot = {**nameless, **held((0, 12)), **bars}
+    reached = advance(start, snapshot)
+    planned = plan(start, reached, snapshot, fail_on_data_loss=True)
+    assert [(item.queue.topic, item.first, item.end) for item in planned] == [
+        ("t", 9, 12),
+        ("||", 4, 6),
+    ]
+    assert not any(item.former for item in planned)
+    assert reached.to_json()["version"] == 2
+    assert advance(reached, snapshot) is reached
+
+
+def test_a_batch_that_the_first_version_logged_keeps_its_names() -> None:
+    start, end = at(3), Positions.from_json({**FORMER, "offsets": {"b/t/0": 9}})
+    (planned,) = plan(start, end, held((0, 20)), fail_on_data_loss=True)
+    assert (planned.first, planned.end, planned.former) == (3, 9, True)
 
 
 def test_a_topic_that_is_not_wanted_any_more_keeps_its_position() -> None:
     other = held((0, 4), topic="u")
-    without = advance(at(9), other, topics=["u"])
+    without = advance(at(9), other, topics=frozenset("u"))
     assert without.offsets == {A: 9, Queue("b", "u", 0): 4}
-    again = advance(without, {**other, **held((0, 12))}, topics=["t", "u"])
+    again = advance(without, {**other, **held((0, 12))}, topics=frozenset("tu"))
     assert again.offsets[A] == 12
 
 

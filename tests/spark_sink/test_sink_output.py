@@ -19,7 +19,8 @@ from hypothesis import strategies as st
 
 from spark_sink import output
 from spark_sink.errors import OutputRefused, SinkError, Stale
-from spark_sink.layout import file_name, partition_directory
+from spark_sink.former import former_path
+from spark_sink.layout import Span, final_path
 from spark_sink.output import (
     Run,
     WrittenFile,
@@ -28,6 +29,7 @@ from spark_sink.output import (
     data_files,
     manifests,
     open_run,
+    renewed,
     temporary_path,
 )
 
@@ -95,9 +97,20 @@ def write(
     broker: str = "b",
     cut: int | None = None,
     found_from: int | None = None,
+    incarnation: int = 1,
+    former: bool = False,
 ) -> list[WrittenFile]:
     """What a task does: offsets below `cut` belong to one hour, the others to the next.
     `found_from` is where retention lets the range begin."""
+    span = Span(
+        topic=topic,
+        broker=broker,
+        queue_id=queue_id,
+        first=first,
+        end=end,
+        incarnation=None if former else incarnation,
+        former=former,
+    )
     files = []
     begin = first if found_from is None else found_from
     cut = end if cut is None else cut
@@ -109,7 +122,8 @@ def write(
         files.append(
             WrittenFile(
                 temporary=str(temporary.relative_to(run.output)),
-                final=f"{partition_directory(topic, hour)}/{file_name(queue_id, first, end)}",
+                final=final_path(span, hour),
+                former=former_path(span, hour) if former else None,
                 broker=broker,
                 topic=topic,
                 queue_id=queue_id,
@@ -142,9 +156,9 @@ def test_a_committed_batch_is_there_and_says_what_it_is(place: Place) -> None:
         (manifest,) = manifests(place.output)
     assert (manifest["batch"], manifest["row_count"], manifest["run"]) == (0, 12, run.token)
     assert [(row["path"], row["row_count"]) for row in manifest["files"]] == [
-        ("topic=t/date=2023-11-14/hour=22/q0-0-10.parquet", 4),
-        ("topic=t/date=2023-11-14/hour=23/q0-0-10.parquet", 6),
-        ("topic=t/date=2023-11-14/hour=22/q1-5-7.parquet", 2),
+        ("topic=t/date=2023-11-14/hour=22/q0-0-10-g1-b.parquet", 4),
+        ("topic=t/date=2023-11-14/hour=23/q0-0-10-g1-b.parquet", 6),
+        ("topic=t/date=2023-11-14/hour=22/q1-5-7-g1-b.parquet", 2),
     ]
 
 
@@ -301,13 +315,94 @@ def test_what_outlives_a_killed_sink_cannot_commit(place: Place) -> None:
     assert place.lines() == messages((0, 0, 5))
 
 
-def test_two_brokers_cannot_claim_one_file(place: Place) -> None:
+def test_two_tasks_cannot_claim_one_file(place: Place) -> None:
     with place.run() as run:
         place.log_batch(0)
-        files = write(run, 0, 0, 5) + write(run, 0, 0, 5, broker="c")
-        with pytest.raises(SinkError, match=r"written twice, by broker 'b' and broker 'c'"):
+        files = write(run, 0, 0, 5) + write(run, 0, 0, 5)
+        with pytest.raises(SinkError, match="two tasks claim topic=t/"):
             commit(run, 0, files)
     assert place.lines() == Counter()
+
+
+def test_two_brokers_and_two_generations_of_a_topic_stand_side_by_side(place: Place) -> None:
+    """With the same queues and the same ranges, in one batch and in several."""
+    with place.run() as run:
+        for batch, incarnation in enumerate((1, 2)):
+            place.log_batch(batch)
+            files = [
+                file
+                for broker in "bc"
+                for file in write(run, batch, 0, 5, broker=broker, incarnation=incarnation)
+            ]
+            commit(run, batch, files)
+    assert place.lines() == Counter(
+        {line: 4 * count for line, count in messages((0, 0, 5)).items()}
+    )
+
+
+def test_an_attempt_that_failed_cannot_commit_after_the_next_one_began(place: Place) -> None:
+    """Its query is over, but a process of it may still be at work."""
+    with place.run() as run:
+        place.log_batch(0)
+        files = write(run, 0, 0, 5)
+        again = renewed(run)
+        assert list(place.output.glob("_tmp/*/*")) == []
+        with pytest.raises(Stale):
+            commit(run, 0, files)
+        commit(again, 0, write(again, 0, 0, 5))
+        with pytest.raises(OutputRefused, match="another sink writes"), place.run():
+            pass
+    assert place.lines() == messages((0, 0, 5))
+
+
+# --- lakes of the first version ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("again", ["former", "this"])
+def test_a_batch_that_the_first_version_left_half_done_is_not_doubled(
+    place: Place, step: str, again: str
+) -> None:
+    """It was killed anywhere; then this version is killed there too, and goes on."""
+    names = [f"topic=t/date=2023-11-14/hour={hour}/q{queue}-0-9.parquet" for hour, queue in
+             (("22", 0), ("23", 0), ("22", 1))]  # fmt: skip
+    with place.run() as run:
+        place.log_batch(0)
+        files = write(run, 0, 0, 9, cut=7, former=True)
+        files += write(run, 0, 0, 9, cut=9, queue_id=1, former=True)
+        assert [file.former for file in files] == names
+        if again == "former":
+            for file, name in list(zip(files, names, strict=True))[: STEPS.index(step)]:
+                (place.output / name).parent.mkdir(parents=True, exist_ok=True)
+                (place.output / file.temporary).rename(place.output / name)
+        else:
+            with pytest.raises(Killed):
+                commit(run, 0, files, reach=killed_at(step))
+    with place.run() as run:
+        files = write(run, 0, 0, 9, cut=7, former=True)
+        commit(run, 0, files + write(run, 0, 0, 9, cut=9, queue_id=1, former=True))
+        place.log_batch(1)
+        commit(run, 1, write(run, 1, 9, 12))
+    assert place.lines() == messages((0, 0, 12), (1, 0, 9))
+    assert sorted(str(path.relative_to(place.output)) for path in data_files(place.output)) == [
+        *sorted([*names, "topic=t/date=2023-11-14/hour=22/q0-9-12-g1-b.parquet"])
+    ]
+
+
+def test_a_batch_that_the_first_version_could_not_write_gets_names_of_today(place: Place) -> None:
+    """A topic on two brokers, or with a long name. Killed half-way, it keeps those names, also if
+    retention then took what made it impossible."""
+    with place.run() as run:
+        place.log_batch(0)
+        files = write(run, 0, 0, 5, former=True) + write(run, 0, 0, 5, broker="c", former=True)
+        with pytest.raises(Killed):
+            commit(run, 0, files, reach=killed_at("after-rename-1"))
+        commit(run, 0, write(run, 0, 0, 5, former=True))
+        place.log_batch(1)
+        long = write(run, 1, 0, 1, topic="x" * 300, former=True)
+        commit(run, 1, write(run, 1, 5, 7, former=True) + long)
+    assert place.lines() == messages((0, 0, 7)) + Counter({f"{'x' * 300}/0/0": 1})
+    assert all("-g0-b" in path.name for path in data_files(place.output))
 
 
 def test_a_checkpoint_that_is_older_than_the_files_is_noticed(place: Place) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
@@ -38,7 +39,7 @@ def rows(
 ) -> Iterator[pa.RecordBatch]:
     """Arrow batches of (offset, store time) as the source gives them, cut at some rows."""
     builder = EnvelopeBuilder(
-        SCHEMA, topic=topic, range_text=f"{first}-{end}@b", rows_max=10**6, bytes_max=10**9
+        SCHEMA, topic=topic, range_text=f"{first}-{end}-18f@b", rows_max=10**6, bytes_max=10**9
     )
     for index, (offset, store_ms) in enumerate(messages):
         data = build_record(
@@ -78,8 +79,8 @@ def at_hour(*hours: int) -> list[tuple[int, int]]:
 def test_a_range_becomes_a_file_per_hour(lake: Path) -> None:
     files = write(lake, rows(at_hour(0, 0, 1, 1, 1), first=0, end=5, topic="a/b", queue_id=3))
     assert [file.final for file in files] == [
-        "topic=a%2Fb/date=2023-11-14/hour=22/q3-0-5.parquet",
-        "topic=a%2Fb/date=2023-11-14/hour=23/q3-0-5.parquet",
+        "topic=a%2Fb/date=2023-11-14/hour=22/q3-0-5-g18f-b.parquet",
+        "topic=a%2Fb/date=2023-11-14/hour=23/q3-0-5-g18f-b.parquet",
     ]
     assert [offsets_in(lake, file) for file in files] == [[0, 1], [2, 3, 4]]
     assert all(file.complete for file in files)
@@ -91,13 +92,29 @@ def test_a_range_becomes_a_file_per_hour(lake: Path) -> None:
 
 
 def test_what_is_in_a_file(lake: Path) -> None:
-    """The envelope but for what stands in the directories' names; times in UTC."""
+    """The envelope, with another name for the whole name of the topic; times in UTC."""
     (file,) = write(lake, rows(at_hour(0), first=0, end=1))
     table = pq.read_table(lake / file.temporary)
-    assert table.schema.names == [name for name in SCHEMA.names if name not in ("topic", "_range")]
+    assert table.schema.names == ["topic_name", *SCHEMA.names[1:-1]]
+    assert table.column("topic_name").to_pylist() == ["t"]
     assert table.schema.field("store_ts").type == pa.timestamp("us", tz="UTC")
-    assert table.schema.metadata[b"polymq.topic"] == b"t"
+    told = {name: table.schema.metadata[name] for name in table.schema.metadata}
+    assert told == {
+        b"polymq.topic": b"t",
+        b"polymq.broker": b"b",
+        b"polymq.incarnation": b"399",
+    }
     assert table.column("body").to_pylist() == [b"0"]
+
+
+@pytest.mark.parametrize("topic", ["é" * 50, "x" * 300, "||"])
+def test_a_topic_of_any_name_is_written_with_its_whole_name(lake: Path, topic: str) -> None:
+    (file,) = write(lake, rows(at_hour(0, 0), first=0, end=2, topic=topic))
+    (lake / file.final).parent.mkdir(parents=True)
+    (lake / file.temporary).rename(lake / file.final)
+    table = ds.dataset(lake, partitioning="hive").to_table().to_pylist()
+    assert {row["topic_name"] for row in table} == {topic}
+    assert all(row["topic"] for row in table)
 
 
 @settings(max_examples=40)
@@ -132,10 +149,10 @@ def test_more_hours_than_files_may_be_open(lake: Path, monkeypatch: pytest.Monke
     files = write(lake, rows(at_hour(0, 1, 0, 2, 1), first=0, end=5))
     names = {file.final.split("/", 2)[2]: offsets_in(lake, file) for file in files}
     assert names == {
-        "hour=22/q0-0-5.parquet": [0, 2],
-        "hour=23/q0-0-5.parquet": [1],
-        "hour=23/q0-0-5.1.parquet": [4],
-        "hour=00/q0-0-5.parquet": [3],
+        "hour=22/q0-0-5-g18f-b.parquet": [0, 2],
+        "hour=23/q0-0-5-g18f-b.parquet": [1],
+        "hour=23/q0-0-5.1-g18f-b.parquet": [4],
+        "hour=00/q0-0-5-g18f-b.parquet": [3],
     }
 
 

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
 from remoting.client import ClientSettings, Pulled
 from remoting.driver_blocking import BlockingClient
-from remoting.signing import Credentials
 from spark_sink import reading
 from spark_sink.envelope import arrow_schema, envelope_schema
-from spark_sink.errors import BadOption, DataLoss, Recreated, SinkError
+from spark_sink.errors import DataLoss, SinkError, Unavailable
 from spark_sink.offsets import Bounds, Queue, Range
-from spark_sink.reading import Reading, list_topics, parse_brokers, read_range, take_snapshot
-from spark_sink.source import Options
+from spark_sink.reading import Reading, list_topics, look, read_range
+from spark_sink.selection import Selection, parse_pattern
 from tests.spark_sink.topic_server import TopicServer, topic_server
 
 T0 = Queue("broker-a", "t", 0)
@@ -50,12 +49,12 @@ def read(client: Any, span: Range, *, fail: bool = True) -> list[bytes]:
     schema = arrow_schema(envelope_schema(with_range=True))
     batches = list(read_range(client, span, how, schema))
     texts = {text for batch in batches for text in batch.column("_range").to_pylist()}
-    assert texts <= {f"{span.planned_first}-{span.end}@broker-a"}
+    assert texts <= {f"{span.planned_first}-{span.end}-7@broker-a"}
     return [body for batch in batches for body in batch.column("body").to_pylist()]
 
 
 def test_a_snapshot_of_topics(server: TopicServer, client: BlockingClient) -> None:
-    """Those that do not exist are left out; None means all that a table can name."""
+    """Those that do not exist are left out; without names, all that a table can show."""
     server.port.create("a/b", queues=2, incarnation=8)
     server.port.create("\udcff")
     server.port.append("a/b", b"1", b"2", queue_id=1)
@@ -64,8 +63,12 @@ def test_a_snapshot_of_topics(server: TopicServer, client: BlockingClient) -> No
         Queue("broker-a", "a/b", 0): Bounds(first=0, end=0, incarnation=8),
         Queue("broker-a", "a/b", 1): Bounds(first=1, end=2, incarnation=8),
     }
-    assert take_snapshot(client, ["a/b", "missing"]) == a_b
-    assert take_snapshot(client, None) == {**a_b, T0: Bounds(first=0, end=0, incarnation=7)}
+    t = {T0: Bounds(first=0, end=0, incarnation=7)}
+    named = look(client, Selection(topics=frozenset(("a/b", "missing"))))
+    assert (named.queues, named.brokers) == (a_b, {"broker-a"})
+    assert look(client, Selection()).queues == {**a_b, **t}
+    assert look(client, Selection(pattern=parse_pattern("a.*"))).queues == a_b
+    assert look(client, Selection(excluded=frozenset(("a/b",)))).queues == t
     assert list_topics(client) == ["a/b", "t"]
 
 
@@ -100,21 +103,37 @@ def test_an_end_that_the_broker_no_longer_has(
         read(client, wanted(0, 5), fail=fail)
 
 
-def test_another_incarnation_while_a_range_is_read(
-    server: TopicServer, client: BlockingClient
-) -> None:
+def recreate(server: TopicServer) -> None:
     server.port.create("t", incarnation=8)
-    server.port.append("t", b"0", b"1", b"2")
-    with pytest.raises(Recreated):
-        read(client, wanted(0, 2))
+    server.port.append("t", b"other 0", b"other 1", b"other 2")
 
 
-def test_a_topic_that_is_deleted_while_it_is_read(
-    server: TopicServer, client: BlockingClient
-) -> None:
+def delete(server: TopicServer) -> None:
     del server.port.topic_by_name["t"]
-    with pytest.raises(SinkError, match=r"queue broker-a/t/0: .*code 17"):
-        read(client, wanted(0, 2))
+
+
+@pytest.mark.parametrize("change", [recreate, delete])
+def test_a_topic_that_is_deleted_while_it_is_read(
+    server: TopicServer,
+    client: BlockingClient,
+    monkeypatch: pytest.MonkeyPatch,
+    change: Callable[[TopicServer], None],
+) -> None:
+    """What is left of the range is lost; nothing of a new topic gets into it."""
+    monkeypatch.setattr(reading, "PULL_COUNT", 2)
+    monkeypatch.setattr(reading, "BATCH_ROWS", 2)
+    server.port.append("t", *(b"%d" % n for n in range(6)))
+    schema = arrow_schema(envelope_schema(with_range=True))
+    for fail in (False, True):
+        how = Reading(brokers=("unused:1",), fail_on_data_loss=fail, with_range=True)
+        batches = read_range(client, wanted(0, 6), how, schema)
+        if not fail:
+            assert next(batches).column("body").to_pylist() == [b"0", b"1"]
+            change(server)
+            assert [body for batch in batches for body in batch.column("body").to_pylist()] == []
+        else:
+            with pytest.raises(DataLoss, match="was deleted while it was read, 0 to 6 were not"):
+                next(batches)
 
 
 class Liar:
@@ -154,52 +173,7 @@ def test_a_broker_that_sends_more_than_it_was_asked_for(server: TopicServer) -> 
 
 def test_a_broker_that_is_away(client: BlockingClient, server: TopicServer) -> None:
     nobody = BlockingClient(["127.0.0.1:1"], settings=ClientSettings(attempts_max=1))
-    with pytest.raises(SinkError, match="no answer from"):
+    with pytest.raises(Unavailable, match="queue broker-a/t/0: no answer from"):
         read(nobody, wanted(0, 2))
-
-
-# --- options ----------------------------------------------------------------------------------
-
-
-def test_options_as_users_write_them() -> None:
-    options = Options(
-        {
-            "broker": " a:1, b:2 ",
-            "topic": "sensors, orders",
-            "failOnDataLoss": "False",
-            "maxOffsetsPerTrigger": "500",
-        }
-    )
-    assert options.brokers == ("a:1", "b:2")
-    assert options.topics == ["orders", "sensors"]
-    assert (options.fail_on_data_loss, options.rows_per_trigger) == (False, 500)
-    assert Options({"broker": "a:1"}).topics is None
-    assert Options({"broker": "a:1", "topic": '["a,b", " c"]'}).topics == [" c", "a,b"]
-    assert options.credentials is None
-    signed = Options({"broker": "a:1", "accessKey": "K", "secretKey": "s"})
-    assert signed.credentials == Credentials(access_key="K", secret_key="s")
-
-
-@pytest.mark.parametrize(
-    ("options", "named"),
-    [
-        ({}, "broker"),
-        ({"broker": " , "}, "broker"),
-        ({"broker": "a:1", "topic": ""}, "topic"),
-        ({"broker": "a:1", "topic": "a,,b"}, "topic"),
-        ({"broker": "a:1", "topic": "[1]"}, "topic"),
-        ({"broker": "a:1", "topic": "["}, "topic"),
-        ({"broker": "a:1", "accessKey": "K"}, "accessKey and secretKey"),
-        ({"broker": "a:1", "secretKey": "s"}, "accessKey and secretKey"),
-        ({"broker": "a:1", "failOnDataLoss": "yes"}, "failOnDataLoss"),
-        ({"broker": "a:1", "maxOffsetsPerTrigger": "0"}, "maxOffsetsPerTrigger"),
-        ({"broker": "a:1", "maxRecordsPerTask": "many"}, "maxRecordsPerTask"),
-    ],
-)
-def test_a_wrong_option_is_named(options: dict[str, str], named: str) -> None:
-    with pytest.raises(BadOption, match=f"^{named}: "):
-        Options(options)
-
-
-def test_brokers() -> None:
-    assert parse_brokers("a:1") == ("a:1",)
+    with pytest.raises(Unavailable, match="no answer from"):
+        look(nobody, Selection())

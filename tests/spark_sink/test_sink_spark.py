@@ -148,16 +148,67 @@ def test_a_stream_in_limited_batches_over_two_runs(
     assert more.all == ["0-10", "new"]
 
 
-def test_a_topic_that_was_recreated_stops_the_stream_in_words(
+def test_topics_that_are_deleted_and_created_again_are_followed(
     spark: SparkSession, server: TopicServer, tmp_path: Path
 ) -> None:
+    """Wholly read, they go without a word. Deleted unread, they are a loss, which the query may go
+    on without."""
     from pyspark.errors import StreamingQueryException
 
-    stream(spark, server, tmp_path / "c", Batches(), topic="t").awaitTermination(60)
-    server.port.create("t", queues=2, incarnation=8)
-    query = stream(spark, server, tmp_path / "c", Batches(), topic="t")
-    with pytest.raises(StreamingQueryException, match="was deleted and created again"):
+    server.port.create("u", incarnation=9)
+    server.port.append("u", b"u-0")
+    stream(spark, server, tmp_path / "c", Batches()).awaitTermination(60)
+    server.port.create("t", incarnation=8)
+    server.port.append("t", b"again-0", b"again-1")
+    del server.port.topic_by_name["u"]
+    seen = Batches()
+    query = stream(spark, server, tmp_path / "c", seen, topicPattern="t|u")
+    query.awaitTermination(60)
+    assert seen.all == ["again-0", "again-1"]
+
+    class Deletes(Batches):
+        """After the first of several batches."""
+
+        def __call__(self, frame: Any, number: int) -> None:
+            super().__call__(frame, number)
+            server.port.topic_by_name.pop("t", None)
+
+    server.port.append("t", b"again-2", b"again-3")
+    query = stream(spark, server, tmp_path / "c", Deletes(), topic="t", maxOffsetsPerTrigger=1)
+    with pytest.raises(StreamingQueryException, match="t/0 is gone, 3 to 4 were not read"):
         query.awaitTermination(60)
+    stream(spark, server, tmp_path / "c", Batches(), failOnDataLoss="false").awaitTermination(60)
+    stream(spark, server, tmp_path / "c", Batches()).awaitTermination(60)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"topic": "empty"}, {"topic": "missing"}, {"startingOffsets": "latest"}],
+    ids=["empty", "missing", "latest"],
+)
+def test_a_batch_query_with_nothing_to_read_is_an_empty_table(
+    spark: SparkSession, server: TopicServer, options: dict[str, str]
+) -> None:
+    server.port.create("empty")
+    frame = read(spark, server, **options)
+    assert frame.count() == 0
+    assert bodies(frame) == []
+
+
+def test_options_from_sql_and_those_that_there_are_not(
+    spark: SparkSession, server: TopicServer
+) -> None:
+    """Spark writes names in lower case and adds some of its own."""
+    from pyspark.errors import AnalysisException
+
+    assert read(spark, server, TOPICPATTERN="t", path="/anything").count() == 14
+    spark.sql(
+        f"CREATE OR REPLACE TEMPORARY VIEW v USING polymq "
+        f"OPTIONS (broker '{server.address}', excludeTopic 't')"
+    )
+    assert spark.sql("SELECT * FROM v").count() == 0
+    with pytest.raises(AnalysisException, match="there is no such option; did you mean topic"):
+        read(spark, server, subscribePattern="t.*")
 
 
 def test_the_sink_s_format_is_not_for_other_queries(

@@ -1,0 +1,126 @@
+"""The options of the format `polymq`, checked. `source` says what they mean.
+
+An option that nobody knows is an error: it would be left out in silence, and a query that was to
+read one topic would read all of them.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Mapping
+from typing import Final
+
+from remoting.driver_blocking import BlockingClient
+from remoting.errors import LocalProtocolError
+from remoting.signing import Credentials, credentials_from
+from spark_sink.errors import BadOption
+from spark_sink.reading import PATIENCE, Seen, look, parse_brokers
+from spark_sink.selection import Selection, parse_pattern
+
+OPTIONS: Final = (
+    *("broker", "topic", "topicPattern", "excludeTopic", "accessKey", "secretKey"),
+    *("startingOffsets", "endingOffsets", "failOnDataLoss"),
+    *("maxOffsetsPerTrigger", "maxRecordsPerTask", "withRange"),
+)
+_SPARKS_OWN: Final = frozenset(("path", "serialization.format"))
+"""Added by Spark: `load(path)` and tables in a catalog."""
+_KAFKAS: Final = {
+    "kafka.bootstrap.servers": "broker",
+    "subscribe": "topic",
+    "subscribepattern": "topicPattern",
+    "assign": "topic",
+    "maxrecordsperpartition": "maxRecordsPerTask",
+}
+"""What Spark's Kafka source calls them."""
+
+
+class Options:
+    """The options of a query, checked. Names count in any case, as everywhere in Spark.
+
+    Raises:
+        BadOption: the text begins with the option's name.
+    """
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        given = {name.lower(): value for name, value in options.items()}
+        _check_names(given)
+        if "broker" not in given:
+            raise BadOption("broker: say which broker to read from, HOST:PORT")
+        self.brokers = parse_brokers(given["broker"])
+        self.credentials = _parse_keys(given)
+        self.selection = _parse_selection(given)
+        self.starting = given.get("startingoffsets", "earliest")
+        self.ending = given.get("endingoffsets", "latest")
+        self.fail_on_data_loss = _parse_bool(given, "failOnDataLoss", default=True)
+        self.rows_per_trigger = _parse_count(given, "maxOffsetsPerTrigger")
+        self.rows_per_task = _parse_count(given, "maxRecordsPerTask")
+        self.with_range = _parse_bool(given, "withRange", default=False)
+
+    def client(self) -> BlockingClient:
+        """A client of these brokers."""
+        return BlockingClient(self.brokers, settings=PATIENCE, credentials=self.credentials)
+
+    def look(self, selection: Selection | None = None) -> Seen:
+        """What the cluster has now, of the topics that the query reads unless others are given.
+        Raises SinkError."""
+        with self.client() as client:
+            return look(client, selection or self.selection)
+
+
+def _check_names(given: Mapping[str, str]) -> None:
+    known = {name.lower(): name for name in OPTIONS}
+    for name in sorted(given.keys() - known.keys() - _SPARKS_OWN):
+        likely = _KAFKAS.get(name)
+        if likely is None:
+            found = difflib.get_close_matches(name, known, n=1)
+            likely = known[found[0]] if found else None
+        hint = f"did you mean {likely}?" if likely else f"there are {', '.join(OPTIONS[:-1])}"
+        raise BadOption(f"{name}: there is no such option; {hint}")
+
+
+def _parse_keys(given: Mapping[str, str]) -> Credentials | None:
+    try:
+        return credentials_from(given.get("accesskey"), given.get("secretkey"))
+    except LocalProtocolError as error:
+        raise BadOption(f"accessKey and secretKey: {error}") from error
+
+
+def _parse_selection(given: Mapping[str, str]) -> Selection:
+    pattern = given.get("topicpattern")
+    return Selection(
+        topics=_parse_topics("topic", given["topic"]) if "topic" in given else None,
+        pattern=None if pattern is None else parse_pattern(pattern),
+        excluded=_parse_topics("excludeTopic", given["excludetopic"])
+        if "excludetopic" in given
+        else frozenset(),
+    )
+
+
+def _parse_topics(option: str, text: str) -> frozenset[str]:
+    if text.lstrip().startswith("["):
+        try:
+            names = json.loads(text)
+        except ValueError as error:
+            raise BadOption(f"{option}: {text[:100]!r} is no JSON list") from error
+    else:
+        names = [name.strip() for name in text.split(",")]
+    if not names or not all(isinstance(name, str) and name for name in names):
+        raise BadOption(f"{option}: write names by commas or a JSON list, not {text[:100]!r}")
+    return frozenset(names)
+
+
+def _parse_bool(given: Mapping[str, str], name: str, *, default: bool) -> bool:
+    text = given.get(name.lower(), str(default)).strip().lower()
+    if text not in ("true", "false"):
+        raise BadOption(f"{name}: true or false, not {text!r}")
+    return text == "true"
+
+
+def _parse_count(given: Mapping[str, str], name: str) -> int | None:
+    text = given.get(name.lower())
+    if text is None:
+        return None
+    if not text.strip().isdecimal() or int(text) == 0:
+        raise BadOption(f"{name}: a positive number, not {text!r}")
+    return int(text)
