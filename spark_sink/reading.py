@@ -83,7 +83,14 @@ def look(client: BlockingClient, selection: Selection) -> Seen:
         before = _list_brokers(client)
         names = list_topics(client) if selection.topics is None else sorted(selection.topics)
         for topic in filter(selection.wants, names):
-            snapshot.update(_topic_snapshot(client, topic))
+            found = _topic_snapshot(client, topic)
+            snapshot.update(found)
+            if not found and "|" in topic and selection.topics is None:
+                _log.warning(
+                    "topic %s is left out: name servers list it by the log's name, by which no "
+                    "broker is asked. Give the address of its broker instead",
+                    topic,
+                )
         return Seen(queues=snapshot, brokers=before & _list_brokers(client))
 
 

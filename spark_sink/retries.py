@@ -29,6 +29,7 @@ CAUSE_CHARACTERS_MAX: Final = 300
 """Of a failure that is not ours."""
 
 _OURS: Final = re.compile(r"spark_sink\.errors\.(\w+): (.+)")
+_BEGINNING: Final = re.compile(r"\A\[STREAM_FAILED\][^\n]*? terminated with exception: ")
 
 
 def failure_of(report: str) -> SinkError:
@@ -39,10 +40,10 @@ def failure_of(report: str) -> SinkError:
         kind = getattr(errors, name, SinkError)
         error: SinkError = kind(text.strip())
         return error
-    # Spark's own words come first, then the traces.
-    line = " ".join(report.split())
+    # What failed stands between the query's ids and its plan; traces come behind.
+    line = " ".join(_BEGINNING.sub("", report).partition("=== Streaming Query")[0].split())
     more = "..." if len(line) > CAUSE_CHARACTERS_MAX else ""
-    return SinkFailed(line[:CAUSE_CHARACTERS_MAX] + more)
+    return SinkFailed(line[:CAUSE_CHARACTERS_MAX] + more or "Spark does not say why")
 
 
 class Retries:

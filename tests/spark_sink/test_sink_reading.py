@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from remoting.client import ClientSettings, Pulled
+from remoting.client import ClientSettings, Pulled, TopicName
 from remoting.driver_blocking import BlockingClient
 from spark_sink import reading
 from spark_sink.envelope import arrow_schema, envelope_schema
@@ -70,6 +70,16 @@ def test_a_snapshot_of_topics(server: TopicServer, client: BlockingClient) -> No
     assert look(client, Selection(pattern=parse_pattern("a.*"))).queues == a_b
     assert look(client, Selection(excluded=frozenset(("a/b",)))).queues == t
     assert list_topics(client) == ["a/b", "t"]
+
+
+def test_a_topic_that_only_a_name_server_knows_is_left_out_with_a_word(
+    client: BlockingClient, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """By its name in the log, its broker is not asked."""
+    names = [TopicName(stored=name, user=name) for name in ("t", "w|c3|a4rme")]
+    monkeypatch.setattr(client, "topics", lambda: names)
+    assert set(look(client, Selection()).queues) == {T0}
+    assert "topic w|c3|a4rme is left out" in caplog.text
 
 
 def test_a_range_is_read_in_slices_and_cut_at_its_end(

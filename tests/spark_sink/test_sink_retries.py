@@ -54,9 +54,13 @@ def test_our_own_errors_are_found_in_spark_s_report(kind: type[SinkError]) -> No
 def test_any_other_failure_becomes_one_line() -> None:
     error = failure_of(WORKER)
     assert type(error) is SinkFailed
+    assert str(error).startswith("Job aborted due to stage failure: Task 0 in stage 3.0 failed")
     assert "Python worker failed to connect back." in str(error)
     assert "\n" not in str(error)
     assert len(str(error)) <= retries.CAUSE_CHARACTERS_MAX + 3
+    short = "[STREAM_FAILED] Query [id = 5] terminated with exception: no space. SQLSTATE: X\n"
+    assert str(failure_of(f"{short}=== Streaming Query ===\nId: 5")) == "no space. SQLSTATE: X"
+    assert str(failure_of("")) == "Spark does not say why"
 
 
 def test_pauses_grow_and_the_number_of_attempts_is_bounded() -> None:
@@ -139,7 +143,9 @@ def test_a_batch_that_failed_is_tried_again_by_a_run_of_its_own(
     assert attempts.tokens == {run.token for run in runs}
     said = [record.getMessage() for record in caplog.records]
     assert said[:2] == ["batch 0: 5 messages", "batch 1: 5 messages"]
-    assert said[2].startswith("a batch failed, and is tried again in 0 seconds (1 of 10): [STREAM")
+    assert said[2].startswith(
+        "a batch failed, and is tried again in 0 seconds (1 of 10): Job aborted"
+    )
     assert said[3] == "a batch failed, and is tried again in 0 seconds (2 of 10): no answer"
 
 
