@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from broker.commits import CommitPoints
-from broker.disk import Disk
+from broker.disk import SHORT, Disk
 from broker.errors import Reason, Refused, StorageFailed
 from broker.journal import Journal, Op, Touched
 from broker.kernels import CoreEnd
@@ -22,11 +22,19 @@ from broker.notices import Notices
 from broker.port import FLUSHED, Durability, Position
 from broker.queues.cursor import Cursor
 from broker.queues.queue import Group, Queue
-from broker.reading import Readers, Reading
+from broker.reading import PatientReaders, Readers, Reading
 from broker.records import Metas
 from broker.replicas import Replicas
 from broker.timers import Timers
-from core_log.errors import CorruptRecord, Follows, StorageBusy, StorageFull, StoreError, TooLarge
+from core_log.errors import (
+    CorruptRecord,
+    Follows,
+    StorageBusy,
+    StorageFull,
+    StorageShort,
+    StoreError,
+    TooLarge,
+)
 from core_log.kernels.layout import ENTRY_SIZE, PRIVATE_ENTRY_SIZE
 from core_log.queue_index import Index, MemoryIndex
 from core_log.store import Store
@@ -97,10 +105,11 @@ class Core(CoreEnd):
         self.topic_names: dict[str, str] = {}
         """Full names of topics whose stored name is a hash."""
         self.metas = Metas(self.topic_names)
+        self.patient_readers = PatientReaders(readers, scheduler.call_later)
         self.reading = Reading(
             store=store,
             metas=self.metas,
-            readers=readers,
+            readers=self.patient_readers,
             limits=limits,
             schedule=self._call_soon,
             failed=self.read_failed,
@@ -280,6 +289,8 @@ class Core(CoreEnd):
             return Refused(Reason.READ_ONLY, str(error))
         if isinstance(error, StorageBusy):
             return Refused(Reason.LIMIT, f"the disk does not keep up ({error}): send slower")
+        if isinstance(error, StorageShort):
+            return Refused(Reason.STORAGE_FULL, f"{SHORT} ({error}): try again")
         if isinstance(error, StorageFull):
             return Refused(Reason.STORAGE_FULL, f"the disk is full ({error}): free some space")
         if isinstance(error, StorageFailed):

@@ -32,6 +32,7 @@ RESERVE_BYTES_MAX: Final = 16 << 30
 RESERVE_PART_MAX: Final = 4
 """Of a small disk, never more than a quarter."""
 MIB: Final = 1024 * 1024
+SHORT: Final = "the process has no file descriptor or no memory left"
 RESUME_PART: Final = 10
 """Room beyond the reserve, as a part of it, before publishers go on."""
 
@@ -80,6 +81,7 @@ class Disk:
         self.free_bytes = -1
         self.size_bytes = -1
         self._segment_bytes = segment_bytes
+        self._log_reason = ""
         self._short = False
         self._watchers: list[Callable[[str], None]] = []
 
@@ -97,9 +99,10 @@ class Disk:
         self._short = free_bytes < reserve + (reserve // RESUME_PART if self._short else 0)
         self._decide()
 
-    def met_full(self) -> None:
-        """A write of the log met a full disk."""
+    def met_full(self, reason: str = "the disk is full: free some space") -> None:
+        """A write of the log met a full disk, or there was no memory for it."""
         self.log_full = True
+        self._log_reason = reason
         self._decide()
 
     def wrote(self) -> None:
@@ -146,7 +149,7 @@ class Disk:
     def reason(self) -> str:
         """Why publishers are refused; empty if they are not."""
         if self.log_full:
-            return "the disk is full: free some space"
+            return self._log_reason
         if self._short:
             return (
                 f"the disk is nearly full ({self.free_bytes / MIB:,.1f} MiB are free, and"

@@ -7,14 +7,18 @@ have to come from the disk, is decided here.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Final, Protocol
 
 from broker.limits import Limits
 from broker.records import Metas
+from core_log.errors import StorageShort, is_short
 from core_log.kernels import fit
 from core_log.kernels.layout import ENTRY_SIZE
 from core_log.queue_index import Index
 from core_log.store import Store
+
+AGAIN_SECONDS: Final = 0.2
+"""Between two attempts at a read for which the process had no descriptor."""
 
 
 class Readers(Protocol):
@@ -24,6 +28,38 @@ class Readers(Protocol):
         self, read: Callable[[], bytes], done: Callable[[bytes | None, Exception | None], None]
     ) -> None:
         """Run `read` in a thread; then `done` with its result or its error, on the loop."""
+
+
+class PatientReaders:
+    """Readers that try again where the process had no descriptor or no memory for a read: that says
+    nothing of the disk, and whoever waits for the messages gets them later.
+
+    Args:
+        readers: the threads.
+        later: calls back in so many seconds.
+
+    Attributes:
+        repeated_count: how many reads were tried again.
+    """
+
+    def __init__(self, readers: Readers, later: Callable[[float, Callable[[], None]], Any]) -> None:
+        self._readers = readers
+        self._later = later
+        self.repeated_count = 0
+
+    def submit(
+        self, read: Callable[[], Any], done: Callable[[Any, Exception | None], None]
+    ) -> None:
+        """See `Readers.submit`."""
+
+        def finished(result: Any, error: Exception | None) -> None:
+            if isinstance(error, StorageShort) or (isinstance(error, OSError) and is_short(error)):
+                self.repeated_count += 1
+                self._later(AGAIN_SECONDS, lambda: self._readers.submit(read, finished))
+            else:
+                done(result, error)
+
+        self._readers.submit(read, finished)
 
 
 class Reading:

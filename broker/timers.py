@@ -79,6 +79,7 @@ class Timers:
         self._count = 0  # of timers so far: keeps the order of equal times
         self._cancelled = 0  # how many in the heap are
         self._armed_ms: int | None = None  # the time of the wake-up that counts
+        self._stopped = False
 
     def __len__(self) -> int:
         """How many wait."""
@@ -92,6 +93,11 @@ class Timers:
         self._arm()
         return timer
 
+    def stop(self) -> None:
+        """The server is about to end: nothing runs any more. What is due is due after the next
+        start, too."""
+        self._stopped = True
+
     def cancelled(self) -> None:
         """One in the heap was cancelled."""
         self._cancelled += 1
@@ -102,7 +108,7 @@ class Timers:
 
     def _arm(self) -> None:
         """See to it that the loop wakes us for the earliest timer."""
-        if not self._heap:
+        if not self._heap or self._stopped:
             return
         due_ms = self._heap[0][0]
         if self._armed_ms is None or due_ms < self._armed_ms:
@@ -112,7 +118,7 @@ class Timers:
             self._loop.call_later(delay, lambda: self._wake(due_ms))
 
     def _wake(self, armed_ms: int) -> None:
-        if self._armed_ms != armed_ms:
+        if self._stopped or self._armed_ms != armed_ms:
             return  # an earlier wake-up took its place
         self._armed_ms = None
         try:

@@ -7,8 +7,9 @@ it syncs is the next segment's file alone; the flusher's syncs go on beside it.
 Zeros save work for each sync, whatever its size, and cost work for each byte. So where syncs are
 large (`zeroed_sync_bytes_max`, on average), the next file is only given its room.
 
-A full disk is not a failure here: the append that needs the segment meets it. Any other error is
-final for the log, as everywhere, and `failed` is called.
+A full disk is not a failure here, neither is a want of descriptors: the append that needs the
+segment meets it, and the thread tries again after a pause. Any other error is final for the log, as
+everywhere, and `failed` is called.
 
 A simulation has no threads: `stepped`, the work is done when `request` is called.
 """
@@ -25,6 +26,8 @@ from core_log.segments import Segments
 
 SYNCS_WEIGHED: Final = 64
 """About so many of the last syncs count for the average: a tenth of a second of a busy log."""
+PAUSE_SECONDS: Final = 0.2
+"""Between two attempts to make the file."""
 
 
 class Ahead:
@@ -48,7 +51,7 @@ class Ahead:
         self._failed = failed
         self._position = position  # written by the flusher's thread
         self._sync_bytes = 0.0  # on average; the flusher's thread
-        self._stopping = False  # written by `stop`, once
+        self._stopping = threading.Event()
         self._wake = -1
         self._thread: threading.Thread | None = None
         if not stepped:
@@ -73,7 +76,7 @@ class Ahead:
 
     def stop(self) -> None:
         """End the thread, after the slice that it is at."""
-        self._stopping = True
+        self._stopping.set()
         if self._thread is not None and self._wake >= 0:
             os.eventfd_write(self._wake, 1)
             self._thread.join()
@@ -81,16 +84,17 @@ class Ahead:
             self._wake = -1
 
     def _run(self) -> None:
-        while not self._stopping:
+        while not self._stopping.is_set():
             os.eventfd_read(self._wake)  # blocks; takes all requests that came together
             self._work()
 
     def _work(self) -> None:
         try:
-            while not self._stopping:  # bounded: a file has so many slices
+            while not self._stopping.is_set():  # bounded: a file has so many slices
                 if not self._segments.following.work(*self._segments.filled(self._position)):
                     return
         except StorageFull:
-            return
+            if self._thread is not None:
+                self._stopping.wait(PAUSE_SECONDS)
         except StoreError:
             self._failed()

@@ -24,7 +24,7 @@ import zlib
 from dataclasses import dataclass
 from typing import Final
 
-from core_log.files import Files
+from core_log.files import Files, sync_file, sync_names
 
 CHECKPOINT_NAME: Final = "checkpoint"
 CHECKPOINT_NEW_NAME: Final = "checkpoint.new"
@@ -89,11 +89,11 @@ def write_whole_file(files: Files, directory: str, name: str, data: bytes) -> No
     try:
         files.truncate(handle, 0)
         files.pwritev(handle, (data,), 0)
-        files.fdatasync(handle)
+        sync_file(files, handle)
     finally:
         files.close(handle)
     files.rename(new_path, f"{directory}/{name}")
-    files.sync_directory(directory)
+    sync_names(files, directory)
 
 
 def read_whole_file(files: Files, path: str, size_max: int) -> bytes | None:
@@ -127,4 +127,4 @@ def make_abort(files: Files, directory: str) -> None:
 def remove_abort(files: Files, directory: str) -> None:
     """Say that the store was closed in order. Raises OSError."""
     files.unlink(f"{directory}/{ABORT_NAME}")
-    files.sync_directory(directory)
+    sync_names(files, directory)

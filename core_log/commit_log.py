@@ -45,7 +45,8 @@ from core_log.kernels.layout import PROPERTY_BATCH_SIZE
 from core_log.log_end import Chunk, LogEnd, Span
 from core_log.reader import LogReader
 from core_log.record import RecordParts, RecordTemplate, encode_host
-from core_log.segments import Segment, Segments
+from core_log.segment_files import Segment
+from core_log.segments import Segments
 from core_log.settings import StoreSettings
 from core_log.tail import Tail
 

@@ -3,6 +3,8 @@
 * `TooLarge`: the caller's message. Nothing was stored and no offset was taken.
 * `StorageFull`, `StorageBusy`: the disk has no room, or does not keep up. Nothing that append
   refuses was stored; reading goes on; the same call works again once there is room.
+* `StorageShort`: the process has no descriptor or no memory for a call of the file system. The
+  call did not happen, and it works again later.
 * `Follows`: the log is the copy of another broker's. Reading goes on; publish there.
 * `StorageFailed`: the disk failed a write or a sync. Final for this log directory until the
   process is started again, because after a failed sync nobody knows which pages are on the disk.
@@ -31,6 +33,10 @@ class StorageFull(StoreError):
 
 class StorageBusy(StorageFull):
     """More is waiting for the disk than memory may hold. Try again after the next flush."""
+
+
+class StorageShort(StorageFull):
+    """The process has no descriptor or no memory for a call, which did not happen. Try again."""
 
 
 class Follows(StorageFull):
@@ -70,12 +76,16 @@ class FailureLatch:
     the writes in all others. Never reset: a new process has to look at the disk anew.
     """
 
-    __slots__ = ("_text", "failed")
+    __slots__ = ("_text", "failed", "short_count", "short_text")
 
     def __init__(self) -> None:
         self._text: str | None = None
         self.failed = False
         """Whether the directory has failed. Written once, by `fail`."""
+        self.short_count = 0
+        """How many calls did not happen for want of a descriptor or memory. They are repeated."""
+        self.short_text = ""
+        """The last of them."""
 
     def check(self) -> None:
         """Raise `StorageFailed` if the directory has failed."""
@@ -90,15 +100,42 @@ class FailureLatch:
         return StorageFailed(self._text)
 
     def translate(self, what: str, cause: OSError) -> StoreError:
-        """The store's error for a failed write: a full disk is no failure, all else is."""
+        """The store's error for a failed call: a full disk is no failure, neither is a call that
+        the process had no descriptor or memory for. Everything else is."""
         if is_full(cause):
             return StorageFull(f"{what}: {describe(cause)}")
-        return self.fail(what, cause)
+        return self.short(what, cause) if is_short(cause) else self.fail(what, cause)
+
+    def short(self, what: str, cause: OSError) -> StorageShort:
+        """Take note of a call that did not happen, and return the error to raise. Any thread: two
+        of them at the same moment may count as one."""
+        self.short_text = f"{what}: {describe(cause)}"
+        self.short_count += 1
+        return StorageShort(self.short_text)
+
+
+class SyncFailed(OSError):
+    """A sync returned an error. Nobody knows what of it is on the disk, whatever the error is, so
+    it is never a call that did not happen."""
+
+
+class NotBegun(OSError):
+    """A sync was not tried: the process has no descriptor or no memory for it. Nothing changed."""
 
 
 def is_full(error: OSError) -> bool:
-    """Whether the operating system says that there is no room."""
-    return error.errno in (errno.ENOSPC, errno.EDQUOT)
+    """Whether the operating system says that there is no room: on the disk, in a quota, or below
+    the largest size of a file that the process or the file system allows."""
+    return error.errno in (errno.ENOSPC, errno.EDQUOT) or (
+        error.errno == errno.EFBIG and not isinstance(error, SyncFailed)
+    )
+
+
+def is_short(error: OSError) -> bool:
+    """Whether the call did not happen because the process has no descriptor or no memory for it."""
+    return error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM) and not isinstance(
+        error, SyncFailed
+    )
 
 
 def describe(error: OSError) -> str:

@@ -10,7 +10,8 @@ Rules:
 * A handle is an int that `open` gave out. All methods may be called from any thread.
 * `pwritev` writes all of it or raises. After it raised, any part may have been written.
 * What must survive a power cut: `fdatasync` for a file's bytes and size, `sync_directory` for
-  names that were made, renamed or removed in it.
+  names that were made, renamed or removed in it. The store calls them by `sync_file` and
+  `sync_names`, which tell a sync that failed from one that was not tried.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import os
 from collections.abc import Sequence
 from typing import Protocol
 
+from core_log.errors import NotBegun, SyncFailed, is_short
 from core_log.files_end import FilesEnd
 
 Buffer = bytes | bytearray | memoryview
@@ -80,7 +82,14 @@ class Files(Protocol):
         """Remove an empty directory; no error if there is none."""
 
     def sync_directory(self, path: str) -> None:
-        """Return once the names in the directory are on the disk."""
+        """Return once the names in the directory are on the disk. Raises `NotBegun` where it could
+        not be tried; any other error is a failed sync."""
+
+    def keep_directory(self, path: str) -> None:
+        """Keep the directory open, so that `sync_directory` of it needs no descriptor. A hint."""
+
+    def forget_directory(self, path: str) -> None:
+        """Undo `keep_directory`, if it was called."""
 
     def rename(self, path: str, new_path: str) -> None:
         """Give a file another name, replacing the file that has it."""
@@ -94,6 +103,9 @@ class Files(Protocol):
 
 class RealFiles(FilesEnd):
     """The operating system's files: owner only (0600, 0700), closed on exec."""
+
+    def __init__(self) -> None:
+        self._kept: dict[str, int] = {}  # open directories, by path
 
     def open(self, path: str, *, create: bool = False) -> int:
         """See `Files.open`."""
@@ -182,10 +194,34 @@ class RealFiles(FilesEnd):
 
     def sync_directory(self, path: str) -> None:
         """See `Files.sync_directory`."""
-        handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        kept = self._kept.get(path)
+        if kept is not None:
+            os.fsync(kept)
+            return
+        try:
+            handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError as error:
+            if is_short(error):
+                raise NotBegun(error.errno, error.strerror, path) from error
+            raise
         try:
             os.fsync(handle)
         finally:
+            os.close(handle)
+
+    def keep_directory(self, path: str) -> None:
+        """See `Files.keep_directory`."""
+        try:
+            handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError:
+            return  # it is opened for each sync
+        self.forget_directory(path)
+        self._kept[path] = handle
+
+    def forget_directory(self, path: str) -> None:
+        """See `Files.forget_directory`."""
+        handle = self._kept.pop(path, None)
+        if handle is not None:
             os.close(handle)
 
     def rename(self, path: str, new_path: str) -> None:
@@ -203,6 +239,29 @@ class RealFiles(FilesEnd):
         """See `Files.space`."""
         found = os.statvfs(path)
         return found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize
+
+
+def sync_file(files: Files, handle: int) -> None:
+    """`Files.fdatasync`. Raises `SyncFailed`, which is never temporary."""
+    try:
+        files.fdatasync(handle)
+    except OSError as error:
+        raise SyncFailed(error.errno, error.strerror) from error
+
+
+def sync_names(files: Files, path: str) -> None:
+    """`Files.sync_directory`.
+
+    Raises:
+        NotBegun: it was not tried; try again.
+        SyncFailed: never temporary.
+    """
+    try:
+        files.sync_directory(path)
+    except NotBegun:
+        raise
+    except OSError as error:
+        raise SyncFailed(error.errno, error.strerror, path) from error
 
 
 def make_directories(files: Files, path: str) -> None:
@@ -228,6 +287,8 @@ def make_directories(files: Files, path: str) -> None:
     while path != parent:  # ends at the root
         try:
             files.sync_directory(parent)
+        except NotBegun:
+            raise
         except OSError:
             return
         path, parent = parent, os.path.dirname(parent)

@@ -15,6 +15,8 @@ Rules:
 * A turn syncs the files in order, then the names of new segments, then reports. If anything
   fails, it reports nothing, ever again: after a failed sync the kernel may have dropped the pages,
   and a second sync that succeeds would say nothing about them.
+* A turn that could not begin to sync a directory, for want of a descriptor, is no failure: it is
+  made again after a pause, and reports nothing until then.
 * Behind each turn another thread is told how far the log is: it makes the next segment ready
   (`ahead.py`), with syncs of its own.
 * A simulation has no threads: a `stepped` flusher has none, and does a turn when `step` is called.
@@ -25,12 +27,19 @@ from __future__ import annotations
 
 import os
 import threading
+from typing import Final
 
 from core_log.ahead import Ahead
 from core_log.commit_log import CommitLog
-from core_log.errors import FailureLatch
+from core_log.errors import FailureLatch, NotBegun
 from core_log.gathering import HOLD_SECONDS_MAX, Gathering
 from core_log.segments import Segments
+
+RETRY_SECONDS: Final = 0.1
+"""Between two attempts at a turn for which there was no descriptor."""
+LAST_ATTEMPTS_MAX: Final = 50
+"""How often the last turn is tried. After that the log counts as failed: the next start
+recovers it."""
 
 
 class Flusher:
@@ -50,6 +59,8 @@ class Flusher:
         self._done = log.flushed  # written by the flusher's thread
         self._stopping = False  # written by the loop's thread, once
         self._closed = False  # the descriptors are given back
+        self._ending = threading.Event()
+        self._short = False  # the last turn could not be made; the flusher's thread
         self._requested_runs = log.runs  # the same two, in runs
         self._done_runs = log.runs
         self._gathering = Gathering()
@@ -116,6 +127,7 @@ class Flusher:
             return
         self._requested = self._log.written
         self._stopping = True
+        self._ending.set()
         if self._thread is None:
             self._turn()
         else:
@@ -142,6 +154,9 @@ class Flusher:
     def _wait(self) -> None:
         """Until the loop asks for a turn, or a group that has begun waited long enough."""
         gathering = self._gathering
+        if self._short:
+            self._ending.wait(RETRY_SECONDS)
+            return
         if gathering.open:
             if self._wake.acquire(timeout=HOLD_SECONDS_MAX):
                 gathering.complete_in_time()
@@ -161,7 +176,10 @@ class Flusher:
             return stopping
         if target > self._done:
             self._sync(target, runs)
-            signal(self._report)
+            if self._short and stopping:
+                self._sync_at_last(target, runs)
+            if not self._short:
+                signal(self._report)
         if not stopping and not self._failure.failed:
             self._ahead.request(target)
         return stopping
@@ -169,14 +187,31 @@ class Flusher:
     def _sync(self, target: int, runs: int) -> None:
         try:
             self._segments.sync(self._done, target)
+            self._short = False
+        except NotBegun as error:
+            self._failure.short("syncing the log", error)
+            self._short = True
+            return
         except OSError as error:
             self._failure.fail("syncing the log", error)
+            self._short = False
             return
         self._gathering.flushed(runs - self._done_runs)  # before anybody can know of the flush
         self._done_runs = runs
         self._done = target
         if self._gathering.open:
             self._wake.acquire(blocking=False)  # what was asked for meanwhile joins the group
+
+    def _sync_at_last(self, target: int, runs: int) -> None:
+        """The last turn is tried for some seconds."""
+        for _ in range(LAST_ATTEMPTS_MAX):
+            if self._thread is not None:
+                self._wake.acquire(timeout=RETRY_SECONDS)  # which nobody frees any more
+            self._sync(target, runs)
+            if not self._short:
+                return
+        self._short = False
+        self._failure.fail("syncing the log", OSError(self._failure.short_text))
 
 
 def signal(descriptor: int) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from core_log.errors import StorageFailed
-from core_log.files import Files
+from core_log.files import Files, sync_file, sync_names
 from core_log.segments import NAME_DIGITS
 
 MENDING_SUFFIX: Final = ".mending"
@@ -67,17 +67,17 @@ class IndexFiles:
                     some = buffers[group : group + BUFFERS_MAX]
                     files.pwritev(handle, some, place)
                     place += sum(len(buffer) for buffer in some)
-                files.fdatasync(handle)
+                sync_file(files, handle)
             finally:
                 files.close(handle)
         if number in self._new_files:
-            files.sync_directory(path)
+            sync_names(files, path)
             self._new_files.discard(number)
 
     def sync_names(self) -> None:
         """Sync the names of the indexes' directories. Raises OSError."""
         if self._new_directories:
-            self._files.sync_directory(self.directory)
+            sync_names(self._files, self.directory)
             self._new_directories = False
 
     def read(self, number: int, size: int, first: int, count: int) -> bytes:
@@ -127,7 +127,7 @@ class IndexFiles:
             try:
                 if self._files.size(handle) > end * size - int(name):
                     self._files.truncate(handle, end * size - int(name))
-                    self._files.fdatasync(handle)
+                    sync_file(self._files, handle)
             finally:
                 self._files.close(handle)
             return
@@ -144,7 +144,7 @@ class IndexFiles:
         """Note that an index's files are about to be written over: until `end_mending` a sound last
         entry does not say that they are whole. Raises OSError."""
         self._files.close(self._files.open(self._note(number), create=True))
-        self._files.sync_directory(self.directory)
+        sync_names(self._files, self.directory)
 
     def end_mending(self, number: int) -> None:
         """They are whole, and synced. Raises OSError."""

@@ -28,7 +28,7 @@ from typing import Final
 from core_log import kernels
 from core_log.checkpoint import CHECKPOINT_NAME, Checkpoint
 from core_log.errors import CorruptRecord, FailureLatch, StorageFailed, StoreCorrupt
-from core_log.files import Files
+from core_log.files import Files, sync_file, sync_names
 from core_log.index_files import MENDING_SUFFIX
 from core_log.index_mending import Contradiction, Mending, mend
 from core_log.indexes import INDEXES_NAME, Indexes
@@ -231,7 +231,7 @@ class _Passes:
             indexes.own.cut(number, index.entry_size, index.filed)
             indexes.own.remove_before(number, index.entry_size, index.first)
         if useless:
-            self._files.sync_directory(self._directory)
+            sync_names(self._files, self._directory)
         self._clean_packs(result, checkpoint)
         return result
 
@@ -327,7 +327,7 @@ class _Passes:
             try:
                 if files.size(handle) > checkpoint.pack_length:
                     files.truncate(handle, checkpoint.pack_length)
-                    files.fdatasync(handle)
+                    sync_file(files, handle)
             finally:
                 files.close(handle)
 
@@ -348,20 +348,20 @@ class _Passes:
     def start_anew(self) -> IndexRecovery:
         """No indexes at all, and no checkpoint that could mistake half-made ones for whole."""
         self._files.unlink(f"{self._root}/{CHECKPOINT_NAME}")
-        self._files.sync_directory(self._root)
+        sync_names(self._files, self._root)
         result = self._begin(0, 0)
         for number in self._numbers(result):
             result.indexes.own.remove(number)
         for number in self._half_made:
             result.indexes.own.end_mending(number)
-        self._files.sync_directory(self._directory)
+        sync_names(self._files, self._directory)
         packs = result.indexes.packs
         generations = self._generations(result)
         if generations:  # a new name: an old file that comes back can not be taken for it
             packs.begin(max(generations) + 1)
             for generation in generations:
                 self._files.unlink(packs.path(generation))
-            self._files.sync_directory(self._packs)
+            sync_names(self._files, self._packs)
         return result
 
     def rebuild(self, result: IndexRecovery, start: int, end: int) -> None:

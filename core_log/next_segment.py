@@ -33,8 +33,8 @@ import threading
 from collections.abc import Iterable
 from typing import Final
 
-from core_log.errors import FailureLatch, StorageFull
-from core_log.files import Files
+from core_log.errors import FailureLatch, StorageFull, SyncFailed
+from core_log.files import Files, sync_file, sync_names
 
 PREPARED_NAME: Final = "next"
 SPARE_NAMES: Final = ("spare1", "spare2")
@@ -148,6 +148,8 @@ class NextSegment:
             return False
         try:
             self._step()
+        except SyncFailed as error:
+            raise self._failure.fail(f"making {self._path} ready", error) from error
         except OSError as error:
             raise self._failure.translate(f"making {self._path} ready", error) from error
         return self.is_due(filled, size)
@@ -172,7 +174,7 @@ class NextSegment:
         handle = self._work_handle
         assert handle is not None
         if not self._written:
-            self._files.sync_directory(self._directory)  # its old name must not come back
+            sync_names(self._files, self._directory)  # its old name must not come back
         end = min(self._written + self._slice_bytes, self._segment_bytes)
         while True:
             with self._lock:
@@ -185,7 +187,7 @@ class NextSegment:
                 self._files.pwritev(handle, (memoryview(ZEROS)[:count],), self._written)
                 self._written += count
                 self.zeroed_bytes += count
-        self._files.fdatasync(handle)
+        sync_file(self._files, handle)
         with self._lock:
             if self._serial != serial or self._handle is None:
                 self._end_work()

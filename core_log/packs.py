@@ -35,7 +35,7 @@ from typing import Final
 from zlib import crc32
 
 from core_log.errors import StorageFailed
-from core_log.files import Files
+from core_log.files import Files, sync_file, sync_names
 from core_log.index_work import COPIED_BYTES_MAX
 from core_log.segments import NAME_DIGITS
 
@@ -108,7 +108,7 @@ class Packs:
             self._files.truncate(handle, 0)
         finally:
             self._files.close(handle)
-        self._files.sync_directory(self.directory)
+        sync_names(self._files, self.directory)
         self.generation, self.length = generation, 0
 
     def writer(self) -> PackWriter:
@@ -256,7 +256,7 @@ class PackWriter:
         """Write what is left and sync; from now on the pack is that long. Raises OSError."""
         self._write_frame()
         if self._end > self._packs.length:
-            self._files.fdatasync(self._handle)
+            sync_file(self._files, self._handle)
             self._packs.length = self._end
 
     def close(self) -> None:

@@ -30,7 +30,7 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from core_log import kernels
-from core_log.errors import StorageFailed, describe
+from core_log.errors import StorageFailed, StorageShort, describe, is_short
 from core_log.index_end import IndexEnd
 from core_log.index_files import IndexFiles
 from core_log.index_tail import IndexTail
@@ -219,6 +219,7 @@ class QueueIndex(IndexEnd):
 
         Raises:
             StorageFailed: they can not be read, or are damaged.
+            StorageShort: the process has no descriptor or no memory for it; try again.
         """
         count = min(count, self.stored_offset - first)
         if first < self.first_offset or count <= 0:
@@ -234,7 +235,7 @@ class QueueIndex(IndexEnd):
                     raise StorageFailed(text) from error
             except OSError as error:
                 text = f"reading queue {self.number}: {describe(error)}"
-                raise StorageFailed(text) from error
+                raise (StorageShort if is_short(error) else StorageFailed)(text) from error
         raise StorageFailed(f"reading queue {self.number}: its entries are moved all the time")
 
     def _sound(self, extents: Extents, first: int, entries: bytes) -> bytes:

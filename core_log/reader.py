@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from core_log import kernels
-from core_log.errors import CorruptRecord, describe
+from core_log.errors import CorruptRecord, StorageShort, describe, is_short
 from core_log.files import Files
 from core_log.kernels.batch import MAGIC_V1, RECORD_POSITION_AT
 from core_log.kernels.layout import (
@@ -24,7 +24,8 @@ from core_log.kernels.layout import (
     SYSTEM_TOPIC,
 )
 from core_log.record import Record, decode_record
-from core_log.segments import Segment, Segments
+from core_log.segment_files import CLOSED, Segment
+from core_log.segments import Segments
 
 READ_GAP_MAX: Final = 16 * 1024
 """Between two records: reading this much too much costs less than another call."""
@@ -86,15 +87,20 @@ class LogReader:
 
         Raises:
             CorruptRecord: the disk can not read them, or the segment was deleted.
+            StorageShort: the process has no descriptor or no memory for it; try again.
         """
-        if not segment.enter():
-            raise CorruptRecord(position, "the log has no such place any more")
         try:
-            return self._files.pread(segment.handle, size, position - segment.start)
+            handle = segment.enter()
+            if handle == CLOSED:
+                raise CorruptRecord(position, "the log has no such place any more")
+            try:
+                return self._files.pread(handle, size, position - segment.start)
+            finally:
+                segment.leave()
         except OSError as error:
+            if is_short(error):
+                raise StorageShort(f"reading {segment.path}: {describe(error)}") from error
             raise CorruptRecord(position, f"it can not be read: {describe(error)}") from error
-        finally:
-            segment.leave(self._files)
 
     def segment_end(self, position: int) -> int:
         """Where the segment that holds `position` ends; `position` if there is none."""

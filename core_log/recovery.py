@@ -50,13 +50,8 @@ from core_log.next_segment import PREPARED_NAME, SPARE_NAMES, NextSegment
 from core_log.packs import PACKS_NAME
 from core_log.reader import LogReader, Walk
 from core_log.record import SYSTEM_TOPIC, decode_record
-from core_log.segments import (
-    NAME_DIGITS,
-    UNSYNCED_NAME,
-    Segment,
-    Segments,
-    segment_name,
-)
+from core_log.segment_files import OpenSegments, Segment
+from core_log.segments import NAME_DIGITS, UNSYNCED_NAME, Segments
 from core_log.settings import StoreSettings
 
 LOG_NAME: Final = "commitlog"
@@ -160,6 +155,7 @@ class Recovery:
         self._excess: list[str] = []  # segments behind a gap: they go in pass 4
         self._spares: list[str] = []  # files that may be used again
         self._unsynced = False  # a sync of the log has failed
+        self._opened = OpenSegments(files=files, count_max=settings.open_segments_max)
 
     def run(self, now_ms: int) -> Recovered:
         """All passes."""
@@ -177,6 +173,7 @@ class Recovery:
                 segment_bytes=self._settings.segment_bytes,
                 failure=self._failure,
                 segments=found,
+                opened=self._opened,
                 following=NextSegment(
                     directory=self._log_directory,
                     files=files,
@@ -191,7 +188,8 @@ class Recovery:
             return self._run_on(segments, checkpoint, clean, now_ms)
         except BaseException:
             for segment in found if segments is None else segments.all():
-                files.close(segment.handle)
+                segment.close()
+            files.forget_directory(self._log_directory)
             raise
 
     def _run_on(
@@ -287,19 +285,20 @@ class Recovery:
                 if segments and not self._follows(segments[-1], start, synced):
                     self._excess.append(f"{self._log_directory}/{name}")
                     continue
-                handle = self._files.open(f"{self._log_directory}/{name}")
-                size = max(self._files.size(handle), self._settings.segment_bytes)
-                segments.append(Segment(start, start + size, handle))
+                segment = Segment(start, start, f"{self._log_directory}/{name}", self._opened)
+                size = max(self._size(segment), self._settings.segment_bytes)
+                segment.end = start + size
+                segments.append(segment)
             self._check_covers(segments, synced)
         except BaseException:
             for segment in segments:
-                self._files.close(segment.handle)
+                segment.close()
             raise
         return segments
 
     def _follows(self, last: Segment, start: int, synced: int) -> bool:
         """Whether a file at `start` goes on where the last one ends; fixes the last one's end."""
-        size = self._files.size(last.handle)
+        size = self._size(last)
         if not self._excess and last.start + size == start:
             last.end = start
             return True
@@ -329,7 +328,14 @@ class Recovery:
 
     def _file_end(self, segment: Segment) -> int:
         """The position behind the last byte of a segment's file."""
-        return segment.start + self._files.size(segment.handle)
+        return segment.start + self._size(segment)
+
+    def _size(self, segment: Segment) -> int:
+        handle = segment.enter()
+        try:
+            return self._files.size(handle)
+        finally:
+            segment.leave()
 
     # --- pass 3: scan ---------------------------------------------------------------------------
 
@@ -337,7 +343,11 @@ class Recovery:
         """Forget what memory holds of the log from `start` on: it may never have been written."""
         segments.sync(start, segments.last.end)
         for segment in segments.between(start, segments.last.end):
-            self._files.drop_cache(segment.handle)
+            handle = segment.enter()
+            try:
+                self._files.drop_cache(handle)
+            finally:
+                segment.leave()
 
     def _scan(self, reader: LogReader, start: int) -> tuple[int, int, list[tuple[int, int]]]:
         """Where the log ends, why there, and the epochs that begin on the way."""
@@ -381,9 +391,8 @@ class Recovery:
         for path in reversed(self._excess):
             self._remove(path, "it is behind a gap in the log")
         for segment in segments.cut_after(end):
-            path = f"{self._log_directory}/{segment_name(segment.start)}"
-            self._files.close(segment.handle)
-            self._remove(path, "it is behind the end of the log")
+            segment.close()
+            self._remove(segment.path, "it is behind the end of the log")
         last = segments.last
         self._files.truncate(last.handle, end - last.start)
         self._files.preallocate(last.handle, last.end - last.start)

@@ -10,9 +10,9 @@ Rules:
 * A segment's name is synced by the flusher before any flush that covers the segment is reported.
 * Segments are added at the end and taken away at the start (`retire`), by the loop's thread alone.
   The list is replaced, never changed in place, so it may be read from any thread.
-* A retired segment's file is closed when nobody reads it any more: a reader says so by `enter` and
-  `leave`. Its name goes before the next one's does, so the log never has a hole. A file that nobody
-  reads may be kept as a spare.
+* Only some of the files are open (`segment_files.py`).
+* A retired segment's name goes before the next one's does, so the log never has a hole. A file that
+  nobody reads may be kept as a spare.
 * A failed sync leaves a note, an empty file: the kernel may have given up the pages and yet show
   them to the next process, where no sync writes them any more. With a note there, recovery looks at
   the disk itself. The note need not survive a power cut, which the pages would not either.
@@ -20,13 +20,13 @@ Rules:
 
 from __future__ import annotations
 
-import threading
 from bisect import bisect_right
 from operator import attrgetter
 
-from core_log.errors import FailureLatch, StoreError
-from core_log.files import Files
+from core_log.errors import FailureLatch, NotBegun, StorageShort, StoreError
+from core_log.files import Files, sync_file, sync_names
 from core_log.next_segment import NextSegment
+from core_log.segment_files import OpenSegments, Segment
 
 NAME_DIGITS = 20
 """RocketMQ's file names: the first position, padded to the width of the largest long."""
@@ -39,54 +39,6 @@ def segment_name(position: int) -> str:
     return f"{position:0{NAME_DIGITS}d}"
 
 
-class Segment:
-    """One file of the log: the positions [start, end).
-
-    Attributes:
-        start, end: the positions that it holds.
-        handle: the open file.
-    """
-
-    __slots__ = ("_lock", "_readers", "_retired", "end", "handle", "start")
-
-    def __init__(self, start: int, end: int, handle: int) -> None:
-        self.start = start
-        self.end = end
-        self.handle = handle
-        self._lock = threading.Lock()
-        self._readers = 0
-        self._retired = False
-
-    def enter(self) -> bool:
-        """A reader wants the handle. False: the segment is gone. Any thread."""
-        with self._lock:
-            if not self._retired:
-                self._readers += 1
-            return not self._retired
-
-    def leave(self, files: Files) -> None:
-        """The reader is done. Raises OSError if it was the last of a retired segment."""
-        with self._lock:
-            self._readers -= 1
-            last = self._retired and self._readers == 0
-        if last:
-            files.close(self.handle)
-
-    def shut(self) -> bool:
-        """Nobody may enter any more. Returns whether nobody is inside either."""
-        with self._lock:
-            self._retired = True
-            return self._readers == 0
-
-    def close(self, files: Files) -> None:
-        """Nobody may enter any more; close the file, now or when the last reader leaves."""
-        with self._lock:
-            self._retired = True
-            last = self._readers == 0
-        if last:
-            files.close(self.handle)
-
-
 class Segments:
     """The segments of a log, oldest first.
 
@@ -94,6 +46,7 @@ class Segments:
         directory: the log's directory (`commitlog`).
         segment_bytes: the size of new segments.
         segments: those that recovery found; may be empty, then the first starts at 0.
+        opened: their open files.
         following: makes new ones.
     """
 
@@ -105,6 +58,7 @@ class Segments:
         segment_bytes: int,
         failure: FailureLatch,
         segments: list[Segment],
+        opened: OpenSegments,
         following: NextSegment,
     ) -> None:
         self._directory = directory
@@ -112,12 +66,17 @@ class Segments:
         self.segment_bytes = segment_bytes
         self._failure = failure
         self._segments = segments
+        self._opened = opened
         self.following = following
         # The start of the newest segment whose name is on the disk. Of those that were found nobody
         # knows: an earlier process may have died between naming one and syncing the directory.
         self._named = -1
         self._leaving: list[Segment] = []  # retired; their files are there still
-        if not segments:
+        self._nameless: Segment | None = None  # the first of them, once its name has gone
+        files.keep_directory(directory)
+        if segments:
+            self.last.pin()
+        else:
             self._begin()
 
     def _begin(self) -> None:
@@ -132,6 +91,11 @@ class Segments:
     def last(self) -> Segment:
         """The segment that is written to."""
         return self._segments[-1]
+
+    @property
+    def open_count(self) -> int:
+        """How many of the files are open."""
+        return self._opened.count
 
     @property
     def start(self) -> int:
@@ -162,6 +126,7 @@ class Segments:
         cut = []
         while self._segments[-1].start > position:
             cut.append(self._segments.pop())
+        self.last.pin()
         return cut
 
     # --- growing (loop's thread) --------------------------------------------------------------
@@ -175,10 +140,20 @@ class Segments:
         """
         if self._segments and self.last.start == position:
             return self.last
-        handle = self.following.take(f"{self._directory}/{segment_name(position)}")
-        segment = Segment(position, position + self.segment_bytes, handle)
+        path = f"{self._directory}/{segment_name(position)}"
+        handle = self._take(path)
+        segment = Segment(position, position + self.segment_bytes, path, self._opened, handle)
+        segment.pinned = True
         self._segments = [*self._segments, segment]
         return segment
+
+    def _take(self, path: str) -> int:
+        while True:
+            try:
+                return self.following.take(path)
+            except StorageShort:
+                if not self._opened.close_one():  # bounded: there is one less to close
+                    raise
 
     # --- shrinking ------------------------------------------------------------------------------
 
@@ -201,16 +176,20 @@ class Segments:
         """
         while self._leaving:
             segment = self._leaving[0]
-            path = f"{self._directory}/{segment_name(segment.start)}"
-            size = segment.end - segment.start
-            if not (segment.shut() and self.following.keep(path, size)):
-                self._files.unlink(path)
+            if self._nameless is not segment:
+                size = segment.end - segment.start
+                if not (segment.shut() and self.following.keep(segment.path, size)):
+                    self._files.unlink(segment.path)
+                self._nameless = segment
             try:
-                self._files.sync_directory(self._directory)  # or a later name might go first
+                sync_names(self._files, self._directory)  # or a later name might go first
+            except NotBegun:
+                raise
             except OSError as error:
-                raise self._failure.fail(f"removing {path}", error) from error
+                raise self._failure.fail(f"removing {segment.path}", error) from error
             del self._leaving[0]
-            segment.close(self._files)
+            self._nameless = None
+            segment.close()
 
     def drop_spares(self) -> int:
         """The disk is short of room: remove the spares. Any thread. Returns how many bytes that
@@ -222,18 +201,37 @@ class Segments:
     def sync(self, start: int, end: int) -> None:
         """Sync the positions [start, end), then the names of segments that were added.
 
-        Raises OSError. After that nobody knows what is on the disk, and a note says so.
+        Raises:
+            NotBegun: it was not all tried; try again.
+            OSError: nobody knows what is on the disk, and a note says so.
         """
+        covered = self.between(start, end)
         try:
-            for segment in self.between(start, end):
-                self._files.fdatasync(segment.handle)
+            for segment in covered:
+                self._sync_one(segment)
             last = self.last.start
             if last > self._named:
-                self._files.sync_directory(self._directory)
+                sync_names(self._files, self._directory)
                 self._named = last
+        except NotBegun:
+            raise
         except OSError:
             self._leave_note()
             raise
+        for segment in covered:
+            if segment.end <= end:
+                segment.pinned = False  # all of it is on the disk, and nothing more is written
+        self._opened.trim()
+
+    def _sync_one(self, segment: Segment) -> None:
+        try:
+            handle = segment.enter()
+        except OSError as error:  # only in recovery: later, what is to be synced is open
+            raise NotBegun(error.errno, error.strerror, segment.path) from error
+        try:
+            sync_file(self._files, handle)
+        finally:
+            segment.leave()
 
     def _leave_note(self) -> None:
         try:
@@ -253,4 +251,5 @@ class Segments:
         """Remove the file that was made ready, and close all others."""
         self.following.discard()
         for segment in (*self._leaving, *self._segments):
-            segment.close(self._files)
+            segment.close()
+        self._files.forget_directory(self._directory)

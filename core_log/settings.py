@@ -25,6 +25,9 @@ class StoreSettings:
             70, where they are a tenth quicker with them.
         spare_segments_max: how many files that retention has no use for are kept, to become the
             next segment again; 0 to 2. Only where files are written with zeros first.
+        open_segments_max: how many of the log's files are open at a time, beside those that are
+            written, synced or read just then. A closed one is opened again in microseconds; those
+            who read history are few, and read one after the other.
         chunk_bytes: one piece of the memory tail: large enough that a run seldom ends at its
             border, small enough to give memory back in small steps.
         tail_bytes_max: how much of the newest log stays in memory for readers at the tail.
@@ -46,6 +49,7 @@ class StoreSettings:
     segments_zeroed: bool = True
     zeroed_sync_bytes_max: int = 128 * 1024
     spare_segments_max: int = 1
+    open_segments_max: int = 64
     chunk_bytes: int = 4 * MEBIBYTE
     tail_bytes_max: int = 64 * MEBIBYTE
     unflushed_bytes_max: int = 256 * MEBIBYTE
@@ -63,6 +67,8 @@ class StoreSettings:
             raise ValueError("segment_bytes has to be a size below 2 GiB")  # RocketMQ: an int
         if not 0 <= self.spare_segments_max <= len(SPARE_NAMES):
             raise ValueError(f"spare_segments_max is 0 to {len(SPARE_NAMES)}")
+        if self.open_segments_max < 1:
+            raise ValueError("open_segments_max has to be positive")
         if min(self.chunk_bytes, self.index_file_entries, self.message_bytes_max) <= 0:
             raise ValueError("chunk_bytes, message_bytes_max and index_file_entries are positive")
         if min(self.index_packed_bytes_max, self.index_slack_bytes) < 0:

@@ -297,6 +297,22 @@ class Store:
         return self._segments.segment_bytes
 
     @property
+    def short_count(self) -> int:
+        """How many calls of the file system did not happen, for want of a descriptor or memory,
+        and were or will be repeated."""
+        return self._failure.short_count
+
+    @property
+    def short_text(self) -> str:
+        """The last of them, in words."""
+        return self._failure.short_text
+
+    @property
+    def open_segments(self) -> int:
+        """How many of the log's files are open."""
+        return self._segments.open_count
+
+    @property
     def checkpointed(self) -> int:
         """Where the last checkpoint of this opening is; 0 before the first."""
         return self._indexes.checkpointed
@@ -494,7 +510,7 @@ class Store:
             self.prepare_checkpoint()()
             remove_abort(self._files, self._directory)
         except OSError as error:
-            raise self._failure.fail("closing the store", error) from error
+            raise self._failure.translate("closing the store", error) from error
         finally:
             self._segments.close()
             self._files.close(self._lock)

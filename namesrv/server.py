@@ -49,6 +49,16 @@ class Log(Protocol):
         """What should not be."""
 
 
+class Room(Protocol):
+    """Connections that a process may have beside others. Any thread."""
+
+    def take(self) -> bool:
+        """There is one more. False if there may not be."""
+
+    def give(self) -> None:
+        """One that was taken is gone."""
+
+
 async def open_listeners(host: str, port: int) -> list[trio.SocketListener]:
     """Bind and listen; port 0 lets the system pick. Raises CannotListen."""
     try:
@@ -67,6 +77,7 @@ class NameServer:
         keeper: where the key-value configuration is kept.
         log: where it tells what it does.
         clock: seconds that do not go back; those of the running trio by default.
+        room: how many connections there may be, beside the limit; by default that alone counts.
 
     Raises:
         CannotKeep: what is kept is no configuration, or cannot be read.
@@ -79,7 +90,9 @@ class NameServer:
         log: Log,
         limits: NameServerLimits | None = None,
         clock: Callable[[], float] = trio.current_time,
+        room: Room | None = None,
     ) -> None:
+        self._room = room
         self._limits = limits or NameServerLimits()
         self._keeper = keeper
         self._log = log
@@ -147,7 +160,8 @@ class NameServer:
 
     async def handle(self, stream: trio.abc.Stream) -> None:
         """Serve one connection until it ends."""
-        if len(self._scopes) >= self._limits.connections_max:
+        full = len(self._scopes) >= self._limits.connections_max
+        if full or (self._room is not None and not self._room.take()):
             self.refused_count += 1
             await trio.aclose_forcefully(stream)
             return
@@ -171,6 +185,8 @@ class NameServer:
             for who in self.requests.connection_lost(number):
                 self._log.info("broker left", broker=who.name, address=who.address)
             await trio.aclose_forcefully(stream)
+            if self._room is not None:
+                self._room.give()
 
     async def _converse(self, stream: trio.abc.Stream, number: int, buffer: bytearray) -> None:
         limits, frames = self._limits, Connection()

@@ -25,6 +25,7 @@ from collections.abc import Callable
 from typing import Final
 
 from net import kernels
+from net.budget import Budget
 from net.kernels import BUFFER_BYTES, Iteration, Stream
 from net.plane import Plane
 
@@ -42,10 +43,14 @@ class Context(Iteration):
 
     Args:
         plane: False to leave all sockets to the loop's own transports.
+        budget: of the connections of all listeners; by default it is never used up.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, *, plane: bool = True) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, *, plane: bool = True, budget: Budget | None = None
+    ) -> None:
         super().__init__(loop)
+        self.budget = budget or Budget()
         self._wheel: dict[int, set[Connection]] = {}  # second -> connections to look at
         self._tick: asyncio.TimerHandle | None = None
         self._closed = False
@@ -125,8 +130,6 @@ class Connection(Stream, asyncio.BufferedProtocol):
         super().__init__(context)
         self.peer = ""
         """Remote address for log lines, `host:port`."""
-        self.on_made: Callable[[Connection], None] | None = None
-        """Set by the listener: called once when the socket is connected, TLS included."""
         self.on_lost: Callable[[Connection], None] | None = None
         """Set by the listener: called once when the socket is gone."""
         self._deadline: float | None = None
@@ -191,8 +194,6 @@ class Connection(Stream, asyncio.BufferedProtocol):
         peer = transport.get_extra_info("peername")
         self.peer = f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else str(peer or "")
         self.transport.set_write_buffer_limits(HIGH_WATER_BYTES, LOW_WATER_BYTES)  # type: ignore[union-attr]
-        if self.on_made is not None:
-            self.on_made(self)
         self.opened()
 
     def eof_received(self) -> bool:

@@ -12,18 +12,17 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final, Protocol
 
+from net.budget import Share
 from net.connection import Connection, Context
+from net.loop_server import EXHAUSTED_SECONDS, Exhaustion, LoopServer
 from net.plane import Acceptor, Plane
 
 log = logging.getLogger(__name__)
 
 BACKLOG: Final = 1024
 """Handshakes that the kernel holds while the loop is busy: a fleet that reconnects at once."""
-TLS_HANDSHAKE_SECONDS: Final = 5.0
 CLOSE_SECONDS: Final = 5.0
 """How long sockets that were asked to close may take before they are aborted."""
-EXHAUSTED_SECONDS: Final = 1.0
-"""How long nothing is accepted after the system had no descriptor or memory for a connection."""
 
 
 class CannotListen(Exception):
@@ -31,7 +30,7 @@ class CannotListen(Exception):
 
 
 class Server(Protocol):
-    """What accepts: the loop's server, or `PlaneServer`."""
+    """What accepts: a `LoopServer` or a `PlaneServer`."""
 
     @property
     def sockets(self) -> Sequence[socket.socket]:
@@ -50,6 +49,7 @@ class PlaneServer:
         self._plane = plane
         self._factory = factory
         self._acceptors: list[Acceptor] = []
+        self._exhaustion = Exhaustion()
 
     def open(self, sockets: Sequence[socket.socket]) -> None:
         """Accept what connects to these: they are ours from now on."""
@@ -61,12 +61,7 @@ class PlaneServer:
 
     def _exhausted(self, index: int, error: OSError) -> None:
         """The kernel keeps those who connect now; they are accepted later."""
-        log.warning(
-            "no new connections for %g s: %s. Connections that exist go on; "
-            "allow more open files (ulimit -n) or lower connections_max",
-            EXHAUSTED_SECONDS,
-            error.strerror,
-        )
+        self._exhaustion.tell(self._context.now(), error)
         self._context.call_later(EXHAUSTED_SECONDS, partial(self._resume, index))
 
     def _resume(self, index: int) -> None:
@@ -82,66 +77,52 @@ class PlaneServer:
         self.sockets = []
 
 
-class LoopServers:
-    """Servers of the loop, one for each of several listening sockets."""
-
-    def __init__(self, servers: Sequence[asyncio.Server]) -> None:
-        self._servers = servers
-
-    @property
-    def sockets(self) -> Sequence[socket.socket]:
-        """The listening sockets."""
-        return [listening for server in self._servers for listening in server.sockets]
-
-    def close(self) -> None:
-        """Accept no more."""
-        for server in self._servers:
-            server.close()
-
-
 class Listener:
-    """A bound address and its connections. Made by `listen`."""
+    """A bound address and its connections. Made by `listen`.
 
-    def __init__(self, connections_max: int) -> None:
+    Args:
+        share: how many connections it may have.
+    """
+
+    def __init__(self, context: Context, share: Share) -> None:
+        self._context = context
         self.port = 0
         self.connections: set[Connection] = set()
-        self._shaking: dict[Connection, float] = {}  # within their TLS handshake, since when
         self.refused_count = 0
-        """Connections closed at once because `connections_max` was reached."""
-        self._connections_max = connections_max
+        """Connections closed at once because there were too many."""
+        self._share = share
         self._server: Server | None = None
         self._empty = asyncio.Event()
 
     def accept(self, factory: Callable[[], Connection]) -> Connection:
         """A connection for a new socket; one over the limit is closed as soon as it is made."""
-        connection = factory()
-        now = connection.context.now()
-        self._forget_failed(now)
-        if len(self.connections) + len(self._shaking) >= self._connections_max:
+        connection = self.admit(factory)
+        if connection is None:
+            connection = Connection(self._context)
+            connection.opened = connection.close  # type: ignore[method-assign]
+        return connection
+
+    def admit(self, factory: Callable[[], Connection]) -> Connection | None:
+        """A connection for a new socket; None if there are too many."""
+        if not self._share.take():
             self.refused_count += 1
-            refused = Connection(connection.context)
-            refused.opened = refused.close  # type: ignore[method-assign]
-            return refused
-        self._shaking[connection] = now
-        connection.on_made = self._made
+            return None
+        connection = factory()
+        self.connections.add(connection)
         connection.on_lost = self._lost
         return connection
 
-    def _forget_failed(self, now: float) -> None:
-        """Let go of what did not get through its handshake: the loop tells nobody of that."""
-        for connection, since in list(self._shaking.items()):  # oldest first
-            if now - since < TLS_HANDSHAKE_SECONDS:
-                break
-            del self._shaking[connection]
-
-    def _made(self, connection: Connection) -> None:
-        self._shaking.pop(connection, None)
-        self.connections.add(connection)
-
     def _lost(self, connection: Connection) -> None:
-        self.connections.discard(connection)
+        if connection in self.connections:
+            self.connections.remove(connection)
+            self._share.give()
         if not self.connections:
             self._empty.set()
+
+    def never_made(self, connection: asyncio.BaseProtocol) -> None:
+        """A connection that was admitted did not come about: its handshake failed."""
+        assert isinstance(connection, Connection)
+        self._lost(connection)
 
     def attach(self, server: Server) -> None:
         """Take charge of the bound server."""
@@ -188,41 +169,29 @@ async def listen(
     """Bind and listen; port 0 lets the system pick (see `Listener.port`).
 
     Args:
+        connections_max: no more than so many, and than the context's budget has.
         sockets: sockets that already listen (`bind`), in place of binding `host` and `port`. They
             belong to the listener from now on.
 
     Raises:
         CannotListen: in one sentence for the user.
     """
-    listener = Listener(connections_max)
+    listener = Listener(context, context.budget.share(connections_max))
     plane = context.plane() if tls is None else None
     try:
-        if plane is None and sockets:
-            servers = [
-                await context.loop.create_server(
-                    lambda: listener.accept(factory),
-                    sock=listening,
-                    ssl=tls,
-                    backlog=BACKLOG,
-                    ssl_handshake_timeout=None if tls is None else TLS_HANDSHAKE_SECONDS,
-                )
-                for listening in sockets
-            ]
-            listener.attach(LoopServers(servers))
-        elif plane is None:
-            listener.attach(
-                await context.loop.create_server(
-                    lambda: listener.accept(factory),
-                    host,
-                    port,
-                    ssl=tls,
-                    backlog=BACKLOG,
-                    ssl_handshake_timeout=None if tls is None else TLS_HANDSHAKE_SECONDS,
-                )
+        bound = sockets or await bind(context.loop, host, port)
+        if plane is None:
+            accepting = LoopServer(
+                context.loop,
+                make=lambda: listener.admit(factory),
+                failed=listener.never_made,
+                tls=tls,
             )
+            accepting.open(bound)
+            listener.attach(accepting)
         else:
             server = PlaneServer(context, plane, lambda: listener.accept(factory))
-            server.open(sockets or await bind(context.loop, host, port))
+            server.open(bound)
             listener.attach(server)
     except OSError as error:
         raise CannotListen(_explain(host, port, error)) from error

@@ -19,7 +19,9 @@ from aiohttp import web
 
 from broker.engine import Engine
 from broker.port import Position, Reason, Refused, StorageFailed, TopicInfo, display_name
+from net.budget import Share
 from polymq.admin_access import Access, named_topic
+from polymq.admin_connections import AdminConnection
 from polymq.admin_queries import QueryHandlers
 from polymq.admin_users import UserHandlers
 from polymq.errors import ExitCode, Failure, bind_problem
@@ -62,6 +64,7 @@ class AdminServer:
         health: the values of `/health`; `status` is `ok` or says what is wrong.
         store: the values of `/store`: the log, its disk, and who holds the oldest segment.
         more: routes of other parts of the server.
+        share: how many connections there may be.
     """
 
     def __init__(
@@ -73,7 +76,9 @@ class AdminServer:
         health: Callable[[], dict[str, Any]],
         store: Callable[[], dict[str, Any]],
         more: Iterable[web.RouteDef] = (),
+        share: Share,
     ) -> None:
+        self._share = share
         self._port = engine
         self._access = Access(port=engine, admission=engine.admission, token=token)
         self._users = UserHandlers(engine, self._committed)
@@ -82,6 +87,7 @@ class AdminServer:
         self._store = store
         self._more = list(more)
         self._runner: web.AppRunner | None = None
+        self._listener: asyncio.Server | None = None
         self._waiting: set[asyncio.Future[None]] = set()  # requests whose change is not on disk
         engine.when_storage_fails(self._storage_failed)
 
@@ -107,17 +113,23 @@ class AdminServer:
         )
         self._runner = web.AppRunner(app, access_log=None, handle_signals=False)
         await self._runner.setup()
-        site = web.TCPSite(self._runner, ADMIN_HOST, port)
+        server, loop = self._runner.server, asyncio.get_running_loop()
+        assert server is not None
         try:
-            await site.start()
+            self._listener = await loop.create_server(
+                lambda: AdminConnection(server, loop=loop, share=self._share), ADMIN_HOST, port
+            )
         except OSError as error:
             await self.stop()
             text = f"admin: {bind_problem(ADMIN_HOST, port, error)}"
             raise Failure(ExitCode.CANNOT_LISTEN, text) from error
-        return int(self._runner.addresses[0][1])
+        return int(self._listener.sockets[0].getsockname()[1])
 
     async def stop(self) -> None:
         """Close the door and what is open on it."""
+        if self._listener is not None:
+            self._listener.close()
+            self._listener = None
         if self._runner is not None:
             await self._runner.cleanup()
             self._runner = None

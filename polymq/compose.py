@@ -32,11 +32,19 @@ from core_log.files import Files, RealFiles
 from core_log.settings import StoreSettings
 from core_log.store import Store
 from gateways.amqp.headers import AmqpHeaders
+from net.budget import Budget
 from net.connection import Context
 from net.kernels import clock_ms
 from net.listener import CannotListen
 from polymq.admin import AdminServer
+from polymq.admin_connections import ADMIN_CONNECTIONS_MAX
 from polymq.admin_replication import replication_routes
+from polymq.descriptors import (
+    connection_budget,
+    open_files_max,
+    open_segments_max,
+    say_what_was_lowered,
+)
 from polymq.doctor import kernel_forms
 from polymq.doors import DOORS, TLS_DOORS, Door, ManyPorts, check_tls
 from polymq.errors import ExitCode, Failure
@@ -90,6 +98,7 @@ def open_store(settings: Settings, *, files: Files | None = None) -> Store:
                 segment_bytes=settings.storage.segment_bytes,
                 segments_zeroed=settings.storage.segments_ahead == "zeros",
                 spare_segments_max=settings.storage.spare_segments,
+                open_segments_max=open_segments_max(open_files_max()),
                 tail_bytes_max=settings.storage.tail_bytes_max,
                 message_bytes_max=settings.storage.message_bytes_max,
             ),
@@ -159,12 +168,14 @@ def _is_plain(section: Any) -> bool:
 class Node:
     """A standalone server: store, engine and every door, on the running loop."""
 
-    def __init__(self, settings: Settings, store: Store) -> None:
+    def __init__(self, settings: Settings, store: Store, budget: Budget | None = None) -> None:
         self._settings = settings
         self._store = store
+        self._budget = budget or connection_budget(open_files_max())
         self._stack: list[Callable[[], Any]] = []
         self._doors: dict[str, Door] = {}
         self._engine: Engine
+        self._upkeep: Upkeep
         self._registration: Registration | None = None
         self.replication: Replication
         self._bugs_count = 0  # exceptions that nobody foresaw, in callbacks of the loop
@@ -190,13 +201,14 @@ class Node:
         self._stack.append(watchers.close)
         hashers = Workers(loop, name="polymq-hasher", count=HASHERS_COUNT)
         self._stack.append(hashers.close)
-        context = Context(loop)
+        context = Context(loop, budget=self._budget)
         self._stack.append(context.close)
         self.replication = Replication(settings, self._store)
         try:
             self._engine = self._make_engine(context, workers, hashers)
         except StoreError as error:
             raise Failure(_code_of(error), str(error)) from error
+        self._stack.append(self._engine.core.timers.stop)  # before the threads that they use
         self._engine.when_storage_fails(self._storage_failed)
         flusher = self._store.flusher.fileno()
         context.add_reader(flusher, self._engine.flush_finished)
@@ -207,7 +219,7 @@ class Node:
             folded_records=self._engine.fold.count,
         )
         self._say_who_may_come_in()
-        upkeep = Upkeep(
+        upkeep = self._upkeep = Upkeep(
             engine=self._engine,
             store=self._store,
             workers=savers,
@@ -224,7 +236,8 @@ class Node:
             self._store.log.stand_at(*record_host(settings, port))
         ports["names"] = await self._open_names(port)
         self._stack.append(self.replication.stop)
-        ports["replication"] = await self.replication.start(self._engine, context, workers)
+        ports["replication"] = await self.replication.start(self._engine, context)
+        say_what_was_lowered(self._budget, open_files_max())
         return Ports(host=settings.server.host, **ports)
 
     def _make_engine(self, scheduler: Context, readers: Workers, hashers: Workers) -> Engine:
@@ -332,7 +345,7 @@ class Node:
                 "there is no name server beside this broker: it needs trio (pip install trio)"
             )
         elif settings.names.enabled:
-            thread = NameServerThread(settings)
+            thread = NameServerThread(settings, self._budget)
             beside = await asyncio.to_thread(thread.start)
             self._stack.append(lambda: asyncio.to_thread(thread.stop))
         if readers_port is not None:  # else there is nothing that a route could name
@@ -358,6 +371,7 @@ class Node:
             health=self._health,
             store=lambda: store_value(self._engine, self._store),
             more=replication_routes(self.replication),
+            share=self._budget.share(ADMIN_CONNECTIONS_MAX),
         )
         self._stack.append(admin.stop)
         return await admin.start(self._settings.admin.port)
@@ -382,6 +396,8 @@ class Node:
             status = f"read-only: {self.failure}"
         elif core.disk.full:
             status = core.disk.reason
+        elif self._upkeep.short_text:
+            status = self._upkeep.short_text
         else:
             status = "ok"
         return {
@@ -396,6 +412,7 @@ class Node:
         return [
             *store_probes(self._engine, self._store),
             *queue_probes(self._engine),
+            *self._shortage_probes(),
             *self.replication.probes(),
             *http_probes(lambda: self._doors.get("http") or self._doors.get("https")),
             Probe(
@@ -465,5 +482,28 @@ class Node:
                 kind="counter",
                 text="Records that could not be read from the disk.",
                 read=lambda: core.read_errors_count,
+            ),
+        ]
+
+    def _shortage_probes(self) -> list[Probe]:
+        return [
+            Probe(
+                name="polymq_shortages",
+                kind="counter",
+                text="Calls of the file system for which the process had no descriptor or memory."
+                " They are repeated until they succeed.",
+                read=lambda: self._upkeep.short_count,
+            ),
+            Probe(
+                name="polymq_save_failures",
+                kind="counter",
+                text="Attempts to save state, indexes or keys that failed, and were made again.",
+                read=lambda: self._upkeep.failures_count,
+            ),
+            Probe(
+                name="polymq_connections_max",
+                kind="gauge",
+                text="Connections that all listeners together accept, as open files allow it.",
+                read=lambda: self._budget.total,
             ),
         ]

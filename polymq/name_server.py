@@ -18,6 +18,14 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
+from namesrv.limits import NameServerLimits
+from net.budget import Budget, Share
+from polymq.descriptors import (
+    connection_budget,
+    open_files_max,
+    raise_open_files,
+    say_what_was_lowered,
+)
 from polymq.errors import ExitCode, Failure, bind_problem
 from polymq.logs import configure_logs, logger
 from polymq.settings import Settings, is_loopback
@@ -25,6 +33,8 @@ from polymq.settings import Settings, is_loopback
 DIRECTORY: Final = "namesrv"
 """Of the data directory: what the name server keeps."""
 SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+START_SECONDS_MAX: Final = 60.0
+"""A name server that is not up by then has met something that nobody foresaw."""
 
 
 def is_installed() -> bool:
@@ -45,8 +55,11 @@ def run_name_server(settings: Settings, *, ready_file: Path | None) -> int:
         _write_ready(ready_file, settings.server.host, port)
         log.info("ready", host=settings.server.host, names=port)
 
+    budget = connection_budget(raise_open_files())
+    room = budget.share(NameServerLimits().connections_max)
+    say_what_was_lowered(budget, open_files_max())
     with _failures_in_words(settings):
-        trio.run(functools.partial(_run, settings, ready, until_signal=True))
+        trio.run(functools.partial(_run, settings, ready, room, until_signal=True))
     log.info("stopped")
     return ExitCode.OK
 
@@ -54,8 +67,9 @@ def run_name_server(settings: Settings, *, ready_file: Path | None) -> int:
 class NameServerThread:
     """A name server beside a broker."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, budget: Budget) -> None:
         self._settings = settings
+        self._room = budget.share(NameServerLimits().connections_max)
         self._ready = threading.Event()  # or failed
         self._failure: Failure | None = None
         self._stop: Callable[[], None] = lambda: None
@@ -65,7 +79,9 @@ class NameServerThread:
     def start(self) -> int:
         """Return the bound port as soon as it listens. Raises Failure."""
         self._thread.start()
-        self._ready.wait()
+        if not self._ready.wait(START_SECONDS_MAX):
+            text = f"names: the name server did not start within {START_SECONDS_MAX:g} s"
+            raise Failure(ExitCode.FAILED, text)
         if self._failure is not None:
             raise self._failure
         return self.port
@@ -76,13 +92,30 @@ class NameServerThread:
         self._thread.join()
 
     def _main(self) -> None:
+        try:
+            self._serve()
+        except Failure as failure:
+            self._ended(failure)
+        except BaseException as error:  # noqa: BLE001  (whoever waits for it has to know)
+            logger("polymq.namesrv").error("bug", exc_info=error)
+            text = f"names: the name server ended: {type(error).__name__}: {error}"
+            self._ended(Failure(ExitCode.FAILED, text))
+        finally:
+            self._ready.set()
+
+    def _ended(self, failure: Failure) -> None:
+        self._failure = failure
+        if self._ready.is_set():
+            logger("polymq.namesrv").error("the name server ended", reason=str(failure))
+
+    def _serve(self) -> None:
         import trio
 
         async def run() -> None:
             token = trio.lowlevel.current_trio_token()
             with trio.CancelScope() as scope:
                 self._stop = lambda: _cancel(token, scope)
-                await _run(self._settings, self._have_port, until_signal=False)
+                await _run(self._settings, self._have_port, self._room, until_signal=False)
 
         def _cancel(token: trio.lowlevel.TrioToken, scope: trio.CancelScope) -> None:
             try:
@@ -90,22 +123,17 @@ class NameServerThread:
             except trio.RunFinishedError:
                 pass  # it failed before; whoever started it was told
 
-        try:
-            with _failures_in_words(self._settings):
-                trio.run(run)
-        except Failure as failure:
-            self._failure = failure
-            if self._ready.is_set():
-                logger("polymq.namesrv").error("the name server ended", reason=str(failure))
-        finally:
-            self._ready.set()
+        with _failures_in_words(self._settings):
+            trio.run(run)
 
     def _have_port(self, port: int) -> None:
         self.port = port
         self._ready.set()
 
 
-async def _run(settings: Settings, ready: Callable[[int], None], *, until_signal: bool) -> None:
+async def _run(
+    settings: Settings, ready: Callable[[int], None], room: Share, *, until_signal: bool
+) -> None:
     import trio
 
     from namesrv.keeping import DirectoryKeeper
@@ -114,7 +142,7 @@ async def _run(settings: Settings, ready: Callable[[int], None], *, until_signal
     log = logger("polymq.namesrv")
     with contextlib.ExitStack() as stack:
         keeper = stack.enter_context(DirectoryKeeper(settings.server.data_directory / DIRECTORY))
-        server = NameServer(keeper=keeper, log=log)
+        server = NameServer(keeper=keeper, log=log, room=room)
         listeners = await open_listeners(settings.server.host, settings.names.port)
         for listener in listeners:
             stack.callback(listener.socket.close)

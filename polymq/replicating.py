@@ -31,7 +31,6 @@ from polymq.metrics import Probe
 from polymq.ports import write_values
 from polymq.settings import ReplicationSettings, Settings
 from polymq.tls import make_tls
-from polymq.workers import Workers
 from replication.client import MasterLink
 from replication.limits import MEETINGS_SECONDS, NONCE_SIZE, SECRET_SIZE_MIN
 from replication.meeting import meet
@@ -214,7 +213,7 @@ class Replication:
             return {"follows": self._why, "shown": memory.flushed, "in_sync": memory.in_sync}
         return {"in_sync": None if self._memory is None else memory.in_sync}
 
-    async def start(self, engine: Engine, context: Context, readers: Workers) -> int | None:
+    async def start(self, engine: Engine, context: Context) -> int | None:
         """Listen for slaves, or follow a master; returns the port if there is one. Raises
         Failure."""
         self._engine, self._context = engine, context
@@ -225,7 +224,7 @@ class Replication:
         elif self._follows:
             self._begin_to_follow()
         elif chosen.listen:
-            port = await self._listen(readers)
+            port = await self._listen()
             self._meetings = context.loop.create_task(self._keep_meeting())
         if self._follows or chosen.listen:
             self._save()
@@ -248,13 +247,13 @@ class Replication:
 
     # --- the master ---------------------------------------------------------------------------
 
-    async def _listen(self, readers: Workers) -> int:
+    async def _listen(self) -> int:
         core = self._engine.core
         host, port = place_of(self._chosen.listen, "replication.listen")
         self._server = ReplicationServer(
             context=self._context,
             store=self._store,
-            readers=readers,
+            readers=core.patient_readers,
             identity=identity_of(self._settings),
             points=self._points,
             replicas=core.replicas,

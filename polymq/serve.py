@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
-import resource
 import signal
 import sys
 from pathlib import Path
@@ -23,6 +22,7 @@ from core_log.cutting import cut_log
 from core_log.errors import StoreError
 from core_log.files import RealFiles
 from polymq.compose import Node, open_store
+from polymq.descriptors import raise_open_files
 from polymq.errors import ExitCode, Failure
 from polymq.logs import configure_logs, logger
 from polymq.ports import FILE_NAME, Ports, write_ports
@@ -39,21 +39,6 @@ def run_server(settings: Settings, *, ready_file: Path | None) -> int:
     raise_open_files()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(_serve(settings, ready_file))
-
-
-def raise_open_files() -> int:
-    """Allow as many open files as the system lets us: every client is one. Returns the number.
-
-    The usual soft limit of 1024 is there for programs that use select(), which we do not.
-    """
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != hard:
-        try:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-        except (OSError, ValueError) as error:
-            logger("polymq").warning("open files stay limited", limit=soft, error=str(error))
-            return soft
-    return hard
 
 
 async def _serve(settings: Settings, ready_file: Path | None) -> int:

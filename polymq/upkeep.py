@@ -24,6 +24,8 @@ from polymq.workers import Workers
 GATHER_COUNT: Final = 200
 """Queue indexes, or changed entities, that one loop iteration takes note of: about a
 millisecond."""
+SHORT_SECONDS: Final = 5.0
+"""So long after the last call for which there was no descriptor, the trouble counts as over."""
 
 
 class Upkeep:
@@ -52,8 +54,13 @@ class Upkeep:
         self._saving = asyncio.Lock()
         self._flushed = asyncio.Event()  # what is being saved is on disk, or never will be
         self._saved = -1  # the log's end at the last saving that worked
+        self._troubles: set[str] = set()  # what could not be saved, and was told
+        self._short_seen = 0  # of `short_count`
+        self._short_until = 0.0
         self.saved_count = 0
         self.failures_count = 0
+        self.short_text = ""
+        """While the process has too few descriptors or too little memory: in words."""
         engine.when_storage_fails(lambda _: self._flushed.set())
 
     def start(self) -> None:
@@ -101,8 +108,30 @@ class Upkeep:
             disk.measured(free_bytes, size_bytes)
             if disk.wanted_bytes and await self._watchers.run(self._store.drop_spares):
                 disk.measured(*await self._watchers.run(self._store.space))
+            self._worked("free space")
         except (OSError, StoreError) as error:
             self._failed("free space", error)
+        self._look_for_shortages()
+
+    @property
+    def short_count(self) -> int:
+        """How many calls of the file system did not happen for want of a descriptor or memory, and
+        are repeated."""
+        return self._store.short_count + self._engine.core.patient_readers.repeated_count
+
+    def _look_for_shortages(self) -> None:
+        """Say once that there are too few descriptors, and once that it is over."""
+        count, now = self.short_count, asyncio.get_running_loop().time()
+        log = logger("polymq.upkeep")
+        if count != self._short_seen:
+            self._short_seen, self._short_until = count, now + SHORT_SECONDS
+            if not self.short_text:
+                reason = self._store.short_text or "reading the log"
+                self.short_text = f"too few file descriptors, or too little memory: {reason}"
+                log.warning("the store waits, and tries again", reason=self.short_text)
+        elif self.short_text and now >= self._short_until:
+            self.short_text = ""
+            log.info("the store goes on: there are descriptors and memory again", tried=count)
 
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
@@ -149,6 +178,7 @@ class Upkeep:
             except (StoreError, OSError) as error:
                 self._failed("indexes", error)
                 return
+            self._worked("state", "indexes")
             self._saved = end
             self.saved_count += 1
             try:  # behind all else: nobody waits for it, and a search catches up by itself
@@ -157,6 +187,7 @@ class Upkeep:
                 await self._workers.run(
                     lambda: self._store.keys.catch_up(save_indexes.position, keyed_end)
                 )
+                self._worked("key index")
             except (StoreError, OSError) as error:
                 self._failed("key index", error)
 
@@ -178,6 +209,7 @@ class Upkeep:
                 steps = retention.round_behind(standby.deletable)
             try:
                 await self._drive(steps)
+                self._worked("retention")
             except (StoreError, sqlite3.Error, OSError) as error:
                 self._failed("retention", error)
             while retention.drops:
@@ -218,8 +250,16 @@ class Upkeep:
         return self._engine.core.failure is not None
 
     def _failed(self, what: str, error: Exception) -> None:
+        """Count it, and say it once: it is tried again until it works."""
         self.failures_count += 1
-        logger("polymq.upkeep").warning("not saved", what=what, error=str(error))
+        if what not in self._troubles:
+            self._troubles.add(what)
+            logger("polymq.upkeep").warning("not saved", what=what, error=str(error))
+
+    def _worked(self, *whats: str) -> None:
+        for what in sorted(self._troubles.intersection(whats)):
+            self._troubles.discard(what)
+            logger("polymq.upkeep").info("saved again", what=what)
 
 
 def _report_bug(task: asyncio.Task[None]) -> None:

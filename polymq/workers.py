@@ -26,16 +26,20 @@ class Workers:
     def __init__(self, loop: asyncio.AbstractEventLoop, *, name: str, count: int) -> None:
         self._loop = loop
         self._pool = ThreadPoolExecutor(count, thread_name_prefix=name)
+        self._closed = False
 
     def submit(
         self,
         read: Callable[[], T],
         done: Callable[[T | None, Exception | None], None],
     ) -> None:
-        """Run `read` in a thread; then `done` with its result or its error, on the loop."""
+        """Run `read` in a thread; then `done` with its result or its error, on the loop. After
+        `close` neither is called: whoever still asks is about to end, too."""
+        if self._closed:
+            return
 
         def finished(future: Future[T]) -> None:
-            if not self._loop.is_closed():
+            if not self._loop.is_closed() and not future.cancelled():
                 self._loop.call_soon_threadsafe(tell, future)
 
         def tell(future: Future[T]) -> None:
@@ -55,4 +59,5 @@ class Workers:
 
     def close(self) -> None:
         """Wait for what runs; what has not begun does not run."""
+        self._closed = True
         self._pool.shutdown(wait=True, cancel_futures=True)

@@ -22,8 +22,9 @@ import struct
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
+from broker.disk import SHORT
 from broker.durability import APPENDED, FLUSHED, Durability
-from core_log.errors import StorageFailed, StorageFull
+from core_log.errors import StorageFailed, StorageFull, StorageShort
 from core_log.kernels.layout import ENTRY_SIZE
 
 if TYPE_CHECKING:
@@ -452,6 +453,10 @@ class CoreEnd:
         log = self.log
         try:
             log.write()
+        except StorageShort as error:
+            self.disk.met_full(f"{SHORT} ({error}): it is tried again")
+            self.scheduler.call_later(self._lazy_flush_seconds, self.end_iteration)
+            return
         except StorageFull:
             self.disk.met_full()
             self.scheduler.call_later(self._lazy_flush_seconds, self.end_iteration)

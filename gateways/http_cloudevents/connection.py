@@ -23,8 +23,9 @@ from aiohttp.http_exceptions import LineTooLong
 
 from gateways.http_cloudevents.attributes import printable
 from gateways.http_cloudevents.limits import HttpLimits
+from net.budget import Share
 
-_FULL: Final = (
+FULL: Final = (
     b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nContent-Length: 0\r\n"
     b"Connection: close\r\n\r\n"
 )
@@ -38,6 +39,7 @@ class Census:
     """What all connections of a server count together.
 
     Attributes:
+        share: how many connections there may be.
         open: connections now.
         refused: connections closed because there were too many.
         malformed: requests that were no HTTP, or whose head was too long.
@@ -45,6 +47,7 @@ class Census:
         responses: answers by status.
     """
 
+    share: Share
     open: int = 0
     refused: int = 0
     malformed: int = 0
@@ -54,6 +57,19 @@ class Census:
     def answered(self, status: int) -> None:
         """Count an answer."""
         self.responses[status] = self.responses.get(status, 0) + 1
+
+    def admit(self) -> bool:
+        """There is one more connection. False if there may not be."""
+        if not self.share.take():
+            self.refused += 1
+            return False
+        self.open += 1
+        return True
+
+    def leave(self) -> None:
+        """One that was admitted is gone."""
+        self.open -= 1
+        self.share.give()
 
 
 class Connection(web.RequestHandler):
@@ -65,7 +81,7 @@ class Connection(web.RequestHandler):
         census: shared by all connections of the server.
     """
 
-    __slots__ = ("_census", "_head_timer", "_in_request", "_limits")
+    __slots__ = ("_census", "_counted", "_head_timer", "_in_request", "_limits")
 
     def __init__(
         self,
@@ -87,26 +103,26 @@ class Connection(web.RequestHandler):
         )
         self._limits = limits
         self._census = census
+        self._counted = True  # by `Census.admit`
         self._head_timer: asyncio.TimerHandle | None = None
         self._in_request = False  # between the call of the handler and its answer
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Count, and expect a head."""
+        """Expect a head."""
         super().connection_made(transport)
-        self._census.open += 1
-        if self._census.open > self._limits.connections_max:
-            self._census.refused += 1
-            assert isinstance(transport, asyncio.Transport)
-            transport.write(_FULL)
-            self.force_close()
-            return
         self._expect_head()
 
     def connection_lost(self, exc: BaseException | None) -> None:
         """Count."""
-        self._census.open -= 1
+        self.uncount()
         self._head_arrived()
         super().connection_lost(exc)
+
+    def uncount(self) -> None:
+        """It is gone, or its handshake failed and it never was."""
+        if self._counted:
+            self._counted = False
+            self._census.leave()
 
     def data_received(self, data: bytes) -> None:
         """Bytes between requests begin a head."""

@@ -18,6 +18,7 @@ import asyncio
 import errno
 import random
 import secrets
+import socket
 import ssl
 import time
 from collections.abc import Awaitable, Callable, Sequence
@@ -27,7 +28,7 @@ from aiohttp import web
 from aiohttp.abc import AbstractResolver
 
 from broker.port import BrokerPort
-from gateways.http_cloudevents.connection import Census, Connection
+from gateways.http_cloudevents.connection import FULL, Census, Connection
 from gateways.http_cloudevents.handlers import Handlers, allow
 from gateways.http_cloudevents.limits import HttpLimits, WebhookSettings
 from gateways.http_cloudevents.publishing import Commits
@@ -36,7 +37,8 @@ from gateways.http_cloudevents.responses import problems
 from gateways.http_cloudevents.sinks import Sinks
 from gateways.http_cloudevents.statistics import HttpStatistics
 from net.connection import Context
-from net.listener import BACKLOG, TLS_HANDSHAKE_SECONDS, CannotListen
+from net.listener import CannotListen, bind
+from net.loop_server import LoopServer
 
 SUBSCRIPTION_METHODS: Final = "GET, PUT, DELETE, OPTIONS"
 SECRET_BYTES: Final = 8
@@ -89,11 +91,11 @@ class HttpServer:
         self._sleep = sleep
         self._resolver = resolver
         self._webhook_tls = webhook_tls
-        self.census = Census()
+        self.census = Census(share=context.budget.share(self._limits.connections_max))
         """Counters of connections, for metrics."""
         self._stopping = False
         self._commits = Commits(port, seconds_max=self._limits.commit_seconds_max)
-        self._listeners: list[asyncio.Server] = []
+        self._listeners: list[LoopServer] = []
         self._runner: web.AppRunner | None = None
         self._handlers: Handlers | None = None
         self._registry: Registry | None = None
@@ -143,37 +145,38 @@ class HttpServer:
             self._application(self._handlers), handler_cancellation=True, access_log=None
         )
         await self._runner.setup()
-        bound = await self._listen(host, port, tls)
+        bound = await self._bind(host, port)
         self._registry.start()
-        await self._listeners[0].start_serving()
-        return bound
+        return self._accept(bound, tls)
 
     async def listen_too(self, host: str, port: int, tls: ssl.SSLContext) -> int:
         """One more port, after `start`. Returns it. Raises CannotListen."""
-        bound = await self._listen(host, port, tls)
-        await self._listeners[-1].start_serving()
-        return bound
+        return self._accept(await self._bind(host, port), tls)
 
-    async def _listen(self, host: str, port: int, tls: ssl.SSLContext | None) -> int:
-        assert self._runner is not None
-        server = self._runner.server
-        assert server is not None
+    async def _bind(self, host: str, port: int) -> list[socket.socket]:
         try:
-            listener = await self._loop.create_server(
-                lambda: Connection(
-                    server, loop=self._loop, limits=self._limits, census=self.census
-                ),
-                host,
-                port,
-                ssl=tls,
-                backlog=BACKLOG,
-                ssl_handshake_timeout=None if tls is None else TLS_HANDSHAKE_SECONDS,
-                start_serving=False,
-            )
+            return await bind(self._loop, host, port)
         except OSError as error:
             raise CannotListen(_cannot_listen(host, port, error)) from error
+
+    def _accept(self, bound: list[socket.socket], tls: ssl.SSLContext | None) -> int:
+        listener = LoopServer(
+            self._loop,
+            make=self._connection,
+            failed=_never_made,
+            tls=tls,
+            refusal=FULL,
+        )
+        listener.open(bound)
         self._listeners.append(listener)
-        return int(listener.sockets[0].getsockname()[1])
+        return int(bound[0].getsockname()[1])
+
+    def _connection(self) -> Connection | None:
+        assert self._runner is not None
+        server = self._runner.server
+        if server is None or not self.census.admit():
+            return None
+        return Connection(server, loop=self._loop, limits=self._limits, census=self.census)
 
     async def stop(self, drain_seconds: float) -> None:
         """Stop accepting, answer the long polls, let requests and deliveries end, then close.
@@ -245,6 +248,11 @@ class HttpServer:
         router.add_get("/healthz", handlers.health)
         application.add_routes(self._routes)
         return application
+
+
+def _never_made(connection: asyncio.BaseProtocol) -> None:
+    assert isinstance(connection, Connection)
+    connection.uncount()
 
 
 def _cannot_listen(host: str, port: int, error: OSError) -> str:

@@ -184,3 +184,14 @@ def test_a_timer_that_fails_does_not_hold_up_the_others(loop: ManualLoop) -> Non
         loop.run(1)
     loop.run(1)
     assert ran == [1]
+
+
+def test_nothing_runs_after_the_end(loop: ManualLoop) -> None:
+    """The threads that a timer would ask have gone."""
+    timers = timers_on(loop)
+    ran: list[int] = []
+    timers.at(START_MS + 10, ran.append, 1)
+    timers.stop()
+    timers.at(START_MS + 20, ran.append, 2)
+    loop.run(60)
+    assert ran == []

@@ -11,6 +11,7 @@ import pytest
 from core_log.errors import CorruptRecord, StorageFailed
 from core_log.files import RealFiles
 from core_log.retention import first_after_position, first_after_time, position_at, sizes
+from core_log.segment_files import CLOSED
 from core_log.store import Store
 from tests.harness.files import FailingFiles, MemoryFiles
 from tests.harness.stores import DIRECTORY, TINY, Bench, numbered
@@ -224,13 +225,13 @@ def test_a_segment_that_is_read_is_closed_by_its_last_reader(tmp_path: Path) -> 
     files = RealFiles()
     store = Store.open(str(tmp_path / "s"), files=files, clock_ms=lambda: 1, settings=TINY)
     segment = store._segments.all()[0]
-    assert segment.enter()
-    segment.close(files)
-    assert not segment.enter()
-    assert files.size(segment.handle) == TINY.segment_bytes  # open still
-    segment.leave(files)
+    handle = segment.enter()
+    segment.close()
+    assert segment.enter() == CLOSED
+    assert files.size(handle) == TINY.segment_bytes  # open still
+    segment.leave()
     with pytest.raises(OSError, match="Bad file descriptor"):
-        files.size(segment.handle)
+        files.size(handle)
     with pytest.raises(CorruptRecord, match="any more"):
         store._reader.pread(segment, 0, 1)
     store.flusher.stop()

@@ -267,7 +267,7 @@ def test_a_file_that_somebody_reads_is_removed_and_not_used_again() -> None:
     writer.fill(3 * SEGMENT + 1)
     assert writer.following.reused_count == 1
     assert b"read me" in files.pread(segment.handle, SEGMENT, 0)
-    segment.leave(files)
+    segment.leave()
 
 
 def test_another_size_of_segments_makes_spares_useless() -> None:

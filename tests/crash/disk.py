@@ -452,6 +452,12 @@ class Disk:
             directory.sync()
         self._end()
 
+    def keep_directory(self, path: str) -> None:
+        """Nothing: there are no descriptors."""
+
+    def forget_directory(self, path: str) -> None:
+        """Nothing."""
+
     def rename(self, path: str, new_path: str) -> None:
         parent, _, name = path.rpartition("/")
         new_parent, _, new_name = new_path.rpartition("/")

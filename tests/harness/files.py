@@ -356,6 +356,12 @@ class MemoryFiles:
             node.synced = dict(node.now)
             node.pending.clear()
 
+    def keep_directory(self, path: str) -> None:
+        """Nothing: there are no descriptors."""
+
+    def forget_directory(self, path: str) -> None:
+        """Nothing."""
+
     def rename(self, path: str, new_path: str) -> None:
         with self._mutex:
             directory = self._directory(posixpath.dirname(path))
@@ -431,6 +437,12 @@ class WrappedFiles:
 
     def sync_directory(self, path: str) -> None:
         self.files.sync_directory(path)
+
+    def keep_directory(self, path: str) -> None:
+        self.files.keep_directory(path)
+
+    def forget_directory(self, path: str) -> None:
+        self.files.forget_directory(path)
 
     def rename(self, path: str, new_path: str) -> None:
         self.files.rename(path, new_path)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
+import ssl
 from collections.abc import Awaitable, Callable
 
 import pytest
 import uvloop
 
 from net.connection import BUFFER_BYTES, Connection, Context
-from net.listener import TLS_HANDSHAKE_SECONDS, CannotListen, Listener, bind, listen
+from net.listener import CannotListen, Listener, bind, listen
 
 
 class Lines(Connection):
@@ -215,26 +217,28 @@ def test_a_taken_port_is_explained_in_one_sentence() -> None:
 
 
 def test_a_failed_tls_handshake_gives_its_place_back() -> None:
-    """The loop does not say that a handshake failed: what never got through it counts for as long
-    as a handshake may take, and no longer."""
-
-    class Clock(Context):
-        seconds = 0.0
-
-        def now(self) -> float:
-            return self.seconds
+    """The one place of the listener is taken by peers that do not speak TLS, one after the other:
+    none of them is refused because of those before it."""
 
     async def scenario() -> None:
-        context = Clock(asyncio.get_running_loop())
-        listener = Listener(2)
-        for _ in range(2):
-            listener.accept(lambda: Lines(context))
-        listener.accept(lambda: Lines(context))
-        assert listener.refused_count == 1
-        context.seconds += TLS_HANDSHAKE_SECONDS
-        for _ in range(2):
-            listener.accept(lambda: Lines(context))
-        assert listener.refused_count == 1
+        context = Context(asyncio.get_running_loop())
+        listener = await listen(
+            context,
+            lambda: Lines(context),
+            host="127.0.0.1",
+            port=0,
+            tls=ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER),
+            connections_max=1,
+        )
+        for _ in range(3):
+            reader, writer = await asyncio.open_connection("127.0.0.1", listener.port)
+            writer.write(b"no TLS at all\n")
+            with contextlib.suppress(ConnectionError):
+                await reader.read()
+            writer.close()
+            await listener.wait_empty(5)
+        assert (listener.refused_count, listener.connections) == (0, set())
+        await listener.close()
         context.close()
 
     asyncio.run(scenario())

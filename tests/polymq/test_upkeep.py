@@ -54,6 +54,8 @@ class SpyEngine:
         self.index_error: Exception | None = None
         self.key_error: Exception | None = None
         self.put_back: set[tuple[str, str]] = set()
+        self.short_count = self.repeated_count = 0
+        self.short_text = ""
 
     def write_gathered(self) -> None:
         self.done.append("acks")
@@ -71,6 +73,10 @@ class SpyEngine:
 
     @property
     def keys(self) -> SpyEngine:
+        return self
+
+    @property
+    def patient_readers(self) -> SpyEngine:
         return self
 
     def catch_up(self, end: int, keyed_end: int) -> None:

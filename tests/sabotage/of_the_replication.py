@@ -292,9 +292,9 @@ OF_THE_REPLICATION = (
     Sabotage(
         name="failed-handshakes-count-for-ever",
         why="so many failed TLS handshakes as a port may have connections close it until a restart",
-        path="net/listener.py",
-        old="            del self._shaking[connection]\n",
-        new="            pass\n",
+        path="net/loop_server.py",
+        old="and its loss\n            accepted.close()\n            self._failed(protocol)\n",
+        new="and its loss\n            accepted.close()\n",
         tests=("tests/net/test_net_connection.py",),
     ),
 )

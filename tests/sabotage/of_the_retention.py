@@ -62,12 +62,12 @@ OF_THE_RETENTION = (
         tests=("tests/core_log/test_log_deletion.py",),
     ),
     Sabotage(
-        name="deleted-segment-closed-under-its-reader",
-        why="the handle's number becomes another file's, and that is read",
-        path="core_log/segments.py",
-        old="            last = self._readers == 0\n",
-        new="            last = True\n",
-        tests=("tests/core_log/test_log_deletion.py",),
+        name="deleted-segment-used-again-under-its-reader",
+        why="a reader finds zeros, or later messages, where its message stood",
+        path="core_log/segment_files.py",
+        old="            return self._readers == 0\n",
+        new="            return True\n",
+        tests=("tests/core_log/test_next_segment.py",),
     ),
     Sabotage(
         name="newest-name-removed-first",

@@ -1,0 +1,97 @@
+"""How many connections all listeners of a process may have together.
+
+Theory. Each connection is an open file, and a process has a limit of those. The store needs some
+for its next file, or publishers wait. So listeners do not accept as many as there are descriptors,
+but take each connection out of one budget, and descriptors beyond it are always left.
+
+Each listener keeps a small part of the budget for itself: whoever fills one listener with idle
+connections does not shut the others.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Final
+
+UNLIMITED: Final = 1 << 40
+KEPT_PART: Final = 32
+"""Each listener has a thirty-second of the budget to itself: all twelve of them about a third."""
+KEPT_MIN: Final = 2
+
+
+class Budget:
+    """Connections that may be open at the same time. All methods may be called from any thread.
+
+    Args:
+        total: how many.
+    """
+
+    def __init__(self, total: int = UNLIMITED) -> None:
+        self.total = total
+        self.wanted = 0
+        """What all listeners may have by their own limits."""
+        self._lock = threading.Lock()
+        self._common = total  # for whoever comes first
+        self._common_used = 0
+
+    def share(self, limit: int) -> Share:
+        """A listener's part.
+
+        Args:
+            limit: its own greatest number of connections.
+        """
+        with self._lock:
+            self.wanted += limit
+            kept = min(limit, max(KEPT_MIN, self.total // KEPT_PART))
+            self._common -= kept
+        return Share(self, limit, kept)
+
+    @property
+    def is_tight(self) -> bool:
+        """Whether listeners can not all reach their own limits."""
+        return self.wanted > self.total
+
+    def take(self, share: Share) -> bool:
+        """See `Share.take`."""
+        with self._lock:
+            if share.count >= share.limit:
+                return False
+            if share.count >= share.kept:
+                if self._common_used >= self._common:
+                    return False
+                self._common_used += 1
+            share.count += 1
+            return True
+
+    def give(self, share: Share) -> None:
+        """See `Share.give`."""
+        with self._lock:
+            if share.count > share.kept:
+                self._common_used -= 1
+            share.count -= 1
+
+
+class Share:
+    """What one listener has of a budget. Made by `Budget.share` only.
+
+    Attributes:
+        limit: its greatest number of connections.
+        kept: how many of them nobody else can take.
+        count: how many there are.
+    """
+
+    __slots__ = ("_budget", "count", "kept", "limit")
+
+    def __init__(self, budget: Budget, limit: int, kept: int) -> None:
+        self._budget = budget
+        self.limit = limit
+        self.kept = kept
+        self.count = 0
+
+    def take(self) -> bool:
+        """There is one connection more. False if there may not be: close it."""
+        return self._budget.take(self)
+
+    def give(self) -> None:
+        """A connection that was taken is gone."""
+        self._budget.give(self)

@@ -1,0 +1,141 @@
+"""Listening sockets whose connections are on the event loop's own transports: TLS, HTTP, and plain
+TCP where there is no socket plane.
+
+Connections are accepted here, not by the loop's servers: those begin a handshake with everybody who
+connects, so a stranger who says nothing would hold a descriptor for as long as a handshake may
+take, whatever the limits say. Here, who is one too many is closed at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import socket
+import ssl
+from collections.abc import Callable, Sequence
+from typing import Final
+
+log = logging.getLogger(__name__)
+
+TLS_HANDSHAKE_SECONDS: Final = 5.0
+ACCEPTS_MAX: Final = 64
+"""New connections in one turn of the loop."""
+EXHAUSTED_SECONDS: Final = 1.0
+"""How long nothing is accepted after the system had no descriptor or memory for a connection."""
+TOLD_SECONDS: Final = 60.0
+"""How often the log says so, at most."""
+EXHAUSTED: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+GONE: Final = (errno.EINTR, errno.ECONNABORTED, errno.EPROTO, errno.EPERM)
+
+
+class Exhaustion:
+    """Says that the system has no room for new connections, but not every second."""
+
+    def __init__(self) -> None:
+        self._told_at = -TOLD_SECONDS
+
+    def tell(self, now: float, error: OSError) -> None:
+        """It happened at `now`, in seconds."""
+        if now - self._told_at >= TOLD_SECONDS:
+            self._told_at = now
+            log.warning(
+                "no new connections for the moment: %s. It is tried again every %g s; connections "
+                "that exist go on. Allow more open files (ulimit -n) or lower connections_max",
+                error.strerror,
+                EXHAUSTED_SECONDS,
+            )
+
+
+class LoopServer:
+    """Accepts connections of some listening sockets, from `open` until `close`.
+
+    Args:
+        make: the protocol of a new connection; None if there may be no more.
+        failed: told of a protocol whose connection was never made: the handshake failed.
+        refusal: what is written, as far as it fits, to a connection without TLS that is one too
+            many.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        make: Callable[[], asyncio.BaseProtocol | None],
+        failed: Callable[[asyncio.BaseProtocol], None],
+        tls: ssl.SSLContext | None = None,
+        refusal: bytes = b"",
+    ) -> None:
+        self._loop = loop
+        self._make = make
+        self._failed = failed
+        self._tls = tls
+        self._refusal = refusal
+        self._connecting: set[asyncio.Task[None]] = set()
+        self._exhaustion = Exhaustion()
+        self.sockets: list[socket.socket] = []
+
+    def open(self, sockets: Sequence[socket.socket]) -> None:
+        """Accept what connects to these, which do not block: they are ours from now on."""
+        self.sockets = list(sockets)
+        for listening in self.sockets:
+            self._loop.add_reader(listening, self._accept, listening)
+
+    def close(self) -> None:
+        """Accept no more."""
+        for listening in self.sockets:
+            self._loop.remove_reader(listening)
+            listening.close()
+        self.sockets = []
+
+    def _accept(self, listening: socket.socket) -> None:
+        for _ in range(ACCEPTS_MAX):
+            if listening not in self.sockets:
+                return
+            try:
+                accepted, _ = listening.accept()
+            except BlockingIOError:
+                return
+            except OSError as error:
+                if error.errno in EXHAUSTED:
+                    self._exhaustion.tell(self._loop.time(), error)
+                    self._loop.remove_reader(listening)
+                    self._loop.call_later(EXHAUSTED_SECONDS, self._resume, listening)
+                    return
+                if error.errno in GONE:
+                    continue
+                raise
+            self._take(accepted)
+
+    def _resume(self, listening: socket.socket) -> None:
+        if listening in self.sockets:
+            self._loop.add_reader(listening, self._accept, listening)
+
+    def _take(self, accepted: socket.socket) -> None:
+        protocol = self._make()
+        accepted.setblocking(False)
+        if protocol is None:
+            with accepted:
+                if self._tls is None and self._refusal:
+                    try:
+                        accepted.send(self._refusal)
+                    except OSError:
+                        pass  # it is gone, or reads nothing
+            return
+        task = self._loop.create_task(self._connect(accepted, protocol))
+        self._connecting.add(task)
+        task.add_done_callback(self._connecting.discard)
+
+    async def _connect(self, accepted: socket.socket, protocol: asyncio.BaseProtocol) -> None:
+        seconds = None if self._tls is None else TLS_HANDSHAKE_SECONDS
+        try:
+            await self._loop.connect_accepted_socket(
+                lambda: protocol, accepted, ssl=self._tls, ssl_handshake_timeout=seconds
+            )
+        except OSError:  # also ssl.SSLError, TimeoutError: the peer's fault, and its loss
+            accepted.close()
+            self._failed(protocol)
+        except BaseException:
+            accepted.close()
+            self._failed(protocol)
+            raise

@@ -1,0 +1,61 @@
+"""A read for which the process had no descriptor is made again, and nobody hears of it."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from broker.reading import PatientReaders
+from core_log.errors import CorruptRecord, StorageShort
+
+SHORT: list[Exception] = [StorageShort("no descriptor"), OSError(errno.EMFILE, "too many files")]
+
+
+class Threads:
+    """Reads at once, in the caller's thread."""
+
+    def submit(
+        self, read: Callable[[], Any], done: Callable[[Any, Exception | None], None]
+    ) -> None:
+        try:
+            result = read()
+        except Exception as error:  # noqa: BLE001  (as the threads do)
+            done(None, error)
+        else:
+            done(result, None)
+
+
+@pytest.mark.parametrize("short", SHORT)
+def test_a_read_is_made_again_until_there_is_a_descriptor(short: Exception) -> None:
+    later: list[Callable[[], None]] = []
+    outcomes: list[Any] = [short, short, b"message"]
+    readers = PatientReaders(Threads(), lambda _seconds, callback: later.append(callback))
+    told: list[tuple[Any, Exception | None]] = []
+
+    def read() -> bytes:
+        outcome = outcomes.pop(0)
+        if isinstance(outcome, Exception):
+            raise outcome
+        return bytes(outcome)
+
+    readers.submit(read, lambda *answer: told.append(answer))
+    assert not told
+    later.pop()()
+    assert not told
+    later.pop()()
+    assert told == [(b"message", None)]
+    assert readers.repeated_count == 2
+
+
+def test_every_other_error_is_told() -> None:
+    readers = PatientReaders(Threads(), lambda *_: pytest.fail("tried again"))
+    told: list[Exception | None] = []
+
+    def read() -> bytes:
+        raise CorruptRecord(7, "damaged")
+
+    readers.submit(read, lambda _, error: told.append(error))
+    assert [str(error) for error in told] == ["record at 7: damaged"]

@@ -1,0 +1,115 @@
+"""Sabotages of what happens where a process has no descriptors: nothing fails for good, nothing is
+taken for synced, and who is one too many does not get in."""
+
+from __future__ import annotations
+
+from tests.sabotage.plan import Sabotage
+
+SHORTAGES = "tests/core_log/test_shortages.py"
+
+OF_THE_SHORTAGES = (
+    Sabotage(
+        name="no-descriptor-taken-for-a-failed-disk",
+        why="strangers who connect and say nothing make the server read-only until a restart",
+        path="core_log/errors.py",
+        old="self.short(what, cause) if is_short(cause) else self.fail(what, cause)\n",
+        new="self.fail(what, cause)\n",
+        tests=(SHORTAGES,),
+    ),
+    Sabotage(
+        name="failed-sync-without-memory-taken-for-not-tried",
+        why="the pages of a failed sync may be gone, whatever the error was",
+        path="core_log/files.py",
+        old="        raise SyncFailed(error.errno, error.strerror) from error\n",
+        new="        raise\n",
+        tests=(SHORTAGES,),
+    ),
+    Sabotage(
+        name="flush-reported-without-its-directory",
+        why="an acknowledged message is in a segment that has no name after a power cut",
+        path="core_log/flusher.py",
+        old="            self._short = True\n            return\n",
+        new="            self._short = True\n",
+        tests=(SHORTAGES,),
+    ),
+    Sabotage(
+        name="file-closed-before-its-sync",
+        why="the error of a failed write-back is told to nobody",
+        path="core_log/segment_files.py",
+        old="            if self._readers or self.pinned or self.handle == CLOSED:\n",
+        new="            if self._readers or self.handle == CLOSED:\n",
+        tests=(SHORTAGES,),
+    ),
+    Sabotage(
+        name="file-closed-under-its-reader",
+        why="a reader reads from a descriptor that is another file's by now",
+        path="core_log/segment_files.py",
+        old="            if self._readers or self.pinned or self.handle == CLOSED:\n",
+        new="            if self.pinned or self.handle == CLOSED:\n",
+        tests=(SHORTAGES,),
+    ),
+    Sabotage(
+        name="files-stay-open",
+        why="a log of a thousand files takes a thousand descriptors",
+        path="core_log/segments.py",
+        old="        self._opened.trim()\n",
+        new="",
+        tests=(SHORTAGES,),
+    ),
+    Sabotage(
+        name="no-descriptor-taken-for-damage",
+        why="a message that is there is reported as damaged, and its queue stands still",
+        path="core_log/reader.py",
+        old="            if is_short(error):\n",
+        new="            if False:\n",
+        tests=(SHORTAGES,),
+    ),
+    Sabotage(
+        name="read-given-up-without-a-descriptor",
+        why="a queue stands still though its messages are there",
+        path="broker/reading.py",
+        old="            if isinstance(error, StorageShort) or",
+        new="            if False and",
+        tests=("tests/broker/test_patient_readers.py",),
+    ),
+    Sabotage(
+        name="connection-beyond-the-budget",
+        why="all listeners together use up the descriptors that the store needs",
+        path="net/budget.py",
+        old="                if self._common_used >= self._common:\n",
+        new="                if False:\n",
+        tests=("tests/net/test_net_budget.py",),
+    ),
+    Sabotage(
+        name="connection-counted-for-ever",
+        why="a listener that was full once takes nobody any more",
+        path="net/budget.py",
+        old="            share.count -= 1\n",
+        new="            pass\n",
+        tests=("tests/net/test_net_budget.py",),
+    ),
+    Sabotage(
+        name="failed-handshake-counted-for-ever",
+        why="strangers who begin TLS and leave use up the listener",
+        path="net/loop_server.py",
+        old="close()\n            self._failed(protocol)\n        except BaseException",
+        new="close()\n        except BaseException",
+        tests=("tests/net/test_net_budget.py",),
+    ),
+    Sabotage(
+        name="timers-run-on",
+        why="a stop under load ends with errors of timers whose threads have gone",
+        path="polymq/workers.py",
+        old="        if self._closed:\n            return\n",
+        new="",
+        tests=("tests/polymq/test_workers.py",),
+    ),
+    Sabotage(
+        name="due-after-the-end",
+        why="what falls due while the server stops is taken up, and interrupted",
+        path="broker/timers.py",
+        old="        if self._stopped or self._armed_ms != armed_ms:\n",
+        new="        if self._armed_ms != armed_ms:\n",
+        tests=("tests/broker/test_timers.py",),
+    ),
+)
