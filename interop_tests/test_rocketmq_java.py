@@ -16,6 +16,7 @@ import time
 import urllib.request
 from collections.abc import Iterator
 from typing import Any
+from urllib.parse import quote
 
 import paho.mqtt.client as paho
 import pika
@@ -258,6 +259,34 @@ def test_clients_log_in_with_access_keys(side: Side) -> None:
         side.until(lambda: side.bodies(reader) == [b"right", b"again"])
     finally:
         for user in ("shop", "billing"):  # without users everybody may do everything again
+            people.good("DELETE", f"/users/{user}")
+
+
+def test_what_fails_comes_again_with_users_too(side: Side) -> None:
+    """The server itself puts into the retry topic what a member of the group gives back, and then
+    among the dead letters; whoever is not a member reads nothing and joins nothing."""
+    topic = side.make_topic("guarded")
+    people = Admin(side.server)
+    people.add("shop")
+    people.allow("shop", "publish", f"{topic}.#")
+    people.add("billing")
+    people.allow("billing", "subscribe", f"{topic}.#")
+    people.allow("billing", "subscribe,create", "%RETRY%.billing.#")
+    people.allow("billing", "subscribe", "%DLQ%.billing.#")
+    people.add("root", "admin")
+    keys = {name: people.good("POST", f"/users/{name}/access-keys") for name in ("shop", "billing")}
+    try:
+        send = side.producer(**keys["shop"])
+        reader = side.consumer(topic, "billing", tries=1, fail=9, **keys["billing"])
+        stranger = side.consumer(topic, "billing", **keys["shop"])
+        assert send(topic, b"hard")["status"] == "SEND_OK"
+        side.until(lambda: len(side.received(reader)) == 2)
+        assert [line["times"] for line in side.received(reader)] == [0, 1]
+        dead = f"/topics/{quote('%DLQ%billing')}"
+        side.until(lambda: people.ask("GET", dead)[0] == 200)
+        assert side.bodies(stranger) == []
+    finally:
+        for user in ("shop", "billing", "root"):
             people.good("DELETE", f"/users/{user}")
 
 

@@ -30,6 +30,8 @@ _LONG_NAMES: Final = {
     "n": "brokerName",
 }
 
+SHORT_FIELDS: Final = frozenset(_LONG_NAMES)
+"""Names of the fields of 310 SEND_MESSAGE_V2 and 320 SEND_BATCH_MESSAGE."""
 _SHORT_NAMES: Final = {long: short for short, long in _LONG_NAMES.items()}
 
 

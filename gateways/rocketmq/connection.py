@@ -3,8 +3,9 @@
 Rules of this file:
 
 * `REQUESTS` names every code that this door serves and the header that goes with it. A code that
-  is not in it becomes `Unsupported`; a header that does not fit becomes `Malformed`. Both leave
-  the connection usable: the frame's limits were right.
+  is not in it becomes `Unsupported`; a header that does not fit becomes `Malformed`, and so does a
+  signed one with a field that is unknown (`signed_fields`). Both leave the connection usable: the
+  frame's limits were right.
 * Every request gets one answer through `answer`, a oneway request none.
 * The door asks its clients, too, whether a transaction is committed, and tells them that their
   group changed. What they answer is of no use: who knows better says so by a request of its own.
@@ -18,6 +19,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from gateways.rocketmq.signed_fields import unknown_field
 from remoting.broker_fields import (
     CommitFields,
     CreateTopicFields,
@@ -89,6 +91,8 @@ REQUESTS: Final[Mapping[int, type[Fields]]] = {
     RequestCode.GET_ALL_TOPICS: Fields,
 }
 SHORT_NAMED: Final = (RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE)
+NAME_SHOWN_MAX: Final = 100
+"""Characters of a field's name in an answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,6 +185,12 @@ def _event(serial: int, command: Command) -> Event | None:
     kind = REQUESTS.get(command.code)
     if kind is None:
         return None if oneway else Unsupported(serial=serial, code=command.code)
+    signature = signature_of(command)
+    if signature is not None:
+        unknown = unknown_field(command.code, kind, command.fields)
+        if unknown is not None:
+            reason = f"a signed request {command.code} has no field {unknown[:NAME_SHOWN_MAX]!r}"
+            return None if oneway else Malformed(serial=serial, reason=reason)
     sent = long_names(command.fields) if command.code in SHORT_NAMED else command.fields
     try:
         fields = read_fields(kind, sent)
@@ -191,7 +201,7 @@ def _event(serial: int, command: Command) -> Event | None:
         code=command.code,
         fields=fields,
         body=command.body,
-        signature=signature_of(command),
+        signature=signature,
         oneway=oneway,
         version=command.version,
         language=command.language,

@@ -110,7 +110,7 @@ def test_who_may_not_is_told_why(server: Running, operator: Operator, shop: dict
     """Without a key, with a wrong secret, at a topic of others; each in words of its own."""
     wrong = {**shop, "secret_key": "0" * 64}
     for keys, topic, words in (
-        ({}, "orders", "user 'anonymous' may not"),
+        ({}, "orders", "sign requests with an access key"),
         (wrong, "orders", "polymq user access-key add"),
         (shop, "invoices", "user 'shop' may not create invoices"),
     ):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.sabotage.plan import Sabotage
 
 _RIGHTS = ("tests/gateways/rocketmq/test_rocketmq_rights.py",)
+_USERS = ("tests/gateways/rocketmq/test_rocketmq_users.py",)
 _HALVES = ("tests/broker/test_half_messages.py",)
 
 OF_THE_REMOTING = (
@@ -95,6 +96,14 @@ OF_THE_REMOTING = (
         old="        if action in (Action.PUBLISH, Action.CREATE) and words[0] in self._places:\n",
         new="        if False:\n",
         tests=_RIGHTS,
+    ),
+    Sabotage(
+        name="rocketmq-signed-with-more",
+        why="a piece of the body, moved into a field of its own, leaves another signed message",
+        path="gateways/rocketmq/connection.py",
+        old="        if unknown is not None:\n",
+        new="        if False:\n",
+        tests=_USERS,
     ),
     Sabotage(
         name="granted-for-ever",
