@@ -15,6 +15,7 @@ import hashlib
 import os
 import shutil
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any
 
@@ -120,10 +121,18 @@ class JavaDriver(LineDriver):
     Args:
         names: `host:port` of the name server that they ask.
         serialize: how they write the headers of frames: `JSON`, or `ROCKETMQ` for binary ones.
+        more: further properties of the system.
     """
 
     def __init__(
-        self, class_path: list[str], names: str, *, serialize: str, home: Path, log: IO[str]
+        self,
+        class_path: list[str],
+        names: str,
+        *,
+        serialize: str,
+        home: Path,
+        log: IO[str],
+        more: Mapping[str, object] | None = None,
     ) -> None:
         settings = {
             "user.home": home,  # where the clients keep logs, and offsets of broadcasts
@@ -131,6 +140,7 @@ class JavaDriver(LineDriver):
             "rocketmq.serialize.type": serialize,
             "rocketmq.home.dir": class_path[0],
             "rocketmq.client.logRoot": home,
+            **(more or {}),
         }
         command = [
             "java",

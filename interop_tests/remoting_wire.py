@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import socket
+import ssl
 import struct
 from dataclasses import dataclass
 from typing import Any
@@ -45,8 +46,10 @@ class Message:
 class Client:
     """A blocking client. Requests of the server are kept in `asked`."""
 
-    def __init__(self, host: str, port: int) -> None:
+    def __init__(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> None:
         self.socket = socket.create_connection((host, port), WAIT_SECONDS_MAX)
+        if tls is not None:
+            self.socket = tls.wrap_socket(self.socket, server_hostname="localhost")
         self._stream = self.socket.makefile("rb")
         self._opaques = itertools.count(1)
         self.asked: list[Frame] = []

@@ -30,6 +30,7 @@ TLS = {
     "mqtt.tls_port": 0,
     "amqp.tls_port": 0,
     "http.tls_port": 0,
+    "rocketmq.tls_port": 0,
 }
 Start = Callable[..., Server]
 

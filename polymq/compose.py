@@ -232,7 +232,8 @@ class Node:
         upkeep.start()
         self._stack.append(upkeep.stop)
         ports = await self._open_doors(context)
-        if (port := ports["rocketmq"]) is not None:
+        port = ports["rocketmq"] or ports.get("rocketmqs")  # where routes lead to
+        if port is not None:
             self._store.log.stand_at(*record_host(settings, port))
         ports["names"] = await self._open_names(port)
         self._stack.append(self.replication.stop)

@@ -124,7 +124,7 @@ DOORS: Final[Mapping[str, Maker]] = {
 }
 """By the name of their section in the settings, in the order in which they open."""
 
-TLS_DOORS: Final = ("mqtt", "amqp", "http")
+TLS_DOORS: Final = ("mqtt", "amqp", "http", "rocketmq")
 """Those that have a port with TLS."""
 
 

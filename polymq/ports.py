@@ -36,6 +36,7 @@ class Ports:
     mqtts: int | None = None
     amqps: int | None = None
     https: int | None = None
+    rocketmqs: int | None = None
 
 
 def write_ports(path: Path, ports: Ports) -> None:

@@ -209,6 +209,16 @@ class RocketmqSettings(Section):
 
     enabled: bool = Field(default=True, description="Whether to open this door.")
     port: PortNumber = Field(default=10911, description="0 lets the system pick a free port.")
+    tls_port: PortNumber = Field(
+        default=10913,
+        description="The port with TLS, which is opened if there is a certificate (`[tls]`).",
+    )
+    plain: bool = Field(
+        default=True,
+        description="Whether connections without TLS are taken. False needs a certificate; name "
+        "servers then name the port with TLS, and `polymq message read` and `polymq sink`, which "
+        "do not speak it, read nothing.",
+    )
     connections_max: PositiveInt = Field(
         default=1_000, description="Connections at a time; one more is closed at once."
     )

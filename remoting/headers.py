@@ -67,6 +67,11 @@ def read_fields(kind: type[F], fields: Mapping[str, str]) -> F:
         raise BadFields(f"{kind.__name__}: {error}") from error
 
 
+def wire_names(kind: type[Fields]) -> frozenset[str]:
+    """The names under which a header's fields travel."""
+    return frozenset(field.encode_name for field in msgspec.structs.fields(kind))
+
+
 def write_fields(header: Fields) -> dict[str, str]:
     """The header as `extFields`; what is None is left out."""
     built: dict[str, object] = msgspec.to_builtins(header)

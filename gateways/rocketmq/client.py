@@ -36,6 +36,11 @@ log = logging.getLogger(__name__)
 class RocketmqConnection(Connection):
     """One client.
 
+    Args:
+        user: whose rights a request without a signature has; empty for nobody's.
+        advertised: `host:port` that routes name; or a host, whose port is the one that the client
+            reached; None: the address that it reached.
+
     Attributes:
         principal: who sent the request that is carried out.
         port: the engine, as who sent the request that is carried out may use it. What answers
@@ -44,7 +49,7 @@ class RocketmqConnection(Connection):
         language, version: of its library, as its heartbeats say.
     """
 
-    def __init__(self, shared: Shared, user: str) -> None:
+    def __init__(self, shared: Shared, user: str, advertised: str | None = None) -> None:
         super().__init__(shared.context)
         self.shared = shared
         self.principal = ""
@@ -53,6 +58,7 @@ class RocketmqConnection(Connection):
         self.language = "OTHER"
         self.version = 0
         self._user = user
+        self._advertised = advertised
         self._callers: Callers
         self._core = RocketmqCore()
         self._pulls = Pulls(self, shared)
@@ -221,8 +227,11 @@ class RocketmqConnection(Connection):
     @property
     def own_address(self) -> str:
         """Where routes say that this broker is: where this client reached it."""
-        if self.shared.advertised is not None:
-            return self.shared.advertised
+        told = self._advertised
+        if told is not None and told.rpartition(":")[2].isdecimal():
+            return told
         name = self.transport.get_extra_info("sockname") if self.transport is not None else None
         host, port = name[:2] if isinstance(name, tuple) else ("127.0.0.1", 0)
+        if told is not None:
+            return f"{told}:{port}"
         return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

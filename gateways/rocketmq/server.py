@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import ssl
 
 from broker.port import BrokerPort
@@ -10,7 +11,7 @@ from gateways.rocketmq.limits import RocketmqLimits
 from gateways.rocketmq.mapping import Identity
 from gateways.rocketmq.shared import Shared
 from gateways.rocketmq.transactions import ask_producers
-from net.connection import Context
+from net.connection import Connection, Context
 from net.listener import Listener, listen
 
 
@@ -19,7 +20,8 @@ class RocketmqServer:
 
     Args:
         advertise: `host:port` that routes name; by default each client is told the address that
-            it connected to, which is wrong only behind a translation of addresses.
+            it connected to, which is wrong only behind a translation of addresses. Clients of a
+            further port are told that host, and the port that they came to.
         user: whose rights all clients of this door have; empty for nobody's.
     """
 
@@ -39,42 +41,62 @@ class RocketmqServer:
             context=context,
             limits=limits or RocketmqLimits(),
             identity=Identity(cluster=cluster, broker_name=broker_name),
-            advertised=advertise,
         )
         self._user = user
-        self._listener: Listener | None = None
+        self._advertise = advertise
+        self._listeners: list[Listener] = []
 
     async def start(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> int:
         """Listen; returns the bound port. Raises `net.listener.CannotListen`."""
+        bound = await self._listen(host, port, tls, self._advertise)
         shared = self._shared
-        self._listener = await listen(
+        shared.start()
+        shared.port.when_half_unresolved(lambda half: ask_producers(shared, half))
+        return bound
+
+    async def listen_too(self, host: str, port: int, tls: ssl.SSLContext) -> int:
+        """Listen on one more port, after `start`, for clients that share all else with the others.
+        Returns it. Raises CannotListen."""
+        advertised = None
+        if self._advertise is not None:
+            advertised = self._advertise.rpartition(":")[0]
+        return await self._listen(host, port, tls, advertised)
+
+    async def _listen(
+        self, host: str, port: int, tls: ssl.SSLContext | None, advertised: str | None
+    ) -> int:
+        """Listen on one port, whose clients are told to come to an address, or to a host."""
+        shared = self._shared
+        listener = await listen(
             shared.context,
-            lambda: RocketmqConnection(shared, self._user),
+            lambda: RocketmqConnection(shared, self._user, advertised),
             host=host,
             port=port,
             tls=tls,
             connections_max=shared.limits.connections_max,
         )
-        shared.start()
-        shared.port.when_half_unresolved(lambda half: ask_producers(shared, half))
-        return self._listener.port
+        self._listeners.append(listener)
+        return listener.port
 
     async def stop(self, drain_seconds: float) -> None:
         """Stop accepting, answer what was asked, then close; abort what takes longer."""
-        if self._listener is None:
-            return
-        self._listener.stop_accepting()
-        for connection in list(self._listener.connections):
+        for listener in self._listeners:
+            listener.stop_accepting()
+        for connection in self._connections():
             if isinstance(connection, RocketmqConnection):
                 connection.drain()
-        await self._listener.wait_empty(drain_seconds)
-        await self._listener.close()
-        self._shared.stop()
+        await asyncio.gather(*(listener.wait_empty(drain_seconds) for listener in self._listeners))
+        await asyncio.gather(*(listener.close() for listener in self._listeners))
+        if self._listeners:
+            self._shared.stop()
+
+    def _connections(self) -> list[Connection]:
+        return [one for listener in self._listeners for one in listener.connections]
 
     @property
     def connection_count(self) -> int:
         """Clients that are connected now."""
-        return len(self._listener.connections) if self._listener is not None else 0
+        return len(self._connections())
 
     @property
     def protocol_error_count(self) -> int:

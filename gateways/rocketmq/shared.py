@@ -26,11 +26,7 @@ LEASE_TICK_SECONDS = 10.0
 
 
 class Shared:
-    """See above. Not for use from other threads.
-
-    Args:
-        advertised: `host:port` that routes name; None: the address that a client reached.
-    """
+    """See above. Not for use from other threads."""
 
     def __init__(
         self,
@@ -39,13 +35,11 @@ class Shared:
         context: Context,
         limits: RocketmqLimits,
         identity: Identity,
-        advertised: str | None,
     ) -> None:
         self.port = port
         self.context = context
         self.limits = limits
         self.identity = identity
-        self.advertised = advertised
         self.holds: Holds[Pulls] = Holds(limits.holds_max)
         self.members: Members[RocketmqConnection] = Members(
             lambda channel, group: channel.tell_group_changed(group),

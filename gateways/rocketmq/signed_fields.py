@@ -15,11 +15,9 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Final
 
-import msgspec
-
 from remoting.broker_fields import SHORT_FIELDS
 from remoting.codes import RequestCode
-from remoting.headers import Fields
+from remoting.headers import Fields, wire_names
 from remoting.signing import ACCESS_KEY, SECURITY_TOKEN, SIGNATURE
 
 EVERYWHERE: Final = frozenset(
@@ -68,5 +66,4 @@ def unknown_field(code: int, kind: type[Fields], fields: Mapping[str, str]) -> s
 def _known(code: int, kind: type[Fields]) -> frozenset[str]:
     if code in (RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE):
         return EVERYWHERE | SHORT_FIELDS
-    own = {field.encode_name for field in msgspec.structs.fields(kind)}
-    return EVERYWHERE | own | UNUSED.get(code, frozenset())
+    return EVERYWHERE | wire_names(kind) | UNUSED.get(code, frozenset())

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.sabotage.plan import Sabotage
 
 _RIGHTS = ("tests/gateways/rocketmq/test_rocketmq_rights.py",)
+_SERVER = ("tests/gateways/rocketmq/test_rocketmq_server.py",)
 _USERS = ("tests/gateways/rocketmq/test_rocketmq_users.py",)
 _HALVES = ("tests/broker/test_half_messages.py",)
 
@@ -104,6 +105,14 @@ OF_THE_REMOTING = (
         old="        if unknown is not None:\n",
         new="        if False:\n",
         tests=_USERS,
+    ),
+    Sabotage(
+        name="rocketmq-tls-leads-to-plain",
+        why="clients that came with TLS are sent to the port without, where nobody hears them",
+        path="gateways/rocketmq/server.py",
+        old="        return await self._listen(host, port, tls, advertised)\n",
+        new="        return await self._listen(host, port, tls, self._advertise)\n",
+        tests=_SERVER,
     ),
     Sabotage(
         name="granted-for-ever",

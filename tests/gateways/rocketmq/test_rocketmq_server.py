@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import ssl
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,6 +23,8 @@ from remoting.frames import Command, encode_frame, take_frame
 from remoting.group_bodies import SubscriptionData
 from remoting.records import iterate_records
 from tests.gateways.rocketmq.rocketmq_spy_port import SpyPort
+
+CERTIFICATE = Path(__file__).parents[1] / "mqtt" / "mqtt_tls_for_tests.pem"
 
 
 class Peer:
@@ -62,8 +66,8 @@ class Scene:
         self.port = port
         self._writers: list[asyncio.StreamWriter] = []
 
-    async def connect(self) -> Peer:
-        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+    async def connect(self, port: int | None = None, tls: ssl.SSLContext | None = None) -> Peer:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port or self.port, ssl=tls)
         self._writers.append(writer)
         return Peer(reader, writer)
 
@@ -133,6 +137,29 @@ def test_our_own_client_reads_a_topic_through_the_door() -> None:
             bodies = await asyncio.to_thread(read, f"127.0.0.1:{stage.port}")
             assert bodies == [b"%d" % n for n in range(2, 10)]
             assert [asked[2] for asked in stage.spy.asked] == [2, 5, 8]
+
+    play(story)
+
+
+@pytest.mark.parametrize("advertise", [None, "broker.example:7"])
+def test_clients_of_a_port_with_tls_are_told_to_come_back_to_it(advertise: str | None) -> None:
+    """Which has another number than the one that is advertised for the rest."""
+    server_tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    server_tls.load_cert_chain(CERTIFICATE)
+    client_tls = ssl.create_default_context(cafile=str(CERTIFICATE))
+    client_tls.check_hostname = False
+
+    async def story() -> None:
+        async with scene(advertise=advertise) as stage:
+            secure = await stage.server.listen_too("127.0.0.1", 0, server_tls)
+            plain = await stage.connect()
+            hidden = await stage.connect(secure, client_tls)
+            host, port = ("127.0.0.1", stage.port) if advertise is None else ("broker.example", 7)
+            for peer, address in ((plain, f"{host}:{port}"), (hidden, f"{host}:{secure}")):
+                peer.send(105, topic="t")
+                (broker,) = json.loads((await peer.answer()).body)["brokerDatas"]
+                assert broker["brokerAddrs"] == {"0": address}
+            assert stage.server.connection_count == 2
 
     play(story)
 
