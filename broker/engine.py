@@ -174,7 +174,7 @@ class Engine(AmqpOperations):
             retained=self.retained,
             flights=self.sessions.state.retained,
             state_db=state_db,
-            name_of=lambda group: name_of(group, self.exchanges, self.sessions),
+            name_of=lambda group: name_of(group, self.exchanges),
         )
         self.documents_ = Documents(self.core)
         self.consumer_groups = ConsumerGroups(self.core, self.topics_)

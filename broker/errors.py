@@ -12,7 +12,14 @@ from typing import Final
 
 from core_log.errors import StorageFailed
 
-__all__ = ["PASSING", "BrokerError", "Reason", "Refused", "StorageFailed"]
+__all__ = [
+    "PASSING",
+    "BrokerError",
+    "Reason",
+    "Refused",
+    "StorageFailed",
+    "WrongAcknowledgement",
+]
 
 
 class Reason(enum.Enum):
@@ -41,6 +48,11 @@ own, and the next attempt would end like the first."""
 
 class BrokerError(Exception):
     """Base of everything that the engine raises on purpose."""
+
+
+class WrongAcknowledgement(BrokerError):
+    """A client answers a message with what does not belong to its QoS. Nothing has changed; the
+    connection has to be closed."""
 
 
 class Refused(BrokerError):

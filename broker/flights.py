@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Final
 from broker.core import Core
 from broker.errors import Refused
 from broker.journal import Op, Touched
+from broker.kernels import LiveFlight
 from broker.queues.queue import Group
 from broker.retained import position_of
 
@@ -38,7 +39,7 @@ UNKNOWN_QOS: Final = 0
 
 
 class SessionGroup(Group):
-    """The cursor of one session on a filter queue.
+    """The cursor of one subscription: on a filter queue, or on its backlog in memory.
 
     Attributes:
         session: whose it is; None for one that a crash left behind without anything in flight.
@@ -192,5 +193,5 @@ def tags_of(flights: Iterable[RetainedFlight]) -> list[list[int]]:
     return [[flight.session.number, flight.tag] for flight in flights]
 
 
-Holder = Group | QueueFlight | RetainedFlight | None
-"""What holds messages in flight. A clean session has groups in memory, or nothing."""
+Holder = QueueFlight | RetainedFlight | LiveFlight | None
+"""What holds messages in flight. Live ones of QoS 1 need nothing."""

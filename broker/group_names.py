@@ -8,7 +8,6 @@ from __future__ import annotations
 from broker.exchanges import Exchanges
 from broker.flights import SessionGroup
 from broker.queues.queue import Group
-from broker.sessions import Sessions
 from core_log.kernels.layout import ENTRY_SIZE
 
 
@@ -17,7 +16,7 @@ def is_ours(group: Group) -> bool:
     return bool(group.number) and group.queue.index.entry_size == ENTRY_SIZE
 
 
-def name_of(group: Group, exchanges: Exchanges, sessions: Sessions) -> tuple[str, str]:
+def name_of(group: Group, exchanges: Exchanges) -> tuple[str, str]:
     """Kind (`queue`, `session`, `system`, `group`) and name."""
     if is_ours(group):
         return "system", "delayed and half messages"
@@ -26,8 +25,4 @@ def name_of(group: Group, exchanges: Exchanges, sessions: Sessions) -> tuple[str
             return "queue", name
     if isinstance(group, SessionGroup) and group.session is not None:
         return "session", group.session.client_id
-    for client_id, session in sessions.by_client.items():
-        for subscription in session.subscriptions.values():
-            if subscription.group is group:
-                return "session", client_id
     return "group", str(group.number)

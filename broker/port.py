@@ -30,7 +30,7 @@ from broker.amqp_content import AMQP_PROPERTY, AmqpContent, read_amqp_content
 from broker.amqp_port import AmqpPort
 from broker.bounded_cache import BoundedCache
 from broker.durability import APPENDED, FLUSHED, IN_SYNC, Durability
-from broker.errors import BrokerError, Reason, Refused, StorageFailed
+from broker.errors import BrokerError, Reason, Refused, StorageFailed, WrongAcknowledgement
 from broker.infos import ExchangeInfo, QueueInfo, TopicInfo
 from broker.messages import Delivery, Message
 from broker.names import (
@@ -93,6 +93,7 @@ __all__ = [
     "TopicInfo",
     "Unacked",
     "Words",
+    "WrongAcknowledgement",
     "decode_name",
     "display_name",
     "encode_name",
@@ -265,13 +266,15 @@ class Session(Protocol):
         """Remove one subscription; no error if there is none. UNSUBACK waits for the position."""
 
     def acknowledged(self, first_packet_id: int, count: int) -> None:
-        """PUBACKs. Unknown ids are ignored."""
+        """PUBACKs. Unknown ids are ignored. Raises WrongAcknowledgement: one is of a message that
+        was sent with QoS 2."""
 
     def received(self, first_packet_id: int, count: int) -> None:
-        """PUBRECs: the PUBRELs go out through the link once the state is committed."""
+        """PUBRECs: the PUBRELs go out through the link once the state is committed. Raises
+        WrongAcknowledgement: one is of a message that was sent with QoS 1."""
 
     def completed(self, first_packet_id: int, count: int) -> None:
-        """PUBCOMPs."""
+        """PUBCOMPs. Raises WrongAcknowledgement: one is of a message without its PUBREC."""
 
     def is_duplicate(self, packet_id: int) -> bool:
         """Whether an inbound QoS 2 PUBLISH with this id was taken already and not released."""

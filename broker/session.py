@@ -25,14 +25,14 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from broker.committed import Committed
-from broker.errors import Refused
-from broker.flights import Holder, RetainedFlight
-from broker.kernels import LiveEnd, SessionEnd, publish_qos
+from broker.errors import Refused, WrongAcknowledgement
+from broker.flights import Holder, RetainedFlight, SessionGroup
+from broker.kernels import EXACTLY_ONCE, LiveEnd, SessionEnd, publish_qos
 from broker.kernels.delivery import PACKET_IDS, QOS_KEY
 from broker.plain import plain_runs
 from broker.port import Delivery, Position, RecordRun, Words
 from broker.queues.cursor import Cursor
-from broker.queues.queue import Group, Hold, Queue
+from broker.queues.queue import Hold, Queue
 from broker.queues.unacked import Unacked
 from broker.retained import ENTRY
 
@@ -57,7 +57,7 @@ class Subscription(LiveEnd):
         self.session: MqttSession = session
         self.queue: Queue | None = None
         self.words = words
-        self.group: Group | None = None
+        self.group: SessionGroup | None = None
         self.hold: Hold | None = None
         """Its place in the group while the client is connected."""
 
@@ -70,7 +70,7 @@ class Subscription(LiveEnd):
 
     def credit(self) -> int:
         """See `port.Consumer`."""
-        return self.session.credit()
+        return self.session.credit() if self.qos else self.session.room()
 
     def deliver(self, delivery: Delivery) -> None:
         """See `port.Consumer`."""
@@ -90,14 +90,20 @@ class Subscription(LiveEnd):
         if self.session.link is None:
             return  # it was published before the client went
         backlog = self.queue
-        if (backlog is None or not self._lags()) and self.session.credit() >= run.count:
-            for part in plain_runs(run.runs):
-                self.session.send_live(part, self.qos)
-            return
+        if backlog is None or not self._lags():
+            qos = self.session.sent_qos(run, self.qos)
+            room = self.session.credit() if qos else self.session.room()
+            if room >= run.count:
+                for part in plain_runs(run.runs):
+                    self.session.send_live(part, qos)
+                return
         if backlog is None:
             core = self.session.core
             backlog = self.queue = core.volatile_queue(core.limits.backlog_count_max)
-            self.group = core.group(backlog, Cursor(0))
+            group = core.group(backlog, Cursor(0), kind=SessionGroup)
+            assert isinstance(group, SessionGroup)
+            group.session, group.subscription = self.session, self
+            self.group = group
             self.hold = self.group.add(self)
         backlog.append(run.spans)
         backlog.visible += run.count
@@ -170,7 +176,7 @@ class MqttSession(SessionEnd):
         self,
         subscription: Subscription,
         run: RecordRun,
-        group: Group,
+        group: SessionGroup,
         offset: int,
         redelivered: bool,
     ) -> None:
@@ -188,7 +194,7 @@ class MqttSession(SessionEnd):
             group.settle(offset, run.count)
             return
         if self.clean:
-            tag = self.unacked.add(group, offset, run.count)
+            tag = self.unacked.add(group.flight(qos), offset, run.count)
             link.send_publishes(
                 run, qos=qos, first_packet_id=packet_id(tag), duplicate=False, retain=False
             )
@@ -214,7 +220,7 @@ class MqttSession(SessionEnd):
             return
         qos = min(publish_qos(run), subscription.qos)
         if qos == 0 or self.clean:
-            tag = self.unacked.add(None, 0, 1) if qos else 0
+            tag = self.unacked.add(None if qos == 1 else EXACTLY_ONCE, 0, 1) if qos else 0
             first = packet_id(tag) if qos else 0
             link.send_publishes(run, qos=qos, first_packet_id=first, duplicate=False, retain=True)
             return
@@ -267,6 +273,11 @@ class MqttSession(SessionEnd):
     def received(self, first_packet_id: int, count: int) -> None:
         """See `port.Session`."""
         tag = self._tag(first_packet_id)
+        for holder in self.unacked.holders(tag, tag + count - 1):
+            if holder is None or holder.qos == 1:
+                raise WrongAcknowledgement(
+                    f"PUBREC for packet id {first_packet_id}, which was sent with QoS 1"
+                )
         if self.clean:
             self._settle(self.unacked.settle_present(tag, tag + count - 1))
             self._releasing(tag, count)
@@ -290,6 +301,8 @@ class MqttSession(SessionEnd):
     def completed(self, first_packet_id: int, count: int) -> None:
         """See `port.Session`."""
         tag = self._tag(first_packet_id)
+        if self.unacked.holders(tag, tag + count - 1):
+            raise WrongAcknowledgement(f"PUBCOMP for packet id {first_packet_id} before its PUBREC")
         if self.clean:
             self.forget_released(tag, count)
         else:

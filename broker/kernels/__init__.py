@@ -32,7 +32,7 @@ FORM: Final = _choose()
 """Which form runs: "compiled" or "pure"."""
 
 if TYPE_CHECKING or FORM == "pure":
-    from broker.kernels.delivery import LiveEnd, SessionEnd, publish_qos
+    from broker.kernels.delivery import EXACTLY_ONCE, LiveEnd, LiveFlight, SessionEnd, publish_qos
     from broker.kernels.path import (
         CommitPoints,
         Committed,
@@ -47,7 +47,13 @@ if TYPE_CHECKING or FORM == "pure":
     )
     from broker.kernels.unacked import UnackedRuns
 else:
-    from broker.kernels.fast_delivery import LiveEnd, SessionEnd, publish_qos
+    from broker.kernels.fast_delivery import (
+        EXACTLY_ONCE,
+        LiveEnd,
+        LiveFlight,
+        SessionEnd,
+        publish_qos,
+    )
     from broker.kernels.fast_path import (
         CommitPoints,
         Committed,
@@ -63,11 +69,13 @@ else:
     from broker.kernels.fast_unacked import UnackedRuns
 
 __all__ = [
+    "EXACTLY_ONCE",
     "FORM",
     "CommitPoints",
     "Committed",
     "CoreEnd",
     "LiveEnd",
+    "LiveFlight",
     "PlainTemplate",
     "Publisher",
     "QueueEnd",

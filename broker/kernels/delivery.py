@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from broker.errors import WrongAcknowledgement
+
 if TYPE_CHECKING:
     from broker.kernels import path
     from broker.port import SessionLink
@@ -22,6 +24,19 @@ QOS_KEY: Final = "broker.qos"
 OTHER_PROTOCOL_QOS: Final = 1
 """QoS of messages that were not published by MQTT: acknowledged to their publisher when durable,
 so at least once."""
+
+
+class LiveFlight:
+    """Holds messages in flight that no queue has and that were sent with QoS 2. (Those of QoS 1
+    need nobody: their holder is None.)"""
+
+    qos = 2
+
+    def settle(self, _first_offset: int, _count: int) -> None:
+        """They are done with."""
+
+
+EXACTLY_ONCE: Final = LiveFlight()
 
 
 def publish_qos(run: path.RecordRun) -> int:
@@ -80,11 +95,14 @@ class SessionEnd:
         credit = link.credit()
         return min(window, credit)
 
-    def send_live(self, run: path.RecordRun, qos_max: int) -> None:
-        """Send a run that no queue holds."""
+    def room(self) -> int:
+        """How many messages of QoS 0 may be sent now: nobody acknowledges them, so the transport
+        alone says it."""
         link = self.link
-        if link is None:
-            return
+        return 0 if link is None else link.credit()
+
+    def sent_qos(self, run: path.RecordRun, qos_max: int) -> int:
+        """The QoS that a run is sent with to a subscription of `qos_max`."""
         meta = run.meta
         if meta is not self._last_meta:
             self._last_qos = publish_qos(run)
@@ -92,9 +110,17 @@ class SessionEnd:
         qos = self._last_qos
         if qos > qos_max:
             qos = qos_max
+        return qos
+
+    def send_live(self, run: path.RecordRun, qos: int) -> None:
+        """Send a run that no queue holds, with this QoS."""
+        link = self.link
+        if link is None:
+            return
         packet = 0
         if qos:
-            packet = (self.unacked.add(None, 0, run.count) - 1) % PACKET_IDS + 1
+            holder = None if qos == 1 else EXACTLY_ONCE
+            packet = (self.unacked.add(holder, 0, run.count) - 1) % PACKET_IDS + 1
         link.send_publishes(run, qos=qos, first_packet_id=packet, duplicate=False, retain=False)
 
     def acknowledged(self, first_packet_id: int, count: int) -> None:
@@ -105,6 +131,11 @@ class SessionEnd:
             if self._starved:
                 self.resume_if_starved()
             return
+        for holder in unacked.holders(tag, tag + count - 1):
+            if holder is not None and holder.qos == 2:
+                raise WrongAcknowledgement(
+                    f"PUBACK for packet id {first_packet_id}, which was sent with QoS 2"
+                )
         for holder, offset, settled in unacked.settle_present(tag, tag + count - 1):
             if holder is not None:
                 holder.settle(offset, settled)
@@ -137,11 +168,13 @@ class LiveEnd:
     def offer(self, run: path.Committed) -> None:
         """A run that matches became visible: send it, or let it wait in the backlog."""
         session: SessionEnd = self.session
-        ordinary = self.queue is None and run.parts is None and not run.meta.compressed
-        if ordinary and SessionEnd.credit(session) >= run.count:
-            SessionEnd.send_live(session, run, self.qos)
-        else:
-            self.offer_behind(run)
+        if self.queue is None and run.parts is None and not run.meta.compressed:
+            qos = SessionEnd.sent_qos(session, run, self.qos)
+            room = SessionEnd.credit(session) if qos else SessionEnd.room(session)
+            if room >= run.count:
+                SessionEnd.send_live(session, run, qos)
+                return
+        self.offer_behind(run)
 
     def offer_behind(self, run: path.Committed) -> None:
         """Any run: also where there is a backlog, or has to be one."""

@@ -22,8 +22,11 @@ cdef class SessionEnd:
         window=cython.longlong, ids=cython.longlong, credit=cython.longlong, unacked=UnackedRuns
     )
     cpdef long long credit(self) except -1
-    @cython.locals(qos=int, packet=cython.longlong)
-    cpdef send_live(self, RecordRun run, int qos_max)
+    cpdef long long room(self) except -1
+    @cython.locals(qos=int)
+    cpdef int sent_qos(self, RecordRun run, int qos_max) except -1
+    @cython.locals(packet=cython.longlong)
+    cpdef send_live(self, RecordRun run, int qos)
     @cython.locals(tag=cython.longlong, unacked=UnackedRuns)
     cpdef acknowledged(self, long long first_packet_id, long long count)
     cpdef long long _oldest_tag(self) except -1
@@ -35,5 +38,5 @@ cdef class LiveEnd:
     cdef public object session
     cdef public int qos
     cdef public object queue
-    @cython.locals(session=SessionEnd, ordinary=bint)
+    @cython.locals(session=SessionEnd, qos=int, room=cython.longlong)
     cpdef offer(self, Committed run)

@@ -16,6 +16,8 @@ cdef class UnackedRuns:
     cpdef long long oldest(self) except -1
     @cython.locals(run_count=cython.longlong, offset=cython.longlong)
     cpdef bint settle_unheld(self, long long first_tag, long long count) except -1
+    @cython.locals(at=Py_ssize_t)
+    cpdef list holders(self, long long first_tag, long long last_tag)
     @cython.locals(taken=cython.longlong)
     cpdef settle(self, first_tag, last_tag)
     @cython.locals(taken=cython.longlong)

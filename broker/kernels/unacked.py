@@ -106,6 +106,16 @@ class UnackedRuns:
         self.count -= count
         return True
 
+    def holders(self, first_tag: int, last_tag: int) -> list[Any]:
+        """Who holds the messages behind these tags, as far as they are unacknowledged."""
+        found: list[Any] = []
+        at = max(0, bisect_right(self._first, first_tag) - 1)
+        while at < len(self._runs) and self._first[at] <= last_tag:
+            if first_tag < self._first[at] + self._runs[at][0]:
+                found.append(self._runs[at][1])
+            at += 1
+        return found
+
     def settle_present(self, first_tag: int, last_tag: int) -> list[tuple[Any, int, int]]:
         """Like `settle`, but passes over tags that are not there (MQTT ignores unknown ids)."""
         if self._first and self._first[0] == first_tag:

@@ -11,7 +11,8 @@ Responsible for which engine call a packet makes, what is answered and when. Rul
   message carries its packet id into the log.
 * A publish that the engine refuses is never acknowledged, because an ack means that the message is
   stored: the connection is closed [MQTT-3.3.5-2]. At QoS 0 there is no ack that could lie, so the
-  message is dropped and counted, unless it is too large.
+  message is dropped and counted, unless it is too large. What is published to `$SYS/...` is for the
+  server itself: it is acknowledged, and dropped.
 * Who the client is may take a while to find out. Until then nothing more of what it sends is
   looked at; from then on it speaks to its own port, which checks what it may do.
 * However a connection ends, `_finish` ends it, once. The will is published unless the client sent
@@ -34,13 +35,14 @@ from broker.port import (
     Session,
     Template,
     Words,
+    WrongAcknowledgement,
 )
 from core_log.kernels.batch import COLUMNS, FLAGS, IDENTIFIER, Batch
 from gateways.mqtt.connection import NEED_DATA, OPEN, PUBLISHES, ConnectionCore, Event, State
 from gateways.mqtt.delays import delay_ms
 from gateways.mqtt.kernels import codes, encode_ids
 from gateways.mqtt.lanes import Lane
-from gateways.mqtt.mapping import CONNECT_CODES
+from gateways.mqtt.mapping import CONNECT_CODES, is_ignored
 from gateways.mqtt.packets import (
     PING_RESPONSE,
     SUBSCRIBE_FAILURE,
@@ -84,6 +86,9 @@ class MqttConnection(Connection):
         self._session: Session | None = None  # from CONNECT until the connection ends
         self._will: Will | None = None  # published when the connection ends
         self._client_id = ""  # for log lines
+        self._level = 0  # of the protocol, from CONNECT on
+        self._connect_bytes = 0  # of a large CONNECT, until it is known who sent it
+        self._partial = 0  # bytes of an incomplete packet when they last were a sign of life
         self._keep_alive = 0.0  # seconds without a packet that are too many; 0: never
         self._disk_behind = False  # what is published waits for the disk too long
         self._unread = 0  # bytes of answers written while the transport was full
@@ -130,11 +135,24 @@ class MqttConnection(Connection):
         except BrokerError as error:
             self.failed(error)
             return end
-        if at > start and self._keep_alive:
-            self.heard_at = self.context.now()
-        if self._asking and end - at > self._early:
+        if self._keep_alive:
+            if at > start:
+                self.heard_at = self.context.now()
+            if at < end:
+                self._look_at_part(end - at)
+        elif self._asking or core.state is State.WAIT_CONNECT:
             return self._keep_early(at, end)
         return at
+
+    def _look_at_part(self, size: int) -> None:
+        """A packet came in part: a sign of life, if it comes quickly enough."""
+        if size < self._partial:
+            self._partial = 0  # that was another packet
+        now = self.context.now()
+        quick = self._limits.upload_bytes_per_second_min * (now - self.heard_at)
+        if size - self._partial >= quick:
+            self._partial = size
+            self.heard_at = now
 
     def broke_protocol(self, error: RemoteProtocolError) -> None:
         """The client sent what nobody may send: say so where there is a way, and close."""
@@ -146,15 +164,18 @@ class MqttConnection(Connection):
 
     def failed(self, error: BrokerError) -> None:
         """The engine did not do what a packet asked for, and no answer says so: close."""
+        if isinstance(error, WrongAcknowledgement):
+            self._counters.protocol_errors += 1
         log.warning("closing %s (%s): %s", self.peer, self._client_id, error)
         self._finish(will=True)
 
     def _keep_early(self, at: int, end: int) -> int:
-        """What came behind CONNECT waits for the login, if there is room for it."""
-        shared = self._shared
-        shared.early_bytes += end - at - self._early
-        self._early = end - at
-        if shared.early_bytes <= self._limits.early_bytes_max:
+        """What came before the login waits for it, if there is room for that."""
+        shared, limits = self._shared, self._limits
+        early = max(0, end - at + self._connect_bytes - limits.small_connect_bytes_max)
+        shared.early_bytes += early - self._early
+        self._early = early
+        if not early or shared.early_bytes <= limits.early_bytes_max:
             return at
         log.warning("closing %s (%s): too much before its login", self.peer, self._client_id)
         self._finish(will=False)
@@ -163,6 +184,7 @@ class MqttConnection(Connection):
     def _forget_early(self) -> None:
         self._shared.early_bytes -= self._early
         self._early = 0
+        self._connect_bytes = 0
 
     def drained(self) -> None:
         self._unread = 0
@@ -257,7 +279,9 @@ class MqttConnection(Connection):
             self._refuse(ConnectCode.IDENTIFIER_REJECTED, "the client id is too long")
             return
         self._client_id = client_id
+        self._level = packet.level
         self._asking = True
+        self._connect_bytes = _large_fields(packet)
         self._port.authenticate(
             packet.user, packet.password, self.address, partial(self._known, packet)
         )
@@ -293,16 +317,23 @@ class MqttConnection(Connection):
         self._mapping = self._shared.mapping.of(self._port)
         self.lane.log_in(self._port, self._mapping)
         if packet.will is not None:
-            self._mapping.check_publishable(packet.will.topic)
-            self._port.check_publish(*self._mapping.place(packet.will.topic))
+            self._take_will(packet.will)
         self._leave = self._port.enter(self.expelled)
         return self._port.connect_session(
             client_id, clean=packet.clean, link=self.lane, principal=principal
         )
 
+    def _take_will(self, will: Will) -> None:
+        """The will is published when the connection ends, if it may be. Raises Refused."""
+        if is_ignored(will.topic.encode()):
+            self._counters.publishes_ignored += 1
+            return
+        self._mapping.check_publishable(will.topic)
+        self._port.check_publish(*self._mapping.place(will.topic))
+        self._will = will
+
     def _connected(self, packet: Connect, session: Session) -> None:
         self._session = session
-        self._will = packet.will
         self._keep_alive = KEEP_ALIVE_FACTOR * packet.keep_alive_seconds
         self.heard_at = self.context.now()
         self.deadline(self.heard_at + self._keep_alive if self._keep_alive else None)
@@ -322,7 +353,8 @@ class MqttConnection(Connection):
         if self._session is not session:
             return  # the connection ended meanwhile
         self._counters.connections += 1
-        self.write(self._core.accept(present=session.present))
+        # 3.1 has no such bit: that byte is reserved there.
+        self.write(self._core.accept(present=session.present and self._level > 3))
         self.lane.session = session
         if not self.lane.leaving:
             session.resume()
@@ -392,13 +424,21 @@ class MqttConnection(Connection):
             return self._port.publish_later(template, batch, first, last, delay_ms=delay)
         return self._port.publish(template, batch, first, last)
 
-    def refused(self, error: Refused, topic: bytes, count: int, qos: int) -> None:
+    def refused(self, error: Refused, topic: bytes, count: int, qos: int) -> bool:
         """A run of so many publishes was not stored. Raises the error again where the connection
-        has to be closed for it."""
+        has to be closed for it.
+
+        Returns:
+            Whether it is acknowledged nevertheless.
+        """
+        if is_ignored(topic):
+            self._counters.publishes_ignored += count
+            return qos > 0
         self._counters.publishes_refused += count
         if qos or error.reason is Reason.TOO_LARGE:
             raise error
         log.debug("%s: QoS 0 to %r dropped: %s", self._client_id, topic, error.text)
+        return False
 
     def _publish_once(
         self, template: Template, batch: Batch, first: int, last: int, delay: int
@@ -496,3 +536,9 @@ class MqttConnection(Connection):
         log.info("closing %s (%s): taken over", self.peer, self._client_id)
         self._session = None
         self._finish(will=True)
+
+
+def _large_fields(packet: Connect) -> int:
+    """About how many bytes a CONNECT keeps until it is known who sent it."""
+    size = len(packet.password or b"") + len(packet.user or "")
+    return size if packet.will is None else size + len(packet.will.topic) + len(packet.will.body)

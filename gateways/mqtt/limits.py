@@ -24,18 +24,27 @@ class Limits:
     """From the accepted socket to a whole CONNECT ("a reasonable amount of time", 3.1.1 part
     3.1.4). Mosquitto and EMQX wait 5 to 30 seconds; slow TLS handshakes are counted before."""
 
-    connect_bytes_max: int = 16 * KIB
-    """A stranger may make us keep this much and no more. Leaves room for a long client id, a token
-    as the password and a will of some KiB; a larger will is refused by closing."""
+    connect_bytes_max: int = 5 + 12 + 5 * (2 + 65_535)
+    """The largest CONNECT that there can be: its fixed header, its variable one, and five fields
+    (client id, will topic, will, user and password) of 65,535 bytes each."""
 
     early_bytes_max: int = 16 * MIB
-    """What clients sent behind their CONNECT before it was known who they are, over all connections
-    of a listener. A client may send ahead (3.1.1 part 3.1.4), but a thousand strangers may not fill
-    the memory while their passwords are looked at: the one that goes over is closed."""
+    """What clients sent before it was known who they are, over all connections of a listener: a
+    CONNECT in part, a large CONNECT, and what came behind one. A client may send a large will, and
+    send ahead (3.1.1 part 3.1.4), but a thousand strangers may not fill the memory: the one that
+    goes over is closed."""
+
+    small_connect_bytes_max: int = 1 * KIB
+    """What each connection may send without being counted there."""
 
     packet_bytes_max: int = 4 * MIB + PUBLISH_OVERHEAD_BYTES
     """The store's largest message and what PUBLISH puts around it. 3.1.1 has no answer to a packet
     that is too large but closing. Mosquitto: 2 MB; EMQX: 1 MB; HiveMQ: 256 MB."""
+
+    upload_bytes_per_second_min: int = 256
+    """How quickly a packet has to come that is too large for one keep-alive period, to be a sign of
+    life: slower than any mobile network, and 4 MiB take four and a half hours at most. Whoever
+    trickles is closed like one that is silent."""
 
     client_id_bytes_max: int = 256
     """CONNACK 2 beyond. 3.1.1 promises 23 characters [MQTT-3.1.3-5]; ids made of a UUID and names

@@ -20,7 +20,8 @@ Other protocols have names that a topic name must not contain. They are escaped 
 * U+0000 and bytes that are not UTF-8: only on the way out, for reading. MQTT cannot publish them.
 
 `$` topics belong to the server (3.1.1 part 4.7.2): clients may subscribe, never publish, but for
-`$delayed/{seconds}/{topic}` (`delays.py`), which is not a topic but a time and a topic. `$share`
+`$delayed/{seconds}/{topic}` (`delays.py`), which is not a topic but a time and a topic. What they
+publish to `$SYS/...` is acknowledged and dropped, because bridges do (`is_ignored`). `$share`
 is MQTT 5; to take it as an ordinary filter would silently deliver nothing, so it is refused.
 """
 
@@ -92,6 +93,15 @@ def _unescape(pattern: re.Pattern[str], name: str) -> str:
     if "|" not in name:
         return name
     return pattern.sub(lambda found: _CHARACTER[found[0]], name)
+
+
+def is_ignored(topic: bytes) -> bool:
+    """Whether what a client publishes to this topic name is acknowledged and dropped.
+
+    A mosquitto bridge says there, by a retained message and by its will, whether it is connected.
+    The standard lets a server decide (3.1.1 part 4.7.2); to refuse would keep the bridge out.
+    """
+    return topic.startswith(b"$SYS/") or topic == b"$SYS"
 
 
 _Templates = tuple[BoundedCache[bytes, Template], ...]

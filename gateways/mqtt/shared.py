@@ -35,6 +35,8 @@ class Counters:
     publishes_sent: int = 0
     publishes_refused: int = 0
     """Dropped at QoS 0, answered by closing otherwise."""
+    publishes_ignored: int = 0
+    """To `$SYS/...`: acknowledged and dropped, wills included."""
     protocol_errors: int = 0
     keep_alives_missed: int = 0
     takeovers: int = 0

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from broker.port import REST, Session
+from broker.port import REST, Session, WrongAcknowledgement
 from tests.broker.test_engine_sessions import connect
 from tests.harness.broker import Broker, SpyLink
 from tests.replication.test_standby import follow, rows
@@ -437,3 +437,47 @@ def test_an_unsubscription_of_before_ends_what_is_in_flight(tmp_path: Path) -> N
     assert link.publishes == []
     assert not broker.engine.core.groups
     broker.stop()
+
+
+# --- acknowledgements of the wrong kind -----------------------------------------------------
+
+
+@pytest.mark.parametrize("source", ["live", "backlog", "retained", "queue"])
+@pytest.mark.parametrize("qos", [1, 2])
+def test_acknowledgements_have_to_be_of_the_right_kind(
+    broker: Broker, source: str, qos: int
+) -> None:
+    """PUBACK for QoS 1, PUBREC and then PUBCOMP for QoS 2. The others change nothing."""
+    template = broker.template("r", "a", qos=qos, retain=source == "retained")
+    if source == "retained":
+        broker.publish(template, b"1")
+        broker.step()
+    session, link = connect(broker, "c", clean=source != "queue", credit=0)
+    since = session.subscribe(("r", REST), 2)
+    broker.step()
+    if source == "retained":
+        link.left = 10
+        session.replay_retained(("r", REST), since)
+    else:
+        link.left = 0 if source == "backlog" else 10
+        broker.publish(template, b"1")
+        broker.step()
+        link.left = 10
+        session.ready()
+    broker.step(0.1)
+    assert [(body, sent, packet) for _, body, sent, packet, _, _ in link.publishes] == [
+        (b"1", qos, 1)
+    ]
+    wrong = session.received if qos == 1 else session.acknowledged
+    for answer in (wrong, session.completed):
+        with pytest.raises(WrongAcknowledgement):
+            answer(1, 1)
+    if qos == 1:
+        session.acknowledged(1, 1)
+    else:
+        session.received(1, 1)
+        broker.step()
+        assert link.pubrels == [1]
+        session.completed(1, 1)
+    wrong(1, 1)  # a packet id that is not in use is nobody's
+    session.disconnect()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.sabotage.plan import Sabotage
 
+TOLERANCE = "tests/gateways/mqtt/test_mqtt_tolerance.py"
 ACKS = "tests/durability/test_acks_wait_for_the_disk.py"
 
 OF_THE_GATEWAYS = (
@@ -51,6 +52,47 @@ OF_THE_GATEWAYS = (
         new="",
         pure=True,
         tests=("tests/gateways/mqtt", "interop_tests/test_users_at_the_doors.py"),
+    ),
+    Sabotage(
+        name="mqtt-bridge-refused-for-its-will",
+        why="a mosquitto bridge in its default configuration never gets in",
+        path="gateways/mqtt/client.py",
+        old="        if is_ignored(will.topic.encode()):\n",
+        new="        if False:\n",
+        tests=(TOLERANCE,),
+    ),
+    Sabotage(
+        name="mqtt-slow-upload-is-silence",
+        why="a device with a large message and a slow line never gets it through",
+        path="gateways/mqtt/client.py",
+        old="            self._partial = size\n            self.heard_at = now\n",
+        new="            self._partial = size\n",
+        tests=(TOLERANCE,),
+    ),
+    Sabotage(
+        name="mqtt-trickle-is-life",
+        why="a byte now and then keeps a connection for ever",
+        path="gateways/mqtt/client.py",
+        old="        if size - self._partial >= quick:\n",
+        new="        if True:\n",
+        tests=(TOLERANCE,),
+    ),
+    Sabotage(
+        name="mqtt-strangers-fill-the-memory",
+        why="large CONNECTs of a thousand strangers are kept at a time",
+        path="gateways/mqtt/client.py",
+        old="end - at + self._connect_bytes - limits.small_connect_bytes_max)\n",
+        new="-1)\n",
+        tests=(TOLERANCE,),
+    ),
+    Sabotage(
+        name="mqtt-puback-for-qos-2",
+        why="a message of QoS 2 is done without its second half",
+        path="broker/kernels/delivery.py",
+        pure=True,
+        old="            if holder is not None and holder.qos == 2:\n",
+        new="            if False:\n",
+        tests=("tests/broker/test_sessions_in_flight.py",),
     ),
     Sabotage(
         name="amqp-confirm-before-its-flush",

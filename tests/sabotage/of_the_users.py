@@ -207,7 +207,7 @@ OF_THE_USERS = (
         name="mqtt-will-unchecked",
         why="a will goes where its client may not publish",
         path="gateways/mqtt/client.py",
-        old="            self._port.check_publish(*self._mapping.place(packet.will.topic))\n",
+        old="        self._port.check_publish(*self._mapping.place(will.topic))\n",
         new="",
         tests=("tests/gateways/mqtt/test_mqtt_login.py",),
     ),

@@ -141,7 +141,10 @@ class Bulk:
                 else:
                     stored = lane.publish(template, batch, first, last)
             except Refused as error:
-                connection.refused(error, topic, last - first, flags & FLAG_QOS)
+                if connection.refused(error, topic, last - first, flags & FLAG_QOS):
+                    # It waits for nothing but its turn.
+                    waits_for = max(waits_for, Position(0))
+                    durability = max(durability, FLUSHED)
                 continue
             ends_at = stored
             if template.durability > slowest:

@@ -66,7 +66,7 @@ def test_an_empty_client_id_gets_one() -> None:
         (wire.connect("c", user="u", password=b"p"), Reason.LIMIT, 3),
         (wire.connect("c", user="u", password=b"p"), Reason.READ_ONLY, 3),
         (wire.connect("c", user="u", password=b"p"), Reason.STORAGE_FULL, 3),
-        (wire.connect("c", user="u", password=b"p", will=("$SYS/w", b"", 0, False)), None, 5),
+        (wire.connect("c", user="u", password=b"p", will=("$other/w", b"", 0, False)), None, 5),
         (wire.connect("c", level=5), None, 1),
         (wire.connect("", clean=False), None, 2),
     ],
@@ -305,7 +305,7 @@ def test_what_is_refused_is_never_acknowledged(reason: Reason) -> None:
 def test_at_qos_0_what_is_refused_is_dropped_and_counted() -> None:
     broker = Broker()
     peer = broker.peer()
-    peer.send(wire.publish("$SYS/x"), wire.publish("yes"), wire.publish("$SYS/x"))
+    peer.send(wire.publish("$other/x"), wire.publish("yes"), wire.publish("$other/x"))
     assert not peer.is_closed()
     assert [m.topic for m in broker.port.published] == ["yes"]
     assert broker.shared.counters.publishes_refused == 2
