@@ -338,6 +338,10 @@ class Engine(AmqpOperations):
         """See `TransactionPort.commit_batch`."""
         return self.transactions.commit(publishes, settlements)
 
+    def appended(self) -> Position:
+        """See `BrokerPort.appended`."""
+        return Position(self.core.log.appended)
+
     def overloaded(self, resume: Callable[[], None]) -> bool:
         """See `BrokerPort.overloaded`."""
         core = self.core
@@ -433,18 +437,25 @@ class Engine(AmqpOperations):
 
     def topics(self) -> Sequence[TopicInfo]:
         """See `BrokerPort.topics`."""
-        return [topic.info() for topic in self.topics_.topics.values()]
+        return [topic.info() for topic in self.topics_.shown()]
+
+    @property
+    def stored_count(self) -> int:
+        """Messages that were ever stored in the topics that there are (a metric)."""
+        return sum(
+            queue.flushed for topic in self.topics_.topics.values() for queue in topic.queues
+        )
 
     @property
     def page_cache_count(self) -> int:
         """Topics whose acks do not wait for the disk (a metric)."""
         appended = Durability.APPENDED
-        topics = self.topics_.topics.values()
+        topics = self.topics_.shown()
         return sum(topic.settings.durability is appended for topic in topics)
 
     def topic(self, name: str) -> TopicInfo | None:
         """See `BrokerPort.topic`."""
-        topic = self.topics_.topics.get(name)
+        topic = self.topics_.find(name)
         return None if topic is None else topic.info()
 
     def create_topic(

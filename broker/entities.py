@@ -30,6 +30,8 @@ DELAYED_TYPE: Final = "x-delayed-message"
 DELAYED_ARGUMENT: Final = "x-delayed-type"
 ALTERNATE_ARGUMENT: Final = "alternate-exchange"
 """Names the exchange that gets what an exchange has no binding for."""
+EXCHANGE_ARGUMENTS: Final = {ALTERNATE_ARGUMENT: None, DELAYED_ARGUMENT: None}
+"""Those of an exchange that mean something here, with what is meant without them."""
 PREDECLARED: Final = {
     "": "direct",
     "amq.direct": "direct",
@@ -244,18 +246,29 @@ def locked(name: str) -> Refused:
 
 
 def check_equal(
-    kind: str, name: str, existing: Mapping[str, Any], wanted: Mapping[str, Any]
+    kind: str,
+    name: str,
+    existing: Mapping[str, Any],
+    wanted: Mapping[str, Any],
+    arguments: Mapping[str, Any],
 ) -> None:
-    """Raises Refused DIFFERENT, which names the first setting or argument that differs."""
-    for key, value in existing.items():
-        if wanted[key] == value:
+    """Whether a declaration asks for what is there. Arguments that mean nothing here are not
+    compared, as in RabbitMQ.
+
+    Args:
+        arguments: those that are compared, with what is meant where they are left out.
+
+    Raises:
+        Refused: DIFFERENT, names the first setting or argument that differs.
+    """
+    pairs = [(key, wanted[key], value) for key, value in existing.items() if key != "arguments"]
+    for key, default in arguments.items():
+        received = wanted["arguments"].get(key, default)
+        pairs.append((key, received, existing["arguments"].get(key, default)))
+    for key, received, current in pairs:
+        if received == current and isinstance(received, bool) is isinstance(current, bool):
             continue
-        received, current = wanted[key], value
-        if key == "arguments":
-            key = next(
-                name for name in {**value, **received} if received.get(name) != value.get(name)
-            )
-            received, current = received.get(key, "none"), value.get(key, "none")
+        received, current = ("none" if value is None else value for value in (received, current))
         raise Refused(
             Reason.DIFFERENT,
             f"inequivalent arg '{key}' for {kind} '{name}' in vhost '/': "

@@ -28,6 +28,7 @@ from broker.entities import (
     ALTERNATE_ARGUMENT,
     DELAYED_ARGUMENT,
     DELAYED_TYPE,
+    EXCHANGE_ARGUMENTS,
     PREDECLARED,
     TYPES,
     Exchange,
@@ -44,6 +45,7 @@ from broker.errors import Reason, Refused
 from broker.exchange_graph import ExchangeGraph, Link, LinkKey
 from broker.header_match import is_pattern, pattern_of
 from broker.journal import Op, Touched
+from broker.names import SERVER_NAMED
 from broker.patterns import normal_form
 from broker.port import Position, Words
 from broker.queues.queue import Queue
@@ -69,6 +71,7 @@ class Exchanges:
             router=topics.router,
             walked_max=core.limits.exchanges_walked_max,
         )
+        topics.is_passing = self.is_passing
         for name, kind in PREDECLARED.items():
             self.exchanges[name] = Exchange(
                 name,
@@ -116,6 +119,20 @@ class Exchanges:
         that its messages are for."""
         return topic in self.topics.topics or topic in self.exchanges or topic in self.queues
 
+    def is_passing(self, queue: str) -> bool:
+        """Whether a queue goes by itself, so that its messages make no topic: it is exclusive,
+        auto-delete, named by the server, or has an end of its lease."""
+        found = self.queues.get(queue)
+        if found is None:
+            return queue.startswith(SERVER_NAMED)
+        terms = found.terms
+        return (
+            terms.exclusive
+            or terms.auto_delete
+            or terms.settings.expires_ms is not None
+            or queue.startswith(SERVER_NAMED)
+        )
+
     def need_exchange(self, name: str) -> Exchange:
         """The exchange, or Refused NOT_FOUND."""
         found = self.exchange(name)
@@ -143,7 +160,7 @@ class Exchanges:
         }
         existing = self.exchanges.get(name)
         if existing is not None:
-            check_equal("exchange", name, existing.value(), value)
+            check_equal("exchange", name, existing.value(), value, EXCHANGE_ARGUMENTS)
             return Position(0)
         limit = self.core.limits.exchanges_max
         if len(self.exchanges) >= limit:
@@ -332,6 +349,7 @@ class Exchanges:
 
     def forget_queue(self, found: NamedQueue) -> None:
         """The queue is gone: nothing is routed to it any more."""
+        self.topics.router.forget((found.name,))  # who publishes there has to look again
         for key, words in found.bindings.items():
             self.topics.router.unsubscribe(words, found.queue)
             if key[0]:
@@ -429,6 +447,8 @@ class Exchanges:
             known = routing_key in self.queues or routing_key in self.topics.topics
             if not known and not self.topics.router.match(words):
                 return None
+            if self.topics.makes_no_topic(routing_key):
+                return self.topics.router.route(self.topics.words(routing_key, None))
             return self.topics.route(routing_key, None)
         source = self.need_exchange(exchange)
         if source.internal and not internal:

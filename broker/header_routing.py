@@ -101,20 +101,19 @@ def publish_by_headers(
     """`Topics.publish` for a route that depends on headers. Raises Refused: then rows before the
     one at fault are stored (`Refused.stored`)."""
     position = Position(0)
-    refused = last  # the first row that a full queue did not take
+    refused: list[tuple[int, int]] = []
     for start, stop, used in by_branch(topics, template, batch, first, last, record):
         try:
             used.refresh(topics.router)
             if used.gates:
                 position = publish_gated(topics, used, batch, start, stop, record, born_ms)
-                if used.overflowed:
-                    refused = min(refused, stop - used.overflowed)
+                refused += used.refused
             else:
                 position = topics.append(used, batch, start, stop, record, born_ms)
         except Refused as error:
             error.stored += start - first
             raise
-    template.overflowed = last - refused
+    template.set_refused(refused)
     return position
 
 

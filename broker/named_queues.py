@@ -24,13 +24,14 @@ from broker.errors import Reason, Refused
 from broker.exchanges import Exchanges
 from broker.journal import Op, Touched
 from broker.moves import Moves
+from broker.names import SERVER_NAMED
 from broker.patterns import normal_form
 from broker.port import Consumer, Delivery, Position, QueueInfo, Words
 from broker.queues.dead_letters import DeadLetters
 from broker.queues.features import QueueFeatures
 from broker.queues.priorities import Levels
 from broker.queues.queue import Group, Hold
-from broker.queues.settings import settings_of
+from broker.queues.settings import ARGUMENTS, settings_of
 from broker.set_aside import SetAside
 from broker.topics import Topics
 
@@ -136,12 +137,12 @@ class NamedQueues:
         }
         settings_of(name, arguments)
         if not name:
-            name = f"amq.gen-{self.new_name()}"
+            name = f"{SERVER_NAMED}{self.new_name()}"
         elif name in self.queues:
             existing = self.need_queue(name, owner)
             if existing.terms.exclusive != exclusive:
                 raise locked(name)
-            check_equal("queue", name, existing.value(), value)
+            check_equal("queue", name, existing.value(), value, ARGUMENTS)
             return existing.info(), position_of(self.core, durable=existing.queue.durable)
         elif name.startswith(("amq.", SUBSCRIPTION_PREFIX)):
             raise Refused(Reason.FORBIDDEN, f"queue name '{name}' contains a reserved prefix")

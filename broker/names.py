@@ -29,6 +29,10 @@ ROOT_EXCHANGE: Final = "amq.topic"
 """The exchange whose keys begin with the topic."""
 EXCHANGE_PROPERTY: Final = "PMQ_EXCHANGE"
 """The exchange of a message that was published under another name than its topic's."""
+QUEUES_TOPIC: Final = "RMQ_SYS_POLYMQ_QUEUES"
+"""The system topic of messages to queues that go by themselves: their tag is the queue's name."""
+SERVER_NAMED: Final = "amq.gen-"
+"""What the names of queues begin with that the server made up."""
 _PLAIN: Final = frozenset((string.ascii_letters + string.digits + "%_-").encode())
 _HASH_DIGITS: Final = 32
 

@@ -160,8 +160,12 @@ class Template(Protocol):
 
     @property
     def overflowed(self) -> int:
-        """How many messages at the end of the run that was just published a full queue did not
-        take (`x-overflow`). They are stored, and in all other queues."""
+        """How many messages of the run that was just published a full queue did not take
+        (`x-overflow`). They are stored, and in all other queues."""
+
+    @property
+    def refused(self) -> Sequence[tuple[int, int]]:
+        """Which: rows [first, last) of the batch, in order."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -418,6 +422,9 @@ class BrokerPort(AmqpPort, TransactionPort, RocketmqPort, Protocol):
 
     def committed(self, position: Position, durability: Durability) -> bool:
         """Whether `when_committed` would call back at once."""
+
+    def appended(self) -> Position:
+        """The end of the log: what was done so far is visible when this position is committed."""
 
     def overloaded(self, resume: Callable[[], None]) -> bool:
         """Whether the disk is behind, so that a publisher's socket should not be read for now.

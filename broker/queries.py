@@ -174,7 +174,7 @@ class Queries:
             return "", b""
         record = decode_record(raw, verify=False)
         name = self._core.metas.user_name(record.topic)
-        topic = self._topics.topics.get(name)
+        topic = self._topics.find(name)
         if topic is None or record.position >= self._core.commits.points[topic.settings.read_point]:
             return "", b""
         firsts = {queue.number: queue.index.first_offset for queue in topic.queues}
@@ -187,13 +187,13 @@ class Queries:
         _TimeSearch(self._core, self._need_queue(topic, queue_id), time_ms, callback).step()
 
     def _need_queue(self, topic: str, queue_id: int) -> Queue:
-        found = self._topics.topics.get(topic)
+        found = self._topics.find(topic)
         if found is None or not 0 <= queue_id < len(found.queues):
             raise Refused(Reason.NOT_FOUND, f"there is no queue {queue_id} of topic {topic!r}")
         return found.queues[queue_id]
 
     def _need_topic(self, name: str) -> Topic:
-        found = self._topics.topics.get(name)
+        found = self._topics.find(name)
         if found is None:
             raise Refused(Reason.NOT_FOUND, f"there is no topic {name!r}")
         return found

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from broker.bounded_cache import BoundedCache
-from broker.names import decode_name, is_hashed
+from broker.names import QUEUES_TOPIC, decode_name, is_hashed
 from broker.plain import COMPRESSED, plain_runs
 from broker.port import Delivery, Message, RecordRun, RunMeta
 from broker.queues.deaths import DEATH_PROPERTY
@@ -105,9 +105,12 @@ class Metas:
             properties = parse_properties(prefix)
             properties.pop(PREFIX_PROPERTY, None)
             tag = properties.pop(TAGS, None)
+            name = self.user_name(topic)
+            if name == QUEUES_TOPIC:  # where it was published to is in the tag
+                name, tag = tag or "", None
             compressed = bool(header_of(properties)[1] & COMPRESSED)
             meta = RunMeta(
-                self.user_name(topic),
+                name,
                 tag,
                 properties,
                 len(prefix),

@@ -1,14 +1,17 @@
 """Topics, and how messages get into them: routes, templates, the publish path.
 
 A topic is a name, and queues of its own with dense offsets (one, if it was made by publishing to
-it). A `TopicRoute` is one (topic, tag) with everything that its messages reach; a `TopicTemplate`
-is one kind of message on it. Python runs here once per run of equal messages.
+it). Messages to AMQP queues that go by themselves (exclusive, say) would leave a topic behind for
+each queue: they share the system topic `QUEUES_TOPIC`, which nobody is shown.
+
+A `TopicRoute` is one (topic, tag) with everything that its messages reach; a `TopicTemplate` is one
+kind of message on it. Python runs here once per run of equal messages.
 """
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 from broker.core import SYSTEM_FLAG_STATE, Core
@@ -22,7 +25,7 @@ from broker.header_routing import (
 )
 from broker.journal import STATE_TOPIC, Op, Touched
 from broker.kernels import PlainTemplate, Publisher, Waiting
-from broker.names import encode_name, is_hashed
+from broker.names import EXCHANGE_PROPERTY, QUEUES_TOPIC, encode_name, is_hashed
 from broker.port import APPENDED, FLUSHED, Durability, Position, RunMeta, TopicInfo, Words
 from broker.queues.gates import Gate, publish_gated
 from broker.queues.queue import Queue
@@ -46,6 +49,8 @@ from core_log.record import RecordTemplate, java_hash
 
 SYSTEM_PREFIXES: Final = ("RMQ_SYS_", "rmq_sys_", "SCHEDULE_TOPIC_XXXX", "TRANS_CHECK_MAX_TIME")
 """Topics that clients may not publish to."""
+QUEUES_TOPIC_QUEUES: Final = 8
+"""Own queues of the system topic: within one, what needs no flush waits behind what does."""
 RETAIN_PROPERTY: Final = "PMQ_RETAIN"
 
 
@@ -120,6 +125,7 @@ class TopicTemplate(PlainTemplate):
         "named",
         "overflowed",
         "private",
+        "refused",
         "retain",
         "special",
         "topic",
@@ -146,6 +152,7 @@ class TopicTemplate(PlainTemplate):
         self.gates: tuple[tuple[Queue, Gate], ...] = ()
         """Those that may refuse a message."""
         self.overflowed = 0
+        self.refused: Sequence[tuple[int, int]] = ()
         self.special: SpecialPublish | None = None
         """How messages are published to its queues, where not all rows may go the same way."""
         self.branches = TemplateBranches() if route.by_headers else None
@@ -170,7 +177,7 @@ class TopicTemplate(PlainTemplate):
             self.gates = tuple(
                 (queue, queue.gate) for queue in route.queues if queue.gate is not None
             )
-            self.overflowed = 0
+            self.set_refused(())
             self.special = publish_gated if self.gates else None
             if self.branches is not None:
                 self.special = publish_by_headers
@@ -178,6 +185,11 @@ class TopicTemplate(PlainTemplate):
             self.queues = (*self.named, *volatile)
             ordinary = self.special is None and not self.private and not self.retain
             self.plain = ordinary and self.durability <= FLUSHED
+
+    def set_refused(self, stretches: Sequence[tuple[int, int]]) -> None:
+        """Rows [first, last) of the batch that was published which a full queue did not take."""
+        self.refused = stretches
+        self.overflowed = sum(last - first for first, last in stretches)
 
     def _at_their_level(self, queues: Sequence[Queue]) -> tuple[Queue, ...]:
         """The queues, priority queues by what they have for the priority of these messages."""
@@ -201,6 +213,8 @@ class Topics(Publisher):
         self.topics: dict[str, Topic] = {}
         self.graph: RouteGraph | None = None
         self.header_reader: HeaderReader = PlainHeaders()
+        self.is_passing: Callable[[str], bool] = lambda name: False
+        """Whether messages to the queue of this name make no topic (`exchanges.py`)."""
         self.on_change: Callable[[], None] = lambda: None  # a topic came or went
         core.journal.handle("topic+", self._apply_created)
         core.journal.handle("topic-", self._apply_deleted)
@@ -222,6 +236,20 @@ class Topics(Publisher):
             self.create(name, 1)
             topic = self.topics[name]
         return topic
+
+    def shown(self) -> Iterator[Topic]:
+        """All topics but the one that nobody is shown."""
+        return (topic for topic in self.topics.values() if topic.name != QUEUES_TOPIC)
+
+    def find(self, name: str) -> Topic | None:
+        """The topic of this name, if it is one that people may know."""
+        return None if name == QUEUES_TOPIC else self.topics.get(name)
+
+    def _queues_topic(self) -> Topic:
+        """The topic of messages to queues that go by themselves. Raises Refused."""
+        if QUEUES_TOPIC not in self.topics:
+            self.create(QUEUES_TOPIC, QUEUES_TOPIC_QUEUES, system=True)
+        return self.topics[QUEUES_TOPIC]
 
     def create(
         self,
@@ -256,7 +284,7 @@ class Topics(Publisher):
 
     def set(self, name: str, settings: Mapping[str, str]) -> Position:
         """Change settings of a topic. Raises Refused: NOT_FOUND, BAD_ARGUMENT."""
-        if name not in self.topics:
+        if self.find(name) is None:
             raise Refused(Reason.NOT_FOUND, f"there is no topic {name!r}")
         return self.core.journal.write(
             {"op": "topic=", "name": name, "set": parse_settings(settings)}
@@ -264,7 +292,7 @@ class Topics(Publisher):
 
     def delete(self, name: str) -> Position:
         """Delete a topic with its own queues. Raises Refused: NOT_FOUND."""
-        if name not in self.topics:
+        if self.find(name) is None:
             raise Refused(Reason.NOT_FOUND, f"there is no topic {name!r}")
         return self.core.journal.write({"op": "topic-", "name": name})
 
@@ -354,6 +382,11 @@ class Topics(Publisher):
         self.topic(topic)
         return route
 
+    def makes_no_topic(self, queue: str) -> bool:
+        """Whether messages to the default exchange for this queue are stored in the system topic:
+        the queue goes by itself, and there is no topic of its name."""
+        return queue not in self.topics and self.is_passing(queue)
+
     def words(self, topic: str, tag: str | None) -> Words:
         """The words of a message. Raises Refused: BAD_NAME."""
         words = words_of(topic, tag)
@@ -399,17 +432,22 @@ class Topics(Publisher):
         queue_id: int | None = None,
     ) -> TopicTemplate:
         """See `BrokerPort.template`."""
-        topic = self.topic(route.topic)
+        tag = route.tag
+        if properties.get(EXCHANGE_PROPERTY) == "" and self.makes_no_topic(route.topic):
+            topic, tag = self._queues_topic(), route.topic
+            sharding = route.topic
+        else:
+            topic = self.topic(route.topic)
         if retain:
             properties = {**properties, RETAIN_PROPERTY: "1"}
         try:
-            prefix = constant_properties(route.tag, properties)
+            prefix = constant_properties(tag, properties)
         except ValueError as error:
             raise Refused(Reason.BAD_ARGUMENT, str(error)) from error
         if len(prefix) > PROPERTIES_SIZE_MAX:
             raise Refused(Reason.TOO_LARGE, "the properties are larger than 32,767 bytes")
         if queue_id is None:
-            queue_id = zlib.crc32(sharding.encode()) % len(topic.queues)
+            queue_id = zlib.crc32(sharding.encode("utf-8", "surrogateescape")) % len(topic.queues)
         elif not 0 <= queue_id < len(topic.queues):
             count = len(topic.queues)
             raise Refused(
@@ -420,7 +458,7 @@ class Topics(Publisher):
             topic=topic.stored.encode(),
             queue_id=queue_id,
             properties=prefix,
-            tag_hash=0 if route.tag is None else java_hash(route.tag),
+            tag_hash=0 if tag is None else java_hash(tag),
             flag=flag,
             system_flag=system_flag | SYSTEM_FLAG_STATE if retain else system_flag,
             extra_kind=extra_kind,

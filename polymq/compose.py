@@ -432,7 +432,7 @@ class Node:
                 name="polymq_messages_stored",
                 kind="counter",
                 text="Messages in all topics since they were made.",
-                read=lambda: sum(sum(topic.max_offsets) for topic in self._engine.topics()),
+                read=lambda: self._engine.stored_count,
             ),
             Probe(
                 name="polymq_topics",

@@ -29,7 +29,7 @@ from broker.access.permitted_reading import PermittedReading
 from broker.access.readers import Reader
 from broker.entities import ALTERNATE_ARGUMENT, binding_words, place_of
 from broker.errors import Reason, Refused, StorageFailed
-from broker.names import ROOT_EXCHANGE
+from broker.names import ROOT_EXCHANGE, SERVER_NAMED
 from broker.port import (
     REST,
     BrokerPort,
@@ -54,7 +54,6 @@ from broker.session import MqttSession
 from broker.transaction_port import HalfMessage, Prepared
 from core_log.kernels.batch import Batch
 
-SERVER_NAMED: Final = "amq.gen-"
 DEAD_LETTER_EXCHANGE: Final = "x-dead-letter-exchange"
 DEAD_LETTER_KEY: Final = "x-dead-letter-routing-key"
 
@@ -84,6 +83,11 @@ class PermittedTemplate:
     def overflowed(self) -> int:
         """See `port.Template`."""
         return self.inner.overflowed
+
+    @property
+    def refused(self) -> Sequence[tuple[int, int]]:
+        """See `port.Template`."""
+        return self.inner.refused
 
 
 class Permitted(PermittedReading):
@@ -365,6 +369,10 @@ class Permitted(PermittedReading):
     def committed(self, position: Position, durability: Durability) -> bool:
         """See `BrokerPort.committed`."""
         return self._engine.committed(position, durability)
+
+    def appended(self) -> Position:
+        """See `BrokerPort.appended`."""
+        return self._engine.appended()
 
     def overloaded(self, resume: Callable[[], None]) -> bool:
         """See `BrokerPort.overloaded`: here also while the user is ahead of its rates."""

@@ -3,7 +3,8 @@
 A queue with `x-overflow` = `reject-publish` has a gate, which says how many rows of a batch it
 takes. Rows that it does not take are published all the same, without that queue: they are in their
 topic and in their other queues. Who published them learns how many there were, from
-`Template.overflowed`, and says so in its protocol (AMQP: basic.nack).
+`Template.overflowed`, and which, from `Template.refused`, and says so in its protocol (AMQP:
+basic.nack).
 
 A queue fills up from the front of a batch, so each gate cuts the batch in two, and all gates
 together into a few runs.
@@ -44,7 +45,8 @@ def publish_gated(
     """`Topics.publish` for a template whose route has gates. Raises Refused: then runs before the
     one at fault are stored (`Refused.stored`)."""
     cuts = {queue: first + gate.admit(batch, first, last) for queue, gate in template.gates}
-    template.overflowed = last - min(cuts.values())
+    refused = min(cuts.values())
+    template.set_refused([(refused, last)] if refused < last else [])
     position = Position(0)
     at = first
     try:

@@ -194,6 +194,8 @@ class Group:
     Attributes:
         rules: what the queue's arguments ask for; None for a plain group.
         ranked: not all consumers are served alike.
+        handing_over: a single active consumer has left and holds messages: the next one gets
+            nothing before they are settled or given back, because they come first.
     """
 
     __slots__ = (
@@ -202,6 +204,7 @@ class Group:
         "_scheduled",
         "_turn",
         "cursor",
+        "handing_over",
         "holds",
         "moved",
         "number",
@@ -227,6 +230,7 @@ class Group:
         self.moved = moved
         self.rules: Rules | None = None
         self.ranked = False
+        self.handing_over = False
         self.holds: Sequence[Hold] = ()  # replaced, never changed in place: most have none
         self._turn = 0  # whose turn it is among `holds`
         self._reading = False  # a reader thread is at work: nothing may overtake
@@ -265,6 +269,8 @@ class Group:
 
     def remove(self, hold: Hold) -> None:
         """A consumer leaves."""
+        if self.rules is not None and self.rules.single and self.holds[:1] == [hold]:
+            self.handing_over = self.cursor.outstanding_count > 0
         self.holds = [other for other in self.holds if other is not hold]
         if self.ranked:  # somebody else's turn has come
             self.pump_later()
@@ -305,6 +311,8 @@ class Group:
         """See `QueueConsumer.settle`."""
         self.cursor.settle(first_offset, count)
         self.moved(self)
+        if self.handing_over:
+            self.pump_later()
 
     def requeue(self, first_offset: int, count: int) -> None:
         """See `QueueConsumer.requeue`."""
@@ -439,6 +447,10 @@ class Group:
         highest priority that have credit, in turn."""
         holds = self.holds
         if self.rules is not None and self.rules.single:
+            if self.handing_over:
+                if self.cursor.outstanding_count:
+                    return None
+                self.handing_over = False
             holds = holds[:1]
         at = 0
         while at < len(holds):

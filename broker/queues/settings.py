@@ -4,7 +4,8 @@ Arguments go by RabbitMQ's names (`x-message-ttl`), because AMQP applications br
 for a queue whoever declares and reads it. They are checked when the queue is declared, and a wrong
 one is refused in RabbitMQ's words. After that nothing here can fail, also not at a restart.
 
-Arguments that change nothing here (`x-queue-type`, `x-queue-mode`) are not looked at.
+Arguments that change nothing here (`x-queue-type`, `x-queue-mode`, `x-dead-letter-strategy`) are
+checked and compared like all others.
 """
 
 from __future__ import annotations
@@ -26,6 +27,26 @@ DROP_HEAD: Final = "drop-head"
 REJECT_PUBLISH: Final = "reject-publish"
 REJECT_PUBLISH_DLX: Final = "reject-publish-dlx"
 OVERFLOWS: Final = (DROP_HEAD, REJECT_PUBLISH, REJECT_PUBLISH_DLX)
+MODES: Final = ("default", "lazy")
+STRATEGIES: Final = ("at-most-once", "at-least-once")
+
+ARGUMENTS: Final[Mapping[str, Any]] = {
+    "x-consumer-timeout": None,
+    "x-dead-letter-exchange": None,
+    "x-dead-letter-routing-key": None,
+    "x-dead-letter-strategy": STRATEGIES[0],
+    "x-delivery-limit": None,
+    "x-expires": None,
+    "x-max-length": None,
+    "x-max-length-bytes": None,
+    "x-max-priority": None,
+    "x-message-ttl": None,
+    "x-overflow": DROP_HEAD,
+    "x-queue-mode": MODES[0],
+    "x-queue-type": "classic",
+    "x-single-active-consumer": False,
+}
+"""Arguments that mean something here, with what is meant without them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +63,7 @@ class QueueSettings:
         dead_letter_key: the routing key they get there, instead of their own.
         delivery_limit: how often a message is delivered again before the queue gives it up.
         single_active: one consumer at a time gets messages.
+        consumer_timeout_ms: how long a consumer may keep a message without acknowledging it.
         priority_max: messages with a higher priority come first, up to this one; 0: all are equal.
     """
 
@@ -54,6 +76,7 @@ class QueueSettings:
     dead_letter_key: str | None = None
     delivery_limit: int | None = None
     single_active: bool = False
+    consumer_timeout_ms: int | None = None
     priority_max: int = 0
 
     @property
@@ -75,6 +98,8 @@ def settings_of(name: str, arguments: Mapping[str, Any]) -> QueueSettings:
     if not arguments:
         return PLAIN
     read = _Arguments(name, arguments)
+    read.choice("x-queue-mode", MODES)
+    read.choice("x-dead-letter-strategy", STRATEGIES)
     settings = QueueSettings(
         ttl_ms=read.number("x-message-ttl", 0, MILLISECONDS_MAX),
         expires_ms=read.number("x-expires", 1, MILLISECONDS_MAX),
@@ -85,6 +110,7 @@ def settings_of(name: str, arguments: Mapping[str, Any]) -> QueueSettings:
         dead_letter_key=read.text("x-dead-letter-routing-key"),
         delivery_limit=read.delivery_limit(),
         single_active=read.flag("x-single-active-consumer"),
+        consumer_timeout_ms=read.number("x-consumer-timeout", 1, MILLISECONDS_MAX),
         priority_max=read.number("x-max-priority", 0, PRIORITY_MAX) or 0,
     )
     if settings.dead_letter_key is not None and settings.dead_letter_exchange is None:

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from broker.port import History
-from gateways.amqp.tables import Timestamp, encode_pairs, split_pairs
+from gateways.amqp.tables import Long, Timestamp, encode_pairs, split_pairs
 
 _HEADERS: Final = 1 << 13
 _EXPIRATION: Final = 1 << 8
@@ -44,7 +44,7 @@ def death_headers(history: History, expiration: str | None) -> dict[str, Any]:
     deaths: list[Mapping[str, Any]] = []
     for death in history.deaths:
         entry: dict[str, Any] = {
-            "count": death.count,
+            "count": Long(death.count),
             "reason": death.cause,
             "queue": death.queue,
             "time": Timestamp(death.time_s),

@@ -12,6 +12,7 @@ from typing import Final
 
 from broker.port import Delivery, QueueConsumer, Reason, Refused
 from gateways.amqp import direct_reply, mapping, spec
+from gateways.amqp.ack_deadline import AckDeadline
 from gateways.amqp.channel import Channel
 from gateways.amqp.consumer import Consumer, Getter, encode
 from gateways.amqp.errors import RemoteProtocolError, ReplyCode
@@ -60,10 +61,16 @@ def consume(channel: Channel, method: spec.BasicConsume) -> None:
         consumer = direct_reply.new_consumer(channel, tag, no_ack=method.no_ack)
     else:
         priority = mapping.consumer_priority(method.arguments)
+        timeout_ms = mapping.consumer_timeout(method.arguments)
         consumer = Consumer(channel, tag, no_ack=method.no_ack, limit=channel.prefetch)
         consumer.handle = link.port.consume(
             queue, consumer, exclusive=method.exclusive, owner=link, priority=priority
         )
+        if timeout_ms is None:
+            info = link.port.queue(queue, owner=link)
+            timeout_ms = mapping.consumer_timeout(info.arguments)
+        if timeout_ms is not None and not method.no_ack:
+            AckDeadline(channel, consumer, timeout_ms)
     channel.add(consumer)
     if method.nowait:
         consumer.start()

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 
 from broker.port import APPENDED, BrokerPort, Durability, Position, Unacked
@@ -26,6 +27,7 @@ from gateways.amqp.spec import Method
 from gateways.amqp.transactions import Transaction
 
 if TYPE_CHECKING:
+    from gateways.amqp.ack_deadline import AckDeadline
     from gateways.amqp.direct_reply import Replies, ReplyConsumer
     from gateways.amqp.publishing import Publisher
 
@@ -86,6 +88,15 @@ class Link(Protocol):
     def new_tag(self) -> str:
         """A random consumer tag."""
 
+    def later(self, callback: Callable[[], None]) -> None:
+        """Call back in the next loop iteration."""
+
+    def call_later(self, seconds: float, callback: Callable[[], None]) -> Callable[[], None]:
+        """Call back then, unless the function that is returned was called before."""
+
+    def fail(self, error: RemoteProtocolError) -> None:
+        """Close what the error names."""
+
 
 class Channel:
     """See the head of this file.
@@ -97,6 +108,7 @@ class Channel:
         reply_consumer: its consumer of answers (`direct_reply.py`), if there is one.
         confirming: publishes are confirmed.
         transaction: what waits for tx.commit; None unless the channel is transactional.
+        deadlines: of its consumers that may not keep messages as long as they like.
         last_queue: the queue that was declared last, which an empty name means.
     """
 
@@ -106,9 +118,11 @@ class Channel:
         "_confirmed",
         "_returned",
         "_sequence",
+        "_served",
         "closed",
         "confirming",
         "consumers",
+        "deadlines",
         "last_queue",
         "link",
         "number",
@@ -126,6 +140,7 @@ class Channel:
         self.closed = False
         self.consumers: dict[str, Consumer | ReplyConsumer] = {}
         self.reply_consumer: ReplyConsumer | None = None
+        self.deadlines: set[AckDeadline] = set()
         self.unacked: Unacked[Holder] = Unacked()
         self.unacked_count = 0  # of consumers, without gets
         self.prefetch = 0
@@ -138,6 +153,7 @@ class Channel:
         self._confirm_position = Position(0)
         self._confirm_durability = APPENDED  # the class that the next confirm waits for
         self._returned: dict[Consumer, None] = {}  # consumers whose credit has grown
+        self._served = ""  # the tag of the consumer that had shared credit last
 
     # --- for consumers ----------------------------------------------------------------------
 
@@ -151,8 +167,13 @@ class Channel:
         if self.consumers.pop(consumer.tag, None) is None:
             return
         self.link.consumer_count -= 1
-        if self.link.wants_cancel and not self.closed:
-            self.link.reply(self.number, spec.BasicCancel(consumer_tag=consumer.tag, nowait=True))
+        if self.link.wants_cancel:
+            # Behind delete-ok, if the queue went by this client's own queue.delete.
+            self.link.later(partial(self._say_cancelled, consumer.tag))
+
+    def _say_cancelled(self, tag: str) -> None:
+        if not self.closed and tag not in self.consumers:
+            self.link.reply(self.number, spec.BasicCancel(consumer_tag=tag, nowait=True))
 
     # --- settling ---------------------------------------------------------------------------
 
@@ -206,6 +227,8 @@ class Channel:
                 holder.reject(first_offset, count)
             else:
                 holder.settle(first_offset, count)
+        if reject and not requeue and runs:  # this client sees its dead letters, as its publishes
+            self.link.publisher.follow(self.link.port.appended())
 
     def requeue_all(self) -> None:
         """Give everything that is not acknowledged back to its queues."""
@@ -218,10 +241,25 @@ class Channel:
 
     def credit_grew(self) -> None:
         """Let consumers whose credit has grown take messages; all of them if they share it."""
-        returned = list(self.consumers.values() if self.prefetch_shared else self._returned)
+        if self.prefetch_shared:
+            self._returned.clear()
+            self._share_credit()
+            return
+        returned = list(self._returned)
         self._returned.clear()
         for consumer in returned:
             consumer.ready()
+
+    def _share_credit(self) -> None:
+        """Let all consumers take messages, first those behind the one that was served last: it may
+        take all that there is."""
+        consumers = list(self.consumers.values())
+        first = next((i for i, one in enumerate(consumers, 1) if one.tag == self._served), 0)
+        for consumer in consumers[first:] + consumers[:first]:
+            before = self.unacked.next_tag
+            consumer.ready()
+            if self.unacked.next_tag != before:
+                self._served = consumer.tag
 
     def ready(self) -> None:
         """The socket takes bytes again, or a limit was changed."""
@@ -352,3 +390,5 @@ class Channel:
         self.requeue_all()
         for tag in list(self.consumers):
             self.cancel(tag)
+        for deadline in list(self.deadlines):
+            deadline.close()

@@ -13,7 +13,8 @@ Rules:
   nothing overtakes; what was read is kept in `_rest`, and reading stops. The same happens to a
   client that asks more than it reads of the answers.
 * Closing, from whatever side, gives unacknowledged messages back and deletes exclusive queues
-  before close-ok leaves.
+  before close-ok leaves. The socket is the client's to close: until then, within bounds, what it
+  sends is read and dropped (`_linger`).
 """
 
 from __future__ import annotations
@@ -111,6 +112,9 @@ class Client:
         self._deaf = False  # whatever comes is dropped
         self._choked = False  # too many answers wait or are not read
         self._disk_is_behind = False  # not reading, because the log cannot take more
+        self._lingering = False  # everything is said, and the client may still be writing
+        self._dropped_bytes = 0  # since then
+        self._stopping = False
         self.unread_bytes = 0
         """Of answers, since the socket was full."""
         self.asks_always = False
@@ -123,6 +127,7 @@ class Client:
     def consume(self, buffer: bytearray, start: int, end: int) -> int:
         """Take `buffer[start:end]`; returns up to where the bytes are used."""
         if self._deaf:
+            self._drop(end - start)
             return end
         if self._holding or self._choked:
             self._rest += bytes(buffer[start:end])
@@ -358,10 +363,28 @@ class Client:
                 self._end()
                 self.reply(0, spec.ConnectionCloseOk(), then=self._close_socket)
             case spec.ConnectionCloseOk():
-                self._transport.close()
+                self._linger()
 
     def _close_socket(self) -> None:
         if self._core.state is State.CLOSED:
+            self._linger()
+
+    def _linger(self) -> None:
+        """The connection is closed, and the client's to end: read on, and drop what it still sends.
+        A socket that is closed while its client writes loses the close-ok on its way, and the
+        client gets an error instead."""
+        if self._stopping:
+            self._transport.close()
+            return
+        self._lingering = self._deaf = True
+        self._rest = b""
+        self._transport.abort_in(self.limits.linger_seconds)
+        self._transport.resume_reading()
+
+    def _drop(self, size: int) -> None:
+        """So much came that nobody looks at."""
+        self._dropped_bytes += size
+        if self._lingering and self._dropped_bytes > self.limits.linger_bytes_max:
             self._transport.close()
 
     def entered(self, principal: str, port: BrokerPort) -> None:
@@ -426,12 +449,17 @@ class Client:
 
     def stop(self) -> None:
         """The server stops: say so, and wait for close-ok."""
+        self._stopping = True
         if self._core.state is State.OPEN:
             self.fail(
                 RemoteProtocolError(ReplyCode.CONNECTION_FORCED, "the broker is shutting down")
             )
             self._transport.abort_in(None)  # the server's own time counts
-        elif self._core.state not in (State.CLOSING, State.CLOSE_RECEIVED, State.CLOSED):
+        elif self._lingering or self._core.state not in (
+            State.CLOSING,
+            State.CLOSE_RECEIVED,
+            State.CLOSED,
+        ):
             self._transport.close()
 
     def storage_failed(self, text: str) -> None:
@@ -504,7 +532,7 @@ class Client:
         keeps up."""
         was_choked = self._choked
         self._weigh()
-        if self._choked or self._holding or self._disk_is_behind:
+        if (self._choked or self._holding or self._disk_is_behind) and not self._lingering:
             self._transport.stop_reading()
         else:
             self._transport.resume_reading()
@@ -520,6 +548,14 @@ class Client:
             channel.ready()
 
     # --- for the channels -------------------------------------------------------------------
+
+    def later(self, callback: Callable[[], None]) -> None:
+        """See `channel.Link.later`."""
+        self._transport.later(callback)
+
+    def call_later(self, seconds: float, callback: Callable[[], None]) -> Callable[[], None]:
+        """See `channel.Link.call_later`."""
+        return self._transport.call_later(seconds, callback)
 
     @property
     def frame_max(self) -> int:

@@ -51,6 +51,7 @@ from gateways.amqp.methods import (
 )
 from gateways.amqp.spec import Method
 from gateways.amqp.states import (
+    AGAIN,
     CHANNEL_RECEIVED,
     CHANNEL_SENT,
     DROPPED_STATES,
@@ -338,6 +339,8 @@ class AmqpConnection:
     ) -> Event | None:
         state = self.channels.get(channel, ChannelState.CLOSED)
         next_state = CHANNEL_RECEIVED.get((state, kind))
+        if next_state is None and self._was_used(channel, state):
+            next_state = AGAIN.get(kind)
         if next_state is None:
             if state in DROPPED_STATES or (kind in LATE and self._was_used(channel, state)):
                 return None

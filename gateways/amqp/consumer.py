@@ -22,6 +22,7 @@ from gateways.amqp import kernels, mapping
 from gateways.amqp.methods import content_frames, short_string
 
 if TYPE_CHECKING:
+    from gateways.amqp.ack_deadline import AckDeadline
     from gateways.amqp.channel import Channel
 
 _TAG: Final = struct.Struct(">QB")
@@ -81,6 +82,7 @@ class Consumer:
         "_head",
         "_limit",
         "_no_ack",
+        "deadline",
         "ended",
         "handle",
         "started",
@@ -94,6 +96,7 @@ class Consumer:
         self._limit = limit
         self._head = struct.pack(">HH", 60, 60) + short_string(tag)
         self.tag = tag
+        self.deadline: AckDeadline | None = None
         self.handle: QueueConsumer | None = None
         self.started = False
         self.ended = False
@@ -113,6 +116,8 @@ class Consumer:
                 credit = min(credit, self._limit - self.unacked_count)
             if channel.prefetch_shared:
                 credit = min(credit, channel.prefetch_shared - channel.unacked_count)
+        elif channel.prefetch_shared and channel.unacked_count >= channel.prefetch_shared:
+            return 0  # it uses up nothing of it, and stops with the others (RabbitMQ up to 4.2)
         return max(0, credit)
 
     def deliver(self, delivery: Delivery) -> None:
@@ -138,6 +143,7 @@ class Consumer:
         """The queue is gone."""
         if not self.ended:
             self.ended = True
+            self._end_deadline()
             self._channel.consumer_cancelled(self)
 
     # --- Holder -----------------------------------------------------------------------------
@@ -178,8 +184,13 @@ class Consumer:
         """No more deliveries. What is not settled stays with the channel."""
         if not self.ended:
             self.ended = True
+            self._end_deadline()
             if self.handle is not None:
                 self.handle.cancel()
+
+    def _end_deadline(self) -> None:
+        if self.deadline is not None and not self.unacked_count:
+            self.deadline.close()
 
 
 def encode(

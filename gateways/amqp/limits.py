@@ -36,6 +36,10 @@ class Limits:
     """How long a failed login waits before the socket is closed, as in RabbitMQ."""
     close_seconds: float = 5.0
     """How long we wait for close-ok after our close, before the socket is aborted."""
+    linger_seconds: float = 3.0
+    """How long a client whose connection is closed may take to close its socket."""
+    linger_bytes_max: int = 64 * 1024 * 1024
+    """What it may send meanwhile: clients that flood have some megabytes in their buffers."""
     body_bytes_max: int = 4 * 1024 * 1024
     """Largest message: what the store takes (RabbitMQ 16 MiB, LavinMQ 128 MiB)."""
     assembling_bytes_max: int = 64 * 1024 * 1024

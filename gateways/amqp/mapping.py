@@ -41,7 +41,7 @@ from broker.port import (
 from gateways.amqp.added_headers import DELIVERY_COUNT, death_headers, with_headers
 from gateways.amqp.errors import Malformed, RemoteProtocolError, ReplyCode
 from gateways.amqp.spec import Method
-from gateways.amqp.tables import Buffer, encode_sized_table
+from gateways.amqp.tables import Buffer, Long, encode_sized_table
 
 EXTRA_NAME: Final = "PMQ_AMQP"
 """The per-message property that keeps AMQP's own properties, in base64."""
@@ -103,17 +103,10 @@ _CONNECTION_CODES: Final = frozenset({ReplyCode.RESOURCE_ERROR})
 OUR_FAULT: Final = frozenset({Reason.READ_ONLY, Reason.STORAGE_FULL, Reason.LIMIT})
 """Refused publishes that a confirm answers with nack: the message was in order."""
 
-_REFUSED_QUEUE_ARGUMENTS: Final = frozenset(
-    {
-        "x-dead-letter-strategy",
-        "x-consumer-timeout",
-    }
-)
-"""Arguments that change what happens to messages and are not there yet. To store them and do
-nothing would lose messages that somebody relies on."""
-_REFUSED_CONSUMER_ARGUMENTS: Final = frozenset(
-    {"x-stream-offset", "x-stream-filter", "x-consumer-timeout"}
-)
+CONSUMER_TIMEOUT: Final = "x-consumer-timeout"
+TIMEOUT_MS_MAX: Final = 0xFFFF_FFFF - 1
+_REFUSED_CONSUMER_ARGUMENTS: Final = frozenset({"x-stream-offset", "x-stream-filter"})
+"""To take them and do nothing would show messages that nobody asked for."""
 _QUEUE_TYPES: Final = ("classic", "quorum")
 
 
@@ -206,7 +199,7 @@ def message_properties(message: Message, delivery_count: int = 0) -> bytes:
     else:
         raw = translate_properties(message.properties)
     if delivery_count:
-        raw = with_headers(raw, {DELIVERY_COUNT: delivery_count})
+        raw = with_headers(raw, {DELIVERY_COUNT: Long(delivery_count)})
     history = history_of(message.properties)
     if not history.deaths:
         return raw
@@ -354,7 +347,7 @@ def queue_arguments(table: Mapping[str, Any]) -> Mapping[str, Any]:
         raise Refused(
             Reason.BAD_ARGUMENT, f"x-queue-type '{kind}' is not one of {', '.join(_QUEUE_TYPES)}"
         )
-    return _arguments(table, _REFUSED_QUEUE_ARGUMENTS)
+    return _arguments(table, frozenset())
 
 
 def exchange_arguments(table: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -376,6 +369,20 @@ def consumer_priority(table: Mapping[str, Any]) -> int:
             Reason.BAD_ARGUMENT, f"invalid arg 'x-priority': a whole number, not {priority!r}"
         )
     return priority
+
+
+def consumer_timeout(table: Mapping[str, Any]) -> int | None:
+    """How many milliseconds a consumer may keep a message, by the arguments of basic.consume or of
+    its queue; None if they do not say. Raises Refused."""
+    timeout = table.get(CONSUMER_TIMEOUT)
+    if timeout is None:
+        return None
+    if isinstance(timeout, bool) or not isinstance(timeout, int) or timeout < 1:
+        raise Refused(
+            Reason.BAD_ARGUMENT,
+            f"invalid arg '{CONSUMER_TIMEOUT}': a number of milliseconds, not {timeout!r}",
+        )
+    return min(timeout, TIMEOUT_MS_MAX)
 
 
 def _arguments(table: Mapping[str, Any], refused: frozenset[str]) -> Mapping[str, Any]:

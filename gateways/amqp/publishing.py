@@ -368,10 +368,16 @@ class Publisher:
             return
         self.stored_with = template
         self.stored(template, position, last - first)
-        overflowed = template.overflowed
-        channel.published(last - first - overflowed, position, template.durability)
-        if overflowed and channel.confirming:
-            channel.not_published(overflowed)
+        if template.overflowed and channel.confirming:
+            for start, stop in template.refused:
+                channel.published(start - first, position, template.durability)
+                channel.not_published(stop - start)
+                first = stop
+        channel.published(last - first, position, template.durability)
+
+    def follow(self, position: int) -> None:
+        """What this client asks for next depends on what was appended up to there."""
+        self.position = max(self.position, position)
 
     def stored(self, template: Template, position: int, count: int) -> None:
         """So many messages were stored with this template, up to the position."""

@@ -5,6 +5,7 @@ Knows no AMQP beyond that a client has a handshake to finish, a heartbeat, and a
 
 from __future__ import annotations
 
+import asyncio
 import platform
 import secrets
 import ssl
@@ -26,6 +27,9 @@ from net.listener import Listener, listen
 
 ABORT_SECONDS: Final = 1.0
 """How long the loop may take to report sockets that were aborted."""
+
+FINE_HEARTBEAT_SECONDS: Final = 20
+"""Heartbeats of shorter intervals have a timer of their own: a second is much of half of them."""
 
 CAPABILITIES: Final[Mapping[str, bool]] = {
     "publisher_confirms": True,
@@ -66,6 +70,7 @@ class AmqpSocket(Connection):
         self._heartbeat: Heartbeat | None = None
         self._beaten_bytes = 0  # `written_bytes` at the last tick of the heartbeat
         self._beat_at: float | None = None
+        self._timer: asyncio.TimerHandle | None = None  # of a fine heartbeat
         self._abort_at: float | None = None
 
     # --- net.Connection ---------------------------------------------------------------------
@@ -86,6 +91,8 @@ class AmqpSocket(Connection):
 
     def lost(self, error: Exception | None) -> None:
         """See `net.Connection.lost`."""
+        if self._timer is not None:
+            self._timer.cancel()
         self.client.lost()
 
     def expired(self, now: float) -> float | None:
@@ -96,19 +103,25 @@ class AmqpSocket(Connection):
         if self._heartbeat is not None and self._beat_at is not None and self._beat_at <= now:
             # From tick to tick, so that the coarse deadlines do not add up.
             self._beat_at = max(now, self._beat_at + self._heartbeat.tick_seconds)
-            if self._reading_stopped:  # we do not listen, so silence says nothing
-                self._heartbeat.heard = True
-            self._heartbeat.spoke = self.written_bytes > self._beaten_bytes
-            beat = self._heartbeat.tick(now)
-            self._beaten_bytes = self.written_bytes
-            match beat:
-                case Beat.SEND:
-                    self.write(HEARTBEAT)
-                    self._beaten_bytes = self.written_bytes  # it does not count for the next tick
-                case Beat.DEAD:
-                    self.abort()
-                    return None
+            if not self._beat(now):
+                return None
         return self._next_deadline()
+
+    def _beat(self, now: float) -> bool:
+        """A tick of the heartbeat. False if the client is dead."""
+        heartbeat = self._heartbeat
+        assert heartbeat is not None
+        if self._reading_stopped:  # we do not listen, so silence says nothing
+            heartbeat.heard = True
+        heartbeat.spoke = self.written_bytes > self._beaten_bytes
+        beat = heartbeat.tick(now)
+        if beat is Beat.DEAD:
+            self.abort()
+            return False
+        if beat is Beat.SEND:
+            self.write(HEARTBEAT)
+        self._beaten_bytes = self.written_bytes  # a heartbeat does not count for the next tick
+        return True
 
     def _next_deadline(self) -> float | None:
         times = [at for at in (self._abort_at, self._beat_at) if at is not None]
@@ -138,12 +151,29 @@ class AmqpSocket(Connection):
         if seconds:
             now = self.context.now()
             self._heartbeat = Heartbeat(seconds, now)
-            self._beat_at = now + self._heartbeat.tick_seconds
-            self.deadline(self._next_deadline())
+            if seconds < FINE_HEARTBEAT_SECONDS:
+                self._beat_in(self._heartbeat.tick_seconds)
+            else:
+                self._beat_at = now + self._heartbeat.tick_seconds
+                self.deadline(self._next_deadline())
+
+    def _beat_in(self, seconds: float) -> None:
+        self._timer = self.context.call_later(seconds, self._beat_finely)
+
+    def _beat_finely(self) -> None:
+        """A tick of a heartbeat that deadlines, which are a second late at most, are too coarse
+        for."""
+        if not self.closing and self._beat(self.context.now()):
+            assert self._heartbeat is not None
+            self._beat_in(self._heartbeat.tick_seconds)
 
     def later(self, callback: Callable[[], None]) -> None:
         """See `client.Transport.later`."""
         self.context.loop.call_soon(callback)
+
+    def call_later(self, seconds: float, callback: Callable[[], None]) -> Callable[[], None]:
+        """See `client.Transport.call_later`."""
+        return self.context.call_later(seconds, callback).cancel
 
     def stop_reading(self) -> None:
         """See `client.Transport`."""

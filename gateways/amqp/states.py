@@ -164,6 +164,13 @@ LATE: Final = (spec.BasicAck, spec.BasicNack, spec.BasicReject, spec.ChannelClos
 """What may be under way while a channel closes: dropped if it comes afterwards."""
 
 
+AGAIN: Final[dict[type[Method], ChannelState]] = {
+    spec.ChannelClose: ChannelState.CLOSE_RECEIVED,
+}
+"""What may come for a channel that was open once and is closed: a client that closes twice before
+it reads gets two answers."""
+
+
 def fault_of_channel(
     state: ChannelState, seen: type[Method] | Content, channel: int
 ) -> RemoteProtocolError:

@@ -38,6 +38,12 @@ class Timestamp(int):
     __slots__ = ()
 
 
+class Long(int):
+    """A number that is written as 64 bits whatever its size: clients in Java read a `Long`."""
+
+    __slots__ = ()
+
+
 def _decimal(raw: tuple[Any, ...]) -> Decimal:
     scale, unscaled = raw
     return Decimal(unscaled).scaleb(-scale)
@@ -212,6 +218,8 @@ def _encode_value(value: Any, depth: int) -> bytes:
             return b"t\x01" if value else b"t\x00"
         case Timestamp():
             return b"T" + int(value).to_bytes(8, "big")
+        case Long():
+            return struct.pack(">cq", b"l", value)
         case int():
             return _encode_integer(value)
         case float():

@@ -30,5 +30,8 @@ class Transport(Protocol):
     def later(self, callback: Callable[[], None]) -> None:
         """Call back in the next loop iteration."""
 
+    def call_later(self, seconds: float, callback: Callable[[], None]) -> Callable[[], None]:
+        """Call back then, unless the function that is returned was called before."""
+
     def stop_reading(self) -> None: ...
     def resume_reading(self) -> None: ...

@@ -25,6 +25,7 @@ def test_one_consumer_is_served_alone_until_it_leaves(broker: Broker) -> None:
     first_hold.requeue(0, 2)
     broker.step()
     assert second.bodies == [b"1", b"2", b"3"]
+    second_hold.settle(0, 3)
     second_hold.cancel()
     publish(broker, "q", b"4")
     broker.step()
@@ -42,6 +43,41 @@ def test_a_takeover_needs_no_new_message(broker: Broker) -> None:
     hold.cancel()
     broker.step()
     assert second.bodies == [b"1"]
+
+
+def test_what_the_former_still_holds_comes_first(broker: Broker) -> None:
+    """It was cancelled, and keeps messages: some are settled, the others come back to the next."""
+    declare(broker, "q", x_single_active_consumer=True)
+    first, first_hold = consume(broker, "q", credit=3)
+    second, _ = consume(broker, "q")
+    publish(broker, "q", b"1", b"2", b"3", b"4")
+    broker.step()
+    assert first.bodies == [b"1", b"2", b"3"]
+    first_hold.cancel()
+    broker.step()
+    first_hold.settle(1, 1)
+    broker.step()
+    first_hold.requeue(0, 1)
+    publish(broker, "q", b"5")
+    broker.step()
+    assert second.bodies == []
+    first_hold.requeue(2, 1)
+    broker.step()
+    assert second.bodies == [b"1", b"3", b"4", b"5"]
+
+
+def test_the_last_acknowledgement_of_the_former_lets_the_next_begin(broker: Broker) -> None:
+    declare(broker, "q", x_single_active_consumer=True)
+    _, first_hold = consume(broker, "q", credit=1)
+    second, _ = consume(broker, "q")
+    publish(broker, "q", b"1", b"2")
+    broker.step()
+    first_hold.cancel()
+    broker.step()
+    assert second.bodies == []
+    first_hold.settle(0, 1)
+    broker.step()
+    assert second.bodies == [b"2"]
 
 
 class LateReaders:
@@ -122,6 +158,7 @@ def test_priority_does_not_replace_a_single_active_consumer(broker: Broker) -> N
     third, _ = consume(broker, "q", priority=5)
     publish(broker, "q", b"1")
     broker.step()
+    hold.settle(0, 1)
     hold.cancel()
     publish(broker, "q", b"2")
     broker.step()

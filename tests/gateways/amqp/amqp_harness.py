@@ -36,6 +36,7 @@ class MemoryTransport:
         self.closed = False
         self.abort_seconds: float | None = None
         self.heartbeat_seconds = 0
+        self.timers: list[tuple[float, Callable[[], None]]] = []
         self.address = "127.0.0.1"
 
     def write(self, data: bytes) -> None:
@@ -53,6 +54,16 @@ class MemoryTransport:
 
     def later(self, callback: Callable[[], None]) -> None:
         self._later(callback)
+
+    def call_later(self, seconds: float, callback: Callable[[], None]) -> Callable[[], None]:
+        timer = (seconds, callback)
+        self.timers.append(timer)
+        return lambda: self.timers.remove(timer) if timer in self.timers else None
+
+    def run_timers(self) -> None:
+        timers, self.timers = self.timers, []
+        for _, callback in timers:
+            callback()
 
     def stop_reading(self) -> None:
         self.reading = False
@@ -178,6 +189,7 @@ class SpyTemplate:
     keyed: bool
     valid: bool = True
     overflowed: int = 0
+    refused: tuple[tuple[int, int], ...] = ()
 
 
 class SpyPort:

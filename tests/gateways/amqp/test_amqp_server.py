@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, cast
 
 import pytest
@@ -24,6 +25,16 @@ from tests.gateways.amqp.amqp_core_driver import HEADER, OPEN, START_OK, channel
 from tests.gateways.amqp.amqp_harness import SpyPort
 
 
+@dataclass
+class FakeTimer:
+    loop: FakeLoop
+    timer: tuple[float, Callable[..., None]]
+
+    def cancel(self) -> None:
+        if self.timer in self.loop.timers:
+            self.loop.timers.remove(self.timer)
+
+
 class FakeLoop:
     """As much of an event loop as `net` uses, in the test's hands."""
 
@@ -38,9 +49,10 @@ class FakeLoop:
     def call_soon(self, callback: Callable[..., None], *args: Any) -> None:
         self.soon.append((callback, args))
 
-    def call_later(self, delay: float, callback: Callable[..., None]) -> object:
-        self.timers.append((self.clock + delay, callback))
-        return object()
+    def call_later(self, delay: float, callback: Callable[..., None]) -> FakeTimer:
+        timer = (self.clock + delay, callback)
+        self.timers.append(timer)
+        return FakeTimer(self, timer)
 
     def turn(self) -> None:
         """One iteration."""
@@ -198,8 +210,22 @@ def test_silence_is_filled_with_heartbeats() -> None:
     for _ in range(6):
         shell.loop.advance(5.0)
         shell.read(HEARTBEAT)
-    assert shell.transport.writes.count(HEARTBEAT) == 4
+    assert shell.transport.writes.count(HEARTBEAT) == 5
     assert not shell.is_aborted()
+
+
+@pytest.mark.parametrize("interval", [1, 2, 5, 10])
+def test_a_heartbeat_is_never_late(interval: int) -> None:
+    """A silent server is heard within each interval: it looks every half of one, to the moment."""
+    shell = Shell()
+    shell.log_in(heartbeat=interval)
+    for number in range(8):
+        shell.loop.advance(interval / 2)
+        assert shell.transport.writes.count(HEARTBEAT) == number
+        shell.read(HEARTBEAT)
+    shell.socket.connection_lost(None)
+    shell.loop.advance(10.0 * interval)
+    assert shell.transport.writes.count(HEARTBEAT) == 7
 
 
 def test_whatever_is_sent_counts_as_a_heartbeat() -> None:

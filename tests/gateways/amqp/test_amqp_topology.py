@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 import pytest
@@ -159,7 +159,7 @@ def test_there_is_one_virtual_host(bench: Bench) -> None:
     assert closed(peer) == ("connection", 530, "NOT_ALLOWED - vhost /other not found")
     assert peer.transport.abort_seconds == bench.limits.close_seconds
     peer.send(wire.method(0, spec.ConnectionCloseOk()))
-    assert peer.transport.closed
+    assert peer.transport.abort_seconds == bench.limits.linger_seconds
 
 
 def test_capabilities_that_are_no_table_do_no_harm(bench: Bench) -> None:
@@ -232,7 +232,10 @@ WRONG_QUEUE: list[tuple[Method, str, int]] = [
     (spec.QueueDeclare(queue="", passive=True), "channel", 404),
     (spec.QueueDeclare(queue="amq.mine"), "channel", 403),
     (spec.QueueDeclare(queue="q", durable=True), "channel", 406),
-    (spec.QueueDeclare(queue="q", arguments={"x-any": 1}), "channel", 406),
+    (spec.QueueDeclare(queue="q", arguments={"x-max-length": 1}), "channel", 406),
+    (spec.QueueDeclare(queue="x", arguments={"x-queue-mode": "eager"}), "channel", 406),
+    (spec.QueueDeclare(queue="x", arguments={"x-dead-letter-strategy": 1}), "channel", 406),
+    (spec.QueueDeclare(queue="x", arguments={"x-consumer-timeout": 0}), "channel", 406),
     (spec.QueueDeclare(queue="x", arguments={"x-message-ttl": -1}), "channel", 406),
     (spec.QueueDeclare(queue="x", arguments={"x-queue-type": "stream"}), "channel", 406),
     (spec.QueueDeclare(queue="x", arguments={"x-bytes": b"\xff"}), "channel", 406),
@@ -255,6 +258,7 @@ WRONG_BASIC: list[tuple[Method, str, int]] = [
     (spec.BasicConsume(queue="none"), "channel", 404),
     (spec.BasicConsume(queue="mine"), "channel", 405),
     (spec.BasicConsume(queue="q", arguments={"x-priority": "high"}), "channel", 406),
+    (spec.BasicConsume(queue="q", arguments={"x-consumer-timeout": "1h"}), "channel", 406),
     (spec.BasicQos(prefetch_size=1), "connection", 540),
     (spec.BasicRecover(requeue=False), "connection", 540),
     (spec.BasicRecoverAsync(requeue=False), "connection", 540),
@@ -343,7 +347,7 @@ def test_exclusive_queues_go_before_close_ok(bench: Bench) -> None:
     owner.received()
     owner.ask(spec.ConnectionClose(), 0)
     answer(owner, spec.ConnectionCloseOk)
-    assert owner.transport.closed
+    assert owner.transport.abort_seconds == bench.limits.linger_seconds
     other.ask(spec.QueueDeclare(queue="mine", exclusive=True))
     answer(other, spec.QueueDeclareOk)
     other.client.lost()
@@ -363,6 +367,31 @@ def test_auto_delete_queues_go_with_their_last_consumer(bench: Bench) -> None:
     peer.ask(spec.BasicCancel(consumer_tag="two"))
     other.ask(spec.QueueDeclare(queue="q", passive=True))
     assert closed(other)[:2] == ("channel", 404)
+
+
+SAME: list[tuple[Mapping[str, Any], Mapping[str, Any]]] = [
+    ({"x-any": 1}, {}),
+    ({}, {"x-any": 1, "my-own": "y"}),
+    ({"x-any": 1}, {"x-any": 2}),
+    ({"x-queue-type": "classic", "x-queue-mode": "default", "x-overflow": "drop-head"}, {}),
+    ({"x-max-length": 5, "x-other": 1}, {"x-max-length": 5}),
+]
+
+
+@pytest.mark.parametrize(("first", "second"), SAME)
+def test_arguments_that_mean_nothing_are_not_compared(
+    bench: Bench, first: Mapping[str, Any], second: Mapping[str, Any]
+) -> None:
+    peer = bench.peer(1)
+    for arguments in (first, second):
+        peer.ask(spec.QueueDeclare(queue="q", arguments=arguments))
+        answer(peer, spec.QueueDeclareOk)
+    for arguments in ({"x-any": 1}, {}, {"alternate": "y"}):
+        peer.ask(spec.ExchangeDeclare(exchange="ex", type="fanout", arguments=arguments))
+        answer(peer, spec.ExchangeDeclareOk)
+    alternate = {"alternate-exchange": "amq.fanout"}
+    peer.ask(spec.ExchangeDeclare(exchange="ex", type="fanout", arguments=alternate))
+    assert closed(peer)[:2] == ("channel", 406)
 
 
 def test_nowait_says_nothing_but_errors(bench: Bench) -> None:
