@@ -37,3 +37,7 @@ class CannotKeep(NameServerError):
 
 class InUse(NameServerError):
     """Another name server has the data directory."""
+
+
+class NotAllowed(Exception):
+    """The request has to be signed with the name server's access key; answered with 16."""

@@ -5,6 +5,7 @@ name servers do, with 3. Errors leave the connection usable:
 
     1  SYSTEM_ERROR     a field is missing or wrong, the registration is damaged or refused
     2  SYSTEM_BUSY      a limit is reached; clients and brokers try again later
+    16 NO_PERMISSION    the request is not signed with the name server's access key
     17 TOPIC_NOT_EXIST  no broker has the topic
     22 QUERY_NOT_FOUND  no such key
 """
@@ -15,9 +16,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from namesrv.errors import Busy, Refused
+from namesrv.errors import Busy, NotAllowed, Refused
 from namesrv.key_values import ORDER_NAMESPACE, Change, KeyValues
 from namesrv.limits import NameServerLimits
+from namesrv.login import Login
 from namesrv.tables import ConnectionId, Hello, Tables, Who
 from remoting.bodies import (
     BrokerMembers,
@@ -89,14 +91,26 @@ class _Allowance:
 
 
 class Requests:
-    """The name server's logic: its tables, its configuration, and who asks too often."""
+    """The name server's logic: its tables, its configuration, and who asks too often.
 
-    def __init__(self, *, tables: Tables, key_values: KeyValues, limits: NameServerLimits) -> None:
+    Args:
+        login: what changes have to be signed with; None: everybody may change everything.
+    """
+
+    def __init__(
+        self,
+        *,
+        tables: Tables,
+        key_values: KeyValues,
+        limits: NameServerLimits,
+        login: Login | None = None,
+    ) -> None:
         self.tables = tables
         self.key_values = key_values
         self.refused_count = 0
-        """Registrations that were refused, for whatever reason."""
+        """Registrations that were refused, for whatever reason, and requests without a key."""
         self._limits = limits
+        self._login = login
         self._allowances: dict[ConnectionId, _Allowance] = {}
 
     def handle(self, asked: Asked) -> Answer:
@@ -106,7 +120,12 @@ class Requests:
             text = f" request type {asked.command.code} not supported"
             return Answer(code=ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=text)
         try:
+            if self._login is not None:
+                self._login.check(asked.command)
             return handler(self, asked)
+        except NotAllowed as error:
+            self.refused_count += 1
+            return Answer(code=ResponseCode.NO_PERMISSION, remark=str(error))
         except Busy as error:
             return Answer(code=ResponseCode.SYSTEM_BUSY, remark=str(error))
         except (Refused, BadFields) as error:

@@ -24,6 +24,7 @@ from namesrv.errors import CannotKeep, CannotListen
 from namesrv.keeping import Keeper
 from namesrv.key_values import KeyValues
 from namesrv.limits import NameServerLimits
+from namesrv.login import Login
 from namesrv.requests import Answer, Asked, Requests
 from namesrv.tables import Tables
 from remoting.codes import ResponseCode
@@ -59,6 +60,9 @@ class Room(Protocol):
         """One that was taken is gone."""
 
 
+Listener = trio.SocketListener | trio.SSLListener[trio.SocketStream]
+
+
 async def open_listeners(host: str, port: int) -> list[trio.SocketListener]:
     """Bind and listen; port 0 lets the system pick. Raises CannotListen."""
     try:
@@ -76,6 +80,7 @@ class NameServer:
     Args:
         keeper: where the key-value configuration is kept.
         log: where it tells what it does.
+        login: what changes have to be signed with; None: whoever connects may make them.
         clock: seconds that do not go back; those of the running trio by default.
         room: how many connections there may be, beside the limit; by default that alone counts.
 
@@ -89,6 +94,7 @@ class NameServer:
         keeper: Keeper,
         log: Log,
         limits: NameServerLimits | None = None,
+        login: Login | None = None,
         clock: Callable[[], float] = trio.current_time,
         room: Room | None = None,
     ) -> None:
@@ -105,6 +111,7 @@ class NameServer:
             tables=Tables(self._limits),
             key_values=KeyValues(self._limits, keeper.load()),
             limits=self._limits,
+            login=login,
         )
         self.protocol_error_count = 0
         """Connections that were closed because of what came over them."""
@@ -118,11 +125,12 @@ class NameServer:
         """Open connections."""
         return len(self._scopes)
 
-    async def serve(self, listeners: list[trio.SocketListener]) -> None:
+    async def serve(self, listeners: list[Listener]) -> None:
         """Serve until cancelled."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.keep_watch)
-            nursery.start_soon(trio.serve_listeners, self.handle, listeners)
+            for listener in listeners:
+                nursery.start_soon(trio.serve_listeners, self.handle, [listener])
 
     async def keep_watch(self) -> None:
         """Look for silent brokers, and tell the status, until cancelled."""

@@ -51,7 +51,7 @@ from polymq.errors import ExitCode, Failure
 from polymq.http_metrics import http_probes
 from polymq.logs import logger
 from polymq.metrics import Probe, make_registry
-from polymq.name_server import NameServerThread, is_installed
+from polymq.name_server import NameServerThread, is_installed, names_credentials
 from polymq.names import Registration, names_probe, record_host
 from polymq.operator_token import remove_token, write_token
 from polymq.ports import Ports
@@ -88,6 +88,7 @@ def open_store(settings: Settings, *, files: Files | None = None) -> Store:
     directory = settings.server.data_directory
     check_settings(settings)
     check_tls(settings)
+    names_credentials(settings)
     try:
         _make_directory(directory)
         store = Store.open(
@@ -177,6 +178,7 @@ class Node:
         self._engine: Engine
         self._upkeep: Upkeep
         self._registration: Registration | None = None
+        self._names_tls_port: int | None = None
         self.replication: Replication
         self._bugs_count = 0  # exceptions that nobody foresaw, in callbacks of the loop
         self.failure: broker_errors.StorageFailed | None = None
@@ -236,6 +238,7 @@ class Node:
         if port is not None:
             self._store.log.stand_at(*record_host(settings, port))
         ports["names"] = await self._open_names(port)
+        ports["names_tls"] = self._names_tls_port
         self._stack.append(self.replication.stop)
         ports["replication"] = await self.replication.start(self._engine, context)
         say_what_was_lowered(self._budget, open_files_max())
@@ -348,6 +351,7 @@ class Node:
         elif settings.names.enabled:
             thread = NameServerThread(settings, self._budget)
             beside = await asyncio.to_thread(thread.start)
+            self._names_tls_port = thread.tls_port
             self._stack.append(lambda: asyncio.to_thread(thread.stop))
         if readers_port is not None:  # else there is nothing that a route could name
             self._registration = Registration(

@@ -28,7 +28,10 @@ from polymq.descriptors import (
 )
 from polymq.errors import ExitCode, Failure, bind_problem
 from polymq.logs import configure_logs, logger
+from polymq.secret_file import read_secret_file
 from polymq.settings import Settings, is_loopback
+from polymq.tls import make_tls
+from remoting.signing import Credentials
 
 DIRECTORY: Final = "namesrv"
 """Of the data directory: what the name server keeps."""
@@ -51,9 +54,10 @@ def run_name_server(settings: Settings, *, ready_file: Path | None) -> int:
 
     log = logger("polymq.namesrv")
 
-    def ready(port: int) -> None:
-        _write_ready(ready_file, settings.server.host, port)
-        log.info("ready", host=settings.server.host, names=port)
+    def ready(port: int, secure: int | None) -> None:
+        _write_ready(ready_file, settings.server.host, port, secure)
+        more = {} if secure is None else {"names_tls": secure}
+        log.info("ready", host=settings.server.host, names=port, **more)
 
     budget = connection_budget(raise_open_files())
     room = budget.share(NameServerLimits().connections_max)
@@ -75,6 +79,7 @@ class NameServerThread:
         self._stop: Callable[[], None] = lambda: None
         self._thread = threading.Thread(target=self._main, name="polymq-namesrv", daemon=True)
         self.port = 0
+        self.tls_port: int | None = None
 
     def start(self) -> int:
         """Return the bound port as soon as it listens. Raises Failure."""
@@ -126,37 +131,74 @@ class NameServerThread:
         with _failures_in_words(self._settings):
             trio.run(run)
 
-    def _have_port(self, port: int) -> None:
-        self.port = port
+    def _have_port(self, port: int, secure: int | None) -> None:
+        self.port, self.tls_port = port, secure
         self._ready.set()
 
 
-async def _run(
-    settings: Settings, ready: Callable[[int], None], room: Share, *, until_signal: bool
-) -> None:
+def names_credentials(settings: Settings) -> Credentials | None:
+    """What brokers sign with at name servers; None if nothing is asked for. Raises Failure."""
+    names = settings.names
+    if not names.access_key and not names.secret_key_file:
+        if not names.open_reads:
+            text = "names.open_reads is false, but there is no key: set names.access_key"
+            raise Failure(ExitCode.USAGE, text)
+        return None
+    if not names.access_key or not names.secret_key_file:
+        text = "names.access_key and names.secret_key_file belong together: set both"
+        raise Failure(ExitCode.USAGE, text)
+    secret = read_secret_file(names.secret_key_file, "names.secret_key_file")
+    try:
+        return Credentials(access_key=names.access_key, secret_key=secret.decode("ascii"))
+    except UnicodeDecodeError as error:
+        text = f"names.secret_key_file {names.secret_key_file} is not text: use hex digits"
+        raise Failure(ExitCode.USAGE, text) from error
+
+
+Ready = Callable[[int, "int | None"], None]
+"""Told the bound port, and the one with TLS."""
+
+
+async def _run(settings: Settings, ready: Ready, room: Share, *, until_signal: bool) -> None:
     import trio
 
     from namesrv.keeping import DirectoryKeeper
-    from namesrv.server import NameServer, open_listeners
+    from namesrv.login import Login
+    from namesrv.server import Listener, NameServer, open_listeners
 
-    log = logger("polymq.namesrv")
+    log, host = logger("polymq.namesrv"), settings.server.host
+    credentials, tls = names_credentials(settings), make_tls(settings.tls)
+    login = None
+    if credentials is not None:
+        login = Login(credentials=credentials, reads=not settings.names.open_reads)
     with contextlib.ExitStack() as stack:
         keeper = stack.enter_context(DirectoryKeeper(settings.server.data_directory / DIRECTORY))
-        server = NameServer(keeper=keeper, log=log, room=room)
-        listeners = await open_listeners(settings.server.host, settings.names.port)
-        for listener in listeners:
+        server = NameServer(keeper=keeper, log=log, login=login, room=room)
+        plain = await open_listeners(host, settings.names.port)
+        for listener in plain:
             stack.callback(listener.socket.close)
-        if not is_loopback(settings.server.host):
-            log.warning("whoever reaches the name server's port may register brokers")
-        port = listeners[0].socket.getsockname()[1]
+        served: list[Listener] = [*plain]
+        secure: int | None = None
+        if tls is not None:
+            hidden = await open_listeners(host, settings.names.tls_port)
+            for listener in hidden:
+                stack.callback(listener.socket.close)
+            served += [trio.SSLListener(one, tls, https_compatible=True) for one in hidden]
+            secure = hidden[0].socket.getsockname()[1]
+        if not is_loopback(host) and login is None:
+            log.warning(
+                "whoever reaches the name server's port may register brokers: "
+                "set names.access_key and names.secret_key_file"
+            )
+        port = plain[0].socket.getsockname()[1]
         if not until_signal:
-            ready(port)
-            await server.serve(listeners)
+            ready(port, secure)
+            await server.serve(served)
             return
         with trio.open_signal_receiver(*SIGNALS) as signals:
-            ready(port)
+            ready(port, secure)
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(server.serve, listeners)
+                nursery.start_soon(server.serve, served)
                 await _wait_for_signal(signals)
                 nursery.cancel_scope.cancel()
 
@@ -184,13 +226,13 @@ def _failures_in_words(settings: Settings) -> Iterator[None]:
         raise Failure(ExitCode.IN_USE, f"names: {error}") from error
 
 
-def _write_ready(path: Path | None, host: str, port: int) -> None:
+def _write_ready(path: Path | None, host: str, port: int, secure: int | None) -> None:
     if path is None:
         return
     from polymq.ports import write_values
 
     try:
-        write_values(path, {"pid": os.getpid(), "host": host, "names": port})
+        write_values(path, {"pid": os.getpid(), "host": host, "names": port, "names_tls": secure})
     except OSError as error:
         text = f"cannot write {error.filename}: {error.strerror}"
         raise Failure(ExitCode.CANNOT_CREATE, text) from error

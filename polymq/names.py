@@ -20,6 +20,7 @@ from broker.port import encode_name
 from gateways.rocketmq.mapping import AUTO_QUEUES, AUTO_TOPIC, TOPIC_PERMISSION
 from polymq.logs import logger
 from polymq.metrics import Probe
+from polymq.name_server import names_credentials
 from polymq.settings import Settings
 from remoting.codes import MASTER_ID
 from remoting.driver_asyncio import AsyncioDriver
@@ -70,7 +71,9 @@ class Registration:
             state_version=epoch,
             told=self._tell,
         )
-        self._driver = AsyncioDriver(on_lost=self.registrar.connection_lost)
+        self._driver = AsyncioDriver(
+            on_lost=self.registrar.connection_lost, credentials=names_credentials(settings)
+        )
         self._tasks: list[asyncio.Task[object]] = []
 
     def start(self) -> None:

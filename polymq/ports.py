@@ -37,6 +37,7 @@ class Ports:
     amqps: int | None = None
     https: int | None = None
     rocketmqs: int | None = None
+    names_tls: int | None = None
 
 
 def write_ports(path: Path, ports: Ports) -> None:

@@ -16,7 +16,6 @@ import json
 import secrets
 import ssl
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import Any, Final, Literal
 
 from broker.engine import Engine
@@ -29,10 +28,11 @@ from polymq.errors import ExitCode, Failure
 from polymq.logs import logger
 from polymq.metrics import Probe
 from polymq.ports import write_values
+from polymq.secret_file import read_secret_file
 from polymq.settings import ReplicationSettings, Settings
 from polymq.tls import make_tls
 from replication.client import MasterLink
-from replication.limits import MEETINGS_SECONDS, NONCE_SIZE, SECRET_SIZE_MIN
+from replication.limits import MEETINGS_SECONDS, NONCE_SIZE
 from replication.meeting import meet
 from replication.server import ReplicationServer
 from replication.source import Identity
@@ -522,23 +522,10 @@ def check_settings(settings: Settings) -> None:
 
 def read_secret(chosen: ReplicationSettings) -> bytes:
     """The secret of all brokers of the group. Raises Failure."""
-    path = Path(chosen.secret_file)
     if not chosen.secret_file:
         raise Failure(
             ExitCode.USAGE,
             "replication needs a secret: name a file that all brokers of the group have a copy of "
             "with replication.secret_file (such as `openssl rand -hex 32 > FILE`, mode 0600)",
         )
-    try:
-        secret = path.read_bytes().strip()
-        open_to_others = path.stat().st_mode & 0o077
-    except OSError as error:
-        text = f"cannot read replication.secret_file {path}: {error.strerror}"
-        raise Failure(ExitCode.USAGE, text) from error
-    if open_to_others:
-        text = f"replication.secret_file {path} can be read by others: chmod 600 {path}"
-        raise Failure(ExitCode.USAGE, text)
-    if len(secret) < SECRET_SIZE_MIN:
-        text = f"the secret in {path} has {len(secret)} bytes: make it at least {SECRET_SIZE_MIN}"
-        raise Failure(ExitCode.USAGE, text)
-    return secret
+    return read_secret_file(chosen.secret_file, "replication.secret_file")

@@ -30,7 +30,7 @@ from polymq.replicating import STORE_DIRECTORY, Turn, check_settings, look_for_a
 from polymq.settings import Settings
 
 SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
-TLS_PORTS: Final = ("mqtts", "amqps", "https", "rocketmqs")
+TLS_PORTS: Final = ("mqtts", "amqps", "https", "rocketmqs", "names_tls")
 
 
 def run_server(settings: Settings, *, ready_file: Path | None) -> int:

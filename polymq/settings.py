@@ -243,6 +243,27 @@ class NamesSettings(Section):
     port: PortNumber = Field(
         default=9876, description="Of the name server here. 0 lets the system pick a free port."
     )
+    tls_port: PortNumber = Field(
+        default=9877,
+        description="The name server's port with TLS, which is opened if there is a certificate "
+        "(`[tls]`).",
+    )
+    access_key: str = Field(
+        default="",
+        description="What brokers and administrators sign with. The name server here then takes "
+        "changes (registrations, keys, permissions) only from who does, and this broker signs "
+        "at all of its name servers. Empty: whoever reaches the port may change everything.",
+    )
+    secret_key_file: str = Field(
+        default="",
+        description="File with the secret of `access_key`, at least 16 bytes, mode 0600. All "
+        "brokers and name servers that know each other have a copy.",
+    )
+    open_reads: bool = Field(
+        default=True,
+        description="Whether whoever reaches the name server may ask for routes, topics and "
+        "brokers. False: reads have to be signed as well, also those of clients.",
+    )
     servers: list[NameServerAddress] = Field(
         default=[],
         description='Name servers that this broker registers with, such as "10.0.0.5:9876"; the '

@@ -44,8 +44,6 @@ QUIET_SECONDS: Final = 2 * HEARTBEAT_SECONDS
 process may have ended without the network saying so."""
 NONCE_SIZE: Final = 32
 NAME_SIZE_MAX: Final = 127
-SECRET_SIZE_MIN: Final = 16
-"""Bytes: less can be tried out."""
 SLAVES_MAX: Final = 8
 """Of one master: each costs its bandwidth once."""
 RETRY_SECONDS_FIRST: Final = 0.2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -9,7 +10,8 @@ from typing import Any
 import trio
 
 from namesrv.limits import NameServerLimits
-from namesrv.server import NameServer, open_listeners
+from namesrv.login import Login
+from namesrv.server import Listener, NameServer, open_listeners
 from remoting.steps import Address
 
 SECONDS_MAX = 20.0
@@ -56,15 +58,26 @@ class Words:
 
 @asynccontextmanager
 async def name_server(
-    memory: Memory | None = None, words: Words | None = None, **limits: Any
+    memory: Memory | None = None,
+    words: Words | None = None,
+    *,
+    login: Login | None = None,
+    tls: ssl.SSLContext | None = None,
+    **limits: Any,
 ) -> AsyncIterator[tuple[NameServer, Address]]:
     """A name server on a port of the system's choice, for at most `SECONDS_MAX`."""
     server = NameServer(
-        keeper=memory or Memory(), log=words or Words(), limits=NameServerLimits(**limits)
+        keeper=memory or Memory(),
+        log=words or Words(),
+        limits=NameServerLimits(**limits),
+        login=login,
     )
     with trio.fail_after(SECONDS_MAX):
         listeners = await open_listeners("127.0.0.1", 0)
+        served: list[Listener] = [*listeners]
+        if tls is not None:
+            served = [trio.SSLListener(one, tls, https_compatible=True) for one in listeners]
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(server.serve, listeners)
+            nursery.start_soon(server.serve, served)
             yield server, Address("127.0.0.1", listeners[0].socket.getsockname()[1])
             nursery.cancel_scope.cancel()

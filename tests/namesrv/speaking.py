@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from namesrv.key_values import KeyValues
 from namesrv.limits import NameServerLimits
+from namesrv.login import Login
 from namesrv.requests import Answer, Asked, Requests
 from namesrv.tables import Tables
 from remoting.bodies import TopicRoute, decode_route
@@ -34,10 +35,13 @@ def table(*names: str, counter: int = 1, state: int = 0, perm: int = 6) -> Topic
 class Speaker:
     """A name server's logic, a clock that the test moves, and the words to talk to it."""
 
-    def __init__(self, **limits: float) -> None:
+    def __init__(self, login: Login | None = None, **limits: float) -> None:
         self.limits = NameServerLimits(**limits)  # type: ignore[arg-type]
         self.requests = Requests(
-            tables=Tables(self.limits), key_values=KeyValues(self.limits), limits=self.limits
+            tables=Tables(self.limits),
+            key_values=KeyValues(self.limits),
+            limits=self.limits,
+            login=login,
         )
         self.now = 0.0
 

@@ -7,6 +7,7 @@ from tests.sabotage.plan import Sabotage
 _RIGHTS = ("tests/gateways/rocketmq/test_rocketmq_rights.py",)
 _SERVER = ("tests/gateways/rocketmq/test_rocketmq_server.py",)
 _USERS = ("tests/gateways/rocketmq/test_rocketmq_users.py",)
+_NAMES = ("tests/namesrv/test_names_login.py",)
 _HALVES = ("tests/broker/test_half_messages.py",)
 
 OF_THE_REMOTING = (
@@ -113,6 +114,22 @@ OF_THE_REMOTING = (
         old="        return await self._listen(host, port, tls, advertised)\n",
         new="        return await self._listen(host, port, tls, self._advertise)\n",
         tests=_SERVER,
+    ),
+    Sabotage(
+        name="names-changed-without-the-key",
+        why="whoever reaches the name server leads all clients to a broker of its own",
+        path="namesrv/login.py",
+        old="        if command.code in READS and not self.reads:\n",
+        new="        if command.code == RequestCode.REGISTER_BROKER or not self.reads:\n",
+        tests=_NAMES,
+    ),
+    Sabotage(
+        name="names-key-by-its-name",
+        why="the name of the key, which is no secret, is enough",
+        path="namesrv/login.py",
+        old="        if not right or signature.access_key",
+        new="        if signature.access_key",
+        tests=_NAMES,
     ),
     Sabotage(
         name="granted-for-ever",

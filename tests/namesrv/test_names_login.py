@@ -1,0 +1,99 @@
+"""A name server that asks for an access key: who may change what it knows, and who may read it."""
+
+from __future__ import annotations
+
+import contextlib
+import ssl
+from pathlib import Path
+
+import pytest
+
+trio = pytest.importorskip("trio", reason="the name server needs trio")
+
+from namesrv.login import CHANGES, READS, Login  # noqa: E402
+from namesrv.requests import HANDLERS  # noqa: E402
+from remoting.codes import ResponseCode  # noqa: E402
+from remoting.driver_trio import open_trio_driver  # noqa: E402
+from remoting.signing import Credentials, sign  # noqa: E402
+from remoting.steps import Address  # noqa: E402
+from tests.namesrv.running import name_server  # noqa: E402
+from tests.namesrv.speaking import Speaker  # noqa: E402
+from tests.namesrv.test_names_server import register, route_code  # noqa: E402
+
+KEY = Credentials(access_key="BROKERS", secret_key="what brokers know")
+WRONG = (
+    None,
+    Credentials(access_key="BROKERS", secret_key="a guess"),
+    Credentials(access_key="OTHERS", secret_key="what brokers know"),
+)
+FIELDS = {
+    "namespace": "n", "key": "k", "value": "v", "brokerName": "b", "brokerAddr": "10.0.0.1:1",
+    "clusterName": "c", "brokerId": "0", "haServerAddr": "", "topic": "t", "cluster": "c",
+}  # fmt: skip
+CERTIFICATE = Path(__file__).parents[1] / "gateways" / "mqtt" / "mqtt_tls_for_tests.pem"
+
+
+def test_every_request_either_changes_something_or_reads() -> None:
+    """Who adds one says which."""
+    assert {*CHANGES, *READS} == set(HANDLERS)
+    assert not CHANGES & set(READS)
+
+
+@pytest.mark.parametrize("reads", [False, True])
+@pytest.mark.parametrize("code", sorted(HANDLERS))
+def test_only_who_knows_the_key_changes_anything(code: int, reads: bool) -> None:
+    speaker = Speaker(login=Login(credentials=KEY, reads=reads))
+    closed = code in CHANGES or reads
+    for who in WRONG:
+        fields = FIELDS if who is None else sign(FIELDS, b"", who)
+        answer = speaker.ask(code, dict(fields))
+        assert (answer.code == ResponseCode.NO_PERMISSION) is closed, answer
+        assert answer.change is None
+    assert speaker.requests.tables.broker_count == 0
+    answer = speaker.ask(code, sign(FIELDS, b"", KEY))
+    assert answer.code != ResponseCode.NO_PERMISSION
+
+
+def test_brokers_sign_and_clients_read() -> None:
+    """Over sockets, with the driver that brokers use."""
+
+    async def scenario() -> None:
+        async with (
+            name_server(login=Login(credentials=KEY)) as (_, address),
+            open_trio_driver(credentials=KEY) as broker,
+            open_trio_driver() as client,
+        ):
+            refused = await client.run(register(address))
+            assert refused.code == ResponseCode.NO_PERMISSION
+            assert await route_code(client, address) == ResponseCode.TOPIC_NOT_EXIST
+            assert (await broker.run(register(address))).code == ResponseCode.SUCCESS
+            assert await route_code(client, address) == ResponseCode.SUCCESS
+
+    trio.run(scenario)
+
+
+def test_a_name_server_speaks_tls() -> None:
+    """A client without it gets no answer, and those with it do not notice."""
+    server_tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    server_tls.load_cert_chain(CERTIFICATE)
+    client_tls = ssl.create_default_context(cafile=str(CERTIFICATE))
+    client_tls.check_hostname = False
+
+    async def scenario() -> None:
+        async with (
+            name_server(tls=server_tls) as (server, address),
+            open_trio_driver(tls=client_tls) as client,
+        ):
+            plain = await trio.open_tcp_stream(address.host, address.port)
+            await plain.send_all(b"\x00\x00\x00\x04\x00\x00\x00\x00" * 10)
+            answered = b""
+            with contextlib.suppress(trio.BrokenResourceError):
+                while data := await plain.receive_some():
+                    answered += data
+            assert b"extFields" not in answered  # an alert of TLS, at most
+            await plain.aclose()
+            where = Address("localhost", address.port)
+            assert (await client.run(register(where))).code == ResponseCode.SUCCESS
+            assert server.bug_count == 0
+
+    trio.run(scenario)
