@@ -33,8 +33,17 @@ QUEUES_TOPIC: Final = "RMQ_SYS_POLYMQ_QUEUES"
 """The system topic of messages to queues that go by themselves: their tag is the queue's name."""
 SERVER_NAMED: Final = "amq.gen-"
 """What the names of queues begin with that the server made up."""
+_OWN_PREFIXES: Final = ("RMQ_SYS_", "rmq_sys_", "SCHEDULE_TOPIC_XXXX", "TRANS_CHECK_MAX_TIME")
+TRACE_TOPIC: Final = "RMQ_SYS_TRACE_TOPIC"
+"""Where RocketMQ's clients write down what became of their messages. It is a topic of theirs."""
 _PLAIN: Final = frozenset((string.ascii_letters + string.digits + "%_-").encode())
 _HASH_DIGITS: Final = 32
+
+
+def is_own_topic(topic: str) -> bool:
+    """Whether a topic is the broker's own, closed to clients: RocketMQ's names of such among
+    them."""
+    return topic.startswith(_OWN_PREFIXES) and topic != TRACE_TOPIC
 
 
 def encode_name(name: str) -> str:

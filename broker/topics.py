@@ -25,7 +25,13 @@ from broker.header_routing import (
 )
 from broker.journal import STATE_TOPIC, Op, Touched
 from broker.kernels import PlainTemplate, Publisher, Waiting
-from broker.names import EXCHANGE_PROPERTY, QUEUES_TOPIC, encode_name, is_hashed
+from broker.names import (
+    EXCHANGE_PROPERTY,
+    QUEUES_TOPIC,
+    encode_name,
+    is_hashed,
+    is_own_topic,
+)
 from broker.port import APPENDED, FLUSHED, Durability, Position, RunMeta, TopicInfo, Words
 from broker.queues.gates import Gate, publish_gated
 from broker.queues.queue import Queue
@@ -47,8 +53,6 @@ from core_log.kernels.batch import (
 from core_log.log_end import Span
 from core_log.record import RecordTemplate, java_hash
 
-SYSTEM_PREFIXES: Final = ("RMQ_SYS_", "rmq_sys_", "SCHEDULE_TOPIC_XXXX", "TRANS_CHECK_MAX_TIME")
-"""Topics that clients may not publish to."""
 QUEUES_TOPIC_QUEUES: Final = 8
 """Own queues of the system topic: within one, what needs no flush waits behind what does."""
 RETAIN_PROPERTY: Final = "PMQ_RETAIN"
@@ -266,7 +270,7 @@ class Topics(Publisher):
         chosen = parse_settings(settings or {})
         core.check_writable()
         stored = encode_name(name)
-        if stored.startswith(SYSTEM_PREFIXES) and not system:
+        if is_own_topic(stored) and not system:
             raise Refused(Reason.FORBIDDEN, f"topic {name!r} is the broker's own")
         if name in self.topics:
             raise Refused(Reason.DIFFERENT, f"topic {name!r} exists")
@@ -638,7 +642,7 @@ class Topics(Publisher):
     @staticmethod
     def is_system(stored: str) -> bool:
         """Whether the stored topic is the broker's own."""
-        return stored == STATE_TOPIC or stored.startswith(SYSTEM_PREFIXES)
+        return stored == STATE_TOPIC or is_own_topic(stored)
 
 
 def size_of(spans: Sequence[Span]) -> int:

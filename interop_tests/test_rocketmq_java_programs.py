@@ -12,6 +12,7 @@ from collections.abc import Iterator
 import pytest
 
 from interop_tests.java_side import Side, open_side
+from interop_tests.remoting_wire import Client
 
 pytestmark = [pytest.mark.java_clients, pytest.mark.slow(seconds=15)]
 
@@ -79,6 +80,8 @@ def test_examples_send_and_receive(side: Side) -> None:
         assert again < 5
         wait(side, side.driver.run("example.simple.Producer", named=f"again{again}"), SENT, 128)
     side.until(lambda: side.driver.ended(batch) or count(side, batch, SENT))
+    with Client(side.server.host, side.server.rocketmq_port) as client:
+        side.until(lambda: client.pull("RMQ_SYS_TRACE_TOPIC")[1])  # of `TraceProducer`
     for program in (*senders, async_sender, batch):
         assert all(line.get("threw") is None for line in side.driver.ended(program)), program
 

@@ -55,6 +55,22 @@ def test_the_answer_to_a_send_says_where_the_message_is(client: Client) -> None:
     assert int(client.ask(32, **queue).fields["timestamp"]) > 1_700_000_000_000
 
 
+def test_the_answer_to_a_send_names_the_id_that_the_producer_gave(client: Client) -> None:
+    """Java's producers of transactions look for it under this name."""
+    assert client.publish("orders", b"x", UNIQ_KEY="U1").fields["transactionId"] == "U1"
+    assert "transactionId" not in client.publish("orders", b"x").fields
+
+
+def test_traces_of_messages_are_stored_and_found(client: Client) -> None:
+    """In the topic that RocketMQ's clients have for them, which looks like one of the broker's."""
+    topic = "RMQ_SYS_TRACE_TOPIC"
+    assert client.publish(topic, b"Pub\x01...", KEYS="U1").code == SUCCESS
+    assert client.ask(105, topic=topic).code == SUCCESS
+    span = {"beginTimestamp": 0, "endTimestamp": 2**53, "maxNum": 10}
+    (found,) = messages_of(client.ask(12, topic=topic, key="U1", **span).body)
+    assert found.body == b"Pub\x01..."
+
+
 def test_a_batch_has_consecutive_offsets_and_an_id_for_each(client: Client) -> None:
     body = batch(
         (b"1", {"TAGS": "a", "KEYS": "x"}), (b"2", {"TAGS": "a"}), (b"3", {"TAGS": "b", "n": "3"})

@@ -26,6 +26,11 @@ class NameServerLimits:
 
     connections_max: int = 10_000
     """File descriptors; clients keep one connection per process."""
+    first_frame_seconds_max: float = 10.0
+    """From connecting to the first whole request, TLS included. Who only connects would keep
+    others out."""
+    frame_seconds_max: float = 30.0
+    """From the first byte of a later request to its last: 16 MiB at 4.5 Mbit/s."""
     idle_seconds_max: float = 120.0
     """RocketMQ's `serverChannelMaxIdleTimeSeconds`; its clients ask every 30 seconds."""
     write_seconds_max: float = 30.0

@@ -198,10 +198,16 @@ class NameServer:
 
     async def _converse(self, stream: trio.abc.Stream, number: int, buffer: bytearray) -> None:
         limits, frames = self._limits, Connection()
+        due = trio.current_time() + limits.first_frame_seconds_max
+        begun = True  # a request, which has to be whole by then
         while True:
-            with trio.move_on_after(limits.idle_seconds_max) as idle:
+            with trio.move_on_at(due) as late:
                 data = await stream.receive_some(limits.read_bytes)
-            if idle.cancelled_caught or not data:
+            if late.cancelled_caught:
+                if begun:
+                    raise RemoteProtocolError("it did not send a whole request in time")
+                return
+            if not data:
                 return
             buffer += data
             self._buffered_bytes += len(data)
@@ -218,6 +224,10 @@ class NameServer:
                     await self._write(stream, written)
             if written:
                 await self._write(stream, written)
+            if used or not begun:
+                begun = bool(buffer)
+                seconds = limits.frame_seconds_max if begun else limits.idle_seconds_max
+                due = trio.current_time() + seconds
 
     async def _answer(self, frames: Connection, event: RequestReceived, number: int) -> bytes:
         asked = Asked(command=event.command, connection=number, now=self._clock())

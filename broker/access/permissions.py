@@ -38,6 +38,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from broker.names import is_own_topic
 from broker.port import ONE_WORD, REST, Words
 
 USER: Final = "\x00user"
@@ -55,8 +56,6 @@ PATTERN_BYTES_MAX: Final = 1_024
 WORDS_MAX: Final = 128
 """As `limits.words_max`: a longer pattern could match nothing."""
 
-SYSTEM_PREFIXES: Final = ("RMQ_SYS_", "rmq_sys_", "SCHEDULE_TOPIC_XXXX", "TRANS_CHECK_MAX_TIME")
-"""Topics of the broker itself, RocketMQ's names among them."""
 RETRY_PREFIX: Final = "%RETRY%"
 DEAD_LETTER_PREFIX: Final = "%DLQ%"
 UNPUBLISHABLE_PREFIXES: Final = (RETRY_PREFIX, DEAD_LETTER_PREFIX)
@@ -209,7 +208,7 @@ def group_place(group: str) -> Words:
 
 def is_closed(topic: str, action: Action) -> bool:
     """Whether nobody may do this with the topic, whatever the rules say."""
-    if topic.startswith(SYSTEM_PREFIXES):
+    if is_own_topic(topic):
         return True
     return action is Action.PUBLISH and topic.startswith(UNPUBLISHABLE_PREFIXES)
 

@@ -64,10 +64,12 @@ class RocketmqConnection(Connection):
         self._pulls = Pulls(self, shared)
         self._draining = False
         self._behind = False  # the disk: nothing more is read
+        self._frame_due: float | None = None  # when the request that has begun has to be whole
 
     # --- the socket's side ----------------------------------------------------------------
 
     def opened(self) -> None:
+        self._frame_due = self.context.now() + self.shared.limits.first_frame_seconds_max
         self._stay_awake()
         self._callers = Callers(
             self.shared.port,
@@ -81,7 +83,6 @@ class RocketmqConnection(Connection):
         self.close()
 
     def consume(self, buffer: bytearray, start: int, end: int) -> int:
-        self._stay_awake()
         try:
             events, used = self._core.receive(buffer, start, end)
         except RemoteProtocolError as error:
@@ -89,6 +90,11 @@ class RocketmqConnection(Connection):
             log.info("closing %s: %s", self.peer, error)
             self.close()
             return end
+        if used == end:
+            self._frame_due = None
+        elif used > start or self._frame_due is None:  # another request has begun
+            self._frame_due = self.context.now() + self.shared.limits.frame_seconds_max
+        self._stay_awake()
         for event in events:
             self._handle(event)
         self._pulls.read_next()
@@ -114,13 +120,24 @@ class RocketmqConnection(Connection):
         self._callers.leave()
 
     def expired(self, now: float) -> float | None:
+        due = self._frame_due
+        if due is not None:
+            if self._behind or self.paused or self._draining:  # what is late was not read by us
+                self._frame_due = now + self.shared.limits.frame_seconds_max
+                return self._frame_due
+            if due <= now:
+                log.info("closing %s: it did not send a whole request in time", self.peer)
+                self.shared.protocol_error_count += 1
+                self.close()
+                return None
         if self._core.open_count:  # it waits for us, not we for it
             return now + self.shared.limits.idle_seconds_max
         self.close()
         return None
 
     def _stay_awake(self) -> None:
-        self.deadline(self.context.now() + self.shared.limits.idle_seconds_max)
+        idle = self.context.now() + self.shared.limits.idle_seconds_max
+        self.deadline(idle if self._frame_due is None else min(idle, self._frame_due))
 
     def drain(self) -> None:
         """Close as soon as everything that was asked is answered."""

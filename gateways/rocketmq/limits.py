@@ -11,12 +11,20 @@ class RocketmqLimits:
 
     connections_max: int = 10_000
     """File descriptors; RocketMQ's clients keep one connection per process."""
+    first_frame_seconds_max: float = 10.0
+    """From connecting to the first whole request: as long as MQTT's and AMQP's clients have. Who
+    only connects would keep others out."""
+    frame_seconds_max: float = 30.0
+    """From the first byte of a later request to its last: 16 MiB at 4.5 Mbit/s."""
     idle_seconds_max: float = 120.0
     """RocketMQ's `serverChannelMaxIdleTimeSeconds`. Its clients speak at least every 30 seconds."""
     access_keys_max: int = 8
     """That one connection signs with: a client has one, and another after it was changed."""
     pull_count_max: int = 4096
-    """Records of one answer. RocketMQ stops at 32 by default, which makes a sink slow."""
+    """Records of one answer to a reader that is in no group, such as a sink."""
+    group_pull_count_max: int = 32
+    """Records of one answer to a member of a group: RocketMQ's default, which its clients were
+    written for."""
     pull_bytes_max: int = 4 * 1024 * 1024
     """Of one answer, first record excepted, which always comes whole (4 MiB and properties)."""
     pull_bytes_default: int = 256 * 1024

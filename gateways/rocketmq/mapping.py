@@ -292,11 +292,25 @@ def message_id(host: bytes, position: int) -> str:
     return (host + position.to_bytes(8)).hex().upper()
 
 
-def send_answer(port: BrokerPort, queue_id: int, offset: int, places: Sequence[int]) -> Answer:
-    """Answer to a send that was stored; of a long batch with the ids of its first messages."""
+def send_answer(
+    port: BrokerPort,
+    queue_id: int,
+    offset: int,
+    places: Sequence[int],
+    transaction_id: str | None = None,
+) -> Answer:
+    """Answer to a send that was stored; of a long batch with the ids of its first messages.
+
+    Args:
+        transaction_id: the id that the producer gave the message.
+    """
     host = port.store_host
     ids = ",".join([message_id(host, place) for place in places[:IDS_MAX]])
-    return success(SendAnswer(msg_id=ids, queue_id=queue_id, queue_offset=offset))
+    return success(
+        SendAnswer(
+            msg_id=ids, queue_id=queue_id, queue_offset=offset, transaction_id=transaction_id
+        )
+    )
 
 
 # --- groups -----------------------------------------------------------------------------------

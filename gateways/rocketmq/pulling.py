@@ -29,7 +29,7 @@ from gateways.rocketmq.mapping import Answer
 from gateways.rocketmq.shared import Shared
 from net.connection import Context
 from remoting.codes import PULL_SUBSCRIPTION, ResponseCode
-from remoting.headers import PullFields
+from remoting.headers import READER_GROUP, PullFields
 
 TURN_BYTES_MAX: Final = 1024 * 1024
 """Of answers to one connection in one iteration of the loop: as much as its transport takes before
@@ -139,9 +139,9 @@ class Pulls:
         if not 0 <= fields.queue_id < len(info.max_offsets):
             self._answer(pull.serial, mapping.no_such_queue(info, fields.queue_id))
             return
-        if fields.count_max <= 0:
-            code = ResponseCode.INVALID_PARAMETER
-            self._answer(pull.serial, mapping.failed(code, "maxMsgNums has to be positive"))
+        refusal = self._group_refusal(fields.group)
+        if refusal is not None:
+            self._answer(pull.serial, refusal)
             return
         reset = self._shared.resets.take(fields.group, info.name, fields.queue_id)
         if reset is not None:
@@ -153,6 +153,29 @@ class Pulls:
             self._read(pull, info)
         elif code != ResponseCode.PULL_NOT_FOUND or not self._hold(pull, info):
             self._answer(pull.serial, mapping.pull_answer(info, fields, code))
+
+    def _group_refusal(self, name: str) -> Answer | None:
+        """What a group is answered that an administrator has stopped (`updateSubGroup -s`)."""
+        group = self._shared.port.group(name) if name else None
+        if group is None or not group.settings:
+            return None
+        if not group.settings.get("consumeEnable", True):
+            return mapping.failed(
+                ResponseCode.NO_PERMISSION, f"subscription group no permission, {name}"
+            )
+        known = self._shared.members.consumers.get(name)
+        if known is not None and known.broadcasting:
+            if not group.settings.get("consumeBroadcastEnable", True):
+                text = f"the consumer group[{name}] can not consume by broadcast way"
+                return mapping.failed(ResponseCode.NO_PERMISSION, text)
+        return None
+
+    def _count_max(self, fields: PullFields) -> int:
+        """Records of one answer: at least one, as RocketMQ's brokers give to who names none."""
+        of_group = fields.group not in ("", READER_GROUP)
+        limits = self._limits
+        most = limits.group_pull_count_max if of_group else limits.pull_count_max
+        return min(max(fields.count_max, 1), most)
 
     def _read(self, pull: Pull, info: TopicInfo) -> None:
         fields, limits = pull.fields, self._limits
@@ -168,7 +191,7 @@ class Pulls:
                 info.name,
                 fields.queue_id,
                 fields.queue_offset,
-                count_max=min(fields.count_max, limits.pull_count_max),
+                count_max=self._count_max(fields),
                 bytes_max=min(max(asked, 1), limits.pull_bytes_max),
                 tags=tags,
                 callback=lambda records, next_offset: self._have_read(

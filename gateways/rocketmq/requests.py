@@ -22,8 +22,8 @@ from gateways.rocketmq.messages import (
     system_flag_of,
 )
 from gateways.rocketmq.retries import send_back
-from gateways.rocketmq.sending import RECONSUME_MAX, Order, Stored
-from gateways.rocketmq.transactions import end_transaction
+from gateways.rocketmq.sending import RECONSUME_MAX, Order
+from gateways.rocketmq.transactions import UNIQUE_KEY, end_transaction
 from remoting.broker_fields import (
     CommitFields,
     GroupFields,
@@ -94,7 +94,9 @@ def send(client: RocketmqConnection, request: Request) -> Answer | None:
             prepared=fields.sys_flag & ROLLED_BACK == PREPARED,
         )
     )
-    client.answer_when(stored.position, stored.durability, request, sent(client, stored))
+    unique = messages[0].properties.get(UNIQUE_KEY) if len(messages) == 1 else None
+    answer = mapping.send_answer(client.port, stored.queue_id, stored.offset, stored.places, unique)
+    client.answer_when(stored.position, stored.durability, request, answer)
     return None
 
 
@@ -104,11 +106,6 @@ def check_batch(fields: SendFields) -> None:
         raise BadMessage("a batch cannot be part of a transaction: send its messages one by one")
     if fields.topic.startswith(mapping.RETRY_PREFIX):
         raise BadMessage("a batch cannot go to a retry topic: send its messages one by one")
-
-
-def sent(client: RocketmqConnection, stored: Stored) -> Answer:
-    """The answer to what was stored."""
-    return mapping.send_answer(client.port, stored.queue_id, stored.offset, stored.places)
 
 
 # --- consuming --------------------------------------------------------------------------------

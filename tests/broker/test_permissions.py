@@ -21,6 +21,7 @@ from broker.access.permissions import (
     RuleSet,
     covers,
     format_pattern,
+    group_place,
     is_word,
     matches,
     overlaps,
@@ -224,9 +225,43 @@ def test_topics_of_the_broker_are_closed_to_all() -> None:
         words = ("RMQ_SYS_POLYMQ_STATE",)
         assert not allowed(*ADMIN_RULES, action=action, words=words)
         assert not RuleSet(ADMIN_RULES, user="u").decide_filter(action, (*words, REST)).allowed
+    assert allowed(*ADMIN_RULES, action=Action.PUBLISH, words=("RMQ_SYS_TRACE_TOPIC",))
+    assert not allowed(*ADMIN_RULES, action=Action.PUBLISH, words=("RMQ_SYS_TRACE_TOPICS",))
     for topic in ("%DLQ%orders", "%RETRY%group"):
         assert not allowed(*ADMIN_RULES, action=Action.PUBLISH, words=(topic, "x"))
         assert allowed(*ADMIN_RULES, action=Action.SUBSCRIBE, words=(topic, REST))
+
+
+@pytest.mark.parametrize(
+    ("place", "group", "may"),
+    [
+        ("%RETRY%billing.#", "billing", True),
+        ("%RETRY%.billing.#", "billing", True),
+        ("%RETRY%.*.#", "billing", True),
+        ("%RETRY%.#", "billing", True),
+        ("#", "billing", True),
+        ("%RETRY%.{user}.#", "ann", True),
+        ("%RETRY%.{user}.#", "billing", False),
+        ("%RETRY%billing", "billing", False),  # a message without a tag, and no others
+        ("%RETRY%bill.#", "billing", False),
+        ("%DLQ%.#", "billing", False),
+        ("billing.#", "billing", False),
+    ],
+)
+def test_a_consumer_group_is_its_retry_topic(place: str, group: str, may: bool) -> None:
+    rules = RuleSet([rule(place, action=Action.SUBSCRIBE)], user="ann")
+    assert rules.decide_filter(Action.SUBSCRIBE, group_place(group)).allowed is may
+
+
+def test_a_group_that_is_denied_as_a_word_is_denied_as_a_topic() -> None:
+    rules = [
+        rule("#", action=Action.SUBSCRIBE),
+        rule("%RETRY%.billing.#", effect=Effect.DENY, action=Action.SUBSCRIBE),
+    ]
+    made = RuleSet(rules, user="ann")
+    for words in (group_place("billing"), ("%RETRY%billing",), (ONE_WORD, REST), (REST,)):
+        assert not made.decide_filter(Action.SUBSCRIBE, words).allowed, words
+    assert made.decide_filter(Action.SUBSCRIBE, group_place("shipping")).allowed
 
 
 def test_an_admin_may_everything_else() -> None:

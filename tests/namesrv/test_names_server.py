@@ -154,9 +154,37 @@ def test_limits_of_connections_and_of_unfinished_frames() -> None:
 
 def test_an_idle_connection_is_closed() -> None:
     async def scenario() -> None:
-        async with name_server(idle_seconds_max=0.05) as (_, address):
+        async with name_server(idle_seconds_max=0.05) as (server, address):
             stream = await trio.open_tcp_stream(address.host, address.port)
+            await stream.send_all(encode_frame(Command(code=206, opaque=1)))
+            assert await stream.receive_some()
             await wait_closed(stream)
+            await stream.aclose()
+            assert server.protocol_error_count == 0
+
+    trio.run(scenario)
+
+
+@pytest.mark.parametrize("whole_before", [0, 2])
+@pytest.mark.parametrize("begun", [b"", b"\x00\x00\x01\x00"])
+def test_who_sends_no_whole_request_in_time_is_closed(whole_before: int, begun: bytes) -> None:
+    """From connecting on, and from the begin of each request on; not between two of them."""
+
+    async def scenario() -> None:
+        limits = {"first_frame_seconds_max": 0.05, "frame_seconds_max": 0.05}
+        async with name_server(**limits) as (server, address):
+            stream = await trio.open_tcp_stream(address.host, address.port)
+            for _ in range(whole_before):
+                await stream.send_all(encode_frame(Command(code=206, opaque=1)))
+                assert await stream.receive_some()
+            await stream.send_all(begun)
+            if whole_before and not begun:
+                with trio.move_on_after(0.3) as open_still:
+                    await stream.receive_some()
+                assert open_still.cancelled_caught
+            else:
+                await wait_closed(stream)
+                assert server.protocol_error_count == 1
             await stream.aclose()
 
     trio.run(scenario)

@@ -61,7 +61,7 @@ OF_THE_USERS = (
         name="system-topics-open",
         why="an admin, or who takes its place, writes the broker's own state",
         path="broker/access/permissions.py",
-        old="    if topic.startswith(SYSTEM_PREFIXES):\n        return True\n",
+        old="    if is_own_topic(topic):\n        return True\n",
         new="",
         tests=_RULES,
     ),

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
-from broker.port import BrokerPort, Reason, Refused, TopicInfo
+from broker.port import BrokerPort, GroupInfo, Reason, Refused, TopicInfo
 from remoting.records import iterate_records
 from tests.remoting.record_builder import build_record
 
@@ -35,6 +35,8 @@ class SpyPort:
     """Who wants to be told when a queue grows; a test calls them, or the door looks by itself."""
     asked: list[tuple[str, int, int, int, int]] = field(default_factory=list)
     """(topic, queue id, offset, count_max, bytes_max) of every pull."""
+    groups: dict[str, dict[str, object]] = field(default_factory=dict)
+    """Settings by name."""
     asked_tags: list[frozenset[str] | None] = field(default_factory=list)
 
     def as_port(self) -> BrokerPort:
@@ -93,6 +95,10 @@ class SpyPort:
 
     def check_read(self, words: tuple[str, ...]) -> None:
         pass
+
+    def group(self, name: str) -> GroupInfo | None:
+        settings = self.groups.get(name)
+        return None if settings is None else GroupInfo(name=name, settings=settings)
 
     def topics(self) -> Sequence[TopicInfo]:
         return [info for name in self.topic_by_name if (info := self.topic(name)) is not None]

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from gateways.rocketmq.client import RocketmqConnection
 from gateways.rocketmq.limits import RocketmqLimits
 from gateways.rocketmq.members import Consumers
 from gateways.rocketmq.server import RocketmqServer
@@ -190,8 +191,6 @@ def test_a_wrong_header_costs_an_answer_not_the_connection() -> None:
             assert answer.code == 29
             assert answer.remark is not None
             assert "queueId" in answer.remark
-            peer.pull(2, maxMsgNums=0)
-            assert (await peer.answer()).code == 29
             peer.pull(3, queueId=2)
             assert (await peer.answer()).code == 29
             peer.pull(4, topic="other")
@@ -232,6 +231,99 @@ def test_the_limits_of_an_answer() -> None:
             await peer.answer()
             wishes = [asked[3:] for asked in stage.spy.asked]
             assert wishes == [(5, 1000), (2, 1), (2, 500)]
+
+    play(story)
+
+
+def test_how_many_records_a_pull_gets() -> None:
+    """Who asks for none gets one, as RocketMQ's client for Go expects; a group gets as many as
+    RocketMQ's brokers give; readers in no group as many as they want."""
+
+    async def story() -> None:
+        async with scene() as stage:
+            stage.spy.append("t", *(b"%d" % number for number in range(100)))
+            peer = await stage.connect()
+            for asked, group, wanted in (
+                (0, "billing", 1),
+                (-1, "billing", 1),
+                (1000, "billing", 32),
+                (1000, "PMQ_READER", 100),
+                (1000, "", 100),
+            ):
+                peer.pull(maxMsgNums=asked, consumerGroup=group)
+                records = list(iterate_records((await peer.answer()).body))
+                assert len(records) == wanted, (asked, group)
+
+    play(story)
+
+
+def test_a_group_that_may_not_consume_gets_nothing() -> None:
+    """As an administrator has set it; others in the same topic go on."""
+
+    async def story() -> None:
+        async with scene() as stage:
+            stage.spy.append("t", b"x")
+            stage.spy.groups = {
+                "stopped": {"consumeEnable": False},
+                "narrow": {"consumeBroadcastEnable": False},
+                "free": {},
+            }
+            peer = await stage.connect()
+            for group, code in (("stopped", 16), ("narrow", 0), ("free", 0), ("new", 0), ("", 0)):
+                peer.pull(consumerGroup=group)
+                answer = await peer.answer()
+                assert answer.code == code, (group, answer.remark)
+            broadcast = {"groupName": "narrow", "messageModel": "BROADCASTING"}
+            beat = {"clientID": "c", "consumerDataSet": [broadcast]}
+            peer.send_command(Command(code=34, opaque=9, body=json.dumps(beat).encode()))
+            while (await peer.answer()).opaque != 9:
+                pass  # it is told that its group changed
+            peer.pull(consumerGroup="narrow")
+            assert (await peer.answer()).code == 16
+
+    play(story)
+
+
+def test_who_sends_no_whole_request_in_time_is_closed() -> None:
+    """Neither one that only connects, nor one that stops within a request, keeps others out for
+    long; one whose requests are whole may be silent."""
+
+    async def story() -> None:
+        limits = RocketmqLimits(first_frame_seconds_max=0.05, frame_seconds_max=0.05)
+        async with scene(limits) as stage:
+            good, slow = await stage.connect(), await stage.connect()
+            for peer in (good, slow):
+                peer.pull()
+                assert (await peer.answer()).code == 19
+            silent, begun = await stage.connect(), await stage.connect()
+            half = encode_frame(Command(code=11, opaque=1, body=b"x" * 100))[:50]
+            begun.writer.write(half)
+            slow.writer.write(half)
+            for peer in (silent, begun, slow):
+                assert await peer.closed()
+            good.pull()
+            assert (await good.answer()).code == 19
+            assert stage.server.protocol_error_count == 3
+
+    play(story)
+
+
+def test_a_request_that_the_server_does_not_read_is_not_late() -> None:
+    async def story() -> None:
+        async with scene() as stage:
+            peer = await stage.connect()
+            peer.writer.write(b"\x00\x00\x01\x00")
+            (listener,) = stage.server._listeners
+            await stage.until(lambda: listener.connections)
+            (connection,) = listener.connections
+            assert isinstance(connection, RocketmqConnection)
+            connection._behind = True
+            later = stage.server._shared.context.now() + 1000
+            again = connection.expired(later)
+            assert again is not None
+            assert again > later
+            connection._behind = False
+            assert connection.expired(again) is None
 
     play(story)
 
