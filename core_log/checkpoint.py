@@ -13,7 +13,8 @@ length that it says (`core_log.packs`).
     4092  CRC-32 of all before
 
 The abort file (RocketMQ's) exists while a store is open, so finding it means that the last
-process did not close the store.
+process did not close the store. A store that is closed keeps it under another name, because a full
+disk may have no room for a new file at the next start.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ from core_log.files import Files, sync_file, sync_names
 CHECKPOINT_NAME: Final = "checkpoint"
 CHECKPOINT_NEW_NAME: Final = "checkpoint.new"
 ABORT_NAME: Final = "abort"
+CLOSED_NAME: Final = "closed"
+"""The abort file's name while no process has the store open."""
 CHECKPOINT_SIZE: Final = 4096
 
 _FIELDS: Final = struct.Struct(">qqqqq4sIqqq")
@@ -120,11 +123,18 @@ def write_checkpoint(files: Files, directory: str, checkpoint: Checkpoint) -> No
 
 
 def make_abort(files: Files, directory: str) -> None:
-    """Say that a process has the store open. Raises OSError."""
-    write_whole_file(files, directory, ABORT_NAME, str(os.getpid()).encode())
+    """Say that a process has the store open. A full disk is no hindrance, unless the store is new:
+    the file is there under one of its names. Raises OSError."""
+    names = files.list(directory)
+    if ABORT_NAME not in names and CLOSED_NAME in names:
+        files.rename(f"{directory}/{CLOSED_NAME}", f"{directory}/{ABORT_NAME}")
+    elif ABORT_NAME not in names:
+        write_whole_file(files, directory, ABORT_NAME, str(os.getpid()).encode())
+        return
+    sync_names(files, directory)
 
 
 def remove_abort(files: Files, directory: str) -> None:
     """Say that the store was closed in order. Raises OSError."""
-    files.unlink(f"{directory}/{ABORT_NAME}")
+    files.rename(f"{directory}/{ABORT_NAME}", f"{directory}/{CLOSED_NAME}")
     sync_names(files, directory)

@@ -22,12 +22,19 @@ removed: without the checkpoint, the log would seem to end there.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
 from core_log import kernels
 from core_log.checkpoint import CHECKPOINT_NAME, Checkpoint
-from core_log.errors import CorruptRecord, FailureLatch, StorageFailed, StoreCorrupt
+from core_log.errors import (
+    CorruptRecord,
+    FailureLatch,
+    StorageFailed,
+    StorageFull,
+    StoreCorrupt,
+)
 from core_log.files import Files, sync_file, sync_names
 from core_log.index_files import MENDING_SUFFIX
 from core_log.index_mending import Contradiction, Mending, mend
@@ -133,11 +140,14 @@ def recover_indexes(
             raise StoreCorrupt(
                 f"{directory}: the log contradicts itself: {contradiction}"
             ) from None
-    result.indexes.checkpointed = end
     preparation = result.indexes.prepare(position=end, tail_start=end, store_ms=now_ms)
     preparation.gather_all()
     if checkpoint is None or checkpoint.position != end or preparation.work:
-        preparation()
+        result.indexes.checkpointed = 0 if checkpoint is None else checkpoint.position
+        with suppress(StorageFull):  # what was made again stays in memory until there is room
+            preparation()
+    else:
+        result.indexes.checkpointed = end
     return result
 
 

@@ -22,7 +22,7 @@ Rules:
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Final
 
 from core_log.checkpoint import Checkpoint, write_checkpoint
@@ -87,6 +87,8 @@ class Indexes:
         self._stored_serial = 0
         self._filed: set[int] = set()  # numbers that have a directory
         self._old_packs: list[int] = []  # generations that no checkpoint needs any more
+        self.before_checkpoint: Callable[[], None] = lambda: None
+        """What else has to be on the disk before a checkpoint says so. Raises OSError."""
         self.checkpointed = 0
         """The position of the last checkpoint that was written."""
 
@@ -221,6 +223,7 @@ class Indexes:
             pack_generation=packs.generation,
             pack_length=packs.length,
         )
+        self.before_checkpoint()
         write_checkpoint(self._files, self._directory, checkpoint)
         # From here on nothing has to be done: recovery would do it too.
         while self._old_packs:

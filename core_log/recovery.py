@@ -35,11 +35,12 @@ from core_log.bookmark import BOOKMARK_NAME
 from core_log.checkpoint import (
     ABORT_NAME,
     CHECKPOINT_NAME,
+    CLOSED_NAME,
     Checkpoint,
     read_checkpoint,
 )
 from core_log.epochs import EPOCHS_NAME, epochs_of, marks_of, read_epochs, read_marks
-from core_log.errors import FailureLatch, StoreCorrupt
+from core_log.errors import FailureLatch, StoreCorrupt, is_full
 from core_log.files import Files
 from core_log.index_recovery import recover_indexes
 from core_log.indexes import INDEXES_NAME, Indexes
@@ -64,6 +65,7 @@ OUR_NAMES: Final = frozenset(
         KEY_INDEX_NAME,
         CHECKPOINT_NAME,
         ABORT_NAME,
+        CLOSED_NAME,
         EPOCHS_NAME,
         BOOKMARK_NAME,
         LOCK_NAME,
@@ -395,10 +397,21 @@ class Recovery:
             self._remove(segment.path, "it is behind the end of the log")
         last = segments.last
         self._files.truncate(last.handle, end - last.start)
-        self._files.preallocate(last.handle, last.end - last.start)
+        self._give_room(last)
         segments.sync(start, last.end)
         if self._unsynced:
             self._files.unlink(f"{self._log_directory}/{UNSYNCED_NAME}")
+
+    def _give_room(self, last: Segment) -> None:
+        """Give the last segment its whole size again. If somebody took the room just now, writing
+        there may meet a full disk: then records wait in memory, and nothing is lost."""
+        size = last.end - last.start
+        try:
+            self._files.preallocate(last.handle, size)
+        except OSError as error:
+            if not is_full(error):
+                raise
+            self._files.truncate(last.handle, size)
 
     # --- pass 5: epochs -------------------------------------------------------------------------
 

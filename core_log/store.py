@@ -32,7 +32,15 @@ from core_log.epochs import (
     term_of,
     write_epochs,
 )
-from core_log.errors import CorruptRecord, FailureLatch, StoreError, StoreRefused, describe
+from core_log.errors import (
+    CorruptRecord,
+    FailureLatch,
+    StoreError,
+    StoreRefused,
+    describe,
+    is_full,
+    is_short,
+)
 from core_log.files import Files, make_directories
 from core_log.flusher import Flusher
 from core_log.indexes import INDEXES_NAME, Indexes, Preparation
@@ -102,7 +110,9 @@ class Store:
         self.recovery: RecoveryReport = recovered.report
         self.epochs = recovered.epochs
         self._marks = recovered.marks
+        self._epochs_noted = True  # the file lists all of them
         self._indexes: Indexes = recovered.indexes
+        self._indexes.before_checkpoint = self._write_epochs
         self._segments: Segments = recovered.segments
         self._reader: LogReader = recovered.reader
         self.keys = KeyIndex(
@@ -136,7 +146,7 @@ class Store:
             self.log.follow(follows)
             self.epoch = self.epochs[-1][0] if self.epochs else 0
             # The file may tell of epochs that were cut: what comes is of an earlier one, maybe.
-            write_epochs(files, self._directory, self.epochs, self._marks)
+            self._note_epochs()
         else:
             self.epoch = self._begin_epoch(above_term)
         self.flusher = Flusher(
@@ -205,8 +215,23 @@ class Store:
         self.epochs.append((epoch, span.position))
         self._marks.pop(epoch, None)  # of a record that was cut
         self.epoch_mark(epoch, span.position)
-        write_epochs(self._files, self._directory, self.epochs, self._marks)
+        self._note_epochs()
         return epoch
+
+    def _note_epochs(self) -> None:
+        """Write the list of epochs; with the next checkpoint if the disk is full. Until then
+        recovery finds the new ones in the log, behind the checkpoint. Raises OSError."""
+        self._epochs_noted = False
+        try:
+            self._write_epochs()
+        except OSError as error:
+            if not is_full(error) and not is_short(error):
+                raise
+
+    def _write_epochs(self) -> None:
+        if not self._epochs_noted:
+            write_epochs(self._files, self._directory, self.epochs, self._marks)
+            self._epochs_noted = True
 
     def epoch_mark(self, epoch: int, start: int) -> int:
         """What tells this epoch apart from others of its number: see `core_log.epochs`. 0 if it is
@@ -227,7 +252,7 @@ class Store:
         if not known.keys() >= dict(found).keys():
             self.epochs = sorted({**dict(found), **known}.items())
             self.epoch = self.epochs[-1][0]
-            write_epochs(self._files, self._directory, self.epochs, self._marks)
+            self._note_epochs()
 
     # --- indexes --------------------------------------------------------------------------------
 

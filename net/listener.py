@@ -194,7 +194,7 @@ async def listen(
             server.open(bound)
             listener.attach(server)
     except OSError as error:
-        raise CannotListen(_explain(host, port, error)) from error
+        raise CannotListen(explain(host, port, error)) from error
     return listener
 
 
@@ -230,7 +230,8 @@ async def bind(loop: asyncio.AbstractEventLoop, host: str, port: int) -> list[so
     return bound
 
 
-def _explain(host: str, port: int, error: OSError) -> str:
+def explain(host: str, port: int, error: OSError) -> str:
+    """Why the address can not be listened on, and what to do, in one sentence."""
     if error.errno == errno.EADDRINUSE:
         return f"port {port} on {host} is taken: stop what uses it, or choose another port"
     if error.errno == errno.EACCES:

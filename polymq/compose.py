@@ -27,7 +27,7 @@ from broker.engine import Engine
 from broker.limits import Limits as EngineLimits
 from broker.state_db import StateDb
 from broker.topic_settings import TopicSettings
-from core_log.errors import StorageFailed, StorageFull, StoreCorrupt, StoreError
+from core_log.errors import StorageFailed, StorageFull, StoreCorrupt, StoreError, is_full
 from core_log.files import Files, RealFiles
 from core_log.settings import StoreSettings
 from core_log.store import Store
@@ -53,7 +53,7 @@ from polymq.logs import logger
 from polymq.metrics import Probe, make_registry
 from polymq.name_server import NameServerThread, is_installed, names_credentials
 from polymq.names import Registration, names_probe, record_host
-from polymq.operator_token import remove_token, write_token
+from polymq.operator_token import new_token, remove_token, write_token
 from polymq.ports import Ports
 from polymq.queue_metrics import queue_probes
 from polymq.replicating import (
@@ -63,6 +63,7 @@ from polymq.replicating import (
     check_settings,
     refusal,
 )
+from polymq.segment_size import say_size, segment_bytes_of
 from polymq.settings import Settings, is_loopback
 from polymq.store_report import store_probes, store_value
 from polymq.tls import HTTP_PROTOCOLS, make_tls, warn_of_dates
@@ -90,13 +91,17 @@ def open_store(settings: Settings, *, files: Files | None = None) -> Store:
     check_tls(settings)
     names_credentials(settings)
     try:
+        files = files or RealFiles()
         _make_directory(directory)
+        segment_bytes = segment_bytes_of(settings, files)
+        if not (directory / STORE_DIRECTORY).exists():
+            say_size(segment_bytes, files.space(str(directory))[0])
         store = Store.open(
             str(directory / STORE_DIRECTORY),
-            files=files or RealFiles(),
+            files=files,
             clock_ms=clock_ms,
             settings=StoreSettings(
-                segment_bytes=settings.storage.segment_bytes,
+                segment_bytes=segment_bytes,
                 segments_zeroed=settings.storage.segments_ahead == "zeros",
                 spare_segments_max=settings.storage.spare_segments,
                 open_segments_max=open_segments_max(open_files_max()),
@@ -180,6 +185,8 @@ class Node:
         self._registration: Registration | None = None
         self._names_tls_port: int | None = None
         self.replication: Replication
+        self.unwritten: list[Callable[[], object]] = []
+        """Files for which the disk had no room: they are to be written later."""
         self._bugs_count = 0  # exceptions that nobody foresaw, in callbacks of the loop
         self.failure: broker_errors.StorageFailed | None = None
         """Set when the disk fails: the server goes on read-only, so that readers get theirs."""
@@ -350,9 +357,9 @@ class Node:
             )
         elif settings.names.enabled:
             thread = NameServerThread(settings, self._budget)
-            beside = await asyncio.to_thread(thread.start)
-            self._names_tls_port = thread.tls_port
             self._stack.append(lambda: asyncio.to_thread(thread.stop))
+            beside = await thread.start()
+            self._names_tls_port = thread.tls_port
         if readers_port is not None:  # else there is nothing that a route could name
             self._registration = Registration(
                 settings,
@@ -367,7 +374,13 @@ class Node:
 
     async def _open_admin(self, registry: CollectorRegistry) -> int:
         directory = self._settings.server.data_directory
-        token = write_token(directory)
+        token = new_token()
+        try:
+            write_token(directory, token)
+        except OSError as error:
+            if not is_full(error):
+                raise
+            self.unwritten.append(partial(write_token, directory, token))
         self._stack.append(lambda: remove_token(directory))
         admin = AdminServer(
             engine=self._engine,

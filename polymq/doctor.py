@@ -31,6 +31,7 @@ from polymq import program_version
 from polymq.client import server_health
 from polymq.errors import Failure, bind_problem
 from polymq.ports import running_server
+from polymq.segment_size import segment_bytes_of
 from polymq.settings import Settings
 from polymq.store_report import size
 
@@ -230,8 +231,9 @@ def check_room(settings: Settings) -> Finding:
     marks = DiskSettings(
         reserve_bytes=storage.disk_reserve_bytes, early_bytes=storage.disk_early_bytes
     )
-    disk = Disk(segment_bytes=storage.segment_bytes, settings=marks)
-    free_bytes, size_bytes = RealFiles().space(str(nearest))
+    files = RealFiles()
+    disk = Disk(segment_bytes=segment_bytes_of(settings, files), settings=marks)
+    free_bytes, size_bytes = files.space(str(nearest))
     disk.measured(free_bytes, size_bytes)
     if disk.state is DiskState.FULL:
         text = f"{disk.reason}; storage.disk_reserve_bytes sets how much is kept"

@@ -6,6 +6,7 @@ cluster. trio is loaded only where a name server runs.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import functools
 import os
@@ -38,6 +39,8 @@ DIRECTORY: Final = "namesrv"
 SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 START_SECONDS_MAX: Final = 60.0
 """A name server that is not up by then has met something that nobody foresaw."""
+STOP_SECONDS_MAX: Final = 10.0
+"""So does one that has not ended by then: the process ends without it."""
 
 
 def is_installed() -> bool:
@@ -74,19 +77,30 @@ class NameServerThread:
     def __init__(self, settings: Settings, budget: Budget) -> None:
         self._settings = settings
         self._room = budget.share(NameServerLimits().connections_max)
-        self._ready = threading.Event()  # or failed
+        self._ready = False  # or failed, or ended
+        self._tell: Callable[[], None] = lambda: None
         self._failure: Failure | None = None
         self._stop: Callable[[], None] = lambda: None
         self._thread = threading.Thread(target=self._main, name="polymq-namesrv", daemon=True)
         self.port = 0
         self.tls_port: int | None = None
 
-    def start(self) -> int:
+    async def start(self) -> int:
         """Return the bound port as soon as it listens. Raises Failure."""
+        loop, told = asyncio.get_running_loop(), asyncio.Event()
+
+        def tell() -> None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+                loop.call_soon_threadsafe(told.set)
+
+        self._tell = tell
         self._thread.start()
-        if not self._ready.wait(START_SECONDS_MAX):
+        try:
+            async with asyncio.timeout(START_SECONDS_MAX):
+                await told.wait()
+        except TimeoutError as error:
             text = f"names: the name server did not start within {START_SECONDS_MAX:g} s"
-            raise Failure(ExitCode.FAILED, text)
+            raise Failure(ExitCode.FAILED, text) from error
         if self._failure is not None:
             raise self._failure
         return self.port
@@ -94,7 +108,8 @@ class NameServerThread:
     def stop(self) -> None:
         """Close all connections, and wait for the end."""
         self._stop()
-        self._thread.join()
+        if self._thread.ident is not None:
+            self._thread.join(STOP_SECONDS_MAX)
 
     def _main(self) -> None:
         try:
@@ -106,11 +121,15 @@ class NameServerThread:
             text = f"names: the name server ended: {type(error).__name__}: {error}"
             self._ended(Failure(ExitCode.FAILED, text))
         finally:
-            self._ready.set()
+            self._told()
+
+    def _told(self) -> None:
+        self._ready = True
+        self._tell()
 
     def _ended(self, failure: Failure) -> None:
         self._failure = failure
-        if self._ready.is_set():
+        if self._ready:
             logger("polymq.namesrv").error("the name server ended", reason=str(failure))
 
     def _serve(self) -> None:
@@ -133,7 +152,7 @@ class NameServerThread:
 
     def _have_port(self, port: int, secure: int | None) -> None:
         self.port, self.tls_port = port, secure
-        self._ready.set()
+        self._told()
 
 
 def names_credentials(settings: Settings) -> Credentials | None:
@@ -195,7 +214,7 @@ async def _run(settings: Settings, ready: Ready, room: Share, *, until_signal: b
             ready(port, secure)
             await server.serve(served)
             return
-        with trio.open_signal_receiver(*SIGNALS) as signals:
+        with trio.open_signal_receiver(*SIGNALS, signal.SIGHUP) as signals:
             ready(port, secure)
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(server.serve, served)
@@ -205,6 +224,9 @@ async def _run(settings: Settings, ready: Ready, room: Share, *, until_signal: b
 
 async def _wait_for_signal(signals: object) -> None:
     async for number in signals:  # type: ignore[attr-defined]
+        if number == signal.SIGHUP:
+            logger("polymq.namesrv").warning("SIGHUP is ignored: stop with SIGTERM")
+            continue
         if number == signal.SIGINT:
             print("polymq: stopping", file=sys.stderr, flush=True)
         return

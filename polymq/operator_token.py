@@ -9,24 +9,26 @@ Commands read it, too: nothing of a server is loaded here.
 
 from __future__ import annotations
 
-import os
 import secrets
 from pathlib import Path
 from typing import Final
+
+from polymq.ports import write_own
 
 TOKEN_FILE: Final = "admin.token"
 TOKEN_BYTES: Final = 32
 
 
-def write_token(directory: Path) -> str:
-    """Make the token of this start; the file is readable by its owner only."""
-    token = secrets.token_urlsafe(TOKEN_BYTES)
+def new_token() -> str:
+    """The token of a start."""
+    return secrets.token_urlsafe(TOKEN_BYTES)
+
+
+def write_token(directory: Path, token: str) -> None:
+    """Let the operator have the token: the file is readable by its owner only. Raises OSError."""
     path = directory / TOKEN_FILE
     path.unlink(missing_ok=True)
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "w", encoding="ascii") as file:
-        file.write(token + "\n")
-    return token
+    write_own(path, token + "\n")
 
 
 def remove_token(directory: Path) -> None:

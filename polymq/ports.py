@@ -51,10 +51,23 @@ def write_values(path: Path, values: Mapping[str, Any]) -> None:
     text = json.dumps(values) + "\n"
     partial = path.with_name(path.name + ".part")
     partial.unlink(missing_ok=True)
-    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-        file.write(text)
+    write_own(partial, text)
     partial.replace(path)
+
+
+def write_own(path: Path, text: str) -> None:
+    """Make a file that is its owner's only; it must not exist. What fails leaves none.
+
+    Raises:
+        OSError: with the file's name, also where the system's error has none.
+    """
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)
+    except OSError as error:
+        path.unlink(missing_ok=True)
+        raise OSError(error.errno, error.strerror, str(path)) from error
 
 
 def running_server(settings: Settings) -> tuple[int, Ports] | None:

@@ -13,17 +13,21 @@ import gc
 import os
 import signal
 import sys
+from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import uvloop
 
 from core_log.cutting import cut_log
-from core_log.errors import StoreError
+from core_log.errors import StorageFull, StoreError, is_full, is_short
 from core_log.files import RealFiles
+from core_log.store import Store
 from polymq.compose import Node, open_store
 from polymq.descriptors import raise_open_files
 from polymq.errors import ExitCode, Failure
+from polymq.held_ports import hold_ports
 from polymq.logs import configure_logs, logger
 from polymq.ports import FILE_NAME, Ports, write_ports
 from polymq.replicating import STORE_DIRECTORY, Turn, check_settings, look_for_a_higher_term
@@ -31,6 +35,8 @@ from polymq.settings import Settings
 
 SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 TLS_PORTS: Final = ("mqtts", "amqps", "https", "rocketmqs", "names_tls")
+WRITE_AGAIN_SECONDS: Final = 2.0
+"""How long a file that found no room waits."""
 
 
 def run_server(settings: Settings, *, ready_file: Path | None) -> int:
@@ -48,19 +54,19 @@ async def _serve(settings: Settings, ready_file: Path | None) -> int:
     check_settings(settings)
     while True:
         await look_for_a_higher_term(settings)
-        store = open_store(settings)
-        try:
-            node = Node(settings, store)
-            ports, turn = await _run(node, settings, ready_file, stop)
-        finally:
+        with hold_ports(settings) as held:  # first: who can not listen writes nothing
+            store = open_store(settings)
             try:
-                store.close()
-            except StoreError as error:
-                text = f"the log was not closed in order: {error}"
-                raise Failure(ExitCode.DISK_FAILED, text) from error
+                node = Node(settings, store)
+                ports, turn = await _run(node, settings, ready_file, stop, listening=held.close)
+            except BaseException:
+                _close(store, is_told=True)
+                raise
+            _close(store, is_told=False)
         if stop.is_set():
             logger("polymq").info("stopped")
             return ExitCode.OK
+        assert ports is not None
         assert turn is not None
         settings = with_ports(settings, ports)
         if turn.cut is not None:
@@ -69,10 +75,36 @@ async def _serve(settings: Settings, ready_file: Path | None) -> int:
         settings = settings.model_copy(update={"replication": changed})
 
 
+def _close(store: Store, *, is_told: bool) -> None:
+    """Close the store, as the last step.
+
+    Args:
+        is_told: the server ends by an error: it is that which is told, not what follows from it.
+
+    Raises:
+        Failure: the disk failed.
+    """
+    try:
+        store.close()
+    except StoreError as error:
+        text = f"the log was not closed in order: {error}"
+        if not is_told and not isinstance(error, StorageFull):
+            raise Failure(ExitCode.DISK_FAILED, text) from error
+        logger("polymq").warning(text + ". Nothing is lost: the next start recovers it")
+
+
 async def _run(
-    node: Node, settings: Settings, ready_file: Path | None, stop: asyncio.Event
-) -> tuple[Ports, Turn | None]:
+    node: Node,
+    settings: Settings,
+    ready_file: Path | None,
+    stop: asyncio.Event,
+    *,
+    listening: Callable[[], None],
+) -> tuple[Ports | None, Turn | None]:
     """One role, from its start to its end.
+
+    Args:
+        listening: called when all ports are bound.
 
     Returns:
         The ports, and the next role; None if it was stopped.
@@ -80,16 +112,14 @@ async def _run(
     log = logger("polymq")
     stopped = asyncio.ensure_future(stop.wait())
     try:
-        ports = await node.start()
+        ports = await _start(node, stopped)
+        if ports is None:
+            return None, None
+        listening()
         files = [settings.server.data_directory / FILE_NAME]
         if ready_file is not None:
             files.append(ready_file)
-        try:
-            for file in files:
-                write_ports(file, ports)
-        except OSError as error:
-            text = f"cannot write {error.filename}: {error.strerror}"
-            raise Failure(ExitCode.CANNOT_CREATE, text) from error
+        writing = asyncio.ensure_future(_write_ports(files, ports, node.unwritten))
         # What lives until the end needs no look by the garbage collector, ever again.
         gc.collect()
         gc.freeze()
@@ -109,8 +139,12 @@ async def _run(
             role=node.replication.role,
         )
         ended = node.replication.ended
-        either: list[asyncio.Future[Any]] = [stopped, ended]
+        either: list[asyncio.Future[Any]] = [stopped, ended, writing]
         await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        if writing.done():
+            writing.result()
+            await asyncio.wait(either[:2], return_when=asyncio.FIRST_COMPLETED)
+        writing.cancel()
         if stop.is_set():
             log.info("stopping", drain_seconds=settings.server.drain_seconds)
         for file in files:
@@ -121,6 +155,51 @@ async def _run(
     if node.failure is not None:
         raise Failure(ExitCode.DISK_FAILED, f"the log failed while it ran: {node.failure}")
     return ports, None if stop.is_set() or not ended.done() else ended.result()
+
+
+async def _start(node: Node, stopped: asyncio.Future[Any]) -> Ports | None:
+    """Start; None if the server is to stop before it is ready. Raises Failure."""
+    starting = asyncio.ensure_future(node.start())
+    await asyncio.wait([starting, stopped], return_when=asyncio.FIRST_COMPLETED)
+    if not starting.done():
+        starting.cancel()
+        await asyncio.wait([starting])
+    if starting.cancelled():
+        logger("polymq").info("stopped before it was ready")
+        return None
+    return starting.result()
+
+
+async def _write_ports(
+    files: Iterable[Path], ports: Ports, unwritten: Iterable[Callable[[], object]]
+) -> None:
+    """Write what tells others where the server is. On a full disk it serves all the same, so that
+    consumers can make room, and the files follow.
+
+    Args:
+        unwritten: what else waits for room.
+
+    Raises:
+        Failure: a file can not be written, whatever room there is.
+    """
+    waiting: list[Callable[[], object]] = [*unwritten]
+    waiting += [partial(write_ports, file, ports) for file in files]
+    is_told = False
+    while True:
+        for write in list(waiting):
+            try:
+                write()
+                waiting.remove(write)
+            except OSError as error:
+                text = f"cannot write {error.filename}: {error.strerror}"
+                if not is_full(error) and not is_short(error):
+                    raise Failure(ExitCode.CANNOT_CREATE, text) from error
+                if not is_told:
+                    logger("polymq").warning(text + ". The server goes on, and tries again")
+                is_told = True
+        if not waiting:
+            return
+        await asyncio.sleep(WRITE_AGAIN_SECONDS)
 
 
 def _cut(settings: Settings, position: int) -> None:
@@ -154,3 +233,12 @@ def _listen_to_signals(stop: asyncio.Event) -> None:
 
     for number in SIGNALS:
         loop.add_signal_handler(number, asked, number)
+    loop.add_signal_handler(signal.SIGHUP, ignore_hangup)
+
+
+def ignore_hangup() -> None:
+    """Many programs read their configuration again at a SIGHUP; this one would end by it."""
+    logger("polymq").warning(
+        "SIGHUP is ignored: the configuration is read at the start only. Stop with SIGTERM, and"
+        " start again, to apply what has changed"
+    )

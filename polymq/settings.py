@@ -64,6 +64,14 @@ def _checked_address(text: str) -> str:
 PortNumber = Annotated[int, Field(ge=0, le=65_535)]
 PositiveInt = Annotated[int, Field(gt=0)]
 Name = Annotated[str, Field(pattern=r"^[%|a-zA-Z0-9_-]+$", max_length=127)]
+
+
+def _checked_segment_bytes(size: int) -> int:
+    if 0 < size < 64 * KIB:
+        raise ValueError("a file of the log has at least 65536 bytes; 0 lets the server choose")
+    return size
+
+
 NameServerAddress = Annotated[str, AfterValidator(_checked_address)]
 AddressOrEmpty = Annotated[str, AfterValidator(lambda text: text and _checked_address(text))]
 Network = IPvAnyNetwork
@@ -289,8 +297,13 @@ class AdminSettings(Section):
 class StorageSettings(Section):
     """The commit log."""
 
-    segment_bytes: Annotated[int, Field(ge=64 * KIB, le=1024 * MIB)] = Field(
-        default=1024 * MIB, description="Size of one file of the commit log (RocketMQ's is 1 GiB)."
+    segment_bytes: Annotated[
+        int, Field(ge=0, le=1024 * MIB), AfterValidator(_checked_segment_bytes)
+    ] = Field(
+        default=0,
+        description="Size of one file of the commit log, which it takes from the start. 0: 1 GiB, "
+        "as RocketMQ has it, or a 64th of the free room where that is less, at least 16 MiB. It is "
+        "decided when the log is made, and stays. Brokers that replicate take 1 GiB.",
     )
     segments_ahead: Literal["zeros", "room"] = Field(
         default="zeros",

@@ -44,7 +44,7 @@ def test_a_listener_has_its_own_limit_and_all_have_the_budget() -> None:
     large.give()
     assert takes(other) == 1
     for share in (small, large, other):
-        while share.count:
+        for _ in range(share.count):
             share.give()
     assert takes(large) == 64 - 2 - 2  # all but what the others keep
 

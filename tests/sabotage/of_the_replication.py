@@ -196,8 +196,7 @@ OF_THE_REPLICATION = (
         name="epochs-that-were-cut-come-back",
         why="a slave is cut where it needs not be, and has lost what was in sync",
         path="core_log/store.py",
-        old="            write_epochs(files, self._directory, self.epochs, self._marks)\n"
-        "        else:\n",
+        old="            self._note_epochs()\n        else:\n",
         new="        else:\n",
         tests=(TORN,),
     ),

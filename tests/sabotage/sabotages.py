@@ -18,12 +18,14 @@ from tests.sabotage.of_the_retention import OF_THE_RETENTION
 from tests.sabotage.of_the_shortages import OF_THE_SHORTAGES
 from tests.sabotage.of_the_sink import OF_THE_SINK
 from tests.sabotage.of_the_speed import OF_THE_SPEED
+from tests.sabotage.of_the_starts import OF_THE_STARTS
 from tests.sabotage.of_the_store import OF_THE_STORE
 from tests.sabotage.of_the_users import OF_THE_USERS
 
 SABOTAGES = (
     *OF_THE_STORE,
     *OF_THE_SHORTAGES,
+    *OF_THE_STARTS,
     *OF_CRASHES,
     *OF_THE_BOUNDS,
     *OF_THE_CLIENTS,

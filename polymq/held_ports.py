@@ -1,0 +1,73 @@
+"""Holding the ports of a server that is about to start.
+
+A start writes nothing if one of its ports is taken, so the ports come before the store. But nobody
+may connect before the store is open, which takes a while after a crash. So each port is bound here
+by a socket that does not listen: other programs do not get it, and the listener that belongs there
+may bind it all the same (both say SO_REUSEADDR).
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+from net.listener import explain
+from polymq.doors import TLS_DOORS
+from polymq.errors import ExitCode, Failure
+from polymq.ports import ADMIN_HOST, running_server
+from polymq.settings import Settings
+
+
+def hold_ports(settings: Settings) -> ExitStack:
+    """Bind the ports that the settings name; closing what is returned lets them go.
+
+    Raises:
+        Failure: IN_USE, a server runs in the data directory; CANNOT_LISTEN, somebody else has a
+            port, or it can not be bound.
+    """
+    with ExitStack() as held:
+        for name, host, port in wanted_ports(settings):
+            try:
+                _hold(held, host, port)
+            except OSError as error:
+                if running_server(settings) is not None:
+                    directory = settings.server.data_directory
+                    text = f"the data directory {directory} is in use: stop the server there, or"
+                    raise Failure(ExitCode.IN_USE, f"{text} choose another") from error
+                text = f"{name}: {explain(host, port, error)}"
+                raise Failure(ExitCode.CANNOT_LISTEN, text) from error
+        return held.pop_all()
+
+
+def wanted_ports(settings: Settings) -> Iterator[tuple[str, str, int]]:
+    """(listener, host, port) of those that the system does not pick."""
+    host = settings.server.host
+    secure = bool(settings.tls.certificate)
+    for name in TLS_DOORS:
+        section = getattr(settings, name)
+        if section.enabled and section.plain and section.port:
+            yield name, host, section.port
+        if section.enabled and secure and section.tls_port:
+            yield f"{name}s", host, section.tls_port
+    if settings.admin.enabled and settings.admin.port:
+        yield "admin", ADMIN_HOST, settings.admin.port
+    if settings.names.enabled and settings.names.port:
+        yield "names", host, settings.names.port
+    if settings.names.enabled and secure and settings.names.tls_port:
+        yield "names", host, settings.names.tls_port
+
+
+def _hold(held: ExitStack, host: str, port: int) -> None:
+    """Bind every address of the host. Raises OSError."""
+    found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    for family, kind, protocol, _, address in dict.fromkeys(found):
+        try:
+            holder = socket.socket(family, kind, protocol)
+        except OSError:
+            continue  # the name has an address of a kind that this system does not speak
+        held.enter_context(holder)
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            holder.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        holder.bind(address)

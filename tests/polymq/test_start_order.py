@@ -1,0 +1,154 @@
+"""The order of a start: ports before the store; and its ways to fail that nobody must wait for."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import structlog
+
+from core_log.files import Files
+from net.budget import Budget
+from polymq import name_server
+from polymq.errors import ExitCode, Failure
+from polymq.held_ports import hold_ports
+from polymq.name_server import NameServerThread
+from polymq.segment_size import segment_bytes_of
+from polymq.serve import run_server
+from polymq.settings import MIB, Settings, load_settings
+from tests.harness.files import MemoryFiles
+
+DOORS = ("mqtt", "amqp", "http", "rocketmq", "admin", "names")
+
+
+@pytest.fixture(autouse=True)
+def own_logging() -> Iterator[None]:
+    yield
+    structlog.reset_defaults()
+
+
+def settings_for(tmp_path: Path, **ports: int) -> Settings:
+    flags: dict[str, dict[str, Any]] = {door: {"port": ports.get(door, 0)} for door in DOORS}
+    flags["server"] = {"data_directory": tmp_path / "data", "drain_seconds": 0.2}
+    return load_settings(flags=flags)
+
+
+@pytest.fixture
+def taken() -> Iterator[int]:
+    """A port that another program listens at."""
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        yield int(other.getsockname()[1])
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_a_start_that_finds_a_port_taken_writes_nothing(
+    tmp_path: Path, taken: int, door: str
+) -> None:
+    settings = settings_for(tmp_path, **{door: taken})
+    with pytest.raises(Failure, match=f"^{door}: port {taken}") as caught:
+        run_server(settings, ready_file=None)
+    assert caught.value.code == ExitCode.CANNOT_LISTEN
+    assert not (tmp_path / "data").exists()
+
+
+def test_a_held_port_is_nobody_elses_and_its_listeners_own(tmp_path: Path) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = int(probe.getsockname()[1])
+    with hold_ports(settings_for(tmp_path, mqtt=port)):
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", port), timeout=10)
+        with socket.socket() as other, pytest.raises(OSError, match="in use"):
+            other.bind(("127.0.0.1", port))
+        with socket.create_server(("127.0.0.1", port), reuse_port=False):
+            socket.create_connection(("127.0.0.1", port), timeout=10).close()
+
+
+@pytest.mark.parametrize("error", [OSError(24, "Too many open files"), ImportError("no trio")])
+def test_a_name_server_that_dies_at_once_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    """Whatever it meets, on its very first line."""
+
+    def fail(self: NameServerThread) -> None:
+        raise error
+
+    monkeypatch.setattr(NameServerThread, "_serve", fail)
+    thread = NameServerThread(settings_for(tmp_path), Budget())
+    with pytest.raises(Failure, match="names: the name server ended") as caught:
+        asyncio.run(thread.start())
+    assert str(error) in caught.value.text
+    thread.stop()
+
+
+def test_a_name_server_that_never_comes_up_is_not_waited_for_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go = threading.Event()
+    monkeypatch.setattr(NameServerThread, "_serve", lambda self: go.wait(60))
+    monkeypatch.setattr(name_server, "START_SECONDS_MAX", 0.05)
+    thread = NameServerThread(settings_for(tmp_path), Budget())
+    try:
+        with pytest.raises(Failure, match="did not start within"):
+            asyncio.run(thread.start())
+    finally:
+        go.set()
+        thread.stop()
+
+
+def test_a_start_can_be_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SIGTERM comes while the name server hangs."""
+    go = threading.Event()
+
+    def hang(self: NameServerThread) -> None:
+        os.kill(os.getpid(), signal.SIGHUP)  # which is ignored
+        os.kill(os.getpid(), signal.SIGTERM)
+        go.wait(60)
+
+    monkeypatch.setattr(NameServerThread, "_serve", hang)
+    monkeypatch.setattr(name_server, "STOP_SECONDS_MAX", 0.05)
+    ready_file = tmp_path / "ready.json"
+    began = time.monotonic()
+    try:
+        assert run_server(settings_for(tmp_path), ready_file=ready_file) == 0
+    finally:
+        go.set()
+    assert time.monotonic() - began < 30
+    assert not ready_file.exists()
+    assert not (tmp_path / "data" / "store" / "abort").exists()
+
+
+class SomeRoom(MemoryFiles):
+    """Files on a disk with so much free."""
+
+    def __init__(self, free_bytes: int) -> None:
+        super().__init__()
+        self.free_bytes = free_bytes
+
+
+@pytest.mark.parametrize(
+    ("free", "size"),
+    [(1, 16), (4 * 1024, 64), (7 * 1024, 64), (63 * 1024, 512), (64 * 1024, 1024), (9**9, 1024)],
+)
+def test_a_small_disk_has_small_files(tmp_path: Path, free: int, size: int) -> None:
+    files: Files = SomeRoom(free * MIB)
+    assert segment_bytes_of(settings_for(tmp_path), files) == size * MIB
+
+
+def test_a_log_keeps_the_size_of_its_files(tmp_path: Path) -> None:
+    """Its disk may be larger, or fuller, at a later start."""
+    log = tmp_path / "data" / "store" / "commitlog"
+    log.mkdir(parents=True)
+    for number, size in enumerate((64 * MIB, 64 * MIB, 100)):  # the last was cut by a crash
+        with (log / f"{number * 64 * MIB:020}").open("wb") as file:
+            file.truncate(size)
+    (log / "next").touch()
+    assert segment_bytes_of(settings_for(tmp_path), SomeRoom(9**9 * MIB)) == 64 * MIB
