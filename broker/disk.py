@@ -53,6 +53,9 @@ class DiskSettings:
         reserve_bytes: free space below which publishers are refused. 0: the larger of three
             segments and 5 % of the disk (at most 16 GiB), but at most a quarter of the disk.
         early_bytes: free space below which is deleted earlier than due. 0: twice the reserve.
+        log_bytes_max: how large the log may become before topics whose retention has a limit lose
+            their oldest messages earlier than due, by their place in the log; 0: as large as the
+            disk allows.
         drop_oldest: whether queues and sessions lose their oldest unsettled messages before
             publishers are refused for want of room.
     """
@@ -60,6 +63,7 @@ class DiskSettings:
     reserve_bytes: int = 0
     early_bytes: int = 0
     drop_oldest: bool = False
+    log_bytes_max: int = 0
 
 
 class Disk:

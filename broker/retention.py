@@ -7,6 +7,12 @@ a session, not by a retained MQTT message, not by a checkpoint. The lowest place
 is found without reading messages: a queue's entries ascend, so one entry per queue says it, and
 a place that was found once stays a lower bound for ever.
 
+The log as a whole may have a limit (`DiskSettings.log_bytes_max`). Above it the topics whose
+retention has a limit lose what stands before some place in the log, the same place for all of them:
+else a topic with a few small messages would hold every file behind them. Only as much is taken as
+lets files go: what a queue, a session or a topic without a limit holds, stays, and so does all that
+stands behind it.
+
 State that was folded from a segment stands further on before the segment goes: see
 `state_snapshot.py`. A retained message that alone holds a segment is copied forward, as long as
 what is copied is at most a quarter of the segment; held messages of queues are never copied.
@@ -127,6 +133,7 @@ class Retention:
         name_of: what to call a group in words: (kind, name).
 
     Attributes:
+        early_count: of the trimmed, those that went because the log was too large.
         hold: who holds the oldest segment that could go otherwise, as of the last round.
         deleted_bytes, copied_count, trimmed_count, dropped_count: since the start. Trimmed are
             messages that readers by offset lost; dropped those that a queue or session lost.
@@ -159,6 +166,7 @@ class Retention:
         self.deleted_bytes = 0
         self.copied_count = 0
         self.trimmed_count = 0
+        self.early_count = 0
         self.dropped_count = 0
         self.drops: deque[tuple[str, str, int]] = deque(maxlen=DROPS_MAX)
         core.journal.handle("drop", self._apply_drop)
@@ -191,18 +199,25 @@ class Retention:
         if not ends:
             self.hold = None
             return
+        excess = self.excess_bytes
         early = 0
         if not wanted_bytes and self._is_held_still(ends[0]):
-            return
+            if not excess or self._is_firm(self._witness):
+                return
         if wanted_bytes:
-            start = core.log.start
-            early = next((end for end in ends if end - start >= wanted_bytes), ends[-1])
+            early = self._end_behind(ends, wanted_bytes)
             yield from self._trim_due(early)
+        firm: tuple[Hold, tuple[_Place, int] | None] | None = None
+        if excess > wanted_bytes:
+            firm = yield from self._trim_above(ends, self._end_behind(ends, excess))
         self.hold = yield from self._lowest_hold(ends[-1])
         if wanted_bytes and core.disk.settings.drop_oldest and self.hold is not None:
             if self.hold.position < early:
                 yield from self._drop_held(early)
                 self.hold = yield from self._lowest_hold(ends[-1])
+        if firm is not None and self.hold is not None:
+            if not any(self.hold.position < end <= firm[0].position for end in ends):
+                self.hold, self._witness = firm  # who does not give way says why the file stays
         limit = ends[-1] if self.hold is None else self.hold.position
         ends = [end for end in ends if end <= limit]
         if ends:
@@ -211,6 +226,54 @@ class Retention:
                 yield from self._delete_before(freed)
             else:
                 self._look_again_ms = core.clock_ms() + LOOK_AGAIN_MS
+
+    @property
+    def size_bytes(self) -> int:
+        """What the log's files take, with the room that is not used yet."""
+        store = self._core.store
+        return store.segments()[-1][1] - self._core.log.start
+
+    @property
+    def excess_bytes(self) -> int:
+        """By how much the log is larger than it should be; 0 if it is not."""
+        most = self._core.disk.settings.log_bytes_max
+        return max(self.size_bytes - most, 0) if most and not self._core.follows else 0
+
+    def _end_behind(self, ends: Sequence[int], wanted_bytes: int) -> int:
+        """Where the log has to begin for so much less of it, if segments end there."""
+        start = self._core.log.start
+        return next((end for end in ends if end - start >= wanted_bytes), ends[-1])
+
+    def _trim_above(
+        self, ends: Sequence[int], wanted: int
+    ) -> Generator[Step, Any, tuple[Hold, tuple[_Place, int] | None] | None]:
+        """The log is too large: topics with a limit lose what stands before `wanted`, as far as
+        segments can go then.
+
+        Returns:
+            Who does not give way below `wanted`, and its witness.
+        """
+        firm = yield from self._lowest_hold(wanted, firm=True)
+        witness = self._witness
+        before = wanted
+        if firm is not None:
+            before = max((end for end in ends if end <= firm.position), default=0)
+        if before:
+            trimmed = self.trimmed_count
+            yield from self._trim_due(before)
+            self.early_count += self.trimmed_count - trimmed
+        return None if firm is None else (firm, witness)
+
+    def _is_firm(self, held: tuple[_Place, int] | None) -> bool:
+        """Whether this hold does not give way because the log is too large."""
+        return held is not None and not self._gives_way(held[0].owner)
+
+    def _gives_way(self, owner: Group | str) -> bool:
+        """Whether it is a topic whose retention has a limit."""
+        topic = self._topics.topics.get(owner) if isinstance(owner, str) else None
+        return topic is not None and bool(
+            topic.settings.retention_seconds or topic.settings.retention_bytes
+        )
 
     def round_behind(self, position: int) -> Round:
         """At a slave: delete what its master has deleted, which is everything before `position`.
@@ -286,8 +349,12 @@ class Retention:
 
     # --- who holds what ---------------------------------------------------------------------
 
-    def _lowest_hold(self, limit: int) -> Generator[Step, Any, Hold | None]:
-        """Who holds the lowest place below `limit`; None if nobody holds any."""
+    def _lowest_hold(self, limit: int, *, firm: bool = False) -> Generator[Step, Any, Hold | None]:
+        """Who holds the lowest place below `limit`; None if nobody holds any.
+
+        Args:
+            firm: topics whose retention has a limit do not count.
+        """
         lowest: _Found | None = None
         self._witness = None
         names = list(self._topics.topics)
@@ -296,6 +363,7 @@ class Retention:
                 _Place(queue.index, queue.index.first_offset, name)
                 for name in names[at : at + SLICE_COUNT]
                 if (topic := self._topics.topics.get(name)) is not None
+                and not (firm and self._gives_way(name))
                 for queue in topic.queues
                 if isinstance(queue.index, QueueIndex)
             ]

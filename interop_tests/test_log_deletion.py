@@ -100,3 +100,32 @@ def test_nobody_else_can_read_what_the_server_stores(start_server) -> None:
     ]
     assert open_to_others == []
     assert (server.data_directory / "store" / "commitlog").is_dir()
+
+
+@pytest.mark.slow
+def test_the_whole_log_has_a_limit(start_server) -> None:
+    """A topic of a few small messages, which its retention keeps for days, holds no gigabytes."""
+    limit = 4 << 20
+    options = {"topics.retention_seconds": 86_400, "storage.log_bytes_max": limit}
+    server = start_server(**{**OPTIONS, **options})
+    parameters = pika.ConnectionParameters("127.0.0.1", server.amqp_port)
+    with pika.BlockingConnection(parameters) as connection:
+        channel = connection.channel()
+        channel.confirm_delivery()
+        channel.exchange_declare("small", "topic", durable=True)
+        channel.basic_publish("small", "first", b"first")
+    publish(server, 1000)  # 16 MB
+    with pika.BlockingConnection(parameters) as connection:
+        channel = connection.channel()
+        channel.confirm_delivery()
+        channel.basic_publish("small", "last", b"last")
+    found = wait_for(server, "it stays large", lambda store: store["size_bytes"] <= limit)
+    assert found["trimmed_early_messages"] > 0
+    assert found["dropped_messages"] == 0
+    assert found["log_bytes_max"] == limit
+    connection = http.client.HTTPConnection("127.0.0.1", server.admin_port, timeout=10)
+    connection.request("GET", "/topics/small")
+    topic = json.loads(connection.getresponse().read())
+    connection.close()
+    assert [(queue["first_offset"], queue["end_offset"]) for queue in topic["queues"]] == [(1, 2)]
+    assert server.terminate() == 0

@@ -274,6 +274,7 @@ class Node:
                 reserve_bytes=settings.storage.disk_reserve_bytes,
                 early_bytes=settings.storage.disk_early_bytes,
                 drop_oldest=settings.storage.disk_full_drops_oldest,
+                log_bytes_max=settings.storage.log_bytes_max,
             ),
         )
 

@@ -305,6 +305,12 @@ class StorageSettings(Section):
         "as RocketMQ has it, or a 64th of the free room where that is less, at least 16 MiB. It is "
         "decided when the log is made, and stays. Brokers that replicate take 1 GiB.",
     )
+    log_bytes_max: Annotated[int, Field(ge=0)] = Field(
+        default=0,
+        description="How large the log may become, in bytes of its files. Above it, topics whose "
+        "retention has a limit lose their oldest messages earlier than due, oldest first in the "
+        "log, as far as that lets files go. 0: as large as the disk's marks allow.",
+    )
     segments_ahead: Literal["zeros", "room"] = Field(
         default="zeros",
         description="How the next file is made ready ahead of use. zeros: it is written once, "

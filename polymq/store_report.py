@@ -28,10 +28,14 @@ def store_value(engine: Engine, store: Store) -> dict[str, Any]:
         "end": log.appended,
         "segments": len(segments),
         "segment_bytes": store.segment_bytes,
+        "size_bytes": retention.size_bytes,
+        "log_bytes_max": disk.settings.log_bytes_max,
+        "excess_bytes": retention.excess_bytes,
         "held_by": None if hold is None else {"kind": hold.kind, "name": _owner(hold)},
         "held_position": None if hold is None else hold.position,
         "deleted_bytes": retention.deleted_bytes,
         "trimmed_messages": retention.trimmed_count,
+        "trimmed_early_messages": retention.early_count,
         "dropped_messages": retention.dropped_count,
         "copied_messages": retention.copied_count,
     }
@@ -53,7 +57,7 @@ def describe_store(value: Mapping[str, Any]) -> list[str]:
         f" deletes early below {size(value['early_bytes'])}, refuses publishers below"
         f" {size(value['reserve_bytes'])}"
     )
-    lines = [log, disk]
+    lines = [log, *_limit(value), disk]
     if value["reason"]:
         lines.append(f"  {value['reason']}")
     held = value["held_by"]
@@ -70,6 +74,16 @@ def describe_store(value: Mapping[str, Any]) -> list[str]:
         f" {value['copied_messages']:,} retained messages copied forward"
     )
     return lines
+
+
+def _limit(value: Mapping[str, Any]) -> list[str]:
+    """How large the log may be, if that was said."""
+    most, used, excess = value["log_bytes_max"], value["size_bytes"], value["excess_bytes"]
+    if not most:
+        return []
+    if excess:
+        return [f"limit: {size(most)}, and its files take {size(excess)} more: topics lose early"]
+    return [f"limit: {size(most)}, and its files take {size(used)}; above it topics lose early"]
 
 
 def _holder(held: Mapping[str, str]) -> str:
@@ -102,6 +116,14 @@ def store_probes(engine: Engine, store: Store) -> list[Probe]:
             "What the log holds on the disk, the unused part of its last segment not counted.",
             lambda: log.appended - log.start,
         ),
+        "polymq_log_bytes_max": (
+            "How large the log's files together may become (storage.log_bytes_max); 0: no limit.",
+            lambda: core.disk.settings.log_bytes_max,
+        ),
+        "polymq_log_excess_bytes": (
+            "By how much the log's files are above that: topics lose their oldest messages.",
+            lambda: retention.excess_bytes,
+        ),
         "polymq_disk_free_bytes": ("Free space for the log.", lambda: core.disk.free_bytes),
         "polymq_disk_reserve_bytes": (
             "Free space below which publishers are refused.",
@@ -120,6 +142,10 @@ def store_probes(engine: Engine, store: Store) -> list[Probe]:
         "polymq_retention_messages": (
             "Messages that retention took from readers by offset since the start.",
             lambda: retention.trimmed_count,
+        ),
+        "polymq_retention_early_messages": (
+            "Of these, messages that went early because the log was above its limit.",
+            lambda: retention.early_count,
         ),
         "polymq_dropped_messages": (
             "Unsettled messages that queues and sessions lost for want of space since the start.",

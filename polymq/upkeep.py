@@ -91,7 +91,8 @@ class Upkeep:
                 state = disk.state
                 tell = log.info if state is DiskState.OK else log.warning
                 tell("disk", state=state.value, free_bytes=disk.free_bytes, reason=disk.reason)
-            if disk.wanted_bytes and loop.time() >= due:
+            excess = self._engine.retention.excess_bytes
+            if (disk.wanted_bytes or excess) and loop.time() >= due:
                 await asyncio.shield(self.save())
                 if not await asyncio.shield(self.tidy(disk.wanted_bytes)):
                     due = (

@@ -4,7 +4,41 @@ from __future__ import annotations
 
 from tests.sabotage.plan import Sabotage
 
+LIMIT = "tests/broker/test_log_limit.py"
+
 OF_THE_RETENTION = (
+    Sabotage(
+        name="log-without-its-limit",
+        why="a topic with a few small messages holds every file that others fill",
+        path="broker/retention.py",
+        old="        if excess > wanted_bytes:\n",
+        new="        if False:\n",
+        tests=(LIMIT,),
+    ),
+    Sabotage(
+        name="history-lost-in-vain",
+        why="topics lose messages though no file goes, because a queue holds it",
+        path="broker/retention.py",
+        old="            before = max((end for end in ends if end <= firm.position), default=0)\n",
+        new="            before = wanted\n",
+        tests=(LIMIT,),
+    ),
+    Sabotage(
+        name="for-ever-until-the-limit",
+        why="a topic that was to keep its messages for ever loses them",
+        path="broker/retention.py",
+        old="        return topic is not None and bool(\n",
+        new="        return topic is None or bool(\n",
+        tests=(LIMIT,),
+    ),
+    Sabotage(
+        name="limit-that-a-held-log-forgets",
+        why="a log that a topic held once is never made smaller",
+        path="broker/retention.py",
+        old="            if not excess or self._is_firm(self._witness):\n",
+        new="            if True:\n",
+        tests=(LIMIT,),
+    ),
     Sabotage(
         name="segment-gone-before-its-snapshot",
         why="all state that was folded from the segment is lost with state.db",
