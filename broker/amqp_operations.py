@@ -45,10 +45,16 @@ class AmqpOperations:
         return self.exchanges.delete_exchange(name, if_unused=if_unused)
 
     def bind_exchange(
-        self, destination: str, source: str, routing_key: str, arguments: Mapping[str, Any]
+        self,
+        destination: str,
+        source: str,
+        routing_key: str,
+        arguments: Mapping[str, Any],
+        *,
+        user: str = "",
     ) -> Position:
-        """See `AmqpPort.bind_exchange`."""
-        return self.exchanges.bind_exchange(destination, source, routing_key, arguments)
+        """See `AmqpPort.bind_exchange`. `user`: whose it is."""
+        return self.exchanges.bind_exchange(destination, source, routing_key, arguments, user=user)
 
     def unbind_exchange(
         self, destination: str, source: str, routing_key: str, arguments: Mapping[str, Any]

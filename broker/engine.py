@@ -14,6 +14,7 @@ from typing import Any
 
 from broker.access.admission import Admission
 from broker.access.logins import Hashers, Logins
+from broker.access.owners import Owners
 from broker.access.readers import QueueReaders
 from broker.access.users import Users
 from broker.amqp_operations import AmqpOperations
@@ -141,7 +142,8 @@ class Engine(AmqpOperations):
         self.moves = Moves(self.core, self.topics_)
         self.set_aside = SetAside(self.core, self.topics_, self.moves)
         queues: dict[str, NamedQueue] = {}
-        self.exchanges = Exchanges(self.core, self.topics_, queues)
+        self.users = Users(self.core)
+        self.exchanges = Exchanges(self.core, self.topics_, queues, Owners(self.users))
         self.named_queues = NamedQueues(
             self.core,
             self.topics_,
@@ -157,7 +159,6 @@ class Engine(AmqpOperations):
         self.delays = Delays(self.core, self.topics_, self.moves, self.set_aside)
         self.half_messages = HalfMessages(self.core, self.topics_, self.moves)
         self.transactions = Transactions(self.core, self.topics_, self.delays)
-        self.users = Users(self.core)
         self.logins = Logins(
             users=self.users,
             scheduler=scheduler,

@@ -10,12 +10,13 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final
 
+from broker.access.owners import owner_of
 from broker.bindings import BindingKey, Bindings
 from broker.core import Core
 from broker.errors import Reason, Refused
 from broker.header_match import pattern_text
 from broker.journal import Op
-from broker.names import ROOT_EXCHANGE
+from broker.names import ROOT_EXCHANGE, SERVER_NAMED
 from broker.patterns import normal_form
 from broker.port import ONE_WORD, REST, ExchangeInfo, Position, QueueInfo, Words
 from broker.queues.leases import Lease
@@ -48,7 +49,7 @@ NO_ARGUMENTS: Final[Mapping[str, Any]] = MappingProxyType({})
 class Exchange:
     """A declared exchange."""
 
-    __slots__ = ("arguments", "auto_delete", "durable", "internal", "name", "type")
+    __slots__ = ("arguments", "auto_delete", "by", "durable", "internal", "name", "type")
 
     def __init__(self, name: str, value: Mapping[str, Any]) -> None:
         self.name = name
@@ -57,6 +58,8 @@ class Exchange:
         self.auto_delete: bool = value["auto_delete"]
         self.internal: bool = value["internal"]
         self.arguments: Mapping[str, Any] = value["arguments"]
+        self.by: str = value.get("by", "")
+        """Its owner, in whose name its alternate exchange gets messages (`access/owners.py`)."""
 
     @property
     def reads(self) -> str:
@@ -91,6 +94,7 @@ class Terms:
 
     Attributes:
         user: who declared it, for the quota; empty before there were users.
+        by: its owner, in whose name its dead letters are published (`access/owners.py`).
         settings: what the arguments ask for.
     """
 
@@ -99,18 +103,22 @@ class Terms:
     auto_delete: bool
     arguments: Mapping[str, Any]
     user: str
+    by: str
     settings: QueueSettings
 
     @classmethod
     def of(cls, name: str, value: Mapping[str, Any]) -> Terms:
         """The terms of the queue `name` from its op or its row. Raises Refused: BAD_ARGUMENT."""
         arguments = value["arguments"] or NO_ARGUMENTS
+        user = value.get("u", "")
         return cls(
             durable=value["durable"],
             exclusive=value["exclusive"],
             auto_delete=value["auto_delete"],
             arguments=arguments,
-            user=value.get("u", ""),
+            user=user,
+            # Queues of the time before owners have their user's name only.
+            by=value.get("by", owner_of(user) if user else ""),
             settings=settings_of(name, arguments),
         )
 
@@ -207,6 +215,24 @@ def binding_words(exchange: Exchange, routing_key: str) -> Words:
     if not routing_key:
         return (exchange.name,)
     return (exchange.name, *words)
+
+
+def everything_in(exchange: str) -> Words:
+    """The filter of all that is published to an exchange, whatever its key."""
+    return (REST,) if exchange in ("", ROOT_EXCHANGE) else (exchange, REST)
+
+
+def is_server_named(queue: str) -> bool:
+    """Whether the server made up the queue's name: then nobody has a right by that name."""
+    return queue.startswith(SERVER_NAMED)
+
+
+def collected(queues: Mapping[str, NamedQueue], name: str) -> list[Words]:
+    """The filters of all that a queue collects: what its readers need the right for."""
+    found = queues.get(name)
+    if found is None:
+        return []
+    return [words for words in found.bindings.values() if not is_server_named(words[0])]
 
 
 # --- for those who change them -------------------------------------------------------------

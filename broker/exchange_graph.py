@@ -20,6 +20,9 @@ Rules:
 * Only queues that were bound to an exchange by AMQP are reached in this way. A message belongs to
   the topic that it was published to: subscriptions of MQTT and HTTP, and readers by offset, find it
   there and nowhere else.
+* A link and an alternate exchange carry messages as long as their owner may do what they do: read
+  at the one end and publish at the other. It is asked when a route is made; a change of rights
+  makes the routes invalid (`rights_changed`), so publishing pays nothing for it.
 * A change of any binding that a walk may have seen makes all routes invalid that have a `Beyond`
   (`changed`): they are few, and are made anew when they are used again.
 """
@@ -31,15 +34,18 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from broker.access.owners import Owners
+from broker.access.users import Change
 from broker.beyond import Beyond
 from broker.bindings import BindingKey
-from broker.entities import Exchange, NamedQueue, place_of
+from broker.entities import Exchange, NamedQueue, everything_in, place_of
 from broker.errors import Reason, Refused
 from broker.header_index import HeaderIndex
 from broker.header_match import HeaderPattern, Tagged
 from broker.names import ROOT_EXCHANGE
+from broker.notices import Notices
 from broker.patterns import Patterns
-from broker.port import Words
+from broker.port import REST, Words
 from broker.queues.queue import Queue
 from broker.routing import ROUTES_MAX, Router, words_of
 from broker.topic_routes import Target, TopicRoute
@@ -58,11 +64,13 @@ class Link:
     Attributes:
         words: the pattern at the source.
         headers: what the source compares, if it is a headers exchange.
+        by: its owner, in whose name messages go over it (`access/owners.py`).
     """
 
     destination: str
     words: Words
     headers: HeaderPattern | None
+    by: str = ""
 
 
 class _Links:
@@ -121,15 +129,20 @@ class ExchangeGraph:
         queues: Mapping[str, NamedQueue],
         router: Router[Target, TopicRoute],
         walked_max: int,
+        owners: Owners,
+        notices: Notices,
     ) -> None:
         self._walked_max = walked_max
+        self._owners = owners
+        self._notices = notices
         self._exchange = exchange
         self._queues = queues
         self._router = router
         self.link_count = 0
+        self._owned: dict[str, int] = {}  # links and alternate exchanges, by owner
         self._links: dict[str, _Links] = {}  # by their source
         self._bound: dict[str, _Bound] = {}  # by exchange
-        self._alternates: set[str] = set()  # exchanges that have one
+        self._alternates: dict[str, str] = {}  # the owners of exchanges that have one
         self._routes: dict[Words, None] = {}  # those that have a `Beyond`
 
     # --- links ----------------------------------------------------------------------------
@@ -153,8 +166,12 @@ class ExchangeGraph:
     def add_link(self, source: str, key: LinkKey, link: Link) -> None:
         """The exchange `source` has one more exchange bound to it."""
         links = self._links.setdefault(source, _Links())
-        if key not in links.by_key:
+        before = links.by_key.get(key)
+        if before is None:
             self.link_count += 1
+        else:
+            self._count(before.by, -1)
+        self._count(link.by, 1)
         links.by_key[key] = link
         if link.headers is None:
             links.by_words.add(link.words, key)
@@ -169,6 +186,7 @@ class ExchangeGraph:
         if links is None or link is None:
             return False
         self.link_count -= 1
+        self._count(link.by, -1)
         if link.headers is None:
             links.by_words.remove(link.words, key)
         else:
@@ -229,14 +247,16 @@ class ExchangeGraph:
     # --- exchanges --------------------------------------------------------------------------
 
     def declared(self, exchange: Exchange) -> None:
-        """An exchange is there."""
+        """An exchange is there, or has another owner."""
         if exchange.alternate is not None:
-            self._alternates.add(exchange.name)
+            self._count(self._alternates.get(exchange.name, ""), -1)
+            self._alternates[exchange.name] = exchange.by
+            self._count(exchange.by, 1)
         self.changed()
 
     def ended(self, exchange: Exchange) -> None:
         """An exchange is gone; its bindings went before."""
-        self._alternates.discard(exchange.name)
+        self._count(self._alternates.pop(exchange.name, ""), -1)
         self.changed()
 
     def _begins(self, source: str) -> None:
@@ -253,6 +273,52 @@ class ExchangeGraph:
         for words in self._routes:
             self._router.forget(words)
         self._routes.clear()
+
+    # --- rights ---------------------------------------------------------------------------
+
+    def rights_changed(self, change: Change) -> None:
+        """Rights of users have changed: if links are theirs, their routes are made anew."""
+        if any(self._owners.concerned(owner, change) for owner in self._owned):
+            self.changed()
+
+    def passes(self, link: Link) -> bool:
+        """Whether the link's owner may have it now."""
+        return not link.by or self._owners.may_link(
+            link.by, link.words, everything_in(link.destination)
+        )
+
+    def passes_alternate(self, exchange: Exchange) -> bool:
+        """Whether the exchange's owner may have its alternate exchange, if it has one."""
+        alternate = exchange.alternate
+        if alternate is None or not exchange.by:
+            return True
+        return self._owners.may_link(exchange.by, (exchange.name, REST), everything_in(alternate))
+
+    def stopped_count(self) -> int:
+        """Links and alternate exchanges whose owner may not have them now (a metric)."""
+        links = [link for links in self._links.values() for link in links.by_key.values()]
+        exchanges = [self._exchange(name) for name in self._alternates]
+        return sum(not self.passes(link) for link in links) + sum(
+            exchange is not None and not self.passes_alternate(exchange) for exchange in exchanges
+        )
+
+    def _stopped(self, source: str, destination: str, by: str) -> None:
+        self._notices.warn(
+            "a link between exchanges is stopped: its owner lost a right",
+            "links",
+            source=source,
+            destination=destination,
+            owner=by.partition(":")[0],
+        )
+
+    def _count(self, owner: str, change: int) -> None:
+        """The owner has so many links more."""
+        if owner:
+            count = self._owned.get(owner, 0) + change
+            if count:
+                self._owned[owner] = count
+            else:
+                del self._owned[owner]
 
     # --- routes ---------------------------------------------------------------------------
 
@@ -338,14 +404,19 @@ class ExchangeGraph:
             links = self._links.get(name)
             if links is not None:
                 walk.by_headers = walk.by_headers or len(links.by_headers) > 0
-                followed = [*links.by_words.match(here), *links.by_headers.match(headers)]
-                destinations += [destination for destination, _, _ in followed]
+                for found_key in (*links.by_words.match(here), *links.by_headers.match(headers)):
+                    if self.passes(links.by_key[found_key]):
+                        destinations.append(found_key[0])
+                    else:
+                        self._stopped(name, found_key[0], links.by_key[found_key].by)
             if not hits and not destinations and name in self._alternates:
                 exchange = self._exchange(name)
                 assert exchange is not None
                 alternate = exchange.alternate
                 assert alternate is not None
-                if first:  # whether something else matched is for the route to say
+                if not self.passes_alternate(exchange):
+                    self._stopped(name, alternate, exchange.by)
+                elif first:  # whether something else matched is for the route to say
                     if self._exchange(alternate) is not None:
                         self._visit(
                             walk, alternate, key, headers, found=walk.fallback, is_start=False

@@ -20,8 +20,10 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
+from broker.access.owners import Owners
 from broker.bindings import BindingKey
 from broker.core import Core
 from broker.entities import (
@@ -36,6 +38,7 @@ from broker.entities import (
     binding_key,
     binding_words,
     check_equal,
+    collected,
     need_queue,
     place_of,
     position_of,
@@ -45,10 +48,11 @@ from broker.errors import Reason, Refused
 from broker.exchange_graph import ExchangeGraph, Link, LinkKey
 from broker.header_match import is_pattern, pattern_of
 from broker.journal import Op, Touched
-from broker.names import SERVER_NAMED
+from broker.names import ROOT_EXCHANGE, SERVER_NAMED
 from broker.patterns import normal_form
 from broker.port import Position, Words
 from broker.queues.queue import Queue
+from broker.routing import words_of
 from broker.topic_routes import Copying, TopicRoute
 from broker.topics import Topics
 
@@ -60,8 +64,11 @@ class Exchanges:
         queues: all of them by name; whoever owns them changes it.
     """
 
-    def __init__(self, core: Core, topics: Topics, queues: Mapping[str, NamedQueue]) -> None:
+    def __init__(
+        self, core: Core, topics: Topics, queues: Mapping[str, NamedQueue], owners: Owners
+    ) -> None:
         self.core = core
+        self.owners = owners
         self.topics = topics
         self.queues = queues
         self.exchanges: dict[str, Exchange] = {}
@@ -70,8 +77,11 @@ class Exchanges:
             queues=queues,
             router=topics.router,
             walked_max=core.limits.exchanges_walked_max,
+            owners=owners,
+            notices=core.notices,
         )
         topics.is_passing = self.is_passing
+        self._binding_changes = 0  # of queues: what somebody may read of them may be another now
         for name, kind in PREDECLARED.items():
             self.exchanges[name] = Exchange(
                 name,
@@ -90,6 +100,7 @@ class Exchanges:
             ("bind-", self._apply_unbind),
             ("link+", self._apply_link),
             ("link-", self._apply_unlink),
+            ("own", self._apply_owner),
         ):
             core.journal.handle(name, handler)
 
@@ -149,8 +160,10 @@ class Exchanges:
         auto_delete: bool,
         internal: bool,
         arguments: Mapping[str, Any],
+        user: str = "",
     ) -> Position:
-        """See `BrokerPort.declare_exchange`."""
+        """See `BrokerPort.declare_exchange`. `user`: whose it is. If it exists, and its owner may
+        not have its alternate exchange any more, it becomes the user's."""
         value = {
             "type": type,
             "durable": durable,
@@ -161,7 +174,10 @@ class Exchanges:
         existing = self.exchanges.get(name)
         if existing is not None:
             check_equal("exchange", name, existing.value(), value, EXCHANGE_ARGUMENTS)
-            return Position(0)
+            if self.graph.passes_alternate(existing):
+                return Position(0)
+            op = {"op": "own", "exchange": name, "by": self.owners.of(user)}
+            return write_op(self.core, op, durable=existing.durable)
         limit = self.core.limits.exchanges_max
         if len(self.exchanges) >= limit:
             raise Refused(Reason.LIMIT, f"there are {limit} exchanges: delete some")
@@ -174,6 +190,8 @@ class Exchanges:
             )
         _check_type(type, arguments)
         _check_alternate(arguments)
+        if user and ALTERNATE_ARGUMENT in arguments:
+            value["by"] = self.owners.of(user)
         return write_op(self.core, {"op": "exchange+", "name": name, **value}, durable=durable)
 
     def delete_exchange(self, name: str, *, if_unused: bool) -> Position:
@@ -219,6 +237,19 @@ class Exchanges:
             return [("exchange", name)]
         topic.exchange_deleted = False
         return [("exchange", name), ("topic", name)]
+
+    def _apply_owner(self, op: Op) -> Touched:
+        """Somebody else answers for what goes on by itself in an exchange or a queue."""
+        if "queue" in op:
+            queue = self.queues.get(op["queue"])
+            if queue is not None:
+                queue.terms = replace(queue.terms, by=op["by"])
+            return [("queue", op["queue"])]
+        found = self.exchanges.get(op["exchange"])
+        if found is not None:
+            found.by = op["by"]
+            self.graph.declared(found)
+        return [("exchange", op["exchange"])]
 
     def _apply_exchange_end(self, op: Op) -> Touched:
         name = op["name"]
@@ -336,6 +367,7 @@ class Exchanges:
 
     def load_binding(self, found: NamedQueue, key: BindingKey, words: Words) -> None:
         """Take a binding from its op or its snapshot."""
+        self._binding_changes += 1
         # Two keys may give the same pattern (topic `a` and direct `a`): the router has it once.
         words = normal_form(words)
         found.bindings[key] = words
@@ -349,6 +381,7 @@ class Exchanges:
 
     def forget_queue(self, found: NamedQueue) -> None:
         """The queue is gone: nothing is routed to it any more."""
+        self._binding_changes += 1
         self.topics.router.forget((found.name,))  # who publishes there has to look again
         for key, words in found.bindings.items():
             self.topics.router.unsubscribe(words, found.queue)
@@ -361,6 +394,7 @@ class Exchanges:
         words = found.bindings.pop(key, None) if found is not None else None
         if found is None or words is None:
             return []
+        self._binding_changes += 1
         last = not found.bindings.has_pattern(words)
         if last and not is_pattern(key[2]):
             self.topics.router.unsubscribe(words, found.queue)
@@ -371,27 +405,35 @@ class Exchanges:
     # --- exchanges that are bound to exchanges ---------------------------------------------
 
     def bind_exchange(
-        self, destination: str, source: str, routing_key: str, arguments: Mapping[str, Any]
+        self,
+        destination: str,
+        source: str,
+        routing_key: str,
+        arguments: Mapping[str, Any],
+        *,
+        user: str = "",
     ) -> Position:
-        """See `AmqpPort.bind_exchange`."""
+        """See `AmqpPort.bind_exchange`. `user`: whose it is. If it exists, and its owner may not
+        have it any more, it becomes the user's."""
         origin, key = self._link_key(destination, source, routing_key, arguments)
         links = self.graph.links(source)
         limits = self.core.limits
-        if key in links:
+        known = links.get(key)
+        if known is not None and self.graph.passes(known):
             return Position(0)
-        if self.graph.link_count >= limits.links_max:
+        if known is None and self.graph.link_count >= limits.links_max:
             raise Refused(
                 Reason.LIMIT,
                 f"there are {limits.links_max} bindings between exchanges: remove some",
             )
-        if len(links) >= limits.exchange_links_max:
+        if known is None and len(links) >= limits.exchange_links_max:
             raise Refused(
                 Reason.LIMIT,
                 f"exchange '{source}' has {len(links)} exchanges bound to it, which is the limit",
             )
         words = binding_words(origin, routing_key)
         op = {"op": "link+", "from": source, "key": list(key), "w": list(words)}
-        return self._write_link(op)
+        return self._write_link({**op, "by": self.owners.of(user)} if user else op)
 
     def unbind_exchange(
         self, destination: str, source: str, routing_key: str, arguments: Mapping[str, Any]
@@ -425,12 +467,12 @@ class Exchanges:
         return write_op(self.core, op, durable=durable)
 
     def _apply_link(self, op: Op) -> Touched:
-        self._load_link(op["from"], tuple(op["key"]), tuple(op["w"]))
+        self._load_link(op["from"], tuple(op["key"]), tuple(op["w"]), op.get("by", ""))
         return [("links", op["from"])]
 
-    def _load_link(self, source: str, key: LinkKey, words: Words) -> None:
+    def _load_link(self, source: str, key: LinkKey, words: Words, by: str) -> None:
         pattern = pattern_of(key[2]) if is_pattern(key[2]) else None
-        self.graph.add_link(source, key, Link(key[0], words, pattern))
+        self.graph.add_link(source, key, Link(key[0], words, pattern, by))
 
     def _apply_unlink(self, op: Op) -> Touched:
         self.graph.remove_link(op["from"], tuple(op["key"]))
@@ -478,6 +520,19 @@ class Exchanges:
             return None
         return self.route(exchange, routing_key, internal=True)
 
+    def may_dead_letter(self, queue: str, exchange: str, routing_key: str) -> bool:
+        """See `dead_letters.Places`."""
+        found = self.queues.get(queue)
+        if found is None or not found.terms.by:
+            return True
+        by = found.terms.by
+        topic, tag = place_of(exchange, routing_key)
+        creates = exchange in ("", ROOT_EXCHANGE) and not self.is_made(topic)
+        may_read = self.owners.may_read(
+            by, lambda: collected(self.queues, queue), (queue, self._binding_changes)
+        )
+        return may_read and self.owners.may_publish(by, words_of(topic, tag), creates=creates)
+
     def queues_named(self, names: set[str]) -> frozenset[Queue]:
         """See `dead_letters.Places`."""
         return frozenset(self.queues[name].queue for name in names if name in self.queues)
@@ -491,8 +546,8 @@ class Exchanges:
 
     def load_links(self, source: str, rows: list[Any]) -> None:
         """Take the exchanges that are bound to one from their snapshot."""
-        for key, words in rows:
-            self._load_link(source, tuple(key), tuple(words))
+        for key, words, *by in rows:  # those of the time before owners end with the words
+            self._load_link(source, tuple(key), tuple(words), *by or ("",))
 
     def row_links(self, source: str) -> list[Any] | None:
         """The exchanges that are bound to one, as a JSON value for the snapshot."""
@@ -501,7 +556,7 @@ class Exchanges:
         if origin is None or not origin.durable:
             return None
         rows = [
-            [list(key), list(link.words)]
+            [list(key), list(link.words), *([link.by] if link.by else ())]
             for key, link in links.items()
             if (end := self.exchange(link.destination)) is not None and end.durable
         ]
@@ -510,7 +565,9 @@ class Exchanges:
     def row_exchange(self, name: str) -> Mapping[str, Any] | None:
         """The exchange as a JSON value for the snapshot, unless it goes with the process."""
         found = self.exchanges.get(name)
-        return found.value() if found is not None and found.durable else None
+        if found is None or not found.durable:
+            return None
+        return {**found.value(), "by": found.by} if found.by else found.value()
 
     def reopen(self) -> None:
         """After a restart: forget bindings to exchanges that went with the process."""

@@ -31,7 +31,7 @@ from broker.queues.dead_letters import DeadLetters
 from broker.queues.features import QueueFeatures
 from broker.queues.priorities import Levels
 from broker.queues.queue import Group, Hold
-from broker.queues.settings import ARGUMENTS, settings_of
+from broker.queues.settings import ARGUMENTS, DEAD_LETTER_EXCHANGE, settings_of
 from broker.set_aside import SetAside
 from broker.topics import Topics
 
@@ -128,7 +128,8 @@ class NamedQueues:
         owner: object,
         user: str = "",
     ) -> tuple[QueueInfo, Position]:
-        """See `BrokerPort.declare_queue`. `user`: whose quota it counts for."""
+        """See `BrokerPort.declare_queue`. `user`: whose it is, and whose quota it counts for. If
+        it exists, and its owner is gone, its dead letters are the user's from now on."""
         value = {
             "durable": durable,
             "exclusive": exclusive,
@@ -143,11 +144,17 @@ class NamedQueues:
             if existing.terms.exclusive != exclusive:
                 raise locked(name)
             check_equal("queue", name, existing.value(), value, ARGUMENTS)
+            if DEAD_LETTER_EXCHANGE in arguments and self._owner_is_gone(existing):
+                by = self.exchanges.owners.of(user)
+                op = {"op": "own", "queue": name, "by": by}
+                self._write(op, durable=existing.queue.durable)
             return existing.info(), position_of(self.core, durable=existing.queue.durable)
         elif name.startswith(("amq.", SUBSCRIPTION_PREFIX)):
             raise Refused(Reason.FORBIDDEN, f"queue name '{name}' contains a reserved prefix")
         if user:
             value["u"] = user
+            if DEAD_LETTER_EXCHANGE in arguments:
+                value["by"] = self.exchanges.owners.of(user)
         position = self._create_queue(name, value, owner, (name,))
         return self.queues[name].info(), max(position, position_of(self.core, durable=durable))
 
@@ -324,7 +331,18 @@ class NamedQueues:
             row["levels"] = found.queue.levels.rows()
         if found.terms.user:
             row["u"] = found.terms.user
+        if DEAD_LETTER_EXCHANGE in found.terms.arguments and found.terms.by:
+            row["by"] = found.terms.by
         return row
+
+    def _owner_is_gone(self, found: NamedQueue) -> bool:
+        """Whether the owner may not publish the queue's dead letters, wherever they go."""
+        settings = found.terms.settings
+        exchange, key = settings.dead_letter_exchange, settings.dead_letter_key
+        assert exchange is not None
+        if key is not None:
+            return not self.exchanges.may_dead_letter(found.name, exchange, key)
+        return not self.exchanges.owners.exists(found.terms.by)
 
     def _count(self, user: str, change: int) -> None:
         if user:

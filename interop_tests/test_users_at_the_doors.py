@@ -9,6 +9,7 @@ import json
 import socket
 import subprocess
 import sys
+import urllib.request
 
 import pika
 import pika.exceptions
@@ -331,6 +332,44 @@ def test_amqp_says_no_with_403_on_the_channel(server, people) -> None:
     channel = connection.channel()
     assert channel.basic_get("mine", auto_ack=True)[2] == b"1"
     connection.close()
+
+
+def test_dead_letters_and_links_end_with_the_rights_of_who_made_them(server, people) -> None:
+    """ann's queue lets messages expire to others' queues, by their own keys; her exchange gets
+    copies of a topic of others. Neither goes beyond her rights, or outlives them."""
+    people.add("vic")
+    people.allow("vic", "create,subscribe,publish", "victim")
+    people.allow("vic", "create,publish", "orders.#")
+    people.allow("ann", "create,subscribe,publish", "ann.#")
+    people.allow("ann", "subscribe", "orders.#")
+    theirs = amqp(server, "vic").channel()
+    theirs.queue_declare("victim", durable=True)
+    theirs.exchange_declare("orders", "topic", durable=True)
+    channel = amqp(server).channel()
+    channel.confirm_delivery()
+    channel.exchange_declare("ann", "topic", durable=True)
+    channel.exchange_bind("ann", "orders", "#")
+    channel.queue_declare("ann.copies", durable=True)
+    channel.queue_bind("ann.copies", "ann", "eu.#")
+    arguments = {"x-dead-letter-exchange": "", "x-message-ttl": 0}
+    channel.queue_declare("ann.forger", durable=True, arguments=arguments)
+    channel.queue_bind("ann.forger", "ann", "victim")
+    channel.basic_publish("ann", "victim", b"forged")
+    theirs.confirm_delivery()
+    theirs.basic_publish("orders", "eu.1", b"copied")
+    assert channel.basic_get("ann.copies", auto_ack=True)[2] == b"copied"
+    people.good("DELETE", "/users/ann")
+    theirs.basic_publish("orders", "eu.2", b"not copied")
+    people.add("root", "admin")
+    channel = amqp(server, "root").channel()
+    assert channel.basic_get("ann.copies", auto_ack=True)[0] is None
+    assert channel.queue_declare("ann.forger", passive=True).method.message_count == 0
+    assert channel.basic_get("victim", auto_ack=True)[0] is None
+    url = f"http://{server.host}:{server.admin_port}/metrics"
+    with urllib.request.urlopen(url, timeout=20) as answer:
+        metrics = answer.read().decode()
+    assert 'polymq_dead_letters_forbidden_total{reason="expired"} 1.0' in metrics
+    assert "polymq_exchange_links_stopped 1.0" in metrics
 
 
 def test_http_says_no_with_403_and_shows_what_may_be_seen(server, people) -> None:

@@ -36,6 +36,17 @@ def queue_probes(engine: Engine) -> list[Probe]:
             "Messages that had a dead letter exchange and found no place there.",
             lambda: {str(cause): count for cause, count in counts.dropped.items()},
         ),
+        by_reason(
+            "polymq_dead_letters_forbidden",
+            "Of those: messages that the owner of their queue may not pass on.",
+            lambda: {str(cause): count for cause, count in counts.forbidden.items()},
+        ),
+        Probe(
+            name="polymq_exchange_links_stopped",
+            kind="gauge",
+            text="Exchange bindings and alternate exchanges whose owner lost a right to them.",
+            read=engine.exchanges.graph.stopped_count,
+        ),
         Probe(
             name="polymq_messages_refused_by_full_queues",
             kind="counter",

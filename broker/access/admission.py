@@ -210,6 +210,7 @@ class Admission:
             guard = session.guard
             if guard is not None and self.users.concerns(change, session.principal):
                 self._check_session(session, guard)
+        self._engine.exchanges.graph.rights_changed(change)
         self._engine.readers.check(lambda guard: self.users.concerns(change, guard.principal))
         if change.ended:
             self._end_sessions(change.subject)

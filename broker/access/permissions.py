@@ -360,17 +360,24 @@ class RuleSet:
     def speaks_of(self, topic: str) -> bool:
         """Whether something in a topic may be read or published, be it a single tag: who may do
         that may know that the topic is there."""
-        seen = tuple(views((topic, REST)))
-        for action in (Action.SUBSCRIBE, Action.PUBLISH):
-            allows = [pattern for pattern, _ in self._allows.get(action, ())]
-            denies = [pattern for pattern, _ in self._denies.get(action, ())]
-            if (
-                not is_closed(topic, action)
-                and any(overlaps(pattern, view) for pattern in allows for view in seen)
-                and not any(covers(pattern, view) for pattern in denies for view in seen)
-            ):
-                return True
-        return False
+        wanted = (topic, REST)
+        return any(
+            self.decide_some(action, wanted).allowed
+            for action in (Action.SUBSCRIBE, Action.PUBLISH)
+        )
+
+    def decide_some(self, action: Action, wanted: Words) -> Decision:
+        """About a filter, be it for a single place of those that it matches."""
+        if is_closed(wanted[0], action):
+            return Decision(False, None)
+        seen = tuple(views(wanted))
+        for pattern, rule in self._denies.get(action, ()):
+            if any(covers(pattern, one) for one in seen):
+                return Decision(False, rule)
+        for pattern, rule in self._allows.get(action, ()):
+            if any(overlaps(pattern, one) for one in seen):
+                return Decision(True, rule)
+        return Decision(False, None)
 
 
 def _resolved(pattern: Words, names: Mapping[str, str | None], unnamed: str | None) -> Words | None:

@@ -21,15 +21,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any
 
 from broker.access import audit
 from broker.access.permissions import Action, format_pattern
 from broker.access.permitted_reading import PermittedReading
 from broker.access.readers import Reader
-from broker.entities import ALTERNATE_ARGUMENT, binding_words, place_of
+from broker.entities import (
+    ALTERNATE_ARGUMENT,
+    binding_words,
+    collected,
+    everything_in,
+    is_server_named,
+    place_of,
+)
 from broker.errors import Reason, Refused, StorageFailed
-from broker.names import ROOT_EXCHANGE, SERVER_NAMED
+from broker.names import ROOT_EXCHANGE
 from broker.port import (
     REST,
     BrokerPort,
@@ -49,13 +56,11 @@ from broker.port import (
     Template,
     Words,
 )
+from broker.queues.settings import DEAD_LETTER_EXCHANGE, DEAD_LETTER_KEY
 from broker.routing import words_of
 from broker.session import MqttSession
 from broker.transaction_port import HalfMessage, Prepared
 from core_log.kernels.batch import Batch
-
-DEAD_LETTER_EXCHANGE: Final = "x-dead-letter-exchange"
-DEAD_LETTER_KEY: Final = "x-dead-letter-routing-key"
 
 
 class PermittedTemplate:
@@ -106,20 +111,17 @@ class Permitted(PermittedReading):
         return all(self.may_read(words) for words in self._collected(queue))
 
     def _collected(self, queue: str) -> list[Words]:
-        found = self._engine.exchanges.queues.get(queue)
-        if found is None:
-            return []
-        return [words for words in found.bindings.values() if not _is_server_named(words[0])]
+        return collected(self._engine.exchanges.queues, queue)
 
     def _check_consume(self, queue: str) -> None:
-        collected = self._collected(queue)
-        if not collected and not _is_server_named(queue):
+        filters = self._collected(queue)
+        if not filters and not is_server_named(queue):
             self._check_filter((queue,))
-        for words in collected:
+        for words in filters:
             self._check_filter(words)
 
     def _check_queue(self, queue: str) -> None:
-        if not _is_server_named(queue):
+        if not is_server_named(queue):
             self._check(Action.CREATE, (queue,))
 
     # --- who it is ------------------------------------------------------------------------
@@ -454,7 +456,9 @@ class Permitted(PermittedReading):
         if isinstance(alternate, str):
             self._check_filter((name, REST))
             self._check_all_of(alternate)
-        return self._engine.declare_exchange(name, arguments=arguments, **settings)
+        return self._engine.declare_exchange(
+            name, arguments=arguments, user=self.principal, **settings
+        )
 
     def delete_exchange(self, name: str, *, if_unused: bool) -> Position:
         """See `BrokerPort.delete_exchange`."""
@@ -467,7 +471,9 @@ class Permitted(PermittedReading):
         """See `AmqpPort.bind_exchange`. Who binds reads the source and publishes to the
         destination from now on, as a program could that does both."""
         self._check_link(destination, source, routing_key)
-        return self._engine.bind_exchange(destination, source, routing_key, arguments)
+        return self._engine.bind_exchange(
+            destination, source, routing_key, arguments, user=self.principal
+        )
 
     def unbind_exchange(
         self, destination: str, source: str, routing_key: str, arguments: Mapping[str, Any]
@@ -483,8 +489,7 @@ class Permitted(PermittedReading):
 
     def _check_all_of(self, exchange: str) -> None:
         """Whether the user may publish to an exchange with every key."""
-        everything = (REST,) if exchange == ROOT_EXCHANGE else (exchange, REST)
-        self._check_filter(everything, Action.PUBLISH)
+        self._check_filter(everything_in(exchange), Action.PUBLISH)
 
     def is_routed(self, template: Template, batch: Batch, row: int) -> bool:
         """See `AmqpPort.is_routed`."""
@@ -499,14 +504,19 @@ class Permitted(PermittedReading):
     def declare_queue(
         self, name: str, *, arguments: Mapping[str, Any], **settings: Any
     ) -> tuple[QueueInfo, Position]:
-        """See `BrokerPort.declare_queue`. Its dead letters are published in this user's name."""
+        """See `BrokerPort.declare_queue`. Its dead letters are read and published in this user's
+        name, and are checked one by one; what can be said of them now is checked now."""
         if name:
             self._check_queue(name)
         dead = arguments.get(DEAD_LETTER_EXCHANGE)
         if isinstance(dead, str):
+            if name:
+                self._check_consume(name)
             key = arguments.get(DEAD_LETTER_KEY)
-            topic, tag = place_of(dead, key if isinstance(key, str) else name)
-            self._check(Action.PUBLISH, words_of(topic, tag))
+            if isinstance(key, str):
+                self._check(Action.PUBLISH, words_of(*place_of(dead, key)))
+            else:
+                self._check_some(everything_in(dead), Action.PUBLISH)
         named = self._engine.named_queues
         if name not in named.queues:
             most = self._admission.quotas_of(self.principal).queues
@@ -607,7 +617,3 @@ class Permitted(PermittedReading):
     def documents(self, kind: str) -> Mapping[str, Mapping[str, Any]]:
         """See `BrokerPort.documents`."""
         return self._engine.documents(kind)
-
-
-def _is_server_named(queue: str) -> bool:
-    return queue.startswith(SERVER_NAMED)

@@ -123,6 +123,11 @@ class Rights:
             self._granted.clear()
         self._granted.add((action, words))
 
+    def _check_some(self, words: Words, action: Action) -> None:
+        """About some place that the filter matches. Raises Refused: FORBIDDEN."""
+        self._refresh()
+        self._require(action, words, self._rules.decide_some(action, words))
+
     def _require(self, action: Action, words: Words, decision: Decision) -> None:
         if decision.allowed:
             return

@@ -19,6 +19,8 @@ class User:
         password_hash: as `passwords.make_hash` gives it.
         access_keys: what its programs sign with, oldest first.
         disabled: it exists, and cannot log in.
+        number: tells it from others that had the name before and were deleted; 0 for users that
+            were made before there were numbers.
     """
 
     name: str
@@ -27,17 +29,22 @@ class User:
     quotas: Quotas = quotas.DEFAULT
     access_keys: tuple[AccessKey, ...] = ()
     disabled: bool = False
+    number: int = 0
 
 
 def user_row(user: User) -> dict[str, Any]:
     """The user without its name, as a JSON value."""
-    row = {
+    row: dict[str, Any] = {
         "hash": user.password_hash,
         "roles": list(user.roles),
         "quotas": user.quotas.row(),
         "disabled": user.disabled,
     }
-    return {**row, "keys": access_keys.rows(user.access_keys)} if user.access_keys else row
+    if user.access_keys:
+        row["keys"] = access_keys.rows(user.access_keys)
+    if user.number:
+        row["n"] = user.number
+    return row
 
 
 def user_from(name: str, row: Mapping[str, Any]) -> User:
@@ -49,4 +56,5 @@ def user_from(name: str, row: Mapping[str, Any]) -> User:
         quotas=quotas.from_row(row["quotas"]),
         access_keys=access_keys.from_row(row),
         disabled=row["disabled"],
+        number=row.get("n", 0),
     )

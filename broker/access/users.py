@@ -117,8 +117,14 @@ class Users:
         self.check_new(name)
         self._check_roles(roles)
         first = not self.users
+        self.core.check_writable()
         position = self._write(
-            User(name=name, password_hash=password_hash, roles=_canonical(roles))
+            User(
+                name=name,
+                password_hash=password_hash,
+                roles=_canonical(roles),
+                number=self.core.take_number(),
+            )
         )
         self.told(Change(subject=name, opens_or_closes=first))
         return position
@@ -344,7 +350,9 @@ class Users:
 
     def load_user(self, name: str, value: Mapping[str, Any]) -> None:
         """Take a user from its op or its snapshot."""
-        self._put(name, user_from(name, value))
+        user = user_from(name, value)
+        self.core.saw_number(user.number)
+        self._put(name, user)
         self._changed()
 
     def row_user(self, name: str) -> Mapping[str, Any] | None:

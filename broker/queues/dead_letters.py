@@ -11,7 +11,8 @@ Rules:
 * A message never comes back by itself to a queue that gave it up, unless somebody rejected it on
   the way round (`History.cycles`). It is dropped, and counted.
 * Is there no such exchange at that moment, the message is dropped and counted. RabbitMQ's classic
-  queues do the same.
+  queues do the same. So is what the queue's owner may not pass on: it has to have the right to read
+  all that the queue collects, and to publish where the message goes (`access/owners.py`).
 * A message that leaves no room for its history keeps as much of it as fits, the latest deaths. One
   that does not fit at all, with the queues that it would go to, is set aside (`set_aside.py`).
 * What the log does not take now (a full disk) is tried again; until then it is neither settled nor
@@ -22,7 +23,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
@@ -48,6 +48,9 @@ class Places(Protocol):
     def dead_letter_route(self, exchange: str, routing_key: str) -> TopicRoute | None:
         """Where a message published there goes; None if there is no such place."""
 
+    def may_dead_letter(self, queue: str, exchange: str, routing_key: str) -> bool:
+        """Whether the queue's owner may read what it collects, and publish there."""
+
     def queues_named(self, names: set[str]) -> frozenset[Queue]:
         """The queues that have these names."""
 
@@ -60,6 +63,8 @@ class DeadLetterCounts:
     """Messages that went to a dead letter exchange, by cause."""
     dropped: dict[str, int] = field(default_factory=lambda: dict.fromkeys(Cause, 0))
     """Messages that had a dead letter exchange and could not go there, by cause."""
+    forbidden: dict[str, int] = field(default_factory=lambda: dict.fromkeys(Cause, 0))
+    """Of those: messages that the queue's owner may not pass on, by cause."""
     given_up: dict[str, int] = field(default_factory=lambda: dict.fromkeys(Cause, 0))
     """Messages that left a queue, a session or a subscription unsettled, by cause: with a dead
     letter exchange or without."""
@@ -122,6 +127,23 @@ class DeadLetters:
         properties[DEATH_PROPERTY] = history.cut(cut).encode()
         return self.topics.template(route, properties=properties)
 
+    def permits(self, name: str, settings: QueueSettings, meta: RunMeta) -> bool:
+        """Whether messages of a kind that the queue `name` gives up may go where they would."""
+        target, key = settings.dead_letter_exchange, settings.dead_letter_key
+        assert target is not None
+        if key is None:
+            _, key = exchange_and_key(meta.topic, meta.tag, meta.properties)
+        permitted = self.places.may_dead_letter(name, target, key)
+        if not permitted:
+            self.core.notices.warn(
+                "dead letters are dropped: the queue's owner may not pass them on",
+                f"queue {name}",
+                queue=name,
+                exchange=target,
+                routing_key=key,
+            )
+        return permitted
+
     def _without_cycles(self, route: TopicRoute, history: History) -> TopicRoute | None:
         """The route without queues that the message may not come back to."""
         skipped = self.places.queues_named(set(history.cycles()))
@@ -129,6 +151,47 @@ class DeadLetters:
             return route
         detour = self.topics.detour(route, skipped)
         return detour if detour.routed else None
+
+
+class _Way:
+    """Where the messages of one stretch go, run by run.
+
+    Args:
+        cut: see `DeadLetters.template`.
+    """
+
+    __slots__ = ("_cause", "_cut", "_forbidden", "_name", "_settings", "_shared")
+
+    def __init__(
+        self,
+        shared: DeadLetters,
+        name: str,
+        settings: QueueSettings,
+        cause: Cause,
+        cut: int = 0,
+    ) -> None:
+        self._shared = shared
+        self._name = name
+        self._settings = settings
+        self._cause = cause
+        self._cut = cut
+        self._forbidden = False  # the run that `template` was last asked for
+
+    def template(self, meta: RunMeta) -> TopicTemplate | None:
+        """See `DeadLetters.template`. Raises Refused."""
+        shared = self._shared
+        self._forbidden = not shared.permits(self._name, self._settings, meta)
+        if self._forbidden:
+            return None
+        return shared.template(self._name, self._settings, self._cause, meta, cut=self._cut)
+
+    def dropped(self, count: int) -> None:
+        """So many messages, which count as moved, went nowhere."""
+        counts = self._shared.counts
+        counts.moved[self._cause] -= count
+        counts.dropped[self._cause] += count
+        if self._forbidden:
+            counts.forbidden[self._cause] += count
 
 
 Stretch = tuple[Group, int, int, Cause]
@@ -164,12 +227,11 @@ class Undertaker:
 
     def refuse(self, template: TopicTemplate, batch: Batch, first: int, last: int) -> None:
         """Rows of a batch that the queue has no room for: dead letters that were never in it."""
-        counts = self._shared.counts
-        count = last - first
         if self._settings.dead_letter_exchange is None:
             return
+        way = _Way(self._shared, self._name, self._settings, Cause.MAXLEN)
         try:
-            target = self._shared.template(self._name, self._settings, Cause.MAXLEN, template.meta)
+            target = way.template(template.meta)
             if target is not None:
                 record = dataclasses.replace(
                     target.record,
@@ -179,8 +241,9 @@ class Undertaker:
                 self._shared.topics.publish(target, batch, first, last, record=record)
         except Refused:  # its publisher is told that it was not taken
             target = None
-        kind = counts.dropped if target is None else counts.moved
-        kind[Cause.MAXLEN] += count
+        self._shared.counts.moved[Cause.MAXLEN] += last - first
+        if target is None:
+            way.dropped(last - first)
 
     @property
     def _alone(self) -> bool:
@@ -194,21 +257,9 @@ class Undertaker:
         while self._pending and not self._waiting:
             group, first, count, cause = self._pending[0]
             self._waiting = True
-            self._shared.moves.move(
-                group, first, count, self._target(cause), self._moved, self._dropped(cause)
-            )
+            way = _Way(self._shared, self._name, self._settings, cause)
+            self._shared.moves.move(group, first, count, way.template, self._moved, way.dropped)
         self._running = False
-
-    def _target(self, cause: Cause, cut: int = 0) -> Callable[[RunMeta], TopicTemplate | None]:
-        return lambda meta: self._shared.template(self._name, self._settings, cause, meta, cut=cut)
-
-    def _dropped(self, cause: Cause) -> Callable[[int], None]:
-        def count_dropped(count: int) -> None:
-            counts = self._shared.counts
-            counts.dropped[cause] += count
-            counts.moved[cause] -= count
-
-        return count_dropped
 
     def _moved(self, moved: int, error: Exception | None) -> None:
         """A stretch has gone, or as much of it as the log took."""
@@ -229,14 +280,9 @@ class Undertaker:
     def _move_first(self, stretch: Stretch, cut: int) -> None:
         """The log refused a stretch: move its first message alone, with a history cut so far."""
         group, first, _, cause = stretch
-        self._shared.moves.move(
-            group,
-            first,
-            1,
-            self._target(cause, cut),
-            partial(self._first_moved, stretch, cut),
-            self._dropped(cause),
-        )
+        way = _Way(self._shared, self._name, self._settings, cause, cut)
+        done = partial(self._first_moved, stretch, cut)
+        self._shared.moves.move(group, first, 1, way.template, done, way.dropped)
 
     def _first_moved(self, stretch: Stretch, cut: int, moved: int, error: Exception | None) -> None:
         group, first, _, cause = stretch

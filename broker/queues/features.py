@@ -95,7 +95,8 @@ class QueueFeatures:
     def _terms_of(self, name: str, value: Mapping[str, Any]) -> Terms:
         """The terms of the queue `name`, the same object for queues that were declared alike."""
         flags = value["durable"], value["exclusive"], value["auto_delete"]
-        key = (*flags, value.get("u", ""), canonical(value["arguments"]))
+        owner = f"{value.get('u', '')} {value.get('by', '')}"
+        key = (*flags, owner, canonical(value["arguments"]))
         terms = self._terms.get(key)
         if terms is None:
             terms = Terms.of(name, value)

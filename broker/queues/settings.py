@@ -23,6 +23,8 @@ LENGTH_MAX: Final = 1 << 48
 DELIVERY_LIMIT_MAX: Final = 254
 """Deliveries are counted in a byte. RabbitMQ's default is 20."""
 PRIORITY_MAX: Final = 255
+DEAD_LETTER_EXCHANGE: Final = "x-dead-letter-exchange"
+DEAD_LETTER_KEY: Final = "x-dead-letter-routing-key"
 DROP_HEAD: Final = "drop-head"
 REJECT_PUBLISH: Final = "reject-publish"
 REJECT_PUBLISH_DLX: Final = "reject-publish-dlx"
@@ -106,15 +108,15 @@ def settings_of(name: str, arguments: Mapping[str, Any]) -> QueueSettings:
         length_max=read.number("x-max-length", 0, LENGTH_MAX),
         bytes_max=read.number("x-max-length-bytes", 0, LENGTH_MAX),
         overflow=read.choice("x-overflow", OVERFLOWS),
-        dead_letter_exchange=read.text("x-dead-letter-exchange"),
-        dead_letter_key=read.text("x-dead-letter-routing-key"),
+        dead_letter_exchange=read.text(DEAD_LETTER_EXCHANGE),
+        dead_letter_key=read.text(DEAD_LETTER_KEY),
         delivery_limit=read.delivery_limit(),
         single_active=read.flag("x-single-active-consumer"),
         consumer_timeout_ms=read.number("x-consumer-timeout", 1, MILLISECONDS_MAX),
         priority_max=read.number("x-max-priority", 0, PRIORITY_MAX) or 0,
     )
     if settings.dead_letter_key is not None and settings.dead_letter_exchange is None:
-        raise read.wrong("x-dead-letter-routing-key", "it needs x-dead-letter-exchange")
+        raise read.wrong(DEAD_LETTER_KEY, f"it needs {DEAD_LETTER_EXCHANGE}")
     return PLAIN if settings == PLAIN else settings
 
 

@@ -8,9 +8,58 @@ _RULES = ("tests/broker/test_permissions.py",)
 _LOGINS = ("tests/broker/test_logins.py",)
 _KEYS = ("tests/broker/test_access_keys.py",)
 _CALLERS = ("tests/gateways/rocketmq/test_rocketmq_users.py",)
+_OWNERS = ("tests/broker/test_owners.py",)
 _PERMITTED = ("tests/broker/test_permitted.py",)
 
 OF_THE_USERS = (
+    Sabotage(
+        name="dead-letters-of-nobody",
+        why="a user writes into the queues and topics of others by letting messages expire",
+        path="broker/queues/dead_letters.py",
+        old="        permitted = self.places.may_dead_letter(name, target, key)\n",
+        new="        permitted = True\n",
+        tests=_OWNERS,
+    ),
+    Sabotage(
+        name="dead-letters-checked-with-the-queue-s-name",
+        why="a dead letter that keeps its key is checked for another place than its own",
+        path="broker/queues/dead_letters.py",
+        old="            _, key = exchange_and_key(meta.topic, meta.tag, meta.properties)\n",
+        new="            key = name\n",
+        tests=_OWNERS,
+    ),
+    Sabotage(
+        name="dead-letters-outlive-the-right-to-read",
+        why="who may not read a topic any more reads it by way of a queue that lets it expire",
+        path="broker/exchanges.py",
+        old="        return may_read and self.owners.may_publish(",
+        new="        return self.owners.may_publish(",
+        tests=_OWNERS,
+    ),
+    Sabotage(
+        name="links-outlive-rights",
+        why="an exchange binding goes on carrying what its owner may not read any more",
+        path="broker/access/admission.py",
+        old="        self._engine.exchanges.graph.rights_changed(change)\n",
+        new="",
+        tests=_OWNERS,
+    ),
+    Sabotage(
+        name="links-of-nobody",
+        why="a binding that somebody made goes on after a restart, whatever its rights are",
+        path="broker/exchanges.py",
+        old="            [list(key), list(link.words), *([link.by] if link.by else ())]\n",
+        new="            [list(key), list(link.words)]\n",
+        tests=_OWNERS,
+    ),
+    Sabotage(
+        name="a-name-inherits",
+        why="a user gets what a deleted one of the same name has left",
+        path="broker/access/owners.py",
+        old="        if user is not None and user.number != int(number):\n",
+        new="        if False:\n",
+        tests=_OWNERS,
+    ),
     Sabotage(
         name="allow-wins-over-deny",
         why="a rule that takes something away takes nothing away",
@@ -166,7 +215,7 @@ OF_THE_USERS = (
         name="queue-read-by-its-name",
         why="who may read a queue's name reads what somebody bound to it",
         path="broker/access/permitted.py",
-        old="        for words in collected:\n            self._check_filter(words)\n",
+        old="        for words in filters:\n            self._check_filter(words)\n",
         new="",
         tests=_PERMITTED,
     ),
