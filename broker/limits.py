@@ -129,9 +129,17 @@ class Limits:
     """Principals whose rules are kept put together; made anew for the others when they come."""
     ports_kept_max: int = 1_000
     """Principals whose checked view of the engine is kept between two HTTP requests."""
+    logins_hashing_max: int = 2
+    """Passwords that are hashed at a time, one for each thread that hashes. The others wait where
+    addresses have their turns."""
     logins_pending_max: int = 256
     """Logins that wait for their hash: at 50 ms and two at a time the last waits six seconds, and
-    clients give up after ten."""
+    clients give up after ten. As many again of those that have logged in before."""
+    login_proven_seconds: float = 86_400.0
+    """How long an address is remembered from which a user has logged in: there is room kept for
+    it."""
+    login_proven_max: int = 10_000
+    """How many of these are remembered, 200 bytes each."""
     login_cache_max: int = 10_000
     """Logins remembered, 200 bytes each."""
     login_cache_seconds: float = 60.0
@@ -143,6 +151,13 @@ class Limits:
     login_delay_seconds_max: float = 60.0
     """The longest wait: 1,440 guesses a day."""
     login_failures_kept_max: int = 10_000
-    """Pairs of (address, user) that are kept, the least recent are forgotten first."""
+    """Pairs of (address, user) that are kept, the least recent are forgotten first; as many
+    addresses, likewise."""
+    login_address_failures_max: int = 100
+    """Of one address, whatever users it names, before the next login from there has to wait: many
+    devices with an old password may share an address."""
+    login_address_failures_per_minute: float = 10.0
+    """How many of these are forgotten in a minute: a guesser who keeps below the bound has 14,400
+    guesses a day."""
     snapshot_seconds: float = 5.0
     """How often the folded state and the indexes are saved, so that a restart replays little."""

@@ -471,6 +471,18 @@ class Node:
                 read=lambda: self._engine.logins.failed_count,
             ),
             Probe(
+                name="polymq_logins_waiting",
+                kind="gauge",
+                text="Logins that wait for their password to be checked.",
+                read=lambda: self._engine.logins.waiting_count,
+            ),
+            Probe(
+                name="polymq_logins_refused",
+                kind="counter",
+                text="Logins that were refused unseen, because too many waited.",
+                read=lambda: self._engine.logins.refused_count,
+            ),
+            Probe(
                 name="polymq_page_cache_topics",
                 kind="gauge",
                 text="Topics whose acknowledgements do not wait for the disk.",

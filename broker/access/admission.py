@@ -23,7 +23,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from weakref import WeakValueDictionary
 
 from broker.access import audit
-from broker.access.logins import WRONG, Answer, Logins
+from broker.access.login_lines import Answer
+from broker.access.logins import WRONG, Logins
 from broker.access.permissions import ADMIN_RULES, ANONYMOUS, RuleSet
 from broker.access.permitted import Permitted
 from broker.access.permitted_returns import PermittedReturns

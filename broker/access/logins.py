@@ -3,8 +3,12 @@ signatures, at once (`access_keys.py` has their rules).
 
 Rules:
 
-* Hashing runs in worker threads, at most as many at once as they are (two), and at most
-  `logins_pending_max` wait. Beyond that a login is told to come again.
+* Hashing runs in worker threads, `logins_hashing_max` at a time. The other logins wait in lines
+  (`login_lines.py`), where addresses have their turns and at most `logins_pending_max` wait: who
+  sends more than others is refused first. An address of IPv6 is a network of 64 bits.
+* A user that has logged in from an address within `login_proven_seconds` has a line of its own
+  there, as long, which is served three times as often. So a flood from however many addresses does
+  not keep out who was in before.
 * A login that was right is remembered for `login_cache_seconds` under a keyed digest of name and
   password, so that a client that comes back, or asks over HTTP, costs no hash. It counts only as
   long as the user's hash is the one that it was checked against: any change drops it.
@@ -14,24 +18,25 @@ Rules:
   before it is looked at: 1 s, then twice as long each time, up to a minute; and while one waits,
   others of that pair are refused. This comes before the cache, which would otherwise tell at once
   which guess is right.
+* An address that fails with many users is slowed in the same way (`spraying.py`), but for users
+  that have logged in from there before.
 """
 
 from __future__ import annotations
 
 import hmac
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, Protocol
 
 from broker.access import audit, passwords
+from broker.access.login_lines import Answer, Attempt, Lines, source_of
+from broker.access.spraying import Spraying
 from broker.access.users import Users
 from broker.core import Scheduler
 from broker.errors import Reason, Refused
 from broker.limits import Limits
-
-Answer = Callable[[str | Refused], None]
-"""Told once: the principal, or why there is none."""
 
 WRONG: Final = "user or password is wrong"
 WRONG_SIGNATURE: Final = (
@@ -39,6 +44,9 @@ WRONG_SIGNATURE: Final = (
     "the client, or have a new pair made with `polymq user access-key add NAME`"
 )
 _SLOW_DOWN: Final = "too many logins failed: wait a minute, then try again"
+_TOO_MANY: Final = "too many logins at the same time: try again"
+PROVEN_TURNS: Final = 3
+"""Turns of logins that were right before, for one of the others."""
 
 
 class Hashers(Protocol):
@@ -59,6 +67,22 @@ class _Failures:
     count: int = 0
     last: float = 0.0
     waiting: bool = False  # one login is held back; others are refused meanwhile
+
+
+@dataclass(slots=True, frozen=True)
+class _Asked:
+    """A login as it came in."""
+
+    user: str
+    password: bytes = field(repr=False)
+    source: str
+    address: str
+    answer: Answer
+
+    @property
+    def pair(self) -> tuple[str, str]:
+        """What failures are counted by."""
+        return _pair(self.source, self.user)
 
 
 @dataclass(slots=True, frozen=True)
@@ -96,7 +120,13 @@ class Logins:
         self._secret = secret
         self._known: dict[bytes, _Known] = {}  # oldest first
         self._failures: dict[tuple[str, str], _Failures] = {}  # least recent first
-        self._pending: dict[bytes, list[Answer]] = {}  # logins that are being hashed
+        self._pending: dict[bytes, Attempt] = {}  # logins that wait or are being hashed
+        self._lines = Lines(limits.logins_pending_max)
+        self._proven_lines = Lines(limits.logins_pending_max)
+        self._proven: dict[tuple[str, str], float] = {}  # until when; least recent first
+        self._turn = 0
+        self._hashing = 0
+        self._spraying = Spraying(limits)
         self._trying: dict[tuple[str, str], int] = {}  # of them, by (address, user)
         self.strangers = audit.Throttle(now)
         """Where failed logins are logged."""
@@ -104,6 +134,13 @@ class Logins:
         """Logins that were wrong (a metric)."""
         self.hashed_count = 0
         """Passwords that were hashed (a metric)."""
+        self.refused_count = 0
+        """Logins that were refused unseen, for want of room (a metric)."""
+
+    @property
+    def waiting_count(self) -> int:
+        """Logins that wait for their hash (a metric)."""
+        return len(self._lines) + len(self._proven_lines)
 
     def check(self, user: str, password: bytes, address: str, answer: Answer) -> None:
         """Is it the user? `answer` is called with its name, or with Refused: NOT_AUTHENTICATED,
@@ -112,19 +149,31 @@ class Logins:
         Args:
             address: where the client is, without its port.
         """
-        pair = (address, user[:64])
-        failures = self._failures_of(pair)
+        asked = _Asked(user, password, source_of(address), address, answer)
+        failures = self._failures_of(asked.pair)
         if failures is None:
-            self._look_up(user, password, pair, answer)
+            self._pass_address(asked)
         elif failures.waiting:
-            self._failed(user, pair, answer, Refused(Reason.NOT_AUTHENTICATED, _SLOW_DOWN), 0)
+            self._failed(asked, _SLOW_DOWN, 0)
         else:
             failures.waiting = True
             over = failures.count - self._limits.login_failures_max
             seconds = min(2.0 ** max(0, min(over, 16)), self._limits.login_delay_seconds_max)
-            self._scheduler.call_later(
-                seconds, partial(self._waited, failures, user, password, pair, answer)
-            )
+            self._scheduler.call_later(seconds, partial(self._waited, failures, asked))
+
+    def _pass_address(self, asked: _Asked) -> None:
+        """Look at a login now, or after the pause that its address has to make."""
+        seconds = self._spraying.pause_seconds(asked.source, self._now())
+        if not seconds or self._is_proven(asked.pair):
+            self._look_up(asked)
+        elif self._spraying.wait(asked.source):
+            self._failed(asked, _SLOW_DOWN, 0)
+        else:
+            self._scheduler.call_later(seconds, partial(self._paused, asked))
+
+    def _paused(self, asked: _Asked) -> None:
+        self._spraying.waited(asked.source)
+        self._look_up(asked)
 
     def check_signature(self, access_key: str, content: bytes, digest: bytes, address: str) -> str:
         """The user whose access key signed the content. Takes microseconds, so it is done at once.
@@ -171,16 +220,9 @@ class Logins:
             return None
         return failures or self._note(pair, 0)
 
-    def _waited(
-        self,
-        failures: _Failures,
-        user: str,
-        password: bytes,
-        pair: tuple[str, str],
-        answer: Answer,
-    ) -> None:
+    def _waited(self, failures: _Failures, asked: _Asked) -> None:
         failures.waiting = False
-        self._look_up(user, password, pair, answer)
+        self._pass_address(asked)
 
     def _note(self, pair: tuple[str, str], count: int) -> _Failures:
         failures = self._failures.pop(pair, None) or _Failures()
@@ -191,18 +233,18 @@ class Logins:
         self._failures[pair] = failures
         return failures
 
-    def _failed(
-        self, user: str, pair: tuple[str, str], answer: Answer, refused: Refused, count: int
-    ) -> None:
+    def _failed(self, asked: _Asked, text: str, count: int) -> None:
         self.failed_count += 1
         if count:
-            self._note(pair, count)
-        self.strangers.warn("login failed", pair[0], user=user, reason=refused.text)
-        answer(refused)
+            self._note(asked.pair, count)
+            self._spraying.failed(asked.source, self._now())
+        self.strangers.warn("login failed", asked.address, user=asked.user, reason=text)
+        asked.answer(Refused(Reason.NOT_AUTHENTICATED, text))
 
     # --- checking -------------------------------------------------------------------------
 
-    def _look_up(self, user: str, password: bytes, pair: tuple[str, str], answer: Answer) -> None:
+    def _look_up(self, asked: _Asked) -> None:
+        user, password = asked.user, asked.password
         name = user.encode("utf-8", "surrogatepass")
         # The name's size stands in front, so that no two (name, password) give the same digest.
         text = len(name).to_bytes(4, "big") + name + password
@@ -213,44 +255,83 @@ class Logins:
             fresh = known.until > self._now()
             if fresh and found is not None and found.password_hash == known.password_hash:
                 if not found.disabled:
-                    answer(user)
+                    self._prove(asked.pair)
+                    asked.answer(user)
                     return
             else:
                 del self._known[digest]
         waiting = self._pending.get(digest)
         if waiting is not None:
-            waiting.append(answer)
+            waiting.answers.append(asked.answer)
             return
-        if len(self._pending) >= self._limits.logins_pending_max:
-            answer(Refused(Reason.LIMIT, "too many logins at the same time: try again"))
-            return
-        self._pending[digest] = [answer]
-        self._trying[pair] = self._trying.get(pair, 0) + 1
         stored = passwords.UNKNOWN if found is None else found.password_hash
-        self.hashed_count += 1
-        self._hashers.submit(
-            lambda: b"1" if passwords.is_right(password, stored) else b"",
-            lambda right, _error: self._hashed(digest, user, stored, pair, bool(right)),
+        attempt = Attempt(
+            digest, user, password, stored, asked.source, asked.address, [asked.answer]
         )
+        self._pending[digest] = attempt
+        self._trying[asked.pair] = self._trying.get(asked.pair, 0) + 1
+        lines = self._proven_lines if self._is_proven(asked.pair) else self._lines
+        refused = lines.add(attempt)
+        if refused is not None:
+            self.refused_count += len(refused.answers)
+            for answer in self._ended(refused):
+                answer(Refused(Reason.LIMIT, _TOO_MANY))
+        self._hash_next()
 
-    def _hashed(
-        self, digest: bytes, user: str, stored: str, pair: tuple[str, str], right: bool
-    ) -> None:
-        answers = self._pending.pop(digest)
+    def _hash_next(self) -> None:
+        """Give the threads as much as they can do at a time."""
+        while self._hashing < self._limits.logins_hashing_max:
+            self._turn = (self._turn + 1) % (PROVEN_TURNS + 1)
+            first, second = self._proven_lines, self._lines
+            if self._turn == 0:
+                first, second = second, first
+            attempt = first.take() or second.take()
+            if attempt is None:
+                return
+            self._hashing += 1
+            self.hashed_count += 1
+            self._hashers.submit(
+                partial(_checked, attempt.password, attempt.stored),
+                partial(self._hashed, attempt),
+            )
+
+    def _ended(self, attempt: Attempt) -> list[Answer]:
+        """It waits no more. Returns who has to be answered."""
+        del self._pending[attempt.digest]
+        pair = _pair(attempt.source, attempt.user)
         if self._trying[pair] == 1:
             del self._trying[pair]
         else:
             self._trying[pair] -= 1
+        return attempt.answers
+
+    def _hashed(self, attempt: Attempt, right: bytes | None, _error: Exception | None) -> None:
+        self._hashing -= 1
+        user, stored, source = attempt.user, attempt.stored, attempt.source
+        answers = self._ended(attempt)
         found = self._users.users.get(user)
         if right and found is not None and found.password_hash == stored and not found.disabled:
-            self._remember(digest, stored)
-            audit.note("login", user=user, address=pair[0])
+            self._remember(attempt.digest, stored)
+            self._prove(_pair(source, user))
+            audit.note("login", user=user, address=attempt.address)
             for answer in answers:
                 answer(user)
-            return
-        for at, answer in enumerate(answers):
-            refused = Refused(Reason.NOT_AUTHENTICATED, WRONG)
-            self._failed(user, pair, answer, refused, 1 if at == 0 else 0)
+        else:
+            for at, answer in enumerate(answers):
+                asked = _Asked(user, attempt.password, source, attempt.address, answer)
+                self._failed(asked, WRONG, 1 if at == 0 else 0)
+        self._hash_next()
+
+    def _is_proven(self, pair: tuple[str, str]) -> bool:
+        """Whether the user has logged in from there."""
+        until = self._proven.get(pair)
+        return until is not None and until > self._now()
+
+    def _prove(self, pair: tuple[str, str]) -> None:
+        self._proven.pop(pair, None)
+        if len(self._proven) >= self._limits.login_proven_max:
+            del self._proven[next(iter(self._proven))]
+        self._proven[pair] = self._now() + self._limits.login_proven_seconds
 
     def _remember(self, digest: bytes, password_hash: str) -> None:
         self._known.pop(digest, None)
@@ -258,3 +339,12 @@ class Logins:
             del self._known[next(iter(self._known))]
         until = self._now() + self._limits.login_cache_seconds
         self._known[digest] = _Known(password_hash, until)
+
+
+def _pair(source: str, user: str) -> tuple[str, str]:
+    return source, user[:64]
+
+
+def _checked(password: bytes, stored: str) -> bytes:
+    """In a thread: something where the password is right."""
+    return b"1" if passwords.is_right(password, stored) else b""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 from pathlib import Path
 
 import pytest
 
 from broker.access import passwords
+from broker.access.login_lines import Attempt, Lines, source_of
 from broker.access.users import Users
 from broker.port import Reason, Refused
 from tests.harness.broker import Broker
@@ -177,10 +179,11 @@ class SlowHashers:
     def submit(self, read, done) -> None:  # type: ignore[no-untyped-def]
         self.work.append(lambda: done(read(), None))
 
-    def run(self) -> None:
-        work, self.work = self.work, []
-        for one in work:
-            one()
+    def run(self, count: int = 1_000_000) -> None:
+        """Do so much, and what is asked for meanwhile."""
+        while self.work and count:
+            count -= 1
+            self.work.pop(0)()
 
 
 def slow(broker: Broker) -> SlowHashers:
@@ -202,9 +205,10 @@ def test_more_logins_than_can_be_hashed_are_told_to_come_again(tmp_path: Path) -
     broker = Broker(tmp_path / "data", logins_pending_max=3)
     add_user(broker, "ann")
     hashers = slow(broker)
-    waiting = [login(broker, "ann", b"%d" % n, f"10.0.0.{n}") for n in range(4)]
-    assert [len(answers) for answers in waiting] == [0, 0, 0, 1]
-    assert refusal(waiting[3]).reason is Reason.LIMIT
+    waiting = [login(broker, f"user{n}", b"x") for n in range(6)]
+    assert [len(answers) for answers in waiting] == [0, 0, 0, 0, 0, 1]  # two are being hashed
+    assert refusal(waiting[5]).reason is Reason.LIMIT
+    assert broker.engine.logins.refused_count == 1
     hashers.run()
     assert login(broker, "ann") == []
     hashers.run()
@@ -281,7 +285,7 @@ def test_guesses_at_the_same_time_are_counted_too(broker: Broker) -> None:
     add_user(broker, "ann")
     hashers = slow(broker)
     waiting = [login(broker, "ann", b"%d" % number) for number in range(20)]
-    assert len(hashers.work) == 5
+    assert len(hashers.work) + broker.engine.logins.waiting_count == 5
     assert sum(len(answers) for answers in waiting) == 14  # one waits for its turn
     hashers.run()
     broker.step(1)
@@ -297,6 +301,160 @@ def test_failures_are_kept_for_so_many_only(tmp_path: Path) -> None:
         login(broker, f"user{number}", b"x")
     assert len(broker.engine.logins._failures) == 10
     broker.stop()
+
+
+# --- floods -----------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("fast")
+def test_a_flood_from_one_address_delays_others_by_a_turn(broker: Broker) -> None:
+    """It has all the room there is; a right login from elsewhere takes the place of its last, and
+    is hashed after what is being hashed and one more. The flood is refused at once from then on."""
+    add_user(broker, "ann")
+    hashers = slow(broker)
+    flood = [login(broker, f"user{number}", b"x") for number in range(400)]
+    assert broker.engine.logins.waiting_count == 256
+    assert sum(len(answers) for answers in flood) == 400 - 258
+    assert refusal(flood[-1]).reason is Reason.LIMIT
+    honest = login(broker, "ann", address="10.0.0.2")
+    assert honest == []
+    assert refusal(flood[257]).reason is Reason.LIMIT
+    assert broker.engine.logins.waiting_count == 256
+    hashers.run(4)
+    assert honest == ["ann"]
+    hashers.run()
+
+
+@pytest.mark.usefixtures("fast")
+@pytest.mark.parametrize(
+    "address", ["2001:db8::{}", "2001:db8:0:0:{}::1", "::ffff:10.0.0.1", "10.0.0.1"]
+)
+def test_a_network_of_ipv6_is_one_address(broker: Broker, address: str) -> None:
+    """A host has 64 bits for itself, and could come from another address each time."""
+    add_user(broker, "ann")
+    hashers = slow(broker)
+    for number in range(1, 400):
+        login(broker, f"user{number}", b"x", address.format(f"{number:x}"))
+    honest = login(broker, "ann", address="2001:db8:0:1::1")
+    hashers.run(4)
+    assert honest == ["ann"]
+    assert source_of("::ffff:10.0.0.1") == source_of("10.0.0.1")
+    assert source_of("a name: not an address") == "a name: not an address"
+    hashers.run()
+
+
+@pytest.mark.usefixtures("fast")
+def test_who_has_logged_in_before_comes_in_through_a_flood_of_many_addresses(
+    broker: Broker,
+) -> None:
+    """Four hundred addresses have a login each. ann's address is known, so there is room for it;
+    its turn comes soon. Those in line have theirs, too."""
+    add_user(broker, "ann")
+    add_user(broker, "bob")
+    login(broker, "ann", address="10.1.0.1")
+    broker.step(3600)
+    hashers = slow(broker)
+    for number in range(400):
+        login(broker, f"user{number}", b"x", f"10.0.{number // 250}.{number % 250}")
+    known = login(broker, "ann", address="10.1.0.1")
+    others = login(broker, "ann", b"wrong", address="10.1.0.2")  # another address is not known
+    newcomer = login(broker, "bob", address="10.1.0.1")
+    assert refusal(others).reason is Reason.LIMIT
+    assert refusal(newcomer).reason is Reason.LIMIT
+    hashers.run(4)
+    assert known == ["ann"]
+    hashers.run()
+
+
+@pytest.mark.usefixtures("fast")
+def test_logins_of_the_known_do_not_keep_others_out(broker: Broker) -> None:
+    """A fleet that comes back is served three times as often, not alone."""
+    for number in range(100):
+        add_user(broker, f"device{number}")
+        login(broker, f"device{number}")
+    add_user(broker, "ann")
+    broker.step(3600)
+    hashers = slow(broker)
+    fleet = [login(broker, f"device{number}") for number in range(100)]
+    newcomer = login(broker, "ann", address="10.0.0.2")
+    hashers.run(8)
+    assert newcomer == ["ann"]
+    hashers.run()
+    assert fleet == [[f"device{number}"] for number in range(100)]
+
+
+@pytest.mark.usefixtures("fast")
+def test_an_address_that_tries_many_users_is_slowed(broker: Broker) -> None:
+    """After a hundred failures its logins wait, longer each time, and one at a time is looked at;
+    but not those of users that have logged in from there, nor those from elsewhere."""
+    add_user(broker, "ann")
+    add_user(broker, "bob")
+    add_user(broker, "eve")
+    login(broker, "ann")
+    for number in range(100):
+        assert refusal(login(broker, f"user{number}", b"x")).text == WRONG
+    pauses = []
+    for number in range(5):
+        waiting = login(broker, f"more{number}", b"x")
+        assert "wait" in refusal(login(broker, "bob")).text
+        pauses.append(0.0)
+        while not waiting:
+            broker.step(0.1)
+            pauses[-1] += 0.1
+        assert refusal(waiting).text == WRONG
+    assert 0.9 < pauses[0] < 1.2
+    assert all(second > first for first, second in itertools.pairwise(pauses))
+    assert pauses[-1] > 3  # they grow until as much is forgotten meanwhile as is added
+    assert login(broker, "ann") == ["ann"]
+    assert login(broker, "eve", address="10.0.0.2") == ["eve"]
+    broker.step(3600)
+    assert login(broker, "bob") == ["bob"]
+
+
+def test_the_tables_of_addresses_are_bounded(tmp_path: Path) -> None:
+    """However many addresses fail, or log in."""
+    broker = Broker(tmp_path / "data", login_failures_kept_max=10, login_proven_max=10)
+    add_user(broker, "ann")
+    login(broker, "ann", address="10.1.0.0")
+    logins = broker.engine.logins
+    for number in range(30):
+        login(broker, "ann", address=f"10.1.0.{number}")  # remembered, so not hashed
+        logins._spraying.failed(f"10.0.0.{number}", 0.0)
+    assert len(logins._proven) == len(logins._spraying) == 10
+    broker.stop()
+
+
+def attempt(source: str, user: str) -> Attempt:
+    return Attempt(b"", user, b"", "", source, source)
+
+
+def test_lines_take_turns_by_address_and_by_user() -> None:
+    """One of each address, one of each of its users, in the order in which they came."""
+    lines = Lines(10)
+    for source, user in (
+        *(("a", "x"), ("a", "x"), ("a", "y"), ("b", "x"), ("a", "x"), ("c", "z"), ("b", "w")),
+    ):
+        assert lines.add(attempt(source, user)) is None
+    order = []
+    while (one := lines.take()) is not None:
+        order.append(one.source + one.user)
+    assert order == ["ax", "bx", "cz", "ay", "bw", "ax", "ax"]
+    assert (len(lines), lines.take()) == (0, None)
+
+
+def test_a_full_line_refuses_the_last_of_the_address_that_has_the_most() -> None:
+    """Of its users the one that has the most; the newcomer itself if it is from there."""
+    lines = Lines(4)
+    kept = [attempt("a", "x"), attempt("a", "y"), attempt("a", "y"), attempt("b", "x")]
+    for one in kept:
+        lines.add(one)
+    again = attempt("a", "z")
+    assert lines.add(again) is again
+    assert lines.add(attempt("c", "x")) is kept[2]
+    assert lines.add(attempt("d", "x")) is kept[1]
+    last = attempt("b", "y")
+    assert lines.add(last) is last  # all have one now
+    assert len(lines) == 4
 
 
 # --- the audit log ------------------------------------------------------------------------
