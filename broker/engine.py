@@ -379,11 +379,19 @@ class Engine(AmqpOperations):
     # --- MQTT -----------------------------------------------------------------------------
 
     def connect_session(
-        self, client_id: str, *, clean: bool, link: SessionLink, principal: str
+        self,
+        client_id: str,
+        *,
+        clean: bool,
+        link: SessionLink,
+        principal: str,
+        inflight_max: int | None = None,
     ) -> Session:
         """See `BrokerPort.connect_session`."""
         self.core.check_leads()
-        return self.sessions.connect(client_id, clean=clean, link=link, principal=principal)
+        return self.sessions.connect(
+            client_id, clean=clean, link=link, principal=principal, inflight_max=inflight_max
+        )
 
     # --- documents --------------------------------------------------------------------------
 

@@ -38,8 +38,14 @@ class Limits:
     subscriptions_per_session_max: int = 1_000
     """EMQX and HiveMQ leave this open; mosquitto too. A device has a handful."""
     inflight_count_max: int = 16_384
-    """Unacknowledged QoS 1 and 2 messages of one session. mosquitto has 20, which costs a round
-    trip per 20 messages; packet ids end at 65,535, and the window has to stay well below."""
+    """Unacknowledged QoS 1 and 2 messages of one session: how far its window may grow. mosquitto
+    has 20, which costs a round trip per 20 messages; packet ids end at 65,535, and the window has
+    to stay well below."""
+    inflight_count_start: int = 32
+    """With how many each connection begins: EMQX's fixed number, which small devices can take."""
+    inflight_round_ms: int = 500
+    """A window that is acknowledged in this time is doubled: so it ends at what the client can do
+    in about half a second, and that is what a reconnection may have to send again."""
     volatile_count_max: int = 1_000_000
     """Positions in a queue that is not durable, 32 bytes each. Beyond it the oldest are dropped
     and counted."""

@@ -442,11 +442,21 @@ class BrokerPort(AmqpPort, TransactionPort, RocketmqPort, Protocol):
     # --- MQTT -----------------------------------------------------------------------------
 
     def connect_session(
-        self, client_id: str, *, clean: bool, link: SessionLink, principal: str
+        self,
+        client_id: str,
+        *,
+        clean: bool,
+        link: SessionLink,
+        principal: str,
+        inflight_max: int | None = None,
     ) -> Session:
         """Open, resume or take over the session of a client id. Raises Refused.
 
         The old connection, if any, gets `taken_over()` during the call.
+
+        Args:
+            inflight_max: how many messages of QoS 1 and 2 may be unacknowledged at most; the engine
+                begins with few and has a bound of its own.
         """
 
     # --- documents: a gateway's own durable settings ----------------------------------------

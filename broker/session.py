@@ -139,7 +139,10 @@ class MqttSession(SessionEnd):
         self.sessions = sessions
         self.core = sessions.core
         self.unacked: Unacked[Holder] = Unacked()
-        super().__init__(number, self.core.limits.inflight_count_max, self.unacked)
+        super().__init__(number, self.core.limits.inflight_count_start, self.unacked)
+        self._window_max = self.core.limits.inflight_count_max
+        self._round_end = 0  # the last tag of the window that is being acknowledged
+        self._round_ms = 0  # when that window was full
         self.client_id = client_id
         self.principal = principal
         self.guard: Permitted | None = None
@@ -334,7 +337,30 @@ class MqttSession(SessionEnd):
         """See `SessionEnd`."""
         if self._starved:
             self._starved = False
+            acked = self.window < self._window_max and self._oldest_tag() > self._round_end
+            if acked:
+                self._widen()
             self.ready()
+            if acked:
+                self._round_end = self.unacked.next_tag - 1
+
+    def open_window(self, count_max: int | None) -> None:
+        """A connection begins, and may have up to `count_max` messages in flight (None: as many as
+        the broker allows). It begins with few of them: nobody knows yet what the client can take.
+        """
+        limits = self.core.limits
+        self._window_max = min(count_max or limits.inflight_count_max, limits.inflight_count_max)
+        self.window = min(limits.inflight_count_start, self._window_max)
+        self._round_end = 0
+        self._round_ms = 0
+
+    def _widen(self) -> None:
+        """All that was in flight when the window was full is acknowledged: if that was quick, the
+        next window is twice as large."""
+        now = self.core.clock_ms()
+        if now - self._round_ms <= self.core.limits.inflight_round_ms:
+            self.window = min(2 * self.window, self._window_max)
+        self._round_ms = now
 
     def _look_for_room_later(self) -> None:
         if not self._looking and not self.core.has_failed():

@@ -45,7 +45,13 @@ class Sessions:
     # --- connecting -----------------------------------------------------------------------
 
     def connect(
-        self, client_id: str, *, clean: bool, link: SessionLink, principal: str
+        self,
+        client_id: str,
+        *,
+        clean: bool,
+        link: SessionLink,
+        principal: str,
+        inflight_max: int | None = None,
     ) -> MqttSession:
         """See `BrokerPort.connect_session`."""
         existing = self.by_client.get(client_id)
@@ -71,6 +77,7 @@ class Sessions:
             session = self._new(client_id, clean=clean, principal=principal)
             session.position = Position(max(session.position, position))
         session.link = link
+        session.open_window(inflight_max)
         return session
 
     def _new(self, client_id: str, *, clean: bool, principal: str) -> MqttSession:

@@ -50,6 +50,7 @@ def make_mqtt(
 
     limits = Limits(
         connections_max=settings.mqtt.connections_max,
+        inflight_max=settings.mqtt.inflight_max,
         packet_bytes_max=settings.storage.message_bytes_max + PUBLISH_OVERHEAD_BYTES,
     )
     return MqttServer(

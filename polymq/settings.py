@@ -147,6 +147,12 @@ class MqttSettings(Section):
     connections_max: PositiveInt = Field(
         default=10_000, description="Connections at a time; one more is closed at once."
     )
+    inflight_max: Annotated[int, Field(ge=1, le=16_384)] = Field(
+        default=16_384,
+        description="Messages of QoS 1 and 2 that a client may leave unacknowledged, at most. A "
+        "connection begins with 32 and gets more while it acknowledges them within half a second. "
+        "The quota `inflight` bounds the clients of one user.",
+    )
     topic: str = Field(
         default="",
         description="Keep the whole MQTT path in the tag of this one topic, for fleets whose first "

@@ -397,16 +397,31 @@ class Permitted(PermittedReading):
     # --- MQTT -----------------------------------------------------------------------------
 
     def connect_session(
-        self, client_id: str, *, clean: bool, link: SessionLink, principal: str
+        self,
+        client_id: str,
+        *,
+        clean: bool,
+        link: SessionLink,
+        principal: str,
+        inflight_max: int | None = None,
     ) -> Session:
         """See `BrokerPort.connect_session`. A session that is resumed loses the subscriptions
         that are not allowed any more."""
         sessions = self._engine.sessions
+        quotas = self._admission.quotas_of(self.principal)
         if not clean and client_id not in sessions.by_client:
-            most = self._admission.quotas_of(self.principal).sessions
-            self._check_quota("sessions", sessions.counts.get(self.principal, 0), most)
+            count = sessions.counts.get(self.principal, 0)
+            self._check_quota("sessions", count, quotas.sessions)
+        if quotas.inflight is not None:
+            inflight_max = min(quotas.inflight, inflight_max or quotas.inflight)
         try:
-            session = sessions.connect(client_id, clean=clean, link=link, principal=self.principal)
+            session = sessions.connect(
+                client_id,
+                clean=clean,
+                link=link,
+                principal=self.principal,
+                inflight_max=inflight_max,
+            )
         except Refused as error:
             if error.reason is Reason.FORBIDDEN:
                 audit.warn(

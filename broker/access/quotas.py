@@ -29,6 +29,9 @@ class Quotas:
     """Persistent MQTT sessions, connected or not: a tenth of what a broker has."""
     subscriptions: int | None = 100_000
     """Of all its MQTT sessions together: ten for each."""
+    inflight: int | None = None
+    """Messages of QoS 1 and 2 that one of its MQTT sessions may leave unacknowledged: for devices
+    that can keep few of them."""
     queues: int | None = 10_000
     """AMQP queues that it declared: each durable one has an index on the disk."""
     messages_per_second: int | None = None

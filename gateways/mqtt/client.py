@@ -320,7 +320,11 @@ class MqttConnection(Connection):
             self._take_will(packet.will)
         self._leave = self._port.enter(self.expelled)
         return self._port.connect_session(
-            client_id, clean=packet.clean, link=self.lane, principal=principal
+            client_id,
+            clean=packet.clean,
+            link=self.lane,
+            principal=principal,
+            inflight_max=self._limits.inflight_max,
         )
 
     def _take_will(self, will: Will) -> None:

@@ -46,6 +46,10 @@ class Limits:
     life: slower than any mobile network, and 4 MiB take four and a half hours at most. Whoever
     trickles is closed like one that is silent."""
 
+    inflight_max: int = 16_384
+    """Messages of QoS 1 and 2 that a client may leave unacknowledged. The engine begins with 32 and
+    gives more to a client that keeps up; mosquitto has 20, EMQX 32."""
+
     client_id_bytes_max: int = 256
     """CONNACK 2 beyond. 3.1.1 promises 23 characters [MQTT-3.1.3-5]; ids made of a UUID and names
     need about 100. The id is kept for every session and goes into records of QoS 2 messages."""

@@ -319,7 +319,7 @@ def test_acknowledgements_of_live_messages_open_the_window(tmp_path: Path, acked
 
 def test_packet_ids_wrap_and_stay_unambiguous(tmp_path: Path) -> None:
     """70,000 messages through one session: ids run from 1 to 65,535 and begin again."""
-    broker = Broker(tmp_path / "data")
+    broker = Broker(tmp_path / "data", inflight_count_start=16_384)
     session, link = connect(broker, "c", clean=True, credit=1 << 30)
     session.subscribe(("a",), 1)
     template = broker.template("a")
@@ -349,3 +349,92 @@ def test_a_subscriber_that_never_reads_loses_the_oldest(tmp_path: Path) -> None:
     broker.step()
     assert link.bodies == [b"%d" % n for n in range(15, 25)]
     broker.stop()
+
+
+# --- the window -----------------------------------------------------------------------------
+
+
+def flood(broker: Broker, count: int = 2000) -> None:
+    """Messages that wait for the client."""
+    broker.publish(broker.template("a", qos=1), *[b"%d" % n for n in range(count)])
+    broker.step()
+    broker.step()
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_connection_begins_with_a_small_window(broker: Broker, clean: bool) -> None:
+    """And so does the next one: a device is not flooded before it has shown what it can take."""
+    session, link = connect(broker, "c", clean=clean, credit=100_000)
+    session.subscribe(("a",), 1)
+    broker.step()
+    flood(broker)
+    assert len(link.publishes) == 32
+    if not clean:
+        session.disconnect()
+        _, link = connect(broker, "c", credit=100_000)
+        broker.step()
+        assert len(link.publishes) == 32
+        assert all(duplicate for *_, duplicate, _ in link.publishes)
+
+
+@pytest.mark.parametrize(("seconds", "most"), [(0.1, 1000), (0.6, 32)])
+def test_the_window_grows_while_acknowledgements_keep_up(
+    tmp_path: Path, seconds: float, most: int
+) -> None:
+    """It doubles each time that all of it is acknowledged within half a second, up to its bound; a
+    client that takes longer keeps the one that it has."""
+    broker = Broker(tmp_path / "data", inflight_count_max=1000)
+    session, link = connect(broker, "c", clean=True, credit=100_000)
+    session.subscribe(("a",), 1)
+    flood(broker, 4000)
+    at_once = []
+    acked = 0
+    for _ in range(7):
+        at_once.append(len(link.publishes) - acked)
+        broker.step(seconds)
+        session.acknowledged(acked + 1, at_once[-1])
+        acked += at_once[-1]
+        broker.step()
+    assert at_once[0] == 32
+    assert max(at_once) == most
+    broker.stop()
+
+
+def test_one_acknowledgement_is_not_a_window(broker: Broker) -> None:
+    """A client that takes its time with the rest does not get more for the first one."""
+    session, link = connect(broker, "c", clean=True, credit=100_000)
+    session.subscribe(("a",), 1)
+    flood(broker)
+    for packet in range(1, 21):
+        session.acknowledged(packet, 1)
+        broker.step(0.4)
+    assert len(link.publishes) == 32 + 20
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_qos_0_needs_no_window(broker: Broker, clean: bool) -> None:
+    """Nobody acknowledges it: it comes also while the window is full."""
+    session, link = connect(broker, "c", clean=clean, credit=100_000)
+    session.subscribe(("a",), 1)
+    session.subscribe(("b",), 0)
+    broker.step()
+    flood(broker)
+    broker.publish(broker.template("b", qos=1), *[b"x"] * 500)
+    broker.step()
+    assert link.bodies[32:] == [b"x"] * 500
+
+
+def test_who_connects_may_ask_for_less(broker: Broker) -> None:
+    """As an operator sets it for a listener; the bound of a user is tested with permissions."""
+    link = SpyLink(1000)
+    session = broker.engine.connect_session(
+        "c", clean=True, link=link, principal="u", inflight_max=5
+    )
+    broker.step()
+    session.resume()
+    session.subscribe(("a",), 1)
+    flood(broker)
+    assert len(link.publishes) == 5
+    session.acknowledged(1, 5)
+    broker.step()
+    assert len(link.publishes) == 10

@@ -510,6 +510,23 @@ def test_connections_end_with_their_user(people: Broker, change: Any, why: str) 
     assert gone == others == []
 
 
+@pytest.mark.parametrize(("asked", "most"), [(None, 3), (2, 2), (10, 3)])
+def test_a_quota_bounds_what_is_in_flight(people: Broker, asked: int | None, most: int) -> None:
+    """Beside what the listener allows: the lower one counts."""
+    allow(people, "ann", "subscribe,create", "#")
+    people.engine.users.set_quotas("ann", Quotas(inflight=3))
+    link = SpyLink()
+    session = port_of(people, "ann").connect_session(
+        "c", clean=True, link=link, principal="ann", inflight_max=asked
+    )
+    people.step()
+    session.resume()
+    session.subscribe(("a",), 1)
+    people.publish(people.template("a"), *[b"x"] * 5)
+    people.step()
+    assert len(link.publishes) == most
+
+
 def test_quotas_count_what_a_user_has(people: Broker) -> None:
     """Each at its bound, and again after something has gone."""
     allow(people, "ann", "subscribe,create", "#")

@@ -86,6 +86,22 @@ OF_THE_GATEWAYS = (
         tests=(TOLERANCE,),
     ),
     Sabotage(
+        name="mqtt-window-grows-for-everybody",
+        why="a small device is flooded, and each reconnection sends all of it again",
+        path="broker/session.py",
+        old="        if now - self._round_ms <= self.core.limits.inflight_round_ms:\n",
+        new="        if True:\n",
+        tests=("tests/broker/test_engine_sessions.py",),
+    ),
+    Sabotage(
+        name="mqtt-window-of-the-last-connection",
+        why="a device that comes back gets as much as the fast client that it was before",
+        path="broker/sessions.py",
+        old="        session.open_window(inflight_max)\n",
+        new="",
+        tests=("tests/broker/test_engine_sessions.py",),
+    ),
+    Sabotage(
         name="mqtt-puback-for-qos-2",
         why="a message of QoS 2 is done without its second half",
         path="broker/kernels/delivery.py",

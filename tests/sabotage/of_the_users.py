@@ -236,6 +236,14 @@ OF_THE_USERS = (
         tests=_PERMITTED,
     ),
     Sabotage(
+        name="inflight-of-a-user-unbounded",
+        why="devices of one user are flooded although an operator said what they can keep",
+        path="broker/access/permitted.py",
+        old="            inflight_max = min(quotas.inflight, inflight_max or quotas.inflight)\n",
+        new="            pass\n",
+        tests=_PERMITTED,
+    ),
+    Sabotage(
         name="resumed-session-unchecked",
         why="a subscription from before the change delivers as soon as its client is back",
         path="broker/access/permitted.py",

@@ -282,8 +282,15 @@ class SpyPort:
         pass
 
     def connect_session(
-        self, client_id: str, *, clean: bool, link: SessionLink, principal: str
+        self,
+        client_id: str,
+        *,
+        clean: bool,
+        link: SessionLink,
+        principal: str,
+        inflight_max: int | None = None,
     ) -> SpySession:
+        assert inflight_max
         if self.refused_connect is not None:
             raise self.refused_connect
         assert principal
