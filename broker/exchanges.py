@@ -48,7 +48,7 @@ from broker.errors import Reason, Refused
 from broker.exchange_graph import ExchangeGraph, Link, LinkKey
 from broker.header_match import is_pattern, pattern_of
 from broker.journal import Op, Touched
-from broker.names import ROOT_EXCHANGE, SERVER_NAMED
+from broker.names import ROOT_EXCHANGE, SERVER_NAMED, check_characters
 from broker.patterns import normal_form
 from broker.port import Position, Words
 from broker.queues.queue import Queue
@@ -188,6 +188,7 @@ class Exchanges:
                 if name
                 else "operation not permitted on the default exchange",
             )
+        check_characters("an exchange", name)
         _check_type(type, arguments)
         _check_alternate(arguments)
         if user and ALTERNATE_ARGUMENT in arguments:

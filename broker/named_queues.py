@@ -24,7 +24,7 @@ from broker.errors import Reason, Refused
 from broker.exchanges import Exchanges
 from broker.journal import Op, Touched
 from broker.moves import Moves
-from broker.names import SERVER_NAMED
+from broker.names import SERVER_NAMED, check_characters
 from broker.patterns import normal_form
 from broker.port import Consumer, Delivery, Position, QueueInfo, Words
 from broker.queues.dead_letters import DeadLetters
@@ -151,6 +151,7 @@ class NamedQueues:
             return existing.info(), position_of(self.core, durable=existing.queue.durable)
         elif name.startswith(("amq.", SUBSCRIPTION_PREFIX)):
             raise Refused(Reason.FORBIDDEN, f"queue name '{name}' contains a reserved prefix")
+        check_characters("a queue", name)
         if user:
             value["u"] = user
             if DEAD_LETTER_EXCHANGE in arguments:

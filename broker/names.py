@@ -16,9 +16,12 @@ whose own name is two or more bars has one bar more, so this mapping is one-to-o
 from __future__ import annotations
 
 import hashlib
+import re
 import string
 from collections.abc import Mapping
 from typing import Final
+
+from broker.errors import Reason, Refused
 
 NAME_BYTES_MAX: Final = 127
 """One byte holds the topic's size in a V1 record, and RocketMQ clients refuse more."""
@@ -38,6 +41,26 @@ TRACE_TOPIC: Final = "RMQ_SYS_TRACE_TOPIC"
 """Where RocketMQ's clients write down what became of their messages. It is a topic of theirs."""
 _PLAIN: Final = frozenset((string.ascii_letters + string.digits + "%_-").encode())
 _HASH_DIGITS: Final = 32
+
+
+_CONTROL: Final = re.compile("[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+"""C0, DEL, C1, and the characters that turn the direction of writing."""
+
+
+def check_characters(kind: str, name: str) -> None:
+    """Whether a new topic, queue or exchange may have this name: people read it in terminals, logs
+    and tables, which must show what it is. Names that are there already stay.
+
+    Raises:
+        Refused: BAD_NAME, it has a control character.
+    """
+    found = _CONTROL.search(name)
+    if found is not None:
+        raise Refused(
+            Reason.BAD_NAME,
+            f"a name of {kind} may not have control characters, and this one has "
+            f"U+{ord(found[0]):04X}",
+        )
 
 
 def is_own_topic(topic: str) -> bool:

@@ -28,6 +28,7 @@ from broker.kernels import PlainTemplate, Publisher, Waiting
 from broker.names import (
     EXCHANGE_PROPERTY,
     QUEUES_TOPIC,
+    check_characters,
     encode_name,
     is_hashed,
     is_own_topic,
@@ -269,6 +270,7 @@ class Topics(Publisher):
         core = self.core
         chosen = parse_settings(settings or {})
         core.check_writable()
+        check_characters("a topic", name)
         stored = encode_name(name)
         if is_own_topic(stored) and not system:
             raise Refused(Reason.FORBIDDEN, f"topic {name!r} is the broker's own")

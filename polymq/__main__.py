@@ -10,6 +10,7 @@ import click
 
 from polymq.cli import polymq
 from polymq.errors import ExitCode, Failure
+from polymq.terminal import printable
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -42,6 +43,7 @@ def run(arguments: list[str] | None = None) -> int:
 
 def complain(text: str, code: ExitCode) -> ExitCode:
     """One line on stderr."""
+    text = printable(text, kept="\n")
     print(f"polymq: {text}", file=sys.stderr)
     return code
 

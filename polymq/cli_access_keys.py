@@ -11,6 +11,7 @@ import click
 from polymq.cli_access import as_options, user_client
 from polymq.cli_options import config_option, data_flag
 from polymq.errors import ExitCode
+from polymq.terminal import echo
 
 
 @click.group("access-key")
@@ -32,11 +33,11 @@ def access_key_add(name: str, as_json: bool, **options: Any) -> int:
     """Make an access key for user NAME; its secret is shown once."""
     made = user_client(options).add_access_key(name)
     if as_json:
-        click.echo(json.dumps(made))
+        echo(json.dumps(made))
         return ExitCode.OK
-    click.echo(f"Access key: {made['access_key']}")
-    click.echo(f"Secret key: {made['secret_key']}")
-    click.echo("The secret key is not shown again.", err=True)
+    echo(f"Access key: {made['access_key']}")
+    echo(f"Secret key: {made['secret_key']}")
+    echo("The secret key is not shown again.", err=True)
     return ExitCode.OK
 
 
@@ -50,13 +51,13 @@ def access_key_list(name: str, as_json: bool, **options: Any) -> int:
     """List the access keys of user NAME, and when they were made."""
     keys = user_client(options).show(name)["access_keys"]
     if as_json:
-        click.echo(json.dumps(keys))
+        echo(json.dumps(keys))
         return ExitCode.OK
     if not keys:
-        click.echo(f"User {name} has no access keys.")
+        echo(f"User {name} has no access keys.")
     for key in keys:
         made = datetime.fromtimestamp(key["created_ms"] / 1000, UTC)
-        click.echo(f"{key['access_key']}  made {made:%Y-%m-%d %H:%M} UTC")
+        echo(f"{key['access_key']}  made {made:%Y-%m-%d %H:%M} UTC")
     return ExitCode.OK
 
 
@@ -69,5 +70,5 @@ def access_key_list(name: str, as_json: bool, **options: Any) -> int:
 def access_key_remove(name: str, key: str, **options: Any) -> int:
     """Remove access key KEY; connections that sign with it end."""
     user_client(options).remove_access_key(name, key)
-    click.echo(f"Access key {key} removed.")
+    echo(f"Access key {key} removed.")
     return ExitCode.OK

@@ -13,6 +13,7 @@ from polymq.cli_options import config_option, data_flag, settings_from
 from polymq.client import OperatorDoor
 from polymq.errors import ExitCode, Failure
 from polymq.ports import find_ports
+from polymq.terminal import echo
 
 PROMOTION_SECONDS_MAX: Final = 120.0
 """A promotion opens the store anew; after a cut, with all indexes."""
@@ -33,7 +34,7 @@ def status(**options: Any) -> int:
     named = credentials(options)
     settings = settings_from(options)
     door = OperatorDoor(find_ports(settings), operator_credentials(settings, named))
-    click.echo(json.dumps(door.ask("GET", "/replication"), ensure_ascii=False))
+    echo(json.dumps(door.ask("GET", "/replication"), ensure_ascii=False))
     return ExitCode.OK
 
 
@@ -63,6 +64,6 @@ def promote(**options: Any) -> int:
         except Failure:
             continue  # between being one and being the other
         if found["role"] == "master":
-            click.echo(f"This broker is the master, in epoch {found['epoch']}.")
+            echo(f"This broker is the master, in epoch {found['epoch']}.")
             return ExitCode.OK
     raise Failure(ExitCode.FAILED, "it is not the master yet: its log says why")

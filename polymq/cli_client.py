@@ -22,6 +22,7 @@ from polymq.cli_options import config_option, data_flag, settings_from
 from polymq.client import AdminClient, MessageReader, StoredMessage, publish
 from polymq.errors import ExitCode
 from polymq.ports import Ports, find_ports
+from polymq.terminal import echo, printable
 
 
 def _ports(options: dict[str, Any]) -> Ports:
@@ -51,13 +52,14 @@ def topic_list(as_json: bool, **options: Any) -> int:
     """List all topics with how many messages each holds."""
     topics = _admin(options).topics()
     if as_json:
-        click.echo(json.dumps(topics, ensure_ascii=False))
+        echo(json.dumps(topics, ensure_ascii=False))
         return ExitCode.OK
     if not topics:
-        click.echo("There is no topic yet: publish something, or `polymq topic create NAME`.")
-    width = max((len(value["name"]) for value in topics), default=0)
-    for value in topics:
-        click.echo(f"{value['name']:<{width}}  {_messages(value, 12)}")
+        echo("There is no topic yet: publish something, or `polymq topic create NAME`.")
+    names = [printable(value["name"]) for value in topics]
+    width = max(map(len, names), default=0)
+    for name, value in zip(names, topics, strict=True):
+        echo(f"{name:<{width}}  {_messages(value, 12)}")
     return ExitCode.OK
 
 
@@ -83,7 +85,7 @@ def topic_create(name: str, queue_count: int, settings: tuple[str, ...], **optio
     """
     chosen = _assignments(settings)
     created = _admin(options).create_topic(name, queue_count, chosen)
-    click.echo(f"Topic {name} {'created' if created else 'was there already'}.")
+    echo(f"Topic {name} {'created' if created else 'was there already'}.")
     return ExitCode.OK
 
 
@@ -117,13 +119,13 @@ def topic_show(name: str, as_json: bool, **options: Any) -> int:
     """Show the queues of topic NAME, their offsets, and its settings."""
     value = _admin(options).topic(name)
     if as_json:
-        click.echo(json.dumps(value, ensure_ascii=False))
+        echo(json.dumps(value, ensure_ascii=False))
         return ExitCode.OK
-    click.echo(f"{value['name']}: {_messages(value)}")
+    echo(f"{printable(value['name'])}: {_messages(value)}")
     for queue in value["queues"]:
         first, end = queue["first_offset"], queue["end_offset"]
         held = f"offsets {first:,} to {end - 1:,}" if end > first else f"empty, next offset {end:,}"
-        click.echo(f"  queue {queue['queue']}: {held}")
+        echo(f"  queue {queue['queue']}: {held}")
     _show_settings(value)
     return ExitCode.OK
 
@@ -144,7 +146,7 @@ def _assignments(texts: tuple[str, ...]) -> dict[str, str]:
 def _show_settings(topic_value: dict[str, Any]) -> None:
     for key, value in topic_value["settings"].items():
         origin = "" if key in topic_value["own_settings"] else "  (the server's default)"
-        click.echo(f"  {key} = {value}{origin}")
+        echo(f"  {key} = {value}{origin}")
 
 
 @topic.command("delete")
@@ -160,7 +162,7 @@ def topic_delete(name: str, yes: bool, **options: Any) -> int:
     if not yes:
         click.confirm(f"Delete topic {name} with {_messages(value)}?", abort=True, err=True)
     client.delete_topic(name)
-    click.echo(f"Topic {name} deleted.")
+    echo(f"Topic {name} deleted.")
     return ExitCode.OK
 
 
@@ -208,7 +210,7 @@ def message_publish(
         source=source,
         credentials=named,
     )
-    click.echo(f"{len(data):,} bytes are stored in {topic}.", err=True)
+    echo(f"{len(data):,} bytes are stored in {topic}.", err=True)
     return ExitCode.OK
 
 
@@ -267,7 +269,7 @@ def message_read(
         if shown == count:
             break
     if not shown and form == "text":
-        click.echo(f"There is no message to read in {topic}.", err=True)
+        echo(f"There is no message to read in {topic}.", err=True)
     return ExitCode.OK
 
 
@@ -276,10 +278,11 @@ def _show(stored: StoredMessage, form: str) -> None:
     if form == "body":
         output.write(stored.body)
     elif form == "json":
-        output.write(stored.as_json().encode() + b"\n")
+        output.write(printable(stored.as_json()).encode() + b"\n")
     else:
         time = datetime.fromtimestamp(stored.store_ms / 1000, UTC)
-        head = f"{stored.topic}/{stored.tag}" if stored.tag is not None else stored.topic
+        head = stored.topic if stored.tag is None else f"{stored.topic}/{stored.tag}"
+        head = printable(head)
         line = (
             f"{head}  queue {stored.queue}  offset {stored.offset}  position {stored.position}  "
             f"{time:%Y-%m-%d %H:%M:%S}.{stored.store_ms % 1000:03d} UTC  "
@@ -305,10 +308,10 @@ def store(as_json: bool, **options: Any) -> int:
 
     value = _admin(options).store()
     if as_json:
-        click.echo(json.dumps(value, ensure_ascii=False))
+        echo(json.dumps(value, ensure_ascii=False))
         return ExitCode.OK
     for line in describe_store(value):
-        click.echo(line)
+        echo(line)
     return ExitCode.OK
 
 

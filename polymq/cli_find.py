@@ -14,6 +14,7 @@ from polymq.cli_access import as_options
 from polymq.cli_options import config_option, data_flag
 from polymq.client import AdminClient, StoredMessage
 from polymq.errors import ExitCode
+from polymq.terminal import echo
 
 UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
@@ -104,7 +105,7 @@ def add_commands(
         for stored in found:
             show(stored, form)
         if not found and form == "text":
-            click.echo(f"No message of {topic} has the key {key}.", err=True)
+            echo(f"No message of {topic} has the key {key}.", err=True)
         return ExitCode.OK
 
     @group.command("show")

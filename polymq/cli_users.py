@@ -12,6 +12,7 @@ from polymq.cli_access import as_options, read_new_password, user_client
 from polymq.cli_access_keys import access_key
 from polymq.cli_options import config_option, data_flag
 from polymq.errors import ExitCode
+from polymq.terminal import echo
 
 ACTIONS: Final = ("publish", "subscribe", "create", "admin")
 
@@ -56,7 +57,7 @@ def user_add(name: str, password_file: Path | None, roles: tuple[str, ...], **op
     """
     client = user_client(options)
     client.add(name, read_new_password(password_file), list(roles))
-    click.echo(f"User {name} added.")
+    echo(f"User {name} added.")
     return ExitCode.OK
 
 
@@ -70,7 +71,7 @@ def user_password(name: str, password_file: Path | None, **options: Any) -> int:
     """Give user NAME another password. Connections made with the old one end."""
     client = user_client(options)
     client.change(name, {"password": read_new_password(password_file)})
-    click.echo(f"User {name} has another password.")
+    echo(f"User {name} has another password.")
     return ExitCode.OK
 
 
@@ -87,9 +88,9 @@ def user_delete(name: str, yes: bool, **options: Any) -> int:
     if not yes:
         click.confirm(f"Delete user {name}?", abort=True, err=True)
     client.delete(name)
-    click.echo(f"User {name} deleted.")
+    echo(f"User {name} deleted.")
     if not client.all():
-        click.echo("It was the last one: everybody who is let in may do everything again.")
+        echo("It was the last one: everybody who is let in may do everything again.")
     return ExitCode.OK
 
 
@@ -101,7 +102,7 @@ def user_delete(name: str, yes: bool, **options: Any) -> int:
 def user_disable(name: str, **options: Any) -> int:
     """Keep user NAME out; its connections end. Nothing of it is deleted."""
     user_client(options).change(name, {"disabled": True})
-    click.echo(f"User {name} is disabled.")
+    echo(f"User {name} is disabled.")
     return ExitCode.OK
 
 
@@ -113,7 +114,7 @@ def user_disable(name: str, **options: Any) -> int:
 def user_enable(name: str, **options: Any) -> int:
     """Let user NAME in again."""
     user_client(options).change(name, {"disabled": False})
-    click.echo(f"User {name} is enabled.")
+    echo(f"User {name} is enabled.")
     return ExitCode.OK
 
 
@@ -132,7 +133,7 @@ def user_role(name: str, added: tuple[str, ...], removed: tuple[str, ...], **opt
         value = client.change(name, body)
     else:
         value = client.show(name)
-    click.echo(f"Roles of {name}: {', '.join(value['roles']) or 'none'}")
+    echo(f"Roles of {name}: {', '.join(value['roles']) or 'none'}")
     return ExitCode.OK
 
 
@@ -155,7 +156,7 @@ def user_quota(name: str, values: tuple[str, ...], **options: Any) -> int:
     client = user_client(options)
     value = client.change(name, {"quotas": _quota_values(values)}) if values else client.show(name)
     for key, bound in value["quotas"].items():
-        click.echo(f"  {key} = {'none' if bound is None else f'{bound:,}'}")
+        echo(f"  {key} = {'none' if bound is None else f'{bound:,}'}")
     return ExitCode.OK
 
 
@@ -178,14 +179,14 @@ def user_list(as_json: bool, **options: Any) -> int:
     """List all users with their roles."""
     users = user_client(options).all()
     if as_json:
-        click.echo(json.dumps(users, ensure_ascii=False))
+        echo(json.dumps(users, ensure_ascii=False))
         return ExitCode.OK
     if not users:
-        click.echo("There are no users: everybody who is let in may do everything.")
+        echo("There are no users: everybody who is let in may do everything.")
     width = max((len(value["name"]) for value in users), default=0)
     for value in users:
         state = "disabled" if value["disabled"] else "enabled"
-        click.echo(f"{value['name']:<{width}}  {state:<8}  {', '.join(value['roles'])}".rstrip())
+        echo(f"{value['name']:<{width}}  {state:<8}  {', '.join(value['roles'])}".rstrip())
     return ExitCode.OK
 
 
@@ -256,7 +257,7 @@ def _add(effect: str, subject: str, actions: str, topic: str, options: dict[str,
 def permission_remove(subject: str, actions: str, topic: str, **options: Any) -> int:
     """Remove what allows or denies SUBJECT the ACTIONS on TOPIC. Takes effect at once."""
     rules = user_client(options).remove_rules(_subject(subject), _actions(actions), topic)
-    click.echo("Removed:")
+    echo("Removed:")
     _show_rules(rules)
     return ExitCode.OK
 
@@ -271,10 +272,10 @@ def permission_list(subject: str | None, as_json: bool, **options: Any) -> int:
     """List all rules, or those of SUBJECT."""
     rules = user_client(options).rules(None if subject is None else _subject(subject))
     if as_json:
-        click.echo(json.dumps(rules, ensure_ascii=False))
+        echo(json.dumps(rules, ensure_ascii=False))
         return ExitCode.OK
     if not rules:
-        click.echo("There are no rules: `polymq permission allow SUBJECT ACTIONS TOPIC`.")
+        echo("There are no rules: `polymq permission allow SUBJECT ACTIONS TOPIC`.")
     _show_rules(rules)
     return ExitCode.OK
 
@@ -298,10 +299,10 @@ def permission_check(
     verdict = "allowed" if found["allowed"] else "not allowed"
     if found["needs"] != action:
         verdict += f" (the topic is not there: that needs {found['needs']}, too)"
-    click.echo(f"{verdict}: {found['rule'] or 'no rule says so'}")
+    echo(f"{verdict}: {found['rule'] or 'no rule says so'}")
     return ExitCode.OK if found["allowed"] else ExitCode.FAILED
 
 
 def _show_rules(rules: list[dict[str, Any]]) -> None:
     for rule in rules:
-        click.echo(f"{rule['effect']:<5}  {rule['subject']}  {rule['action']}  {rule['topic']}")
+        echo(f"{rule['effect']:<5}  {rule['subject']}  {rule['action']}  {rule['topic']}")

@@ -16,6 +16,7 @@ from urllib.parse import quote, urlencode
 from broker.port import decode_name, display_name
 from polymq.errors import ExitCode, Failure
 from polymq.ports import ADMIN_HEADER, ADMIN_HOST, Ports
+from polymq.terminal import printable
 from remoting.client import ClientSettings
 from remoting.codes import ResponseCode
 from remoting.driver_blocking import BlockingClient
@@ -248,10 +249,7 @@ class StoredMessage:
     def printable_body(self) -> str:
         """The body for a terminal: no control characters, and not more than a screenful."""
         text = self.body[:PRINTED_BYTES_MAX].decode("utf-8", "backslashreplace")
-        shown = "".join(
-            letter if letter.isprintable() or letter in "\n\t" else f"\\x{ord(letter):02x}"
-            for letter in text
-        )
+        shown = printable(text, kept="\n\t")
         more = len(self.body) - PRINTED_BYTES_MAX
         return f"{shown} ... and {more:,} bytes more" if more > 0 else shown
 

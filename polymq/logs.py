@@ -11,8 +11,10 @@ import sys
 from typing import Any, Final, TextIO
 
 import structlog
+from structlog.typing import EventDict
 
 from polymq.settings import LogSettings
+from polymq.terminal import printable
 
 SHARED: Final[tuple[Any, ...]] = (
     structlog.contextvars.merge_contextvars,
@@ -23,6 +25,10 @@ SHARED: Final[tuple[Any, ...]] = (
 )
 
 
+_OF_ERRORS: Final = frozenset({"exception", "stack"})
+"""Texts of several lines, which the program itself makes."""
+
+
 def configure_logs(settings: LogSettings, stream: TextIO | None = None) -> None:
     """Send everything that is logged to `stream` (stderr) in the configured form."""
     stream = stream or sys.stderr
@@ -31,7 +37,8 @@ def configure_logs(settings: LogSettings, stream: TextIO | None = None) -> None:
     if as_json:
         last = [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
     else:
-        last = [structlog.dev.ConsoleRenderer(colors=stream.isatty(), pad_event_to=0)]
+        console = structlog.dev.ConsoleRenderer(colors=stream.isatty(), pad_event_to=0)
+        last = [_printable_values, console]
     formatter = structlog.stdlib.ProcessorFormatter(
         foreign_pre_chain=SHARED,
         processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *last],
@@ -55,6 +62,14 @@ def configure_logs(settings: LogSettings, stream: TextIO | None = None) -> None:
         wrapper_class=structlog.stdlib.BoundLogger,
         cache_logger_on_first_use=True,
     )
+
+
+def _printable_values(_logger: object, _method: str, event: EventDict) -> EventDict:
+    """Values for a terminal: clients have named some of them. (JSON escapes by itself.)"""
+    return {
+        key: printable(value) if isinstance(value, str) and key not in _OF_ERRORS else value
+        for key, value in event.items()
+    }
 
 
 def logger(name: str) -> structlog.stdlib.BoundLogger:

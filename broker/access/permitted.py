@@ -12,7 +12,8 @@ Rules:
   the right does (`admission.py`), so no delivery is checked.
 * A queue is a view on what its bindings collect. Who consumes from it needs the right to read all
   of that, whoever bound it; who binds it needs it as well. Queues with names that the server made
-  up (`amq.gen-`) are known to nobody else, and need no right of their own.
+  up (`amq.gen-`) need no right of their own: they are their maker's. Others need the rights that
+  they would need for any queue of that name, for a reply-to gives the name away.
 * Every operation of the port stands here, or, if it reads by offset, in `permitted_reading.py`,
   checked or handed on by choice; a test holds this class complete.
 """
@@ -115,14 +116,20 @@ class Permitted(PermittedReading):
 
     def _check_consume(self, queue: str) -> None:
         filters = self._collected(queue)
-        if not filters and not is_server_named(queue):
+        by_name = not self._made(queue) if is_server_named(queue) else not filters
+        if by_name:
             self._check_filter((queue,))
         for words in filters:
             self._check_filter(words)
 
     def _check_queue(self, queue: str) -> None:
-        if not is_server_named(queue):
+        if not is_server_named(queue) or not self._made(queue):
             self._check(Action.CREATE, (queue,))
+
+    def _made(self, queue: str) -> bool:
+        """Whether a queue that the server named is this user's, or gone."""
+        found = self._engine.named_queues.queues.get(queue)
+        return found is None or found.terms.user == self.principal
 
     # --- who it is ------------------------------------------------------------------------
 
@@ -512,7 +519,7 @@ class Permitted(PermittedReading):
 
     def queue(self, name: str, *, owner: object) -> QueueInfo:
         """See `BrokerPort.queue`: for who may consume from it, or make it."""
-        if not self.may_consume(name):
+        if _is_server_named(name) or not self.may_consume(name):
             self._check_queue(name)
         return self._engine.queue(name, owner=owner)
 

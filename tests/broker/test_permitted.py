@@ -174,6 +174,42 @@ def test_copies_need_the_right_for_each_key(people: Broker) -> None:
     forbidden(lambda: port.copying_route("orders", "eu", ["eu", "us"]))
 
 
+def test_queues_that_the_server_named_are_their_makers(people: Broker) -> None:
+    """A reply-to gives their names away."""
+    add_user(people, "mal")
+    allow(people, "ann", "subscribe", "orders.#")
+    allow(people, "mal", "subscribe", "orders.#")
+    allow(people, "mal", "publish,create", "mine.#")
+    publish(people, "orders", "eu", b"1")
+    ann, mal, root = (port_of(people, name) for name in ("ann", "mal", "root"))
+    settings = {"durable": True, "exclusive": False, "auto_delete": False, "arguments": {}}
+    owner = object()
+    name = ann.declare_queue("", **settings, owner=owner)[0].name
+    other = object()
+
+    def attempts(port: BrokerPort) -> dict[str, Callable[[], object]]:
+        return {
+            "look": lambda: port.queue(name, owner=other),
+            "bind": lambda: port.bind_queue(name, "orders", "#", {}, owner=other),
+            "unbind": lambda: port.unbind_queue(name, "orders", "#", {}, owner=other),
+            "consume": lambda: port.consume(name, SpyConsumer(), exclusive=False, owner=other),
+            "get": lambda: port.get(name, lambda *_: None, owner=other),
+            "purge": lambda: port.purge_queue(name, owner=other),
+            "declare": lambda: port.declare_queue(name, **settings, owner=other),
+            "delete": lambda: port.delete_queue(name, if_unused=False, if_empty=False, owner=other),
+        }
+
+    for bound in (False, True):
+        for attempt, operation in attempts(mal).items():
+            assert "'mal' may not" in forbidden(operation), (attempt, bound)
+        ann.bind_queue(name, "orders", "#", {}, owner=owner)
+    for port in (ann, root):
+        for operation in list(attempts(port).values())[:-1]:
+            operation()
+    assert mal.delete_queue("amq.gen-gone", if_unused=False, if_empty=False, owner=other)[0] == 0
+    ann.delete_queue(name, if_unused=False, if_empty=False, owner=owner)
+
+
 def test_a_topic_is_made_only_with_the_right_to(people: Broker) -> None:
     """And an exchange or a queue that was declared is right enough."""
     allow(people, "ann", "publish", "#")

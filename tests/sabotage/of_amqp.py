@@ -117,4 +117,28 @@ OF_AMQP = (
         new="        (found.name,)",
         tests=("tests/broker/test_passing_queues.py",),
     ),
+    Sabotage(
+        name="server-named-queues-are-everybody-s",
+        why="who has seen a reply-to binds, reads and deletes the queue behind it",
+        path="broker/access/permitted.py",
+        old="        return found is None or found.terms.user == self.principal\n",
+        new="        return True\n",
+        tests=("tests/broker/test_permitted.py",),
+    ),
+    Sabotage(
+        name="control-characters-in-names",
+        why="the name of a queue reaches the terminal of who lists it as a command",
+        path="broker/names.py",
+        old="    found = _CONTROL.search(name)\n",
+        new="    found = None\n",
+        tests=("tests/broker/test_names_of_clients.py",),
+    ),
+    Sabotage(
+        name="commands-print-what-clients-named",
+        why="a topic's name is a command to the terminal of who lists topics",
+        path="polymq/terminal.py",
+        old="    if text.isprintable():\n",
+        new="    if text:\n",
+        tests=("tests/polymq/test_terminal.py",),
+    ),
 )

@@ -1,0 +1,47 @@
+"""Names that would do something to a terminal are refused where they come into being."""
+
+from __future__ import annotations
+
+import pytest
+
+from broker.errors import Reason, Refused
+from broker.names import check_characters
+from tests.broker.queue_bench import declare, exchange
+from tests.harness.broker import Broker
+
+BAD = ["\0", "\t", "\n", "\x1b]0;title\x07", "\x7f", "\x9b", "\u202eabc", "\u2066", "a\u2069"]
+GOOD = ["", "plain", "ümläut", "日本", "a b", "\u2028", "\u200d", "\udcff", "a/b.c", "$x", "\xa0"]
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_name_with_a_control_character_is_refused(broker: Broker, name: str) -> None:
+    before = broker.store.log.appended
+    for make in (
+        lambda: declare(broker, f"q{name}"),
+        lambda: exchange(broker, f"x{name}"),
+        lambda: broker.engine.create_topic(f"t{name}", 1),
+        lambda: broker.engine.route(f"t{name}", "tag"),
+        lambda: broker.engine.exchange_route("amq.topic", f"t{name}"),
+    ):
+        with pytest.raises(Refused) as raised:
+            make()
+        assert raised.value.reason is Reason.BAD_NAME
+        assert raised.value.text.isprintable()
+    assert broker.store.log.appended == before
+
+
+@pytest.mark.parametrize("name", GOOD)
+def test_other_names_are_not(name: str) -> None:
+    check_characters("a queue", name)
+
+
+def test_the_refusal_names_the_character() -> None:
+    with pytest.raises(Refused) as raised:
+        check_characters("a queue", "abc\u202e\x1b")
+    assert "U+202E" in raised.value.text
+
+
+def test_a_routing_key_is_no_name(broker: Broker) -> None:
+    """It is a tag, which readers print with care."""
+    exchange(broker, "x")
+    assert broker.engine.exchange_route("x", "a\x1bb") is not None
