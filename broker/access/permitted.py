@@ -519,7 +519,7 @@ class Permitted(PermittedReading):
 
     def queue(self, name: str, *, owner: object) -> QueueInfo:
         """See `BrokerPort.queue`: for who may consume from it, or make it."""
-        if _is_server_named(name) or not self.may_consume(name):
+        if is_server_named(name) or not self.may_consume(name):
             self._check_queue(name)
         return self._engine.queue(name, owner=owner)
 
