@@ -198,8 +198,7 @@ class NamedQueues:
         for name in bound:
             self.exchanges.end_unused(name)
         for hold in holds:
-            hold.active = False
-            hold.consumer.cancelled()
+            hold.end()
         return count, position
 
     def _end_queue(self, found: NamedQueue) -> None:

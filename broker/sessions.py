@@ -199,31 +199,10 @@ class Sessions:
     def resend(self, session: MqttSession, done: Callable[[], None]) -> None:
         """Send again what is in flight, in order, then the owed PUBRELs [MQTT-4.4.0-1]; then
         `done`. What is no longer in memory is read in a thread, and the rest waits for it."""
-        connection = session.connection_number
         if session.number:
             self.state.forget_settled([session.number])  # what retention took meanwhile
             self.state.look_for_flown()
-        runs = deque(session.unacked.runs())
-
-        def step() -> None:
-            if session.link is None or session.connection_number != connection:
-                return
-            if runs:
-                self._read_held(runs[0][1], runs[0][2], runs[0][3], got)
-                return
-            for tag in session.releasing:
-                session.link.send_pubrels(packet_id(tag), 1)
-            done()
-
-        def got(records: bytes | None, found: int) -> None:
-            tag, holder, offset, count = runs.popleft()
-            if records and session.connection_number == connection:
-                self._resend_records(session, tag, holder, records)
-                if found < count:
-                    runs.appendleft((tag + found, holder, offset + found, count - found))
-            step()
-
-        step()
+        _Resending(self, session, done).step()
 
     def _read_held(
         self,
@@ -274,6 +253,39 @@ def _sent_qos(flight: QueueFlight | RetainedFlight, published: int) -> int:
     subscription = flight.group.subscription
     granted = published if subscription is None else subscription.qos
     return max(1, min(granted, published))
+
+
+class _Resending:
+    """What was in flight is sent again to one connection of a session. (An object, and not two
+    functions that call each other: those would be a cycle.)"""
+
+    def __init__(self, sessions: Sessions, session: MqttSession, done: Callable[[], None]) -> None:
+        self._sessions = sessions
+        self._session = session
+        self._connection = session.connection_number
+        self._runs = deque(session.unacked.runs())
+        self._done = done
+
+    def step(self) -> None:
+        """Read the next run, or end."""
+        session = self._session
+        if session.link is None or session.connection_number != self._connection:
+            return
+        if self._runs:
+            _, holder, offset, count = self._runs[0]
+            self._sessions._read_held(holder, offset, count, self._got)
+            return
+        for tag in session.releasing:
+            session.link.send_pubrels(packet_id(tag), 1)
+        self._done()
+
+    def _got(self, records: bytes | None, found: int) -> None:
+        tag, holder, offset, count = self._runs.popleft()
+        if records and self._session.connection_number == self._connection:
+            self._sessions._resend_records(self._session, tag, holder, records)
+            if found < count:
+                self._runs.appendleft((tag + found, holder, offset + found, count - found))
+        self.step()
 
 
 def _count(counts: dict[str, int], principal: str, change: int) -> None:

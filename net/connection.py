@@ -54,6 +54,8 @@ class Context(Iteration):
         self._wheel: dict[int, set[Connection]] = {}  # second -> connections to look at
         self._tick: asyncio.TimerHandle | None = None
         self._closed = False
+        self.on_ended: Callable[[Connection], None] | None = None
+        """Called when a socket is gone and nobody needs its connection any more."""
         self._plane: Plane | None = None  # made when it is first needed: it needs a real loop
         self._with_plane = plane and kernels.Plane is not None
 
@@ -205,6 +207,9 @@ class Connection(Stream, asyncio.BufferedProtocol):
         self.lost(exc)
         if self.on_lost is not None:
             self.on_lost(self)
+            self.on_lost = None
+        if self.context.on_ended is not None:
+            self.context.on_ended(self)
 
     def look_at_deadline(self, now: float) -> None:
         """Called by the context's wheel."""

@@ -54,6 +54,7 @@ from polymq.metrics import Probe, make_registry
 from polymq.name_server import NameServerThread, is_installed, names_credentials
 from polymq.names import Registration, names_probe, record_host
 from polymq.operator_token import new_token, remove_token, write_token
+from polymq.pauses import Departed, Pauses
 from polymq.ports import Ports
 from polymq.queue_metrics import queue_probes
 from polymq.replicating import (
@@ -187,6 +188,8 @@ class Node:
         self.replication: Replication
         self.unwritten: list[Callable[[], object]] = []
         """Files for which the disk had no room: they are to be written later."""
+        self.pauses: Pauses
+        """What stops the loop. Whoever has started the node starts it."""
         self._bugs_count = 0  # exceptions that nobody foresaw, in callbacks of the loop
         self.failure: broker_errors.StorageFailed | None = None
         """Set when the disk fails: the server goes on read-only, so that readers get theirs."""
@@ -212,6 +215,10 @@ class Node:
         self._stack.append(hashers.close)
         context = Context(loop, budget=self._budget)
         self._stack.append(context.close)
+        departed = Departed()
+        context.on_ended = departed.note
+        self.pauses = Pauses(departed, loop.call_soon)
+        self._stack.append(self.pauses.stop)
         self.replication = Replication(settings, self._store)
         try:
             self._engine = self._make_engine(context, workers, hashers)
@@ -434,6 +441,7 @@ class Node:
             *self._shortage_probes(),
             *self.replication.probes(),
             *http_probes(lambda: self._doors.get("http") or self._doors.get("https")),
+            *self.pauses.probes(),
             Probe(
                 name="polymq_log_appended_bytes",
                 kind="counter",

@@ -5,15 +5,56 @@ The registry is ours and is passed on; prometheus-client's global one stays empt
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Literal
 
 import prometheus_client
 from aiohttp import web
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
 
-Value = float | Mapping[str, float]
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Distribution:
+    """The value of a histogram: how many were at most each bound, the last being all, and their
+    sum."""
+
+    counts: Sequence[tuple[str, float]]
+    total: float
+
+
+Value = float | Mapping[str, float] | Distribution
+
+
+class Histogram:
+    """Counts of values by size.
+
+    Args:
+        bounds: ascending.
+    """
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self._bounds = bounds
+        self._counts = [0] * (len(bounds) + 1)
+        self._total = 0.0
+
+    def observe(self, value: float) -> None:
+        """Count one value."""
+        self._counts[bisect_left(self._bounds, value)] += 1
+        self._total += value
+
+    def value(self) -> Distribution:
+        """For a `Probe`."""
+        names = [*map(str, self._bounds), "+Inf"]
+        counts = list(zip(names, accumulate(self._counts), strict=True))
+        return Distribution(counts=counts, total=self._total)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +66,7 @@ class Probe:
     """
 
     name: str
-    kind: Literal["gauge", "counter"]
+    kind: Literal["gauge", "counter", "histogram"]
     text: str
     read: Callable[[], Value]
     label: str = field(default="")
@@ -40,9 +81,14 @@ class ProbeCollector:
     def collect(self) -> Iterable[Metric]:
         """The metrics, in the order of the probes."""
         for probe in self._probes:
+            value = probe.read()
+            if isinstance(value, Distribution):
+                yield HistogramMetricFamily(
+                    probe.name, probe.text, buckets=value.counts, sum_value=value.total
+                )
+                continue
             family = CounterMetricFamily if probe.kind == "counter" else GaugeMetricFamily
             metric = family(probe.name, probe.text, labels=[probe.label] if probe.label else None)
-            value = probe.read()
             values = value.items() if isinstance(value, Mapping) else [("", value)]
             for label, number in values:
                 metric.add_metric([label] if probe.label else [], number)

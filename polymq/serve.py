@@ -9,7 +9,6 @@ next start recovers.
 from __future__ import annotations
 
 import asyncio
-import gc
 import os
 import signal
 import sys
@@ -120,9 +119,8 @@ async def _run(
         if ready_file is not None:
             files.append(ready_file)
         writing = asyncio.ensure_future(_write_ports(files, ports, node.unwritten))
-        # What lives until the end needs no look by the garbage collector, ever again.
-        gc.collect()
-        gc.freeze()
+        node.pauses.start()
+        node.pauses.measure(asyncio.get_running_loop())
         log.info(
             "ready",
             host=ports.host,

@@ -118,6 +118,8 @@ class Expiry:
 
     def close(self) -> None:
         """The queue is gone."""
+        self._head.close()
+        self._give_up = lambda _group, _first, _count: None
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -149,6 +149,7 @@ class QueueFeatures:
             self._core.drop_group(group)
             if group.rules is not None:
                 group.rules.close()
+                group.rules = None  # they know their group
             if group.queue.durable:
                 self._core.store.drop_index(group.queue.number)
             touched.append(("group", str(group.number)))

@@ -38,6 +38,10 @@ class Head:
         self._fetching = False
         self._fetched: tuple[int, bytes] | None = None  # (first offset, entries)
 
+    def close(self) -> None:
+        """The queue is gone: nobody is called back any more."""
+        self._ready = lambda: None
+
     def entries(self, first: int, count: int) -> bytes | None:
         """Up to `count` private entries from `first` on, at least one; None: ask again when
         `ready` is called."""

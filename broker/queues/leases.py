@@ -48,6 +48,8 @@ class Lease:
     def close(self) -> None:
         """The queue is gone."""
         self._timer.cancel()
+        self._in_use = lambda: False  # both know the queue, which knows its lease
+        self._end = lambda: None
 
     def _due(self) -> None:
         if self._in_use():

@@ -76,6 +76,11 @@ class Lengths:
         self._unknown = 0  # stretches whose bytes are being read
         self.bytes = 0
 
+    def close(self) -> None:
+        """The queue is gone."""
+        self._head.close()
+        self._give_up = lambda _group, _first, _count: None
+
     def start(self) -> None:
         """Count what is in the queue. Reads the index: at a start, or of a new queue."""
         cursor = self._group.cursor

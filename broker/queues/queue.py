@@ -18,7 +18,7 @@ messages and `pump_bytes_max` bytes; then other work gets its turn.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from broker.kernels import Committed, QueueEnd, RecordRun
 from broker.plain import plain_runs
@@ -150,6 +150,23 @@ class Rules(Gate, Protocol):
         yet, the group is pumped when it is."""
 
 
+class _Gone:
+    """In a cancelled hold, instead of its consumer: the consumer knows the hold, and two that know
+    each other stay in memory until a garbage collection."""
+
+    def credit(self) -> int:
+        return 0
+
+    def deliver(self, delivery: Delivery) -> None:
+        raise AssertionError("a delivery to a consumer that has left")
+
+    def cancelled(self) -> None:
+        """It knows."""
+
+
+_GONE: Final = _Gone()
+
+
 class Hold:
     """A consumer's place in a group: the `QueueConsumer` of the port."""
 
@@ -158,7 +175,7 @@ class Hold:
     def __init__(self, group: Group | Levels, consumer: Consumer, priority: int = 0) -> None:
         self.group = group
         self.priority = priority
-        self.consumer = consumer
+        self.consumer: Consumer = consumer
         self.active = True
 
     def settle(self, first_offset: int, count: int) -> None:
@@ -182,6 +199,13 @@ class Hold:
         if self.active:
             self.active = False
             self.group.remove(self)
+            self.consumer = _GONE
+
+    def end(self) -> None:
+        """The queue is gone; its group has no consumers any more."""
+        consumer, self.consumer = self.consumer, _GONE
+        self.active = False
+        consumer.cancelled()
 
 
 class Group:

@@ -72,6 +72,8 @@ class QueueRules:
         """The queue is gone."""
         if self.expiry is not None:
             self.expiry.close()
+        if self.lengths is not None:
+            self.lengths.close()
 
     # --- gates.Gate -------------------------------------------------------------------------
 

@@ -111,5 +111,10 @@ class Answers:
     def stop(self) -> None:
         """The socket is gone, or nothing more may be said."""
         self._stopped = True
+        self._write = _nowhere  # it belongs to the connection, which has these answers
         self._waiting.clear()
         self.bytes_waiting = 0
+
+
+def _nowhere(_data: bytes) -> None:
+    """What is left to be written when the socket is gone."""

@@ -489,6 +489,7 @@ class Client:
         self.answers.stop()
         self._end()
         self._rest = b""
+        del self.lane, self._login  # they know their client: without cycles all is free at once
 
     # --- bytes out --------------------------------------------------------------------------
 
@@ -565,7 +566,7 @@ class Client:
     @property
     def wants_cancel(self) -> bool:
         """See `channel.Link.wants_cancel`."""
-        return self._login.has_capability("consumer_cancel_notify")
+        return not self._gone and self._login.has_capability("consumer_cancel_notify")
 
     def takes_deliveries(self) -> bool:
         """See `channel.Link.takes_deliveries`."""

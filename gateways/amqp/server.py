@@ -94,6 +94,7 @@ class AmqpSocket(Connection):
         if self._timer is not None:
             self._timer.cancel()
         self.client.lost()
+        del self.client  # it has this as its transport
 
     def expired(self, now: float) -> float | None:
         """A tick of the heartbeat, or the end of somebody's patience."""

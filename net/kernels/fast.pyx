@@ -310,6 +310,7 @@ cdef class Stream:
         """See `pure.Stream`."""
         self.closing = True
         self.transport = None
+        self.shortcut = None
         self.rest = b""
         self.own = None
         self.own_view = None

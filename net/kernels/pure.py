@@ -244,6 +244,7 @@ class Stream:
         """The socket is gone: give back the memory of what was not parsed or not written."""
         self.closing = True
         self.transport = None
+        self.shortcut = None
         self.rest = b""
         self._own = None
         self._own_view = None

@@ -48,6 +48,22 @@ OF_THE_BOUNDS = (
         tests=("tests/broker/test_bounded_cache.py",),
     ),
     Sabotage(
+        name="survivors-not-set-aside",
+        why="pauses of the garbage collector grow with the number of queues",
+        path="polymq/pauses.py",
+        old="        gc.collect()\n        gc.freeze()\n\n    def _collect_fully",
+        new="        gc.collect()\n\n    def _collect_fully",
+        tests=("tests/polymq/test_pauses.py",),
+    ),
+    Sabotage(
+        name="cancelled-hold-keeps-its-consumer",
+        why="each consumer that ever was stays in memory",
+        path="broker/queues/queue.py",
+        old="            self.consumer = _GONE\n",
+        new="",
+        tests=("tests/gateways/amqp/test_amqp_freed.py",),
+    ),
+    Sabotage(
         name="walk-without-end",
         why="one publish visits every exchange of the broker while all others wait",
         path="broker/exchange_graph.py",

@@ -1,0 +1,176 @@
+"""What stops the loop: pauses of the garbage collector, kept short, and gaps, measured.
+
+Theory. Reference counts free nearly everything. The collector is needed for cycles only, and a
+full collection looks at every object of the process: 1.5 s with a hundred thousand queues, in which
+no client is served. So there is none while the server runs. What is new is looked at in small
+portions, and what survives is set aside (`gc.freeze`) and never looked at again:
+
+* Young collections run as Python starts them, over ten thousand new objects at most.
+* After some of them, one *settling* collection looks at what they left, which has a bound
+  (`SETTLE_OBJECTS_MAX`), and the survivors are set aside.
+
+A cycle that dies after it was set aside stays. So what comes and goes in numbers (connections,
+queues, sessions, subscriptions) takes its cycles apart when it ends, and `Departed` counts the
+connections that are still there although they ended: with what hangs at them they are most of what
+could ever stay. If they become many, one full collection is worth its pause.
+
+Gaps are how late a timer of the loop is: what a client waits for that sends something just then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import time
+from collections.abc import Callable, Mapping
+from typing import Final
+from weakref import WeakSet
+
+from polymq.logs import logger
+from polymq.metrics import Histogram, Probe
+
+YOUNG_OBJECTS: Final = 1_000
+"""New objects, less those that were freed, before a young collection: 0.1 ms."""
+YOUNG_ROUNDS: Final = 10
+"""Young collections before one looks at what all of them left: 1 ms."""
+SETTLE_ROUNDS: Final = 4
+"""Those before a settling collection."""
+SETTLE_OBJECTS_MAX: Final = YOUNG_OBJECTS * YOUNG_ROUNDS * SETTLE_ROUNDS
+"""Objects that a settling collection looks at: 40,000, some 10 ms."""
+NEVER: Final = 2**31 - 1
+DEPARTED_MAX: Final = 2_000
+"""What may have ended and still be there before a full collection: some 20 MB."""
+TICK_SECONDS: Final = 0.02
+"""How often the loop's lateness is measured; 0.1 % of a core."""
+BOUNDS_SECONDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5)
+
+
+class Departed:
+    """What has ended, by kind, as long as it is in memory."""
+
+    def __init__(self) -> None:
+        self._gone: WeakSet[object] = WeakSet()
+
+    def note(self, ended: object) -> None:
+        """Nobody needs it any more."""
+        self._gone.add(ended)
+
+    def __len__(self) -> int:
+        return len(self._gone)
+
+
+class Pauses:
+    """The collector's policy, and the two histograms.
+
+    Args:
+        departed: what ended and should be free.
+        later: runs a callback in the loop's next iteration.
+    """
+
+    def __init__(
+        self,
+        departed: Departed,
+        later: Callable[[Callable[[], object]], object],
+        *,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self.collections = Histogram(BOUNDS_SECONDS)
+        self.gaps = Histogram(BOUNDS_SECONDS)
+        self.full_count = 0
+        """Full collections since the start."""
+        self._departed = departed
+        self._later = later
+        self._clock = clock
+        self._began = 0.0
+        self._rounds = 0
+        self._thresholds = gc.get_threshold()
+        self._tick: asyncio.TimerHandle | None = None
+
+    def start(self) -> None:
+        """Set aside what the start has made, and take charge of the collector."""
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(YOUNG_OBJECTS, YOUNG_ROUNDS, NEVER)
+        gc.callbacks.append(self._collecting)
+
+    def stop(self) -> None:
+        """Leave the collector as it was."""
+        if self._tick is not None:
+            self._tick.cancel()
+        if self._collecting not in gc.callbacks:
+            return  # it was not started
+        gc.callbacks.remove(self._collecting)
+        gc.set_threshold(*self._thresholds)
+        gc.unfreeze()
+
+    def _collecting(self, phase: str, info: Mapping[str, int]) -> None:
+        """See `gc.callbacks`."""
+        if phase == "start":
+            self._began = self._clock()
+            return
+        self.collections.observe(self._clock() - self._began)
+        if info["generation"] == 1:
+            self._rounds += 1
+            if self._rounds == SETTLE_ROUNDS:  # the collector itself may not be called here
+                self._later(self.settle)
+
+    def settle(self) -> None:
+        """Collect what is not set aside, and set aside what survives."""
+        self._rounds = 0
+        if len(self._departed) > DEPARTED_MAX:
+            self._collect_fully()
+        gc.collect()
+        gc.freeze()
+
+    def _collect_fully(self) -> None:
+        count = len(self._departed)
+        gc.unfreeze()
+        gc.collect()
+        self.full_count += 1
+        left = len(self._departed)
+        log = logger("polymq")
+        log.warning("collected all garbage", ended=count, still_in_use=left)
+
+    # --- gaps ---------------------------------------------------------------------------------
+
+    def measure(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Measure the loop's lateness until `stop`."""
+        due = loop.time() + TICK_SECONDS
+
+        def tick() -> None:
+            nonlocal due
+            now = loop.time()
+            self.gaps.observe(max(0.0, now - due))
+            due = now + TICK_SECONDS
+            self._tick = loop.call_at(due, tick)
+
+        self._tick = loop.call_at(due, tick)
+
+    def probes(self) -> list[Probe]:
+        """For `/metrics`."""
+        return [
+            Probe(
+                name="polymq_gc_pause_seconds",
+                kind="histogram",
+                text="Pauses of Python's garbage collector.",
+                read=self.collections.value,
+            ),
+            Probe(
+                name="polymq_loop_gap_seconds",
+                kind="histogram",
+                text="How late the server was for what it wanted to do, fifty times a second.",
+                read=self.gaps.value,
+            ),
+            Probe(
+                name="polymq_gc_full_collections",
+                kind="counter",
+                text="Collections that looked at every object of the process.",
+                read=lambda: self.full_count,
+            ),
+            Probe(
+                name="polymq_ended_in_memory",
+                kind="gauge",
+                text="Connections that ended and are still in memory.",
+                read=lambda: len(self._departed),
+            ),
+        ]

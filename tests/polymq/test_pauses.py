@@ -1,0 +1,137 @@
+"""The garbage collector's policy, and the histograms of what stops the loop."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from polymq.metrics import Histogram, make_registry
+from polymq.pauses import DEPARTED_MAX, SETTLE_ROUNDS, YOUNG_OBJECTS, YOUNG_ROUNDS, Departed, Pauses
+
+
+class Thing:
+    """Something that may be in a cycle."""
+
+    other: Thing
+
+
+class Bench:
+    """A policy whose loop is a list of callbacks."""
+
+    def __init__(self) -> None:
+        self.departed = Departed()
+        self.asked: list[Callable[[], object]] = []
+        self.pauses = Pauses(self.departed, self.asked.append)
+
+    def turn(self) -> None:
+        """One iteration of the loop."""
+        asked, self.asked[:] = list(self.asked), []
+        for callback in asked:
+            callback()
+
+
+@pytest.fixture
+def bench() -> Iterator[Bench]:
+    bench = Bench()
+    thresholds = gc.get_threshold()
+    bench.pauses.start()
+    yield bench
+    bench.pauses.stop()
+    assert gc.get_threshold() == thresholds
+    assert gc.get_freeze_count() == 0
+
+
+def collections() -> list[int]:
+    return [generation["collections"] for generation in gc.get_stats()]
+
+
+def test_what_survives_is_set_aside_and_not_looked_at_again(bench: Bench) -> None:
+    """However much there is, the oldest generation stays small, and no collection of it begins by
+    itself."""
+    kept = []
+    before = collections()[2]
+    settled = 0
+    most = 0
+    for _ in range(20):
+        kept += [[index] for index in range(YOUNG_OBJECTS * YOUNG_ROUNDS)]
+        settled += len(bench.asked)
+        bench.turn()
+        most = max(most, len(gc.get_objects(generation=2)))
+    assert collections()[2] - before == settled >= 2
+    assert gc.get_freeze_count() > len(kept) // 2
+    # What came since the last time, and the round that was not over when the loop had its turn.
+    assert most <= 2 * YOUNG_OBJECTS * YOUNG_ROUNDS * SETTLE_ROUNDS
+
+
+def test_garbage_in_cycles_is_freed_before_it_is_set_aside(bench: Bench) -> None:
+    one = Thing()
+    one.other = one
+    bench.departed.note(one)
+    del one
+    assert len(bench.departed) == 1
+    bench.pauses.settle()
+    assert len(bench.departed) == 0
+    assert bench.pauses.full_count == 0
+
+
+def test_cycles_that_were_set_aside_have_a_limit(bench: Bench) -> None:
+    """Some may stay; too many are worth a full collection."""
+    things = [Thing() for _ in range(DEPARTED_MAX + 1)]
+    for thing in things:
+        thing.other = thing
+    bench.pauses.settle()
+    for thing in things[1:]:
+        bench.departed.note(thing)
+    first = things[0]
+    del things, thing
+    bench.pauses.settle()
+    assert (len(bench.departed), bench.pauses.full_count) == (DEPARTED_MAX, 0)
+    bench.departed.note(first)
+    bench.pauses.settle()
+    assert (len(bench.departed), bench.pauses.full_count) == (1, 1)
+    del first
+
+
+def test_values_are_counted_by_their_size() -> None:
+    histogram = Histogram((0.1, 1.0))
+    for value in (0.05, 0.1, 0.5, 7.0):
+        histogram.observe(value)
+    found = histogram.value()
+    assert list(found.counts) == [("0.1", 2), ("1.0", 3), ("+Inf", 4)]
+    assert found.total == pytest.approx(7.65)
+
+
+def test_pauses_and_gaps_are_metrics(bench: Bench) -> None:
+    """A collection and a loop that was late."""
+    bench.pauses.settle()
+    bench.pauses.gaps.observe(0.2)
+    registry = make_registry(bench.pauses.probes())
+    assert registry.get_sample_value("polymq_gc_pause_seconds_count")
+    assert registry.get_sample_value("polymq_loop_gap_seconds_bucket", {"le": "0.15"}) == 0
+    assert registry.get_sample_value("polymq_loop_gap_seconds_bucket", {"le": "0.25"}) == 1
+    assert registry.get_sample_value("polymq_loop_gap_seconds_sum") == pytest.approx(0.2)
+
+
+def test_a_gap_is_how_late_the_loop_is() -> None:
+    """On a loop whose clock the test moves."""
+
+    class Loop(asyncio.SelectorEventLoop):
+        now = 0.0
+
+        def time(self) -> float:
+            return self.now
+
+    loop = Loop()
+    pauses = Pauses(Departed(), loop.call_soon)
+    pauses.measure(loop)
+    for late in (0.0, 0.3):
+        loop.now += 0.02 + late
+        loop.call_soon(loop.stop)
+        loop.run_forever()
+    pauses.stop()
+    loop.close()
+    counts = dict(pauses.gaps.value().counts)
+    assert (counts["0.005"], counts["0.25"], counts["0.5"]) == (1, 1, 2)
