@@ -35,8 +35,9 @@ class Limits:
     worst."""
     sessions_max: int = 100_000
     """Persistent MQTT sessions, connected or not."""
-    subscriptions_per_session_max: int = 1_000
-    """EMQX and HiveMQ leave this open; mosquitto too. A device has a handful."""
+    subscriptions_per_session_max: int = 10_000
+    """EMQX and HiveMQ leave this open; mosquitto too. A device has a handful, a bridge thousands.
+    The setting `mqtt.subscriptions_max`."""
     inflight_count_max: int = 16_384
     """Unacknowledged QoS 1 and 2 messages of one session: how far its window may grow. mosquitto
     has 20, which costs a round trip per 20 messages; packet ids end at 65,535, and the window has

@@ -267,7 +267,7 @@ class Node:
             scheduler=scheduler,
             readers=readers,
             new_name=random_name,
-            limits=EngineLimits(),
+            limits=EngineLimits(subscriptions_per_session_max=settings.mqtt.subscriptions_max),
             state_db=StateDb(settings.server.data_directory / STATE_FILE),
             hashers=hashers,
             header_reader=AmqpHeaders(),

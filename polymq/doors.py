@@ -82,6 +82,7 @@ def make_http(
     body_bytes_max = settings.storage.message_bytes_max
     limits = HttpLimits(
         connections_max=settings.http.connections_max,
+        subscriptions_max=settings.http.subscriptions_max,
         message_bytes_max=body_bytes_max,
         body_bytes_max=max(8 * MIB, 2 * body_bytes_max),
     )

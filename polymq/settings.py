@@ -153,6 +153,9 @@ class MqttSettings(Section):
         "connection begins with 32 and gets more while it acknowledges them within half a second. "
         "The quota `inflight` bounds the clients of one user.",
     )
+    subscriptions_max: PositiveInt = Field(
+        default=10_000, description="Topic filters of one client; one more is refused (0x80)."
+    )
     topic: str = Field(
         default="",
         description="Keep the whole MQTT path in the tag of this one topic, for fleets whose first "
@@ -193,6 +196,10 @@ class HttpSettings(Section):
     )
     connections_max: PositiveInt = Field(
         default=10_000, description="Connections at a time; one more is closed at once."
+    )
+    subscriptions_max: PositiveInt = Field(
+        default=10_000,
+        description="Subscriptions, webhooks and pulled ones together; one more gets 429.",
     )
     webhook_origin: str = Field(
         default="polymq.invalid",

@@ -47,8 +47,9 @@ class HttpLimits:
     large_body_bytes: int = 128 * 1024
     """From this size on a body is parsed in a worker thread: about 5 ms of parsing."""
 
-    subscriptions_max: int = 1_000
-    """Each has a queue, a consumer and, as a webhook, a task."""
+    subscriptions_max: int = 10_000
+    """Each has a queue, a consumer and, as a webhook, a task. The setting
+    `http.subscriptions_max`."""
     subscription_bytes_max: int = 32 * 1024
     """Of a subscription as JSON; the store takes 64 KiB."""
     filters_depth_max: int = 8

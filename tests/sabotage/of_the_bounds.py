@@ -64,6 +64,14 @@ OF_THE_BOUNDS = (
         tests=("tests/gateways/amqp/test_amqp_freed.py",),
     ),
     Sabotage(
+        name="subscriptions-setting-ignored",
+        why="a bridge with more topic filters than the default is refused, whatever is configured",
+        path="polymq/compose.py",
+        old="EngineLimits(subscriptions_per_session_max=settings.mqtt.subscriptions_max)",
+        new="EngineLimits()",
+        tests=("interop_tests/test_limits_as_settings.py",),
+    ),
+    Sabotage(
         name="walk-without-end",
         why="one publish visits every exchange of the broker while all others wait",
         path="broker/exchange_graph.py",
