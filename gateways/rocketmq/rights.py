@@ -24,7 +24,7 @@ from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Final
 
-from broker.port import REST, BrokerPort, Reason, Refused, decode_name
+from broker.port import REST, BrokerPort, Reason, Refused, decode_name, parse_display_name
 from gateways.rocketmq import mapping
 from gateways.rocketmq.connection import Request
 from gateways.rocketmq.limits import RocketmqLimits
@@ -171,9 +171,15 @@ def _group(request: Request) -> str:
 
 
 def _check_topic(port: BrokerPort, request: Request) -> None:
-    name = getattr(request.fields, "user_topic", None) or _decoded(_topic(request))
+    name = _name(request)
     if name is not None:
         port.check_read((name, REST))
+
+
+def _name(request: Request) -> str | None:
+    """The user's name of the topic that a request is about, as `mapping.find_topic` reads it."""
+    shown = getattr(request.fields, "user_topic", None)
+    return parse_display_name(shown) if shown else _decoded(_topic(request))
 
 
 @lru_cache(maxsize=NAMES_KEPT_MAX)
@@ -210,7 +216,7 @@ def _check_pull(port: BrokerPort, request: Request) -> None:
 
 
 def _check_known(port: BrokerPort, request: Request) -> None:
-    name = getattr(request.fields, "user_topic", None) or _decoded(_topic(request))
+    name = _name(request)
     if name is not None and name != mapping.AUTO_TOPIC:
         port.check_known(name)
 

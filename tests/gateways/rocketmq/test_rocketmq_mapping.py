@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
-from broker.port import Reason, TopicInfo, encode_name
+from broker.port import REST, BrokerPort, Reason, TopicInfo, encode_name
 from gateways.rocketmq import mapping
+from gateways.rocketmq.connection import Request
+from gateways.rocketmq.limits import RocketmqLimits
 from gateways.rocketmq.mapping import Identity
-from remoting.codes import ResponseCode
+from gateways.rocketmq.rights import admit
+from remoting.codes import RequestCode, ResponseCode
 from remoting.headers import PullFields, QueueFields, TopicFields
 from tests.gateways.rocketmq.rocketmq_spy_port import SpyPort
 
@@ -134,3 +139,21 @@ def test_the_topic_without_a_name_is_listed_and_found_by_the_name_that_tools_sho
 
 def test_every_reason_has_a_code() -> None:
     assert set(mapping.CODES) == set(Reason)
+
+
+def test_the_gate_asks_for_the_topic_that_is_then_read() -> None:
+    """By its display name, the right has to be for the topic that this stands for."""
+    asked: list[tuple[str, ...]] = []
+    port = SimpleNamespace(
+        check_admitted=lambda: None,
+        check_read=asked.append,
+        check_known=lambda name: asked.append((name,)),
+    )
+    for shown in ("||", "|||"):
+        for code, fields in (
+            (RequestCode.GET_ROUTE, TopicFields(topic="x", user_topic=shown)),
+            (RequestCode.GET_MAX_OFFSET, QueueFields(topic="x", user_topic=shown, queue_id=0)),
+        ):
+            request = SimpleNamespace(code=code, fields=fields, body=b"")
+            admit(cast(BrokerPort, port), cast(Request, request), RocketmqLimits())
+    assert asked == [("",), ("", REST), ("||",), ("||", REST)]
