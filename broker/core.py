@@ -325,6 +325,11 @@ class Core(CoreEnd):
             self._acks_scheduled = True
             self.scheduler.call_later(self.limits.ack_delay_seconds, self.write_acks)
 
+    def passed_over(self, group: Group) -> None:
+        """A group let go of messages that nobody waits for. It is noted with the next acks, or when
+        the state is saved: lost by a crash, it happens once more."""
+        self._moved[group] = None
+
     def recounted(self, group: Group) -> None:
         """Messages of a group with a delivery limit were given back: note it with the acks."""
         if group.number:

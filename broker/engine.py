@@ -58,6 +58,7 @@ from broker.retained import Retained
 from broker.retention import Retention
 from broker.rocketmq_port import GroupInfo
 from broker.session import MqttSession
+from broker.session_settings import SessionSettings
 from broker.sessions import Sessions
 from broker.set_aside import SetAside
 from broker.standby import Standby
@@ -84,6 +85,7 @@ class Engine(AmqpOperations):
         state_db: where the folded state is cached; None to fold the log at each start.
         topic_defaults: the settings of topics for which nothing else was chosen.
         disk_settings: how much of the disk is kept free, and what happens then.
+        session_settings: how long MQTT sessions wait for their clients, and with what.
         hashers: threads for passwords; by default those that read.
         random_bytes: for secrets that last as long as the process.
         strangers: whether clients are let in while there are no users.
@@ -109,6 +111,7 @@ class Engine(AmqpOperations):
         state_db: StateDb | None = None,
         topic_defaults: TopicSettings | None = None,
         disk_settings: DiskSettings | None = None,
+        session_settings: SessionSettings | None = None,
         hashers: Hashers | None = None,
         random_bytes: Callable[[int], bytes] = secrets.token_bytes,
         strangers: bool = True,
@@ -154,7 +157,11 @@ class Engine(AmqpOperations):
             new_name=new_name,
         )
         self.sessions = Sessions(
-            self.core, self.topics_, self.retained, self.named_queues.dead_letters
+            self.core,
+            self.topics_,
+            self.retained,
+            self.named_queues.dead_letters,
+            session_settings or SessionSettings(),
         )
         self.delays = Delays(self.core, self.topics_, self.moves, self.set_aside)
         self.half_messages = HalfMessages(self.core, self.topics_, self.moves)

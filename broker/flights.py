@@ -24,11 +24,12 @@ from typing import TYPE_CHECKING, Final
 from broker.core import Core
 from broker.errors import Refused
 from broker.journal import Op, Touched
-from broker.kernels import LiveFlight
+from broker.kernels import LiveFlight, publish_qos
 from broker.queues.queue import Group
 from broker.retained import position_of
 
 if TYPE_CHECKING:
+    from broker.committed import Committed
     from broker.queues.cursor import Cursor
     from broker.queues.queue import Queue
     from broker.reading import Reading
@@ -62,6 +63,29 @@ class SessionGroup(Group):
         self.session: MqttSession | None = None
         self.subscription: Subscription | None = None
         self._flights: tuple[QueueFlight, ...] = ()
+
+    def arrived(self, run: Committed, first: int) -> None:
+        """See `Group`. What would be sent with QoS 0 does not wait for a client that is away,
+        unless that was asked for."""
+        if self.holds or not self._passes_over(run, first):
+            super().arrived(run, first)
+
+    def _passes_over(self, run: Committed, first: int) -> bool:
+        """Let go of a run at the tail if it is none that waits, and say so. Behind others it is let
+        go of when its turn comes (`Subscription.deliver`)."""
+        subscription, session = self.subscription, self.session
+        if (
+            subscription is None
+            or session is None
+            or self.cursor.next != first
+            or self.rules is not None
+            or session.sessions.settings.keeps_qos_0
+            or min(subscription.qos, publish_qos(run))
+        ):
+            return False
+        self.cursor.pass_over(run.count)
+        session.core.passed_over(self)
+        return True
 
     def flight(self, qos: int) -> QueueFlight:
         """What holds messages that are sent with this QoS: always the same object, so that runs

@@ -102,6 +102,8 @@ class Fold:
         self._reopen()
         engine.delays.reopen()
         engine.half_messages.reopen()
+        if engine.sessions.expiry is not None:
+            engine.sessions.expiry.start()
 
     def _restore_from_log(self) -> int:
         """Load the newest snapshot of the state that the log has; the position from which the log

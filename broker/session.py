@@ -50,7 +50,7 @@ oldest one loses it beyond, as QoS 0 may."""
 class Subscription(LiveEnd):
     """One filter of one session: the consumer of its group, or a live target."""
 
-    __slots__ = ("group", "hold", "words")
+    __slots__ = ("away_end", "group", "hold", "words")
 
     def __init__(self, session: MqttSession, words: Words, qos: int) -> None:
         super().__init__(session, qos)
@@ -60,6 +60,9 @@ class Subscription(LiveEnd):
         self.group: SessionGroup | None = None
         self.hold: Hold | None = None
         """Its place in the group while the client is connected."""
+        self.away_end = 0
+        """What came before this offset came while the client was away: of that, what would be sent
+        with QoS 0 is not."""
 
     @property
     def durable(self) -> bool:
@@ -77,7 +80,10 @@ class Subscription(LiveEnd):
         assert self.group is not None
         offset = delivery.first_offset
         for run in delivery.runs:
-            self.session.send(self, run, self.group, offset, delivery.redelivered)
+            if offset < self.away_end and not min(self.qos, publish_qos(run)):
+                self.group.settle(offset, run.count)  # it did not wait
+            else:
+                self.session.send(self, run, self.group, offset, delivery.redelivered)
             offset += run.count
 
     def cancelled(self) -> None:
@@ -149,6 +155,9 @@ class MqttSession(SessionEnd):
         """Whose rights the connected client has; None where nothing is checked."""
         self.present = False
         self.position = Position(0)
+        self.away_ms = 0
+        """Since when the client is away, as the log has it; 0: it is there, or that is not noted
+        yet, or sessions do not expire."""
         self.connection_number = 0
         """Counts the connections: what was meant for an earlier one is not sent to this."""
         self.subscriptions: dict[Words, Subscription] = {}
@@ -451,6 +460,8 @@ class MqttSession(SessionEnd):
         if subscription.durable:
             if subscription.hold is None and subscription.group is not None:
                 subscription.hold = subscription.group.add(subscription)
+                if not self.sessions.settings.keeps_qos_0:
+                    subscription.away_end = subscription.group.queue.visible
         else:
             self.sessions.topics.router.subscribe(subscription.words, subscription)
 

@@ -87,6 +87,7 @@ class SessionState:
             ("rel+", self._apply_release),
             ("rel-", self._apply_complete),
             ("in-", self._apply_inbound_release),
+            ("away", self._apply_away),
         ):
             core.journal.handle(name, handler)
 
@@ -237,6 +238,16 @@ class SessionState:
         session.inbound.discard(op["p"])
         return [("session", str(session.number))]
 
+    def _apply_away(self, op: Op) -> Touched:
+        """Clients are away since `t`, or there again (0)."""
+        touched = []
+        for number in op["s"]:
+            session = self.by_number.get(number)
+            if session is not None:
+                session.away_ms = op["t"]
+                touched.append(("session", str(number)))
+        return touched
+
     # --- snapshot -------------------------------------------------------------------------
 
     def load(self, key: str, value: Mapping[str, Any]) -> None:
@@ -247,6 +258,7 @@ class SessionState:
         self.by_number[number] = session
         self.by_client[value["c"]] = session
         self._sessions.count_session(session.principal, 1)
+        session.away_ms = value.get("away", 0)
         session.inbound.update(value.get("in", ()))
         session.releasing.update(dict.fromkeys(value.get("rel", ())))
         for words, qos, group_number in value.get("subs", ()):
@@ -273,7 +285,9 @@ class SessionState:
         session = self.by_number.get(int(key))
         if session is None:
             return None
+        away = {"away": session.away_ms} if session.away_ms else {}
         return {
+            **away,
             "c": session.client_id,
             "u": session.principal,
             "in": sorted(session.inbound),

@@ -20,6 +20,8 @@ from broker.queues.queue import Queue
 from broker.retained import Retained
 from broker.retained_replay import RetainedReplay
 from broker.session import MqttSession, Subscription, packet_id
+from broker.session_expiry import SessionExpiry
+from broker.session_settings import SessionSettings
 from broker.session_state import SessionState
 from broker.topics import Topics
 
@@ -28,8 +30,14 @@ class Sessions:
     """Connecting, subscribing and resuming. What survives a restart is in `state`."""
 
     def __init__(
-        self, core: Core, topics: Topics, retained: Retained, dead_letters: DeadLetters
+        self,
+        core: Core,
+        topics: Topics,
+        retained: Retained,
+        dead_letters: DeadLetters,
+        settings: SessionSettings,
     ) -> None:
+        self.settings = settings
         self.core = core
         self.topics = topics
         self.retained = retained
@@ -41,6 +49,12 @@ class Sessions:
         self.by_client = self.state.by_client
         self.by_number = self.state.by_number
         self.filters = self.state.filters
+        self.expiry: SessionExpiry | None = None
+        """Ends sessions whose clients stay away; None where they may."""
+        if settings.expiry_seconds:
+            self.expiry = SessionExpiry(
+                core, settings.expiry_seconds, lambda: list(self.by_number.values()), self._end
+            )
 
     # --- connecting -----------------------------------------------------------------------
 
@@ -73,12 +87,21 @@ class Sessions:
             # What is in flight is sent again: its packet ids have to be on the disk.
             existing.position = self.core.end() if existing.unacked.count else Position(0)
             session = existing
+            self._note_return(session)
         else:
             session = self._new(client_id, clean=clean, principal=principal)
             session.position = Position(max(session.position, position))
         session.link = link
         session.open_window(inflight_max)
         return session
+
+    def _note_return(self, session: MqttSession) -> None:
+        """The client is there again: its session does not expire."""
+        if session.away_ms:
+            try:
+                self.core.journal.write({"op": "away", "t": 0, "s": [session.number]})
+            except Refused:  # the log takes nothing: a start before it does begins with old news
+                session.away_ms = 0
 
     def _new(self, client_id: str, *, clean: bool, principal: str) -> MqttSession:
         if clean:

@@ -25,6 +25,7 @@ from broker import errors as broker_errors
 from broker.disk import DiskSettings
 from broker.engine import Engine
 from broker.limits import Limits as EngineLimits
+from broker.session_settings import SessionSettings
 from broker.state_db import StateDb
 from broker.topic_settings import TopicSettings
 from core_log.errors import StorageFailed, StorageFull, StoreCorrupt, StoreError, is_full
@@ -276,6 +277,10 @@ class Node:
                 {**settings.topics.model_dump(), "min_in_sync": settings.replication.min_in_sync}
             ),
             min_in_sync=settings.replication.min_in_sync,
+            session_settings=SessionSettings(
+                expiry_seconds=settings.mqtt.session_expiry_seconds,
+                keeps_qos_0=settings.mqtt.queue_qos0_messages,
+            ),
             **self.replication.engine_options,
             disk_settings=DiskSettings(
                 reserve_bytes=settings.storage.disk_reserve_bytes,

@@ -17,6 +17,10 @@ def queue_probes(engine: Engine) -> list[Probe]:
         plain: dict[str, int] = {Cause.REJECTED: engine.core.reading.rejected_count}
         return {str(cause): n + plain.get(cause, 0) for cause, n in counts.given_up.items()}
 
+    def expired() -> Value:
+        expiry = engine.sessions.expiry
+        return 0 if expiry is None else expiry.expired_count
+
     def by_reason(name: str, text: str, read: Callable[[], Value]) -> Probe:
         return Probe(name=name, kind="counter", text=text, label="reason", read=read)
 
@@ -52,6 +56,12 @@ def queue_probes(engine: Engine) -> list[Probe]:
             kind="counter",
             text="Messages that a queue with x-overflow reject-publish did not take.",
             read=lambda: counts.refused,
+        ),
+        Probe(
+            name="polymq_sessions_expired",
+            kind="counter",
+            text="Persistent MQTT sessions that ended because their clients stayed away.",
+            read=expired,
         ),
         Probe(
             name="polymq_messages_redelivered",

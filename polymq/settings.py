@@ -156,6 +156,17 @@ class MqttSettings(Section):
     subscriptions_max: PositiveInt = Field(
         default=10_000, description="Topic filters of one client; one more is refused (0x80)."
     )
+    session_expiry_seconds: Seconds = Field(
+        default=0,
+        description="How long a persistent session waits for a client that is away. Then it ends, "
+        "with its subscriptions and what waits for it, and holds the log no more. 0: for ever, as "
+        "the standard and mosquitto have it; EMQX: 7200.",
+    )
+    queue_qos0_messages: bool = Field(
+        default=False,
+        description="Whether messages of QoS 0, and for subscriptions of QoS 0 that had a higher "
+        "one before, wait for a client that is away. Those of QoS 1 and 2 always do.",
+    )
     topic: str = Field(
         default="",
         description="Keep the whole MQTT path in the tag of this one topic, for fleets whose first "

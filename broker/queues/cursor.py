@@ -112,6 +112,18 @@ class Cursor:
         for stretch in _REQUEUED_STRETCH.finditer(self._states):
             yield self.floor + stretch.start(), len(stretch[0])
 
+    def pass_over(self, count: int) -> None:
+        """The next `count` offsets, which nobody had, are done with."""
+        first = self.next
+        if self.watch is not None:
+            self.watch(first, count, -1)
+        self.next += count
+        if self._states:
+            self._states.extend(_SETTLED_BYTE * count)
+        else:
+            self.floor = self.next
+        self._note(first, count)
+
     def untake(self, first: int, count: int, redelivered: bool) -> None:
         """Give back the end of what was just taken, as if it had not been handed out."""
         if first + count == self.next and first >= self.floor and not redelivered:

@@ -1,4 +1,4 @@
-"""Messages with a time to live in what waits for MQTT sessions and for named subscriptions."""
+"""Sessions whose clients stay away end after a time; and what does not wait for them meanwhile."""
 
 from __future__ import annotations
 
@@ -6,108 +6,193 @@ from pathlib import Path
 
 import pytest
 
-from broker.port import LIFE_PROPERTY, REST, Session, life_property
-from tests.broker.queue_bench import consume
+from broker.port import REST, Durability
+from broker.session_settings import SessionSettings
 from tests.broker.test_engine_sessions import connect, start_again
 from tests.harness.broker import Broker
 
-
-def publish(broker: Broker, *bodies: bytes, ttl_ms: int | None = None) -> None:
-    properties = {} if ttl_ms is None else {LIFE_PROPERTY: life_property(ttl_ms, 0)}
-    template = broker.engine.template(broker.engine.route("a", "x"), properties=properties)
-    broker.publish(template, *bodies)
-    broker.step()
+EXPIRY_SECONDS = 100.0
 
 
-def away(broker: Broker, client: str) -> Session:
-    """A persistent session with a subscription, whose client has gone."""
+@pytest.fixture
+def expiring(tmp_path: Path) -> Broker:
+    """A broker whose sessions expire; started again with that setting."""
+    broker = Broker(tmp_path / "data")
+    broker.session_settings = SessionSettings(expiry_seconds=EXPIRY_SECONDS)
+    broker.restart()
+    return broker
+
+
+def subscribe(broker: Broker, client: str = "c", qos: int = 1) -> None:
+    """The client subscribes, and goes away."""
     session, _ = connect(broker, client)
-    session.subscribe(("a", REST), 1)
+    session.subscribe(("a", REST), qos)
     broker.step()
     session.disconnect()
-    return session
 
 
-def test_what_expired_while_a_client_was_away_does_not_come(broker: Broker) -> None:
-    """Each session by itself; what lives longer comes, in order, and once."""
-    away(broker, "one")
-    away(broker, "two")
-    publish(broker, b"1", b"2", ttl_ms=1000)
-    publish(broker, b"3")
-    publish(broker, b"4", ttl_ms=60_000)
-    _, link = connect(broker, "one")
-    assert link.bodies == [b"1", b"2", b"3", b"4"]
-    broker.step(1.5)
-    _, link = connect(broker, "two")
-    assert link.bodies == [b"3", b"4"]
+def is_there(broker: Broker, client: str = "c") -> bool:
+    """Whether the client's session is, without connecting to it."""
+    return client in broker.engine.sessions.by_client
 
 
-def test_a_client_that_is_slow_gets_nothing_after_its_time(broker: Broker) -> None:
-    session, link = connect(broker, "c", credit=0)
-    session.subscribe(("a", REST), 1)
-    publish(broker, b"1", b"2", b"3", ttl_ms=1000)
-    publish(broker, b"4")
-    assert link.bodies == []
-    broker.loop.now += 2.0  # no timer has had a chance
-    link.left = 10
-    session.ready()
-    broker.step()
-    assert link.bodies == [b"4"]
+# --- expiry ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("with_state_db", [True, False])
-@pytest.mark.parametrize("way", ["stop", "kill"])
-def test_time_goes_on_over_a_restart(tmp_path: Path, way: str, with_state_db: bool) -> None:
-    broker = Broker(tmp_path / "data", with_state_db=with_state_db)
-    away(broker, "c")
-    away(broker, "late")
-    publish(broker, b"1", ttl_ms=1000)
-    publish(broker, b"2", ttl_ms=60_000)
-    start_again(broker, way)
-    _, link = connect(broker, "c")
-    assert link.bodies == [b"1", b"2"]
-    broker.step(1.0)
-    _, link = connect(broker, "late")
-    assert link.bodies == [b"2"]
-    publish(broker, b"3", ttl_ms=1000)
-    session, link = connect(broker, "new")
-    session.subscribe(("a", REST), 1)
+def test_a_session_ends_when_its_client_stays_away(expiring: Broker) -> None:
+    """Not before its time, and a tenth later at most; nothing of it is left."""
+    broker = expiring
+    subscribe(broker)
+    broker.publish(broker.template("a", "b"), b"x")
+    broker.step(EXPIRY_SECONDS)
+    assert is_there(broker)
+    broker.step(EXPIRY_SECONDS / 5)
+    assert not is_there(broker)
+    assert broker.engine.core.groups == {}
+    assert broker.engine.sessions.filters == {}
+    assert broker.engine.sessions.expiry is not None
+    assert broker.engine.sessions.expiry.expired_count == 1
+    session, link = connect(broker, "c")
+    assert not session.present
+    assert link.publishes == []
     session.disconnect()
-    publish(broker, b"4", ttl_ms=1000)
-    broker.step(1.0)
-    _, link = connect(broker, "new")
-    assert link.bodies == []
     broker.stop()
 
 
-def test_expired_messages_let_go_of_the_log_though_nobody_comes(broker: Broker) -> None:
-    """And the timers go with the last of them, and with the subscription."""
-    away(broker, "c")
-    publish(broker, b"1", b"2", ttl_ms=1000)
-    (found,) = broker.engine.sessions.filters.values()
-    (group,) = found.queue.groups
-    broker.step(1.0)
-    assert group.cursor.floor == 2
-    assert len(broker.engine.core.timers) == 0
-    publish(broker, b"3", ttl_ms=1000)
-    session, _ = connect(broker, "c", clean=True)
-    broker.step(5.0)
+def test_a_client_that_is_there_or_comes_back_keeps_its_session(expiring: Broker) -> None:
+    """Each absence counts by itself."""
+    broker = expiring
+    staying, _ = connect(broker, "staying")
+    subscribe(broker)
+    for _ in range(4):
+        broker.step(EXPIRY_SECONDS * 0.7)
+        session, _ = connect(broker, "c")
+        assert session.present
+        session.disconnect()
+    assert is_there(broker, "staying")
+    staying.disconnect()
+    broker.stop()
+
+
+@pytest.mark.parametrize("way", ["stop", "kill"])
+def test_a_restart_does_not_begin_to_count_anew(expiring: Broker, way: str) -> None:
+    broker = expiring
+    subscribe(broker)
+    broker.step(EXPIRY_SECONDS * 0.6)
+    start_again(broker, way)
+    broker.step(EXPIRY_SECONDS * 0.3)
+    assert is_there(broker)
+    broker.step(EXPIRY_SECONDS * 0.4)
+    assert not is_there(broker)
+    broker.stop()
+
+
+@pytest.mark.parametrize("way", ["stop", "kill"])
+def test_who_came_back_before_a_restart_is_not_taken_for_away(expiring: Broker, way: str) -> None:
+    broker = expiring
+    subscribe(broker)
+    broker.step(EXPIRY_SECONDS * 0.9)
+    session, _ = connect(broker, "c")
+    assert session.present
+    broker.step(1)
+    start_again(broker, way)
+    broker.step(EXPIRY_SECONDS * 0.9)
+    assert is_there(broker)
+    broker.stop()
+
+
+def test_an_expired_session_lets_go_of_the_log(expiring: Broker) -> None:
+    broker = expiring
+    broker.engine.create_topic("a", 1, {"retention_bytes": "100000"})
+    subscribe(broker)
+    for _ in range(30):
+        broker.publish(broker.template("a", "b"), bytes(100_000))
+        broker.step()
+    assert broker.tidy() == 0
+    hold = broker.engine.retention.hold
+    assert hold is not None
+    assert (hold.kind, hold.name) == ("session", "c")
+    broker.step(2 * EXPIRY_SECONDS)
+    assert broker.tidy() > 1_000_000
+    broker.stop()
+
+
+def test_sessions_end_in_slices(expiring: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where all of them are over at once, as after a long standstill."""
+    monkeypatch.setattr("broker.session_expiry.SLICE_COUNT", 7)
+    monkeypatch.setattr("broker.session_expiry.ENDED_COUNT", 4)
+    broker = expiring
+    for n in range(30):
+        subscribe(broker, f"c{n}")
+    broker.step(2 * EXPIRY_SECONDS)
+    assert not broker.engine.sessions.by_number
+    broker.stop()
+
+
+def test_sessions_stay_where_nothing_else_was_asked_for(broker: Broker) -> None:
+    """The standard's way, and the default."""
+    subscribe(broker)
+    broker.step(10_000_000)
+    assert is_there(broker)
+
+
+# --- QoS 0 ----------------------------------------------------------------------------------
+
+
+def publish_some(broker: Broker) -> None:
+    """Three messages of QoS 0, and one of QoS 1 in their midst."""
+    for n, qos in enumerate((0, 1, 0, 0)):
+        durability = Durability.FLUSHED if qos else Durability.APPENDED
+        broker.publish(broker.template("a", "b", qos=qos, durability=durability), b"%d" % n)
+        broker.step()
+
+
+@pytest.mark.parametrize("way", ["reconnect", "stop", "kill"])
+def test_qos_0_does_not_wait_for_a_client_that_is_away(broker: Broker, way: str) -> None:
+    """What has QoS 1 does, and what comes after the client is back comes at any QoS."""
+    subscribe(broker)
+    publish_some(broker)
+    if way != "reconnect":
+        start_again(broker, way)
+    session, link = connect(broker, "c")
+    assert link.bodies == [b"1"]
+    publish_some(broker)
+    broker.step()
+    assert link.bodies == [b"1", b"0", b"1", b"2", b"3"]
     session.disconnect()
-    assert len(broker.engine.core.timers) == 0
 
 
-def test_sessions_without_such_messages_pay_nothing(broker: Broker) -> None:
-    away(broker, "c")
-    publish(broker, b"1")
-    (found,) = broker.engine.sessions.filters.values()
-    assert not found.queue.expiring
-    assert all(group.rules is None for group in found.queue.groups)
+def test_a_subscription_that_went_down_to_qos_0_keeps_nothing_while_away(broker: Broker) -> None:
+    subscribe(broker)
+    subscribe(broker, qos=0)
+    publish_some(broker)
+    session, link = connect(broker, "c")
+    assert link.bodies == []
+    session.disconnect()
 
 
-def test_a_named_subscription_lets_them_expire_too(broker: Broker) -> None:
-    broker.engine.declare_subscription("s", ("a", REST))
-    publish(broker, b"1", ttl_ms=1000)
-    publish(broker, b"2")
-    broker.step(1.0)
-    consumer, _ = consume(broker, broker.engine.subscription_queue("s"))
-    assert consumer.bodies == [b"2"]
+def test_qos_0_holds_nothing_of_the_log(broker: Broker) -> None:
+    """Nothing is before it: so the place of the session in its queue moves on."""
+    subscribe(broker)
+    template = broker.template("a", "b", qos=0, durability=Durability.APPENDED)
+    for _ in range(10):
+        broker.publish(template, b"x", b"y")
+        broker.step()
+    (group,) = broker.engine.core.groups.values()
+    assert group.cursor.floor == group.queue.visible == 20
+    assert group.ready_count == 0
+    start_again(broker, "stop")
+    (group,) = broker.engine.core.groups.values()
+    assert group.cursor.floor == 20
+
+
+def test_qos_0_waits_where_that_was_asked_for(tmp_path: Path) -> None:
+    broker = Broker(tmp_path / "data")
+    broker.session_settings = SessionSettings(keeps_qos_0=True)
+    broker.restart()
+    subscribe(broker)
+    publish_some(broker)
+    session, link = connect(broker, "c")
+    assert sorted(link.bodies) == [b"0", b"1", b"2", b"3"]
+    session.disconnect()
+    broker.stop()

@@ -15,6 +15,7 @@ from broker.engine import Engine
 from broker.limits import Limits
 from broker.port import Delivery, Durability, RecordRun, Template
 from broker.retention import InWorker, Step, UntilFlushed
+from broker.session_settings import SessionSettings
 from broker.state_db import StateDb
 from broker.topic_settings import TopicSettings
 from core_log.files import RealFiles
@@ -98,6 +99,7 @@ class Broker:
         self.disk_settings: DiskSettings | None = None
         self.store_settings = StoreSettings(segment_bytes=1 << 20, chunk_bytes=1 << 16)
         self.files: Any = RealFiles()
+        self.session_settings: SessionSettings | None = None
         self.min_in_sync = 1
         self.in_sync: int | None = None
         self.follows = follows
@@ -128,6 +130,7 @@ class Broker:
             state_db=state_db,
             topic_defaults=self.topic_defaults,
             disk_settings=self.disk_settings,
+            session_settings=self.session_settings,
             min_in_sync=self.min_in_sync,
             in_sync=self.in_sync,
             follows=self.follows,

@@ -8,6 +8,7 @@ QUEUES = "tests/broker/test_engine_queues.py"
 IN_SYNC = "tests/broker/test_in_sync.py"
 COPIED = "tests/durability/test_in_sync.py"
 SESSIONS = "tests/broker/test_engine_sessions.py"
+EXPIRY = "tests/broker/test_session_expiry.py"
 IN_FLIGHT = "tests/broker/test_sessions_in_flight.py"
 CURSOR = "tests/broker/test_cursor.py"
 COMMITS = "tests/broker/test_commits.py"
@@ -199,6 +200,38 @@ FLIGHTS = (
         old="    if flight.qos != UNKNOWN_QOS:\n        return flight.qos\n",
         new="",
         tests=(IN_FLIGHT,),
+    ),
+    Sabotage(
+        name="expiry-begins-anew-with-each-start",
+        why="where a server is restarted now and then, no session ever expires",
+        path="broker/session_state.py",
+        old='        session.away_ms = value.get("away", 0)\n',
+        new="",
+        tests=(EXPIRY,),
+    ),
+    Sabotage(
+        name="expiry-of-a-client-that-is-there",
+        why="a client that came back loses its session by the next restart",
+        path="broker/sessions.py",
+        old="            self._note_return(session)\n",
+        new="",
+        tests=(EXPIRY,),
+    ),
+    Sabotage(
+        name="qos-0-holds-the-log",
+        why="a client that is away holds all that is published to it without an acknowledgement",
+        path="broker/flights.py",
+        old="        self.cursor.pass_over(run.count)\n",
+        new="        return False\n",
+        tests=(EXPIRY,),
+    ),
+    Sabotage(
+        name="qos-0-waits-behind-others",
+        why="a client that comes back gets a flood of what nobody promised",
+        path="broker/session.py",
+        old="            if offset < self.away_end and not min(self.qos, publish_qos(run)):\n",
+        new="            if False:\n",
+        tests=(EXPIRY,),
     ),
     Sabotage(
         name="raised-subscription-drops-its-backlog",

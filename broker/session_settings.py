@@ -1,0 +1,20 @@
+"""What an operator decides about MQTT sessions whose client is away."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionSettings:
+    """For all sessions of a broker.
+
+    Attributes:
+        expiry_seconds: how long a session waits for its client before it ends; 0: for ever, as the
+            standard has it.
+        keeps_qos_0: whether messages that would be sent with QoS 0 wait for a client that is away,
+            too. They need not (3.1.1 part 3.1.2.4).
+    """
+
+    expiry_seconds: float = 0.0
+    keeps_qos_0: bool = False
