@@ -8,6 +8,7 @@
     epochFileCheckpoint                        every opening for writing, and where it began
     bookmark                                   a place that the engine wants to find again
     checkpoint                                 up to where everything is synced
+    acknowledged                               up to where records may have been acknowledged
     abort                                      exists while a process has the store open
     lock                                       held by that process
 
@@ -483,9 +484,16 @@ class Store:
         Raises:
             CorruptRecord: no record starts at `position`, or one on the way is not sound.
         """
-        end = self.recovery.end
         start = max(position, self.log.start)
-        return self._reader.walk(start).records(end, system_flags)
+        return self._reader.walk(start).records(self.recovery.end, system_flags)
+
+    def records(self, position: int, end: int) -> Iterator[Record]:
+        """The records between two positions of the log, all of them written. Any thread.
+
+        Raises:
+            CorruptRecord: no record starts at `position`, or one on the way is not sound.
+        """
+        return self._reader.walk(position).records(end)
 
     def set_bookmark(self, position: int) -> None:
         """Note a place of the log, which is flushed, for a later opening: a hint that may be lost.

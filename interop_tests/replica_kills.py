@@ -140,9 +140,10 @@ class Pair:
             self.follower.start()
         self.wait_following()
 
-    def promote(self) -> None:
+    def promote(self, *, force: bool = False) -> None:
         """Make the slave the master."""
-        ask(self.follower, "POST", "/replication/promote")
+        answer = ask(self.follower, "POST", f"/replication/promote?force={str(force).lower()}")
+        assert answer["role"] == "master"
         self.master = 1 - self.master
         self.leader.configure(**{"replication.role": "master"})
         wait(self.leader, lambda: status(self.leader).get("role") == "master", "promotion")

@@ -13,7 +13,15 @@ import pytest
 from interop_tests.name_server import NameServer, wait_until
 from interop_tests.remoting_wire import Client as RemotingWire
 from interop_tests.remoting_wire import consumer
-from interop_tests.replica_kills import KINDS, Pair, differences, report, run_kills, status, wait
+from interop_tests.replica_kills import (
+    KINDS,
+    Pair,
+    differences,
+    report,
+    run_kills,
+    status,
+    wait,
+)
 from interop_tests.test_log_deletion import OPTIONS as SHORT_LIVED
 from interop_tests.test_log_deletion import publish, store_of, wait_for
 from interop_tests.test_tls import FILES, TLS
@@ -51,9 +59,10 @@ def test_a_slave_deletes_what_its_master_deletes(tmp_path: Path) -> None:
         for server in pair.servers:
             server.kill()
         assert not differences(pair, end)
-        pair.follower.configure(**{"replication.role": "master", "replication.min_in_sync": 1})
+        pair.follower.configure(**{"replication.min_in_sync": 1})
         pair.follower.start()
-        parameters = pika.ConnectionParameters("127.0.0.1", pair.follower.amqp_port)
+        pair.promote(force=True)  # it was killed while it followed
+        parameters = pika.ConnectionParameters("127.0.0.1", pair.leader.amqp_port)
         with pika.BlockingConnection(parameters) as connection:
             channel = connection.channel()
             assert channel.basic_get("q", auto_ack=True)[2] == b"kept"
@@ -95,7 +104,7 @@ def test_a_master_is_told_that_it_was_replaced(tmp_path: Path) -> None:
         stack.callback(pair.close)
         pair.start()
         old = pair.leader
-        pair.promote()
+        pair.promote(force=True)
         wait(old, lambda: status(old).get("role") == "fenced", "end of the old master")
         with pytest.raises(Exception, match="replaced as the master"):
             publish(old, 1)

@@ -198,6 +198,14 @@ async def listen(
     return listener
 
 
+async def reserve(loop: asyncio.AbstractEventLoop, host: str, port: int) -> list[socket.socket]:
+    """Sockets that listen and of which nobody accepts yet. Raises CannotListen."""
+    try:
+        return await bind(loop, host, port)
+    except OSError as error:
+        raise CannotListen(explain(host, port, error)) from error
+
+
 async def bind(loop: asyncio.AbstractEventLoop, host: str, port: int) -> list[socket.socket]:
     """Sockets that listen on every address of the host, as the loop's own servers do.
 

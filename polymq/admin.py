@@ -88,6 +88,7 @@ class AdminServer:
         self._more = list(more)
         self._runner: web.AppRunner | None = None
         self._listener: asyncio.Server | None = None
+        self._paused = False
         self._waiting: set[asyncio.Future[None]] = set()  # requests whose change is not on disk
         engine.when_storage_fails(self._storage_failed)
 
@@ -125,6 +126,10 @@ class AdminServer:
             raise Failure(ExitCode.CANNOT_LISTEN, text) from error
         return int(self._listener.sockets[0].getsockname()[1])
 
+    def pause(self) -> None:
+        """Answer what was asked before, and refuse everything else: the engine is closed."""
+        self._paused = True
+
     async def stop(self) -> None:
         """Close the door and what is open on it."""
         if self._listener is not None:
@@ -136,6 +141,8 @@ class AdminServer:
 
     @web.middleware
     async def _let_in(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        if self._paused:
+            raise Refused(Reason.READ_ONLY, "the broker is taking another role: ask again soon")
         await self._access.check(request)
         return await handler(request)
 

@@ -22,7 +22,7 @@ LOOK_SECONDS: Final = 0.2
 
 @click.group()
 def broker() -> None:
-    """Show who is the master, or make a slave the master."""
+    """Show who is the master, or change a broker's role."""
 
 
 @broker.command()
@@ -42,12 +42,40 @@ def status(**options: Any) -> int:
 @config_option
 @data_flag
 @as_options
-def promote(**options: Any) -> int:
+@click.option("--force", is_flag=True, help="Give up what the master lacks.")
+def follow(force: bool, **options: Any) -> int:
+    """Let this slave follow a master that lacks some of its messages.
+
+    Says what would be given up. With --force it is cut from the log, of which a copy is kept
+    (`polymq store cut list`), and the slave follows.
+    """
+    named = credentials(options)
+    settings = settings_from(options)
+    door = OperatorDoor(find_ports(settings), operator_credentials(settings, named))
+    found = door.ask("POST", f"/replication/follow?force={str(force).lower()}")
+    click.echo(
+        f"{found['messages']:,} messages and {found['changes']:,} changes of state are given up "
+        f"(positions {found['position']:,} to {found['end']:,}), and kept in {found['kept_in']}."
+    )
+    return ExitCode.OK
+
+
+@broker.command()
+@config_option
+@data_flag
+@as_options
+@click.option(
+    "--force", is_flag=True, help="Promote it although something speaks against it. See below."
+)
+def promote(force: bool, **options: Any) -> int:
     """Make this slave the master.
 
-    Stop the old master first, and start it again as a slave of this one: while it runs it takes
-    messages until it hears of the promotion. Of several slaves promote the one that has most of
-    the log (`flushed` of `polymq broker status`).
+    Stop the old master first, and start it again as a slave of this one. Of several slaves promote
+    the one that has most of the log (`flushed` of `polymq broker status`).
+
+    It is refused, and says what would be lost, if this broker lacks something that its master had,
+    if it can not know that (it was stopped while it followed), if a master still answers, or if
+    another broker of the group has more or does not answer. --force promotes it all the same.
     """
     named = credentials(options)
     settings = settings_from(options)
@@ -55,7 +83,13 @@ def promote(**options: Any) -> int:
     def door() -> OperatorDoor:
         return OperatorDoor(find_ports(settings), operator_credentials(settings, named))
 
-    door().ask("POST", "/replication/promote")
+    door().ask("GET", "/replication")  # else a server that does not run is waited for
+    try:
+        door().ask("POST", f"/replication/promote?force={str(force).lower()}")
+    except Failure as failure:
+        if failure.code is not ExitCode.UNREACHABLE:
+            raise
+        # A log that has to be recovered takes its time: look for the outcome.
     deadline = time.monotonic() + PROMOTION_SECONDS_MAX
     while time.monotonic() < deadline:
         time.sleep(LOOK_SECONDS)

@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from polymq import cli_cut
 from polymq.cli_access import (
     access_key,
     access_key_options,
@@ -293,17 +294,20 @@ def _show(stored: StoredMessage, form: str) -> None:
     output.flush()
 
 
-@click.command()
+@click.group(invoke_without_command=True)
 @config_option
 @data_flag
 @as_options
 @click.option("--json", "as_json", is_flag=True, help="One JSON document.")
-def store(as_json: bool, **options: Any) -> int:
+@click.pass_context
+def store(context: click.Context, /, as_json: bool, **options: Any) -> int:
     """Show the size of the log, and what keeps it from shrinking.
 
     Shows how much room its disk has, too. A segment of the log is deleted when no topic's
     retention, queue, session or retained message needs it. This says who needs the oldest one.
     """
+    if context.invoked_subcommand is not None:
+        return ExitCode.OK
     from polymq.store_report import describe_store  # noqa: PLC0415  (loads a server)
 
     value = _admin(options).store()
@@ -316,3 +320,4 @@ def store(as_json: bool, **options: Any) -> int:
 
 
 add_commands(message, _admin, _show)
+cli_cut.add_commands(store, _show)

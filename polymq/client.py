@@ -102,12 +102,12 @@ class AdminClient:
         asked = {"key": key, "since_ms": since_ms, "until_ms": until_ms, "count": count}
         query = urlencode({name: value for name, value in asked.items() if value is not None})
         content = self._door.request("GET", f"{_path(topic)}/messages?{query}")[1]
-        return [_stored(record) for record in iterate_records(content)]
+        return [stored_message(record) for record in iterate_records(content)]
 
     def message(self, place: str) -> StoredMessage:
         """The message at a position of the log, or with a message id."""
         content = self._door.request("GET", f"/messages/{quote(place, safe='')}")[1]
-        return _stored(next(iterate_records(content)))
+        return stored_message(next(iterate_records(content)))
 
 
 def server_health(ports: Ports) -> str:
@@ -318,7 +318,7 @@ class MessageReader:
             self._topic, broker, number, offset, count_max=PULL_COUNT, bytes_max=PULL_BYTES
         )
         for record in iterate_records(pulled.records):
-            yield _stored(record), record.queue_offset + 1
+            yield stored_message(record), record.queue_offset + 1
 
 
 def _shown(stored: str) -> str:
@@ -329,7 +329,8 @@ def _shown(stored: str) -> str:
         return stored
 
 
-def _stored(record: Record) -> StoredMessage:
+def stored_message(record: Record) -> StoredMessage:
+    """The message that a record of the log is."""
     properties = parse_properties(record.properties)
     return StoredMessage(
         topic=_shown(record.topic),

@@ -12,7 +12,8 @@ import asyncio
 import errno
 import os
 import secrets
-from collections.abc import Callable
+import socket
+from collections.abc import Callable, Sequence
 from dataclasses import fields
 from datetime import UTC, datetime
 from functools import partial
@@ -58,13 +59,9 @@ from polymq.operator_token import new_token, remove_token, write_token
 from polymq.pauses import Departed, Pauses
 from polymq.ports import Ports
 from polymq.queue_metrics import queue_probes
-from polymq.replicating import (
-    STORE_DIRECTORY,
-    Replication,
-    above_term,
-    check_settings,
-    refusal,
-)
+from polymq.replicating import Replication, promoted_value
+from polymq.replication_memory import CUT_DIRECTORY, STORE_DIRECTORY, above_term, refusal
+from polymq.replication_settings import check_settings
 from polymq.segment_size import say_size, segment_bytes_of
 from polymq.settings import Settings, is_loopback
 from polymq.store_report import store_probes, store_value
@@ -174,9 +171,22 @@ def _is_plain(section: Any) -> bool:
 
 
 class Node:
-    """A standalone server: store, engine and every door, on the running loop."""
+    """A standalone server: store, engine and every door, on the running loop.
 
-    def __init__(self, settings: Settings, store: Store, budget: Budget | None = None) -> None:
+    Args:
+        replication_sockets: see `Replication`.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        store: Store,
+        budget: Budget | None = None,
+        *,
+        replication_sockets: Sequence[socket.socket] = (),
+    ) -> None:
+        self._replication_sockets = replication_sockets
+        self._admin: AdminServer | None = None
         self._settings = settings
         self._store = store
         self._budget = budget or connection_budget(open_files_max())
@@ -220,7 +230,9 @@ class Node:
         context.on_ended = departed.note
         self.pauses = Pauses(departed, loop.call_soon)
         self._stack.append(self.pauses.stop)
-        self.replication = Replication(settings, self._store)
+        self.replication = Replication(
+            settings, self._store, clock_ms=clock_ms, sockets=self._replication_sockets
+        )
         try:
             self._engine = self._make_engine(context, workers, hashers)
         except StoreError as error:
@@ -322,6 +334,24 @@ class Node:
             if asyncio.iscoroutine(result):
                 await result
 
+    async def leave(self, outcome: Store | Failure) -> None:
+        """Tell who asked for a promotion what came of it, and close the operator's door, which was
+        left open for that.
+
+        Args:
+            outcome: the log in its new role, or why it can not be opened.
+        """
+        admin, self._admin = self._admin, None
+        if admin is None:
+            return
+        turned = self.replication.turned
+        if turned is not None and not turned.done():
+            if isinstance(outcome, Failure):
+                turned.set_exception(outcome)
+            else:
+                turned.set_result(promoted_value(outcome))
+        await admin.stop()
+
     async def _open_doors(self, context: Context) -> dict[str, int | None]:
         settings = self._settings
         registry = make_registry(self._probes())
@@ -400,12 +430,22 @@ class Node:
             token=token,
             registry=registry,
             health=self._health,
-            store=lambda: store_value(self._engine, self._store),
+            store=lambda: store_value(self._engine, self._store, str(directory / CUT_DIRECTORY)),
             more=replication_routes(self.replication),
             share=self._budget.share(ADMIN_CONNECTIONS_MAX),
         )
-        self._stack.append(admin.stop)
+        self._admin = admin
+        self._stack.append(self._close_admin)
         return await admin.start(self._settings.admin.port)
+
+    async def _close_admin(self) -> None:
+        """Close the operator's door; while somebody waits for a promotion, `leave` does that."""
+        admin = self._admin
+        if admin is not None and self.replication.turned is not None:
+            admin.pause()
+        elif admin is not None:
+            self._admin = None
+            await admin.stop()
 
     # --- what operators see ---------------------------------------------------------------
 
@@ -430,7 +470,7 @@ class Node:
         elif self._upkeep.short_text:
             status = self._upkeep.short_text
         else:
-            status = "ok"
+            status = self.replication.refusal or "ok"
         return {
             "status": status,
             "epoch": self._store.epoch,

@@ -1,158 +1,94 @@
 """Master and slave, put together from the settings. A part of the composition root (`compose.py`).
 
-What a broker remembers beside the log stands in `replication.json` of the data directory: how far
-the log is known to be committed, which a restart shows, the role that it had, and the highest term
-that it heard of. The settings say the role. That it was a slave before and is a master now is a
-promotion, whether a command or the settings made it one: a new term begins. A master that has
-heard of a higher term than its log's was replaced: it is *fenced*. It opens its log as a slave
-does, serves readers by offset, and takes nothing, until it is started as a slave or promoted.
+Which role a broker has follows from its settings and from what it remembers
+(`replication_memory.py`); whether it may be promoted stands in `promotion.py`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
-import secrets
-import ssl
+import socket
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final, Literal
 
+from broker.divergence import Divergence
 from broker.engine import Engine
-from core_log.epochs import read_epochs, term_of
+from broker.errors import StorageFailed
+from core_log.acknowledged import ACKNOWLEDGED_NAME
+from core_log.epochs import term_of
+from core_log.errors import StoreRefused
 from core_log.files import RealFiles
 from core_log.store import Store
 from net.connection import Context
-from net.listener import CannotListen
+from net.listener import CannotListen, reserve
+from polymq.acknowledging import Acknowledging, is_kept
+from polymq.diverging import Diverging
 from polymq.errors import ExitCode, Failure
 from polymq.logs import logger
 from polymq.metrics import Probe
-from polymq.ports import write_values
-from polymq.secret_file import read_secret_file
-from polymq.settings import ReplicationSettings, Settings
+from polymq.promotion import Copy, ask_others, objections, others_of
+from polymq.replication_memory import (
+    FILE_NAME,
+    STORE_DIRECTORY,
+    Memory,
+    above_term,
+    fenced,
+    last_epoch,
+    recall,
+    refusal,
+    remember,
+)
+from polymq.replication_settings import connecting_tls, identity_of, new_nonce, place_of
+from polymq.settings import Settings
 from polymq.tls import make_tls
 from replication.client import MasterLink
-from replication.limits import MEETINGS_SECONDS, NONCE_SIZE
-from replication.meeting import meet
+from replication.limits import MEETINGS_SECONDS
 from replication.server import ReplicationServer
-from replication.source import Identity
 
-FILE_NAME: Final = "replication.json"
-STORE_DIRECTORY: Final = "store"
 SAVE_SECONDS: Final = 1.0
 """How old the remembered points may be: what came since is held back after a restart until the
 other side says again that it is committed."""
-PORT_DEFAULT: Final = 10912
-"""RocketMQ's for the same purpose."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Memory:
-    """What `replication.json` has.
-
-    Attributes:
-        flushed, in_sync: the points that were told last.
-        role: `master`, `slave` or `fenced`.
-        heard: the highest term of another master that this broker was told of.
-    """
-
-    flushed: int = 0
-    in_sync: int = 0
-    role: str = "master"
-    heard: int = 0
-
-
-def recall(settings: Settings) -> Memory | None:
-    """What is remembered; None if nothing is, or it can not be read."""
-    try:
-        text = (settings.server.data_directory / FILE_NAME).read_text(encoding="utf-8")
-        value = json.loads(text)
-        memory = Memory(**value)
-        assert type(memory.flushed) is int
-        assert type(memory.in_sync) is int
-        assert type(memory.role) is str
-        assert type(memory.heard) is int
-    except (OSError, ValueError, TypeError, AssertionError):
-        return None
-    return memory
-
-
-def remember(settings: Settings, memory: Memory) -> None:
-    """Write `replication.json`. Raises OSError."""
-    write_values(settings.server.data_directory / FILE_NAME, asdict(memory))
-
-
-def last_epoch(settings: Settings) -> int:
-    """The epoch of the closed log; 0 if there is none, or its list can not be read."""
-    with contextlib.suppress(OSError):
-        epochs = read_epochs(RealFiles(), str(settings.server.data_directory / STORE_DIRECTORY))
-        return epochs[-1][0] if epochs else 0
-    return 0
-
-
-def fenced(settings: Settings) -> int:
-    """The term that another broker leads in, of one that its settings call a master; 0 if it may
-    lead. To be asked before the log is opened."""
-    memory = recall(settings)
-    if settings.replication.role == "slave" or memory is None or memory.role == "slave":
-        return 0
-    return memory.heard if memory.heard > term_of(last_epoch(settings)) else 0
-
-
-def refusal(settings: Settings) -> str:
-    """What the clients of a broker are told that want to change something, if it is a slave or
-    fenced; empty if it leads."""
-    if settings.replication.role == "slave":
-        return f"this broker is a slave: its master is {settings.replication.master}, ask there"
-    term = fenced(settings)
-    if not term:
-        return ""
-    return (
-        f"this broker was replaced as the master: another one leads in term {term}, publish there. "
-        "Start this one as its slave"
-    )
-
-
-def above_term(settings: Settings) -> int | None:
-    """Of a slave that is a master from now on: the highest term that it heard of."""
-    memory = recall(settings)
-    if memory is None or memory.role != "slave" or settings.replication.role == "slave":
-        return None
-    return memory.heard
+FLUSH_SECONDS_MAX: Final = 10.0
+"""How long a promotion waits until what came of the master's log is on this disk."""
+FLUSH_LOOK_SECONDS: Final = 0.01
 
 
 def peers_of(settings: Settings) -> list[str]:
-    """Where others of the group listen when they lead."""
+    """Whom a master asks whether they were promoted; empty for a slave."""
     chosen = settings.replication
-    if chosen.role == "slave" or not chosen.listen:
+    return [] if chosen.role == "slave" or not chosen.listen else others_of(settings)
+
+
+async def highest_term(settings: Settings, epoch: int) -> int:
+    """Meet all peers; the highest of their terms, 0 if there are none. Raises Failure."""
+    if not peers_of(settings):
+        return 0
+    return max((found.term for found in (await ask_others(settings, epoch)).values()), default=0)
+
+
+async def listening_sockets(settings: Settings) -> list[socket.socket]:
+    """Bind `replication.listen`, for all roles that this process will have: a port that is taken
+    is found out at the start, and not when the broker is the last one left. Raises Failure."""
+    chosen = settings.replication
+    if not chosen.listen:
         return []
-    return sorted({*chosen.peers, chosen.master} - {"", chosen.listen})
-
-
-async def ask_peers(settings: Settings, epoch: int) -> int:
-    """Meet all peers that lead; the highest of their terms, 0 if there are none."""
-    chosen, tls = settings.replication, connecting_tls(settings)
-    found = await asyncio.gather(
-        *(
-            meet(
-                *place_of(peer, "replication.peers"),
-                identity=identity_of(settings),
-                name=chosen.name,
-                nonce=new_nonce(),
-                epoch=epoch,
-                tls=tls,
-            )
-            for peer in peers_of(settings)
-        )
-    )
-    return max((answer.term for answer in found if answer is not None), default=0)
+    try:
+        place = place_of(chosen.listen, "replication.listen")
+        return await reserve(asyncio.get_running_loop(), *place)
+    except CannotListen as error:
+        raise Failure(ExitCode.CANNOT_LISTEN, f"replication: {error}") from error
 
 
 async def look_for_a_higher_term(settings: Settings) -> None:
-    """Before the log is opened: whether another broker was promoted since this one led."""
+    """Before the log of a master is opened: whether another broker was promoted since it led.
+    Raises Failure."""
     if not peers_of(settings) or above_term(settings) is not None:
         return
-    term = await ask_peers(settings, last_epoch(settings))
+    term = await highest_term(settings, last_epoch(settings))
     memory = recall(settings) or Memory()
     if term > max(memory.heard, term_of(last_epoch(settings))):
         directory = settings.server.data_directory
@@ -177,14 +113,38 @@ class Turn:
     cut: int | None = None
 
 
+def promoted_value(store: Store) -> dict[str, Any]:
+    """What is answered to a promotion, when the log is open."""
+    return {
+        "role": "master",
+        "epoch": store.epoch,
+        "term": term_of(store.epoch),
+        "flushed": store.log.flushed,
+    }
+
+
 class Replication:
     """A broker's part in replication, from `start` to `stop`.
 
+    Args:
+        sockets: bound to `replication.listen` (`listening_sockets`). They stay the caller's, who
+            keeps them while roles change. Without them it binds its own.
+        clock_ms: the time of day.
+
     Attributes:
         ended: what the broker has to be opened anew for.
+        turned: who asked for a promotion waits for this: the log is open in the new role, or a
+            Failure. None while nobody asks.
     """
 
-    def __init__(self, settings: Settings, store: Store) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        store: Store,
+        *,
+        clock_ms: Callable[[], int],
+        sockets: Sequence[socket.socket] = (),
+    ) -> None:
         self._settings = settings
         self._chosen = settings.replication
         self._store = store
@@ -194,6 +154,10 @@ class Replication:
         self._follows = bool(self._why)
         self._engine: Engine
         self._context: Context
+        self._clock_ms = clock_ms
+        self._sockets = sockets
+        self._acknowledging = self._open_acknowledged()
+        self._diverging: Diverging | None = None
         self._process = new_nonce()  # names this broker's links as those of one process
         self._saved = False  # what is remembered is for the next role: leave it
         self._server: ReplicationServer | None = None
@@ -201,6 +165,33 @@ class Replication:
         self._saver: asyncio.Task[None] | None = None
         self._meetings: asyncio.Task[None] | None = None
         self.ended: asyncio.Future[Turn] = asyncio.get_running_loop().create_future()
+        self.turned: asyncio.Future[dict[str, Any]] | None = None
+
+    def _open_acknowledged(self) -> Acknowledging | None:
+        """Open the file that says what may have been acknowledged; None for a broker that never had
+        to do with replicas. Raises Failure."""
+        settings, files = self._settings, RealFiles()
+        directory = str(settings.server.data_directory / STORE_DIRECTORY)
+        leads = not self._follows
+        try:
+            if leads and not self._chosen.listen and not is_kept(files, directory):
+                return None
+            return Acknowledging(
+                files,
+                directory,
+                self._store,
+                leads=leads,
+                disks=1
+                if settings.topics.durability == "page_cache"
+                else settings.replication.min_in_sync,
+                failed=self._not_kept,
+            )
+        except OSError as error:
+            text = f"{directory}/{ACKNOWLEDGED_NAME} can not be written: {error.strerror}"
+            raise Failure(ExitCode.CANNOT_CREATE, text) from error
+
+    def _not_kept(self, error: Exception) -> None:
+        self._engine.core.fail(StorageFailed(f"{ACKNOWLEDGED_NAME} can not be written: {error}"))
 
     @property
     def engine_options(self) -> dict[str, Any]:
@@ -217,16 +208,21 @@ class Replication:
         """Listen for slaves, or follow a master; returns the port if there is one. Raises
         Failure."""
         self._engine, self._context = engine, context
-        chosen = self._chosen
+        if self._acknowledging is not None:
+            self._acknowledging.start(context)
+            if not self._follows:
+                engine.core.replicas.keep = self._acknowledging.keep
         port = None
+        if self._chosen.listen:
+            port = await self._listen()
         if self._fenced:
             logger("polymq").error("fenced: " + self._why)
         elif self._follows:
             self._begin_to_follow()
-        elif chosen.listen:
-            port = await self._listen()
+        elif port is not None:
+            engine.core.on_written = self._server.written if self._server is not None else None
             self._meetings = context.loop.create_task(self._keep_meeting())
-        if self._follows or chosen.listen:
+        if self._follows or port is not None:
             self._save()
             self._saver = context.loop.create_task(self._keep_saving())
         return port
@@ -237,17 +233,21 @@ class Replication:
             if task is not None:
                 task.cancel()
                 await asyncio.wait([task])
+        if self._saver is not None:
+            self._save()  # while it is known whether this broker follows
         if self._link is not None:
             await self._link.stop()
         if self._server is not None:
             self._engine.core.on_written = None
             await self._server.stop()
-        if self._saver is not None:
-            self._save()
+        if self._acknowledging is not None:
+            self._engine.core.replicas.keep = None
+            self._acknowledging.close()
 
-    # --- the master ---------------------------------------------------------------------------
+    # --- the listener -------------------------------------------------------------------------
 
     async def _listen(self) -> int:
+        """Listen: for slaves, or, where this broker does not lead, to say so. Raises Failure."""
         core = self._engine.core
         host, port = place_of(self._chosen.listen, "replication.listen")
         self._server = ReplicationServer(
@@ -259,24 +259,27 @@ class Replication:
             replicas=core.replicas,
             outranked=self._outranked,
             new_nonce=new_nonce,
+            name=self._chosen.name,
+            follows=self._why,
         )
+        sockets = [bound.dup() for bound in self._sockets]
         try:
             tls = make_tls(self._settings.tls) if self._chosen.tls else None
-            bound = await self._server.start(host, port, tls)
+            return await self._server.start(host, port, tls, sockets)
         except CannotListen as error:
             raise Failure(ExitCode.CANNOT_LISTEN, f"replication: {error}") from error
-        core.on_written = self._server.written
-        return bound
+
+    # --- the master ---------------------------------------------------------------------------
 
     async def _keep_meeting(self) -> None:
         while peers_of(self._settings):
             await asyncio.sleep(MEETINGS_SECONDS)
             with contextlib.suppress(Failure):  # the secret's file can not be read now
-                self._outranked(await ask_peers(self._settings, self._store.epoch))
+                self._outranked(await highest_term(self._settings, self._store.epoch))
 
     def _outranked(self, term: int) -> None:
         """Another broker leads in this term: if it is a higher one, take nothing any more."""
-        if term > term_of(self._store.epoch) and not self.ended.done():
+        if not self._follows and term > term_of(self._store.epoch) and not self.ended.done():
             # At once: the doors take their time to close.
             self._engine.core.resign("this broker was replaced as the master: it takes no more")
             memory = replace(self._memory or Memory(), heard=term)
@@ -298,6 +301,16 @@ class Replication:
         standby = self._engine.standby
         assert standby is not None
         host, port = place_of(self._chosen.master, "replication.master")
+        assert self._acknowledging is not None
+        self._diverging = Diverging(
+            directory=self._settings.server.data_directory,
+            store=self._store,
+            engine=self._engine,
+            readers=self._engine.core.patient_readers,
+            acknowledging=self._acknowledging,
+            clock_ms=self._clock_ms,
+            cut=self._cut,
+        )
         self._link = MasterLink(
             context=self._context,
             store=self._store,
@@ -306,26 +319,127 @@ class Replication:
             name=self._chosen.name,
             host=host,
             port=port,
-            cut=self._cut,
+            cut=self._lacks,
+            joined=self._joined,
             tls=connecting_tls(self._settings),
             new_nonce=new_nonce,
             process=self._process,
         )
         self._link.start()
 
-    def _cut(self, position: int) -> None:
-        logger("polymq").warning(
-            "cutting what the master never had", position=position, end=self._store.log.appended
-        )
-        self._end(Turn(role="slave", cut=position))
+    def _joined(self) -> None:
+        """What the master sends is told to it when it is on this disk, from now on."""
+        assert self._diverging is not None
+        self._diverging.forget()
+        try:
+            if self._acknowledging is not None:
+                self._acknowledging.follow()
+        except OSError as error:
+            raise StoreRefused(f"{ACKNOWLEDGED_NAME}: {error.strerror}") from error
 
-    def promote(self) -> None:
-        """Become the master. Raises Failure if this broker is one."""
+    def _lacks(self, position: int, epoch: int) -> None:
+        """The master has this log up to a position only. Its term is noted: should this broker be
+        promoted in its place, a higher one has to begin."""
+        assert self._diverging is not None
+        known = self._memory or Memory()
+        if term_of(epoch) > known.heard:
+            self._memory = replace(known, heard=term_of(epoch))
+            self._remember(self._memory)
+        self._diverging.look(position)
+
+    def _cut(self, divergence: Divergence, path: str) -> None:
+        """What the master lacks may go, and a copy of it stands at `path`."""
+        logger("polymq").warning(
+            "cutting what the master never had",
+            position=divergence.position,
+            end=divergence.end,
+            messages=divergence.messages,
+            kept_in=path,
+        )
+        self._end(Turn(role="slave", cut=divergence.position))
+
+    @property
+    def refusal(self) -> str:
+        """Why a slave does not follow its master, where an operator has to decide; else empty."""
+        return "" if self._diverging is None else self._diverging.refusal
+
+    def follow(self, *, force: bool) -> dict[str, Any]:
+        """Give up what the master lacks, and follow it. Returns what is given up. Raises Failure if
+        there is no such thing, or `force` is False."""
+        if self._diverging is None:
+            raise Failure(ExitCode.FAILED, "this broker leads: it follows nobody")
+        return self._diverging.give_up(force=force)
+
+    def _whole(self) -> bool:
+        """Whether this broker's copy is known to be all that its master had: see `Memory`."""
+        standby, link = self._engine.standby, self._link
+        if standby is None or link is None or link.following:
+            return False
+        if link.has_followed:
+            return standby.flushed >= standby.said[0]
+        return self._memory is not None and self._memory.whole
+
+    def _heard_ms(self) -> int:
+        """When the master was last heard of."""
+        known = 0 if self._memory is None else self._memory.heard_ms
+        if self._link is None or not self._link.has_followed:
+            return known
+        silence = self._context.now() - self._link.heard
+        return self._clock_ms() - int(silence * 1000)
+
+    async def _caught_up(self) -> None:
+        """Wait until what came of the master's log is on this disk, if that takes no longer than
+        `FLUSH_SECONDS_MAX`."""
+        standby, log = self._engine.standby, self._store.log
+        deadline = self._context.now() + FLUSH_SECONDS_MAX
+        while standby is not None and standby.flushed < log.appended:
+            if self._context.now() > deadline:
+                break
+            await asyncio.sleep(FLUSH_LOOK_SECONDS)
+
+    async def promote(self, *, force: bool) -> asyncio.Future[dict[str, Any]]:
+        """Become the master.
+
+        Args:
+            force: whatever speaks against it.
+
+        Returns:
+            What is done when the log is open as a master's: its value as of `value`. It fails with
+            a Failure if that can not be done, and then the process ends.
+
+        Raises:
+            Failure: this broker is a master, or something would be lost and `force` is False, or
+                its files can not be written. Nothing has changed.
+        """
         if not self._follows:
             raise Failure(ExitCode.FAILED, "this broker is a master already")
+        await self._caught_up()
+        standby = self._engine.standby
+        assert standby is not None
+        copy = Copy(
+            epoch=self._store.epoch,
+            end=standby.flushed,
+            told=standby.said[0],
+            whole=self._whole(),
+            heard_ms=self._heard_ms(),
+            led_in_term=self._fenced,
+        )
+        found = await objections(self._settings, copy)
+        if self.turned is not None:
+            return self.turned  # somebody else has asked meanwhile
+        if found and not force:
+            raise Failure(
+                ExitCode.FAILED,
+                "not promoted: "
+                + "; ".join(found)
+                + ". `polymq broker promote --force` promotes it all the same",
+            )
+        for doubt in found:
+            logger("polymq").warning(f"promoted by force: {doubt}")
         self._save()
+        memory = replace(self._memory or Memory(), role="slave", promoted=True)
         try:
-            remember(self._settings, replace(self._memory or Memory(), role="slave"))
+            remember(self._settings, memory)
         except OSError as error:
             raise Failure(ExitCode.FAILED, f"{FILE_NAME} can not be written: {error}") from error
         self._saved = True
@@ -333,7 +447,9 @@ class Replication:
             "promoted: this broker becomes the master. Set replication.role to master in its "
             "settings now: they hold at its next start"
         )
+        self.turned = self._context.loop.create_future()
         self._end(Turn(role="master"))
+        return self.turned
 
     def _end(self, outcome: Turn) -> None:
         if not self.ended.done():
@@ -350,11 +466,26 @@ class Replication:
         """Remember the points, if they have moved."""
         standby = self._engine.standby
         flushed, in_sync = self._points() if standby is None else standby.said
-        heard = 0 if self._memory is None else self._memory.heard
-        memory = Memory(flushed=flushed, in_sync=in_sync, role=self.role, heard=heard)
+        known = self._memory or Memory()
+        memory = Memory(
+            flushed=flushed,
+            in_sync=in_sync,
+            role=self.role,
+            heard=known.heard,
+            whole=self._whole(),
+            heard_ms=known.heard_ms,
+        )
+        if memory != known and standby is not None:
+            memory = replace(memory, heard_ms=self._heard_ms())
+        acknowledging = self._acknowledging
+        if standby is None and acknowledging is not None and in_sync > acknowledging.position:
+            acknowledging.keep(in_sync, lambda: None)
         if memory == self._memory or self._saved:
             return
         self._memory = memory
+        self._remember(memory)
+
+    def _remember(self, memory: Memory) -> None:
         try:
             remember(self._settings, memory)
         except OSError as error:
@@ -385,8 +516,11 @@ class Replication:
                 "following": link.following,
                 "lag_bytes": link.lag_bytes,
                 "lag_seconds": round(link.lag_seconds, 3),
+                "heard_ms": self._heard_ms(),
             }
-        if server is not None:
+        if self._diverging is not None and self._diverging.found is not None:
+            found["diverged"] = asdict(self._diverging.found)
+        if server is not None and not self._follows:
             lags = server.lags()
             found["replicas"] = {
                 name: {
@@ -456,76 +590,3 @@ class Replication:
                 ),
             ),
         ]
-
-
-def identity_of(settings: Settings) -> Identity:
-    """Whose log it is. Raises Failure."""
-    names = settings.names
-    return Identity(
-        cluster=names.cluster, group=names.broker, secret=read_secret(settings.replication)
-    )
-
-
-def connecting_tls(settings: Settings) -> ssl.SSLContext | None:
-    """With what a slave connects to its master; None if the log goes unencrypted. Raises
-    Failure."""
-    chosen, own = settings.replication, settings.tls
-    if not chosen.tls:
-        return None
-    try:
-        context = ssl.create_default_context(cafile=chosen.tls_ca or None)
-        context.minimum_version = ssl.TLSVersion.TLSv1_2
-        if own.certificate and own.key:  # for a master that asks for clients' certificates
-            context.load_cert_chain(own.certificate, own.key)
-    except (OSError, ssl.SSLError) as error:
-        text = f"replication.tls: {chosen.tls_ca or own.certificate} can not be used: {error}"
-        raise Failure(ExitCode.USAGE, text) from error
-    return context
-
-
-def new_nonce() -> str:
-    """Random hexadecimal digits, for a handshake."""
-    return secrets.token_hex(NONCE_SIZE)
-
-
-def place_of(text: str, setting: str) -> tuple[str, int]:
-    """HOST:PORT, or HOST alone. Raises Failure."""
-    host, colon, port = text.rpartition(":")
-    if not colon or text.endswith("]"):
-        host, port = text, str(PORT_DEFAULT)
-    if not host or not port.isdecimal() or int(port) > 65_535:
-        raise Failure(ExitCode.USAGE, f"{setting} is HOST:PORT, not {text!r}")
-    return host.strip("[]"), int(port)
-
-
-def check_settings(settings: Settings) -> None:
-    """Raises Failure for settings of replication that do not fit together."""
-    chosen = settings.replication
-    if chosen.role == "slave" and not chosen.master:
-        raise Failure(ExitCode.USAGE, "a slave needs replication.master, the HOST:PORT it follows")
-    if chosen.role == "slave":
-        place_of(chosen.master, "replication.master")
-    for peer in chosen.peers:
-        place_of(peer, "replication.peers")
-    if chosen.listen:
-        place_of(chosen.listen, "replication.listen")
-    if chosen.role == "slave" or chosen.listen:
-        read_secret(chosen)
-        connecting_tls(settings)
-    if chosen.tls and chosen.listen and not settings.tls.enabled:
-        raise Failure(
-            ExitCode.USAGE,
-            "replication.tls needs a certificate for replication.listen: set "
-            "tls.certificate and tls.key",
-        )
-
-
-def read_secret(chosen: ReplicationSettings) -> bytes:
-    """The secret of all brokers of the group. Raises Failure."""
-    if not chosen.secret_file:
-        raise Failure(
-            ExitCode.USAGE,
-            "replication needs a secret: name a file that all brokers of the group have a copy of "
-            "with replication.secret_file (such as `openssl rand -hex 32 > FILE`, mode 0600)",
-        )
-    return read_secret_file(chosen.secret_file, "replication.secret_file")

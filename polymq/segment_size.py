@@ -13,7 +13,7 @@ from typing import Final
 from core_log.files import Files
 from core_log.recovery import LOG_NAME, is_place
 from polymq.logs import logger
-from polymq.replicating import STORE_DIRECTORY
+from polymq.replication_memory import STORE_DIRECTORY
 from polymq.settings import MIB, Settings
 
 SEGMENT_BYTES_MAX: Final = 1024 * MIB

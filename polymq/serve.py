@@ -29,7 +29,10 @@ from polymq.errors import ExitCode, Failure
 from polymq.held_ports import hold_ports
 from polymq.logs import configure_logs, logger
 from polymq.ports import FILE_NAME, Ports, write_ports
-from polymq.replicating import STORE_DIRECTORY, Turn, check_settings, look_for_a_higher_term
+from polymq.promotion import check_promotion
+from polymq.replicating import Turn, listening_sockets, look_for_a_higher_term
+from polymq.replication_memory import STORE_DIRECTORY
+from polymq.replication_settings import check_settings
 from polymq.settings import Settings
 
 SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
@@ -51,27 +54,64 @@ async def _serve(settings: Settings, ready_file: Path | None) -> int:
     stop = asyncio.Event()
     _listen_to_signals(stop)
     check_settings(settings)
-    while True:
+    sockets = await listening_sockets(settings)
+    try:
+        await check_promotion(settings)
         await look_for_a_higher_term(settings)
-        with hold_ports(settings) as held:  # first: who can not listen writes nothing
+        held = hold_ports(settings)  # first: who can not listen writes nothing
+        with held:
             store = open_store(settings)
+            held = held.pop_all()
+        while True:
+            node = Node(settings, store, replication_sockets=sockets)
             try:
-                node = Node(settings, store)
-                ports, turn = await _run(node, settings, ready_file, stop, listening=held.close)
-            except BaseException:
+                with held:
+                    ports, turn = await _run_and_close(
+                        node, store, settings, ready_file, stop, listening=held.close
+                    )
+                if stop.is_set():
+                    await node.leave(Failure(ExitCode.FAILED, "the broker was stopped"))
+                    logger("polymq").info("stopped")
+                    return ExitCode.OK
+                assert ports is not None
+                assert turn is not None
+                settings = with_ports(settings, ports)
+                if turn.cut is not None:
+                    _cut(settings, turn.cut)
+                changed = settings.replication.model_copy(update={"role": turn.role})
+                settings = settings.model_copy(update={"replication": changed})
+                store = open_store(settings)
+            except Failure as failure:
+                await node.leave(failure)
+                raise
+            await node.leave(store)
+            try:
+                held = hold_ports(settings)
+            except Failure:
                 _close(store, is_told=True)
                 raise
-            _close(store, is_told=False)
-        if stop.is_set():
-            logger("polymq").info("stopped")
-            return ExitCode.OK
-        assert ports is not None
-        assert turn is not None
-        settings = with_ports(settings, ports)
-        if turn.cut is not None:
-            _cut(settings, turn.cut)
-        changed = settings.replication.model_copy(update={"role": turn.role})
-        settings = settings.model_copy(update={"replication": changed})
+    finally:
+        for bound in sockets:
+            bound.close()
+
+
+async def _run_and_close(
+    node: Node,
+    store: Store,
+    settings: Settings,
+    ready_file: Path | None,
+    stop: asyncio.Event,
+    *,
+    listening: Callable[[], None],
+) -> tuple[Ports | None, Turn | None]:
+    """`_run`, and close the log. Raises Failure."""
+    try:
+        found = await _run(node, settings, ready_file, stop, listening=listening)
+    except BaseException:
+        _close(store, is_told=True)
+        raise
+    _close(store, is_told=False)
+    return found
 
 
 def _close(store: Store, *, is_told: bool) -> None:

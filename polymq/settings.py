@@ -425,15 +425,16 @@ class ReplicationSettings(Section):
     )
     listen: str = Field(
         default="",
-        description="HOST:PORT where a master waits for slaves. Empty: it has none. A slave may "
-        "have it for the time after its promotion.",
+        description="HOST:PORT where a master waits for slaves. Empty: it has none. A slave binds "
+        "it, too: for the time after its promotion, and to answer the others of the group.",
     )
     master: str = Field(default="", description="HOST:PORT of the master that a slave follows.")
     peers: list[str] = Field(
         default=[],
-        description="HOST:PORT where other brokers of the group listen once they lead. A master "
-        "asks them at its start and from then on, and takes nothing more when one of them was "
-        "promoted after it.",
+        description="HOST:PORT where the other brokers of the group listen, slaves included. A "
+        "master asks them at its start and from then on, and takes nothing more when one of them "
+        "was promoted after it. A slave asks them before it is promoted whether one leads, or has "
+        "more.",
     )
     tls: bool = Field(
         default=False,

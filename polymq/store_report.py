@@ -8,12 +8,16 @@ from typing import Any
 from broker.engine import Engine
 from broker.port import display_name
 from broker.retention import Hold
+from core_log.cut_file import list_cuts
+from core_log.files import RealFiles
 from core_log.store import Store
 from polymq.metrics import Probe
 
 
-def store_value(engine: Engine, store: Store) -> dict[str, Any]:
-    """The log, its disk, and who holds the oldest segment: the answer of `/store`."""
+def store_value(engine: Engine, store: Store, cut_directory: str) -> dict[str, Any]:
+    """The log, its disk, who holds the oldest segment, and what was cut and kept: the answer of
+    `/store`."""
+    cuts = list_cuts(RealFiles(), cut_directory)
     disk, retention, log = engine.core.disk, engine.retention, store.log
     segments = store.segments()
     hold = retention.hold
@@ -38,6 +42,8 @@ def store_value(engine: Engine, store: Store) -> dict[str, Any]:
         "trimmed_early_messages": retention.early_count,
         "dropped_messages": retention.dropped_count,
         "copied_messages": retention.copied_count,
+        "cut_files": len(cuts),
+        "cut_bytes": sum(size for _, size in cuts),
     }
 
 
@@ -73,6 +79,11 @@ def describe_store(value: Mapping[str, Any]) -> list[str]:
         f" {value['dropped_messages']:,} dropped from queues,"
         f" {value['copied_messages']:,} retained messages copied forward"
     )
+    if value["cut_files"]:
+        lines.append(
+            f"kept from cuts: {size(value['cut_bytes'])} in {value['cut_files']} files"
+            " (`polymq store cut list`)"
+        )
     return lines
 
 

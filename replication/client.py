@@ -64,7 +64,9 @@ class MasterLink:
     Args:
         host, port: where the master listens.
         tls: with what to connect; None for a plain connection.
-        cut: told once where the log has to be cut before it can follow; the link has ended then.
+        cut: told where the log has to be cut before it can follow, and the master's epoch. The link
+            comes again meanwhile.
+        joined: called before the master is told of anything that it sent. Raises StoreError.
         new_nonce: random hexadecimal digits.
         process: random, the same as long as this process lives.
 
@@ -83,7 +85,8 @@ class MasterLink:
         name: str,
         host: str,
         port: int,
-        cut: Callable[[int], None],
+        cut: Callable[[int, int], None],
+        joined: Callable[[], None] = lambda: None,
         new_nonce: Callable[[], str],
         process: str = "",
         tls: ssl.SSLContext | None = None,
@@ -94,6 +97,8 @@ class MasterLink:
         self.heard = context.now()
         """When the master was last heard of."""
         self._lag = Lag(self.heard)
+        self.has_followed = False
+        """Whether the master has ever sent to it."""
         self.connection: MasterConnection | None = None
         self._store = store
         self._identity = identity
@@ -101,6 +106,7 @@ class MasterLink:
         self._place = host, port
         self._tls = tls
         self._cut = cut
+        self._joined = joined
         self._new_nonce = new_nonce
         self._process = process
         self._task: asyncio.Task[None] | None = None
@@ -181,7 +187,6 @@ class MasterLink:
             standing=standing_of(self._store),
             segment_bytes=self._store.segment_bytes,
             process=self._process,
-            in_sync=self.copy.said[1],
         )
 
     def tell(self, text: str) -> None:
@@ -191,14 +196,16 @@ class MasterLink:
             log.warning("%s; trying again", text)
 
     def follows(self) -> None:
-        """The master sends."""
+        """The master sends. Raises StoreError."""
+        self._joined()
         self._told = ""
+        self.has_followed = True
         host, port = self._place
         log.info("following the master %s:%d from %d on", host, port, self.copy.wanted)
 
-    def cut(self, position: int) -> None:
+    def cut(self, position: int, epoch: int) -> None:
         """The log has to be cut."""
-        self._cut(position)
+        self._cut(position, epoch)
 
     def _flushed(self, _: int) -> None:
         self.told()
@@ -258,12 +265,12 @@ class MasterConnection(Connection):
             link.copy.released(event.log_start, event.flushed)
             link.told()
         elif isinstance(event, Following):
-            self.following = True
             link.follows()
+            self.following = True
             self.deadline(self.context.now() + HEARTBEAT_SECONDS)
         elif isinstance(event, Cut):
             self._close(f"what is here behind {event.position} the master never had")
-            link.cut(event.position)
+            link.cut(event.position, event.epoch)
         else:
             assert isinstance(event, Refused)
             self._close(event.text)

@@ -1,8 +1,8 @@
 """The slave's side: bytes in, events out. Pure: no socket, clock or log inside.
 
 It tells who it is and what it has; the master proves that it knows the secret, and says from where
-the log follows. If that is before the slave's end, the slave has what its master never had: it cuts
-its log there and comes again.
+the log follows. If that is before the slave's end, the slave has what its master never had. Whether
+it may cut that is for others to decide; then it comes again.
 """
 
 from __future__ import annotations
@@ -46,9 +46,15 @@ class Following:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """The log has to end at `position` before it can follow: close, cut, come again."""
+    """The log has to end at `position` before it can follow: close, cut if that is allowed, come
+    again.
+
+    Attributes:
+        epoch: the master's.
+    """
 
     position: int
+    epoch: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +103,6 @@ class Follower:
         nonce: random, never used before, as hexadecimal digits.
         standing: the slave's log, nothing of which waits to be flushed.
         segment_bytes: the size of its files.
-        in_sync: how far it knows that messages were in sync: acknowledged, maybe. It gives none
-            of these up.
         meets: of a master that only wants to know of another one, and to be known: its epoch.
     """
 
@@ -110,12 +114,10 @@ class Follower:
         nonce: str,
         standing: Standing,
         segment_bytes: int,
-        in_sync: int = 0,
         meets: int | None = None,
         process: str = "",
     ) -> None:
         self._process = process
-        self._in_sync = in_sync
         self._meets = meets
         self._epoch = 0
         self._identity = identity
@@ -223,12 +225,6 @@ class Follower:
         self._epoch = epoch
         if position > self._standing.end:
             raise PeerFault(f"the master begins at {position}, behind this log's end")
-        if position < min(self._standing.end, self._in_sync):
-            raise PeerFault(
-                f"the master has this log up to {position} only, and messages up to "
-                f"{self._in_sync} were in sync and may have been acknowledged: promote the broker "
-                "that has them, or start this one with an empty data directory"
-            )
         if position < self._standing.start:
             raise PeerFault(
                 f"the master has this log up to {position} only, and what is left of it here "
@@ -236,7 +232,7 @@ class Follower:
             )
         if position < self._standing.end:
             self.state = State.CLOSED
-            return Cut(position)
+            return Cut(position, epoch)
         self.state = State.RANGE
         self._frames.size_max = RANGE_BYTES_MAX
         return Following()

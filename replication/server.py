@@ -37,7 +37,7 @@ from replication.limits import (
     UNPROVEN_SECONDS,
 )
 from replication.newcomers import Newcomers
-from replication.source import Acked, Identity, Joined, Met, Outranked, Rejected, Source
+from replication.source import Acked, Ahead, Identity, Joined, Met, Outranked, Rejected, Source
 from replication.standing import standing_of
 
 log = logging.getLogger("polymq.replication")
@@ -102,6 +102,7 @@ class ReplicationServer:
         self.slaves: dict[str, SlaveConnection] = {}
         """Those that follow, by name."""
         self.newcomers: Newcomers[SlaveConnection] = Newcomers()
+        self._ahead: dict[str, int] = {}  # slaves that have more, and from where on
         self._listener: Listener | None = None
 
     async def start(
@@ -154,9 +155,22 @@ class ReplicationServer:
             return f"this master has {SLAVES_MAX} slaves, which is the limit"
         return ""
 
+    def tell_ahead(self, name: str, peer: str, position: int) -> None:
+        """Say once that a slave has more than this broker."""
+        if self._ahead.get(name) != position and len(self._ahead) < SLAVES_MAX:
+            self._ahead[name] = position
+            log.warning(
+                "slave %s (%s) has more than this log, behind %d: it does not follow until it has "
+                "cut that",
+                name,
+                peer,
+                position,
+            )
+
     def join(self, slave: SlaveConnection) -> None:
         """It follows from now on, in place of an older connection of its name."""
         name = slave.source.name
+        self._ahead.pop(name, None)
         old = self.slaves.pop(name, None)
         if old is not None:
             self.replicas.lost(name)
@@ -228,6 +242,8 @@ class SlaveConnection(Connection):
             elif isinstance(event, Outranked):
                 log.warning("%s (%s) knows of term %d", event.name, self.peer, event.term)
                 self._server.outranked(event.term)
+            elif isinstance(event, Ahead):
+                self._server.tell_ahead(event.name, self.peer, event.position)
             elif isinstance(event, Met):
                 pass  # it has our epoch, and draws its own conclusion
             else:

@@ -68,6 +68,15 @@ class Joined:
 
 
 @dataclass(frozen=True, slots=True)
+class Ahead:
+    """The slave has more than this log, behind `position`, and was told so. It comes again when it
+    has cut that, if it may. The connection ends."""
+
+    name: str
+    position: int
+
+
+@dataclass(frozen=True, slots=True)
 class Acked:
     """The slave has everything before `flushed` on its disk."""
 
@@ -100,7 +109,7 @@ class Met:
     term: int
 
 
-SourceEvent = Joined | Acked | Rejected | Outranked | Met
+SourceEvent = Joined | Ahead | Acked | Rejected | Outranked | Met
 
 
 class State(enum.Enum):
@@ -271,10 +280,13 @@ class Source:
                 f"slave {self.name!r} has this log up to {position}, and what is left of it here "
                 f"begins at {mine.start}: let it start with a copy of this data directory"
             )
+        self._out.append(encode_values(Kind.START, position=position, epoch=epoch))
+        if position < theirs.end:
+            self.state = State.CLOSED
+            return [Ahead(self.name, position)]
         self.sent = self.received = position
         self.state = State.ACK
         self._frames.size_max = ACK.size
-        self._out.append(encode_values(Kind.START, position=position, epoch=epoch))
         return [Joined(self.name, position)]
 
     def _take_ack(self, payload: bytes) -> SourceEvent:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from broker.commits import CommitPoints
@@ -65,6 +67,43 @@ def test_the_point_is_what_enough_replicas_have(disks: Durability) -> None:
     commits.advance(FLUSHED, 70)
     replicas.flushed(70)
     assert commits.points[disks] == 70
+
+
+def test_a_point_moves_when_it_is_on_the_disk_how_far() -> None:
+    """Where somebody waits for a replica. What is reached meanwhile follows in one step; where
+    nobody waits it moves at once; after another broker leads it moves no more."""
+    commits = CommitPoints(0)
+    replicas = Replicas(commits)
+    kept: list[tuple[int, Callable[[], None]]] = []
+    replicas.keep = lambda position, done: kept.append((position, done))
+    commits.advance(FLUSHED, 1000)
+    replicas.acked("a", 10)
+    assert (commits.points[IN_SYNC], kept) == (10, [])
+    acked: list[int] = []
+    for position in (20, 30, 40, 90, 99):
+        commits.when(position, IN_SYNC, acked.append, position)
+    for position in (20, 30, 40):
+        replicas.acked("a", position)
+    assert not acked
+    assert [position for position, _ in kept] == [20]
+    kept[0][1]()
+    assert acked == [20]
+    assert [position for position, _ in kept] == [20, 40]
+    kept[1][1]()
+    assert acked == [20, 30, 40]
+    replicas.flushed(1000)
+    assert len(kept) == 2
+    replicas.acked("a", 95)
+    replicas.acked("a", 99)
+    replicas.lost("a")
+    replicas.acked("b", 50)  # what was reached with the one that is gone stays reached
+    kept[2][1]()
+    assert acked == [20, 30, 40, 90]
+    assert [position for position, _ in kept] == [20, 40, 95, 99]
+    replicas.resign()
+    kept[3][1]()
+    assert acked == [20, 30, 40, 90]
+    assert len(kept) == 4
 
 
 def test_weaker_messages_wait_behind_stronger_ones(broker: Broker) -> None:

@@ -5,13 +5,16 @@ Each turn something happens: the master stores messages, a disk syncs, bytes arr
 late), the connection breaks, the network is gone for a while, the oldest segments go, at the master
 and then at the slave, a process is killed or its machine loses power (also in the middle of a
 write), and comes back; now and then the master is lost, the slave is promoted, and the old master
-comes back as its slave.
+comes back as its slave. And now and then both are lost, a third broker that has been away is
+promoted, and both want to follow that one.
 
 What has to hold, whatever happens:
 
 * the slave's log is the master's, byte for byte, up to the slave's end, as long as it follows;
 * what was in sync is never lost: it is on both disks when it is said to be, and a promoted slave
   and all later logs begin with it;
+* whoever has something that was in sync does not give it up for a master that lacks it; an old
+  master gives up all else, without an operator, and what it gives up is kept;
 * when faults stop, both logs become the same, and a new message gets in sync.
 """
 
@@ -20,11 +23,14 @@ from __future__ import annotations
 import hashlib
 from random import Random
 
+from broker.divergence import Divergence, diverged
+from core_log.cut_file import CutFile, CutHead, keep_cut
 from core_log.cutting import cut_log
 from core_log.errors import StoreError
 from core_log.following import Following
 from core_log.retention import first_after_position
 from core_log.store import Store
+from polymq.acknowledging import Acknowledging
 from replication import follower, source
 from replication.common import common_end
 from replication.frames import Range
@@ -32,13 +38,18 @@ from replication.source import Identity, Source
 from replication.standing import standing_of
 from tests.crash.disk import Disk
 from tests.crash.losses import NOTHING, Parts
-from tests.harness.stores import DIRECTORY, OWN, PRIVATE, TINY
+from tests.harness.stores import DIRECTORY, OWN, PRIVATE, TEMPLATE, TINY
 from tests.replication.logs import fill, stream
 
 IDENTITY = Identity(cluster="c", group="g", secret=b"sixteen bytes or more")
 TURNS = 300
+CUTS = "/data/cut"
 Content = dict[int, bytes]
 """What a log has: by the place of each file, its bytes."""
+
+
+def _raise(error: Exception) -> None:
+    raise error
 
 
 class Broker:
@@ -50,9 +61,11 @@ class Broker:
         self.disk = Disk()
         self.store: Store | None = None
         self.following: Following | None = None
+        self.acknowledging: Acknowledging | None = None
         self.in_sync = 0
+        self.copied_end = 0  # where its log ended when it was promoted
 
-    def start(self, role: str) -> None:
+    def start(self, role: str, *, above_term: int | None = None) -> None:
         """Open what the disk has."""
         self.store = Store.open(
             DIRECTORY,
@@ -61,8 +74,17 @@ class Broker:
             settings=TINY,
             stepped=True,
             follows="it follows" if role == "slave" else "",
+            above_term=above_term,
         )
         self.following = Following(self.store) if role == "slave" else None
+        self.acknowledging = Acknowledging(
+            self.disk,  # type: ignore[arg-type]
+            DIRECTORY,
+            self.store,
+            leads=role == "master",
+            disks=2,
+            failed=_raise,
+        )
 
     def die(self, power: str) -> None:
         """The process is gone, and maybe what its machine had not synced."""
@@ -73,7 +95,7 @@ class Broker:
             self.disk = self.disk.crash(NOTHING)
         else:
             self.disk = self.disk.crash(Parts(random, random.random()))
-        self.store = self.following = None
+        self.store = self.following = self.acknowledging = None
 
     def sync(self) -> None:
         """Write what was appended, and let the disk have it."""
@@ -83,10 +105,29 @@ class Broker:
         self.store.flusher.step()
         self.store.flusher.collect()
 
-    def cut(self, position: int) -> None:
-        """Close in order, cut, open again."""
+    def diverged(self, position: int) -> Divergence:
+        """What it has behind that place, in its own judgement."""
         assert self.store is not None
-        self.store.close()
+        assert self.acknowledging is not None
+        return diverged(
+            self.store,
+            position,
+            self.store.log.written,
+            acknowledged=self.acknowledging.value,
+            disks={TEMPLATE.topic: 0},
+        )
+
+    def cut(self, position: int) -> None:
+        """Keep what is behind that place, close in order, cut, open again."""
+        store = self.store
+        assert store is not None
+        end = store.log.written
+        lost = [record.raw for record in store.records(position, end)]
+        head = CutHead(position=position, end=end, epoch=store.epoch, kept_ms=1)
+        kept = CutFile(self.disk, keep_cut(self.disk, DIRECTORY, CUTS, head))  # type: ignore[arg-type]
+        assert [record.raw for record in kept.records()] == lost
+        kept.close()
+        store.close()
         cut_log(self.disk, DIRECTORY, position)
         self.start("slave")
 
@@ -154,7 +195,6 @@ class Link:
             nonce=f"{nonce + 1:x}",
             standing=standing_of(slave.store),
             segment_bytes=TINY.segment_bytes,
-            in_sync=slave.in_sync,
         )
         self.to_master = bytearray()
         self.to_slave = bytearray()
@@ -173,6 +213,7 @@ class Simulation:
         self.link: Link | None = None
         self.unreachable = 0  # turns until the network is back
         self.promised: Content = {}
+        self.spare: Disk | None = None  # of a third broker, which was a slave and is down since
         self.released = 0, 0  # what the slave was told: where the log begins, what was flushed
         self.counts: dict[str, int] = {}
         self.master.start("master")
@@ -203,6 +244,8 @@ class Simulation:
             choices = [self.drop, self.part, self.kill_master, self.kill_slave, self.fail_over]
         if random.random() < 0.05:
             choices = [self.master_deletes, self.slave_deletes]
+        if random.random() < 0.04:
+            choices = [self.leave_spare] * 4 + [self.promote_spare]  # so that much comes between
         random.choice(choices)()
         self.check()
 
@@ -279,10 +322,20 @@ class Simulation:
             assert following is not None
             self.note(f"slave {type(event).__name__}")
             if isinstance(event, follower.Cut):
+                found = self.slave.diverged(event.position)
+                if event.position < self.slave.copied_end:
+                    # It was promoted with what it had received there, and lost its lead before its
+                    # slave had that, too. An operator has to say so, and knows that it is right.
+                    self.note("forced" if found.promised else "free to cut")
+                else:
+                    assert not found.promised, "an operator is asked for what nobody was promised"
                 self.slave.cut(event.position)
                 self.link = None
                 return
             assert not isinstance(event, follower.Refused), event.text
+            if isinstance(event, follower.Following):
+                assert self.slave.acknowledging is not None
+                self.slave.acknowledging.follow()
             if isinstance(event, Range):
                 self.slave.in_sync = max(self.slave.in_sync, event.in_sync)
                 if event.log_start > self.released[0]:
@@ -306,6 +359,8 @@ class Simulation:
             return
         in_sync = min(store.log.flushed, self.link.source.flushed)
         if in_sync > self.master.in_sync:
+            assert self.master.acknowledging is not None
+            self.master.acknowledging._write(in_sync)  # what its thread does
             self.master.in_sync = in_sync
             content = self.master.content(in_sync)
             first = min(content)
@@ -388,10 +443,58 @@ class Simulation:
             fill(self.master.store, self.random, 1)
             self.master.die("kill")
         self.slave.start("master")
+        assert self.slave.store is not None
+        self.slave.copied_end = self.slave.store.epochs[-1][1]
         self.master.start("slave")
         self.master, self.slave = self.slave, self.master
         self.released = 0, 0
         self.note("fail over")
+
+    def leave_spare(self) -> None:
+        """A third broker, which has what the slave has, goes down, and stays so."""
+        if self.spare is None and self.slave.store is not None and self.slave.store.epochs:
+            self.spare = self.slave.disk.kill()
+            self.note("spare")
+
+    def promote_spare(self) -> None:
+        """Master and slave are lost, and the third broker is promoted. Both come back and ask it
+        to lead them. Then somebody sees that it is the wrong one, and all goes on as before."""
+        if self.spare is None:
+            return
+        self.drop()
+        third = Broker(self, "c")
+        third.disk, self.spare = self.spare, None
+        third.start("master", above_term=0)
+        assert third.store is not None
+        fill(third.store, self.random, 1)
+        third.sync()
+        promised_end = max((file + len(data) for file, data in self.promised.items()), default=0)
+        for broker, role in ((self.master, "master"), (self.slave, "slave")):
+            broker.die(self.random.choice(("kill", "nothing", "parts")))
+            broker.start("slave")
+            position = self.common(third, broker)
+            assert broker.store is not None
+            if position is not None and position < broker.store.log.written:
+                found = broker.diverged(position)
+                lacks = promised_end > position and broker.store.log.written > position
+                if role == "slave" or lacks:
+                    self.note(f"{role} keeps what it has")
+                assert found.promised or not lacks, "what was in sync would be cut without a word"
+            broker.store.close()
+            broker.start(role)
+        self.note("third is promoted")
+
+    def common(self, master: Broker, slave: Broker) -> int | None:
+        """Up to where a master that is asked says that both logs are the same; None if it refuses,
+        or if the slave may follow as it is."""
+        self.nonce += 2
+        link = Link(master, slave, self.nonce)
+        while data := link.follower.outgoing():
+            link.source.receive(data)
+            for event in link.follower.receive(link.source.outgoing()):
+                if isinstance(event, follower.Cut):
+                    return event.position
+        return None
 
     # --- what has to hold -------------------------------------------------------------------------
 

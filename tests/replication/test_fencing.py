@@ -14,16 +14,8 @@ import pytest
 from core_log.epochs import term_of
 from core_log.files import RealFiles
 from polymq.compose import open_store
-from polymq.replicating import (
-    Memory,
-    Replication,
-    Turn,
-    above_term,
-    fenced,
-    recall,
-    refusal,
-    remember,
-)
+from polymq.replicating import Replication, Turn
+from polymq.replication_memory import Memory, above_term, fenced, recall, refusal, remember
 from polymq.settings import Settings
 
 
@@ -115,7 +107,7 @@ def test_a_replaced_master_that_can_not_remember_it_takes_nothing_and_tries_agai
     resigned: list[str] = []
 
     async def story() -> None:
-        replication = Replication(settings, store)
+        replication = Replication(settings, store, clock_ms=lambda: 0)
         core: Any = SimpleNamespace(resign=resigned.append)
         replication._engine = SimpleNamespace(core=core)  # type: ignore[assignment]
         replication._outranked(0)

@@ -55,7 +55,7 @@ class Pair:
             name="slave",
             host="127.0.0.1",
             port=port,
-            cut=self.cuts.append,
+            cut=lambda position, _: self.cuts.append(position),
             new_nonce=lambda: "bb",
             process="one process",
         )

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from tests.sabotage.plan import Sabotage
 
+ACKNOWLEDGED = "tests/core_log/test_acknowledged.py"
+DIVERGENCE = "tests/broker/test_divergence.py"
 FENCING = "tests/replication/test_fencing.py"
 HANDSHAKE = "tests/replication/test_handshake.py"
+IN_SYNC = "tests/broker/test_in_sync.py"
 LINK = "tests/replication/test_link.py"
 NEWCOMERS = "tests/replication/test_newcomers.py"
+PROMOTION = "tests/replication/test_promotion.py"
+PROMOTED = "interop_tests/test_promotion.py"
 RETENTION = "tests/replication/test_slave_retention.py"
 SIMULATION = "tests/replication/test_simulation.py"
 STANDBY = "tests/replication/test_standby.py"
@@ -81,11 +86,68 @@ OF_THE_REPLICATION = (
     ),
     Sabotage(
         name="gives-up-what-was-in-sync",
-        why="a slave cuts acknowledged messages away that its new master lacks",
-        path="replication/follower.py",
-        old="        if position < min(self._standing.end, self._in_sync):\n",
-        new="        if False:\n",
-        tests=(HANDSHAKE,),
+        why="an old master cuts acknowledged messages away that its new master lacks",
+        path="broker/divergence.py",
+        old="        if record.position < acknowledged.position or waited < IN_SYNC:\n",
+        new="        if waited < IN_SYNC:\n",
+        tests=(DIVERGENCE, SIMULATION),
+    ),
+    Sabotage(
+        name="gives-up-what-one-disk-acknowledged",
+        why="messages that wait for this disk only are cut without a word",
+        path="broker/divergence.py",
+        old="        if record.position < acknowledged.position or waited < IN_SYNC:\n",
+        new="        if record.position < acknowledged.position:\n",
+        tests=(DIVERGENCE,),
+    ),
+    Sabotage(
+        name="acknowledged-before-it-is-known",
+        why="two machines die, and the old master cuts what was acknowledged a moment before",
+        path="broker/replicas.py",
+        old="        if self.keep is None or not self._commits.holding:\n",
+        new="        if True:\n",
+        tests=(IN_SYNC,),
+    ),
+    Sabotage(
+        name="what-is-acknowledged-is-written-late",
+        why="a power cut takes the position, and then acknowledged messages are cut",
+        path="core_log/acknowledged.py",
+        old="        self._files.pwritev(self._handle, [slot], _SLOT_BYTES * (sequence % 2))\n"
+        "        self._files.fdatasync(self._handle)\n",
+        new="        self._files.pwritev(self._handle, [slot], _SLOT_BYTES * (sequence % 2))\n",
+        tests=(ACKNOWLEDGED,),
+    ),
+    Sabotage(
+        name="one-slot-for-what-is-acknowledged",
+        why="a torn write damages the only copy, and an ordinary failover needs an operator",
+        path="core_log/acknowledged.py",
+        old="_SLOT_BYTES * (sequence % 2))\n",
+        new="0)\n",
+        tests=(ACKNOWLEDGED,),
+    ),
+    Sabotage(
+        name="a-slave-forgets-that-all-is-acknowledged",
+        why="what it told its master to be on its disk is cut without a word",
+        path="polymq/acknowledging.py",
+        old="            self._file.write(Acknowledged())\n",
+        new="            pass\n",
+        tests=(SIMULATION,),
+    ),
+    Sabotage(
+        name="cut-without-a-copy",
+        why="what is cut is gone for good, also when an operator was wrong",
+        path="core_log/cut_file.py",
+        old="            files.pwritev(handle, [piece], HEAD_BYTES + start - head.position)\n",
+        new="            pass\n",
+        tests=(ACKNOWLEDGED, SIMULATION),
+    ),
+    Sabotage(
+        name="a-copy-that-a-power-cut-takes",
+        why="the log is cut, and the copy was only in memory",
+        path="core_log/cut_file.py",
+        old="        files.fdatasync(handle)\n",
+        new="",
+        tests=(ACKNOWLEDGED,),
     ),
     Sabotage(
         name="slave-shows-more-than-its-disk-has",
@@ -251,7 +313,7 @@ OF_THE_REPLICATION = (
     Sabotage(
         name="fenced-until-a-restart",
         why="an old master that was told to stop goes on when it is started again",
-        path="polymq/replicating.py",
+        path="polymq/replication_memory.py",
         old="    return memory.heard if memory.heard > term_of(last_epoch(settings)) else 0\n",
         new="    return 0\n",
         tests=(FENCING,),
@@ -295,5 +357,45 @@ OF_THE_REPLICATION = (
         old="and its loss\n            accepted.close()\n            self._failed(protocol)\n",
         new="and its loss\n            accepted.close()\n",
         tests=("tests/net/test_net_connection.py",),
+    ),
+    Sabotage(
+        name="promoted-without-a-look",
+        why="a slave that is behind becomes the master, and what it lacks is lost without a word",
+        path="polymq/replicating.py",
+        old="        if found and not force:\n",
+        new="        if False:\n",
+        tests=(PROMOTED,),
+    ),
+    Sabotage(
+        name="a-slave-behind-is-promoted",
+        why="it knows that its master had more on its disk, and says nothing",
+        path="polymq/promotion.py",
+        old="        if end is not None and self.told > end:\n",
+        new="        if False:\n",
+        tests=(PROMOTION,),
+    ),
+    Sabotage(
+        name="a-slave-that-has-more-is-not-asked",
+        why="of two slaves the one that is behind is promoted",
+        path="polymq/promotion.py",
+        old="            if (answer.epoch, answer.end) > (copy.epoch, copy.end):\n",
+        new="            if False:\n",
+        tests=(PROMOTION,),
+    ),
+    Sabotage(
+        name="who-does-not-answer-has-nothing",
+        why="a slave that was away is promoted while the one that has everything is down",
+        path="polymq/promotion.py",
+        old="            if place != settings.replication.master and copy.epoch:\n",
+        new="            if False:\n",
+        tests=(PROMOTION,),
+    ),
+    Sabotage(
+        name="the-settings-promote-anybody",
+        why="role = master in the settings of a slave that is behind fences the true master",
+        path="polymq/promotion.py",
+        old="    if found:\n        raise Failure(",
+        new="    if False:\n        raise Failure(",
+        tests=(PROMOTION,),
     ),
 )

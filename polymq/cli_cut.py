@@ -1,0 +1,126 @@
+"""`polymq store cut`: what was cut from the log when a broker followed a new master.
+
+The files are read where they are: no server has to run.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from polymq.cli_options import config_option, data_flag, settings_from
+from polymq.client import StoredMessage, stored_message
+from polymq.errors import ExitCode, Failure
+from remoting.records import iterate_records
+
+STATE_TOPIC: Final = b"RMQ_SYS_POLYMQ_STATE"
+
+
+def add_commands(group: click.Group, show: Callable[[StoredMessage, str], None]) -> None:
+    """Put the commands into the group `store`.
+
+    Args:
+        show: writes one message.
+    """
+
+    @group.group("cut")
+    def cut() -> None:
+        """Look at what was cut from the log, or would be.
+
+        A broker that follows a new master gives up what that one never had. A copy of it is kept
+        in the folder `cut` of the data directory before. Nothing deletes these files but you.
+        """
+
+    @cut.command("list")
+    @config_option
+    @data_flag
+    @click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
+    def cut_list(as_json: bool, **options: Any) -> int:
+        """List the files, with what stretch of the log each has."""
+        from core_log.cut_file import CutFile, list_cuts  # noqa: PLC0415  (loads the store)
+        from core_log.files import RealFiles  # noqa: PLC0415
+
+        files, directory = RealFiles(), directory_of(options)
+        try:
+            for path, size in list_cuts(files, str(directory)):
+                kept = CutFile(files, path)
+                kept.close()
+                head = kept.head
+                if as_json:
+                    value = {"path": path, "bytes": size, "position": head.position}
+                    value |= {"end": head.end, "epoch": head.epoch, "kept_ms": head.kept_ms}
+                    click.echo(json.dumps(value))
+                else:
+                    kept_at = datetime.fromtimestamp(head.kept_ms / 1000, UTC)
+                    click.echo(
+                        f"{path}  positions {head.position:,} to {head.end:,}  epoch {head.epoch}  "
+                        f"kept {kept_at:%Y-%m-%d %H:%M:%S} UTC  {size:,} bytes"
+                    )
+        except (OSError, ValueError) as error:
+            raise Failure(ExitCode.FAILED, f"{directory} can not be read: {error}") from error
+        return ExitCode.OK
+
+    @cut.command("show")
+    @config_option
+    @data_flag
+    @click.argument("file")
+    @click.option("--topic", help="Only messages of this topic.")
+    @click.option(
+        "--format",
+        "form",
+        type=click.Choice(["text", "json", "body"]),
+        default="text",
+        show_default=True,
+        help="As in `polymq message read`.",
+    )
+    def cut_show(file: str, topic: str | None, form: str, **options: Any) -> int:
+        """Show the messages in FILE.
+
+        FILE is a path, or a name in the folder, as `polymq store cut list` prints it.
+        To publish one again, use `--format json`: it has the topic, the tag, all properties, and
+        the body in base64. `polymq message publish` takes the body.
+        """
+        from core_log.cut_file import CutFile  # noqa: PLC0415  (loads the store)
+        from core_log.errors import CorruptRecord  # noqa: PLC0415
+        from core_log.files import RealFiles  # noqa: PLC0415
+
+        path = Path(file) if "/" in file else directory_of(options) / file
+        shown = changes = 0
+        try:
+            kept = CutFile(RealFiles(), str(path))
+            for record in kept.records():
+                if record.topic == STATE_TOPIC:
+                    changes += 1
+                    continue
+                message = stored_message(next(iterate_records(record.raw)))
+                if topic is None or topic == message.topic:
+                    show(message, form)
+                    shown += 1
+        except BrokenPipeError:
+            leave_quietly()  # whoever read our output has enough (`| head`)
+            return ExitCode.OK
+        except (OSError, ValueError, CorruptRecord) as error:
+            raise Failure(ExitCode.FAILED, f"{path} can not be read: {error}") from error
+        if form == "text":
+            click.echo(
+                f"{shown:,} messages; {changes:,} records of the broker's own state are not shown.",
+                err=True,
+            )
+        return ExitCode.OK
+
+
+def leave_quietly() -> None:
+    """Nobody reads the output any more: write nothing, at exit either."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def directory_of(options: dict[str, Any]) -> Path:
+    """Where the files are."""
+    return settings_from(options).server.data_directory / "cut"
