@@ -20,6 +20,7 @@ from interop_tests import remoting_wire as remoting
 from interop_tests.conftest import Server
 from interop_tests.people import (
     PASSWORD,
+    SECONDS,
     Admin,
     MqttClient,
     amqp,
@@ -342,10 +343,10 @@ def test_dead_letters_and_links_end_with_the_rights_of_who_made_them(server, peo
     people.allow("vic", "create,publish", "orders.#")
     people.allow("ann", "create,subscribe,publish", "ann.#")
     people.allow("ann", "subscribe", "orders.#")
-    theirs = amqp(server, "vic").channel()
+    connections = [amqp(server, "vic"), amqp(server)]
+    theirs, channel = (connection.channel() for connection in connections)
     theirs.queue_declare("victim", durable=True)
     theirs.exchange_declare("orders", "topic", durable=True)
-    channel = amqp(server).channel()
     channel.confirm_delivery()
     channel.exchange_declare("ann", "topic", durable=True)
     channel.exchange_bind("ann", "orders", "#")
@@ -361,7 +362,8 @@ def test_dead_letters_and_links_end_with_the_rights_of_who_made_them(server, peo
     people.good("DELETE", "/users/ann")
     theirs.basic_publish("orders", "eu.2", b"not copied")
     people.add("root", "admin")
-    channel = amqp(server, "root").channel()
+    connections.append(amqp(server, "root"))
+    channel = connections[-1].channel()
     assert channel.basic_get("ann.copies", auto_ack=True)[0] is None
     assert channel.queue_declare("ann.forger", passive=True).method.message_count == 0
     assert channel.basic_get("victim", auto_ack=True)[0] is None
@@ -370,6 +372,10 @@ def test_dead_letters_and_links_end_with_the_rights_of_who_made_them(server, peo
         metrics = answer.read().decode()
     assert 'polymq_dead_letters_forbidden_total{reason="expired"} 1.0' in metrics
     assert "polymq_exchange_links_stopped 1.0" in metrics
+    with pytest.raises(pika.exceptions.AMQPConnectionError):  # it ended with its user
+        connections[1].process_data_events(time_limit=SECONDS)
+    connections[0].close()
+    connections[2].close()
 
 
 def test_http_says_no_with_403_and_shows_what_may_be_seen(server, people) -> None:
