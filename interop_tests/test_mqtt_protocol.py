@@ -96,7 +96,7 @@ def test_connack_codes(server: Any) -> None:
         (connect("", clean=False), 2),
         (connect("x" * 300), 2),
         (connect("c").replace(b"\x04MQTT\x04", b"\x04MQTT\x05"), 1),
-        (connect("c", will=("$SYS/w", b"", 0, False)), 5),
+        (connect("c", will=("$other/w", b"", 0, False)), 5),
     ]:
         with RawClient(server.mqtt_port) as client:
             client.send(first, publish("never/stored", b"x", retain=True))
@@ -220,13 +220,17 @@ def test_unsubscribe_stops_and_subscribing_again_replaces(server: Any) -> None:
 
 
 def test_what_the_broker_does_not_allow(server: Any) -> None:
-    """Shared subscriptions are MQTT 5; `$` topics belong to the server."""
+    """Shared subscriptions are MQTT 5; `$` topics belong to the server. What is published below
+    `$SYS` is acknowledged and dropped."""
     with RawClient.connected(server.mqtt_port, "c") as client:
         client.send(subscribe(1, ("$share/g/t", 1), ("$SYS/#", 0), ("t", 1)))
         client.expect(suback(1, 0x80, 0, 1))
         client.send(publish("$SYS/x", b"dropped"))
         client.expect_nothing_before_ping()
-        client.send(publish("$SYS/x", b"not acked", qos=1, packet_id=1))
+        client.send(publish("$SYS/x", b"dropped", qos=1, packet_id=1, retain=True))
+        client.expect(puback(1))
+        client.expect_nothing_before_ping()
+        client.send(publish("$other/x", b"not acked", qos=1, packet_id=1))
         client.expect_closed()
     with RawClient.connected(server.mqtt_port, "c") as client:
         client.send(subscribe(1, ("RMQ_SYS_POLYMQ_STATE/#", 1), ("#", 0)))
