@@ -147,21 +147,13 @@ class Engine(AmqpOperations):
         queues: dict[str, NamedQueue] = {}
         self.users = Users(self.core)
         self.exchanges = Exchanges(self.core, self.topics_, queues, Owners(self.users))
+        core, topics, moves = self.core, self.topics_, self.moves
         self.named_queues = NamedQueues(
-            self.core,
-            self.topics_,
-            self.moves,
-            self.exchanges,
-            self.set_aside,
-            queues=queues,
-            new_name=new_name,
+            core, topics, moves, self.exchanges, self.set_aside, queues=queues, new_name=new_name
         )
+        dead_letters = self.named_queues.dead_letters
         self.sessions = Sessions(
-            self.core,
-            self.topics_,
-            self.retained,
-            self.named_queues.dead_letters,
-            session_settings or SessionSettings(),
+            core, topics, self.retained, dead_letters, session_settings or SessionSettings()
         )
         self.delays = Delays(self.core, self.topics_, self.moves, self.set_aside)
         self.half_messages = HalfMessages(self.core, self.topics_, self.moves)
