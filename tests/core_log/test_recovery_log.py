@@ -45,6 +45,7 @@ def test_a_store_that_was_closed_is_opened_without_reading_it() -> None:
     bench.store.close()
     assert files.list(DIRECTORY) == [
         "checkpoint",
+        "closed",
         "commitlog",
         "consumequeue",
         "epochFileCheckpoint",

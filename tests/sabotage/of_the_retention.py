@@ -24,11 +24,11 @@ OF_THE_RETENTION = (
         tests=(LIMIT,),
     ),
     Sabotage(
-        name="for-ever-until-the-limit",
-        why="a topic that was to keep its messages for ever loses them",
+        name="topic-for-ever-overlooked",
+        why="topics lose messages though no file goes, because another one keeps its own for ever",
         path="broker/retention.py",
-        old="        return topic is not None and bool(\n",
-        new="        return topic is None or bool(\n",
+        old="            topic.settings.retention_seconds or topic.settings.retention_bytes\n",
+        new="            True\n",
         tests=(LIMIT,),
     ),
     Sabotage(
