@@ -74,14 +74,6 @@ OF_THE_STARTS = (
         tests=(ORDER,),
     ),
     Sabotage(
-        name="hangup-kills",
-        why="a program that reloads at a SIGHUP is expected; this one was gone without a word",
-        path="polymq/serve.py",
-        old="    loop.add_signal_handler(signal.SIGHUP, ignore_hangup)\n",
-        new="",
-        tests=(ORDER,),
-    ),
-    Sabotage(
         name="files-of-another-size",
         why="after the free room has changed, a start takes a gigabyte more",
         path="polymq/segment_size.py",
