@@ -64,7 +64,7 @@ class Templates:
         self._others: WeakValueDictionary[BrokerPort, Templates] = WeakValueDictionary()
         # By durability and whether there may be message ids; then by place and life.
         self._templates: tuple[BoundedCache[bytes, Template], ...] = tuple(
-            BoundedCache(count_max // 4) for _ in range(4)
+            BoundedCache(max(1, count_max // 4)) for _ in range(4)
         )
 
     def of(self, port: BrokerPort) -> Templates:
