@@ -19,6 +19,7 @@ Rules:
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
@@ -69,6 +70,7 @@ class Client:
         replies: likewise.
         new_tag: makes random consumer tags.
         blocked: why publishers are refused at this moment; empty if they are not.
+        clock: seconds, to measure how long a read takes.
     """
 
     def __init__(
@@ -83,6 +85,7 @@ class Client:
         properties: Mapping[str, Any],
         new_tag: Callable[[], str],
         blocked: Callable[[], str] = str,
+        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.port = port
         self._why_blocked = blocked
@@ -111,6 +114,8 @@ class Client:
         self._gone = False  # the socket is
         self._deaf = False  # whatever comes is dropped
         self._choked = False  # too many answers wait or are not read
+        self._resting = False  # it is the turn of others; what was read waits
+        self._clock = clock
         self._disk_is_behind = False  # not reading, because the log cannot take more
         self._lingering = False  # everything is said, and the client may still be writing
         self._dropped_bytes = 0  # since then
@@ -129,7 +134,7 @@ class Client:
         if self._deaf:
             self._drop(end - start)
             return end
-        if self._holding or self._choked:
+        if self._stands_still:
             self._rest += bytes(buffer[start:end])
             return end
         if not self._rest:
@@ -154,12 +159,19 @@ class Client:
         if self._login.asking and end - used > self.limits.early_bytes_max:
             self.refuse(0.0)
             return end
-        if self._holding or self._choked:
+        if self._stands_still:
             self._rest = bytes(buffer[used:end])
             used = end
         return used
 
+    @property
+    def _stands_still(self) -> bool:
+        """Whether what was read is kept, and nothing more is read."""
+        return self._holding or self._choked or self._resting
+
     def _take_events(self) -> None:
+        """Take what was read, for as long as one turn may be. One event is always taken."""
+        until = self._clock() + self.limits.turn_seconds
         self._running = True
         while not (self._holding or self._choked):
             try:
@@ -169,6 +181,10 @@ class Client:
                 self._handle(event)
             except RemoteProtocolError as error:
                 self.fail(error)
+            if self._clock() >= until and not self._deaf:
+                self._resting = True
+                self._transport.later(self._rested)
+                break
         self._running = False
         self.check_pressure()
 
@@ -335,9 +351,16 @@ class Client:
             # Not from within an engine's callback: another connection may be taking events.
             self._transport.later(self._go_on)
 
+    def _rested(self) -> None:
+        """Others had their turn."""
+        self._resting = False
+        self._go_on()
+        if not self._gone:
+            self.check_pressure()
+
     def _go_on(self) -> None:
         """Take what was kept while standing still."""
-        if self._gone or self._holding or self._choked:
+        if self._gone or self._stands_still:
             return
         rest, self._rest = self._rest, b""
         if rest:
@@ -533,7 +556,7 @@ class Client:
         keeps up."""
         was_choked = self._choked
         self._weigh()
-        if (self._choked or self._holding or self._disk_is_behind) and not self._lingering:
+        if (self._stands_still or self._disk_is_behind) and not self._lingering:
             self._transport.stop_reading()
         else:
             self._transport.resume_reading()

@@ -72,6 +72,15 @@ OF_THE_BOUNDS = (
         tests=("interop_tests/test_limits_as_settings.py",),
     ),
     Sabotage(
+        name="turn-without-end",
+        why="a client that declares thousands of queues at once stops all others until it is done",
+        path="gateways/amqp/client.py",
+        pure=True,
+        old="            if self._clock() >= until and not self._deaf:\n",
+        new="            if self._clock() < 0 and not self._deaf:\n",
+        tests=("tests/gateways/amqp/test_amqp_turns.py",),
+    ),
+    Sabotage(
         name="walk-without-end",
         why="one publish visits every exchange of the broker while all others wait",
         path="broker/exchange_graph.py",
