@@ -31,6 +31,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from core_log import kernels
+from core_log.acknowledged import ACKNOWLEDGED_NAME
 from core_log.bookmark import BOOKMARK_NAME
 from core_log.checkpoint import (
     ABORT_NAME,
@@ -68,6 +69,7 @@ OUR_NAMES: Final = frozenset(
         CLOSED_NAME,
         EPOCHS_NAME,
         BOOKMARK_NAME,
+        ACKNOWLEDGED_NAME,
         LOCK_NAME,
     )
 )

@@ -240,7 +240,8 @@ class SlaveConnection(Connection):
                 self._lag.heard(self._heard, self._server.store.log.written, event.flushed)
                 self._server.replicas.acked(event.name, event.flushed)
             elif isinstance(event, Outranked):
-                log.warning("%s (%s) knows of term %d", event.name, self.peer, event.term)
+                if not self._server.follows:  # a slave only answers
+                    log.warning("%s (%s) knows of term %d", event.name, self.peer, event.term)
                 self._server.outranked(event.term)
             elif isinstance(event, Ahead):
                 self._server.tell_ahead(event.name, self.peer, event.position)

@@ -88,6 +88,14 @@ def log_of(disk: Disk, seed: int = 1) -> Store:
     return store
 
 
+def test_it_is_no_stray_file() -> None:
+    """A recovery knows whose it is."""
+    disk = Disk()
+    log_of(disk)
+    AcknowledgedFile(disk, DIRECTORY)  # type: ignore[arg-type]
+    assert log_of(disk.kill()).recovery.strays == ()
+
+
 def test_the_copy_has_the_records_of_its_stretch() -> None:
     """From any record to the end, over the ends of segments, and after a power cut."""
     disk = Disk()

@@ -8,7 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from core_log.acknowledged import EVERYTHING
+from core_log.files import RealFiles
 from net.connection import Context
+from polymq.acknowledging import Acknowledging
+from polymq.compose import open_store
 from polymq.errors import Failure
 from polymq.promotion import Copy, check_promotion, objections
 from polymq.replication_memory import Memory, remember
@@ -133,3 +137,33 @@ def test_the_settings_alone_promote_only_without_doubt(tmp_path: Path) -> None:
                 asyncio.run(check_promotion(settings))
         else:
             asyncio.run(check_promotion(settings))
+
+
+def test_all_that_a_slave_has_counts_as_acknowledged(tmp_path: Path) -> None:
+    """From the moment that it follows, over restarts. What it had promised as a master counts until
+    then, and when it is promoted all that it has by then."""
+    settings = settings_of(tmp_path)
+    store = open_store(settings)
+    end = store.log.flushed
+    directory = str(settings.server.data_directory / "store")
+
+    def role(*, leads: bool) -> Acknowledging:
+        return Acknowledging(
+            RealFiles(), directory, store, leads=leads, disks=2, failed=lambda _: None
+        )
+
+    try:
+        for leads, follows, position in (
+            (True, False, end),
+            (False, False, end),
+            (False, True, EVERYTHING),
+            (False, False, EVERYTHING),
+            (True, False, end),
+        ):
+            found = role(leads=leads)
+            if follows:
+                found.follow()
+            found.close()
+            assert (found.position, found.value.position) == (position, position)
+    finally:
+        store.close()

@@ -131,7 +131,7 @@ OF_THE_REPLICATION = (
         path="polymq/acknowledging.py",
         old="            self._file.write(Acknowledged())\n",
         new="            pass\n",
-        tests=(SIMULATION,),
+        tests=(PROMOTION,),
     ),
     Sabotage(
         name="cut-without-a-copy",
