@@ -15,6 +15,9 @@ from interop_tests.mqtt_wire import (
     PINGRESP,
     connack,
     connect,
+    puback,
+    pubcomp,
+    pubrec,
     suback,
     subscribe,
 )
@@ -123,6 +126,27 @@ class RawClient:
         """The next `count` packets, which have to be PUBLISH."""
         for _ in range(count):
             yield self.receive_publish()
+
+    def acknowledge(self, count: int) -> Iterator[Publish]:
+        """The next `count` PUBLISH packets, each acknowledged to the end of its QoS as it comes. So
+        the server's window never closes."""
+        owed: set[int] = set()
+        while count or owed:
+            packet = self.receive()
+            assert packet, "the server closed"
+            packet_id = int.from_bytes(packet[2:4], "big")
+            if packet[0] >> 4 == 6:  # PUBREL
+                owed.remove(packet_id)
+                self.send(pubcomp(packet_id))
+                continue
+            found = Publish(packet)
+            count -= 1
+            if found.qos == 1:
+                self.send(puback(found.packet_id))
+            elif found.qos == 2:
+                owed.add(found.packet_id)
+                self.send(pubrec(found.packet_id))
+            yield found
 
     def expect(self, *packets: bytes) -> None:
         """The next packets are exactly these."""

@@ -55,15 +55,10 @@ def test_messages_wait_for_a_persistent_session(server: Any) -> None:
     publish_all(port, "t/1", numbers(0, 500))
     publish_all(port, "t/2", numbers(500, 600), qos=2)
     client = RawClient.connected(port, "c", clean=False, present=True)
-    found = list(client.publishes(600))
+    found = list(client.acknowledge(600))
     assert [m.body for m in found] == numbers(0, 600)
     assert [m.qos for m in found] == [1] * 500 + [2] * 100
     assert not any(m.duplicate or m.retain for m in found)
-    client.send(*(puback(m.packet_id) for m in found[:500]))
-    for message in found[500:]:
-        client.send(pubrec(message.packet_id))
-        client.expect(pubrel(message.packet_id))
-        client.send(pubcomp(message.packet_id))
     client.expect_nothing_before_ping()
     client.disconnect()
     client = RawClient.connected(port, "c", clean=True)
@@ -149,9 +144,8 @@ def test_what_was_acknowledged_survives_the_server(server: Any, crash: bool) -> 
             server.kill()
     server.restart()
     client = RawClient.connected(server.mqtt_port, "c", clean=False, present=True)
-    found = list(client.publishes(301))
+    found = list(client.acknowledge(301))
     assert [m.body for m in found] == [*numbers(0, 300), b"retained"]
-    client.send(*(puback(m.packet_id) for m in found))
     publish_all(server.mqtt_port, "t/b", [b"after"])
     assert client.receive_publish().body == b"after"
     client.disconnect()
@@ -347,7 +341,7 @@ def test_sigterm_lets_acks_leave_and_publishes_no_will(server: Any) -> None:
     assert acked == [puback(k) for k in range(1, len(acked) + 1)]
     server.restart()
     client = RawClient.connected(server.mqtt_port, "watcher", clean=False, present=True)
-    bodies = {client.receive_publish().body for _ in range(len(acked))}
+    bodies = {message.body for message in client.acknowledge(len(acked))}
     assert {b"%d" % k for k in range(1, len(acked) + 1)} <= bodies
     with RawClient.connected(server.mqtt_port, "late") as late:
         late.subscribe(("will", 0))

@@ -135,7 +135,7 @@ def test_messages_come_back_byte_for_byte(server) -> None:
     assert second["properties"]["CE_id"] == "id 7"
     text = polymq(server, "message", "read", "t").stdout.decode()
     assert "t/room1.temp  queue 0  offset 0" in text
-    assert "\\x00\\x01" in text
+    assert "\\u0000\\u0001" in text
 
 
 def test_messages_are_found_by_key_and_shown_by_position(server) -> None:

@@ -191,6 +191,7 @@ def test_who_may_not_sign_any_more_is_cut_off(server, people, how: str) -> None:
     """With a pull that waits: its client gets nothing that comes later, and has to connect anew."""
     key = people.good("POST", "/users/ann/access-keys")
     people.allow("ann", "publish,create,subscribe", "birds.#")
+    people.allow("ann", "subscribe", "%RETRY%.g.#")
     people.add("root", "admin")
     assert http_publish(server, "birds", "x", b"tit", basic("ann")) == 204
     with remoting.Client(server.host, server.rocketmq_port) as client:

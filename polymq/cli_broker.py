@@ -53,7 +53,7 @@ def follow(force: bool, **options: Any) -> int:
     settings = settings_from(options)
     door = OperatorDoor(find_ports(settings), operator_credentials(settings, named))
     found = door.ask("POST", f"/replication/follow?force={str(force).lower()}")
-    click.echo(
+    echo(
         f"{found['messages']:,} messages and {found['changes']:,} changes of state are given up "
         f"(positions {found['position']:,} to {found['end']:,}), and kept in {found['kept_in']}."
     )

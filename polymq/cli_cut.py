@@ -18,6 +18,7 @@ import click
 from polymq.cli_options import config_option, data_flag, settings_from
 from polymq.client import StoredMessage, stored_message
 from polymq.errors import ExitCode, Failure
+from polymq.terminal import echo
 from remoting.records import iterate_records
 
 STATE_TOPIC: Final = b"RMQ_SYS_POLYMQ_STATE"
@@ -56,10 +57,10 @@ def add_commands(group: click.Group, show: Callable[[StoredMessage, str], None])
                 if as_json:
                     value = {"path": path, "bytes": size, "position": head.position}
                     value |= {"end": head.end, "epoch": head.epoch, "kept_ms": head.kept_ms}
-                    click.echo(json.dumps(value))
+                    echo(json.dumps(value))
                 else:
                     kept_at = datetime.fromtimestamp(head.kept_ms / 1000, UTC)
-                    click.echo(
+                    echo(
                         f"{path}  positions {head.position:,} to {head.end:,}  epoch {head.epoch}  "
                         f"kept {kept_at:%Y-%m-%d %H:%M:%S} UTC  {size:,} bytes"
                     )
@@ -109,7 +110,7 @@ def add_commands(group: click.Group, show: Callable[[StoredMessage, str], None])
         except (OSError, ValueError, CorruptRecord) as error:
             raise Failure(ExitCode.FAILED, f"{path} can not be read: {error}") from error
         if form == "text":
-            click.echo(
+            echo(
                 f"{shown:,} messages; {changes:,} records of the broker's own state are not shown.",
                 err=True,
             )

@@ -243,7 +243,8 @@ def test_bytes_are_refused_too(broker: Broker) -> None:
 
 
 def test_a_full_queue_lets_in_again_when_its_settings_go(broker: Broker) -> None:
-    """The same template, a queue that was deleted and declared without a bound."""
+    """A queue that was deleted and declared without a bound: the template is not valid any more,
+    and the next one is without gates."""
     declare(broker, "q", x_max_length=1, x_overflow="reject-publish")
     route = broker.engine.exchange_route("", "q")
     assert route is not None
@@ -252,6 +253,10 @@ def test_a_full_queue_lets_in_again_when_its_settings_go(broker: Broker) -> None
     assert template.overflowed == 1
     broker.engine.delete_queue("q", if_unused=False, if_empty=False, owner=OWNER)
     declare(broker, "q")
+    assert not template.valid
+    route = broker.engine.exchange_route("", "q")
+    assert route is not None
+    template = broker.engine.template(route, properties={})
     broker.engine.publish(template, batch_of(b"3", b"4"), 0, 2)
     assert template.overflowed == 0
     broker.step()

@@ -177,6 +177,9 @@ def test_access_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         code, said = run(*read, "--secret-key-file", str(tmp_path / "none"))
         assert (code, "cannot read the secret key in" in said) == (2, True)
         code, said = run(*signed)
+        assert (code, "user 'lake' may do nothing: no rule allows it" in said) == (1, True)
+        assert run("permission", "allow", "lake", "subscribe", "birds.#")[0] == 0
+        code, said = run(*signed)
         assert (code, "user 'lake' may not subscribe fish.#" in said) == (1, True)
         assert run("permission", "allow", "lake", "subscribe", "fish.#")[0] == 0
         assert run(*signed) == (0, "There is no message to read in fish.\n")

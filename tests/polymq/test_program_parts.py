@@ -157,7 +157,7 @@ def stored(body: bytes) -> StoredMessage:
 
 def test_bodies_cannot_drive_the_terminal() -> None:
     """Escape sequences and NUL bytes are shown, not sent."""
-    assert stored(b"\x1b[31mred\0").printable_body() == "\\x1b[31mred\\x00"
+    assert stored(b"\x1b[31mred\0").printable_body() == "\\u001b[31mred\\u0000"
     assert stored(b"line\nline \xc3\xbc \xff").printable_body() == "line\nline ü \\xff"
     long = stored(b"a" * 5000).printable_body()
     assert long.endswith("... and 904 bytes more")
