@@ -39,12 +39,16 @@ SERVER_SECONDS: Final = 2.0
 """What one takes that starts a server."""
 SERVER_TESTS: Final = Path(__file__).parent / "interop_tests"
 """Where those are."""
+CERTIFICATES: Final = SERVER_TESTS / "certificates"
 LONG_SECONDS: Final = 3.0
 """A file that takes so much begins a piece."""
 
 
 def pytest_configure() -> None:
-    """Choose where files are, before the first directory is made."""
+    """Choose where files are, before the first directory is made; and make private keys private,
+    which a checkout does not do."""
+    for key in CERTIFICATES.glob("*.key"):
+        key.chmod(0o600)
     if ROOT_VARIABLE not in os.environ and _has_room(MEMORY_DIRECTORY):
         os.environ[ROOT_VARIABLE] = str(MEMORY_DIRECTORY)
 

@@ -18,6 +18,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
@@ -34,6 +35,7 @@ from polymq.ports import running_server
 from polymq.segment_size import segment_bytes_of
 from polymq.settings import Settings
 from polymq.store_report import size
+from polymq.tls import make_tls, warn_of_dates
 
 KERNELS: Final = (
     "core_log.kernels",
@@ -79,6 +81,7 @@ def examine(settings: Settings) -> Iterator[Finding]:
     yield check_room(settings)
     yield from check_server(settings)
     yield check_durability(settings)
+    yield from check_certificate(settings)
     yield from check_ports(settings)
 
 
@@ -261,6 +264,21 @@ def check_server(settings: Settings) -> Iterator[Finding]:
         status=Status.GOOD if status == "ok" else Status.BAD,
         text=f"process {process_id}: {status}",
     )
+
+
+def check_certificate(settings: Settings) -> Iterator[Finding]:
+    """Whether TLS can be offered as the settings say."""
+    if not settings.tls.enabled:
+        return
+    try:
+        make_tls(settings.tls)
+    except Failure as failure:
+        yield Finding(name="tls", status=Status.BAD, text=str(failure))
+        return
+    warnings: list[str] = []
+    warn_of_dates(settings.tls, datetime.now(UTC), warnings.append)
+    status = Status.WORSE if warnings else Status.GOOD
+    yield Finding(name="tls", status=status, text="; ".join(warnings) or settings.tls.certificate)
 
 
 def check_durability(settings: Settings) -> Finding:

@@ -9,6 +9,7 @@ from typing import Final
 from polymq.errors import ExitCode, Failure
 from polymq.secret_file import read_secret_file
 from polymq.settings import ReplicationSettings, Settings
+from polymq.tls import check_private
 from replication.limits import NONCE_SIZE
 from replication.source import Identity
 
@@ -34,6 +35,7 @@ def connecting_tls(settings: Settings) -> ssl.SSLContext | None:
         context = ssl.create_default_context(cafile=chosen.tls_ca or None)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         if own.certificate and own.key:  # for a master that asks for clients' certificates
+            check_private(own.key)
             context.load_cert_chain(own.certificate, own.key)
     except (OSError, ssl.SSLError) as error:
         text = f"replication.tls: {chosen.tls_ca or own.certificate} can not be used: {error}"

@@ -42,6 +42,7 @@ def make_tls(settings: TlsSettings, *, protocols: tuple[str, ...] = ()) -> ssl.S
             )
     certificate = _read("certificate", settings.certificate)
     _read("key", settings.key)
+    check_private(settings.key)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:
@@ -67,6 +68,19 @@ def _read(name: str, path: str) -> str:
     except OSError as error:
         reason = error.strerror or str(error)
         raise Failure(ExitCode.USAGE, f"tls.{name}: {path} can not be read: {reason}") from error
+
+
+def check_private(key: str) -> None:
+    """Refuse a private key that others can read. Raises Failure: USAGE.
+
+    A key of root's may be readable for a group, in which the server's user is: so systems hand keys
+    to servers.
+    """
+    found = Path(key).stat()
+    others = 0o037 if found.st_uid == 0 else 0o077
+    if found.st_mode & others:
+        text = f"tls.key: {key} can be read by others: chmod 600 {key}"
+        raise Failure(ExitCode.USAGE, text)
 
 
 def _no_password() -> str:

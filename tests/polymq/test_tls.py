@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import ssl
 from datetime import UTC, datetime
 from pathlib import Path
@@ -39,8 +40,8 @@ def test_a_context_for_a_listener() -> None:
         ({"certificate": "/no/none", "key": KEY}, "tls.certificate: .*none can not be read"),
         ({"certificate": SERVER, "key": str(FILES)}, "tls.key: .* can not be read"),
         ({"certificate": SERVER, "key": str(FILES / "client.key")}, "is not the key of"),
+        ({"certificate": SERVER, "key": SERVER}, "can be read by others: chmod 600"),
         ({"certificate": KEY, "key": KEY}, "holds no certificate in PEM form"),
-        ({"certificate": SERVER, "key": SERVER}, "can not be used"),
         ({"certificate": SERVER, "key": KEY, "client_ca": KEY}, "tls.client_ca: .* no cert"),
         ({"certificate": SERVER, "key": KEY, "client_ca": "/no/x"}, "tls.client_ca: .*read"),
     ],
@@ -49,6 +50,33 @@ def test_what_is_wrong_is_said_in_a_sentence(settings: dict[str, str], text: str
     with pytest.raises(Failure, match=text) as caught:
         make_tls(TlsSettings(**settings))
     assert caught.value.code is ExitCode.USAGE
+
+
+@pytest.mark.parametrize(
+    ("mode", "private"),
+    [(0o600, True), (0o400, True), (0o640, False), (0o604, False), (0o644, False), (0o660, False)],
+)
+def test_a_key_that_others_can_read_is_refused(tmp_path: Path, mode: int, private: bool) -> None:
+    """Whoever has it can pass for the server. A key of root's may be readable for a group."""
+    key = tmp_path / "server.key"
+    shutil.copy(KEY, key)
+    key.chmod(mode)
+    root = key.stat().st_uid == 0
+    settings = TlsSettings(certificate=SERVER, key=str(key))
+    if private or (root and mode == 0o640):
+        assert make_tls(settings) is not None
+    else:
+        with pytest.raises(Failure, match=f"chmod 600 {key}"):
+            make_tls(settings)
+
+
+def test_a_key_that_is_no_key_is_told(tmp_path: Path) -> None:
+    """A certificate in its place, for example."""
+    key = tmp_path / "server.key"
+    shutil.copy(SERVER, key)
+    key.chmod(0o600)
+    with pytest.raises(Failure, match="can not be used"):
+        make_tls(TlsSettings(certificate=SERVER, key=str(key)))
 
 
 def test_dates_are_read_and_told() -> None:

@@ -379,4 +379,12 @@ OF_THE_USERS = (
         "            self._answer(serial,",
         tests=_CALLERS,
     ),
+    Sabotage(
+        name="tls-key-for-everybody",
+        why="who can read the key passes for the server, and nobody was told",
+        path="polymq/tls.py",
+        old="    if found.st_mode & others:\n",
+        new="    if False:\n",
+        tests=("tests/polymq/test_tls.py",),
+    ),
 )
