@@ -91,7 +91,7 @@ class AmqpReader(Client):
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        self.reader = self.ledger.reader(self.name)
+        self.reader = self.ledger.reader(self.name, competes=True)
 
     def connect(self) -> None:
         self._connection = pika.BlockingConnection(
