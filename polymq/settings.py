@@ -23,6 +23,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import (
     AfterValidator,
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     IPvAnyNetwork,
@@ -72,6 +73,13 @@ def _checked_segment_bytes(size: int) -> int:
     return size
 
 
+def _not_empty(value: object) -> object:
+    """An empty path would be the working directory: it comes from a variable that is not set."""
+    if value == "":
+        raise ValueError("must not be empty; '.' is the working directory")
+    return value
+
+
 NameServerAddress = Annotated[str, AfterValidator(_checked_address)]
 AddressOrEmpty = Annotated[str, AfterValidator(lambda text: text and _checked_address(text))]
 Network = IPvAnyNetwork
@@ -98,7 +106,7 @@ class ServerSettings(Section):
         "can reach, to read and write everything. Without it such a server lets nobody in before "
         "its first user is made.",
     )
-    data_directory: Path = Field(
+    data_directory: Annotated[Path, BeforeValidator(_not_empty)] = Field(
         default=Path("data"), description="Where messages and state are kept. Created if missing."
     )
     drain_seconds: Seconds = Field(

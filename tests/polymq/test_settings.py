@@ -89,6 +89,12 @@ def test_variables_that_are_not_settings_are_left_alone(monkeypatch: pytest.Monk
     assert load_settings() == Settings()
 
 
+def test_a_data_directory_without_a_name_is_refused() -> None:
+    """It comes from a variable of a script that is not set, and would be the working directory."""
+    text = refusal(flags={"server": {"data_directory": ""}})
+    assert text.startswith("option: server.data_directory: must not be empty")
+
+
 def test_wrong_value_names_source_key_and_value() -> None:
     text = refusal(flags={"mqtt": {"port": 70000}})
     assert text.startswith("option: mqtt.port: ")
