@@ -312,8 +312,10 @@ def _fits_headers(event: Event) -> bool:
 
 
 def _host_of(url: str) -> str:
-    """Host and port of a sink that passed `check_url`."""
-    return urlsplit(url).netloc.lower()
+    """Host and port of a sink that passed `check_url`, the same for every spelling of them."""
+    parts = urlsplit(url)
+    port = parts.port or (443 if parts.scheme == "https" else 80)
+    return f"{(parts.hostname or '').rstrip('.')}:{port}"
 
 
 def _granted(rate: str | None, wanted: int | None) -> int | None:

@@ -6,6 +6,9 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+import pytest
+
+from gateways.http_cloudevents.sinks import _host_of
 from gateways.http_cloudevents.slots import Slots
 from tests.gateways.http_cloudevents.http_harness import run, until
 
@@ -170,3 +173,16 @@ async def _all_cancelled(requests: Requests) -> None:
 def test_a_host_whose_requests_all_were_given_up_is_forgotten() -> None:
     """What is remembered does not grow with requests that come and go while there is no slot."""
     _all_cancelled()
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "https://App.example/a",
+        "https://app.example:443/b?c",
+        "https://app.example./",
+        "https://APP.EXAMPLE.:443",
+    ],
+)
+def test_a_host_has_one_share_however_it_is_spelt(url: str) -> None:
+    assert _host_of(url) == "app.example:443"
