@@ -5,10 +5,7 @@ from __future__ import annotations
 
 import errno
 import os
-import resource
 import select
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,6 +14,7 @@ import pytest
 from core_log.errors import NotBegun, StorageFailed, StorageFull, StorageShort
 from core_log.files import Files, RealFiles
 from core_log.segment_files import CLOSED, OpenSegments, Segment
+from tests.harness.descriptors import no_more_descriptors
 from tests.harness.files import FailingFiles, HeldFiles, MemoryFiles, WrappedFiles
 from tests.harness.stores import PACKED, TINY, Bench, numbered, select_readable
 
@@ -47,19 +45,6 @@ def fill(bench: Bench, count: int = 40) -> None:
 
 def descriptors() -> int:
     return len(os.listdir("/proc/self/fd"))
-
-
-@contextmanager
-def no_more_descriptors() -> Iterator[None]:
-    """This process can open nothing."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    probe = os.open("/dev/null", os.O_RDONLY)
-    os.close(probe)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (probe, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 @pytest.mark.parametrize("code", SHORT)

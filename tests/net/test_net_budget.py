@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import resource
 import socket
 import ssl
 import struct
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -19,6 +16,7 @@ from net import kernels, listener, loop_server
 from net.budget import Budget, Share
 from net.connection import Connection, Context
 from net.listener import Listener, listen
+from tests.harness.descriptors import no_more_descriptors
 
 CERTIFICATES = Path(__file__).parent.parent.parent / "interop_tests" / "certificates"
 LOOPS = (asyncio.new_event_loop, uvloop.new_event_loop)
@@ -53,19 +51,6 @@ def test_a_budget_that_is_large_enough_lowers_nothing() -> None:
     budget = Budget(100)
     assert [takes(budget.share(50)), takes(budget.share(50))] == [50, 50]
     assert not budget.is_tight
-
-
-@contextmanager
-def no_more_files() -> Iterator[None]:
-    """As if the process had as many files open as it may."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    probe = os.open("/dev/null", os.O_RDONLY)
-    os.close(probe)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (probe, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def server_tls() -> ssl.SSLContext:
@@ -141,7 +126,7 @@ def test_without_descriptors_new_clients_wait(
     async def scenario() -> None:
         found = await begin(way, Budget())
         client = socket.socket()
-        with no_more_files():
+        with no_more_descriptors():
             client.connect(("127.0.0.1", found.port))
             await until(lambda: "no new connections" in caplog.text)
             later = asyncio.get_running_loop().time() + 0.05

@@ -8,11 +8,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import resource
 import socket
 import struct
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -21,6 +19,7 @@ import uvloop
 from net import kernels, listener
 from net.connection import HIGH_WATER_BYTES, Connection, Context
 from net.listener import Listener, listen
+from tests.harness.descriptors import no_more_descriptors
 
 TURNS_MAX = 100_000
 PLANES = (False, True) if kernels.Plane is not None else (False,)
@@ -377,19 +376,6 @@ def test_a_turn_that_had_to_stop_goes_on_where_it_stopped() -> None:
 # --- accepting -----------------------------------------------------------------------------------
 
 
-@contextmanager
-def no_more_files() -> Iterator[None]:
-    """As if the process had as many files open as it may."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    probe = os.open("/dev/null", os.O_RDONLY)
-    os.close(probe)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (probe, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-
-
 @pytest.mark.skipif(kernels.Plane is None, reason="the loops answer this each in its own way")
 def test_without_descriptors_new_clients_wait_and_others_go_on(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
@@ -406,7 +392,7 @@ def test_without_descriptors_new_clients_wait_and_others_go_on(
         old, connection = await server.client()
         new = socket.socket()
         new.settimeout(10)
-        with no_more_files():
+        with no_more_descriptors():
             new.connect(("127.0.0.1", server.listener.port))
             new.sendall(b"new")
             await until(lambda: "no new connections" in caplog.text)

@@ -8,12 +8,10 @@ import json
 import logging
 import os
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import prometheus_client
 import pytest
-import structlog
 
 from polymq.client import StoredMessage
 from polymq.logs import configure_logs, logger
@@ -23,18 +21,6 @@ from polymq.settings import LogSettings, Settings, load_settings
 from polymq.workers import Workers
 
 
-@pytest.fixture
-def restored_logging() -> Iterator[None]:
-    """The root logger as pytest had it."""
-    root = logging.getLogger()
-    handlers, level = root.handlers[:], root.level
-    yield
-    root.handlers[:] = handlers
-    root.setLevel(level)
-    structlog.reset_defaults()
-
-
-@pytest.mark.usefixtures("restored_logging")
 def test_json_logs_are_one_object_a_line_from_us_and_from_the_libraries() -> None:
     stream = io.StringIO()
     configure_logs(LogSettings(format="json"), stream)
@@ -53,7 +39,6 @@ def test_json_logs_are_one_object_a_line_from_us_and_from_the_libraries() -> Non
     assert "ValueError: in a callback" in bug["exception"]
 
 
-@pytest.mark.usefixtures("restored_logging")
 def test_console_logs_have_no_colours_in_a_file() -> None:
     stream = io.StringIO()
     configure_logs(LogSettings(format="console", level="warning"), stream)
