@@ -21,8 +21,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 SHOWN = 5
-SETTLE_SECONDS = 10.0
-"""After a kill, what was handed to a connection that is gone has come again within this time."""
 
 
 class Outcome(enum.Enum):
@@ -85,15 +83,12 @@ class Reader:
 
     Attributes:
         by_offset: it reads the log by offset: it sees what has expired, and nothing twice.
-        competes: a former connection of it may live on for a moment and be handed messages that
-            nobody reads. After a kill these come without a flag, behind later ones.
         got: its deliveries, in order.
         faults: what was wrong with a delivery by itself.
     """
 
     name: str
     by_offset: bool = False
-    competes: bool = False
     got: list[Got] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
 
@@ -110,9 +105,9 @@ class Ledger:
         self.kills: list[float] = []
         """When the server was killed."""
 
-    def reader(self, name: str, *, by_offset: bool = False, competes: bool = False) -> Reader:
+    def reader(self, name: str, *, by_offset: bool = False) -> Reader:
         """A new reader of everything."""
-        made = Reader(name, by_offset=by_offset, competes=competes)
+        made = Reader(name, by_offset=by_offset)
         self.readers.append(made)
         return made
 
@@ -189,7 +184,7 @@ class Ledger:
                 if self._has_an_order(sent) and not one.again:
                     if sent.number > last.get(sent.publisher, -1):
                         last[sent.publisher] = sent.number
-                    elif not (reader.competes and self._killed_since(one.at - SETTLE_SECONDS)):
+                    else:
                         found["reordered"].append(one.key)
             elif one.once or (reader.by_offset and sent.outcome is Outcome.ACKED):
                 found["repeated"].append(one.key)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import base64
 import http.client
 import json
+import socket
 import struct
+from contextlib import suppress
 from typing import Any
 
 import pika
@@ -91,12 +93,14 @@ class AmqpReader(Client):
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        self.reader = self.ledger.reader(self.name, competes=True)
+        self.reader = self.ledger.reader(self.name)
+        self._socket: socket.socket | None = None
 
     def connect(self) -> None:
         self._connection = pika.BlockingConnection(
             pika.ConnectionParameters("127.0.0.1", self.ports.amqp)
         )
+        self._socket = self._connection._impl._transport._sock
         self._channel = self._connection.channel()
         self._channel.exchange_declare(TOPIC, "topic", durable=True)
         self._channel.queue_declare(self.name, durable=True)
@@ -115,13 +119,19 @@ class AmqpReader(Client):
     def work(self) -> None:
         self._connection.process_data_events(0.1)
         if not self.resting.is_set() and self.chance.random() < 0.005:
-            self._connection._impl._transport.abort()  # as a process that is killed
-            raise ServerGone
+            raise ServerGone  # it ends as a process that is killed
 
     def pause(self) -> None:
         """It reads as fast as it can."""
 
     def lost(self, error: BaseException) -> None:
+        """Close the socket, which pika leaves open until its loop runs again: until then the server
+        would hand messages to a consumer that nobody reads, while others get later ones."""
+        if self._socket is not None:
+            with suppress(OSError):
+                self._socket.shutdown(socket.SHUT_RDWR)
+            self._socket.close()
+            self._socket = None
         super().pause()
 
 
