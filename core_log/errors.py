@@ -125,9 +125,10 @@ class NotBegun(OSError):
 
 def is_full(error: OSError) -> bool:
     """Whether the operating system says that there is no room: on the disk, in a quota, or below
-    the largest size of a file that the process or the file system allows."""
-    return error.errno in (errno.ENOSPC, errno.EDQUOT) or (
-        error.errno == errno.EFBIG and not isinstance(error, SyncFailed)
+    the largest size of a file that the process or the file system allows. A sync that says so has
+    failed: what it should have written may be gone."""
+    return error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) and not isinstance(
+        error, SyncFailed
     )
 
 

@@ -166,10 +166,10 @@ class Recovery:
         files = self._files
         checkpoint = read_checkpoint(files, self._directory)
         found = self._open_segments(checkpoint)
-        fresh = checkpoint is None and not found
-        clean = (fresh or checkpoint is not None) and not self._was_left_open()
         segments: Segments | None = None
         try:
+            fresh = checkpoint is None and not found
+            clean = (fresh or checkpoint is not None) and not self._was_left_open()
             self._remove_leftovers()
             segments = Segments(
                 directory=self._log_directory,
@@ -290,9 +290,9 @@ class Recovery:
                     self._excess.append(f"{self._log_directory}/{name}")
                     continue
                 segment = Segment(start, start, f"{self._log_directory}/{name}", self._opened)
+                segments.append(segment)
                 size = max(self._size(segment), self._settings.segment_bytes)
                 segment.end = start + size
-                segments.append(segment)
             self._check_covers(segments, synced)
         except BaseException:
             for segment in segments:

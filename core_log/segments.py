@@ -219,7 +219,7 @@ class Segments:
             self._leave_note()
             raise
         for segment in covered:
-            if segment.end <= end:
+            if segment.end <= end and segment is not self.last:
                 segment.pinned = False  # all of it is on the disk, and nothing more is written
         self._opened.trim()
 

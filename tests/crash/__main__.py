@@ -23,8 +23,8 @@ from pathlib import Path
 
 from tests.crash.bit_flips import flip_many
 from tests.crash.engine_workload import PARTS
-from tests.crash.explore import explore
 from tests.crash.notes import Sum, read_notes, write_note
+from tests.crash.seeds import explore
 from tests.crash.tally import Tally
 
 FAILURES_SHOWN = 20

@@ -8,16 +8,15 @@ entries, and how many of them are promised. So what is found after a crash is co
 
 from __future__ import annotations
 
-import errno
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from random import Random
 from typing import Final
 
 from core_log import kernels
 from core_log.atomic import row_of
 from core_log.cutting import cut_log
-from core_log.errors import StorageFull, StoreRefused
+from core_log.errors import CorruptRecord, StorageFull, StorageShort, StoreRefused, is_short
 from core_log.indexes import Preparation
 from core_log.kernels.batch import RECORD_BODY_AT, Batch
 from core_log.log_end import Span
@@ -41,8 +40,8 @@ HOSTS: Final = encode_host("127.0.0.1", 10911)
 WIDE_COUNT: Final = 6
 """So many of them exist at one time."""
 
-ATTEMPTS_MAX: Final = 20
-"""A disk is full for fewer calls than that."""
+ATTEMPTS_MAX: Final = 200
+"""So many openings in a row do not all meet one of the errors that pass."""
 
 SEGMENTS: Final = (4096, 4096, 8192)
 CHUNKS: Final = (512, 1024, 2048)
@@ -240,6 +239,8 @@ class Actor:
         their files go. Raises StorageFull, StorageFailed."""
         self.flush()
         store, attempted = self.store, self.attempted
+        if store.log.flushed < store.log.appended:
+            return  # it was short of something; a later round goes on
         ends = [end for _, end in store.segments()[:-1]]
         position = ([store.log.start, *ends])[int(part * (len(ends) + 1))]
         attempted.given_up = max(attempted.given_up, bisect_right(attempted.ends, position))
@@ -254,6 +255,22 @@ class Actor:
             store.discard()
         except OSError:
             return  # the next call tries again
+
+    def read(self, random: Random) -> None:
+        """Read some messages of the log that are flushed. Raises StorageShort, CorruptRecord."""
+        first, end = self.own.first_offset, self.attempted.promised
+        if first >= end:
+            return
+        offset = random.randrange(first, end)
+        count = random.randint(1, end - offset)
+        try:
+            found, taken = self.store.read_history(self.own, offset, count, 1 << 20)
+        except OSError as error:
+            if is_short(error):
+                raise StorageShort(str(error)) from error
+            raise CorruptRecord(offset, str(error)) from error
+        wanted = b"".join(self.attempted.records[offset : offset + taken])
+        assert found == wanted, f"messages {offset} to {offset + taken} are not as they were sent"
 
     def close(self) -> None:
         """Close in order. Raises StorageFull, StorageFailed."""
@@ -290,6 +307,8 @@ KINDS: Final = {
     "crash": 1,
 }
 """Every kind of step, and how often it is drawn."""
+READING: Final = {**KINDS, "read": 4}
+"""The same, with readers."""
 TURNOVER: Final = {
     "run": 3,
     "forged": 5,
@@ -308,19 +327,27 @@ class Workload:
         random: where the steps come from.
         settings: of the store.
         disk: an empty one.
+        kinds: the steps, and how often each is drawn.
     """
 
-    def __init__(self, random: Random, settings: StoreSettings, disk: Disk) -> None:
+    def __init__(
+        self,
+        random: Random,
+        settings: StoreSettings,
+        disk: Disk,
+        kinds: Mapping[str, int] = KINDS,
+    ) -> None:
         self._random = random
         self._settings = settings
         self.disk = disk
         self.attempted = Attempted()
         self.actor: Actor | None = None
+        self._kinds = kinds
 
     def run(self, steps_count: int) -> None:
         """Carry out so many steps. Raises StoreError when the disk fails for good."""
         self._open()
-        often = TURNOVER if self._random.random() < TURNOVER_CHANCE else KINDS
+        often = TURNOVER if self._random.random() < TURNOVER_CHANCE else self._kinds
         kinds = self._random.choices(list(often), list(often.values()), k=steps_count)
         for kind in kinds:
             try:
@@ -336,17 +363,17 @@ class Workload:
         self.actor.drop_again()
 
     def _until_there_is_room(self, step: Callable[[], None]) -> None:
-        """What a full disk refuses is tried again, as an operator does."""
+        """What a full disk or a shortage refuses is tried again, as an operator does."""
         for _ in range(ATTEMPTS_MAX):
             try:
                 step()
             except StoreRefused:
                 fault = self.disk.fault
-                if fault is None or fault.error != errno.ENOSPC:
+                if fault is None or fault.is_final:
                     raise
             else:
                 return
-        raise AssertionError("the disk has room again, and the store does not open")
+        raise AssertionError("what was short is there again, and the store does not open")
 
     def _do(self, kind: str) -> None:
         actor, random = self.actor, self._random
@@ -376,6 +403,8 @@ class Workload:
             actor.publish_forgeries(random.randint(1, 3))
         elif kind == "retire":
             actor.retire(random.random())
+        elif kind == "read":
+            actor.read(random)
         elif kind == "cut":
             self._cut(actor)
         elif kind == "reopen":

@@ -18,6 +18,8 @@ The fault model, which is what the store has to bear:
   later sync writes them. As long as the machine runs, the next process sees what an earlier one
   wrote, also a note.
 * A full disk may take a part of a write before it says so.
+* Any call may fail with any errno that the real one can give (`faults.py`). A name may be changed
+  although the call that did it failed (EIO, EINTR).
 * Preallocated room reads as zeros, as file systems with extents promise; what an earlier file with
   the same name held at the same place does not come back.
 """
@@ -27,21 +29,17 @@ from __future__ import annotations
 import errno
 import posixpath
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from random import Random
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
+from core_log.errors import NotBegun, is_short
 from core_log.files import Buffer
+
+if TYPE_CHECKING:
+    from tests.crash.faults import Fault
 
 SECTOR: Final = 512
 LOG_PART: Final = "/commitlog/"
 NEVER: Final = 1 << 60
-SYNCS: Final = frozenset(("fdatasync", "sync_directory"))
-NEED_ROOM: Final = frozenset(
-    ("open", "pwritev", "truncate", "preallocate", "make_directory", "rename")
-)
-"""Calls that a full disk may refuse."""
-REMOVE: Final = frozenset(("unlink", "remove_directory"))
 
 
 class Loss(Protocol):
@@ -207,36 +205,6 @@ def rename(names: dict[str, Node], changed: dict[str, Node | None]) -> None:
             names[name] = node
 
 
-@dataclass(slots=True, kw_only=True)
-class Fault:
-    """An error that the disk answers with, once or for a while.
-
-    Attributes:
-        error: `errno.EIO` or `errno.ENOSPC`.
-        calls: the calls that may fail.
-        first: the change (see `Disk.changes_count`) from which on calls may fail.
-        count: how many calls fail.
-        random: how much of a failing write, or of a failing sync, is there all the same.
-        loss: makes the loss of a failing sync.
-        failed: how many calls have failed.
-    """
-
-    error: int
-    calls: frozenset[str]
-    first: int
-    count: int
-    random: Random
-    loss: Loss
-    failed: int = 0
-
-    def strikes(self, change: int, call: str) -> bool:
-        """Whether this call fails."""
-        if change < self.first or self.failed >= self.count or call not in self.calls:
-            return False
-        self.failed += 1
-        return True
-
-
 class Disk:
     """A file system in memory. For one thread.
 
@@ -247,6 +215,7 @@ class Disk:
         on_change: called after each change, before its call returns.
         fault: the error that some calls get.
         log_bytes_read: how much of the commit log's files was read.
+        open_count: how many files are open.
     """
 
     def __init__(self, root: Directory | None = None) -> None:
@@ -259,6 +228,10 @@ class Disk:
         self.on_change: Callable[[], None] | None = None
         self.fault: Fault | None = None
         self.log_bytes_read = 0
+
+    @property
+    def open_count(self) -> int:
+        return len(self._handles)
 
     # --- futures --------------------------------------------------------------------------------
 
@@ -295,14 +268,35 @@ class Disk:
         self.changes_count += 1
         if self.changes_count > self.off_at:
             raise OSError(errno.EIO, "the machine is off")
-        if self.fault is not None and self.fault.strikes(self.changes_count, call):
-            raise OSError(self.fault.error, f"{call} fails")
+        self._meet(call)
+
+    def _meet(self, call: str) -> None:
+        """Raise the error that the call gets, if there is one."""
+        if self.fault is not None:
+            error = self.fault.strikes(self.changes_count, call)
+            if error:
+                raise OSError(error, f"{call} fails")
 
     def _end(self) -> None:
         if self.changes_count == self.off_at:
             raise OSError(errno.EIO, "power was cut")
         if self.on_change is not None:
             self.on_change()
+
+    def _change_names(
+        self, call: str, directory: Directory, changed: dict[str, Node | None]
+    ) -> None:
+        """A call that sets or removes names. After some errors it has done so all the same."""
+        try:
+            self._begin(call)
+        except OSError as error:
+            if self.changes_count <= self.off_at:
+                assert self.fault is not None
+                if self.fault.is_done_all_the_same(error):
+                    directory.change(changed)
+            raise
+        directory.change(changed)
+        self._end()
 
     def _directory(self, path: str) -> Directory:
         found = self._found.get(path)
@@ -336,10 +330,10 @@ class Disk:
                 raise
             parent, _, name = path.rpartition("/")
             directory = self._directory(parent)
-            self._begin("open")
             file = File()
-            directory.change({name: file})
-            self._end()
+            self._change_names("create", directory, {name: file})
+        else:
+            self._meet("open")
         file.in_log = LOG_PART in path
         handle = self._next_handle
         self._next_handle += 1
@@ -352,10 +346,12 @@ class Disk:
             file.holder = 0
 
     def size(self, handle: int) -> int:
+        self._meet("size")
         return len(self._handles[handle].data)
 
     def pread(self, handle: int, size: int, position: int) -> bytes:
         file = self._handles[handle]
+        self._meet("pread")
         found = bytes(file.data[position : position + size])
         if file.in_log:
             self.log_bytes_read += len(found)
@@ -409,12 +405,14 @@ class Disk:
 
     def lock(self, handle: int) -> bool:
         file = self._handles[handle]
+        self._meet("lock")
         if file.holder:
             return False
         file.holder = handle
         return True
 
     def list(self, path: str) -> list[str]:
+        self._meet("list")
         try:
             return sorted(self._directory(path).names)
         except FileNotFoundError:
@@ -427,9 +425,7 @@ class Disk:
         if isinstance(there, File):
             raise FileExistsError(errno.EEXIST, path)
         if there is None:
-            self._begin("make_directory")
-            directory.change({name: Directory()})
-            self._end()
+            self._change_names("make_directory", directory, {name: Directory()})
         return there is None
 
     def remove_directory(self, path: str) -> None:
@@ -447,7 +443,12 @@ class Disk:
 
     def sync_directory(self, path: str) -> None:
         directory = self._directory(path)
-        self._begin("sync_directory")
+        try:
+            self._begin("sync_directory")
+        except OSError as error:
+            if is_short(error):
+                raise NotBegun(error.errno, "no descriptor for the directory") from error
+            raise
         if self.changes_count != self.off_at:
             directory.sync()
         self._end()
@@ -463,9 +464,7 @@ class Disk:
         new_parent, _, new_name = new_path.rpartition("/")
         assert parent == new_parent, "a rename that two directories would have to agree on"
         file = self._file(path)
-        self._begin("rename")
-        self._directory(parent).change({name: None, new_name: file})
-        self._end()
+        self._change_names("rename", self._directory(parent), {name: None, new_name: file})
 
     def unlink(self, path: str) -> None:
         try:
@@ -473,6 +472,4 @@ class Disk:
         except FileNotFoundError:
             return
         parent, _, name = path.rpartition("/")
-        self._begin("unlink")
-        self._directory(parent).change({name: None})
-        self._end()
+        self._change_names("unlink", self._directory(parent), {name: None})

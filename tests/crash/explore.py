@@ -3,7 +3,8 @@
 A *state* is a disk as it is found after something went wrong. One seed gives some hundreds: the
 workload is carried out once, and at each of its changes (`Disk.on_change`) the disks that a power
 cut could leave there are built and checked, so nothing is run again for the next state. Then the
-same workload meets a failing or a full disk, from some change on.
+same workload meets a failing or a full disk, from some change on. Others go on from here
+(`seeds.py`): engines, and disks any call of which may fail.
 
 Every state has a number, and all that is random about it comes from the seed and the number: the
 same seed gives the same states, and one state can be repeated alone.
@@ -18,8 +19,8 @@ from typing import Final
 from core_log.errors import StoreError
 from tests.crash.actor import Actor, Workload, draw_settings
 from tests.crash.checks import ENDINGS, check, check_damaged
-from tests.crash.disk import NEED_ROOM, NEVER, REMOVE, SYNCS, Disk, Fault
-from tests.crash.explore_engine import FIRST_NUMBER, WORKLOADS_COUNT, EngineExplorer
+from tests.crash.disk import Disk
+from tests.crash.faults import NEED_ROOM, NEVER, REMOVE, SYNCS, Fault
 from tests.crash.losses import (
     DAMAGES,
     EVERYTHING,
@@ -60,13 +61,14 @@ class Explorer:
 
     Args:
         only: the number of the one state to check; None for all.
+        first: the number of the first state.
     """
 
-    def __init__(self, seed: int, *, only: int | None = None) -> None:
+    def __init__(self, seed: int, *, only: int | None = None, first: int = 0) -> None:
         self.seed = seed
         self.tally = Tally()
         self._only = only
-        self._number = 0
+        self._first = self._number = first
         self._settings = draw_settings(Random(seed))
         self._workload: Workload
 
@@ -87,21 +89,30 @@ class Explorer:
         else:
             chance = Random(fault.first)
             disk.on_change = lambda: self._after_fault(fault, chance)
+        self._carry_out(workload, fault)
+        if fault is not None and fault.failed:
+            self.tally.faults += 1
+            self._ends_of(fault)
+        return workload.disk.changes_count
+
+    def _carry_out(self, workload: Workload, fault: Fault | None) -> None:
+        """The workload's steps. Only what is final for a disk ends them early."""
         told = ["the workload itself"]
-        with repeatable(self.tally, self.seed, 0, told, alone=self._only is not None):
+        with repeatable(self.tally, self.seed, self._first, told, alone=self._only is not None):
             try:
                 workload.run(STEPS_COUNT)
             except StoreError:
-                if fault is None or not fault.failed:
+                if fault is None or not fault.is_final:
                     raise
         workload.disk.on_change = None
-        if fault is not None and fault.failed:
-            self.tally.faults += 1
-            for kind in POWER_CUTS:
-                self._state(f"{errno.errorcode[fault.error]} then {kind}", kind)
-            if "open" not in fault.calls or fault.error == errno.ENOSPC:
-                self._state(f"{errno.errorcode[fault.error]} then kill", "kill")
-        return workload.disk.changes_count
+
+    def _ends_of(self, fault: Fault) -> None:
+        """Each kind of power cut behind a fault; and a kill, unless nobody could take note of a
+        failed sync."""
+        for kind in POWER_CUTS:
+            self._state(f"{fault.name} then {kind}", kind)
+        if not fault.is_silent:
+            self._state(f"{fault.name} then kill", "kill")
 
     def _draw_fault(self, run: int, changes_count: int) -> Fault:
         random = Random(f"fault {self.seed} {run}")
@@ -136,7 +147,7 @@ class Explorer:
         """Some states after the fault."""
         if fault.failed and chance.random() < FAULT_STATES / 100:
             kind = chance.choice(list(POWER_CUTS))
-            self._state(f"{errno.errorcode[fault.error]} then {kind}", kind)
+            self._state(f"{fault.name} then {kind}", kind)
 
     def _state(self, label: str, kind: str, mask: int = 0) -> None:
         """Build and check a state, unless another one is wanted."""
@@ -166,11 +177,16 @@ class Explorer:
             found = disk.crash(Subset(mask))
         else:
             found = disk.crash(POWER_CUTS[kind](disk, random))
-        while random.random() < AGAIN_CHANCE:
-            found = self._cut_again(found, random, told)
+        found = self._disturb(found, random, told)
         self.tally.note(found)
         ending = random.randrange(ENDINGS)
         self.tally.recoveries += check(found, self._settings, attempted, ending)
+
+    def _disturb(self, disk: Disk, random: Random, told: list[str]) -> Disk:
+        """What goes wrong in starts before the one that is checked."""
+        while random.random() < AGAIN_CHANCE:
+            disk = self._cut_again(disk, random, told)
+        return disk
 
     def _cut_again(self, disk: Disk, random: Random, told: list[str]) -> Disk:
         """Power is cut, or the process dies, during the recovery of a state or right after."""
@@ -184,18 +200,3 @@ class Explorer:
         kind = random.choice(["kill", *POWER_CUTS])
         told.append(f"again at change {disk.off_at} of the recovery: {kind}")
         return disk.kill() if kind == "kill" else disk.crash(POWER_CUTS[kind](disk, random))
-
-
-def explore(seed: int, only: int | None = None, subject: str = "") -> Tally:
-    """All states of one seed, or one of them.
-
-    Args:
-        subject: only engines that have to do with it.
-    """
-    tally = Tally()
-    if not subject and (only is None or only < FIRST_NUMBER):
-        tally.add(Explorer(seed, only=only).run())
-    for workload in range(WORKLOADS_COUNT):
-        if only is None or only // FIRST_NUMBER == workload + 1:
-            tally.add(EngineExplorer(seed, workload, subject=subject, only=only).run())
-    return tally

@@ -12,7 +12,8 @@ from core_log.errors import StoreError
 from tests.crash.disk import Disk
 from tests.crash.engine import EngineActor, MemoryStateDb, World
 from tests.crash.engine_workload import DOWN_SECONDS, EngineWorkload, check_engine
-from tests.crash.losses import POWER_CUTS
+from tests.crash.faults import SPRINKLED, START_CHANCES, Sprinkled
+from tests.crash.losses import NOTHING, POWER_CUTS
 from tests.crash.tally import Tally, repeatable
 from tests.harness.stores import DIRECTORY
 
@@ -27,6 +28,8 @@ STATE_CHANCE: Final = 0.4
 AGAIN_CHANCE: Final = 0.3
 NO_EPOCHS_CHANCE: Final = 0.1
 """How often the file is gone that only repeats what the log says."""
+ERRORS_CHANCE: Final = 0.2
+"""How often a start meets errors of the disk; and again."""
 START_CHANGES: Final = 40
 """A recovery and the start of an engine have about so many changes."""
 
@@ -101,12 +104,35 @@ class EngineExplorer:
             disk = left_by(disk, kind, random)
         if kind != "kill":
             world.written = world.flushed
+        errors = Random(f"errors {self.seed} {self._number}")
+        while errors.random() < ERRORS_CHANCE:
+            database = MemoryStateDb(versions)
+            disk = self._start_with_errors(disk, database, world, errors, told)
         if random.random() < NO_EPOCHS_CHANCE:
             disk.unlink(f"{DIRECTORY}/{EPOCHS_NAME}")
             told.append("without the list of epochs")
         self.tally.recoveries += 2
         self.tally.note(disk)
         check_engine(disk, MemoryStateDb(versions), world)
+
+    def _start_with_errors(
+        self, disk: Disk, database: MemoryStateDb, world: World, random: Random, told: list[str]
+    ) -> Disk:
+        """An engine starts on a disk with errors, or does not. Returns what the next one finds."""
+        self.tally.recoveries += 1
+        name, errors = random.choice(SPRINKLED)
+        chance = random.choice(START_CHANCES)
+        fault = disk.fault = Sprinkled(name, errors=errors, chance=chance, random=random)
+        try:
+            EngineActor(disk, database, copied(world))
+        except StoreError as error:
+            told.append(f"refused: {error}, {fault.last}")
+        else:
+            told.append(f"started with {fault.failed} of {name}, {fault.last}")
+        disk.fault = None
+        if fault.is_final:
+            world.written = world.flushed  # what a failed sync should have written is gone
+        return disk.crash(NOTHING) if fault.is_silent else disk.kill()
 
 
 def copied(world: World) -> World:

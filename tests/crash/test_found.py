@@ -6,19 +6,21 @@
 from __future__ import annotations
 
 import errno
+from dataclasses import replace
 from functools import partial
 from random import Random
 
 import pytest
 
 from broker.port import REST
-from core_log.errors import StorageFailed, StoreCorrupt, StoreError
+from core_log.errors import StorageFailed, StoreCorrupt, StoreError, StoreRefused
 from core_log.settings import StoreSettings
 from tests.crash.actor import WIDE_FIRST, Actor, open_store
 from tests.crash.attempted import Attempted
 from tests.crash.checks import check_contents
-from tests.crash.disk import NEVER, SYNCS, Disk, Fault
+from tests.crash.disk import Disk
 from tests.crash.engine import LAZY_SECONDS, OWNER, EngineActor, MemoryStateDb, World
+from tests.crash.faults import NEVER, SYNCS, Fault
 from tests.crash.losses import EVERYTHING, NOTHING, Parts, damage
 from tests.harness.stores import DIRECTORY, recover_only
 
@@ -30,6 +32,23 @@ SETTINGS = StoreSettings(
     index_file_entries=16,
 )
 FIRST_SEGMENT = f"{DIRECTORY}/commitlog/{0:020d}"
+
+
+class Nth(Fault):
+    """One call of a kind fails, for want of memory, behind so many that do not."""
+
+    def __init__(self, call: str, skipped: int, random: Random) -> None:
+        super().__init__(
+            error=errno.ENOMEM, calls=(call,), first=0, count=1, random=random, loss=NOTHING
+        )
+        self._skipped = skipped
+
+    def _draw(self, call: str) -> int:
+        error = super()._draw(call)
+        if error and self._skipped:
+            self._skipped -= 1
+            return 0
+        return error
 
 
 def promised_after(disk: Disk, count: int) -> None:
@@ -87,6 +106,72 @@ def test_what_recovery_keeps_after_a_failed_sync_is_on_the_disk(kept: float) -> 
     assert check_contents(again, actor.attempted) == served
     store.close()
     assert f"{DIRECTORY}/commitlog/unsynced" not in found.files()
+
+
+def test_the_file_that_is_written_to_stays_open_after_a_recovery() -> None:
+    """Recovery syncs the last segment up to its end, and took that for the end of its use. Once
+    readers had opened enough other files it was closed, and the log went on in whatever file got
+    the descriptor."""
+    disk = Disk()
+    settings = replace(SETTINGS, open_segments_max=1)
+    actor = Actor(disk, settings, Attempted())
+    for _ in range(3):
+        actor.publish(12, 20)
+        actor.flush()
+    actor.prepare()
+    actor.store_prepared()
+    actor.flush()
+    found = disk.crash(EVERYTHING)
+    actor = Actor(found, settings, actor.attempted)
+    log = actor.store.log
+    log.read_cold(actor.attempted.entries[0], 20)
+    log.read_cold(actor.attempted.entries[20], 20)
+    before = actor.attempted.count
+    actor.publish(2, 20)
+    actor.flush()
+    left = open_store(found.crash(NOTHING), settings)
+    assert check_contents(left, actor.attempted) == before + 2
+
+
+@pytest.mark.parametrize("call", ["size", "list", "pread", "open"])
+def test_a_start_that_is_refused_keeps_no_file_open(call: str) -> None:
+    """The file whose size could not be asked for, and all others where the directory could not be
+    listed for the second time, stayed open: whoever tried again lacked more and more."""
+    disk = Disk()
+    actor = Actor(disk, SETTINGS, Attempted())
+    actor.publish(30, 20)
+    actor.close()
+    random = Random(1)
+    refused = 0
+    for skipped in range(40):
+        disk.fault = Nth(call, skipped, random)
+        try:
+            store = open_store(disk, SETTINGS)
+        except StoreRefused:
+            refused += 1
+            assert disk.open_count == 0
+        else:
+            disk.fault = None
+            store.close()
+    assert refused >= 3
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.ENOMEM])
+def test_a_sync_that_says_that_the_disk_is_full_has_failed(code: int) -> None:
+    """It is told once. The pages that it should have written may be gone, so a checkpoint that is
+    tried again would speak of entries that no disk has."""
+    disk = Disk()
+    actor = Actor(disk, SETTINGS, Attempted())
+    actor.publish(5, 20)
+    actor.flush()
+    actor.prepare()
+    disk.fault = Fault(
+        error=code, calls=("fdatasync",), first=0, count=1, random=Random(1), loss=NOTHING
+    )
+    with pytest.raises(StorageFailed):
+        actor.store_prepared()
+    with pytest.raises(StorageFailed):
+        actor.publish(1, 20)
 
 
 def test_indexes_are_not_made_again_from_a_part_of_the_log() -> None:

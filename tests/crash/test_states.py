@@ -12,10 +12,12 @@ from core_log import recovery
 from core_log.recovery import Recovery
 from core_log.segments import Segments
 from tests.crash.disk import Disk, File
-from tests.crash.explore import Explorer, explore
+from tests.crash.explore import Explorer
 from tests.crash.explore_engine import FIRST_NUMBER, EngineExplorer
+from tests.crash.explore_faults import FaultsExplorer
 from tests.crash.losses import EVERYTHING, NOTHING, Parts, Subset
 from tests.crash.notes import Sum, read_notes, write_note
+from tests.crash.seeds import explore
 
 
 def test_states_of_a_seed() -> None:
@@ -25,7 +27,8 @@ def test_states_of_a_seed() -> None:
     assert tally.states.total() > 200
     assert sum(count for kind, count in tally.states.items() if kind.startswith("engine")) > 10
     assert tally.deeper > 50
-    assert tally.faults > 3
+    assert tally.faults > 7
+    assert sum(count for kind, count in tally.states.items() if kind.startswith("shortages")) > 20
 
 
 def test_the_same_seed_gives_the_same_states() -> None:
@@ -37,7 +40,8 @@ def test_the_same_seed_gives_the_same_states() -> None:
 
 def test_one_state_can_be_repeated_alone() -> None:
     """With the same disk as among all others."""
-    for explorer, number in ((Explorer, 130), (EngineExplorer, FIRST_NUMBER + 40)):
+    explored = ((Explorer, 130), (EngineExplorer, FIRST_NUMBER + 40), (FaultsExplorer, 20))
+    for explorer, number in explored:
         whole = explorer(4).run()
         found = [
             alone

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from tests.sabotage.plan import Sabotage
 
+FOUND = "tests/crash/test_found.py"
 SHORTAGES = "tests/core_log/test_shortages.py"
 
 OF_THE_SHORTAGES = (
@@ -47,6 +48,34 @@ OF_THE_SHORTAGES = (
         old="            if self._readers or self.pinned or self.handle == CLOSED:\n",
         new="            if self.pinned or self.handle == CLOSED:\n",
         tests=(SHORTAGES,),
+    ),
+    Sabotage(
+        name="file-that-is-written-to-closed",
+        why="the log goes on in whatever file has got its descriptor",
+        path="core_log/segments.py",
+        old="            if segment.end <= end and segment is not self.last:\n",
+        new="            if segment.end <= end:\n",
+        tests=(FOUND,),
+    ),
+    Sabotage(
+        name="refused-start-keeps-a-file-open",
+        why="who tries to start without descriptors has fewer each time",
+        path="core_log/recovery.py",
+        old="                segments.append(segment)\n"
+        "                size = max(self._size(segment), self._settings.segment_bytes)\n"
+        "                segment.end = start + size\n",
+        new="                size = max(self._size(segment), self._settings.segment_bytes)\n"
+        "                segment.end = start + size\n"
+        "                segments.append(segment)\n",
+        tests=(FOUND,),
+    ),
+    Sabotage(
+        name="full-disk-told-by-a-sync-taken-for-passing",
+        why="a checkpoint speaks of index entries that no disk has",
+        path="core_log/errors.py",
+        old="errno.EDQUOT, errno.EFBIG) and not isinstance(\n        error, SyncFailed\n    )\n",
+        new="errno.EDQUOT, errno.EFBIG)\n",
+        tests=(FOUND,),
     ),
     Sabotage(
         name="files-stay-open",
