@@ -66,8 +66,11 @@ class SessionGroup(Group):
 
     def arrived(self, run: Committed, first: int) -> None:
         """See `Group`. What would be sent with QoS 0 does not wait for a client that is away,
-        unless that was asked for."""
-        if self.holds or not self._passes_over(run, first):
+        unless that was asked for; nor does what a full session has no room for."""
+        if not self.holds and self._passes_over(run, first):
+            return
+        session = self.session
+        if session is None or session.backlogs is None or session.backlogs.admit(self, run, first):
             super().arrived(run, first)
 
     def _passes_over(self, run: Committed, first: int) -> bool:

@@ -14,7 +14,7 @@ from broker.core import SYSTEM_FLAG_STATE
 from broker.flights import SessionGroup
 from broker.journal import OP_TAG, STATE_TOPIC
 from broker.moves import QOS2_PROPERTY, settled_by
-from broker.queues.cursor import Cursor
+from broker.queues.cursor import NO_STOP, Cursor
 from broker.records import TAGS
 from broker.recovered import hold_recovered
 from broker.retained import ENTRY
@@ -102,6 +102,7 @@ class Fold:
         self._reopen()
         engine.delays.reopen()
         engine.half_messages.reopen()
+        engine.sessions.backlogs.start()
         if engine.sessions.expiry is not None:
             engine.sessions.expiry.start()
 
@@ -138,7 +139,9 @@ class Fold:
             engine.half_messages.load(value)
         queues = {found.queue.number: found.queue for found in engine.sessions.filters.values()}
         for key, value in folded.take("group"):
-            cursor = Cursor.restore(value["floor"], value["next"], value["settled"])
+            cursor = Cursor.restore(
+                value["floor"], value["next"], value["settled"], value.get("stop", NO_STOP)
+            )
             group = engine.core.groups.get(int(key))
             if group is not None:
                 group.cursor = cursor

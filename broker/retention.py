@@ -646,7 +646,7 @@ class Retention:
         if not core.follows:
             # The log has to tell by itself how far each queue had come whose messages all go: where
             # its cursors are, and where a topic's own queue begins.
-            core.write_acks()
+            core.write_gathered()
             yield UntilFlushed(core.log.appended)
         preparation = core.store.begin_checkpoint()
         while not preparation.gather(SLICE_COUNT):

@@ -39,6 +39,7 @@ from broker.retained import ENTRY
 if TYPE_CHECKING:
     from broker.access.permitted import Permitted
     from broker.retained_replay import RetainedReplay
+    from broker.session_backlogs import Backlog
     from broker.sessions import Sessions
 
 
@@ -169,6 +170,10 @@ class MqttSession(SessionEnd):
         """Live subscriptions that were raised from QoS 0: what they still have is delivered."""
         self.replays: list[RetainedReplay] = []
         """Retained messages that wait for credit."""
+        self.backlogs = sessions.backlogs if sessions.settings.waiting_max else None
+        """Who bounds what waits for it; None where that has no bound."""
+        self.backlog: Backlog | None = None
+        """What they know of it; None before the first message that counts."""
 
     @property
     def clean(self) -> bool:

@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final, Literal
+
+DROP_OLDEST: Final = "drop_oldest"
+DROP_NEWEST: Final = "drop_newest"
+Overflow = Literal["drop_oldest", "drop_newest"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -14,7 +19,12 @@ class SessionSettings:
             standard has it.
         keeps_qos_0: whether messages that would be sent with QoS 0 wait for a client that is away,
             too. They need not (3.1.1 part 3.1.2.4).
+        waiting_max: how many messages may wait for a persistent session, over all its
+            subscriptions; 0: any number. What is in flight does not count.
+        overflow: what gives way when there are more.
     """
 
     expiry_seconds: float = 0.0
     keeps_qos_0: bool = False
+    waiting_max: int = 0
+    overflow: Overflow = DROP_OLDEST

@@ -83,6 +83,7 @@ class SessionState:
             ("sub+", self._apply_subscribe),
             ("sub-", self._apply_unsubscribe),
             ("flown", self._apply_flown),
+            ("split", self._apply_split),
             ("assign", self._apply_assign),
             ("rel+", self._apply_release),
             ("rel-", self._apply_complete),
@@ -181,18 +182,33 @@ class SessionState:
             subscription.detach()
             return touched
         touched.append(("group", str(group.number)))
-        if group.rules is not None:
-            group.rules.close()
-            group.rules = None
-        if subscription.hold is not None:
-            subscription.hold.cancel()
-            subscription.hold = None
-        group.subscription = None
+        _part(group, subscription)
         if op.get("k"):
             self._let_leave(group)
         else:
             self._drop_group(group)
         return touched
+
+    def _apply_split(self, op: Op) -> Touched:
+        """A subscription goes on at an offset with a group of its own; the one that it had stays
+        for what is in flight."""
+        session = self.by_number.get(op["s"])
+        subscription = session.subscriptions.get(tuple(op["w"])) if session is not None else None
+        if session is None or subscription is None or subscription.group is None:
+            return []
+        old = subscription.group
+        _part(old, subscription)
+        self._let_leave(old)
+        self.core.saw_number(op["g"])
+        cursor = Cursor(op["o"])
+        group = self.core.group(old.queue, cursor, number=op["g"], kind=SessionGroup)
+        assert isinstance(group, SessionGroup)
+        _join(group, subscription)
+        if old.queue.expiring:
+            self._let_expire([group])
+        self.look_for_flown()
+        numbers = [str(old.number), str(group.number)]
+        return [("session", str(session.number)), *(("group", number) for number in numbers)]
 
     def _apply_assign(self, op: Op) -> Touched:
         session = self.by_number.get(op["s"])
@@ -425,6 +441,17 @@ def _join(group: SessionGroup, subscription: Subscription) -> None:
     subscription.group = group
     group.subscription = subscription
     group.session = subscription.session
+
+
+def _part(group: SessionGroup, subscription: Subscription) -> None:
+    """The group is no longer the subscription's, and delivers nothing more."""
+    if group.rules is not None:
+        group.rules.close()
+        group.rules = None
+    if subscription.hold is not None:
+        subscription.hold.cancel()
+        subscription.hold = None
+    group.subscription = None
 
 
 def _place(holder: QueueFlight | RetainedFlight, offset: int, count: int) -> tuple[int, int, int]:

@@ -20,6 +20,7 @@ from broker.queues.queue import Queue
 from broker.retained import Retained
 from broker.retained_replay import RetainedReplay
 from broker.session import MqttSession, Subscription, packet_id
+from broker.session_backlogs import SessionBacklogs
 from broker.session_expiry import SessionExpiry
 from broker.session_settings import SessionSettings
 from broker.session_state import SessionState
@@ -46,6 +47,7 @@ class Sessions:
         self.counts: dict[str, int] = {}
         """Persistent sessions by principal."""
         self.state = SessionState(core, topics, dead_letters, self)
+        self.backlogs = SessionBacklogs(core, settings, self.state, dead_letters.counts)
         self.by_client = self.state.by_client
         self.by_number = self.state.by_number
         self.filters = self.state.filters

@@ -53,6 +53,7 @@ from polymq.errors import ExitCode, Failure
 from polymq.http_metrics import http_probes
 from polymq.logs import logger
 from polymq.metrics import Probe, make_registry
+from polymq.mqtt_metrics import mqtt_probes
 from polymq.name_server import NameServerThread, is_installed, names_credentials
 from polymq.names import Registration, names_probe, record_host
 from polymq.operator_token import new_token, remove_token, write_token
@@ -292,6 +293,8 @@ class Node:
             session_settings=SessionSettings(
                 expiry_seconds=settings.mqtt.session_expiry_seconds,
                 keeps_qos_0=settings.mqtt.queue_qos0_messages,
+                waiting_max=settings.mqtt.session_queue_max,
+                overflow=settings.mqtt.session_queue_overflow,
             ),
             **self.replication.engine_options,
             disk_settings=DiskSettings(
@@ -485,6 +488,7 @@ class Node:
             *queue_probes(self._engine),
             *self._shortage_probes(),
             *self.replication.probes(),
+            *mqtt_probes(lambda: (self._doors.get("mqtt"), self._doors.get("mqtts"))),
             *http_probes(lambda: self._doors.get("http") or self._doors.get("https")),
             *self.pauses.probes(),
             Probe(

@@ -64,6 +64,12 @@ def queue_probes(engine: Engine) -> list[Probe]:
             read=expired,
         ),
         Probe(
+            name="polymq_session_messages_dropped",
+            kind="counter",
+            text="Messages that full MQTT sessions lost (mqtt.session_queue_max).",
+            read=lambda: engine.sessions.backlogs.dropped_count,
+        ),
+        Probe(
             name="polymq_messages_redelivered",
             kind="counter",
             text="Deliveries of messages that had been delivered before.",

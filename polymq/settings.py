@@ -175,6 +175,17 @@ class MqttSettings(Section):
         description="Whether messages of QoS 0, and for subscriptions of QoS 0 that had a higher "
         "one before, wait for a client that is away. Those of QoS 1 and 2 always do.",
     )
+    session_queue_max: Annotated[int, Field(ge=0, le=1 << 48)] = Field(
+        default=0,
+        description="How many messages may wait for one persistent session, over all its "
+        "subscriptions; those in flight do not count. 0: any number, bounded by the disk alone, "
+        "because one too many is lost although it was acknowledged. mosquitto, EMQX, HiveMQ: 1000.",
+    )
+    session_queue_overflow: Literal["drop_oldest", "drop_newest"] = Field(
+        default="drop_oldest",
+        description="What a full session loses: its oldest messages, or those that come until its "
+        "client has taken what waits. The publisher is not told: MQTT 3.1.1 has no way to.",
+    )
     topic: str = Field(
         default="",
         description="Keep the whole MQTT path in the tag of this one topic, for fleets whose first "

@@ -5,6 +5,9 @@ one byte for each offset between: outstanding (delivered, not settled), settled,
 bytes cost one per message of the window between the oldest unsettled and the newest delivered
 message; what is ready and what is settled below costs nothing.
 
+A cursor may have a `stop`: what is in the queue from there on is not for its consumer, because too
+much waits already (`session_backlogs.py`). It goes on behind what it left out (`skip_waiting`).
+
 Requeued messages come first, in their original order, flagged redelivered. That is what RabbitMQ's
 classic queues do: after nack of c and then a, the next two deliveries are a and c.
 
@@ -22,6 +25,9 @@ from typing import Final
 OUTSTANDING: Final = 0
 SETTLED: Final = 1
 REQUEUED: Final = 2
+
+NO_STOP: Final = 1 << 62
+"""Behind all offsets."""
 
 STRETCHES_MAX: Final = 1_000
 """Settled stretches that a snapshot lists one by one."""
@@ -43,13 +49,15 @@ Watch = Callable[[int, int, int], None]
 class Cursor:
     """Floor, next, and the states between. Offsets are those of one queue."""
 
-    __slots__ = ("_settled", "_states", "floor", "next", "requeued_count", "watch")
+    __slots__ = ("_settled", "_states", "floor", "next", "requeued_count", "stop", "watch")
 
     def __init__(self, offset: int) -> None:
         self.floor = offset
         """All offsets below are settled."""
         self.next = offset
         """The first offset that was never delivered."""
+        self.stop = NO_STOP
+        """From this offset on nothing is for the consumer."""
         self.requeued_count = 0
         self.watch: Watch | None = None
         """Told of (first, count) that were taken (-1) or given back (1); of what is settled while
@@ -61,6 +69,8 @@ class Cursor:
 
     def ready_count(self, end: int) -> int:
         """How many messages wait, in a queue that ends before offset `end`."""
+        if end > self.stop:
+            end = self.stop
         return self.requeued_count + max(0, end - self.next)
 
     def has_requeued(self) -> bool:
@@ -85,6 +95,8 @@ class Cursor:
                 self.watch(self.floor + at, count, -1)
             return self.floor + at, count, True
         first = self.next
+        if end > self.stop:
+            end = self.stop
         if first >= end:
             return None
         count = min(limit, end - first)
@@ -103,6 +115,8 @@ class Cursor:
             at = self._states.find(REQUEUED)
             window = self._states[at : at + limit]
             return self.floor + at, len(window) - len(window.lstrip(_REQUEUED_BYTE))
+        if end > self.stop:
+            end = self.stop
         if self.next >= end:
             return None
         return self.next, min(limit, end - self.next)
@@ -185,9 +199,48 @@ class Cursor:
             floor = self.floor
             self.settle(floor + at, length)
             at = self._states.find(REQUEUED)
+        end = min(end, self.stop)
         if end > self.next:
             self.settle(self.next, end - self.next)
         return count
+
+    def drop(self, limit: int, end: int) -> tuple[int, int] | None:
+        """Settle the oldest messages that wait, without a note: up to `limit` of the stretch at the
+        head, in a queue that ends before offset `end`. What is outstanding stays.
+
+        Returns:
+            (first, count) of what was dropped; None if nothing waits.
+        """
+        head = self.peek(limit, end)
+        if head is None:
+            return None
+        first, count = head
+        if self.watch is not None:
+            self.watch(first, count, -1)
+        if first < self.next:
+            at = first - self.floor
+            self._states[at : at + count] = _SETTLED_BYTE * count
+            self.requeued_count -= count
+        elif self._states:
+            self._states.extend(_SETTLED_BYTE * count)
+            self.next += count
+        else:
+            self.floor = self.next = first + count
+        if self._states and self._states[0] == SETTLED:
+            self._advance()
+        return head
+
+    def skip_waiting(self, offset: int) -> int:
+        """Drop everything below `offset` that waits, also what is behind the stop, and go on there.
+        What is outstanding stays. Returns how many were dropped."""
+        if self.stop <= offset:
+            self.stop = NO_STOP
+        dropped = 0
+        while (head := self.peek(offset, offset)) is not None and head[0] < offset:
+            found = self.drop(min(head[1], offset - head[0]), offset)
+            assert found is not None
+            dropped += found[1]
+        return dropped
 
     def skip_to(self, offset: int) -> int:
         """Settle everything below `offset` without a note (dropped by overflow or retention).
@@ -199,7 +252,7 @@ class Cursor:
             return 0
         if self.watch is not None:
             self._watch_skipped(self.watch, offset)
-        missed = max(0, offset - max(self.next, self.floor))
+        missed = max(0, min(offset, self.stop) - max(self.next, self.floor))
         window = self._states[: offset - self.floor]
         missed += window.count(REQUEUED)
         self.requeued_count -= window.count(REQUEUED)
@@ -261,15 +314,21 @@ class Cursor:
                 [self.floor + stretch.start(), stretch.end() - stretch.start()]
                 for stretch in _SETTLED_STRETCH.finditer(self._states)
             ]
-        return {"floor": self.floor, "next": self.next, "settled": settled}
+        row: dict[str, object] = {"floor": self.floor, "next": self.next, "settled": settled}
+        return row if self.stop == NO_STOP else {**row, "stop": self.stop}
 
     @classmethod
     def restore(
-        cls, floor: int, next_offset: int, settled: Iterable[Iterable[int]] | str
+        cls,
+        floor: int,
+        next_offset: int,
+        settled: Iterable[Iterable[int]] | str,
+        stop: int = NO_STOP,
     ) -> Cursor:
         """The cursor of a snapshot. What was outstanding is outstanding still: see `reopen`."""
         cursor = cls(floor)
         cursor.next = next_offset
+        cursor.stop = stop
         if isinstance(settled, str):
             cursor._states = bytearray(zlib.decompress(b64decode(settled)))
             assert len(cursor._states) == next_offset - floor

@@ -89,9 +89,9 @@ def test_untaken_messages_were_never_handed_out() -> None:
     assert cursor.take(9, 6) == (4, 2, False)
 
 
-@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 30), st.integers(1, 8)), max_size=60))
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 30), st.integers(1, 8)), max_size=60))
 def test_a_cursor_agrees_with_a_dict_of_states(steps: list[tuple[int, int, int]]) -> None:
-    """Any mix of take, settle and requeue gives the same as one state per offset."""
+    """Any mix of take, settle, requeue, drop and skip gives the same as one state per offset."""
     end = 40
     cursor = Cursor(0)
     states: dict[int, str] = {}
@@ -111,6 +111,19 @@ def test_a_cursor_agrees_with_a_dict_of_states(steps: list[tuple[int, int, int]]
                     assert states.get(offset, "requeued") == "requeued"
                     states[offset] = "out"
             continue
+        if action >= 4:
+            waiting = sorted(o for o, s in states.items() if s == "requeued")
+            waiting += range(len(states), end)
+            if action == 4:
+                dropped = cursor.drop(count, end)
+                gone = [] if dropped is None else list(range(dropped[0], sum(dropped)))
+                assert gone == waiting[: len(gone)]
+                assert bool(gone) == bool(waiting)
+            else:
+                gone = [offset for offset in waiting if offset < first]
+                assert cursor.skip_waiting(first) == len(gone)
+            states.update(dict.fromkeys(gone, "settled"))
+            continue
         first %= max(len(states), 1)
         for offset in range(first, min(first + count, len(states))):
             if states[offset] != "out":
@@ -126,6 +139,27 @@ def test_a_cursor_agrees_with_a_dict_of_states(steps: list[tuple[int, int, int]]
     assert cursor.floor == (min(unsettled) if unsettled else len(states))
     requeued = sum(state == "requeued" for state in states.values())
     assert cursor.ready_count(end) == requeued + end - len(states)
+
+
+def test_nothing_behind_the_stop_is_for_the_consumer() -> None:
+    """Until the cursor goes on behind what it left out; a snapshot has the stop."""
+    cursor = Cursor(0)
+    cursor.stop = 5
+    row = json.loads(json.dumps(cursor.snapshot()))
+    cursor = Cursor.restore(row["floor"], row["next"], row["settled"], row["stop"])
+    assert cursor.ready_count(20) == 5
+    assert cursor.peek(9, 20) == (0, 5)
+    assert cursor.take(9, 20) == (0, 5, False)
+    assert cursor.take(9, 20) is None
+    assert cursor.peek(9, 20) is None
+    assert cursor.drop(9, 20) is None
+    cursor.requeue(4, 1)
+    assert cursor.settle_ready(20) == 1
+    assert cursor.next == 5
+    assert cursor.skip_waiting(10) == 5
+    assert cursor.take(9, 20) == (10, 9, False)
+    cursor.settle(0, 4)
+    assert cursor.floor == 10
 
 
 def test_a_snapshot_with_many_holes_is_packed() -> None:

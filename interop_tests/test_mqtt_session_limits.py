@@ -1,0 +1,103 @@
+"""What waits for an MQTT session that is full: paho's clients, over kills of the server."""
+
+from __future__ import annotations
+
+import urllib.request
+from collections.abc import Callable
+from queue import SimpleQueue
+from typing import Any
+
+import pytest
+from paho.mqtt import client as mqtt
+from paho.mqtt.enums import CallbackAPIVersion
+
+WAIT_SECONDS_MAX = 20.0
+TOPIC = "fleet/one"
+
+
+class Device:
+    """A client with a persistent session, which keeps what it gets."""
+
+    def __init__(self, server: Any, qos: int) -> None:
+        self.bodies: SimpleQueue[bytes] = SimpleQueue()
+        self.ready: SimpleQueue[bool] = SimpleQueue()
+        client = mqtt.Client(CallbackAPIVersion.VERSION2, "device", clean_session=False)
+
+        def subscribe(*_: Any) -> None:
+            client.subscribe("fleet/+", qos)
+
+        client.on_connect = subscribe
+        client.on_subscribe = lambda *_: self.ready.put(True)
+        client.on_message = lambda _c, _u, message: self.bodies.put(bytes(message.payload))
+        client.connect(server.host, server.mqtt_port)
+        client.loop_start()
+        assert self.ready.get(timeout=WAIT_SECONDS_MAX)
+        self.client = client
+
+    def take(self, count: int) -> list[int]:
+        """The next messages."""
+        return [int(self.bodies.get(timeout=WAIT_SECONDS_MAX)) for _ in range(count)]
+
+    def leave(self) -> None:
+        self.client.disconnect()
+        self.client.loop_stop()
+
+
+def publish(server: Any, numbers: range, qos: int) -> None:
+    """Publish, and wait for every acknowledgement."""
+    client = mqtt.Client(CallbackAPIVersion.VERSION2, "publisher")
+    client.connect(server.host, server.mqtt_port)
+    client.loop_start()
+    for number in numbers:
+        sent = client.publish(TOPIC, b"%d" % number, qos)
+        sent.wait_for_publish(WAIT_SECONDS_MAX)
+        assert sent.is_published()
+    client.disconnect()
+    client.loop_stop()
+
+
+def counted(server: Any, name: str) -> float:
+    """A metric's value."""
+    url = f"http://{server.host}:{server.admin_port}/metrics"
+    with urllib.request.urlopen(url, timeout=WAIT_SECONDS_MAX) as answer:
+        lines = answer.read().decode().splitlines()
+    return next(float(line.split()[-1]) for line in lines if line.startswith(name + " "))
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+@pytest.mark.parametrize(
+    ("overflow", "kept"), [("drop_oldest", range(35, 40)), ("drop_newest", range(5))]
+)
+def test_a_full_session_keeps_what_its_policy_says(
+    start_server: Callable[..., Any], overflow: str, kept: range, qos: int
+) -> None:
+    """Every publisher is answered; what was dropped stays dropped when the server is killed."""
+    options = {"mqtt.session_queue_max": 5, "mqtt.session_queue_overflow": overflow}
+    server = start_server(**options)
+    Device(server, qos).leave()
+    publish(server, range(40), qos)
+    assert counted(server, "polymq_session_messages_dropped_total") == 35
+    server.kill()
+    server.start()
+    device = Device(server, qos)
+    assert device.take(5) == list(kept)
+    publish(server, range(40, 45), qos)
+    assert device.take(5) == list(range(40, 45))
+    device.leave()
+    lost = [event for event in server.log_events() if "is full" in event.get("event", "")]
+    assert lost
+    assert lost[0]["client"] == "device"
+
+
+def test_what_mqtt_counts_is_in_the_metrics(server: Any) -> None:
+    """Messages below $SYS are acknowledged, dropped and counted."""
+    client = mqtt.Client(CallbackAPIVersion.VERSION2, "bridge")
+    client.connect(server.host, server.mqtt_port)
+    client.loop_start()
+    for topic in ("$SYS/broker/connection/bridge/state", "a"):
+        client.publish(topic, b"1", 1).wait_for_publish(WAIT_SECONDS_MAX)
+    client.disconnect()
+    client.loop_stop()
+    assert counted(server, "polymq_mqtt_publishes_ignored_total") == 1
+    assert counted(server, 'polymq_mqtt_publishes_total{direction="received"}') == 2
+    assert counted(server, 'polymq_mqtt_connects_total{result="accepted"}') == 1

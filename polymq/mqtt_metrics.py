@@ -1,0 +1,79 @@
+"""What the MQTT listeners counted: as metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final, Protocol, runtime_checkable
+
+from polymq.metrics import Probe, Value
+
+
+@runtime_checkable
+class HasCounters(Protocol):
+    """An MQTT server. Its module is loaded only where the listener is open."""
+
+    def statistics(self) -> Mapping[str, int]:
+        """Its counters by name (`gateways.mqtt.shared.Counters`)."""
+
+
+CONNECTS: Final = {"accepted": "connections", "refused": "connects_refused"}
+PUBLISHES: Final = {"received": "publishes_received", "sent": "publishes_sent"}
+ENDINGS: Final = {
+    "protocol_error": "protocol_errors",
+    "keep_alive": "keep_alives_missed",
+    "taken_over": "takeovers",
+}
+
+
+def mqtt_probes(servers: Callable[[], Iterable[object]]) -> list[Probe]:
+    """The metrics of the MQTT listeners.
+
+    Args:
+        servers: those of the plain port and of the one with TLS, as soon as they are made.
+    """
+
+    def total(counter: str) -> int:
+        found = [server for server in servers() if isinstance(server, HasCounters)]
+        return sum(server.statistics()[counter] for server in found)
+
+    def one(name: str, text: str, counter: str) -> Probe:
+        return Probe(name=name, kind="counter", text=text, read=lambda: total(counter))
+
+    def several(name: str, text: str, label: str, counters: Mapping[str, str]) -> Probe:
+        def read() -> Value:
+            return {value: total(counter) for value, counter in counters.items()}
+
+        return Probe(name=name, kind="counter", text=text, label=label, read=read)
+
+    return [
+        several("polymq_mqtt_connects", "CONNECT packets that were answered.", "result", CONNECTS),
+        several(
+            "polymq_mqtt_publishes",
+            "PUBLISH packets of clients, and those to clients.",
+            "direction",
+            PUBLISHES,
+        ),
+        one(
+            "polymq_mqtt_publishes_refused",
+            "PUBLISH packets and wills that were not stored: dropped with QoS 0, answered by "
+            "closing the connection otherwise.",
+            "publishes_refused",
+        ),
+        one(
+            "polymq_mqtt_publishes_ignored",
+            "PUBLISH packets and wills to topics below $SYS: acknowledged and dropped.",
+            "publishes_ignored",
+        ),
+        several(
+            "polymq_mqtt_connections_ended",
+            "Connections that the server closed: for a violation of the protocol, for silence, for "
+            "another connection with the same client id.",
+            "reason",
+            ENDINGS,
+        ),
+        one(
+            "polymq_mqtt_wills_published",
+            "Wills that were published.",
+            "wills_published",
+        ),
+    ]
