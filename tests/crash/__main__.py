@@ -3,7 +3,9 @@
 --states N          how many states to check at least (default 20,000; a night: 1,000,000)
 --seed N            the first seed; without it one is drawn, and printed
 --state N           only this state of the seed: how a failure is repeated
---with SUBJECT      only engines whose clients do this, among other things (as the report names it)
+--with SUBJECT      only engines whose clients do this, among other things (as the report names it);
+                    or "log", "errors", "threads": only a store, as it is, whose disk has errors,
+                    or with its threads
 --for SECONDS       begin no new seed after that time
 --notes FILE        a night in pieces: begin behind what is noted there, add to it, report all of it
 --processes N       default: as many as there are processors
@@ -22,9 +24,8 @@ from math import inf
 from pathlib import Path
 
 from tests.crash.bit_flips import flip_many
-from tests.crash.engine_workload import PARTS
 from tests.crash.notes import Sum, read_notes, write_note
-from tests.crash.seeds import explore
+from tests.crash.seeds import SUBJECTS, explore
 from tests.crash.tally import Tally
 
 FAILURES_SHOWN = 20
@@ -70,9 +71,8 @@ def parse_options() -> argparse.Namespace:
     options = parser.parse_args()
     if options.state is not None and options.seed is None:
         parser.error("--state is a state of a seed: give --seed, too")
-    subjects = [name for part in PARTS for name in part.subjects()]
-    if not any(options.subject in name for name in subjects):
-        parser.error(f"there is no subject {options.subject!r}: use one of {', '.join(subjects)}")
+    if not any(options.subject in name for name in SUBJECTS):
+        parser.error(f"there is no subject {options.subject!r}: use one of {', '.join(SUBJECTS)}")
     return options
 
 

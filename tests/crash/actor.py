@@ -86,12 +86,15 @@ class Actor:
         self.disk = disk
         self.settings = settings
         self.attempted = attempted
-        self.store = open_store(disk, settings)
+        self.store = self._open()
         for _ in attempted.begin_queues(self.store):
             pass
         self.own = self.store.index(OWN, 20)
         self.private = [self.store.index(number, 32) for number in PRIVATE]
         self._prepared: Preparation | None = None
+
+    def _open(self) -> Store:
+        return open_store(self.disk, self.settings)
 
     # --- publishing -----------------------------------------------------------------------------
 
@@ -250,9 +253,18 @@ class Actor:
                 found.trim_before(attempted.gone_from(number))
         self.prepare()
         self.store_prepared()
-        store.retire(position)
+        self.join()
+        if store.checkpointed >= position:  # else the disk had no room for it
+            store.retire(position)
+            self.discard()
+
+    def join(self) -> None:
+        """Wait until what was stored is stored."""
+
+    def discard(self) -> None:
+        """Let the files of retired segments go. Raises StorageFailed."""
         try:
-            store.discard()
+            self.store.discard()
         except OSError:
             return  # the next call tries again
 
@@ -271,6 +283,9 @@ class Actor:
             raise CorruptRecord(offset, str(error)) from error
         wanted = b"".join(self.attempted.records[offset : offset + taken])
         assert found == wanted, f"messages {offset} to {offset + taken} are not as they were sent"
+
+    def acknowledge(self) -> None:
+        """Note how far records may have been acknowledged."""
 
     def close(self) -> None:
         """Close in order. Raises StorageFull, StorageFailed."""
@@ -359,8 +374,11 @@ class Workload:
         self._until_there_is_room(self._open_once)
 
     def _open_once(self) -> None:
-        self.actor = Actor(self.disk, self._settings, self.attempted)
+        self.actor = self._make_actor()
         self.actor.drop_again()
+
+    def _make_actor(self) -> Actor:
+        return Actor(self.disk, self._settings, self.attempted)
 
     def _until_there_is_room(self, step: Callable[[], None]) -> None:
         """What a full disk or a shortage refuses is tried again, as an operator does."""
@@ -405,6 +423,8 @@ class Workload:
             actor.retire(random.random())
         elif kind == "read":
             actor.read(random)
+        elif kind == "acknowledge":
+            actor.acknowledge()
         elif kind == "cut":
             self._cut(actor)
         elif kind == "reopen":
@@ -428,6 +448,7 @@ class Workload:
             loss = self._random.choice(list(POWER_CUTS.values()))
             found = self.disk.crash(loss(self.disk, self._random))
         found.on_change, found.fault = self.disk.on_change, self.disk.fault
+        found.yields = self.disk.yields
         found.changes_count = self.disk.changes_count
         self.disk = found
         self._go_on()
@@ -458,6 +479,7 @@ class Workload:
             self._go_on()
             return
         attempted.promised = min(attempted.promised, count)
+        attempted.acknowledged = 0
         self._until_there_is_room(lambda: cut_log(self.disk, DIRECTORY, attempted.ends[count - 1]))
         attempted.forget_after(count)
         self._open()

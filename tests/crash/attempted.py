@@ -40,6 +40,7 @@ class Attempted:
         promised: how many messages surely survive.
         given_up: how many of the first messages nobody wants any more: they may have left the log.
         forged: positions for which a body holds what looks like a sound record there.
+        acknowledged: the position that was noted last (`core_log.acknowledged`).
         dropped: queues that were dropped; after a crash they may be there again, whole.
     """
 
@@ -51,6 +52,7 @@ class Attempted:
     promised: int = 0
     given_up: int = 0
     forged: list[int] = field(default_factory=list)
+    acknowledged: int = 0
     dropped: dict[int, Dropped] = field(default_factory=dict)
 
     @property

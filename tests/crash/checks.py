@@ -25,6 +25,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from core_log.acknowledged import AcknowledgedFile
 from core_log.checkpoint import read_checkpoint
 from core_log.errors import CorruptRecord, StorageFailed, StoreRefused
 from core_log.index_recovery import CHECKPOINT_DAMAGED
@@ -59,6 +60,9 @@ def check(disk: Disk, settings: StoreSettings, attempted: Attempted, ending: int
     Raises:
         Violation, StoreError: something is not as promised.
     """
+    if attempted.acknowledged:
+        noted = AcknowledgedFile(disk, DIRECTORY).value.position
+        demand(noted >= attempted.acknowledged, f"(e) only {noted} is noted as acknowledged")
     checkpoint = read_checkpoint(disk, DIRECTORY)
     report = recover_only(disk, settings)
     _check_reads(disk, report, 0 if checkpoint is None else checkpoint.position, settings)

@@ -1,14 +1,16 @@
 """A simulated disk that knows what it was not told to keep.
 
-`Disk` is a `core_log.files.Files` in memory, for one thread. For each file it holds what processes
-see, what a power cut surely leaves, and the changes in between; for each directory the same of its
-names. `crash(loss)` is the disk that is found after a power cut, where a `Loss` (`losses.py`)
-decides about each change; `kill()` is the disk that is found when only the process died.
+`Disk` is a `core_log.files.Files` in memory, for one thread at a time. For each file it holds what
+processes see, what a power cut surely leaves, and the changes in between; for each directory the
+same of its names. `crash(loss)` is the disk that is found after a power cut, where a `Loss`
+(`losses.py`) decides about each change; `kill()` is the disk that is found when only the process
+died.
 
 The fault model, which is what the store has to bear:
 
-* `fdatasync` keeps a file's bytes and its size, `sync_directory` a directory's names. Nothing else
-  is kept: not a file's bytes by syncing its directory, not its name by syncing the file.
+* `fdatasync` keeps a file's bytes and its size, `sync_directory` a directory's names, as they were
+  when it was called. Nothing else is kept: not a file's bytes by syncing its directory, not its
+  name by syncing the file.
 * Unsynced changes reach the disk in any order, also across files and directories, each or not: a
   sector of 512 bytes is written wholly or not at all, names and sizes change singly. A rename
   sets both names or none.
@@ -63,12 +65,13 @@ class File:
         whole: whether `disk` and `pending` make up `data`. Not so after a failed sync.
     """
 
-    __slots__ = ("data", "disk", "holder", "in_log", "pending", "whole")
+    __slots__ = ("data", "disk", "gone", "holder", "in_log", "pending", "whole")
 
     def __init__(self, data: bytes | bytearray = b"", disk: bytes | None = None) -> None:
         self.data = data
         self.disk = bytes(data) if disk is None else disk
         self.pending: list[tuple[int, bytes | None]] = []
+        self.gone = 0  # how many changes are not pending any more
         self.holder = 0  # the handle that has the lock
         self.in_log = False
         self.whole = True
@@ -80,16 +83,26 @@ class File:
         self.pending.append((place, written))
         apply(self.data, place, written)
 
-    def sync(self) -> None:
-        """What is pending is kept."""
-        if self.whole:
+    @property
+    def changes_count(self) -> int:
+        """How many times processes have changed the file."""
+        return self.gone + len(self.pending)
+
+    def sync(self, changes_count: int = NEVER) -> None:
+        """What is pending of the first so many changes is kept."""
+        synced = self.pending[: max(changes_count - self.gone, 0)]
+        if self.whole and len(synced) == len(self.pending):
             self.disk = bytes(self.data)
         else:
             left = bytearray(self.disk)
-            for place, written in self.pending:
+            for place, written in synced:
                 apply(left, place, written)
             self.disk = bytes(left)
-        self.pending.clear()
+        self._forget(len(synced))
+
+    def _forget(self, count: int) -> None:
+        del self.pending[:count]
+        self.gone += count
 
     def drop_cache(self) -> None:
         """Processes see what the disk has, and what is still to be written."""
@@ -114,7 +127,7 @@ class File:
     def fail_sync(self, loss: Loss) -> None:
         """A sync fails: some of it is on the disk, and the pages are clean."""
         self.disk = self.left_by(loss)
-        self.pending.clear()
+        self._forget(len(self.pending))
         self.whole = False
 
     def copy(self) -> File:
@@ -128,22 +141,31 @@ class File:
 class Directory:
     """A directory: names as processes see them, as the disk has them, and changes in between."""
 
-    __slots__ = ("disk", "names", "pending")
+    __slots__ = ("disk", "gone", "names", "pending")
 
     def __init__(self) -> None:
         self.names: dict[str, Node] = {}
         self.disk: dict[str, Node] = {}
         self.pending: list[dict[str, Node | None]] = []
+        self.gone = 0  # how many changes are not pending any more
+
+    @property
+    def changes_count(self) -> int:
+        """How many times processes have changed the names."""
+        return self.gone + len(self.pending)
 
     def change(self, changed: dict[str, Node | None]) -> None:
         """A process sets or removes (None) names, together."""
         self.pending.append(changed)
         rename(self.names, changed)
 
-    def sync(self) -> None:
-        """What is pending is kept."""
-        self.disk = dict(self.names)
-        self.pending.clear()
+    def sync(self, changes_count: int) -> None:
+        """What is pending of the first so many changes is kept."""
+        synced = self.pending[: max(changes_count - self.gone, 0)]
+        for changed in synced:
+            rename(self.disk, changed)
+        del self.pending[: len(synced)]
+        self.gone += len(synced)
 
     def left_by(self, loss: Loss) -> Directory:
         """What a power cut leaves, with all that is below."""
@@ -206,13 +228,15 @@ def rename(names: dict[str, Node], changed: dict[str, Node | None]) -> None:
 
 
 class Disk:
-    """A file system in memory. For one thread.
+    """A file system in memory. For one thread at a time.
 
     Attributes:
         changes_count: operations so far that change something or sync.
         off_at: power is cut during the change with this number: it may be there or not, and it and
             all later ones raise EIO.
         on_change: called after each change, before its call returns.
+        yields: called when a call begins, before one that changes something returns, and while one
+            syncs: other threads may have turns.
         fault: the error that some calls get.
         log_bytes_read: how much of the commit log's files was read.
         open_count: how many files are open.
@@ -226,6 +250,7 @@ class Disk:
         self.changes_count = 0
         self.off_at = NEVER
         self.on_change: Callable[[], None] | None = None
+        self.yields: Callable[[], None] | None = None
         self.fault: Fault | None = None
         self.log_bytes_read = 0
 
@@ -282,6 +307,11 @@ class Disk:
             raise OSError(errno.EIO, "power was cut")
         if self.on_change is not None:
             self.on_change()
+        self._yield()
+
+    def _yield(self) -> None:
+        if self.yields is not None:
+            self.yields()
 
     def _change_names(
         self, call: str, directory: Directory, changed: dict[str, Node | None]
@@ -323,6 +353,7 @@ class Disk:
     # --- Files ----------------------------------------------------------------------------------
 
     def open(self, path: str, *, create: bool = False) -> int:
+        self._yield()
         try:
             file = self._file(path)
         except FileNotFoundError:
@@ -341,15 +372,18 @@ class Disk:
         return handle
 
     def close(self, handle: int) -> None:
+        self._yield()
         file = self._handles.pop(handle)
         if file.holder == handle:
             file.holder = 0
 
     def size(self, handle: int) -> int:
+        self._yield()
         self._meet("size")
         return len(self._handles[handle].data)
 
     def pread(self, handle: int, size: int, position: int) -> bytes:
+        self._yield()
         file = self._handles[handle]
         self._meet("pread")
         found = bytes(file.data[position : position + size])
@@ -358,6 +392,7 @@ class Disk:
         return found
 
     def pwritev(self, handle: int, buffers: Sequence[Buffer], position: int) -> None:
+        self._yield()
         data = b"".join(buffers)
         file = self._handles[handle]
         try:
@@ -376,11 +411,13 @@ class Disk:
         self.pwritev(handle, (memoryview(memory)[start:end],), position)
 
     def truncate(self, handle: int, size: int) -> None:
+        self._yield()
         self._begin("truncate")
         self._handles[handle].change(size, None)
         self._end()
 
     def preallocate(self, handle: int, size: int) -> None:
+        self._yield()
         file = self._handles[handle]
         if len(file.data) < size:
             self._begin("preallocate")
@@ -388,7 +425,10 @@ class Disk:
             self._end()
 
     def fdatasync(self, handle: int) -> None:
+        self._yield()
         file = self._handles[handle]
+        changes_count = file.changes_count
+        self._yield()
         try:
             self._begin("fdatasync")
         except OSError:
@@ -397,7 +437,7 @@ class Disk:
                 file.fail_sync(self.fault.loss)
             raise
         if self.changes_count != self.off_at:
-            file.sync()
+            file.sync(changes_count)
         self._end()
 
     def drop_cache(self, handle: int) -> None:
@@ -412,6 +452,7 @@ class Disk:
         return True
 
     def list(self, path: str) -> list[str]:
+        self._yield()
         self._meet("list")
         try:
             return sorted(self._directory(path).names)
@@ -419,6 +460,7 @@ class Disk:
             return []
 
     def make_directory(self, path: str) -> bool:
+        self._yield()
         parent, _, name = path.rpartition("/")
         directory = self._directory(parent)
         there = directory.names.get(name)
@@ -429,6 +471,7 @@ class Disk:
         return there is None
 
     def remove_directory(self, path: str) -> None:
+        self._yield()
         try:
             found = self._directory(path)
         except FileNotFoundError:
@@ -442,7 +485,10 @@ class Disk:
         self._end()
 
     def sync_directory(self, path: str) -> None:
+        self._yield()
         directory = self._directory(path)
+        changes_count = directory.changes_count
+        self._yield()
         try:
             self._begin("sync_directory")
         except OSError as error:
@@ -450,7 +496,7 @@ class Disk:
                 raise NotBegun(error.errno, "no descriptor for the directory") from error
             raise
         if self.changes_count != self.off_at:
-            directory.sync()
+            directory.sync(changes_count)
         self._end()
 
     def keep_directory(self, path: str) -> None:
@@ -460,6 +506,7 @@ class Disk:
         """Nothing."""
 
     def rename(self, path: str, new_path: str) -> None:
+        self._yield()
         parent, _, name = path.rpartition("/")
         new_parent, _, new_name = new_path.rpartition("/")
         assert parent == new_parent, "a rename that two directories would have to agree on"
@@ -467,6 +514,7 @@ class Disk:
         self._change_names("rename", self._directory(parent), {name: None, new_name: file})
 
     def unlink(self, path: str) -> None:
+        self._yield()
         try:
             self._file(path)
         except FileNotFoundError:

@@ -1,20 +1,35 @@
-"""All states of one seed, by whom they are explored."""
+"""All states of one seed, by who explores them.
+
+The states of each explorer have numbers from a multiple of `FIRST_NUMBER` on.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
+from tests.crash.engine_workload import PARTS
 from tests.crash.explore import Explorer
 from tests.crash.explore_engine import FIRST_NUMBER, WORKLOADS_COUNT, EngineExplorer
 from tests.crash.explore_faults import FaultsExplorer
+from tests.crash.explore_threads import ThreadsExplorer
 from tests.crash.tally import Tally
+
+STORES: Final[dict[str, tuple[int, type[Explorer]]]] = {
+    "log": (0, Explorer),
+    "errors": (WORKLOADS_COUNT + 1, FaultsExplorer),
+    "threads": (WORKLOADS_COUNT + 2, ThreadsExplorer),
+}
+"""Who explores a store without an engine: by its subject, and where its states begin."""
+SUBJECTS: Final = [*STORES, *(name for part in PARTS for name in part.subjects())]
+"""What `make crash` can be limited to."""
 
 
 def explore(seed: int, only: int | None = None, subject: str = "") -> Tally:
     """All states of one seed, or one of them.
 
     Args:
-        subject: only engines that have to do with it.
+        subject: only those that have to do with it.
     """
     tally = Tally()
     for explorer in explorers(seed, only, subject):
@@ -23,14 +38,11 @@ def explore(seed: int, only: int | None = None, subject: str = "") -> Tally:
 
 
 def explorers(seed: int, only: int | None, subject: str) -> Iterator[Explorer | EngineExplorer]:
-    """Whoever has states of this seed, and of this number. The states of each have numbers from a
-    multiple of `FIRST_NUMBER` on."""
-    room = None if only is None else only // FIRST_NUMBER
-    if not subject and room in (None, 0):
-        yield Explorer(seed, only=only)
+    """Who has states of this seed and subject, and the one with this number."""
+    place = None if only is None else only // FIRST_NUMBER
+    for name, (begin, explorer) in STORES.items():
+        if place in (None, begin) and subject in ("", name):
+            yield explorer(seed, only=only, first=begin * FIRST_NUMBER)
     for workload in range(WORKLOADS_COUNT):
-        if room in (None, workload + 1):
+        if place in (None, workload + 1) and subject not in STORES:
             yield EngineExplorer(seed, workload, subject=subject, only=only)
-    faults = WORKLOADS_COUNT + 1
-    if not subject and room in (None, faults):
-        yield FaultsExplorer(seed, only=only, first=faults * FIRST_NUMBER)

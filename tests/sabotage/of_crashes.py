@@ -45,6 +45,22 @@ OF_CRASHES = (
         crash=_STATES,
     ),
     Sabotage(
+        name="segment-begun-during-a-sync-taken-for-named",
+        why="what is acknowledged stands in a file without a name, after a power cut",
+        path="core_log/segments.py",
+        old="                self._named = last\n",
+        new="                self._named = self.last.start\n",
+        tests=("tests/crash/test_threads.py",),
+    ),
+    Sabotage(
+        name="segment-begun-during-a-sync-found-by-turns",
+        why="the same: drawn turns have to find it, without a test that knows where to look",
+        path="core_log/segments.py",
+        old="                self._named = last\n",
+        new="                self._named = self.last.start\n",
+        crash="--with threads --states 1500 --seed 104",
+    ),
+    Sabotage(
         name="found-segments-taken-for-durable",
         why="a process that died in its first start costs everything acked later",
         path="core_log/segments.py",
