@@ -41,6 +41,15 @@ class ManyPorts(Protocol):
         """Listen on one more port; returns it."""
 
 
+ONE_PIECE_BYTES_MAX: Final = 16 * MIB
+"""Largest body where a message comes in one piece, which is in memory as a whole before its
+connection's other messages are looked at. (A frame of RocketMQ has the same bound.)"""
+
+
+def _one_piece_max(settings: Settings) -> int:
+    return min(settings.storage.message_bytes_max, ONE_PIECE_BYTES_MAX)
+
+
 def make_mqtt(
     settings: Settings, engine: BrokerPort, context: Context, _registry: CollectorRegistry
 ) -> Door:
@@ -51,7 +60,7 @@ def make_mqtt(
     limits = Limits(
         connections_max=settings.mqtt.connections_max,
         inflight_max=settings.mqtt.inflight_max,
-        packet_bytes_max=settings.storage.message_bytes_max + PUBLISH_OVERHEAD_BYTES,
+        packet_bytes_max=_one_piece_max(settings) + PUBLISH_OVERHEAD_BYTES,
     )
     return MqttServer(
         port=engine, context=context, limits=limits, fixed_topic=settings.mqtt.topic or None
@@ -65,9 +74,13 @@ def make_amqp(
     from gateways.amqp.limits import Limits
     from gateways.amqp.server import AmqpServer
 
+    body_bytes_max = settings.storage.message_bytes_max
+    defaults = Limits()
     limits = Limits(
         connections_max=settings.amqp.connections_max,
-        body_bytes_max=settings.storage.message_bytes_max,
+        body_bytes_max=body_bytes_max,
+        assembling_bytes_max=max(defaults.assembling_bytes_max, 2 * body_bytes_max),
+        transaction_bytes_max=max(defaults.transaction_bytes_max, body_bytes_max),
     )
     return AmqpServer(port=engine, context=context, limits=limits)
 
@@ -79,7 +92,7 @@ def make_http(
     from gateways.http_cloudevents.limits import HttpLimits, WebhookSettings
     from gateways.http_cloudevents.server import HttpServer
 
-    body_bytes_max = settings.storage.message_bytes_max
+    body_bytes_max = _one_piece_max(settings)
     limits = HttpLimits(
         connections_max=settings.http.connections_max,
         subscriptions_max=settings.http.subscriptions_max,

@@ -369,8 +369,10 @@ class StorageSettings(Section):
     tail_bytes_max: Annotated[int, Field(ge=MIB)] = Field(
         default=64 * MIB, description="Latest messages kept in memory for subscribers that keep up."
     )
-    message_bytes_max: Annotated[int, Field(ge=1, le=16 * MIB)] = Field(
-        default=4 * MIB, description="Largest body that is accepted, in any protocol."
+    message_bytes_max: Annotated[int, Field(ge=1, le=128 * MIB)] = Field(
+        default=16 * MIB,
+        description="Largest body that is accepted. AMQP takes up to 128 MiB, if the log's files "
+        "are larger; MQTT, HTTP and RocketMQ at most 16 MiB, whatever stands here.",
     )
     save_seconds: Annotated[float, Field(gt=0)] = Field(
         default=5.0,

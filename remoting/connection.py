@@ -20,7 +20,7 @@ from typing import Final
 
 from remoting.codes import FLAG_ONEWAY, FLAG_RESPONSE, SerializeType
 from remoting.errors import LocalProtocolError, RemoteProtocolError
-from remoting.frames import Command, encode_frame, encode_head, take_frame
+from remoting.frames import FRAME_BYTES_MAX, Command, encode_frame, encode_head, take_frame
 
 REQUESTS_OPEN_MAX: Final = 65_536
 """Requests of the peer that wait for our answer. A client with a thousand queues holds a thousand
@@ -59,9 +59,14 @@ Event = RequestReceived | AnswerReceived | LateAnswer
 
 
 class Connection:
-    """The state of one connection."""
+    """The state of one connection.
 
-    def __init__(self) -> None:
+    Args:
+        frame_bytes_max: how large a frame of the peer may be.
+    """
+
+    def __init__(self, frame_bytes_max: int = FRAME_BYTES_MAX) -> None:
+        self._frame_bytes_max = frame_bytes_max
         self._waiting: set[int] = set()  # opaques of ours without an answer
         self._open: dict[int, Command] = {}  # serial -> the peer's unanswered request
         self._opaque = 0  # last one that we used
@@ -91,7 +96,7 @@ class Connection:
             raise self._broken
         events: list[Event] = []
         try:
-            while (taken := take_frame(buffer, start, end)) is not None:
+            while (taken := take_frame(buffer, start, end, self._frame_bytes_max)) is not None:
                 command, start = taken
                 events.append(self._event(command))
         except RemoteProtocolError as error:
@@ -154,11 +159,13 @@ class Connection:
         *,
         remark: str | None = None,
         body_size: int = 0,
+        bytes_max: int = FRAME_BYTES_MAX,
     ) -> bytes:
         """What to send before the body of the answer to request `serial`.
 
         Args:
             body_size: how many bytes of body the caller sends right after these.
+            bytes_max: how large the frame may be.
 
         Raises:
             LocalProtocolError: there is no such request, it is answered, or it is oneway; or the
@@ -178,6 +185,7 @@ class Connection:
                 serialize_type=SerializeType(request.serialize_type),
             ),
             body_size,
+            bytes_max,
         )
         del self._open[serial]
         return data

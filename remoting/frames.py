@@ -38,6 +38,10 @@ from remoting.errors import LocalProtocolError, RemoteProtocolError
 
 FRAME_BYTES_MAX: Final = 16 * 1024 * 1024
 """RocketMQ's own bound (`frameMaxLength`), on what follows the length word."""
+ANSWER_BYTES_MAX: Final = 144 * 1024 * 1024
+"""The same for answers with records, and for what our client takes: messages that came by other
+protocols are larger, and a pull is answered with at least one. Java clients take 16 MiB, unless the
+system property `com.rocketmq.remoting.frameMaxLength` says more."""
 HEADER_BYTES_MAX: Final = 256 * 1024
 """Properties travel in the header: 32,767 bytes, each at most six as a JSON escape. RocketMQ has
 no bound of its own here but the 24 bits of the size."""
@@ -101,9 +105,15 @@ _JSON_ENCODER: Final = msgspec.json.Encoder()
 
 
 def take_frame(
-    buffer: bytes | bytearray | memoryview, start: int, end: int
+    buffer: bytes | bytearray | memoryview,
+    start: int,
+    end: int,
+    bytes_max: int = FRAME_BYTES_MAX,
 ) -> tuple[Command, int] | None:
     """The frame that begins at `start`, and where it ends; None when bytes are missing.
+
+    Args:
+        bytes_max: how large it may be.
 
     Raises:
         RemoteProtocolError: no legal frame begins with these bytes. Close the connection.
@@ -113,9 +123,9 @@ def take_frame(
     length, marked = PREFIX.unpack_from(buffer, start)
     header_size = marked & _HEADER_SIZE_MASK
     form = marked >> 24
-    if not _INT.size <= length <= FRAME_BYTES_MAX:
+    if not _INT.size <= length <= bytes_max:
         raise RemoteProtocolError(
-            f"frame of {length} bytes: {_INT.size} to {FRAME_BYTES_MAX} are allowed"
+            f"frame of {length} bytes: {_INT.size} to {bytes_max} are allowed"
         )
     if form > SerializeType.ROCKETMQ:
         raise RemoteProtocolError(f"header form {form} is unknown")
@@ -229,8 +239,11 @@ def encode_frame(command: Command) -> bytes:
     return encode_head(command, len(command.body)) + command.body
 
 
-def encode_head(command: Command, body_size: int) -> bytes:
+def encode_head(command: Command, body_size: int, bytes_max: int = FRAME_BYTES_MAX) -> bytes:
     """Everything before the body, for bodies that are sent from where they lie.
+
+    Args:
+        bytes_max: how large the frame may be.
 
     Raises:
         LocalProtocolError: the command does not fit the protocol.
@@ -240,7 +253,7 @@ def encode_head(command: Command, body_size: int) -> bytes:
     else:
         header = _write_binary(command)
     length = _INT.size + len(header) + body_size
-    if len(header) > HEADER_BYTES_MAX or length > FRAME_BYTES_MAX:
+    if len(header) > HEADER_BYTES_MAX or length > bytes_max:
         raise LocalProtocolError(f"frame of {length} bytes, header {len(header)}: too large")
     return PREFIX.pack(length, command.serialize_type << 24 | len(header)) + header
 

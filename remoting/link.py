@@ -19,7 +19,7 @@ from typing import Generic, TypeVar
 
 from remoting.codes import ResponseCode
 from remoting.connection import AnswerReceived, Connection, RequestReceived
-from remoting.frames import Command
+from remoting.frames import ANSWER_BYTES_MAX, Command
 from remoting.signing import Credentials, sign
 from remoting.steps import Address, Call
 
@@ -64,7 +64,7 @@ class Link(Generic[Waiter]):
         self._address = address
         self._handler = handler
         self._credentials = credentials
-        self._frames = Connection()
+        self._frames = Connection(ANSWER_BYTES_MAX)
         self._buffer = bytearray()  # what is no whole frame yet
         self._waiters: dict[int, Waiter] = {}
         self._received_bytes = 0

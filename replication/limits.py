@@ -15,8 +15,9 @@ EPOCHS_MAX: Final = 2_000
 two copies of one."""
 RANGE_BYTES: Final = 256 * 1024
 """One piece of the log: what a socket takes in a few writes."""
-RANGE_BYTES_MAX: Final = 64 * 1024 * 1024
-"""One piece in a frame: a record may be larger than a usual piece, and goes as one."""
+RANGE_BYTES_MAX: Final = 144 * 1024 * 1024
+"""One piece in a frame: a record may be larger than a usual piece, and goes as one. The largest has
+a body of 128 MiB."""
 WINDOW_BYTES: Final = 8 * 1024 * 1024
 """Sent and not yet received by the slave: more would only be old when it arrives."""
 HEARTBEAT_SECONDS: Final = 1.0

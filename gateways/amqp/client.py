@@ -511,6 +511,7 @@ class Client:
         self._login.leave()
         self.answers.stop()
         self._end()
+        self._core.lost()
         self._rest = b""
         del self.lane, self._login  # they know their client: without cycles all is free at once
 

@@ -22,7 +22,7 @@ from typing import Final
 
 from core_log.kernels.batch import CAPACITY, COLUMNS, FLAGS, Batch
 from gateways.amqp import kernels, spec
-from gateways.amqp.contents import Contents
+from gateways.amqp.contents import Assembling, Contents
 from gateways.amqp.errors import LocalProtocolError, Malformed, RemoteProtocolError, ReplyCode
 from gateways.amqp.events import (
     Event,
@@ -79,9 +79,14 @@ OPEN: Final = State.OPEN
 
 class Work:
     """The arrays that a kernel fills. One for all connections of a loop, since each event is
-    handled before the next read."""
+    handled before the next read.
+
+    Attributes:
+        assembling: what all connections have received of contents that are not whole yet.
+    """
 
     def __init__(self) -> None:
+        self.assembling = Assembling()
         self.batch = Batch()
         self.runs: array[int] = array("q", bytes(8 * CAPACITY))
         self.settlements: array[int] = array(
@@ -111,7 +116,7 @@ class AmqpConnection:
         self._work = work
         self._buffer: Buffer = b""
         self._end = 0
-        self._contents = Contents(limits)
+        self._contents = Contents(limits, work.assembling)
         self._used_channels: set[int] = set()  # ever opened: late acks for them are no error
         self._fault: RemoteProtocolError | None = None  # to be raised after the event before it
 
@@ -421,6 +426,10 @@ class AmqpConnection:
                 self._contents.forget(channel)
             self._enter(channel, next_state)
         return method_frame(channel, method)
+
+    def lost(self) -> None:
+        """The socket is gone: nothing is finished any more."""
+        self._contents.clear()
 
     def close(self, error: RemoteProtocolError) -> bytes:
         """The close that tells the client what is wrong; empty if it cannot be told any more."""

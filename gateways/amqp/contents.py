@@ -4,7 +4,8 @@ Rules:
 
 * What is collected grows with the bytes that came, never by an announced size.
 * The bytes of all unfinished contents of a connection are bounded together, because a client may
-  open thousands of channels.
+  open thousands of channels; and those of all connections. Where these are used up, who has more
+  than an equal share of them is refused, so that nobody keeps the others from finishing theirs.
 * The channel's state (`states.py`) has been checked before anything here is called.
 """
 
@@ -47,11 +48,27 @@ def fault(code: ReplyCode, text: str, channel: int = 0) -> RemoteProtocolError:
     )
 
 
+class Assembling:
+    """The unfinished contents of all connections of a listener.
+
+    Attributes:
+        bytes: of their bodies.
+        holder_count: connections that have some.
+    """
+
+    __slots__ = ("bytes", "holder_count")
+
+    def __init__(self) -> None:
+        self.bytes = 0
+        self.holder_count = 0
+
+
 class Contents:
     """The unfinished contents of one connection, by channel."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: Limits, of_all: Assembling) -> None:
         self._limits = limits
+        self._of_all = of_all
         self._contents: dict[int, _Assembly] = {}
         self._bytes = 0  # of bodies, of all channels
 
@@ -111,16 +128,36 @@ class Contents:
                     ReplyCode.FRAME_ERROR,
                     f"more than {self._limits.empty_body_frames_max} empty body frames",
                 )
-        self._bytes += size
+        self._holds(self._bytes + size)
         content.body_size += size
-        if self._bytes > self._limits.assembling_bytes_max:
+        self._check_room()
+        content.data += buffer[start:end]
+        content.body_left -= size
+        return not content.body_left
+
+    def _holds(self, size: int) -> None:
+        """So many bytes are unfinished from now on."""
+        self._of_all.bytes += size - self._bytes
+        self._of_all.holder_count += (size > 0) - (self._bytes > 0)
+        self._bytes = size
+
+    def _check_room(self) -> None:
+        """Raises RemoteProtocolError: this connection's contents take too much memory."""
+        limits, of_all = self._limits, self._of_all
+        if self._bytes > limits.assembling_bytes_max:
             raise fault(
                 ReplyCode.RESOURCE_ERROR,
                 f"unfinished contents hold {self._bytes} bytes: finish some first",
             )
-        content.data += buffer[start:end]
-        content.body_left -= size
-        return not content.body_left
+        if (
+            of_all.bytes > limits.assembling_total_bytes_max
+            and self._bytes > limits.assembling_total_bytes_max // of_all.holder_count
+        ):
+            raise fault(
+                ReplyCode.RESOURCE_ERROR,
+                f"unfinished contents of all connections hold {of_all.bytes} bytes, "
+                f"{self._bytes} of them are this one's: try again later",
+            )
 
     def complete(self, channel: int) -> Traffic:
         """The content that is whole, as a batch of one row over its own bytes."""
@@ -141,9 +178,9 @@ class Contents:
         """The channel closes: drop what it has not finished."""
         content = self._contents.pop(channel, None)
         if content is not None:
-            self._bytes -= content.body_size
+            self._holds(self._bytes - content.body_size)
 
     def clear(self) -> None:
         """The connection closes."""
         self._contents.clear()
-        self._bytes = 0
+        self._holds(0)

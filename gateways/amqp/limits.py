@@ -40,10 +40,12 @@ class Limits:
     """How long a client whose connection is closed may take to close its socket."""
     linger_bytes_max: int = 64 * 1024 * 1024
     """What it may send meanwhile: clients that flood have some megabytes in their buffers."""
-    body_bytes_max: int = 4 * 1024 * 1024
+    body_bytes_max: int = 16 * 1024 * 1024
     """Largest message: what the store takes (RabbitMQ 16 MiB, LavinMQ 128 MiB)."""
     assembling_bytes_max: int = 64 * 1024 * 1024
-    """Unfinished contents of all channels of a connection: sixteen of the largest messages."""
+    """Unfinished contents of all channels of a connection: four of the largest messages."""
+    assembling_total_bytes_max: int = 512 * 1024 * 1024
+    """Those of all connections. Beyond it, who has more than an equal share is refused."""
     empty_body_frames_max: int = 4096
     """Body frames without a byte in one content: they are legal, and cost us but not the client."""
     consumers_max: int = 65_536
@@ -65,6 +67,6 @@ class Limits:
     """Messages that a channel publishes between two commits: they are one atomic batch, which is
     written without a pause (about 0.2 s for so many). RabbitMQ and LavinMQ have no limit."""
     transaction_bytes_max: int = 64 * 1024 * 1024
-    """Uncommitted messages of all channels of a connection: sixteen of the largest."""
+    """Uncommitted messages of all channels of a connection: four of the largest."""
     connections_max: int = 100_000
     """Sockets of one listener; file descriptors run out before memory does."""

@@ -226,6 +226,7 @@ class RocketmqConnection(Connection):
             answer.fields,
             remark=answer.remark,
             body_size=len(answer.body),
+            has_records=answer.has_records,
         )
 
     # --- asking the client ------------------------------------------------------------------

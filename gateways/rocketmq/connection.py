@@ -42,7 +42,7 @@ from remoting.broker_fields import (
 from remoting.codes import RequestCode
 from remoting.connection import Connection, RequestReceived
 from remoting.errors import BadFields
-from remoting.frames import Command
+from remoting.frames import ANSWER_BYTES_MAX, FRAME_BYTES_MAX, Command
 from remoting.headers import Fields, PullFields, QueueFields, TopicFields, read_fields
 from remoting.signing import Signature, signature_of
 
@@ -170,9 +170,18 @@ class RocketmqCore:
         *,
         remark: str | None = None,
         body_size: int = 0,
+        has_records: bool = False,
     ) -> bytes:
-        """The head of the answer; `body_size` bytes of body follow it."""
-        return self._frames.answer(serial, code, fields, remark=remark, body_size=body_size)
+        """The head of the answer; `body_size` bytes of body follow it: with records more than
+        otherwise, because one record goes as a whole."""
+        return self._frames.answer(
+            serial,
+            code,
+            fields,
+            remark=remark,
+            body_size=body_size,
+            bytes_max=ANSWER_BYTES_MAX if has_records else FRAME_BYTES_MAX,
+        )
 
     def tell(self, code: int, fields: Mapping[str, str], body: bytes = b"") -> bytes:
         """A oneway request to the client."""

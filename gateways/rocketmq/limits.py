@@ -26,7 +26,8 @@ class RocketmqLimits:
     """Records of one answer to a member of a group: RocketMQ's default, which its clients were
     written for."""
     pull_bytes_max: int = 4 * 1024 * 1024
-    """Of one answer, first record excepted, which always comes whole (4 MiB and properties)."""
+    """Of one answer, first record excepted, which always comes whole: up to 128 MiB of body, if it
+    came by AMQP."""
     pull_bytes_default: int = 256 * 1024
     """For clients that name no size: what RocketMQ gives for data in memory."""
     pulls_reading_max: int = 4

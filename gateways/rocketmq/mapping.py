@@ -105,6 +105,7 @@ class Answer:
     fields: dict[str, str]
     body: bytes = b""
     remark: str | None = None
+    has_records: bool = False
 
 
 def find_topic(
@@ -259,7 +260,7 @@ def pull_answer(
         max_offset=high,
         incarnation=info.incarnation,
     )
-    return Answer(code=code, fields=write_fields(answer), body=records)
+    return Answer(code=code, fields=write_fields(answer), body=records, has_records=True)
 
 
 def tags_of(expression_type: str | None, expression: str | None) -> frozenset[str] | None:
@@ -410,11 +411,13 @@ def queried(records: bytes | None) -> Answer:
     if not records:
         remark = "can not find message, maybe time range not correct"
         return Answer(code=ResponseCode.QUERY_NOT_FOUND, fields=fields, remark=remark)
-    return Answer(code=ResponseCode.SUCCESS, fields=fields, body=in_rocketmq_words(records))
+    body = in_rocketmq_words(records)
+    return Answer(code=ResponseCode.SUCCESS, fields=fields, body=body, has_records=True)
 
 
 def viewed(record: bytes, offset: int) -> Answer:
     """Answer to VIEW_MESSAGE."""
     if not record:
         return failed(ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {offset}")
-    return Answer(code=ResponseCode.SUCCESS, fields={}, body=in_rocketmq_words(record))
+    body = in_rocketmq_words(record)
+    return Answer(code=ResponseCode.SUCCESS, fields={}, body=body, has_records=True)

@@ -6,6 +6,30 @@ from tests.sabotage.plan import Sabotage
 
 OF_AMQP = (
     Sabotage(
+        name="no-share-of-unfinished-contents",
+        why="one client with many unfinished messages uses up the memory of all",
+        path="gateways/amqp/contents.py",
+        old="            of_all.bytes > limits.assembling_total_bytes_max\n",
+        new="            of_all.bytes < 0\n",
+        tests=("tests/gateways/amqp/test_amqp_assembling.py",),
+    ),
+    Sabotage(
+        name="lost-contents-count-on",
+        why="connections that are lost in the middle of a message keep all others from large ones",
+        path="gateways/amqp/client.py",
+        old="        self._core.lost()\n",
+        new="",
+        tests=("tests/gateways/amqp/test_amqp_server.py",),
+    ),
+    Sabotage(
+        name="large-bodies-stop-the-sink",
+        why="a message that came by AMQP is too large for a frame, and readers stand before it",
+        path="remoting/link.py",
+        old="        self._frames = Connection(ANSWER_BYTES_MAX)\n",
+        new="        self._frames = Connection()\n",
+        tests=("interop_tests/test_amqp_large_bodies.py",),
+    ),
+    Sabotage(
         name="a-deleted-exchange-is-a-topic-again",
         why="who publishes to an exchange that was deleted is told that all is well",
         path="broker/exchanges.py",

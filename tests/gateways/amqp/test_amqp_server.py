@@ -363,3 +363,18 @@ def test_a_server_that_stops_asks_clients_to_close_and_waits_for_them() -> None:
         context.close()
 
     asyncio.run(scenario())
+
+
+def test_unfinished_contents_of_a_lost_connection_take_no_room() -> None:
+    """Else there would be less and less for everybody."""
+    shell = Shell()
+    shell.log_in()
+    shell.read(
+        wire.method(1, spec.BasicPublish(routing_key="q")),
+        wire.header(1, 100_000),
+        wire.body(1, bytes(60_000)),
+    )
+    assembling = shell.server._work.assembling
+    assert assembling.bytes == 60_000
+    shell.socket.connection_lost(None)
+    assert assembling.bytes == 0

@@ -612,7 +612,7 @@ def test_an_answer_that_is_too_large_for_a_frame_is_an_error_in_words(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """More than RocketMQ's clients read. The connection goes on."""
-    monkeypatch.setattr("remoting.frames.FRAME_BYTES_MAX", 2_000)
+    monkeypatch.setattr("gateways.rocketmq.connection.FRAME_BYTES_MAX", 2_000)
 
     async def story() -> None:
         async with scene() as stage:

@@ -1,0 +1,134 @@
+"""AMQP bodies up to 128 MiB: pika publishes and reads them, and readers of other protocols too."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from queue import SimpleQueue
+from typing import Any
+
+import pika
+import pika.exceptions
+import pytest
+from paho.mqtt import client as mqtt
+from paho.mqtt.enums import CallbackAPIVersion
+
+MIB = 1 << 20
+WAIT_SECONDS_MAX = 60.0
+PERSISTENT = pika.BasicProperties(delivery_mode=2, headers={"name": "large"})
+
+
+def body_of(size: int) -> bytes:
+    """Bytes that differ from place to place."""
+    block = os.urandom(MIB + 1)
+    return (block * (size // len(block) + 1))[:size]
+
+
+def connect(server: Any) -> pika.BlockingConnection:
+    parameters = pika.ConnectionParameters(server.host, server.amqp_port, heartbeat=0)
+    return pika.BlockingConnection(parameters)
+
+
+def publish(server: Any, queue: str, *bodies: bytes, exchange: str = "") -> None:
+    """Publish with confirms."""
+    with connect(server) as connection:
+        channel = connection.channel()
+        channel.queue_declare(queue, durable=True)
+        channel.confirm_delivery()
+        for body in bodies:
+            channel.basic_publish(exchange, queue, body, PERSISTENT)
+
+
+def receive(server: Any, queue: str, count: int) -> list[bytes]:
+    """Bodies by basic.consume, acknowledged."""
+    bodies = []
+    with connect(server) as connection:
+        channel = connection.channel()
+        for method, properties, body in channel.consume(queue, inactivity_timeout=WAIT_SECONDS_MAX):
+            assert method is not None
+            assert properties.headers == {"name": "large"}
+            bodies.append(body)
+            channel.basic_ack(method.delivery_tag)
+            if len(bodies) == count:
+                break
+    return bodies
+
+
+def test_16_mib_are_the_default(server: Any) -> None:
+    """The largest body and a small one behind it; by get as well; one byte more is a 406."""
+    largest = body_of(16 * MIB)
+    publish(server, "q", largest, b"small", largest)
+    assert receive(server, "q", 2) == [largest, b"small"]
+    with connect(server) as connection:
+        _, properties, body = connection.channel().basic_get("q", auto_ack=True)
+        assert body == largest
+        assert properties.headers == {"name": "large"}
+    with pytest.raises(pika.exceptions.ChannelClosedByBroker) as refused:
+        publish(server, "q", largest + b"x")
+    assert refused.value.reply_code == 406
+    assert "16777217" in refused.value.reply_text
+
+
+@pytest.mark.parametrize("restart", [False, True])
+def test_128_mib_if_asked_for(start_server: Callable[..., Any], restart: bool) -> None:
+    """From memory, and from the disk."""
+    options = {"storage.message_bytes_max": 128 * MIB, "storage.segment_bytes": 512 * MIB}
+    server = start_server(**options)
+    body = body_of(128 * MIB)
+    publish(server, "q", body, b"small")
+    if restart:
+        server.kill()
+        server.start()
+    assert receive(server, "q", 2) == [body, b"small"]
+
+
+def test_a_body_that_no_file_of_the_log_holds_is_refused(start_server: Callable[..., Any]) -> None:
+    """In words that say so; the channel ends, the connection does not."""
+    options = {"storage.message_bytes_max": 64 * MIB, "storage.segment_bytes": 16 * MIB}
+    server = start_server(**options)
+    with connect(server) as connection:
+        channel = connection.channel()
+        channel.confirm_delivery()
+        channel.queue_declare("q", durable=True)
+        with pytest.raises(pika.exceptions.ChannelClosedByBroker) as refused:
+            channel.basic_publish("", "q", body_of(17 * MIB), PERSISTENT)
+        assert refused.value.reply_code == 406
+        assert "segment" in refused.value.reply_text
+        assert connection.is_open
+
+
+def test_others_read_large_bodies(start_server: Callable[..., Any]) -> None:
+    """MQTT subscribers, and readers by RocketMQ's protocol such as the Parquet sink."""
+    options = {"storage.message_bytes_max": 64 * MIB, "storage.segment_bytes": 256 * MIB}
+    server = start_server(**options)
+    body = body_of(20 * MIB)
+    found: SimpleQueue[bytes] = SimpleQueue()
+    ready: SimpleQueue[bool] = SimpleQueue()
+    client = mqtt.Client(CallbackAPIVersion.VERSION2, "reader")
+
+    def subscribe(*_: Any) -> None:
+        client.subscribe("large/#", 1)
+
+    client.on_connect = subscribe
+    client.on_subscribe = lambda *_: ready.put(True)
+    client.on_message = lambda _c, _u, message: found.put(bytes(message.payload))
+    client.connect(server.host, server.mqtt_port)
+    client.loop_start()
+    assert ready.get(timeout=WAIT_SECONDS_MAX)
+    with connect(server) as connection:
+        channel = connection.channel()
+        channel.confirm_delivery()
+        channel.basic_publish("amq.topic", "large.one", body, PERSISTENT)
+    assert found.get(timeout=WAIT_SECONDS_MAX) == body
+    client.disconnect()
+    client.loop_stop()
+    assert polymq(server, "message", "read", "large", "--format", "body") == body
+
+
+def polymq(server: Any, *arguments: str) -> bytes:
+    """What a command of the program prints."""
+    command = [sys.executable, "-m", "polymq", *arguments]
+    command += ["--data-directory", str(server.data_directory)]
+    return subprocess.run(command, check=True, capture_output=True).stdout
