@@ -50,12 +50,14 @@ def measure_scale(directory: Path, *, quick: bool) -> dict[str, Any]:
 
 
 def measure_queues(directory: Path, count: int) -> dict[str, Any]:
-    """Declare, be killed, open, be closed, open."""
+    """Declare, be killed, open, be closed, open; and once more with a topic for each queue."""
     return {
         "count": count,
         "declare": run_action("declare", directory, count),
         "open_killed": run_action("open", directory, count),
         "open_closed": run_action("open", directory, count),
+        "filled": run_action("fill", directory, count),
+        "open_topics": run_action("open", directory, count),
     }
 
 
@@ -157,6 +159,11 @@ def scale_lines(figures: dict[str, Any]) -> list[str]:
         (
             f"  opened after stop  {queues['open_closed']['seconds']:10.2f} s"
             f" ({queues['open_closed']['cpu_seconds']:.2f} s of processor time)"
+        ),
+        (
+            f"  opened as topics   {queues['open_topics']['seconds']:10.2f} s"
+            f" ({queues['open_topics']['cpu_seconds']:.2f} s of processor time),"
+            f" with {queues['filled']['topics']:,} topics"
         ),
         f"  saved after a message each to {declare['touched']:,} queues",
         (

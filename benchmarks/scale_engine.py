@@ -221,6 +221,21 @@ def declare(directory: Path, count: int) -> dict[str, Any]:
     return figures
 
 
+def fill(directory: Path, count: int) -> dict[str, Any]:
+    """A message to each queue but a few, which makes it a topic, too: what was tried before has
+    some of the topics that there may be."""
+    parts = Parts(directory)
+    gc.freeze()  # as the server does when it has started
+    batch = one_row(BODY)
+    for number in range(count - FANOUT_COUNT):
+        parts.engine.publish(parts.template(f"device-{number:06d}"), batch, 0, 1)
+        if number % DECLARES_PER_FLUSH == 0:
+            parts.commit()
+    parts.save()
+    parts.store.close()
+    return {"topics": parts.engine.topics_count}
+
+
 def fan_out(parts: Parts, batch: Batch) -> int:
     """Bytes that the log grows by when one message goes to some of all the queues."""
     engine = parts.engine
@@ -371,7 +386,13 @@ def print_allocations(count: int) -> None:
         print(f"{each}  {frame.filename}:{frame.lineno}", file=sys.stderr)
 
 
-ACTIONS: Final = {"declare": declare, "open": open_and_close, "backlog": backlog, "route": route}
+ACTIONS: Final = {
+    "declare": declare,
+    "open": open_and_close,
+    "fill": fill,
+    "backlog": backlog,
+    "route": route,
+}
 
 
 def main() -> None:

@@ -150,7 +150,8 @@ class Core(CoreEnd):
 
     def saw_number(self, number: int) -> None:
         """An op used the number."""
-        self.next_number = max(self.next_number, number + 1)
+        if number >= self.next_number:
+            self.next_number = number + 1
 
     def durable_queue(self, number: int, *, own: bool) -> Queue:
         """A queue whose index is on disk. `own`: a topic's own queue (RocketMQ's entries)."""

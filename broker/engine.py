@@ -9,7 +9,7 @@ It only puts the parts together; each part has a file: `topics.py` (the publish 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from broker.access.admission import Admission
@@ -446,6 +446,17 @@ class Engine(AmqpOperations):
     def topics(self) -> Sequence[TopicInfo]:
         """See `BrokerPort.topics`."""
         return [topic.info() for topic in self.topics_.shown()]
+
+    def topic_sizes(self) -> Iterator[tuple[str, int]]:
+        """The name in the log, and the number of queues, of each topic that there is now. It may be
+        read in slices, between which topics come and go."""
+        topics = list(self.topics_.shown())
+        return ((topic.stored, len(topic.queues)) for topic in topics)
+
+    @property
+    def topics_count(self) -> int:
+        """How many topics clients may know of."""
+        return sum(1 for _ in self.topics_.shown())
 
     @property
     def stored_count(self) -> int:

@@ -231,7 +231,8 @@ class _Passes:
             indexes.own.end_mending(number)
         for number, index in found.items():
             added = indexes.add(number, index.entry_size, index.first, index.end, index.extents)
-            added.trim_before(firsts.get(number, 0))
+            if number in firsts:
+                added.trim_before(firsts[number])
         useless = [number for number in numbers if number not in filed]
         for number in useless:
             indexes.own.remove(number)

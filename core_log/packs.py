@@ -30,8 +30,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 from zlib import crc32
 
 from core_log.errors import StorageFailed
@@ -62,9 +61,8 @@ class PackDamaged(Exception):
     """The pack is not what the checkpoint says; the text says why."""
 
 
-@dataclass(frozen=True, slots=True)
-class Block:
-    """One block as a scan finds it."""
+class Block(NamedTuple):
+    """One block as a scan finds it: a tuple, because a start makes one for each of many queues."""
 
     number: int
     kind: int

@@ -50,8 +50,9 @@ class NameServerLimits:
     """Broker addresses in all clusters together."""
     topics_max: int = 300_000
     """In all clusters together; about 100 MiB."""
-    topics_of_broker_max: int = 100_000
-    """Of one registration."""
+    topics_of_broker_max: int = 150_000
+    """Of one registration: the hundred thousand topics that a broker makes by itself, and those
+    that people made."""
     filter_servers_max: int = 64
     """Of one broker."""
     name_characters_max: int = 255

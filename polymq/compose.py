@@ -245,7 +245,7 @@ class Node:
         self._stack.append(lambda: context.remove_reader(flusher))
         logger("polymq").info(
             "state folded",
-            topics=len(self._engine.topics()),
+            topics=self._engine.topics_count,
             folded_records=self._engine.fold.count,
         )
         self._say_who_may_come_in()
@@ -513,7 +513,7 @@ class Node:
                 name="polymq_topics",
                 kind="gauge",
                 text="Topics.",
-                read=lambda: len(self._engine.topics()),
+                read=lambda: self._engine.topics_count,
             ),
             Probe(
                 name="polymq_users",

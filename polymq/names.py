@@ -12,11 +12,11 @@ import ipaddress
 import random
 import socket
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
+from itertools import chain
 from typing import Final
 
 from broker.engine import Engine
-from broker.port import encode_name
 from gateways.rocketmq.mapping import AUTO_QUEUES, AUTO_TOPIC, TOPIC_PERMISSION
 from polymq.logs import logger
 from polymq.metrics import Probe
@@ -101,18 +101,15 @@ class Registration:
         """Name servers that have this broker in their tables, as far as it knows."""
         return sum(standing.registered for standing in self.registrar.standings.values())
 
-    def _topics(self) -> Sequence[TopicConfig]:
-        topics = {encode_name(info.name): len(info.max_offsets) for info in self._engine.topics()}
-        topics[AUTO_TOPIC] = AUTO_QUEUES  # what producers ask for before a topic is there
-        return [
-            TopicConfig(
+    def _topics(self) -> Iterator[TopicConfig]:
+        # Last what producers ask for before a topic is there: the last word on a name counts.
+        for name, count in chain(self._engine.topic_sizes(), ((AUTO_TOPIC, AUTO_QUEUES),)):
+            yield TopicConfig(
                 topic_name=name,
                 read_queue_nums=count,
                 write_queue_nums=count,
                 perm=TOPIC_PERMISSION,
             )
-            for name, count in topics.items()
-        ]
 
     def _tell(self, server: Address, standing: Standing) -> None:
         log, identity = logger("polymq"), self.registrar.identity

@@ -5,6 +5,8 @@ full collection looks at every object of the process: 1.5 s with a hundred thous
 no client is served. So there is none while the server runs. What is new is looked at in small
 portions, and what survives is set aside (`gc.freeze`) and never looked at again:
 
+* Nothing is collected while a store is loaded (`loading`): what it makes stays, and the collector
+  would look at it again and again. That took a third of a start with a hundred thousand queues.
 * Young collections run as Python starts them, over ten thousand new objects at most.
 * After some of them, one *settling* collection looks at what they left, which has a bound
   (`SETTLE_OBJECTS_MAX`), and the survivors are set aside.
@@ -22,7 +24,8 @@ from __future__ import annotations
 import asyncio
 import gc
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Final
 from weakref import WeakSet
 
@@ -43,6 +46,24 @@ DEPARTED_MAX: Final = 2_000
 TICK_SECONDS: Final = 0.02
 """How often the loop's lateness is measured; 0.1 % of a core."""
 BOUNDS_SECONDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5)
+
+
+@contextmanager
+def loading() -> Iterator[None]:
+    """Collect nothing meanwhile, and set aside what is there at the end: what a start makes is
+    needed as long as the server runs."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
+def collect_role() -> None:
+    """Free what an ended role has left. A full collection, while no client is served."""
+    gc.unfreeze()
+    gc.collect()
 
 
 class Departed:
@@ -87,9 +108,7 @@ class Pauses:
         self._tick: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
-        """Set aside what the start has made, and take charge of the collector."""
-        gc.collect()
-        gc.freeze()
+        """Take charge of the collector; what `loading` has made is set aside already."""
         gc.set_threshold(YOUNG_OBJECTS, YOUNG_ROUNDS, NEVER)
         gc.callbacks.append(self._collecting)
 

@@ -28,6 +28,7 @@ from polymq.descriptors import raise_open_files
 from polymq.errors import ExitCode, Failure
 from polymq.held_ports import hold_ports
 from polymq.logs import configure_logs, logger
+from polymq.pauses import collect_role, loading
 from polymq.ports import FILE_NAME, Ports, write_ports
 from polymq.promotion import check_promotion
 from polymq.replicating import Turn, listening_sockets, look_for_a_higher_term
@@ -59,7 +60,7 @@ async def _serve(settings: Settings, ready_file: Path | None) -> int:
         await check_promotion(settings)
         await look_for_a_higher_term(settings)
         held = hold_ports(settings)  # first: who can not listen writes nothing
-        with held:
+        with held, loading():
             store = open_store(settings)
             held = held.pop_all()
         while True:
@@ -80,7 +81,8 @@ async def _serve(settings: Settings, ready_file: Path | None) -> int:
                     _cut(settings, turn.cut)
                 changed = settings.replication.model_copy(update={"role": turn.role})
                 settings = settings.model_copy(update={"replication": changed})
-                store = open_store(settings)
+                with loading():
+                    store = open_store(settings)
             except Failure as failure:
                 await node.leave(failure)
                 raise
@@ -90,6 +92,8 @@ async def _serve(settings: Settings, ready_file: Path | None) -> int:
             except Failure:
                 _close(store, is_told=True)
                 raise
+            del node
+            collect_role()
     finally:
         for bound in sockets:
             bound.close()
@@ -151,7 +155,8 @@ async def _run(
     log = logger("polymq")
     stopped = asyncio.ensure_future(stop.wait())
     try:
-        ports = await _start(node, stopped)
+        with loading():
+            ports = await _start(node, stopped)
         if ports is None:
             return None, None
         listening()

@@ -4,7 +4,8 @@ For each name server there is one operation without an end (`keep_registered`), 
 does not answer holds up none of the others. Rules:
 
 * All topics are registered every `interval_seconds`, and within `gather_seconds` of a change: many
-  topics that are made at once are one registration.
+  topics that are made at once are one registration. A large table waits longer, in proportion.
+* A large table is written in slices, between which others have their turn.
 * What fails is tried again after a pause that doubles up to `pause_seconds_max`, shortened by
   chance so that the brokers of a cluster do not come all at once to a name server that has come
   back. A connection that breaks is a reason to register, too.
@@ -17,13 +18,14 @@ does not answer holds up none of the others. Rules:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from itertools import chain, islice
 from typing import Final, Never
 
 from remoting.codes import PERMISSION_INHERIT, RequestCode, ResponseCode
 from remoting.errors import BadFields, CallFailed, LocalProtocolError, RequestFailed
-from remoting.frames import Command
+from remoting.frames import FRAME_BYTES_MAX, HEADER_BYTES_MAX, Command
 from remoting.headers import read_fields, write_fields
 from remoting.name_fields import BrokerFields, DataVersionAnswer, RegisterFields
 from remoting.registration import (
@@ -33,11 +35,16 @@ from remoting.registration import (
     TopicTable,
     encode_data_version,
     encode_registration,
+    pack_registration,
 )
 from remoting.steps import Address, Call, Pause, Signal, Steps
 
 ASK_FIRST_BYTES: Final = 64 * 1024
 """A registration that is larger is sent only after the question whether it is needed."""
+JSON_TOPICS_MAX: Final = 2_000
+"""Tables with more topics are packed: 2,000 are a third of a megabyte of JSON."""
+BUILD_SECONDS: Final = 0.05
+"""How long one name server's registration waits for the table that another's is writing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +59,9 @@ class RegistrarSettings:
     pause_seconds_max: float = 20.0
     """A name server that is back has all brokers within 30 seconds, calls that hang included."""
     gather_seconds: float = 0.2
-    """After a change of topics. Five a second are half of what our name server takes."""
+    """After a change of topics. Five a second are half of what our name server takes.
+    For each `JSON_TOPICS_MAX` topics, as far as there are more: so 100,000 topics wait 10 s, and
+    writing their table costs a few hundredths of a core."""
     leave_seconds: float = 1.0
     """What a stopping broker gives a name server. Its closed connection says the same."""
 
@@ -90,7 +99,7 @@ class Registrar:
     """Registers one broker.
 
     Args:
-        topics: all topics of the broker, now.
+        topics: all topics of the broker, now. Read in slices: topics may come and go meanwhile.
         clock_ms: the wall clock.
         chance: a number from 0 to 1.
         state_version: of the broker's master: the epoch. A name server refuses lower ones.
@@ -98,7 +107,7 @@ class Registrar:
     """
 
     identity: Identity
-    topics: Callable[[], Sequence[TopicConfig]]
+    topics: Callable[[], Iterable[TopicConfig]]
     clock_ms: Callable[[], int]
     chance: Callable[[], float]
     settings: RegistrarSettings = field(default_factory=RegistrarSettings)
@@ -107,8 +116,11 @@ class Registrar:
     standings: dict[Address, Standing] = field(default_factory=dict)
     _changed_count: int = 0
     _built: int = -1  # the count of changes that `_body` holds
+    _building: bool = False
     _body: bytes = b""
     _crc: int = 0
+    _packed: bool = False
+    _topic_count: int = 0
     _version: DataVersion = field(default_factory=DataVersion)
 
     def topics_changed(self) -> None:
@@ -146,7 +158,8 @@ class Registrar:
                 self.told(name_server, standing)
             yield Pause(seconds=settings.interval_seconds, signal=standing.wake, seen=seen)
             if standing.wake.count != seen:
-                yield Pause(seconds=settings.gather_seconds)
+                gatherings = max(self._topic_count / JSON_TOPICS_MAX, 1)
+                yield Pause(seconds=settings.gather_seconds * gatherings)
 
     def leave(self, name_server: Address) -> Steps[None]:
         """Take leave of one name server. Whether it heard does not matter."""
@@ -168,7 +181,11 @@ class Registrar:
             self.told(name_server, standing)
 
     def _register(self, name_server: Address) -> Steps[None]:
-        self._build()
+        yield from self._build()
+        if len(self._body) > FRAME_BYTES_MAX - HEADER_BYTES_MAX:
+            raise LocalProtocolError(
+                f"the names of {self._topic_count} topics are more than a frame takes"
+            )
         identity, seconds = self.identity, self.settings.call_seconds
         if len(self._body) > ASK_FIRST_BYTES:
             code, fields = RequestCode.QUERY_DATA_VERSION, write_fields(self._broker())
@@ -182,6 +199,7 @@ class Registrar:
             broker_addr=identity.address,
             broker_id=identity.broker_id,
             ha_server_addr=identity.ha_address,
+            compressed=self._packed,
             body_crc32=self._crc,
             pmq_complete=True,
         )
@@ -197,24 +215,43 @@ class Registrar:
             broker_id=identity.broker_id,
         )
 
-    def _build(self) -> None:
+    def _build(self) -> Steps[None]:
         """The body, once for each change and for all name servers."""
+        while self._building:
+            yield Pause(seconds=BUILD_SECONDS)
         if self._built == self._changed_count:
             return
-        self._built = self._changed_count
-        self._version = DataVersion(
-            counter=self._built, state_version=self.state_version, timestamp=self.clock_ms()
+        self._building = True
+        try:
+            yield from self._write_table(self._changed_count)
+        finally:
+            self._building = False
+
+    def _write_table(self, changes: int) -> Steps[None]:
+        version = DataVersion(
+            counter=changes, state_version=self.state_version, timestamp=self.clock_ms()
         )
         names = (self.identity.cluster, self.identity.broker)
-        table = {
-            name: TopicConfig(
-                topic_name=name, read_queue_nums=1, write_queue_nums=1, perm=PERMISSION_INHERIT
+        topics = chain(
+            (
+                TopicConfig(
+                    topic_name=name, read_queue_nums=1, write_queue_nums=1, perm=PERMISSION_INHERIT
+                )
+                for name in names
+            ),
+            self.topics(),
+        )
+        some = list(islice(topics, JSON_TOPICS_MAX))
+        count, packed = len(some), len(some) == JSON_TOPICS_MAX
+        if packed:
+            body, crc, count = yield from pack_registration(version, chain(some, topics))
+        else:
+            table = {topic.topic_name: topic for topic in some}
+            body, crc = encode_registration(
+                Registration(topics=TopicTable(data_version=version, topic_config_table=table))
             )
-            for name in names
-        }
-        table.update({topic.topic_name: topic for topic in self.topics()})
-        topics = TopicTable(data_version=self._version, topic_config_table=table)
-        self._body, self._crc = encode_registration(Registration(topics=topics))
+        self._built, self._version = changes, version
+        self._body, self._crc, self._packed, self._topic_count = body, crc, packed, count
 
     def _ask(
         self, name_server: Address, code: int, fields: dict[str, str], seconds: float,

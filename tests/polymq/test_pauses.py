@@ -9,7 +9,16 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from polymq.metrics import Histogram, make_registry
-from polymq.pauses import DEPARTED_MAX, SETTLE_ROUNDS, YOUNG_OBJECTS, YOUNG_ROUNDS, Departed, Pauses
+from polymq.pauses import (
+    DEPARTED_MAX,
+    SETTLE_ROUNDS,
+    YOUNG_OBJECTS,
+    YOUNG_ROUNDS,
+    Departed,
+    Pauses,
+    collect_role,
+    loading,
+)
 
 
 class Thing:
@@ -37,6 +46,8 @@ class Bench:
 def bench() -> Iterator[Bench]:
     bench = Bench()
     thresholds = gc.get_threshold()
+    with loading():
+        pass
     bench.pauses.start()
     yield bench
     bench.pauses.stop()
@@ -64,6 +75,32 @@ def test_what_survives_is_set_aside_and_not_looked_at_again(bench: Bench) -> Non
     assert gc.get_freeze_count() > len(kept) // 2
     # What came since the last time, and the round that was not over when the loop had its turn.
     assert most <= 2 * YOUNG_OBJECTS * YOUNG_ROUNDS * SETTLE_ROUNDS
+
+
+def test_nothing_is_collected_while_a_store_is_loaded() -> None:
+    """What is loaded is not looked at, then or later."""
+    before = collections()
+    with loading():
+        kept = [[index] for index in range(100_000)]
+        assert collections() == before
+    try:
+        assert gc.isenabled()
+        assert gc.get_freeze_count() > len(kept)
+    finally:
+        gc.unfreeze()
+
+
+def test_what_a_former_role_had_loaded_is_freed() -> None:
+    departed = Departed()
+    with loading():
+        thing = Thing()
+        thing.other = thing
+        departed.note(thing)
+        del thing
+    gc.collect()
+    assert len(departed) == 1, "it was set aside"
+    collect_role()
+    assert (len(departed), gc.get_freeze_count()) == (0, 0)
 
 
 def test_garbage_in_cycles_is_freed_before_it_is_set_aside(bench: Bench) -> None:

@@ -8,10 +8,17 @@ import pytest
 
 from remoting.codes import RequestCode, ResponseCode
 from remoting.errors import CallFailed
-from remoting.frames import Command
+from remoting.frames import FRAME_BYTES_MAX, HEADER_BYTES_MAX, Command
 from remoting.headers import read_fields
 from remoting.name_fields import RegisterFields
-from remoting.registrar import ASK_FIRST_BYTES, Identity, Registrar, RegistrarSettings, Standing
+from remoting.registrar import (
+    ASK_FIRST_BYTES,
+    JSON_TOPICS_MAX,
+    Identity,
+    Registrar,
+    RegistrarSettings,
+    Standing,
+)
 from remoting.registration import (
     TopicConfig,
     body_checksum,
@@ -202,3 +209,70 @@ def test_who_leaves_does_not_care_for_the_answer(answer: Command | Exception) ->
     assert call.seconds == RegistrarSettings().leave_seconds
     with pytest.raises(StopIteration):
         steps.throw(answer) if isinstance(answer, Exception) else steps.send(answer)
+
+
+def written(driven: Driven) -> int:
+    """Let a large table be written; how many turns others had meanwhile."""
+    turns = 0
+    while isinstance(driven.step, Pause) and driven.step.seconds == 0:
+        driven.pause()
+        turns += 1
+    return turns
+
+
+CHANGED = Command(code=0, opaque=1, fields={"changed": "true"})
+
+
+def test_a_large_table_is_packed_in_slices_once_for_all_name_servers() -> None:
+    """As JSON a hundred thousand topics were more than a frame takes, and nobody else had a turn
+    while they were written."""
+    names = [f"topic-{number:06d}" for number in range(100_000)]
+    broker = Broker(*names)
+    first = Driven(broker.registrar.keep_registered(SERVER))
+    first.pause()
+    second = Driven(broker.registrar.keep_registered(Address("other", 9876)))
+    waiting = second.step
+    assert isinstance(waiting, Pause)
+    assert waiting.seconds > 0, "it waits for the table of the first"
+    assert written(first) > 100
+    second.pause()
+    for driven in (first, second):
+        assert driven.call(CHANGED).code == RequestCode.QUERY_DATA_VERSION
+        register = driven.call()
+        assert len(register.body) < 1_000_000
+        header = read_fields(RegisterFields, register.fields)
+        assert header.compressed
+        assert header.body_crc32 == body_checksum(register.body)
+        assert set(decode_registration(register.body).topics.topic_config_table) == {
+            "b", "c", *names
+        }  # fmt: skip
+
+
+def test_what_changes_while_a_large_table_is_written_is_registered_next() -> None:
+    broker = Broker(*(f"topic-{number}" for number in range(2 * JSON_TOPICS_MAX)))
+    driven = Driven(broker.registrar.keep_registered(SERVER))
+    driven.pause()
+    broker.names.append("late")
+    broker.registrar.topics_changed()
+    written(driven)
+    driven.call()
+    driven.pause()
+    gathering = driven.pause()
+    settings = broker.registrar.settings
+    assert gathering.seconds > 1.9 * settings.gather_seconds, "a large table waits longer"
+    written(driven)
+    assert "late" in decode_registration(driven.call().body).topics.topic_config_table
+
+
+def test_a_table_that_no_frame_takes_is_told_and_tried_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert FRAME_BYTES_MAX > HEADER_BYTES_MAX
+    monkeypatch.setattr("remoting.registrar.FRAME_BYTES_MAX", HEADER_BYTES_MAX + 10)
+    broker = Broker("t")
+    driven = Driven(broker.registrar.keep_registered(SERVER))
+    assert broker.told == [(False, "the names of 3 topics are more than a frame takes")]
+    monkeypatch.undo()
+    driven.pause()
+    driven.call()
+    assert broker.told[1:] == [(True, "")]

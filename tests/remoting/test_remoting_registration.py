@@ -16,6 +16,7 @@ from remoting.errors import BadFields
 from remoting.headers import read_fields, write_fields
 from remoting.name_fields import RegisterFields
 from remoting.registration import (
+    SLICE_TOPICS,
     DataVersion,
     Registration,
     TopicConfig,
@@ -24,7 +25,9 @@ from remoting.registration import (
     decode_data_version,
     decode_registration,
     encode_registration,
+    pack_registration,
 )
+from remoting.steps import Pause
 
 EXAMPLE = Registration(
     topics=TopicTable(
@@ -79,6 +82,31 @@ def test_json_there_and_back() -> None:
 def test_the_compressed_form_says_the_same(mappings: bool) -> None:
     """Before version 5 it ends behind the filter servers."""
     assert decode_registration(packed(EXAMPLE, mappings=mappings)) == EXAMPLE
+
+
+def test_a_packed_table_says_the_same_and_is_written_in_slices() -> None:
+    """Name servers of RocketMQ read this form, too."""
+    names = [f"topic-{number}" for number in range(3 * SLICE_TOPICS + 1)]
+    topics = [
+        TopicConfig(topic_name=name, read_queue_nums=4, write_queue_nums=2, perm=6)
+        for name in names
+    ]
+    topics.append(TopicConfig(topic_name="last", attributes={"message.type": "FIFO"}))
+    packing = pack_registration(DataVersion(counter=5, state_version=7), topics)
+    pauses = 0
+    try:
+        while True:
+            assert next(packing) == Pause(seconds=0)
+            pauses += 1
+    except StopIteration as done:
+        body, crc, count = done.value
+    assert (pauses, count) == (6, len(topics)), "to write three slices, and to deflate them"
+    assert crc == body_checksum(body)
+    assert len(body) < 20 * count
+    read = decode_registration(body)
+    assert read.topics.data_version == DataVersion(counter=5, state_version=7)
+    assert list(read.topics.topic_config_table.values()) == topics
+    assert read.filter_server_list == []
 
 
 def test_a_body_of_rocketmq_5_is_read() -> None:

@@ -129,7 +129,7 @@ OF_CRASHES = (
         name="rows-of-state-unchecked",
         why="a flipped bit in state.db is state",
         path="broker/state_db.py",
-        old="                    if crc != _checksum(kind, key, value):\n",
+        old='                    if crc != crc32(text.encode("utf-8", "surrogatepass")):\n',
         new="                    if crc is None:\n",
         tests=_STATE_DB,
     ),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.sabotage.plan import Sabotage
 
 TABLES = "tests/namesrv/test_names_tables.py"
+REGISTRAR = "tests/remoting/test_remoting_registrar.py"
 SERVER = "tests/namesrv/test_names_server.py"
 
 OF_THE_NAMES = (
@@ -48,6 +49,22 @@ OF_THE_NAMES = (
         old="body_checksum(command.body) != header.body_crc32:\n",
         new="not command.body:\n",
         tests=(TABLES,),
+    ),
+    Sabotage(
+        name="names-large-table-is-json",
+        why="a broker with a hundred thousand topics is in no name server's tables",
+        path="remoting/registrar.py",
+        old="len(some), len(some) == JSON_TOPICS_MAX\n",
+        new="len(some), False\n",
+        tests=(REGISTRAR,),
+    ),
+    Sabotage(
+        name="names-large-table-is-written-in-one-go",
+        why="clients wait while the topics are registered",
+        path="remoting/registration.py",
+        old="            rows.clear()\n            yield Pause(seconds=0)\n",
+        new="            rows.clear()\n",
+        tests=("tests/remoting/test_remoting_registration.py",),
     ),
     Sabotage(
         name="clients-forget-routes",
