@@ -52,6 +52,7 @@ class Upkeep:
         self._disk_seconds = disk_seconds
         self._tasks: list[asyncio.Task[None]] = []
         self._saving = asyncio.Lock()
+        self._leaving = False  # rounds of retention stop where they are
         self._flushed = asyncio.Event()  # what is being saved is on disk, or never will be
         self._saved = -1  # the log's end at the last saving that worked
         self._troubles: set[str] = set()  # what could not be saved, and was told
@@ -71,7 +72,9 @@ class Upkeep:
             task.add_done_callback(_report_bug)
 
     async def stop(self) -> None:
-        """Save a last time, unless the log has failed, and stop."""
+        """Save a last time, unless the log has failed, and stop. A round of retention that runs is
+        left where it is: over a hundred thousand queues it takes many seconds."""
+        self._leaving = True
         for task in self._tasks:
             task.cancel()
         if self._tasks:
@@ -223,9 +226,10 @@ class Upkeep:
             return deleted
 
     async def _drive(self, steps: Round) -> None:
-        """Do what a round asks for, until it ends or the log has failed."""
+        """Do what a round asks for, until it ends, the log has failed, or the server stops. What a
+        round has done so far is sound wherever it is left."""
         result: Any = None
-        while not self._log_failed():
+        while not self._log_failed() and not self._leaving:
             try:
                 step = steps.send(result)
             except StopIteration:

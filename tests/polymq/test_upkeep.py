@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from typing import Any, cast
 
 import pytest
@@ -220,6 +220,47 @@ def test_a_stop_waits_for_the_saving_that_runs_and_saves_a_last_time() -> None:
 
     done = run(scenario).done
     assert done.count("state") == done.count("indexes") == 2
+
+
+def test_a_stop_leaves_a_round_of_retention_where_it_is() -> None:
+    """One over many queues would keep a server from stopping for long."""
+
+    class TidyEngine(SpyEngine):
+        standby = None
+        deleted_bytes = 0
+        drops: tuple[()] = ()
+        left = False
+
+        @property
+        def retention(self) -> TidyEngine:
+            return self
+
+        def round(self, _wanted_bytes: int) -> Generator[None, None, None]:
+            try:
+                while True:
+                    yield None
+            finally:
+                self.left = True
+
+    async def inside() -> None:
+        engine = TidyEngine()
+        workers = Workers(asyncio.get_running_loop(), name="test", count=1)
+        upkeep = Upkeep(
+            engine=cast(Engine, engine), store=cast(Store, engine), workers=workers, save_seconds=9
+        )
+        tidying = asyncio.ensure_future(upkeep.tidy())
+        await turns()
+        assert not tidying.done()
+        stopping = asyncio.ensure_future(upkeep.stop())
+        while not engine.waiting:  # noqa: ASYNC110  (the spy has no event to wait for)
+            await asyncio.sleep(0)
+        assert engine.left
+        engine.flush()
+        await stopping
+        assert await tidying == 0
+        workers.close()
+
+    asyncio.run(asyncio.wait_for(inside(), 10))
 
 
 def test_files_kept_to_be_used_again_go_before_messages_do() -> None:

@@ -56,6 +56,14 @@ OF_THE_BOUNDS = (
         tests=("tests/polymq/test_pauses.py",),
     ),
     Sabotage(
+        name="a-stop-waits-for-retention",
+        why="a server with many queues is killed by its supervisor instead of stopping",
+        path="polymq/upkeep.py",
+        old="        while not self._log_failed() and not self._leaving:\n",
+        new="        while not self._log_failed():\n",
+        tests=("tests/polymq/test_upkeep.py",),
+    ),
+    Sabotage(
         name="survivors-not-set-aside",
         why="pauses of the garbage collector grow with the number of queues",
         path="polymq/pauses.py",
