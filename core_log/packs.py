@@ -69,7 +69,7 @@ class Block(NamedTuple):
     entry_size: int
     index_first: int
     first: int
-    count: int
+    entries_count: int
     place: int
 
 
