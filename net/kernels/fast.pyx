@@ -292,9 +292,14 @@ cdef class Stream:
             return
         rest = self.rest
         end = PyBytes_GET_SIZE(rest)
-        if end:
-            memcpy(PyByteArray_AS_STRING(self.context.buffer), PyBytes_AS_STRING(rest), end)
-            self.rest = rest[<Py_ssize_t> self.consume(self.context.buffer, 0, end):]
+        if end > SHARED // 2:
+            self.own = bytearray(rest)
+            self.filled = end
+            self.rest = b""
+            self.consume_own()
+            return
+        memcpy(PyByteArray_AS_STRING(self.context.buffer), PyBytes_AS_STRING(rest), end)
+        self.rest = rest[<Py_ssize_t> self.consume(self.context.buffer, 0, end):]
 
     cdef int consume_own(self) except -1:
         cdef Py_ssize_t used = self.consume(self.own, 0, self.filled)

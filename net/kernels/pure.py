@@ -213,7 +213,8 @@ class Stream:
             self.rest = b""
 
     def consume_again(self) -> None:
-        """Present once more what `consume` left, without waiting for more bytes.
+        """Present once more what `consume` left, which may be nothing, without waiting for more
+        bytes.
 
         Not while any connection of the loop is in `consume`: they share the buffer.
         """
@@ -224,10 +225,15 @@ class Stream:
             return
         rest = self.rest
         end = len(rest)
-        if end:
-            self.context.buffer[:end] = rest
-            used = self.consume(self.context.buffer, 0, end)
-            self.rest = rest[used:]
+        if end > BUFFER_BYTES // 2:  # of a read into a buffer of its own, which holds any number
+            self._own = bytearray(rest)
+            self._filled = end
+            self.rest = b""
+            self._consume_own()
+            return
+        self.context.buffer[:end] = rest
+        used = self.consume(self.context.buffer, 0, end)
+        self.rest = rest[used:]
 
     def _consume_own(self) -> None:
         own = self._own

@@ -223,3 +223,40 @@ def test_who_is_heard_within_an_iteration_is_dated_by_its_end(form: ModuleType) 
         loop.time = lambda now=now: now  # type: ignore[attr-defined]
         iteration.within(read)
         assert [stream.heard_at for stream in streams] == [now, now]
+
+
+@pytest.mark.parametrize("form", FORMS, ids=lambda form: form.FORM)
+def test_what_is_left_of_a_large_read_is_presented_again_whole(form: ModuleType) -> None:
+    """A frame that needs a buffer of its own may have more behind it than the shared one holds."""
+    log: list[Any] = []
+    presented: list[int] = []
+    context = form.Iteration(Loop(log))
+    head = form.BUFFER_BYTES
+
+    class Waits(form.Stream):  # type: ignore[name-defined, misc]
+        """Takes the frame when it is whole, and then nothing until it is told to."""
+
+        told = False
+
+        def consume(self, buffer: bytearray, start: int, end: int) -> int:
+            presented.append(end - start)
+            if self.told:
+                assert buffer[start:end] == b"r" * (end - start)
+                return end
+            return start + head + 1 if end - start > head else start
+
+    stream = Waits(context)
+    stream.transport = Wire(log)
+    for byte, size in ((b"f", head), (b"r", 3 * head)):
+        left = size
+        while left:
+            view = memoryview(stream.get_buffer(-1))
+            count = min(len(view), left)
+            view[:count] = (b"f" if byte == b"f" else b"r") * count
+            view.release()
+            stream.buffer_updated(count)
+            left -= count
+    stream.told = True
+    stream.consume_again()
+    assert presented[-1] == 3 * head - 1
+    assert len(context.buffer) == form.BUFFER_BYTES
