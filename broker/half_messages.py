@@ -30,6 +30,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple
 
+from broker.bounded_cache import BoundedCache
 from broker.core import Core
 from broker.errors import Reason, Refused
 from broker.journal import Op, Touched
@@ -95,7 +96,8 @@ class HalfMessages:
         self._moves = moves
         self._kept = Kept(core, topics, topic=HALF_TOPIC, kind="half")
         self._asked: dict[int, int] = {}  # how often, by offset; only those that were
-        self._unpublished: dict[int, int] = {}  # by offset why: of the newest that were ended so
+        # By offset why: of the newest that were ended so.
+        self._unpublished: BoundedCache[int, int] = BoundedCache(core.limits.half_ends_kept_max)
         self._ending: dict[int, list[Decision]] = {}  # being read, to be ended; or, if they are
         # committed to a topic that asks for replicas, until those have the message
         self._ask: Callable[[HalfMessage], None] | None = None
@@ -341,15 +343,13 @@ class HalfMessages:
         return [("half", ""), ("group", str(group.number))]
 
     def _remember(self, offset: int, why: int) -> None:
-        while len(self._unpublished) >= self._core.limits.half_ends_kept_max:
-            del self._unpublished[next(iter(self._unpublished))]
-        self._unpublished[offset] = why
+        self._unpublished.add(offset, why)
 
     def load(self, value: Mapping[str, Any]) -> None:
         """Take the queue and the counts from their snapshot."""
         self._kept.load(value)
         self._asked = dict(value["asked"])
-        self._unpublished = {}
+        self._unpublished.clear()
         for offset, why in value.get("unpublished", ()):
             self._remember(offset, why)
 

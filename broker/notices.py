@@ -11,6 +11,8 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
+from broker.bounded_cache import BoundedCache
+
 LINES_PER_MINUTE: Final = 20
 """About one thing: a flood shows, and does not fill the disk."""
 KEYS_MAX: Final = 1_000
@@ -30,7 +32,8 @@ class Throttle:
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
-        self._counts: dict[str, tuple[float, int]] = {}  # since when, how many
+        # Since when, how many.
+        self._counts: BoundedCache[str, tuple[float, int]] = BoundedCache(KEYS_MAX)
 
     def admit(self, key: str) -> dict[str, object] | None:
         """What the line about `key` says besides its own values; None if it is not written."""
@@ -38,9 +41,7 @@ class Throttle:
         since, count = self._counts.get(key, (now, 0))
         if not 0 <= now - since < 60:
             since, count = now, 0
-        if key not in self._counts and len(self._counts) >= KEYS_MAX:
-            del self._counts[next(iter(self._counts))]
-        self._counts[key] = since, count + 1
+        self._counts.add(key, (since, count + 1))
         if count >= LINES_PER_MINUTE:
             return None
         return {"more": "not logged for a minute"} if count + 1 == LINES_PER_MINUTE else {}

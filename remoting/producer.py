@@ -20,6 +20,7 @@ Rules:
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -130,7 +131,7 @@ class Producer:
     new_id: Callable[[], str]
     settings: ProducerSettings = field(default_factory=ProducerSettings)
     presence: Presence = field(init=False)
-    _turns: dict[str, int] = field(default_factory=dict)  # of each topic
+    _turns: OrderedDict[str, int] = field(default_factory=OrderedDict)  # of each topic
     _avoided: dict[str, float] = field(default_factory=dict)  # broker -> until when
 
     def __post_init__(self) -> None:
@@ -295,7 +296,7 @@ class Producer:
         turn = self._turns.get(topic)
         if turn is None:
             if len(self._turns) >= TOPICS_COUNT_MAX:
-                del self._turns[next(iter(self._turns))]
+                self._turns.popitem(last=False)
             turn = self._turns[topic] = self.choose(len(queues))
             self.presence.wake.give()  # another topic: its brokers learn of this producer
         if key is not None:

@@ -12,6 +12,7 @@ Rules:
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Never
@@ -119,7 +120,7 @@ class Routes:
     settings: RouteSettings = field(default_factory=RouteSettings)
     changed: Signal = field(default_factory=Signal)
     endpoint: str = ""
-    _known: dict[str, TopicRoute] = field(default_factory=dict)
+    _known: OrderedDict[str, TopicRoute] = field(default_factory=OrderedDict)
 
     def known(self, topic: str) -> TopicRoute | None:
         """What is known of a topic, without asking."""
@@ -204,7 +205,7 @@ class Routes:
     def _learn(self, topic: str, route: TopicRoute) -> None:
         before = self._known.get(topic)
         if before is None and len(self._known) >= TOPICS_COUNT_MAX:
-            del self._known[next(iter(self._known))]
+            self._known.popitem(last=False)
         self._known[topic] = route
         if before != route:
             self.changed.give()

@@ -30,6 +30,7 @@ from broker.access.permitted import Permitted
 from broker.access.permitted_returns import PermittedReturns
 from broker.access.quotas import DEFAULT, Pace, Quotas
 from broker.access.users import Change, Users
+from broker.bounded_cache import BoundedCache
 from broker.errors import Reason, Refused
 from broker.port import BrokerPort
 
@@ -69,7 +70,8 @@ class Admission:
         self._logins = logins
         self._strangers = strangers
         self._ports: WeakValueDictionary[str, Permitted] = WeakValueDictionary()
-        self._recent: dict[str, Permitted] = {}  # keeps ports of those who come for one request
+        # Keeps ports of those who come for one request.
+        self._recent: BoundedCache[str, Permitted] = BoundedCache(engine.core.limits.ports_kept_max)
         self._paces: dict[str, Pace] = {}
         self._serial = 0
         self._inside: dict[int, _Inside] = {}
@@ -127,9 +129,7 @@ class Admission:
         if found is None:
             found = self._ports[principal] = self._made(principal, None)
         self._recent.pop(principal, None)
-        if len(self._recent) >= self._engine.core.limits.ports_kept_max:
-            del self._recent[next(iter(self._recent))]
-        self._recent[principal] = found
+        self._recent.add(principal, found)
         return found
 
     def for_group(self, principal: str, group: str) -> PermittedReturns:

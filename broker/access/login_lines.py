@@ -14,7 +14,7 @@ Rules:
 from __future__ import annotations
 
 import ipaddress
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -51,7 +51,9 @@ class _Source:
 
     def __init__(self) -> None:
         self.count = 0
-        self.users: dict[str, deque[Attempt]] = {}  # the next one first
+        # The next one first. A plain dictionary takes long to find the first key where many were
+        # deleted in front of it.
+        self.users: OrderedDict[str, deque[Attempt]] = OrderedDict()
 
 
 class Lines:
@@ -59,7 +61,7 @@ class Lines:
 
     def __init__(self, count_max: int) -> None:
         self._count_max = count_max
-        self._sources: dict[str, _Source] = {}  # the next one first
+        self._sources: OrderedDict[str, _Source] = OrderedDict()  # the next one first
         self._count = 0
 
     def __len__(self) -> int:
@@ -84,10 +86,8 @@ class Lines:
         """The next one; None if none waits."""
         if not self._count:
             return None
-        name = next(iter(self._sources))
-        source = self._sources.pop(name)
-        user = next(iter(source.users))
-        waiting = source.users.pop(user)
+        name, source = self._sources.popitem(last=False)
+        user, waiting = source.users.popitem(last=False)
         attempt = waiting.popleft()
         if waiting:
             source.users[user] = waiting  # behind the others

@@ -34,6 +34,7 @@ from broker.access import audit, passwords
 from broker.access.login_lines import Answer, Attempt, Lines, source_of
 from broker.access.spraying import Spraying
 from broker.access.users import Users
+from broker.bounded_cache import BoundedCache
 from broker.core import Scheduler
 from broker.errors import Reason, Refused
 from broker.limits import Limits
@@ -118,12 +119,16 @@ class Logins:
         self._now = now
         self._limits = limits
         self._secret = secret
-        self._known: dict[bytes, _Known] = {}  # oldest first
-        self._failures: dict[tuple[str, str], _Failures] = {}  # least recent first
+        # The least recent first, each of them.
+        self._known: BoundedCache[bytes, _Known] = BoundedCache(limits.login_cache_max)
+        self._failures: BoundedCache[tuple[str, str], _Failures] = BoundedCache(
+            limits.login_failures_kept_max
+        )
         self._pending: dict[bytes, Attempt] = {}  # logins that wait or are being hashed
         self._lines = Lines(limits.logins_pending_max)
         self._proven_lines = Lines(limits.logins_pending_max)
-        self._proven: dict[tuple[str, str], float] = {}  # until when; least recent first
+        self._proven: BoundedCache[tuple[str, str], float] = BoundedCache(limits.login_proven_max)
+        """Until when."""
         self._turn = 0
         self._hashing = 0
         self._spraying = Spraying(limits)
@@ -228,9 +233,7 @@ class Logins:
         failures = self._failures.pop(pair, None) or _Failures()
         failures.count += count
         failures.last = self._now()
-        if len(self._failures) >= self._limits.login_failures_kept_max:
-            del self._failures[next(iter(self._failures))]
-        self._failures[pair] = failures
+        self._failures.add(pair, failures)
         return failures
 
     def _failed(self, asked: _Asked, text: str, count: int) -> None:
@@ -329,16 +332,12 @@ class Logins:
 
     def _prove(self, pair: tuple[str, str]) -> None:
         self._proven.pop(pair, None)
-        if len(self._proven) >= self._limits.login_proven_max:
-            del self._proven[next(iter(self._proven))]
-        self._proven[pair] = self._now() + self._limits.login_proven_seconds
+        self._proven.add(pair, self._now() + self._limits.login_proven_seconds)
 
     def _remember(self, digest: bytes, password_hash: str) -> None:
         self._known.pop(digest, None)
-        if len(self._known) >= self._limits.login_cache_max:
-            del self._known[next(iter(self._known))]
         until = self._now() + self._limits.login_cache_seconds
-        self._known[digest] = _Known(password_hash, until)
+        self._known.add(digest, _Known(password_hash, until))
 
 
 def _pair(source: str, user: str) -> tuple[str, str]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from broker.bounded_cache import BoundedCache
 from broker.limits import Limits
 
 
@@ -25,7 +26,8 @@ class Spraying:
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
-        self._buckets: dict[str, _Bucket] = {}  # the least recent first
+        # The least recent first.
+        self._buckets: BoundedCache[str, _Bucket] = BoundedCache(limits.login_failures_kept_max)
 
     def __len__(self) -> int:
         return len(self._buckets)
@@ -35,9 +37,7 @@ class Spraying:
         bucket = self._leaked(source, now) or _Bucket(0.0, now)
         bucket.level += 1
         self._buckets.pop(source, None)
-        if len(self._buckets) >= self._limits.login_failures_kept_max:
-            del self._buckets[next(iter(self._buckets))]
-        self._buckets[source] = bucket
+        self._buckets.add(source, bucket)
 
     def pause_seconds(self, source: str, now: float) -> float:
         """How long the next login from there waits before it is looked at; 0: it does not."""

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from broker.port import BrokerPort, Reason, Refused
+from broker.port import BoundedCache, BrokerPort, Reason, Refused
 from gateways.rocketmq.sending import Sender
 from remoting.signing import Signature
 
@@ -68,7 +68,8 @@ class Callers:
         self._keys_max = keys_max
         self._unsigned: Caller | None = None
         self._signed: dict[str, Caller] = {}  # by access key
-        self._returns: dict[tuple[str, str], Sender] = {}  # by principal and group
+        # By principal and group.
+        self._returns: BoundedCache[tuple[str, str], Sender] = BoundedCache(RETURNS_MAX)
 
     def __iter__(self) -> Iterator[Caller]:
         if self._unsigned is not None:
@@ -104,9 +105,7 @@ class Callers:
         found = self._returns.pop((principal, group), None)
         if found is None:
             found = Sender(self._port.for_principal(principal).for_group(group))
-        if len(self._returns) >= RETURNS_MAX:
-            del self._returns[next(iter(self._returns))]
-        self._returns[principal, group] = found
+        self._returns.add((principal, group), found)
         return found
 
     def _made(self, principal: str, access_key: str | None) -> Caller:

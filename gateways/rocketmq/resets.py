@@ -11,7 +11,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from broker.port import REST, Refused, TopicInfo, encode_name
+from broker.port import REST, BoundedCache, Refused, TopicInfo, encode_name
 from gateways.rocketmq import mapping
 from gateways.rocketmq.connection import Request
 from gateways.rocketmq.mapping import Answer
@@ -37,15 +37,12 @@ class Resets:
     """
 
     def __init__(self, *, count_max: int) -> None:
-        self._count_max = count_max
-        self._offsets: dict[tuple[str, str, int], int] = {}
+        self._offsets: BoundedCache[tuple[str, str, int], int] = BoundedCache(count_max)
 
     def put(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """The group's next pull of this queue is told to begin there."""
         self._offsets.pop((group, topic, queue_id), None)
-        while len(self._offsets) >= self._count_max:
-            del self._offsets[next(iter(self._offsets))]
-        self._offsets[group, topic, queue_id] = offset
+        self._offsets.add((group, topic, queue_id), offset)
 
     def take(self, group: str, topic: str, queue_id: int) -> int | None:
         """Where the group has to begin in this queue; None for wherever it wants."""

@@ -126,8 +126,8 @@ OF_THE_USERS = (
         name="logins-first-come-first-served",
         why="a flood of wrong logins from one address keeps all others out",
         path="broker/access/login_lines.py",
-        old="        source = self._sources.pop(name)\n",
-        new="        source = self._sources[name]\n",
+        old="        name, source = self._sources.popitem(last=False)\n",
+        new="        name, source = next(iter(self._sources.items()))\n",
         tests=_LOGINS,
     ),
     Sabotage(
