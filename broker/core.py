@@ -19,6 +19,7 @@ from broker.journal import Journal, Op, Touched
 from broker.kernels import CoreEnd
 from broker.limits import Limits
 from broker.notices import Notices
+from broker.plain import PlainBody
 from broker.port import FLUSHED, Durability, Position
 from broker.queues.cursor import Cursor
 from broker.queues.queue import Group, Queue
@@ -76,6 +77,7 @@ class Core(CoreEnd):
         min_in_sync: int = 1,
         in_sync: int | None = None,
         follows: str = "",
+        plain_body: PlainBody | None = None,
     ) -> None:
         super().__init__(
             clock_ms=clock_ms,
@@ -104,7 +106,7 @@ class Core(CoreEnd):
         )
         self.topic_names: dict[str, str] = {}
         """Full names of topics whose stored name is a hash."""
-        self.metas = Metas(self.topic_names)
+        self.metas = Metas(self.topic_names, plain_body=plain_body)
         self.patient_readers = PatientReaders(readers, scheduler.call_later)
         self.reading = Reading(
             store=store,

@@ -35,6 +35,7 @@ from broker.later.delayed import deliver_ms
 from broker.limits import Limits
 from broker.moves import QOS2_PROPERTY, Moves
 from broker.named_queues import NamedQueues
+from broker.plain import PlainBody
 from broker.port import (
     FLUSHED,
     IN_SYNC,
@@ -118,6 +119,7 @@ class Engine(AmqpOperations):
         min_in_sync: int = 1,
         in_sync: int | None = None,
         header_reader: HeaderReader | None = None,
+        plain_body: PlainBody | None = None,
         follows: str = "",
         shown: int = 0,
     ) -> None:
@@ -131,6 +133,7 @@ class Engine(AmqpOperations):
             min_in_sync=min_in_sync,
             in_sync=in_sync,
             follows=follows,
+            plain_body=plain_body,
         )
         self.retained = Retained(self.core.limits.retained_max)
         self.topics_ = Topics(self.core, self.retained, topic_defaults or TopicSettings())

@@ -13,7 +13,7 @@ from typing import Final
 
 from broker.bounded_cache import BoundedCache
 from broker.names import QUEUES_TOPIC, decode_name, is_hashed
-from broker.plain import COMPRESSED, plain_runs
+from broker.plain import COMPRESSED, PlainBody, as_sent, plain_runs
 from broker.port import Delivery, Message, RecordRun, RunMeta
 from broker.queues.deaths import DEATH_PROPERTY
 from broker.queues.life import LIFE_PROPERTY, life_of
@@ -91,10 +91,14 @@ class Metas:
 
     Args:
         topic_names: full names of topics whose stored name is a hash.
+        plain_body: for bodies that were compressed.
     """
 
-    def __init__(self, topic_names: Mapping[str, str]) -> None:
+    def __init__(
+        self, topic_names: Mapping[str, str], *, plain_body: PlainBody | None = None
+    ) -> None:
         self._topic_names = topic_names
+        self._plain_body = plain_body or as_sent
         self._metas: BoundedCache[tuple[bytes, bytes], RunMeta] = BoundedCache(METAS_MAX)
 
     def meta(self, topic: bytes, prefix: bytes) -> RunMeta:
@@ -136,9 +140,10 @@ class Metas:
             start = stop
         return runs
 
-    def plain_runs(self, memory: Memory, start: int, end: int) -> Sequence[RecordRun]:
-        """`runs` for gateways: with plain bodies."""
-        return plain_runs(self.runs(memory, start, end))
+    def plain_runs(self, memory: Memory, start: int, end: int) -> tuple[Sequence[RecordRun], int]:
+        """`runs` for gateways, with plain bodies, and how many messages they have: fewer than there
+        are where bodies that were compressed are large, but at least one."""
+        return plain_runs(self.runs(memory, start, end), self._plain_body)
 
     def user_name(self, topic: bytes) -> str:
         """The user's name of a stored topic."""

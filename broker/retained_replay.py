@@ -115,7 +115,8 @@ class RetainedReplay:
     def _send(self, entry: bytes, records: bytes | None) -> None:
         if records is not None and not self._is_over():
             try:
-                for run in self._core.metas.plain_runs(records, 0, len(records)):
+                # One message, so it is all.
+                for run in self._core.metas.plain_runs(records, 0, len(records))[0]:
                     self._session.send_retained(self._subscription, run, entry)
             except Refused:  # the log takes no packet id now
                 seconds = self._core.limits.lazy_flush_seconds

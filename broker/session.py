@@ -29,7 +29,6 @@ from broker.errors import Refused, WrongAcknowledgement
 from broker.flights import Holder, RetainedFlight, SessionGroup
 from broker.kernels import EXACTLY_ONCE, LiveEnd, SessionEnd, publish_qos
 from broker.kernels.delivery import PACKET_IDS, QOS_KEY
-from broker.plain import plain_runs
 from broker.port import Delivery, Position, RecordRun, Words
 from broker.queues.cursor import Cursor
 from broker.queues.queue import Hold, Queue
@@ -97,11 +96,12 @@ class Subscription(LiveEnd):
         if self.session.link is None:
             return  # it was published before the client went
         backlog = self.queue
-        if backlog is None or not self._lags():
+        # The backlog bounds what is decompressed at once.
+        if not run.meta.compressed and (backlog is None or not self._lags()):
             qos = self.session.sent_qos(run, self.qos)
             room = self.session.credit() if qos else self.session.room()
             if room >= run.count:
-                for part in plain_runs(run.runs):
+                for part in run.runs:
                     self.session.send_live(part, qos)
                 return
         if backlog is None:

@@ -247,10 +247,12 @@ class Sessions:
 
     def _resend_records(
         self, session: MqttSession, tag: int, holder: Holder, records: bytes
-    ) -> None:
+    ) -> int:
+        """Returns how many messages were sent: at least one."""
         assert session.link is not None
         assert isinstance(holder, QueueFlight | RetainedFlight)
-        for run in self.core.metas.plain_runs(records, 0, len(records)):
+        runs, sent = self.core.metas.plain_runs(records, 0, len(records))
+        for run in runs:
             session.link.send_publishes(
                 run,
                 qos=_sent_qos(holder, publish_qos(run)),
@@ -259,7 +261,8 @@ class Sessions:
                 retain=isinstance(holder, RetainedFlight),
             )
             tag += run.count
-            self.core.reading.redelivered_count += run.count
+        self.core.reading.redelivered_count += sent
+        return sent
 
     # --- retained -------------------------------------------------------------------------
 
@@ -307,9 +310,12 @@ class _Resending:
     def _got(self, records: bytes | None, found: int) -> None:
         tag, holder, offset, count = self._runs.popleft()
         if records and self._session.connection_number == self._connection:
-            self._sessions._resend_records(self._session, tag, holder, records)
-            if found < count:
-                self._runs.appendleft((tag + found, holder, offset + found, count - found))
+            sent = self._sessions._resend_records(self._session, tag, holder, records)
+            if sent < count:
+                self._runs.appendleft((tag + sent, holder, offset + sent, count - sent))
+            if sent < found:  # the others have their turn first
+                self._sessions.core.scheduler.call_soon(self.step)
+                return
         self.step()
 
 

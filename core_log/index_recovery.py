@@ -95,7 +95,7 @@ class FoundIndex:
             if block.first != self.end:
                 raise Mismatch(DAMAGED)
             self.extents = (*self.extents, block.first, block.place)
-            self.end = block.first + block.entries_count
+            self.end = block.first + block.entries
 
 
 class Mismatch(Exception):
@@ -255,7 +255,7 @@ class _Passes:
                 if block.kind == DROPPED:
                     found.pop(block.number, None)
                 elif index is None:
-                    end = block.first + (block.entries_count if block.kind == PACKED else 0)
+                    end = block.first + (block.entries if block.kind == PACKED else 0)
                     extents = (block.first, block.place) if block.kind == PACKED else ()
                     found[block.number] = FoundIndex(
                         block.entry_size, block.index_first, end, block.first, extents

@@ -69,7 +69,7 @@ class Block(NamedTuple):
     entry_size: int
     index_first: int
     first: int
-    entries_count: int
+    entries: int
     place: int
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import sys
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -102,8 +102,14 @@ def has_route(names: str, topic: str) -> bool:
 
 
 @contextmanager
-def open_side(generation: str, place: Path) -> Iterator[Side]:
-    """Start all three; they end with the context. What the clients said is printed."""
+def open_side(
+    generation: str, place: Path, more: Mapping[str, object] | None = None
+) -> Iterator[Side]:
+    """Start all three; they end with the context. What the clients said is printed.
+
+    Args:
+        more: properties of the Java machine.
+    """
     class_path = need_clients(generation)
     names = NameServer(place / "names")
     names.start()
@@ -115,7 +121,7 @@ def open_side(generation: str, place: Path) -> Iterator[Side]:
     )
     wait_until(lambda: has_route(asked, "TBW102"))  # until the broker has registered
     with (place / "java.log").open("w") as log:
-        driver = JavaDriver(class_path, asked, serialize=serialize, home=place, log=log)
+        driver = JavaDriver(class_path, asked, serialize=serialize, home=place, log=log, more=more)
         try:
             yield Side(generation, server, driver, asked)
         finally:

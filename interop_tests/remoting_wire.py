@@ -130,14 +130,15 @@ class Client:
         group: str = "readers",
         hold_ms: int = 0,
         tags: str | None = None,
+        queue_id: int = 0,
     ) -> tuple[Frame, list[Message]]:
-        """One pull of queue 0."""
+        """One pull of a queue."""
         wanted = {} if tags is None else {"subscription": tags}
         frame = self.ask(
             11,
             consumerGroup=group,
             topic=topic,
-            queueId=0,
+            queueId=queue_id,
             queueOffset=offset,
             maxMsgNums=32,
             sysFlag=(2 if hold_ms else 0) | (0 if tags is None else 4),

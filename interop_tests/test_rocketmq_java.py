@@ -15,6 +15,7 @@ import threading
 import time
 import urllib.request
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
@@ -26,6 +27,7 @@ from paho.mqtt.enums import CallbackAPIVersion
 from interop_tests.java_side import SECONDS_MAX, Side, encoded, has_route, open_side
 from interop_tests.name_server import wait_until
 from interop_tests.people import Admin
+from interop_tests.remoting_wire import Client
 
 pytestmark = pytest.mark.java_clients
 
@@ -165,6 +167,17 @@ def test_a_filter_in_sql_is_refused_in_words(side: Side) -> None:
 
 def test_a_compressed_body_is_plain_for_the_others(side: Side) -> None:
     """Java compresses what is larger than 4 KiB."""
+    check_compressed(side, 0x301)
+
+
+@pytest.mark.parametrize(("kind", "flag"), [("LZ4", 0x101), ("ZSTD", 0x201)])
+def test_so_is_one_that_was_compressed_otherwise(tmp_path: Path, kind: str, flag: int) -> None:
+    with open_side("5", tmp_path, {"rocketmq.message.compressType": kind}) as side:
+        check_compressed(side, flag)
+
+
+def check_compressed(side: Side, flag: int) -> None:
+    """Readers in all protocols get the text; the log has it with this system flag."""
     text = b"a long story, " * 1000
     topic = side.make_topic("stories")
     host = side.server.host
@@ -195,6 +208,11 @@ def test_a_compressed_body_is_plain_for_the_others(side: Side) -> None:
     device.disconnect()
     consumer = side.consumer(topic)
     side.until(lambda: side.bodies(consumer) == [text])
+    with Client(host, side.server.rocketmq_port) as reader:
+        found = [
+            message for queue_id in range(4) for message in reader.pull(topic, queue_id=queue_id)[1]
+        ]
+    assert [message.system_flag & 0x701 for message in found] == [flag]
 
 
 def http(method: str, url: str, body: bytes | None = None) -> Any:

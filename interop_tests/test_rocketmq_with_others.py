@@ -5,11 +5,13 @@ from __future__ import annotations
 import base64
 import json
 import queue
+import sys
 import urllib.request
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
+import lz4.frame
 import paho.mqtt.client as paho
 import pika
 import pytest
@@ -17,6 +19,11 @@ from paho.mqtt.enums import CallbackAPIVersion
 
 from interop_tests.conftest import Server
 from interop_tests.remoting_wire import Client, messages_of
+
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
 
 SECONDS_MAX = 20.0
 TEXT = b"a long story, " * 1000
@@ -96,23 +103,34 @@ def received(server: Server) -> dict[str, Any]:
     return event
 
 
-@pytest.mark.parametrize("compressed", [False, True])
+WAYS = {
+    "plain": (0, bytes),
+    "zlib": (0x301, zlib.compress),
+    "lz4": (0x101, lz4.frame.compress),
+    "zstd": (0x201, zstd.compress),
+}
+
+
+@pytest.mark.parametrize(("flag", "compress"), WAYS.values(), ids=WAYS)
 def test_everybody_reads_what_rocketmq_sends(
-    server: Server, rocketmq: Client, application: Any, compressed: bool
+    server: Server,
+    rocketmq: Client,
+    application: Any,
+    flag: int,
+    compress: Callable[[bytes], bytes],
 ) -> None:
     """Live and from a queue that waited, with tag, key and property; a body that the producer
     compressed is plain for who cannot know."""
     ask(server, "PUT", "/subscriptions/all", {"topic": "orders"})
     Device(server).close()  # its session collects from now on
-    body = zlib.compress(TEXT) if compressed else TEXT
     answer = rocketmq.publish(
-        "orders", body, system_flag=0x301 if compressed else 0, TAGS="paid.eu", KEYS="k1", n="7"
+        "orders", compress(TEXT), system_flag=flag, TAGS="paid.eu", KEYS="k1", n="7"
     )
     assert answer.code == 0
     device = Device(server)
     try:
         assert device.take() == ("orders/paid/eu", TEXT)
-        rocketmq.publish("orders", zlib.compress(b"live"), system_flag=0x301, TAGS="x")
+        rocketmq.publish("orders", compress(b"live"), system_flag=flag, TAGS="x")
         assert device.take() == ("orders/x", b"live")
     finally:
         device.close()

@@ -69,6 +69,7 @@ from polymq.store_report import store_probes, store_value
 from polymq.tls import HTTP_PROTOCOLS, make_tls, warn_of_dates
 from polymq.upkeep import Upkeep
 from polymq.workers import HASHERS_COUNT, READERS_COUNT, Workers
+from remoting.compression import plain_body
 
 STATE_FILE: Final = "state.db"
 NAME_BYTES: Final = 16
@@ -285,6 +286,7 @@ class Node:
             state_db=StateDb(settings.server.data_directory / STATE_FILE),
             hashers=hashers,
             header_reader=AmqpHeaders(),
+            plain_body=plain_body,
             strangers=is_loopback(settings.server.host) or settings.server.allow_insecure,
             topic_defaults=TopicSettings().with_values(
                 {**settings.topics.model_dump(), "min_in_sync": settings.replication.min_in_sync}

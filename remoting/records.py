@@ -21,7 +21,7 @@ from typing import Final
 
 import msgspec
 
-from remoting.compression import COMPRESSED, TYPE_MASK, Decompressors, decompress
+from remoting.compression import COMPRESSED, TYPE_MASK, Decompressors, decompress, plain_body
 from remoting.errors import BadBody, RemoteProtocolError
 
 MAGIC_V1: Final = 0xDAA320A7
@@ -62,12 +62,10 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def plain_body(self) -> bytes:
-        """The body; if its producer compressed it with zlib, what it means. What does not
-        decompress stays as it is."""
-        try:
-            return decompress(self.body, self.system_flag, {})
-        except BadBody:
-            return self.body
+        """The body; if its producer compressed it, what it means. What does not decompress stays as
+        it is."""
+        plain = plain_body(self.body, self.system_flag)
+        return self.body if plain is None else plain
 
     @property
     def offset_message_id(self) -> str:

@@ -12,7 +12,8 @@
     protocol      string      mqtt, amqp, http, rocketmq
     headers       map         what the sender added; see below
     body          binary      as it was sent, never parsed; but decompressed where a RocketMQ
-                              client had compressed it (see `remoting.records.Record.plain_body`)
+                              client had compressed it with zlib, LZ4 or ZSTD (see
+                              `remoting.records.Record.plain_body`)
 
 Rules:
 
@@ -144,6 +145,7 @@ class EnvelopeBuilder:
     def add(self, record: Record) -> Iterator[pa.RecordBatch]:
         """Take a record; yields a batch if that filled one."""
         meaning = self._meaning(record.properties)
+        body = record.plain_body
         self._rows.append(
             (
                 meaning.tag,
@@ -155,14 +157,14 @@ class EnvelopeBuilder:
                 meaning.keys,
                 meaning.content_type,
                 meaning.protocol,
-                record.plain_body,
+                body,
             )
         )
         for name, value in meaning.headers:
             self._header_names.append(name)
             self._header_values.append(value)
         self._header_ends.append(len(self._header_names))
-        self._byte_count += len(record.body) + len(record.properties) + self._topic_size
+        self._byte_count += len(body) + len(record.properties) + self._topic_size
         if len(self._rows) >= self._rows_max or self._byte_count >= self._bytes_max:
             yield from self.finish()
 

@@ -44,7 +44,7 @@ TABLE: dict[str, frozenset[str]] = {
     "core_log": frozenset(),
     "broker": frozenset({"core_log"}),
     "net": frozenset({"uvloop"}),
-    "remoting": frozenset({"msgspec"}),
+    "remoting": frozenset({"msgspec", "lz4", "backports", "compression"}),
     "namesrv": frozenset({"remoting", "trio"}),
     "replication": frozenset({"core_log", "net", "remoting", "trio"}),
     "gateways.mqtt": GATEWAY,

@@ -21,7 +21,6 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, Protocol
 
 from broker.kernels import Committed, QueueEnd, RecordRun
-from broker.plain import plain_runs
 from broker.port import IN_SYNC, Consumer, Delivery, Durability
 from broker.queues.cursor import Cursor
 from broker.queues.gates import Gate
@@ -376,7 +375,12 @@ class Group:
         cursor = self.cursor
         if not self.holds or self._reading:
             return
-        if cursor.next != first or cursor.has_requeued() or self._pumping:
+        if (
+            cursor.next != first
+            or cursor.has_requeued()
+            or self._pumping
+            or run.meta.compressed  # `_deliver` bounds what is decompressed at once
+        ):
             self.pump()
             return
         done = 0
@@ -391,10 +395,9 @@ class Group:
             self.moved(self)
             if redelivered:
                 self.reading.redelivered_count += count
-            runs: Sequence[RecordRun] = run.slice(offset - first, count)
-            if run.meta.compressed:
-                runs = plain_runs(runs)
-            hold.consumer.deliver(Delivery(runs, offset, count, redelivered))
+            hold.consumer.deliver(
+                Delivery(run.slice(offset - first, count), offset, count, redelivered)
+            )
             done = cursor.next - first
             if cursor.has_requeued():  # given back during the call: old order first
                 self.pump_later()
@@ -511,12 +514,16 @@ class Group:
     def _deliver(
         self, hold: Hold, taken: tuple[int, int, bool], records: bytes | None, found: int
     ) -> None:
-        """The records are there. What was taken and not read goes back."""
+        """The records are there. What was taken and not read goes back; so does what was read and
+        is too much to decompress at once."""
         self._reading = False
         first, count, redelivered = taken
         if records is None:
             self.cursor.untake(first, count, redelivered)
             return
+        runs: Sequence[RecordRun] = ()
+        if found and hold.active:
+            runs, found = self.reading.metas.plain_runs(records, 0, len(records))
         if found < count:
             self.cursor.untake(first + found, count - found, redelivered)
             self.pump_later()
@@ -525,7 +532,6 @@ class Group:
             if hold.active:
                 if redelivered:
                     self.reading.redelivered_count += found
-                runs = self.reading.metas.plain_runs(records, 0, len(records))
                 times = 0 if self.rules is None else self.rules.delivery_count(first)
                 hold.consumer.deliver(Delivery(runs, first, found, redelivered, times))
             else:

@@ -6,8 +6,8 @@ Rules:
   the constant part of a record, but for `TAGS`, which is the tag, and for names that begin with
   `PMQ_` and the checksum's: they say something of the record that they once stood in, and a client
   that copies a message must not repeat it.
-* Bodies that a producer compressed with zlib are stored as they came. Other ways to compress are
-  refused: no other protocol's reader could get at the body.
+* Bodies that a producer compressed are stored as they came. Ways to compress that RocketMQ does not
+  have are refused: no reader could get at the body.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ RESERVED: Final = ("PMQ_", PROPERTY_CRC.decode())
 
 COMPRESSED: Final = 0x1
 COMPRESSION_MASK: Final = 0x700
-_ZLIB: Final = (0, 0x300)
-"""No type at all is zlib, too: older clients say none."""
+_KNOWN_KINDS: Final = (0, 0x100, 0x200, 0x300)
+"""zlib as older clients say it, LZ4, ZSTD, zlib."""
 PREPARED: Final = 0x4
 COMMITTED: Final = 0x8
 ROLLED_BACK: Final = 0xC
@@ -97,8 +97,11 @@ def _is_stored(name: str) -> bool:
 
 def system_flag_of(flag: int) -> int:
     """What is stored of a send request's system flag. Raises BadMessage."""
-    if flag & COMPRESSED and flag & COMPRESSION_MASK not in _ZLIB:
-        raise BadMessage("the body is compressed with LZ4 or ZSTD: set the producer to ZLIB")
+    if flag & COMPRESSED and flag & COMPRESSION_MASK not in _KNOWN_KINDS:
+        kind = (flag & COMPRESSION_MASK) >> 8
+        raise BadMessage(
+            f"the body is compressed with type {kind}: set the producer to ZLIB, LZ4 or ZSTD"
+        )
     return kept_flags(flag)
 
 

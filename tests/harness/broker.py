@@ -13,6 +13,7 @@ from typing import Any
 from broker.disk import DiskSettings
 from broker.engine import Engine
 from broker.limits import Limits
+from broker.plain import PlainBody
 from broker.port import Delivery, Durability, RecordRun, Template
 from broker.retention import InWorker, Step, UntilFlushed
 from broker.session_settings import SessionSettings
@@ -90,9 +91,16 @@ class Broker:
     """An engine that can be stopped, killed and started again on one directory."""
 
     def __init__(
-        self, directory: Path, *, with_state_db: bool = True, follows: str = "", **limits: Any
+        self,
+        directory: Path,
+        *,
+        with_state_db: bool = True,
+        follows: str = "",
+        plain_body: PlainBody | None = None,
+        **limits: Any,
     ) -> None:
         self.directory = directory
+        self.plain_body = plain_body
         self.with_state_db = with_state_db
         self.limits = Limits(**limits)
         self.topic_defaults: TopicSettings | None = None
@@ -134,6 +142,7 @@ class Broker:
             min_in_sync=self.min_in_sync,
             in_sync=self.in_sync,
             follows=self.follows,
+            plain_body=self.plain_body,
             shown=self.shown,
         )
 

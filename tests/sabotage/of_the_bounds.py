@@ -56,6 +56,32 @@ OF_THE_BOUNDS = (
         tests=("tests/polymq/test_pauses.py",),
     ),
     Sabotage(
+        name="bodies-are-decompressed-without-end",
+        why="a message of half a kilobyte takes all memory",
+        path="remoting/compression.py",
+        old="    plain = frame.decompress(body, max_length=PLAIN_BYTES_MAX)\n"
+        "    return plain, frame.eof and not frame.unused_data\n\n\n_UNPACK",
+        new="    plain = frame.decompress(body)\n"
+        "    return plain, frame.eof and not frame.unused_data\n\n\n_UNPACK",
+        tests=("tests/remoting/test_remoting_compression.py",),
+    ),
+    Sabotage(
+        name="many-bodies-are-decompressed-at-once",
+        why="a megabyte of messages stops the loop for seconds, and takes gigabytes",
+        path="broker/plain.py",
+        old="    while at < run.end and (len(records) < bytes_max or not count):\n",
+        new="    while at < run.end:\n",
+        tests=("tests/broker/test_compressed_bodies.py",),
+    ),
+    Sabotage(
+        name="live-bodies-are-decompressed-at-once",
+        why="a session at the tail has no bound on what is decompressed",
+        path="broker/session.py",
+        old="        if not run.meta.compressed and (backlog is None or not self._lags()):\n",
+        new="        if backlog is None or not self._lags():\n",
+        tests=("tests/broker/test_compressed_bodies.py",),
+    ),
+    Sabotage(
         name="a-stop-waits-for-retention",
         why="a server with many queues is killed by its supervisor instead of stopping",
         path="polymq/upkeep.py",

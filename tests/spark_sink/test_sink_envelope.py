@@ -5,10 +5,13 @@ from __future__ import annotations
 import base64
 import json
 import struct
-from collections.abc import Mapping
+import sys
+import zlib
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+import lz4.frame
 import pamqp.commands
 import pamqp.header
 import pyarrow as pa
@@ -21,6 +24,11 @@ from spark_sink import amqp_properties, envelope
 from spark_sink.amqp_properties import DEPTH_MAX, decode_amqp_properties
 from spark_sink.envelope import EnvelopeBuilder, arrow_schema, envelope_schema
 from tests.remoting.record_builder import build_properties, build_record
+
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
 
 TAIL = build_properties(PMQ_Q="00000001000000000005", **{"__CRC32#": "0123456789"})
 
@@ -318,6 +326,24 @@ def test_batches_are_cut_by_rows_and_by_bytes() -> None:
     assert [len(batch) for batch in rows_of(*records, rows_max=4)] == [4, 4, 2]
     assert [len(batch) for batch in rows_of(*records, bytes_max=250)] == [3, 3, 3, 1]
     assert rows_of() == []
+
+
+@pytest.mark.parametrize(
+    ("flag", "compress"),
+    [(0x301, zlib.compress), (0x101, lz4.frame.compress), (0x201, zstd.compress)],
+    ids=["zlib", "lz4", "zstd"],
+)
+def test_compressed_bodies_are_plain_and_count_as_what_they_are(
+    flag: int, compress: Callable[[bytes], bytes]
+) -> None:
+    """A few megabytes of such records may be gigabytes: a batch has its bound on the latter."""
+    records = [
+        build_record(queue_offset=n, body=compress(bytes(1000)), system_flag=flag) for n in range(5)
+    ]
+    batches = rows_of(*records, bytes_max=2000)
+    assert [len(batch) for batch in batches] == [2, 2, 1]
+    assert {row["body"] for batch in batches for row in batch} == {bytes(1000)}
+    assert row_of(body=b"damaged", system_flag=flag)["body"] == b"damaged"
 
 
 def test_the_range_stands_in_every_row_if_asked_for() -> None:

@@ -63,9 +63,10 @@ def test_only_what_belongs_to_the_message_is_kept_of_a_system_flag() -> None:
     assert system_flag_of(0x1 | 0x300 | 0x10 | 0x20 | 0x4 | 0x10000) == 0x301
     assert system_flag_of(0x1) == 0x1
     assert system_flag_of(0x300 | 0x2) == 0x2
+    assert [system_flag_of(0x1 | kind << 8) for kind in (1, 2)] == [0x101, 0x201]
 
 
-@pytest.mark.parametrize("kind", [0x100, 0x200])
-def test_what_only_some_readers_could_unpack_is_refused(kind: int) -> None:
+@pytest.mark.parametrize("kind", [0x400, 0x500, 0x600, 0x700])
+def test_what_no_reader_could_unpack_is_refused(kind: int) -> None:
     with pytest.raises(BadMessage, match="ZLIB"):
         system_flag_of(0x1 | kind)
