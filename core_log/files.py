@@ -31,6 +31,9 @@ FILE_MODE = 0o600
 """Messages are nobody else's business (a broker that left them readable got a CVE for it)."""
 DIRECTORY_MODE = 0o700
 
+NOT_OURS = (errno.EACCES, errno.EPERM, errno.EINVAL, errno.EOPNOTSUPP)
+"""Errors that say that a directory is not one that this process, or one like it, has made."""
+
 
 class Files(Protocol):
     """A file system, as far as the store needs one."""
@@ -268,8 +271,8 @@ def make_directories(files: Files, path: str) -> None:
     """Make a directory and the parents that it lacks, and make all their names durable.
 
     The names of those that are there are synced too: an earlier process may have made one and
-    died before it synced it. Where that is refused (a directory that we may not read was not made
-    by us), what is above is taken as durable.
+    died before it synced it. Where that is not allowed or not possible (such a directory was not
+    made by us), what is above is taken as durable.
 
     Raises OSError.
     """
@@ -287,8 +290,8 @@ def make_directories(files: Files, path: str) -> None:
     while path != parent:  # ends at the root
         try:
             files.sync_directory(parent)
-        except NotBegun:
-            raise
-        except OSError:
+        except OSError as error:
+            if error.errno not in NOT_OURS:
+                raise
             return
         path, parent = parent, os.path.dirname(parent)

@@ -42,8 +42,10 @@ SETTINGS: Final = StoreSettings(
     key_slots=8,
     key_file_entries=16,
 )
-LIMITS: Final = Limits(delay_lag_bytes_max=4000, delay_watch_ms=500)
-"""Delayed messages that are far behind are copied forward soon."""
+LIMITS: Final = Limits(
+    delay_lag_bytes_max=4000, delay_watch_ms=500, inflight_count_start=Limits().inflight_count_max
+)
+"""Delayed messages that are far behind are copied forward soon, and a session gets all at once."""
 OWNER: Final = object()
 LAZY_SECONDS: Final = 1.0
 """After that, and a flush, what was settled is stored."""

@@ -10,16 +10,18 @@ once with a `state.db` that may be old or missing and once without, and demands:
     (c) queues, bindings, subscriptions, retained messages, users, what a query finds
     (d) the state is the same with and without state.db
     (e) the engine goes on: what is published now comes to all of them
+    (f) state.db is of a place that the log has: it is saved when the log is on the disk up to there
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from random import Random
 from typing import Final
 
+from broker.state_db import StateDb
 from core_log.recovery import living_epochs
 from tests.crash.checks import demand
 from tests.crash.disk import Disk
@@ -114,10 +116,11 @@ class EngineWorkload:
     def __init__(self, random: Random, disk: Disk, subject: str = "") -> None:
         self._random = random
         self.disk = disk
-        self.database = MemoryStateDb()
+        self.database: StateDb = MemoryStateDb()
         self.world = draw_world(random, subject)
         self.deleted = False
         self._actor: EngineActor | None = None
+        self._common: Mapping[str, int] = STEPS
 
     def note_promises(self) -> None:
         """Take note of what the engine has told its clients until now."""
@@ -148,8 +151,8 @@ class EngineWorkload:
 
     def run(self, steps_count: int) -> None:
         """Carry out so many steps."""
-        self._actor = EngineActor(self.disk, self.database, self.world)
-        common = STEPS
+        self._actor = self._start(self.disk)
+        common = self._common
         if self._random.random() < TIDY_CHANCE:
             common, steps_count = TIDY_STEPS, TIDY_LONGER * steps_count
         steps: dict[tuple[Part | None, str], int] = {
@@ -163,6 +166,14 @@ class EngineWorkload:
             else:
                 part.begun = True
                 part.do(step, self._actor, self._random)
+            self._stepped()
+
+    def _start(self, disk: Disk) -> EngineActor:
+        """A new engine."""
+        return EngineActor(disk, self.database, self.world)
+
+    def _stepped(self) -> None:
+        """A step was taken."""
 
     def _do(self, actor: EngineActor, step: str) -> None:
         if step in ("kill", "crash"):
@@ -192,7 +203,7 @@ class EngineWorkload:
         self._actor = None
         for part in self.world.parts:
             part.life_ended()
-        started = EngineActor(found, self.database, self.world)
+        started = self._start(found)
         take_as_found(self.world, started)
         self._actor = started
 
@@ -205,8 +216,8 @@ def take_as_found(world: World, actor: EngineActor) -> None:
         part.forget_lost(actor, actor.store.recovery.end)
 
 
-def check_engine(disk: Disk, database: MemoryStateDb, world: World) -> None:
-    """(a) to (e) on one state, which is used up.
+def check_engine(disk: Disk, database: StateDb, world: World) -> None:
+    """(a) to (f) on one state, which is used up.
 
     Args:
         world: its `now` is when the engine starts, its `flushed` and `written` are what is
@@ -218,8 +229,12 @@ def check_engine(disk: Disk, database: MemoryStateDb, world: World) -> None:
     for part in world.parts:
         part.life_ended()
     flushed, written = world.flushed, world.written  # before the engine that is checked goes on
+    saved = database.load()
     without = EngineActor(disk.kill(), MemoryStateDb(), world)
     actor = EngineActor(disk, database, world)
+    end = actor.store.recovery.end
+    if saved is not None:  # a start would make it again from the log, and nobody would know
+        demand(saved.position <= end, f"(f) state.db is of {saved.position}, the log ends at {end}")
     _check_epochs(actor, world, flushed)
     _check_same_state(actor, without)
     for part in world.parts:
@@ -240,8 +255,9 @@ def _check_epochs(actor: EngineActor, world: World, flushed: int) -> None:
 def _check_same_state(actor: EngineActor, without: EngineActor) -> None:
     """(d): the rows of state.db that the two would write are the same."""
     keys = set(actor.engine.core.journal.dirty) | set(without.engine.core.journal.dirty)
-    if isinstance(actor.database, MemoryStateDb) and actor.database.versions:
-        keys |= set(actor.database.versions[-1][2])
+    saved = actor.database.load()
+    if saved is not None:
+        keys |= {(kind, key) for kind, rows in saved.rows.items() for key, _ in rows}
     for kind, key in sorted(keys):
         if kind == "number":
             continue

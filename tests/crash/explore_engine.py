@@ -53,7 +53,10 @@ class EngineExplorer:
         self._first = self._number = FIRST_NUMBER * (workload + 1)
         self._disk = Disk()
         random = Random(f"engine {seed} {workload}")
-        self._workload = EngineWorkload(random, self._disk, subject)
+        self._workload = self._make_workload(random)
+
+    def _make_workload(self, random: Random) -> EngineWorkload:
+        return EngineWorkload(random, self._disk, self._subject)
 
     def run(self) -> Tally:
         """All states."""
@@ -87,7 +90,9 @@ class EngineExplorer:
         world = copied(self._workload.world)
         world.now = self._workload.now + random.choice(DOWN_SECONDS)
         disk = left_by(self._workload.disk, kind, random)
-        versions = self._workload.database.versions
+        database = self._workload.database
+        assert isinstance(database, MemoryStateDb)
+        versions = database.versions
         versions = versions[: random.randint(0, len(versions))]
         while random.random() < AGAIN_CHANCE:
             self.tally.deeper += 1

@@ -70,6 +70,7 @@ class FaultsExplorer(Explorer):
         """What was short is there again: the store works, without being opened anew."""
         actor = workload.actor
         assert actor is not None
+        actor.write()
         actor.publish(3, 20)
         actor.flush()
         actor.prepare()
@@ -79,6 +80,8 @@ class FaultsExplorer(Explorer):
             store.log.flushed == store.log.appended, "what was short is there, and nothing works"
         )
         demand(store.checkpointed == store.log.flushed, "the checkpoint does not go on")
+        actor.close()
+        demand(workload.disk.open_count == 0, "a store that was closed keeps files open")
 
     def _disturb(self, disk: Disk, random: Random, told: list[str]) -> Disk:
         while random.random() < START_CHANCE:

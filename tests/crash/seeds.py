@@ -13,15 +13,18 @@ from tests.crash.explore import Explorer
 from tests.crash.explore_engine import FIRST_NUMBER, WORKLOADS_COUNT, EngineExplorer
 from tests.crash.explore_faults import FaultsExplorer
 from tests.crash.explore_threads import ThreadsExplorer
+from tests.crash.explore_upkeep import UpkeepExplorer
 from tests.crash.tally import Tally
 
-STORES: Final[dict[str, tuple[int, type[Explorer]]]] = {
+OTHERS: Final[dict[str, tuple[int, type[Explorer] | type[UpkeepExplorer]]]] = {
     "log": (0, Explorer),
     "errors": (WORKLOADS_COUNT + 1, FaultsExplorer),
     "threads": (WORKLOADS_COUNT + 2, ThreadsExplorer),
+    "upkeep": (WORKLOADS_COUNT + 3, UpkeepExplorer),
 }
-"""Who explores a store without an engine: by its subject, and where its states begin."""
-SUBJECTS: Final = [*STORES, *(name for part in PARTS for name in part.subjects())]
+"""Who explores something else than the workloads of an engine alone: by its subject, and where its
+states begin."""
+SUBJECTS: Final = [*OTHERS, *(name for part in PARTS for name in part.subjects())]
 """What `make crash` can be limited to."""
 
 
@@ -40,9 +43,9 @@ def explore(seed: int, only: int | None = None, subject: str = "") -> Tally:
 def explorers(seed: int, only: int | None, subject: str) -> Iterator[Explorer | EngineExplorer]:
     """Who has states of this seed and subject, and the one with this number."""
     place = None if only is None else only // FIRST_NUMBER
-    for name, (begin, explorer) in STORES.items():
+    for name, (begin, explorer) in OTHERS.items():
         if place in (None, begin) and subject in ("", name):
             yield explorer(seed, only=only, first=begin * FIRST_NUMBER)
     for workload in range(WORKLOADS_COUNT):
-        if place in (None, workload + 1) and subject not in STORES:
+        if place in (None, workload + 1) and subject not in OTHERS:
             yield EngineExplorer(seed, workload, subject=subject, only=only)

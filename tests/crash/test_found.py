@@ -70,6 +70,24 @@ def test_a_process_that_died_in_its_first_start_leaves_no_name_unsynced(change: 
     promised_after(disk.kill(), 3)
 
 
+@pytest.mark.parametrize("code", [errno.EDQUOT, errno.EIO, errno.ENOSPC, errno.EROFS])
+def test_a_start_does_not_pass_over_a_failed_sync_of_what_an_earlier_one_made(code: int) -> None:
+    """The first start made the data directory and could not sync its name. The second one found it,
+    and took every error of that sync for a directory that somebody else had made."""
+    disk = Disk()
+    random = Random(1)
+    disk.fault = Nth("sync_directory", 1, random)
+    with pytest.raises(StoreRefused):
+        open_store(disk, SETTINGS)
+    disk.fault = Fault(
+        error=code, calls=("sync_directory",), first=0, count=1, random=random, loss=NOTHING
+    )
+    with pytest.raises(StoreRefused):
+        open_store(disk, SETTINGS)
+    disk.fault = None
+    promised_after(disk, 3)
+
+
 def test_a_segment_found_by_its_name_is_not_yet_durable() -> None:
     """An earlier process named the first segment, and wrote nothing that made it sync the name."""
     disk = Disk()

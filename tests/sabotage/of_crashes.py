@@ -61,6 +61,14 @@ OF_CRASHES = (
         crash="--with threads --states 1500 --seed 104",
     ),
     Sabotage(
+        name="state-saved-before-the-log",
+        why="state.db is of a place that a power cut takes: only a second check saves the start",
+        path="polymq/upkeep.py",
+        old="            await self._until_flushed(end)\n",
+        new="",
+        crash="--with upkeep --states 500 --seed 1",
+    ),
+    Sabotage(
         name="found-segments-taken-for-durable",
         why="a process that died in its first start costs everything acked later",
         path="core_log/segments.py",

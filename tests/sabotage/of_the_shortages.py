@@ -58,6 +58,14 @@ OF_THE_SHORTAGES = (
         tests=(FOUND,),
     ),
     Sabotage(
+        name="failed-sync-of-a-parent-passed-over",
+        why="a power cut takes the data directory with all that was acknowledged",
+        path="core_log/files.py",
+        old="            if error.errno not in NOT_OURS:\n                raise\n",
+        new="",
+        tests=(FOUND,),
+    ),
+    Sabotage(
         name="refused-start-keeps-a-file-open",
         why="who tries to start without descriptors has fewer each time",
         path="core_log/recovery.py",

@@ -1,0 +1,221 @@
+"""An engine with the program's own upkeep: `polymq/upkeep.py` on an asyncio loop that takes turns.
+
+Upkeep saves and tidies by itself as the clock goes on. Its jobs run in worker threads that take
+turns with the engine (`schedule.py`): at each call of the disk, and at each row and stage of a
+saving of `state.db` (`sqlite_files.py`). Between two turns of the loop the clients go on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from typing import Any, Final, cast
+
+from polymq.upkeep import Upkeep
+from polymq.workers import Workers
+from tests.crash.disk import Disk
+from tests.crash.engine import EngineActor, World
+from tests.crash.engine_workload import EngineWorkload
+from tests.crash.schedule import Schedule
+from tests.crash.sqlite_files import CrashingStateDb, read_image, write_image
+
+SAVE_SECONDS: Final = 0.2
+TIDY_SECONDS: Final = 0.5
+TURNS_MAX: Final = 8
+"""Turns of asyncio's loop behind a step of the clients, at the most."""
+FLUSH_CHANCE: Final = 0.3
+"""How often the flusher is quick enough to be done with the next turn."""
+PASSING_SECONDS: Final = (0.0, 0.02, 0.2)
+"""How long a step takes."""
+STEPS: Final = {
+    "iterate": 4,
+    "flush": 3,
+    "wait": 2,
+    "save": 2,
+    "tidy": 2,
+    "drain": 5,
+    "kill": 1,
+    "crash": 1,
+}
+"""Steps that belong to no part, and how often each is drawn: queues are kept short, so that
+segments go."""
+FAILING_CHANCE: Final = 0.1
+"""How many savings of the state fail."""
+
+
+class TurningLoop(asyncio.BaseEventLoop):
+    """An asyncio loop without sockets, whose clock is the engine's. It runs when `turn` is called.
+
+    Attributes:
+        error: what a task ended with that nobody foresaw.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        super().__init__()
+        self._clock = clock
+        self._selector = self
+        self.error: BaseException | None = None
+        self.set_exception_handler(self._take_error)
+
+    def _take_error(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        self.error = context.get("exception") or AssertionError(context["message"])
+
+    def time(self) -> float:
+        return self._clock()
+
+    def select(self, timeout: float | None) -> list[Any]:
+        """There are no sockets; and nobody waits."""
+        return []
+
+    def _process_events(self, events: list[Any]) -> None:
+        """There are none."""
+
+    def turn(self) -> None:
+        """One iteration. Raises what a task ended with."""
+        self.call_soon(self.stop)
+        self.run_forever()
+        if self.error is not None:
+            raise self.error
+
+    def end(self) -> None:
+        """The process is killed: its tasks end where they are."""
+        tasks = asyncio.all_tasks(self)
+        for task in tasks:
+            task.cancel()
+        while any(not task.done() for task in tasks):
+            self.call_soon(self.stop)
+            self.run_forever()
+        self.close()
+
+
+class TurningWorkers:
+    """Worker threads, one for each job, that take turns with the loop."""
+
+    def __init__(self, schedule: Schedule) -> None:
+        self._schedule = schedule
+
+    async def run(self, function: Callable[[], Any]) -> Any:
+        """See `Workers.run`."""
+        outcome: list[Any] = []
+
+        def work() -> None:
+            try:
+                outcome.append(function())
+            except Exception as error:  # noqa: BLE001  (handed on, as threads do)
+                outcome.append(error)
+
+        task = self._schedule.spawn(work, "worker")
+        while not task.done:
+            await asyncio.sleep(0)
+        if isinstance(outcome[0], Exception):
+            raise outcome[0]
+        return outcome[0]
+
+
+class KeptActor(EngineActor):
+    """A running engine with its upkeep. Raises StoreError as `Store.open`."""
+
+    def __init__(
+        self, disk: Disk, database: CrashingStateDb, world: World, schedule: Schedule
+    ) -> None:
+        super().__init__(disk, database, world)
+        self._schedule = schedule
+        self._asyncio = TurningLoop(lambda: self.loop.now)
+        self.upkeep = Upkeep(
+            engine=self.engine,
+            store=self.store,
+            workers=cast(Workers, TurningWorkers(schedule)),
+            save_seconds=SAVE_SECONDS,
+            tidy_seconds=TIDY_SECONDS,
+        )
+        self._asyncio.call_soon(self.upkeep.start)
+        self.turn()
+
+    def turn(self) -> None:
+        """An iteration of the loop: the engine's part, and that of upkeep."""
+        self._schedule.pause()
+        self.iterate()
+        self._asyncio.turn()
+
+    def flush_once(self) -> None:
+        """The flusher syncs what it was asked for."""
+        if self.engine.core.flush_pending:
+            self.store.flusher.step()
+            self.engine.flush_finished()
+            self.iterate()
+
+    def save(self) -> None:
+        """Begin a saving now."""
+        self._asyncio.create_task(self.upkeep.save())
+        self.turn()
+
+    def tidy(self) -> None:
+        """Begin a round of retention now."""
+        self._asyncio.create_task(self.upkeep.tidy())
+        self.turn()
+
+    def end(self) -> None:
+        """The process is killed."""
+        self._schedule.end_others()
+        self._asyncio.end()
+
+
+class KeptWorkload(EngineWorkload):
+    """Steps drawn from a seed, with upkeep beside them.
+
+    Args:
+        directory: for the files of `state.db`.
+    """
+
+    def __init__(self, random: Random, disk: Disk, schedule: Schedule, directory: Path) -> None:
+        super().__init__(random, disk)
+        self._schedule = schedule
+        self._common = STEPS
+        self._actor: KeptActor | None = None
+        self.state_db = CrashingStateDb(directory, Random(random.random()), FAILING_CHANCE)
+        self.database = self.state_db
+        disk.yields = self.state_db.yields = schedule.point
+
+    def run(self, steps_count: int) -> None:
+        with self._schedule.installed():
+            try:
+                super().run(steps_count)
+            finally:
+                if self._actor is not None:
+                    self._actor.end()
+
+    def _start(self, disk: Disk) -> EngineActor:
+        disk.yields = self._schedule.point
+        return KeptActor(disk, self.state_db, self.world, self._schedule)
+
+    def _stepped(self) -> None:
+        actor = self._actor
+        assert actor is not None
+        for _ in range(self._random.randint(0, TURNS_MAX)):
+            actor.turn()
+            if self._random.random() < FLUSH_CHANCE:
+                actor.flush_once()
+        actor.iterate(self._random.choice(PASSING_SECONDS))
+        self.deleted = self.deleted or actor.store.log.start > 0
+
+    def _end_life(self, actor: EngineActor, step: str) -> None:
+        assert self._actor is not None
+        random = self._random
+        kill, database = step == "kill", self.state_db
+        image = database.left_by_kill() if kill else database.left_by_power_cut(random)
+        self._actor.end()
+        write_image(database.directory, image)
+        self.database = self.state_db = CrashingStateDb(
+            database.directory, Random(random.random()), FAILING_CHANCE
+        )
+        self.state_db.on_change, self.state_db.yields = database.on_change, database.yields
+        super()._end_life(actor, step)
+
+
+def image_of(workload: KeptWorkload, kind: str, random: Random) -> dict[str, bytes]:
+    """What a kill or a power cut leaves of `state.db`."""
+    if kind == "kill":
+        return read_image(workload.state_db.directory)
+    return workload.state_db.left_by_power_cut(random)
