@@ -112,10 +112,12 @@ def run_sabotages(chosen: Sequence[Sabotage], pieces: Pieces) -> int:
         head = f"{sabotage.name:40} {outcome.verdict.value:16} {outcome.seconds:4.0f}"
         print(f"{head}  {outcome.how[:HOW_COLUMNS_MAX]}")
     caught = sum(outcome.verdict is Verdict.CAUGHT for outcome in outcomes.values())
-    print(f"\n{caught} of {len(chosen)} caught, in {time.monotonic() - began:.0f} s")
+    skipped = sum(outcome.verdict is Verdict.SKIPPED for outcome in outcomes.values())
+    told = f", {skipped} skipped" if skipped else ""
+    print(f"\n{caught} of {len(chosen)} caught{told}, in {time.monotonic() - began:.0f} s")
     if not sound:
         return BROKEN_BEFORE
-    return left(len(chosen) - len(outcomes) + controls_left) or int(caught < len(chosen))
+    return left(len(chosen) - len(outcomes) + controls_left) or int(caught + skipped < len(chosen))
 
 
 def run_mutations(chosen: Sequence[Mutation], pieces: Pieces) -> int:

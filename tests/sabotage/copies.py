@@ -10,9 +10,10 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
+from tests.sabotage.builds import SUFFIX, rebuilt
 from tests.sabotage.plan import ROOT, Sabotage
 
 
@@ -44,7 +45,8 @@ def copies(count: int) -> Iterator[list[Path]]:
 @contextmanager
 def sabotaged(copy: Path, sabotage: Sabotage | None) -> Iterator[None]:
     """The copy with the mistake in it (None: without any), and its own room for what tests write.
-    Raises ValueError if the old lines are not there exactly once."""
+    A compiled kernel is built anew. Raises ValueError if the old lines are not there exactly once,
+    CannotBuild."""
     room = copy / ".room"
     room.mkdir()
     try:
@@ -55,7 +57,8 @@ def sabotaged(copy: Path, sabotage: Sabotage | None) -> Iterator[None]:
             text = path.read_text(encoding="utf-8")
             write_source(path, sabotage.apply(text))
             try:
-                yield
+                with rebuilt(copy, path) if path.suffix == SUFFIX else nullcontext():
+                    yield
             finally:
                 write_source(path, text)
     finally:

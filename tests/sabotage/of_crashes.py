@@ -9,6 +9,9 @@ _STATE_DB = ("tests/broker/test_state_db.py",)
 _STATES = "--states 1500 --seed 1"
 _CUTS = "--states 300 --seed 5"
 _OFFSETS = "--with offsets --states 300 --seed 0"
+_THREADS = "--with threads --states 600 --seed 200"
+_UPKEEP = "--with upkeep --states 500 --seed 2"
+_ERRORS = "--with errors --states 500 --seed 200"
 _ONCE = "--with 'QoS 2' --states 300 --seed 0"
 
 OF_CRASHES = (
@@ -67,6 +70,64 @@ OF_CRASHES = (
         old="            await self._until_flushed(end)\n",
         new="",
         crash="--with upkeep --states 500 --seed 1",
+    ),
+    Sabotage(
+        name="flush-reports-what-was-asked-for-last",
+        why="acks leave for what was written while the disk was busy with something else",
+        path="core_log/flusher.py",
+        old="        self._done = target\n        if self._gathering",
+        new="        self._done = self._requested\n        if self._gathering",
+        crash=_THREADS,
+    ),
+    Sabotage(
+        name="acknowledged-place-not-synced",
+        why="an old master cuts what was acknowledged, because a power cut took the note of it",
+        path="core_log/acknowledged.py",
+        old="sequence % 2))\n        self._files.fdatasync(self._handle)\n",
+        new="sequence % 2))\n",
+        crash=_THREADS,
+    ),
+    Sabotage(
+        name="rows-of-state-made-too-late",
+        why="state.db has parts of a later state than the place that it names",
+        path="broker/state_saving.py",
+        old="            yield kind, key, text\n",
+        new="            yield kind, key, json_text(self._row(kind, key))\n",
+        crash=_UPKEEP,
+    ),
+    Sabotage(
+        name="state-of-a-failed-saving-forgotten",
+        why="what changed before a saving that failed is never in state.db",
+        path="polymq/upkeep.py",
+        old="                self._engine.snapshot_failed(save_state.entities)\n",
+        new="                pass\n",
+        crash=_UPKEEP,
+    ),
+    Sabotage(
+        name="unreadable-log-taken-for-its-end",
+        why="a start with one read error cuts everything behind it",
+        path="core_log/reader.py",
+        old="            raise CorruptRecord(position, f"
+        '"it can not be read: {describe(error)}") from error\n',
+        new='            return b""\n',
+        crash=_ERRORS,
+    ),
+    Sabotage(
+        name="next-segment-lost-when-it-can-not-be-named",
+        why="each attempt at a roll without memory costs a descriptor",
+        path="core_log/next_segment.py",
+        old="                self._files.rename(self._path, path)\n            except OSError",
+        new="                self._handle = None\n"
+        "                self._files.rename(self._path, path)\n            except OSError",
+        crash=_ERRORS,
+    ),
+    Sabotage(
+        name="directory-without-a-descriptor-taken-for-a-failed-sync",
+        why="a moment without descriptors makes the log read-only until a restart",
+        path="core_log/files.py",
+        old="        files.sync_directory(path)\n    except NotBegun:\n        raise\n",
+        new="        files.sync_directory(path)\n",
+        crash=_ERRORS,
     ),
     Sabotage(
         name="found-segments-taken-for-durable",

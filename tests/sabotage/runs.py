@@ -2,7 +2,7 @@
 
 *Caught* is a mistake that a test or a check of `make crash` complains about. That the broken code
 does not even run (no import, no such name, a run that does not end) proves nothing about the
-tests, and counts as not caught.
+tests, and counts as not caught. A mistake in a compiled kernel is *skipped* where nothing compiles.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
+from tests.sabotage.builds import SUFFIX, CannotBuild, can_build
 from tests.sabotage.copies import environment, sabotaged
 from tests.sabotage.plan import Sabotage
 
@@ -35,6 +36,7 @@ class Verdict(Enum):
     CAUGHT = "caught"
     MISSED = "NOT caught"
     BROKEN = "broken otherwise"
+    SKIPPED = "skipped"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +54,15 @@ def try_out(
     """Run the suites on the copy with the sabotage in it (None: with none), until one notices."""
     began = time.monotonic()
     verdict, how = Verdict.MISSED, "all of its suite passed"
+    if sabotage is not None and sabotage.path.endswith(SUFFIX) and not can_build():
+        return Outcome(Verdict.SKIPPED, "there is no C compiler, or no Cython", 0.0)
     for command in commands:
-        with sabotaged(copy, sabotage):
-            pure = sabotage is not None and sabotage.pure
-            verdict, how = run(copy, command, limit_seconds, pure=pure)
+        try:
+            with sabotaged(copy, sabotage):
+                pure = sabotage is not None and sabotage.pure
+                verdict, how = run(copy, command, limit_seconds, pure=pure)
+        except CannotBuild as error:
+            verdict, how = Verdict.BROKEN, str(error)
         if verdict is not Verdict.MISSED:
             break
     return Outcome(verdict, how, time.monotonic() - began)

@@ -11,6 +11,7 @@ from tests.sabotage.of_the_bounds import OF_THE_BOUNDS
 from tests.sabotage.of_the_clients import OF_THE_CLIENTS
 from tests.sabotage.of_the_engine import OF_THE_ENGINE
 from tests.sabotage.of_the_gateways import OF_THE_GATEWAYS
+from tests.sabotage.of_the_kernels import OF_THE_KERNELS
 from tests.sabotage.of_the_names import OF_THE_NAMES
 from tests.sabotage.of_the_remoting import OF_THE_REMOTING
 from tests.sabotage.of_the_replication import OF_THE_REPLICATION
@@ -27,6 +28,7 @@ SABOTAGES = (
     *OF_THE_SHORTAGES,
     *OF_THE_STARTS,
     *OF_CRASHES,
+    *OF_THE_KERNELS,
     *OF_THE_BOUNDS,
     *OF_THE_CLIENTS,
     *OF_THE_ENGINE,

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import ast
 import json
+import subprocess
+import sys
+import sysconfig
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from math import inf
@@ -11,7 +14,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.sabotage import runs
 from tests.sabotage.__main__ import PIECE, run_sabotages
+from tests.sabotage.builds import CannotBuild, can_build, rebuilt
 from tests.sabotage.mutations import TARGETS, Target, draw, mutations, read
 from tests.sabotage.pieces import Notes, Pieces
 from tests.sabotage.plan import ROOT, Sabotage, problems
@@ -186,3 +191,45 @@ def test_a_run_is_whole_when_the_code_as_it_is_was_tried_too() -> None:
         return run_sabotages([sabotage()], pieces)
 
     assert (code(1), code(2)) == (PIECE, 0)
+
+
+# --- compiled kernels -----------------------------------------------------------------------------
+
+
+def test_a_kernel_is_skipped_where_nothing_compiles(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """It is said, and it is no failure: the same list is caught where there is a compiler."""
+    monkeypatch.setattr(runs, "can_build", lambda: False)
+    outcome = runs.try_out(tmp_path, sabotage(path="x.pyx"), [("pytest",)], 9.0)
+    assert outcome.verdict is Verdict.SKIPPED
+    assert "compiler" in outcome.how
+
+
+def test_a_kernel_that_does_not_compile_is_not_caught(tmp_path: Path) -> None:
+    (tmp_path / "x.pyx").write_text("a < b\n")
+    with (
+        pytest.raises(CannotBuild, match="not compiled here"),
+        rebuilt(tmp_path, tmp_path / "x.pyx"),
+    ):
+        pass
+
+
+@pytest.mark.skipif(not can_build(), reason="there is no C compiler")
+@pytest.mark.slow(seconds=10)
+def test_a_broken_kernel_is_built_and_the_sound_one_comes_back(tmp_path: Path) -> None:
+    """In its place, from the source as it is then."""
+    source = tmp_path / "kernel.pyx"
+    module = tmp_path / f"kernel{sysconfig.get_config_var('EXT_SUFFIX')}"
+    module.write_bytes(b"the sound one")
+    source.write_text("def answer(): return 41\n")
+    with rebuilt(tmp_path, source):
+        command = [sys.executable, "-c", "import kernel; print(kernel.answer())"]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stdout == "41\n"
+    assert module.read_bytes() == b"the sound one"
+    assert not source.with_suffix(".c").exists()
+    source.write_text("def answer( return 41\n")
+    with pytest.raises(CannotBuild, match="does not compile"), rebuilt(tmp_path, source):
+        pass
+    assert module.read_bytes() == b"the sound one"
