@@ -6,7 +6,9 @@ from __future__ import annotations
 import base64
 import json
 import struct
-from collections.abc import Callable
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ import pytest
 from interop_tests.conftest import Server
 from interop_tests.java import JavaDriver, need_clients
 from interop_tests.java_side import SECONDS_MAX, encoded
+from interop_tests.name_server import NameServer, wait_until
 from interop_tests.remoting_wire import Client, consumer
 from interop_tests.test_tls import FILES, client_context, ports_of
 
@@ -96,3 +99,97 @@ def test_java_clients_check_the_certificate_and_send_and_consume(
         finally:
             driver.close()
     print((tmp_path / "java.log").read_text()[-6000:])
+
+
+@pytest.fixture
+def names(tmp_path: Path) -> Iterator[int]:
+    """The port with TLS of a name server of its own."""
+    server = NameServer(tmp_path / "names")
+    configuration = tmp_path / "names.toml"
+    configuration.write_text(
+        f"[tls]\ncertificate = '{FILES / 'server.pem'}'\nkey = '{FILES / 'server.key'}'\n"
+        "[names]\ntls_port = 0\n"
+    )
+    server.launch("--config", str(configuration))
+    ready = tmp_path / "names" / "ready.json"
+    wait_until(lambda: ready.exists() or server.process.poll() is not None)
+    assert server.process.poll() is None, server.log_path.read_text()
+    yield json.loads(ready.read_text())["names_tls"]
+    server.kill()
+
+
+def registering(names: int, authority: str) -> dict[str, object]:
+    """A broker without plain ports that registers with TLS."""
+    return {
+        **TLS,
+        "rocketmq.plain": False,
+        "names.servers": f'["localhost:{names}"]',
+        "names.tls": True,
+        "names.tls_ca": FILES / authority,
+    }
+
+
+def test_a_broker_registers_with_tls_and_is_found_and_read_with_tls(
+    start_server: Start, names: int, tmp_path: Path
+) -> None:
+    """The name server leads to the broker's port with TLS, as clients with TLS want it."""
+    server = start_server(**registering(names, "ca.pem"))
+    secure = ports_of(server)["rocketmqs"]
+    with Client(server.host, secure, client_context()) as client:
+        assert client.publish("orders", b"hidden").code == 0
+
+    def route() -> str | None:
+        with Client("127.0.0.1", names, client_context()) as client:
+            answer = client.ask(105, topic="orders")
+        return address_in(answer.body) if answer.code == 0 else None
+
+    wait_until(lambda: route() == f"{server.host}:{secure}")
+    done = polymq("message", "read", "orders", "--format", "body", *of(server, tmp_path))
+    assert (done.returncode, done.stdout) == (0, b"hidden"), done.stderr
+
+
+def test_a_broker_does_not_register_where_the_certificate_is_strange(
+    start_server: Start, names: int
+) -> None:
+    server = start_server(**registering(names, "expired.pem"))
+    wait_until(lambda: "does not take this broker in" in "".join(server.log_lines()))
+    assert "CERTIFICATE_VERIFY_FAILED" in "".join(server.log_lines())
+    with Client("127.0.0.1", names, client_context()) as client:
+        assert client.ask(105, topic="TBW102").code == 17
+
+
+@pytest.mark.parametrize("own", [True, False], ids=["on its machine", "elsewhere"])
+def test_the_parquet_sink_reads_over_tls(start_server: Start, tmp_path: Path, own: bool) -> None:
+    pytest.importorskip("pyspark")
+    server = start_server(**TLS, **{"rocketmq.plain": False})
+    secure = ports_of(server)["rocketmqs"]
+    with Client(server.host, secure, client_context()) as client:
+        assert client.publish("orders", b"hidden").code == 0
+    place = ["--broker", f"localhost:{secure}", "--tls-ca", str(FILES / "ca.pem")]
+    if own:
+        place = of(server, tmp_path)
+    output = tmp_path / "lake"
+    done = polymq(
+        *("sink", "--once", "--topic", "orders", *place),
+        *("--output", str(output), "--checkpoint", str(tmp_path / "checkpoint")),
+    )
+    assert done.returncode == 0, done.stderr
+    pq = pytest.importorskip("pyarrow.parquet")
+    (file,) = output.glob("topic=orders/**/*.parquet")
+    assert pq.ParquetFile(file).read().column("body").to_pylist() == [b"hidden"]
+
+
+def of(server: Server, place: Path) -> list[str]:
+    """The options that name a server on this machine, and its certificate."""
+    configuration = place / "polymq.toml"
+    configuration.write_text(
+        f"[server]\ndata_directory = '{server.data_directory}'\n"
+        f"[tls]\ncertificate = '{FILES / 'server.pem'}'\n"
+    )
+    return ["--config", str(configuration)]
+
+
+def polymq(*arguments: str) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(
+        [sys.executable, "-m", "polymq", *arguments], capture_output=True, check=False, timeout=180
+    )

@@ -169,6 +169,14 @@ def doctor(brief: bool, **options: Any) -> int:
     metavar="HOST:PORT",
     help="The server's port for RocketMQ. Default: as configured, on this machine.",
 )
+@click.option("--tls", "encrypted", is_flag=True, help="Connect to --broker with TLS.")
+@click.option(
+    "--tls-ca",
+    type=click.Path(dir_okay=False),
+    metavar="FILE",
+    help="The same; its certificate has to be from an authority in this PEM file. Without it, from"
+    " one that the system trusts.",
+)
 @click.option("--master", default="local[2]", show_default=True, help="Spark's master.")
 @access_key_options
 def sink(
@@ -177,6 +185,8 @@ def sink(
     exclude_topics: tuple[str, ...],
     once: bool,
     broker: str | None,
+    encrypted: bool,
+    tls_ca: str | None,
     master: str,
     **options: Any,
 ) -> int:
@@ -188,6 +198,7 @@ def sink(
     else the one that comes with that package.
     """
     from polymq.sink import run_sink
+    from polymq.tls import chosen_tls
 
     signed = access_key(options)
     settings = settings_from(options)
@@ -202,6 +213,7 @@ def sink(
         broker=broker,
         master=master,
         credentials=signed,
+        tls=chosen_tls(tls_ca) if encrypted or tls_ca else None,
     )
 
 

@@ -24,6 +24,7 @@ from polymq.client import AdminClient, MessageReader, StoredMessage, publish
 from polymq.errors import ExitCode
 from polymq.ports import Ports, find_ports
 from polymq.terminal import echo, printable
+from polymq.tls import own_tls
 
 
 def _ports(options: dict[str, Any]) -> Ports:
@@ -257,7 +258,11 @@ def message_read(
     if start not in ("first", "next") and not start.isdecimal():
         raise click.BadParameter("use first, next, or an offset", param_hint="--from")
     signed = access_key(options)
-    reader = MessageReader(_ports(options), topic, signed)
+    settings = settings_from(options)
+    ports = find_ports(settings)
+    is_hidden = ports.rocketmq is None and ports.rocketmqs is not None
+    tls = own_tls(settings.tls) if is_hidden else None
+    reader = MessageReader(ports, topic, signed, tls)
     shown = 0
     for stored in reader.read(queue=queue, start=start, follow=follow or start == "next"):
         try:

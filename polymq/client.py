@@ -23,6 +23,7 @@ from remoting.driver_blocking import BlockingClient
 from remoting.errors import CallFailed, RequestFailed, Unreachable
 from remoting.records import Record, iterate_records, parse_properties
 from remoting.signing import Credentials
+from remoting.tls import Tls
 
 ANSWER_SECONDS_MAX: Final = 30.0
 PULL_COUNT: Final = 256
@@ -259,15 +260,28 @@ class MessageReader:
 
     Args:
         signed: who reads, for a server that has users.
+        tls: for a server whose port without TLS is closed.
     """
 
-    def __init__(self, ports: Ports, topic: str, signed: Credentials | None = None) -> None:
-        self._host, self._port = ports.host, _open_port(ports.rocketmq, "RocketMQ")
+    def __init__(
+        self,
+        ports: Ports,
+        topic: str,
+        signed: Credentials | None = None,
+        tls: Tls | None = None,
+    ) -> None:
+        port = ports.rocketmq if tls is None else ports.rocketmqs
+        self._host, self._port = ports.host, _open_port(port, "RocketMQ")
         self._topic = topic
         # A person waits: better to say at once that nobody is there.
         patience = ClientSettings(attempts_max=1, call_seconds=ANSWER_SECONDS_MAX)
         address = f"{self._host}:{self._port}"
-        self._client = BlockingClient([address], settings=patience, credentials=signed)
+        self._client = BlockingClient(
+            [address],
+            settings=patience,
+            credentials=signed,
+            tls=None if tls is None else tls.context(),
+        )
 
     def read(self, *, queue: int | None, start: str, follow: bool) -> Iterator[StoredMessage]:
         """Messages from `start` on, queue by queue in turn; ends at the end unless `follow`."""

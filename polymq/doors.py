@@ -16,7 +16,7 @@ from net.connection import Context
 from polymq.errors import ExitCode, Failure
 from polymq.metrics import metrics_route
 from polymq.settings import MIB, Settings, is_loopback
-from polymq.tls import make_tls
+from polymq.tls import make_tls, names_tls
 
 
 class Door(Protocol):
@@ -150,6 +150,7 @@ def check_tls(settings: Settings) -> None:
         Failure: USAGE, a certificate or key is missing or not what it should be.
     """
     open_doors = [name for name in TLS_DOORS if getattr(settings, name).enabled]
+    names_tls(settings)
     if not open_doors or make_tls(settings.tls) is not None:
         return
     for name in open_doors:

@@ -11,6 +11,7 @@ import contextlib
 import ipaddress
 import random
 import socket
+import ssl
 import zlib
 from collections.abc import Callable, Iterator
 from itertools import chain
@@ -22,6 +23,7 @@ from polymq.logs import logger
 from polymq.metrics import Probe
 from polymq.name_server import names_credentials
 from polymq.settings import Settings
+from polymq.tls import names_tls
 from remoting.codes import MASTER_ID
 from remoting.driver_asyncio import AsyncioDriver
 from remoting.registrar import Identity, Registrar, Standing
@@ -55,9 +57,10 @@ class Registration:
         self._engine = engine
         host = settings.server.host
         self._servers = [Address.parse(server) for server in settings.names.servers]
+        self._beside: list[Address] = []
         if beside is not None:
             own = "127.0.0.1" if host in _ANY_HOST else host
-            self._servers.append(Address(own, beside))
+            self._beside.append(Address(own, beside))
         self.registrar = Registrar(
             identity=Identity(
                 cluster=settings.names.cluster,
@@ -71,30 +74,45 @@ class Registration:
             state_version=epoch,
             told=self._tell,
         )
-        self._driver = AsyncioDriver(
-            on_lost=self.registrar.connection_lost, credentials=names_credentials(settings)
-        )
+        self._driver = self._make_driver(settings, names_tls(settings))
+        self._driver_beside = self._make_driver(settings, None)
         self._tasks: list[asyncio.Task[object]] = []
+
+    def _make_driver(self, settings: Settings, tls: ssl.SSLContext | None) -> AsyncioDriver:
+        return AsyncioDriver(
+            tls=tls,
+            on_lost=self.registrar.connection_lost,
+            credentials=names_credentials(settings),
+        )
 
     def start(self) -> None:
         """Register from now on."""
         self._engine.when_topics_change(self.registrar.topics_changed)
         loop = asyncio.get_running_loop()
-        for server in self._servers:
-            task = loop.create_task(self._driver.run(self.registrar.keep_registered(server)))
+        for server, driver in self._places():
+            task = loop.create_task(driver.run(self.registrar.keep_registered(server)))
             task.add_done_callback(_tell_bug)
             self._tasks.append(task)
+
+    def _places(self) -> list[tuple[Address, AsyncioDriver]]:
+        """Every name server, and what speaks to it."""
+        places = [(server, self._driver) for server in self._servers]
+        return places + [(server, self._driver_beside) for server in self._beside]
 
     async def stop(self) -> None:
         """Take leave of all name servers; of one that does not answer, after a second."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        known = [
-            server for server, standing in self.registrar.standings.items() if standing.registered
+        standings = self.registrar.standings
+        leaving = [
+            driver.run(self.registrar.leave(server))
+            for server, driver in self._places()
+            if server in standings and standings[server].registered
         ]
-        await asyncio.gather(*(self._driver.run(self.registrar.leave(server)) for server in known))
+        await asyncio.gather(*leaving)
         self._driver.close()
+        self._driver_beside.close()
 
     @property
     def registered_count(self) -> int:

@@ -320,6 +320,17 @@ class NamesSettings(Section):
         description='Name servers that this broker registers with, such as "10.0.0.5:9876"; the '
         "one beside it needs no mention.",
     )
+    tls: bool = Field(
+        default=False,
+        description="Whether this broker registers with TLS at `servers`, which then name ports "
+        "with TLS. With the name server beside it, a broker speaks without.",
+    )
+    tls_ca: str = Field(
+        default="",
+        description="PEM file with the authorities that certificates of `servers` have to be from. "
+        "Empty: those that the system trusts. Certificates have to be for the names or addresses "
+        "in `servers`.",
+    )
     cluster: Name = Field(
         default="DefaultCluster", description="The cluster that this broker belongs to."
     )

@@ -9,7 +9,9 @@ from polymq.errors import ExitCode, Failure
 from polymq.logs import configure_logs, logger
 from polymq.ports import find_ports
 from polymq.settings import Settings
+from polymq.tls import own_tls
 from remoting.signing import Credentials
+from remoting.tls import Tls
 
 NEEDED: Final = ("pyspark", "pyarrow")
 
@@ -24,12 +26,14 @@ def run_sink(
     broker: str | None,
     master: str,
     credentials: Credentials | None = None,
+    tls: Tls | None = None,
 ) -> int:
     """Write topics to Parquet until a signal, or what is there now; returns the exit code.
 
     Args:
         topics: empty for all that the pattern matches, or all there are.
         credentials: who reads, where the server has users.
+        tls: how to connect to `broker`. To the server on this machine it is known without.
 
     Raises:
         Failure: a package is missing, no broker answers, or the sink says what is wrong.
@@ -42,9 +46,11 @@ def run_sink(
     from spark_sink.job import run_sink as run  # noqa: PLC0415
 
     configure_logs(settings.log)
+    if broker is None:
+        broker, tls = _own_broker(settings, tls)
     try:
         report = run(
-            brokers=[broker or _own_broker(settings)],
+            brokers=[broker],
             topics=list(topics) or None,
             topic_pattern=topic_pattern,
             exclude_topics=exclude_topics,
@@ -55,6 +61,7 @@ def run_sink(
             master=master,
             fail_on_data_loss=settings.sink.fail_on_data_loss,
             credentials=credentials,
+            tls=tls,
         )
     except BadOption as error:
         raise Failure(ExitCode.USAGE, f"sink: {error}") from error
@@ -68,10 +75,16 @@ def run_sink(
     return ExitCode.OK
 
 
-def _own_broker(settings: Settings) -> str:
+def _own_broker(settings: Settings, tls: Tls | None) -> tuple[str, Tls | None]:
+    """The address of the server on this machine, and how to connect to it. Raises Failure."""
     ports = find_ports(settings)
-    if ports.rocketmq is None:
+    port = ports.rocketmq
+    if port is None or tls is not None:
+        port = ports.rocketmqs
+    if port is None:
         text = "the server's RocketMQ door is not enabled, and the sink reads through it"
         raise Failure(ExitCode.UNREACHABLE, text)
+    if port == ports.rocketmqs:
+        tls = tls or own_tls(settings.tls)
     host = f"[{ports.host}]" if ":" in ports.host else ports.host
-    return f"{host}:{ports.rocketmq}"
+    return f"{host}:{port}", tls

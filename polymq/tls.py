@@ -14,14 +14,68 @@ from pathlib import Path
 from typing import Final
 
 from polymq.errors import ExitCode, Failure
-from polymq.settings import TlsSettings
+from polymq.settings import Settings, TlsSettings
+from remoting.tls import Tls
 
 HTTP_PROTOCOLS: Final = ("http/1.1",)
 SOON_DAYS: Final = 14
 """A certificate that ends within so many days is mentioned."""
 
+_BEGIN: Final = "-----BEGIN CERTIFICATE-----"
+_END: Final = "-----END CERTIFICATE-----"
+
 _SEQUENCE, _CONTEXT_0 = 0x30, 0xA0
 _UTC_TIME, _GENERAL_TIME = 0x17, 0x18
+
+
+def names_tls(settings: Settings) -> ssl.SSLContext | None:
+    """With what a broker registers at its name servers; None without TLS. Raises Failure."""
+    chosen, own = settings.names, settings.tls
+    if not chosen.tls:
+        return None
+    context = _connecting("names.tls_ca", chosen.tls_ca).context()
+    if own.certificate and own.key:  # for a name server that asks for clients' certificates
+        check_private(own.key)
+        try:
+            context.load_cert_chain(own.certificate, own.key, password=_no_password)
+        except (OSError, ssl.SSLError) as error:
+            text = f"names.tls: {own.certificate} can not be used: {error}"
+            raise Failure(ExitCode.USAGE, text) from error
+    return context
+
+
+def chosen_tls(file: str | None) -> Tls:
+    """How a command connects whose options name a file with authorities, or none. Raises
+    Failure."""
+    return _connecting("--tls-ca", file or "")
+
+
+def own_tls(settings: TlsSettings) -> Tls:
+    """How commands on this machine connect to its server: they know its certificate, so it need not
+    be for an address of loopback, nor from an authority. Raises Failure."""
+    if not settings.certificate:
+        raise Failure(
+            ExitCode.USAGE,
+            "the server's RocketMQ port without TLS is closed: name its certificate in the"
+            " configuration of this command, too (tls.certificate)",
+        )
+    chain = _connecting("tls.certificate", settings.certificate).authorities
+    own = chain[chain.find(_BEGIN) :].partition(_END)[0]  # the first is the server's
+    return Tls(authorities=own + _END + "\n", check_names=False)
+
+
+def _connecting(name: str, file: str) -> Tls:
+    """How to connect to servers whose certificates are from an authority in the file, or from one
+    that the system trusts. Raises Failure: `name` is what named the file."""
+    try:
+        tls = Tls(authorities=Path(file).read_text(encoding="utf-8") if file else "")
+        tls.context()
+    except (OSError, UnicodeError, ssl.SSLError) as error:
+        reason = "it holds no certificates in PEM form"
+        if isinstance(error, OSError) and not isinstance(error, ssl.SSLError):
+            reason = error.strerror or str(error)
+        raise Failure(ExitCode.USAGE, f"{name}: {file} can not be used: {reason}") from error
+    return tls
 
 
 def make_tls(settings: TlsSettings, *, protocols: tuple[str, ...] = ()) -> ssl.SSLContext | None:

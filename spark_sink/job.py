@@ -39,14 +39,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from remoting.driver_blocking import BlockingClient
+from remoting.client import ClientSettings
 from remoting.signing import Credentials
+from remoting.tls import Tls
 from spark_sink import register
 from spark_sink.errors import SinkError, SparkEnded
 from spark_sink.java import java_home
 from spark_sink.options import Options
 from spark_sink.output import Run, manifests, open_run, renewed
-from spark_sink.reading import list_topics, sink_errors
+from spark_sink.reading import connect, list_topics, sink_errors
 from spark_sink.retries import FAILURES_MAX, Retries, failure_of
 
 if TYPE_CHECKING:
@@ -91,6 +92,7 @@ def run_sink(
     fail_on_data_loss: bool = True,
     compression: str = "zstd",
     credentials: Credentials | None = None,
+    tls: Tls | None = None,
     spark_settings: Mapping[str, str] | None = None,
     stop: threading.Event | None = None,
 ) -> SinkReport:
@@ -104,6 +106,7 @@ def run_sink(
             they were written; if False, go on without them and log which.
         compression: of the Parquet files: zstd, snappy, gzip, none.
         credentials: who reads, where the server has users.
+        tls: how to connect; None: without TLS.
         spark_settings: further settings of the Spark session.
         stop: set it to end the sink. A batch that is running then is given up, and run again by
             the next start.
@@ -127,6 +130,10 @@ def run_sink(
     if credentials is not None:
         options["accessKey"] = credentials.access_key
         options["secretKey"] = credentials.secret_key
+    if tls is not None:
+        options["tls"] = "true"
+        options["tlsCa"] = tls.authorities
+        options["tlsCheckNames"] = str(tls.check_names).lower()
     _check_topics(Options(options))
     os.environ["JAVA_HOME"] = str(java_home())
     # Executors must run the Python that this process runs: the first python3 on PATH may lack us.
@@ -152,7 +159,7 @@ def run_sink(
 def _check_topics(options: Options) -> None:
     """The mistakes that are better told now than by a failed batch."""
     wanted = options.selection
-    with sink_errors(), BlockingClient(options.brokers, credentials=options.credentials) as client:
+    with sink_errors(), connect(options.brokers, options, settings=ClientSettings()) as client:
         present = list_topics(client)
     for topic in sorted(wanted.topics or ()):
         if topic not in present:

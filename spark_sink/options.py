@@ -8,18 +8,22 @@ from __future__ import annotations
 
 import difflib
 import json
+import ssl
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Final
 
 from remoting.driver_blocking import BlockingClient
 from remoting.errors import LocalProtocolError
 from remoting.signing import Credentials, credentials_from
+from remoting.tls import Tls
 from spark_sink.errors import BadOption
-from spark_sink.reading import PATIENCE, Seen, look, parse_brokers
+from spark_sink.reading import Seen, connect, look, parse_brokers
 from spark_sink.selection import Selection, parse_pattern
 
 OPTIONS: Final = (
     *("broker", "topic", "topicPattern", "excludeTopic", "accessKey", "secretKey"),
+    *("tls", "tlsCa", "tlsCheckNames"),
     *("startingOffsets", "endingOffsets", "failOnDataLoss"),
     *("maxOffsetsPerTrigger", "maxRecordsPerTask", "withRange"),
 )
@@ -49,6 +53,7 @@ class Options:
             raise BadOption("broker: say which broker to read from, HOST:PORT")
         self.brokers = parse_brokers(given["broker"])
         self.credentials = _parse_keys(given)
+        self.tls = _parse_tls(given)
         self.selection = _parse_selection(given)
         self.starting = given.get("startingoffsets", "earliest")
         self.ending = given.get("endingoffsets", "latest")
@@ -59,7 +64,7 @@ class Options:
 
     def client(self) -> BlockingClient:
         """A client of these brokers."""
-        return BlockingClient(self.brokers, settings=PATIENCE, credentials=self.credentials)
+        return connect(self.brokers, self)
 
     def look(self, selection: Selection | None = None) -> Seen:
         """What the cluster has now, of the topics that the query reads unless others are given.
@@ -84,6 +89,25 @@ def _parse_keys(given: Mapping[str, str]) -> Credentials | None:
         return credentials_from(given.get("accesskey"), given.get("secretkey"))
     except LocalProtocolError as error:
         raise BadOption(f"accessKey and secretKey: {error}") from error
+
+
+def _parse_tls(given: Mapping[str, str]) -> Tls | None:
+    authorities = given.get("tlsca", "")
+    if not _parse_bool(given, "tls", default=bool(authorities)):
+        return None
+    if authorities and not authorities.lstrip().startswith("-----BEGIN"):
+        try:
+            authorities = Path(authorities).read_text(encoding="utf-8")
+        except (OSError, UnicodeError) as error:
+            raise BadOption(f"tlsCa: {authorities} can not be read: {error}") from error
+    tls = Tls(
+        authorities=authorities, check_names=_parse_bool(given, "tlsCheckNames", default=True)
+    )
+    try:
+        tls.context()
+    except ssl.SSLError as error:
+        raise BadOption("tlsCa: it holds no certificates in PEM form") from error
+    return tls
 
 
 def _parse_selection(given: Mapping[str, str]) -> Selection:

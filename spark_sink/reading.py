@@ -12,10 +12,10 @@ Rules:
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 import pyarrow as pa
 
@@ -25,6 +25,7 @@ from remoting.driver_blocking import BlockingClient
 from remoting.errors import CallFailed, RemotingError, RequestFailed, Unreachable
 from remoting.records import Record, iterate_records
 from remoting.signing import Credentials
+from remoting.tls import Tls
 from spark_sink.envelope import EnvelopeBuilder
 from spark_sink.errors import BadOption, DataLoss, SinkError, Unavailable
 from spark_sink.layout import range_text
@@ -146,6 +147,7 @@ class Reading:
 
     Attributes:
         credentials: who reads, where the server has users.
+        tls: how to connect; None: without TLS.
         with_range: whether the rows carry the range column.
     """
 
@@ -153,6 +155,31 @@ class Reading:
     fail_on_data_loss: bool
     with_range: bool
     credentials: Credentials | None = None
+    tls: Tls | None = None
+
+
+class Access(Protocol):
+    """How brokers are reached: `Options`, or `Reading` in an executor."""
+
+    @property
+    def credentials(self) -> Credentials | None:
+        """Who reads."""
+
+    @property
+    def tls(self) -> Tls | None:
+        """How to connect; None: without TLS."""
+
+
+def connect(
+    brokers: Sequence[str], access: Access, *, settings: ClientSettings = PATIENCE
+) -> BlockingClient:
+    """A client of these brokers."""
+    return BlockingClient(
+        brokers,
+        settings=settings,
+        credentials=access.credentials,
+        tls=None if access.tls is None else access.tls.context(),
+    )
 
 
 def read_range(

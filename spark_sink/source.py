@@ -9,6 +9,9 @@ Options (names in any case):
     topicPattern          instead of names: a regular expression that matches the whole name
     excludeTopic          names of topics to leave out, as for `topic`
     accessKey, secretKey  of the user that reads, where the server has users
+    tls                   true: connect with TLS
+    tlsCa                 the same; a PEM file with authorities, or what stands in one
+    tlsCheckNames         false: the certificate need not be for the broker's name
     startingOffsets       earliest (default), latest, or JSON (see `offsets.starting_positions`)
     endingOffsets         batch only: latest (default) or JSON
     failOnDataLoss        true (default): what retention or the deletion of a topic took unread is
@@ -46,7 +49,6 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from remoting.driver_blocking import BlockingClient
 from spark_sink.envelope import RANGE_COLUMN, arrow_schema, envelope_schema
 from spark_sink.errors import BadOption
 from spark_sink.offsets import (
@@ -62,7 +64,7 @@ from spark_sink.offsets import (
     starting_positions,
 )
 from spark_sink.options import Options
-from spark_sink.reading import PATIENCE, Reading, read_range
+from spark_sink.reading import Reading, connect, read_range
 from spark_sink.selection import Selection
 
 
@@ -100,6 +102,7 @@ def _partitions(options: Options, ranges: Sequence[Range]) -> list[RangePartitio
     reading = Reading(
         brokers=options.brokers,
         credentials=options.credentials,
+        tls=options.tls,
         fail_on_data_loss=options.fail_on_data_loss,
         with_range=options.with_range,
     )
@@ -111,9 +114,7 @@ def _read(partition: InputPartition, schema: StructType) -> Iterator[pa.RecordBa
     if partition.reading.with_range != (RANGE_COLUMN in schema.fieldNames()):
         raise BadOption("the schema of this source cannot be chosen: leave schema() out")
     reading = partition.reading
-    with BlockingClient(
-        reading.brokers, settings=PATIENCE, credentials=reading.credentials
-    ) as client:
+    with connect(reading.brokers, reading) as client:
         yield from read_range(client, partition.wanted, reading, arrow_schema(schema))
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from polymq.errors import ExitCode, Failure
-from polymq.settings import TlsSettings
-from polymq.tls import make_tls, validity, warn_of_dates
+from polymq.settings import NamesSettings, Settings, TlsSettings
+from polymq.tls import chosen_tls, make_tls, names_tls, own_tls, validity, warn_of_dates
 
 FILES = Path(__file__).parents[2] / "interop_tests" / "certificates"
 SERVER, KEY, CA = (str(FILES / name) for name in ("server.pem", "server.key", "ca.pem"))
@@ -103,3 +103,32 @@ def test_a_broken_certificate_is_no_crash(cut: int) -> None:
     der = ssl.PEM_cert_to_DER_cert(Path(SERVER).read_text())
     with pytest.raises(ValueError):
         validity(ssl.DER_cert_to_PEM_cert(der[:cut]))
+
+
+def test_a_broker_checks_the_names_and_authorities_of_its_name_servers() -> None:
+    assert names_tls(Settings()) is None
+    context = names_tls(Settings(names=NamesSettings(tls=True, tls_ca=CA)))
+    assert context is not None
+    assert (context.check_hostname, context.verify_mode) == (True, ssl.CERT_REQUIRED)
+    assert context.cert_store_stats()["x509"] == 1
+
+
+@pytest.mark.parametrize("file", [KEY, "/no/none"])
+def test_authorities_that_are_none_are_refused(file: str) -> None:
+    with pytest.raises(Failure, match=f"names.tls_ca: {file} can not be used") as caught:
+        names_tls(Settings(names=NamesSettings(tls=True, tls_ca=file)))
+    assert caught.value.code is ExitCode.USAGE
+    with pytest.raises(Failure, match="--tls-ca"):
+        chosen_tls(file)
+
+
+def test_commands_believe_the_certificate_of_their_own_server_and_no_other(tmp_path: Path) -> None:
+    """Whatever stands behind it in its file: authorities issue certificates to others, too."""
+    chain = tmp_path / "chain.pem"
+    chain.write_text(Path(SERVER).read_text() + Path(CA).read_text())
+    known = own_tls(TlsSettings(certificate=str(chain), key=KEY))
+    assert not known.check_names
+    assert known.context().cert_store_stats()["x509"] == 1
+    assert known.authorities.count("BEGIN CERTIFICATE") == 1
+    with pytest.raises(Failure, match="name its certificate"):
+        own_tls(TlsSettings())

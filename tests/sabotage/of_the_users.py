@@ -13,6 +13,22 @@ _PERMITTED = ("tests/broker/test_permitted.py",)
 
 OF_THE_USERS = (
     Sabotage(
+        name="name-servers-certificates-are-believed",
+        why="whoever stands in between is told of all topics, and names brokers",
+        path="remoting/tls.py",
+        old="        context.check_hostname = self.check_names\n",
+        new="        context.check_hostname = False\n",
+        tests=("tests/polymq/test_tls.py",),
+    ),
+    Sabotage(
+        name="commands-believe-their-servers-authority",
+        why="whoever has a certificate from the same authority reads what is asked and answers",
+        path="polymq/tls.py",
+        old='    return Tls(authorities=own + _END + "\\n", check_names=False)\n',
+        new="    return Tls(authorities=chain, check_names=False)\n",
+        tests=("tests/polymq/test_tls.py",),
+    ),
+    Sabotage(
         name="dead-letters-of-nobody",
         why="a user writes into the queues and topics of others by letting messages expire",
         path="broker/queues/dead_letters.py",

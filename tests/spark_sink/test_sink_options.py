@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import pickle
+from pathlib import Path
+
 import pytest
 from pyspark.sql.datasource import CaseInsensitiveDict, InputPartition
 
 from remoting.signing import Credentials
+from remoting.tls import Tls
 from spark_sink.errors import BadOption
 from spark_sink.options import OPTIONS, Options
 from spark_sink.reading import parse_brokers
 from spark_sink.selection import Selection, parse_pattern
 from spark_sink.source import PolymqDataSource
+
+CA = Path(__file__).parents[2] / "interop_tests" / "certificates" / "ca.pem"
 
 
 def test_options_as_users_write_them() -> None:
@@ -31,6 +37,14 @@ def test_options_as_users_write_them() -> None:
     assert options.credentials is None
     signed = Options({"broker": "a:1", "accessKey": "K", "secretKey": "s"})
     assert signed.credentials == Credentials(access_key="K", secret_key="s")
+    assert options.tls is None
+    assert Options({"broker": "a:1", "tls": "true"}).tls == Tls()
+    authorities = Tls(authorities=CA.read_text())
+    assert Options({"broker": "a:1", "tlsCa": str(CA)}).tls == authorities
+    assert Options({"broker": "a:1", "tlsCa": CA.read_text()}).tls == authorities
+    strange = Options({"broker": "a:1", "tls": "true", "tlsCheckNames": "false"}).tls
+    assert strange == Tls(check_names=False)
+    assert pickle.loads(pickle.dumps(strange)) == strange
 
 
 @pytest.mark.parametrize(
@@ -44,6 +58,9 @@ def test_options_as_users_write_them() -> None:
         ({"broker": "a:1", "topic": "["}, "topic"),
         ({"broker": "a:1", "accessKey": "K"}, "accessKey and secretKey"),
         ({"broker": "a:1", "secretKey": "s"}, "accessKey and secretKey"),
+        ({"broker": "a:1", "tls": "yes"}, "tls"),
+        ({"broker": "a:1", "tlsCa": "/no/none"}, "tlsCa"),
+        ({"broker": "a:1", "tlsCa": str(CA.with_name("server.key"))}, "tlsCa"),
         ({"broker": "a:1", "excludeTopic": "a,,b"}, "excludeTopic"),
         ({"broker": "a:1", "topicPattern": "("}, "topicPattern"),
         ({"broker": "a:1", "topicPattern": ".*", "topic": "a"}, "topicPattern"),
