@@ -90,6 +90,7 @@ def test_acks_and_epochs_are_nobodys_promise(broker: Broker) -> None:
     """They may come again after any crash."""
     start = place(broker)
     broker.engine.core.journal.write({"op": "acks", "g": []})
+    broker.engine.core.journal.write({"op": "acked", "t": []})  # of retained messages
     broker.store.restate_epochs()
     broker.engine.core.appended()
     place(broker)

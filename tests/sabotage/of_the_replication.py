@@ -20,6 +20,14 @@ TORN = "tests/replication/test_torn_records.py"
 
 OF_THE_REPLICATION = (
     Sabotage(
+        name="acks-of-retained-messages-are-promises",
+        why="an old master does not come back by itself, for what may come again after any crash",
+        path="broker/divergence.py",
+        old='frozenset({"acked", "acks", ',
+        new='frozenset({"acks", ',
+        tests=("tests/broker/test_divergence.py",),
+    ),
+    Sabotage(
         name="slave-acks-what-it-has-in-memory",
         why="both machines lose power, and with it what was acknowledged as on two disks",
         path="replication/client.py",
