@@ -21,7 +21,7 @@ subscription changes nothing of that (`flights.py`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from broker.committed import Committed
@@ -290,11 +290,25 @@ class MqttSession(SessionEnd):
     def received(self, first_packet_id: int, count: int) -> None:
         """See `port.Session`."""
         tag = self._tag(first_packet_id)
-        for holder in self.unacked.holders(tag, tag + count - 1):
-            if holder is None or holder.qos == 1:
-                raise WrongAcknowledgement(
-                    f"PUBREC for packet id {first_packet_id}, which was sent with QoS 1"
-                )
+        right = self._right_count(tag, count, _is_of_qos_1)
+        if right:
+            self._received(tag, first_packet_id, right)
+        if right < count:
+            wrong = packet_id(tag + right)
+            raise WrongAcknowledgement(f"PUBREC for packet id {wrong}, which was sent with QoS 1")
+
+    def _right_count(self, tag: int, count: int, is_wrong: Callable[[Holder], bool]) -> int:
+        """How many tags, from `tag` on, come before the first whose message is held by who should
+        not; `count` if there is none."""
+        holders = self.unacked.holders
+        if not any(is_wrong(holder) for holder in holders(tag, tag + count - 1)):
+            return count
+        for right in range(count):
+            if any(is_wrong(holder) for holder in holders(tag + right, tag + right)):
+                return right
+        return count
+
+    def _received(self, tag: int, first_packet_id: int, count: int) -> None:
         if self.clean:
             self._settle(self.unacked.settle_present(tag, tag + count - 1))
             self._releasing(tag, count)
@@ -318,13 +332,15 @@ class MqttSession(SessionEnd):
     def completed(self, first_packet_id: int, count: int) -> None:
         """See `port.Session`."""
         tag = self._tag(first_packet_id)
-        if self.unacked.holders(tag, tag + count - 1):
-            raise WrongAcknowledgement(f"PUBCOMP for packet id {first_packet_id} before its PUBREC")
-        if self.clean:
-            self.forget_released(tag, count)
-        else:
-            self.core.journal.write({"op": "rel-", "s": self.number, "t": tag, "n": count})
+        right = self._right_count(tag, count, _is_there)
+        if right and self.clean:
+            self.forget_released(tag, right)
+        elif right:
+            self.core.journal.write({"op": "rel-", "s": self.number, "t": tag, "n": right})
         self.resume_if_starved()
+        if right < count:
+            wrong = packet_id(tag + right)
+            raise WrongAcknowledgement(f"PUBCOMP for packet id {wrong} before its PUBREC")
 
     def _releasing(self, tag: int, count: int) -> None:
         for one in range(tag, min(tag + count, self.unacked.next_tag)):
@@ -485,6 +501,14 @@ class MqttSession(SessionEnd):
         self.replays.clear()
         if self.clean:
             self.sessions.ended(self)
+
+
+def _is_of_qos_1(holder: Holder) -> bool:
+    return holder is None or holder.qos == 1
+
+
+def _is_there(_holder: Holder) -> bool:
+    return True
 
 
 def packet_id(tag: int) -> int:

@@ -481,3 +481,28 @@ def test_acknowledgements_have_to_be_of_the_right_kind(
         session.completed(1, 1)
     wrong(1, 1)  # a packet id that is not in use is nobody's
     session.disconnect()
+
+
+@pytest.mark.parametrize("clean", [False, True])
+def test_what_stands_before_a_wrong_acknowledgement_counts(broker: Broker, clean: bool) -> None:
+    """A client sends a run of them in one packet of the network; the error names the wrong one."""
+    session, link = connect(broker, "c", clean=clean)
+    session.subscribe(("r", REST), 2)
+    broker.step()
+    for body, qos in ((b"1", 2), (b"2", 2), (b"3", 1)):
+        broker.publish(broker.template("r", "a", qos=qos), body)
+        broker.step()
+    assert [published[3] for published in link.publishes] == [1, 2, 3]
+    with pytest.raises(WrongAcknowledgement, match="PUBREC for packet id 3,"):
+        session.received(1, 3)
+    broker.step()
+    assert link.pubrels == [1, 2]
+    with pytest.raises(WrongAcknowledgement, match="PUBCOMP for packet id 3 "):
+        session.completed(1, 3)
+    broker.step(1)
+    session.disconnect()
+    if clean:
+        return
+    _, link = connect(broker, "c")
+    assert link.bodies == [b"3"]
+    assert link.pubrels == []
