@@ -124,6 +124,8 @@ class Core(CoreEnd):
         """The next number for a queue, a group or a session. Never reused."""
         self.on_failure: list[Callable[[StorageFailed], None]] = []
         disk.watch(self._room_changed)
+        if not follows:
+            store.log.on_unwritten = self.appended
         self.follows = follows
         """Of a slave: where changes are to be made instead. Empty: this broker leads."""
         self.standby: Standby | None = None

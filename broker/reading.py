@@ -95,17 +95,28 @@ class Reading:
         first: int,
         count: int,
         bytes_max: int,
-        done: Callable[[bytes | None, int], None],
+        done: Callable[[Any, int], None],
+        *,
+        large_in_place: bool = False,
     ) -> None:
         """Read messages of a queue: `done(records, how many)`, at once if they are in memory.
 
         Fewer than `count` are read where `bytes_max` or a file ends; None means a failed read,
         which was reported.
+
+        Args:
+            large_in_place: one record that is larger than `bytes_max` may come as a view of the
+                log's memory instead of a copy.
         """
         store = self.store
         entries = index.read_hot(first, count)
         if entries is not None:
             fitting = fit(entries, index.entry_size, count, bytes_max)
+            if large_in_place and fitting == 1:
+                view = store.log.view_hot(entries)
+                if view is not None and len(view) > bytes_max:
+                    done(view, 1)
+                    return
             records = store.log.read_hot(entries[: fitting * index.entry_size], index.entry_size)
             if records is not None:
                 done(records, fitting)

@@ -13,12 +13,14 @@ Rules:
   filler) and goes to the next segment. An atomic batch lies in one segment wholly.
 * `write` never waits for the disk itself, only for the page cache. If the disk is full, records
   that were appended stay in memory and the next `write` tries again.
+* A large record is written in slices, if somebody calls again for the next one (`on_unwritten`).
+  `written` stays before it until all of it is handed over.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from core_log import kernels
@@ -40,8 +42,10 @@ from core_log.kernels.batch import (
     MAGIC_BLANK,
     PROPERTIES_SIZE_MAX,
     Batch,
+    LargeBatch,
 )
 from core_log.kernels.layout import PROPERTY_BATCH_SIZE
+from core_log.large_record import seal_large
 from core_log.log_end import Chunk, LogEnd, Span
 from core_log.reader import LogReader
 from core_log.record import RecordParts, RecordTemplate, encode_host
@@ -51,8 +55,14 @@ from core_log.settings import StoreSettings
 from core_log.tail import Tail
 
 BLANK: Final = struct.Struct(">II")
+ENTRY_HEAD: Final = struct.Struct(">qi")
+"""The beginning of an index entry: position and size of its record."""
+WRITE_SLICE_BYTES: Final = 4 * 1024 * 1024
+"""Of a large record, handed to the operating system in one loop iteration: two to four
+milliseconds."""
 BATCH_COUNT_MAX: Final = 0xFFFF
 """Four hex digits count the records of an atomic batch."""
+NO_SLICES: Final = 1 << 62
 
 
 class CommitLog(LogEnd):
@@ -87,6 +97,9 @@ class CommitLog(LogEnd):
         self._segments = segments
         self._settings = settings
         self._reader = reader
+        self._handed = position  # of a record that is written in slices: what is behind `written`
+        self.on_unwritten: Callable[[], None] | None = None
+        """Told when `write` left something for its next call; None: it leaves nothing."""
         self._enter(segments.last)
 
     def _enter(self, segment: Segment) -> None:
@@ -165,6 +178,8 @@ class CommitLog(LogEnd):
             return self._append_wide_run(
                 template, batch, first, last, targets=targets, born_ms=born_ms, store_ms=store_ms
             )
+        if isinstance(batch, LargeBatch) and batch.count:
+            return [self._append_large(template, batch, targets, born_ms, store_ms)]
         span = self.append_plain(template, batch, first, last, targets, 0, 0, born_ms, store_ms)
         if span is not None:
             return [span]
@@ -180,6 +195,43 @@ class CommitLog(LogEnd):
         if template.keyed:
             self.keyed_end = self.appended
         return spans
+
+    def _append_large(
+        self,
+        template: RecordTemplate,
+        batch: LargeBatch,
+        targets: Sequence[tuple[int, int]],
+        born_ms: int,
+        store_ms: int,
+    ) -> Span:
+        """`append_run` for a large body, without copying it: its memory becomes a chunk."""
+        size = self._measure(template, batch, 0, 1, len(targets), 0)
+        self._check_ready(size)
+        mark = self._mark()
+        try:
+            if self._tail.last.end + size > self._segment.end - BLANK_SIZE:
+                self._roll(0)
+            position = self._tail.last.end
+            memory, entry = seal_large(
+                template,
+                batch,
+                position,
+                size,
+                host=self.host,
+                targets=targets,
+                born_ms=born_ms,
+                store_ms=store_ms,
+            )
+        except BaseException:
+            self._rewind(mark)
+            raise
+        self._tail.add_full(memory, position)
+        # What comes next needs a chunk in any case; and what is not the last is written in slices.
+        self._tail.add(position + size, 0, self._segment.end - position - size)
+        self.appended = self._tail.last.end
+        if template.keyed:
+            self.keyed_end = self.appended
+        return Span(memory, 0, size, position, entry)
 
     def append_record(
         self,
@@ -447,14 +499,20 @@ class CommitLog(LogEnd):
     def write_chunks(self) -> None:
         """See `LogEnd.write_chunks`."""
         self._failure.check()
+        left = WRITE_SLICE_BYTES if self.on_unwritten is not None else NO_SLICES
         try:
             for chunk in self._tail.since(self.written):
                 segment = self._segments.at(chunk.position)
                 assert segment is not None
-                self._write_chunk(chunk, segment)
+                left -= self._write_chunk(chunk, segment, left)
+                if left <= 0:
+                    break
         except OSError as error:
             raise self.write_failed(error) from error
-        assert self.written == self.appended
+        if self.written < self.appended:
+            assert self.on_unwritten is not None
+            self.on_unwritten()
+            return
         self._full = self._barred
 
     def write_failed(self, error: OSError) -> StoreError:
@@ -464,13 +522,17 @@ class CommitLog(LogEnd):
             self._full = failed
         return failed
 
-    def _write_chunk(self, chunk: Chunk, segment: Segment) -> None:
-        """Write what the operating system does not have of the chunk. Raises OSError."""
-        start = max(self.written - chunk.position, 0)
-        at = chunk.position + start - segment.start
-        piece = memoryview(chunk.memory)[start : chunk.used]
-        self._files.pwritev(segment.handle, (piece,), at)
-        self.written = chunk.end
+    def _write_chunk(self, chunk: Chunk, segment: Segment, left: int) -> int:
+        """Write what the operating system does not have of the chunk, up to `left` bytes. Returns
+        how many. Raises OSError."""
+        start = max(self._handed, self.written, chunk.position) - chunk.position
+        end = min(chunk.used, start + left)
+        with memoryview(chunk.memory) as whole, whole[start:end] as piece:
+            self._files.pwritev(segment.handle, (piece,), chunk.position + start - segment.start)
+        self._handed = chunk.position + end
+        if end == chunk.used:
+            self.written = chunk.end
+        return end - start
 
     # --- reading ------------------------------------------------------------------------------
 
@@ -496,6 +558,15 @@ class CommitLog(LogEnd):
             parts.append(records)
             index += taken
         return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def view_hot(self, entry: bytes) -> memoryview | None:
+        """The record of one index entry where it stands in memory; None if it does not."""
+        position, size = ENTRY_HEAD.unpack_from(entry)
+        chunk = self._tail.find(position)
+        if chunk is None or position + size > chunk.end:
+            return None
+        start = position - chunk.position
+        return memoryview(chunk.memory)[start : start + size]
 
     def read_cold(self, entries: bytes, stride: int) -> bytes:
         """The records of these index entries, one after the other, from the disk. Any thread.

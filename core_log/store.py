@@ -537,6 +537,7 @@ class Store:
         self._closed = True
         try:
             try:
+                self.log.on_unwritten = None
                 self.log.write()
             finally:
                 self.flusher.stop()

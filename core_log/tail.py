@@ -70,6 +70,13 @@ class Tail(ChunksEnd):
         self.bytes += size
         return chunk
 
+    def add_full(self, memory: bytearray, position: int) -> None:
+        """Take memory that is a record already as a chunk of its own, which has no more room."""
+        chunk = self.last = Chunk(memory, position)
+        chunk.used = len(memory)
+        self._chunks.append(chunk)
+        self.bytes += len(memory)
+
     def find(self, position: int) -> Chunk | None:
         """The chunk that holds the byte at `position`, or None."""
         place = bisect_right(self._chunks, position, key=attrgetter("position")) - 1

@@ -99,32 +99,66 @@ def test_a_body_that_no_file_of_the_log_holds_is_refused(start_server: Callable[
         assert connection.is_open
 
 
+class Reader:
+    """An MQTT client with a persistent session."""
+
+    def __init__(self, server: Any) -> None:
+        self.found: SimpleQueue[bytes] = SimpleQueue()
+        ready: SimpleQueue[bool] = SimpleQueue()
+        client = mqtt.Client(CallbackAPIVersion.VERSION2, "reader", clean_session=False)
+
+        def subscribe(*_: Any) -> None:
+            client.subscribe("large/#", 1)
+
+        client.on_connect = subscribe
+        client.on_subscribe = lambda *_: ready.put(True)
+        client.on_message = lambda _c, _u, message: self.found.put(bytes(message.payload))
+        client.connect(server.host, server.mqtt_port)
+        client.loop_start()
+        assert ready.get(timeout=WAIT_SECONDS_MAX)
+        self.client = client
+
+    def leave(self) -> None:
+        self.client.disconnect()
+        self.client.loop_stop()
+
+
 def test_others_read_large_bodies(start_server: Callable[..., Any]) -> None:
-    """MQTT subscribers, and readers by RocketMQ's protocol such as the Parquet sink."""
+    """MQTT sessions, live and later, and readers by RocketMQ's protocol such as the sink."""
     options = {"storage.message_bytes_max": 64 * MIB, "storage.segment_bytes": 256 * MIB}
     server = start_server(**options)
     body = body_of(20 * MIB)
-    found: SimpleQueue[bytes] = SimpleQueue()
-    ready: SimpleQueue[bool] = SimpleQueue()
-    client = mqtt.Client(CallbackAPIVersion.VERSION2, "reader")
-
-    def subscribe(*_: Any) -> None:
-        client.subscribe("large/#", 1)
-
-    client.on_connect = subscribe
-    client.on_subscribe = lambda *_: ready.put(True)
-    client.on_message = lambda _c, _u, message: found.put(bytes(message.payload))
-    client.connect(server.host, server.mqtt_port)
-    client.loop_start()
-    assert ready.get(timeout=WAIT_SECONDS_MAX)
+    reader = Reader(server)
     with connect(server) as connection:
         channel = connection.channel()
         channel.confirm_delivery()
         channel.basic_publish("amq.topic", "large.one", body, PERSISTENT)
-    assert found.get(timeout=WAIT_SECONDS_MAX) == body
-    client.disconnect()
-    client.loop_stop()
-    assert polymq(server, "message", "read", "large", "--format", "body") == body
+        assert reader.found.get(timeout=WAIT_SECONDS_MAX) == body
+        reader.leave()
+        channel.basic_publish("amq.topic", "large.one", body, PERSISTENT)
+    reader = Reader(server)
+    assert reader.found.get(timeout=WAIT_SECONDS_MAX) == body
+    reader.leave()
+    assert polymq(server, "message", "read", "large", "--format", "body") == body + body
+
+
+def test_a_large_message_is_passed_on_as_a_dead_letter(server: Any) -> None:
+    """Rejected, and there again with its body."""
+    body = body_of(8 * MIB)
+    with connect(server) as connection:
+        channel = connection.channel()
+        channel.confirm_delivery()
+        channel.queue_declare("dead", durable=True)
+        arguments = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
+        channel.queue_declare("q", durable=True, arguments=arguments)
+        channel.basic_publish("", "q", body, PERSISTENT)
+        method, _, found = channel.basic_get("q")
+        assert found == body
+        channel.basic_reject(method.delivery_tag, requeue=False)
+        deliveries = channel.consume("dead", inactivity_timeout=WAIT_SECONDS_MAX)
+        _, properties, found = next(deliveries)
+        assert found == body
+        assert properties.headers["x-first-death-queue"] == "q"
 
 
 def polymq(server: Any, *arguments: str) -> bytes:

@@ -18,7 +18,7 @@ messages and `pump_bytes_max` bytes; then other work gets its turn.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from broker.kernels import Committed, QueueEnd, RecordRun
 from broker.port import IN_SYNC, Consumer, Delivery, Durability
@@ -508,12 +508,11 @@ class Group:
             count,
             self.reading.limits.pump_bytes_max,
             lambda records, found: self._deliver(hold, taken, records, found),
+            large_in_place=True,
         )
         return not self._reading
 
-    def _deliver(
-        self, hold: Hold, taken: tuple[int, int, bool], records: bytes | None, found: int
-    ) -> None:
+    def _deliver(self, hold: Hold, taken: tuple[int, int, bool], records: Any, found: int) -> None:
         """The records are there. What was taken and not read goes back; so does what was read and
         is too much to decompress at once."""
         self._reading = False

@@ -92,6 +92,36 @@ class Batch:
         return bytes(memoryview(self.buffer)[start : start + self.rows[at + TOPIC_SIZE]])
 
 
+LARGE_BODY_BYTES: Final = 4 * 1024 * 1024
+"""From this size on a body is worth a `LargeBatch`: it fits into no usual chunk of the log's tail.
+Smaller ones are copied in a few milliseconds."""
+
+
+class LargeBatch(Batch):
+    """One publish with a large body, in memory that may become its record (`large_record.py`).
+
+    The body begins at `RECORD_BODY_AT` and ends where topic and extra bytes begin, which are the
+    last bytes of the memory.
+
+    Attributes:
+        body_crc: the CRC-32 of the body.
+    """
+
+    __slots__ = ("body_crc",)
+
+    def __init__(self, memory: bytearray, body_crc: int) -> None:
+        super().__init__(1)
+        self.buffer = memory
+        self.body_crc = body_crc
+
+    def take(self) -> bytearray:
+        """The memory, which is not the batch's any more."""
+        memory = self.buffer
+        assert isinstance(memory, bytearray)
+        self.clear()
+        return memory
+
+
 # --- the commit-log record (big-endian), byte offsets from its start -------------------------
 
 RECORD_SIZE_AT: Final = 0

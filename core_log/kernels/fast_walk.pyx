@@ -367,6 +367,16 @@ cdef Py_ssize_t measure(const uint8_t *entries, Py_ssize_t stride, Py_ssize_t co
     return count
 
 
+cdef void copy_records(char *out, const uint8_t *memory, int64_t position, const uint8_t *entry,
+                       Py_ssize_t stride, Py_ssize_t count) noexcept nogil:
+    """Copy the records of these entries, one after the other."""
+    cdef Py_ssize_t index
+    for index in range(count):
+        memcpy(out, memory + (get64(entry) - position), get32(entry + 8))
+        out += get32(entry + 8)
+        entry += stride
+
+
 def gather(entries, Py_ssize_t stride, Py_ssize_t first, memory, int64_t position, Py_ssize_t used,
            bint verify):
     """See pure_walk.py."""
@@ -376,7 +386,7 @@ def gather(entries, Py_ssize_t stride, Py_ssize_t first, memory, int64_t positio
     cdef const uint8_t *base
     cdef char *out
     cdef bytes records
-    cdef Py_ssize_t count = 0, index
+    cdef Py_ssize_t count = 0
     cdef int64_t total = 0
     cdef int reason = STOP_END
     if stride < ENTRY_SIZE or first < 0:
@@ -403,10 +413,11 @@ def gather(entries, Py_ssize_t stride, Py_ssize_t first, memory, int64_t positio
                 count = measure(entry, stride, count, base, position, used, False, &reason, &total)
             records = PyBytes_FromStringAndSize(NULL, total)
             out = PyBytes_AS_STRING(records)
-            for index in range(count):
-                memcpy(out, base + (get64(entry) - position), get32(entry + 8))
-                out += get32(entry + 8)
-                entry += stride
+            if verify:  # a reader thread, and what it copies may be large
+                with nogil:
+                    copy_records(out, base, position, entry, stride, count)
+            else:
+                copy_records(out, base, position, entry, stride, count)
             return records, count, reason
         finally:
             PyBuffer_Release(&view)

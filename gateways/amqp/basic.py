@@ -17,6 +17,7 @@ from gateways.amqp.channel import Channel
 from gateways.amqp.consumer import Consumer, Getter, encode
 from gateways.amqp.errors import RemoteProtocolError, ReplyCode
 from gateways.amqp.kernels import codes
+from gateways.amqp.large_deliveries import LargeBody
 from gateways.amqp.spec import Method
 from gateways.amqp.topology import Handler
 
@@ -123,7 +124,7 @@ def _got(
             channel.unacked.next_tag += 1
         else:
             channel.unacked.add(Getter(holder), delivery.first_offset, delivery.count)
-        frames = encode(
+        parts = encode(
             delivery,
             channel.number,
             channel.frame_max,
@@ -131,7 +132,11 @@ def _got(
             tag,
             _COUNT.pack(ready_count),
         )
-        channel.link.answer(b"".join(frames))
+        body = parts.pop() if isinstance(parts[-1], LargeBody) else None
+        (frames,) = parts
+        assert isinstance(frames, bytes)
+        then = partial(channel.link.write_large, body) if isinstance(body, LargeBody) else None
+        channel.link.answer(frames, then=then)
         channel.link.delivered_count += 1
         if no_ack:
             holder.settle(delivery.first_offset, delivery.count)

@@ -22,6 +22,7 @@ from gateways.amqp import spec
 from gateways.amqp.consumer import Consumer, Holder
 from gateways.amqp.errors import RemoteProtocolError, ReplyCode
 from gateways.amqp.kernels import codes
+from gateways.amqp.large_deliveries import LargeBody
 from gateways.amqp.limits import Limits
 from gateways.amqp.spec import Method
 from gateways.amqp.transactions import Transaction
@@ -62,6 +63,8 @@ class Link(Protocol):
         """Whether the socket takes bytes now."""
 
     def write_delivery(self, data: bytes) -> None: ...
+    def write_large(self, body: LargeBody) -> None:
+        """Write the body frames of the message whose other frames were written just now."""
 
     def answer(
         self,

@@ -41,6 +41,7 @@ from gateways.amqp.events import (
 )
 from gateways.amqp.kernels import codes
 from gateways.amqp.lanes import PLACE_AT, Kind, Lane
+from gateways.amqp.large_deliveries import OUTBOX_BYTES, LargeBody, Outbox
 from gateways.amqp.limits import Limits
 from gateways.amqp.login import Login, check_vhost
 from gateways.amqp.publishing import Publisher, Templates
@@ -104,7 +105,8 @@ class Client:
         self.answers = Answers(port=port, write=self._write_answer)
         self._core = AmqpConnection(work=work, limits=limits)
         self._transport = transport
-        self.write_delivery = transport.write  # deliveries wait for no answer
+        self.write_delivery: Callable[[bytes], None] = transport.write  # they wait for no answer
+        self._outbox: Outbox | None = None  # while a large content leaves, and what is behind it
         self._login = Login(self, transport)
         self._properties = properties
         self._rest = b""  # read, and not taken while standing still
@@ -401,6 +403,9 @@ class Client:
             return
         self._lingering = self._deaf = True
         self._rest = b""
+        if self._outbox is not None:
+            self._outbox.drop_bodies()
+            self._empty_outbox()
         self._transport.abort_in(self.limits.linger_seconds)
         self._transport.resume_reading()
 
@@ -512,6 +517,7 @@ class Client:
         self.answers.stop()
         self._end()
         self._core.lost()
+        self._outbox = None
         self._rest = b""
         del self.lane, self._login  # they know their client: without cycles all is free at once
 
@@ -540,10 +546,33 @@ class Client:
         """Answer with a method; the core's state changes now, the bytes leave in their turn."""
         self.answer(self._core.send(method, channel), position, then, durability)
 
+    def write_large(self, body: LargeBody) -> None:
+        """See `channel.Link.write_large`."""
+        if self._outbox is not None:
+            self._outbox.add(body)
+            return
+        self._outbox = Outbox()
+        self._outbox.add(body)
+        self.write_delivery = self._outbox.add
+        self._empty_outbox()
+
+    def _empty_outbox(self) -> None:
+        """Write what the socket takes of it; the rest when it takes more."""
+        outbox = self._outbox
+        while outbox and not self._transport.full:
+            self._transport.write(outbox.take(OUTBOX_BYTES))
+        if not outbox:
+            self._outbox = None
+            self.write_delivery = self._transport.write
+
     def _write_answer(self, data: bytes) -> None:
-        if self._transport.full:
+        if self._outbox is not None:
             self.unread_bytes += len(data)
-        self._transport.write(data)
+            self._outbox.add(data)
+        else:
+            if self._transport.full:
+                self.unread_bytes += len(data)
+            self._transport.write(data)
         if not self._running:
             self.check_pressure()
 
@@ -566,6 +595,10 @@ class Client:
 
     def drained(self) -> None:
         """The socket takes bytes again."""
+        if self._outbox is not None:
+            self._empty_outbox()
+            if self._outbox is not None:
+                return
         self.unread_bytes = 0
         if not self._running:
             self.check_pressure()
@@ -594,4 +627,4 @@ class Client:
 
     def takes_deliveries(self) -> bool:
         """See `channel.Link.takes_deliveries`."""
-        return not self._ended and not self._transport.full
+        return not self._ended and self._outbox is None and not self._transport.full

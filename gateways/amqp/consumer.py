@@ -9,16 +9,24 @@ Rules:
 * With `no_ack` a message is settled when its bytes are written.
 * A delivery is encoded run by run by the kernel, from the log's records. Only dead letters,
   messages whose deliveries are counted, and those of gateways that keep properties in each message
-  are taken one by one.
+  are taken one by one. Large bodies are cut into frames as they leave (`large_deliveries.py`).
 """
 
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final, Protocol
 
 from broker.port import Delivery, QueueConsumer, RecordRun
 from gateways.amqp import kernels, mapping
+from gateways.amqp.large_deliveries import (
+    LARGE_BYTES,
+    LargeBody,
+    announce,
+    split_run,
+    without_body,
+)
 from gateways.amqp.methods import content_frames, short_string
 
 if TYPE_CHECKING:
@@ -132,8 +140,11 @@ class Consumer:
             first_tag = channel.unacked.add(self, delivery.first_offset, count)
             self.unacked_count += count
             channel.unacked_count += count
-        for data in encode(delivery, channel.number, link.frame_max, self._head, first_tag):
-            link.write_delivery(data)
+        for part in encode(delivery, channel.number, link.frame_max, self._head, first_tag):
+            if isinstance(part, bytes):
+                link.write_delivery(part)
+            else:
+                link.write_large(part)
         link.delivered_count += count
         if self._no_ack:
             assert self.handle is not None
@@ -200,7 +211,7 @@ def encode(
     head: bytes,
     first_tag: int,
     tail: bytes = b"",
-) -> list[bytes]:
+) -> list[bytes | LargeBody]:
     """The frames of a delivery, run by run.
 
     Args:
@@ -209,31 +220,70 @@ def encode(
     """
     tag = first_tag
     done = 0
-    parts: list[bytes] = []
+    parts: list[bytes | LargeBody] = []
     for run in delivery.runs:
-        uniform, place, properties = mapping.delivery_form(run.meta)
-        if tail:
-            place += tail
-        if uniform and not delivery.delivery_count:
-            data = kernels.encode_deliveries(
-                run.memory,
-                run.start,
-                run.end,
-                channel,
-                frame_max,
-                head,
-                tag,
-                delivery.redelivered,
-                place,
-                run.meta.prefix_size,
-                properties,
-            )
+        if run.end - run.start < LARGE_BYTES:
+            parts.append(_encode_run(delivery, run, done, channel, frame_max, head, tag, tail))
         else:
-            data = _encode_one_by_one(delivery, run, done, channel, frame_max, head, tag, place)
-        parts.append(data)
+            parts += _encode_large(delivery, run, done, channel, frame_max, head, tag, tail)
         tag += run.count
         done += run.count
     return parts
+
+
+def _encode_run(
+    delivery: Delivery,
+    run: RecordRun,
+    done: int,
+    channel: int,
+    frame_max: int,
+    head: bytes,
+    first_tag: int,
+    tail: bytes,
+) -> bytes:
+    """The frames of one run, with `done` messages of the delivery before it."""
+    uniform, place, properties = mapping.delivery_form(run.meta)
+    if tail:
+        place += tail
+    if not uniform or delivery.delivery_count:
+        return _encode_one_by_one(delivery, run, done, channel, frame_max, head, first_tag, place)
+    return kernels.encode_deliveries(
+        run.memory,
+        run.start,
+        run.end,
+        channel,
+        frame_max,
+        head,
+        first_tag,
+        delivery.redelivered,
+        place,
+        run.meta.prefix_size,
+        properties,
+    )
+
+
+def _encode_large(
+    delivery: Delivery,
+    run: RecordRun,
+    done: int,
+    channel: int,
+    frame_max: int,
+    head: bytes,
+    first_tag: int,
+    tail: bytes,
+) -> Iterator[bytes | LargeBody]:
+    """The same where some records may be large: their bodies are cut into frames later."""
+    tag = first_tag
+    for part, is_large in split_run(run):
+        only, body, size = without_body(part) if is_large else (part, 0, 0)
+        frames = _encode_run(delivery, only, done, channel, frame_max, head, tag, tail)
+        if is_large:
+            yield announce(frames, size)
+            yield LargeBody(part.memory, body, size, channel=channel, frame_max=frame_max)
+        else:
+            yield frames
+        tag += part.count
+        done += part.count
 
 
 def _encode_one_by_one(

@@ -6,14 +6,17 @@ Rules:
 * The bytes of all unfinished contents of a connection are bounded together, because a client may
   open thousands of channels; and those of all connections. Where these are used up, who has more
   than an equal share of them is refused, so that nobody keeps the others from finishing theirs.
+* A large body is collected in memory that becomes its record in the log, and summed up piece by
+  piece: neither copied nor walked over as a whole.
 * The channel's state (`states.py`) has been checked before anything here is called.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import zlib
+from dataclasses import dataclass, field
 
-from core_log.kernels.batch import Batch
+from core_log.kernels.batch import LARGE_BODY_BYTES, RECORD_BODY_AT, Batch, LargeBatch
 from gateways.amqp import kernels, spec
 from gateways.amqp.errors import Malformed, RemoteProtocolError, ReplyCode
 from gateways.amqp.events import Run, Traffic
@@ -28,8 +31,11 @@ class _Assembly:
     """A content that is being put together."""
 
     mandatory: bool
-    data: bytearray  # exchange and routing key as they came, then properties, then the body
+    place: bytearray  # exchange and routing key as they came, then properties
     place_size: int
+    data: bytearray = field(default_factory=bytearray)  # the body, behind what has to be there
+    crc: int = 0  # of a large body, as far as it came
+    is_large: bool = False
     properties_size: int = 0
     flags: int = 0
     body_left: int = 0
@@ -105,8 +111,10 @@ class Contents:
                 f"{self._limits.body_bytes_max}",
                 channel,
             )
-        content.data += buffer[properties:end]
+        content.place += buffer[properties:end]
         content.properties_size = end - properties
+        content.is_large = body_size >= LARGE_BODY_BYTES
+        content.data = bytearray(RECORD_BODY_AT) if content.is_large else content.place
         content.body_left = body_size
         mandatory = codes.MANDATORY if content.mandatory else 0
         content.flags = found | mandatory | channel << codes.CHANNEL_SHIFT
@@ -131,7 +139,10 @@ class Contents:
         self._holds(self._bytes + size)
         content.body_size += size
         self._check_room()
-        content.data += buffer[start:end]
+        piece = buffer[start:end]
+        content.data += piece
+        if content.is_large:
+            content.crc = zlib.crc32(piece, content.crc)
         content.body_left -= size
         return not content.body_left
 
@@ -163,12 +174,18 @@ class Contents:
         """The content that is whole, as a batch of one row over its own bytes."""
         content = self._contents[channel]
         self.forget(channel)
-        batch = Batch(1)
-        batch.buffer = content.data
+        body, place = content.place_size + content.properties_size, 0
+        if content.is_large:
+            body, place = RECORD_BODY_AT, len(content.data)
+            content.data += content.place
+            batch: Batch = LargeBatch(content.data, content.crc)
+        else:
+            batch = Batch(1)
+            batch.buffer = content.data
         batch.add(
-            (0, content.place_size),
-            (content.place_size + content.properties_size, content.body_size),
-            (content.place_size, content.properties_size),
+            (place, content.place_size),
+            (body, content.body_size),
+            (place + content.place_size, content.properties_size),
             0,
             content.flags,
         )
