@@ -16,6 +16,7 @@ from typing import Final
 
 from broker.core import Core, Scheduler
 from broker.errors import Reason, Refused
+from broker.names import display_name
 from broker.port import Durability
 from broker.queues.queue import Queue
 from broker.tag_filter import pull_tagged
@@ -195,7 +196,7 @@ class Queries:
     def _need_topic(self, name: str) -> Topic:
         found = self._topics.find(name)
         if found is None:
-            raise Refused(Reason.NOT_FOUND, f"there is no topic {name!r}")
+            raise Refused(Reason.NOT_FOUND, f"there is no topic {display_name(name)!r}")
         return found
 
     def _tell(

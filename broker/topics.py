@@ -29,6 +29,7 @@ from broker.names import (
     EXCHANGE_PROPERTY,
     QUEUES_TOPIC,
     check_characters,
+    display_name,
     encode_name,
     is_hashed,
     is_own_topic,
@@ -291,7 +292,7 @@ class Topics(Publisher):
     def set(self, name: str, settings: Mapping[str, str]) -> Position:
         """Change settings of a topic. Raises Refused: NOT_FOUND, BAD_ARGUMENT."""
         if self.find(name) is None:
-            raise Refused(Reason.NOT_FOUND, f"there is no topic {name!r}")
+            raise Refused(Reason.NOT_FOUND, f"there is no topic {display_name(name)!r}")
         return self.core.journal.write(
             {"op": "topic=", "name": name, "set": parse_settings(settings)}
         )
@@ -299,7 +300,7 @@ class Topics(Publisher):
     def delete(self, name: str) -> Position:
         """Delete a topic with its own queues. Raises Refused: NOT_FOUND."""
         if self.find(name) is None:
-            raise Refused(Reason.NOT_FOUND, f"there is no topic {name!r}")
+            raise Refused(Reason.NOT_FOUND, f"there is no topic {display_name(name)!r}")
         return self.core.journal.write({"op": "topic-", "name": name})
 
     def _apply_created(self, op: Op) -> Touched:

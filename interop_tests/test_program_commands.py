@@ -104,6 +104,7 @@ def test_mqtt_topics_that_begin_with_a_slash_have_a_name_that_can_be_typed(serve
     assert b"deleted" in polymq(server, "topic", "delete", "||", "--yes").stdout
     listed = json.loads(polymq(server, "topic", "list", "--json").stdout)
     assert [topic["name"] for topic in listed] == ["|||"]
+    assert "there is no topic '||'" in complaint(server, "topic", "show", "||", code=1)
     client.disconnect()
     client.loop_stop()
 

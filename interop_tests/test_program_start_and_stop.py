@@ -214,3 +214,12 @@ def admin_health(server) -> dict:
     with socket.create_connection((server.host, server.admin_port), timeout=5) as connection:
         connection.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
         return json.loads(connection.makefile("rb").read().partition(b"\r\n\r\n")[2])
+
+
+def test_a_server_that_nobody_can_connect_to_says_so(start_server) -> None:
+    """It may be wanted, to look into a store; but then it is no accident that goes unseen."""
+    doors = ("mqtt", "amqp", "http", "rocketmq")
+    server = start_server(**{f"{door}.enabled": False for door in doors})
+    told = [event["event"] for event in server.log_events() if event.get("level") == "warning"]
+    assert any("no client can connect" in text for text in told)
+    assert set(admin_health(server)["kernels"])

@@ -163,7 +163,7 @@ class AdminServer:
         name = named_topic(request)
         topic = self._port.topic(name)
         if topic is None:
-            raise Refused(Reason.NOT_FOUND, f"there is no topic {name!r}")
+            raise Refused(Reason.NOT_FOUND, f"there is no topic {display_name(name)!r}")
         return web.json_response(_topic_value(topic))
 
     async def _put_topic(self, request: web.Request) -> web.Response:

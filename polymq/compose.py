@@ -371,6 +371,11 @@ class Node:
                 ports |= await self._open_door(name, made)
             except CannotListen as error:
                 raise Failure(ExitCode.CANNOT_LISTEN, f"{name}: {error}") from error
+        if not any(ports.values()):
+            logger("polymq").warning(
+                "no client can connect: mqtt, amqp, http and rocketmq are all switched off "
+                "(enabled = false)"
+            )
         ports["admin"] = await self._open_admin(registry) if settings.admin.enabled else None
         return ports
 

@@ -18,6 +18,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any, Final, TypeVar
+from urllib.parse import unquote_to_bytes
 
 import msgspec
 from aiohttp import web
@@ -418,6 +419,12 @@ def _topic(request: web.Request) -> str:
             f"there is no operation {printable(operation)} on a topic; POST to /topics/{{topic}} "
             "publishes, and a colon in a topic's name is written %3A",
         )
+    try:
+        unquote_to_bytes(segment).decode("utf-8")
+    except UnicodeDecodeError:
+        raise Problem(
+            400, "Bad Request", f"the topic {printable(segment)} in the path is not UTF-8"
+        ) from None
     return parse_display_name(request.match_info["topic"])
 
 

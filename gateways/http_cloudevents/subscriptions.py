@@ -7,6 +7,7 @@ that nobody knows are refused, because a misspelt limit is worse than an error.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -165,6 +166,16 @@ class Subscription:
         return shown
 
 
+def _each_once(members: list[tuple[str, object]]) -> None:
+    """An object of a subscription. Raises Problem: which of two equal names counts is a guess
+    (RFC 8259 4)."""
+    names = set()
+    for name, _ in members:
+        if name in names:
+            raise Problem(400, "Bad subscription", f"the member {name!r} is there twice")
+        names.add(name)
+
+
 def parse(body: bytes, *, name: str | None, limits: HttpLimits) -> Subscription:
     """The subscription that a user asks for.
 
@@ -183,6 +194,7 @@ def parse(body: bytes, *, name: str | None, limits: HttpLimits) -> Subscription:
         )
     try:
         wanted = msgspec.json.decode(body, type=Body)
+        json.loads(body, object_pairs_hook=_each_once)
     except (msgspec.DecodeError, RecursionError) as error:
         raise Problem(400, "Bad subscription", str(error)) from None
     if name is not None and wanted.id not in (None, name):

@@ -601,6 +601,14 @@ BACKLOGS = (
         tests=(FULL_SESSIONS,),
     ),
     Sabotage(
+        name="right-acknowledgements-go-with-a-wrong-one",
+        why="messages that a client has are sent to it again, because it sent one wrong PUBREC",
+        path="broker/session.py",
+        old="            if any(is_wrong(holder) for holder in holders(tag + right, tag + right)):\n",
+        new="            if count:\n",
+        tests=("tests/broker/test_sessions_in_flight.py",),
+    ),
+    Sabotage(
         name="session-limit-ignored",
         why="sessions have no bound, whatever is configured",
         path="polymq/compose.py",

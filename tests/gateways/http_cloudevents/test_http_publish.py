@@ -206,6 +206,20 @@ def test_an_unknown_operation_is_no_topic(path: str) -> None:
     run(scenario())
 
 
+def test_a_topic_in_the_path_is_utf_8() -> None:
+    """Whatever else it were taken for would be the name of a topic that nobody meant."""
+
+    async def scenario() -> None:
+        async with http() as door:
+            head = b"POST /topics/%C3( HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
+            answer = await door.raw(head + b"Content-Length: 1\r\n\r\nx")
+            assert b" 400 " in answer.splitlines()[0]
+            assert b"not UTF-8" in answer
+            assert door.port.stored == []
+
+    run(scenario())
+
+
 def test_a_colon_in_the_name_of_a_topic_is_percent_encoded() -> None:
     async def scenario() -> None:
         async with http() as door:

@@ -180,6 +180,23 @@ def test_a_bad_subscription_is_refused_in_words(body: Any, words: str) -> None:
     run(scenario())
 
 
+@pytest.mark.parametrize(
+    ("body", "member"),
+    [
+        (b'{"topic": "t", "topic": "u"}', "topic"),
+        (b'{"topic": "t", "config": {"mode": "binary", "mode": "structured"}}', "mode"),
+    ],
+)
+def test_a_member_that_is_there_twice_is_refused(body: bytes, member: str) -> None:
+    async def scenario() -> None:
+        async with http() as door:
+            status, problem, _ = await door.call("PUT", "/subscriptions/s", body)
+            assert status == 400
+            assert f"the member '{member}' is there twice" in problem["detail"]
+
+    run(scenario())
+
+
 @pytest.mark.parametrize("name", ["", "-x", ".x", "a b", "ä", "x" * 65, "a/b", "a:b"])
 def test_bad_names(name: str) -> None:
     async def scenario() -> None:
