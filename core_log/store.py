@@ -501,8 +501,12 @@ class Store:
         write_bookmark(self._files, self._directory, position)
 
     def bookmark(self) -> int | None:
-        """The place that was noted last, if the log still has it. Raises OSError."""
-        position = read_bookmark(self._files, self._directory)
+        """The place that was noted last, if the log still has it. A hint that can not be read is
+        none: whoever asks reads the log."""
+        try:
+            position = read_bookmark(self._files, self._directory)
+        except OSError:
+            return None
         return position if position is not None and position >= self.log.start else None
 
     def is_record_boundary(self, position: int, epoch: int) -> bool:

@@ -174,6 +174,21 @@ def test_a_start_that_is_refused_keeps_no_file_open(call: str) -> None:
     assert refused >= 3
 
 
+@pytest.mark.parametrize("code", [errno.EIO, errno.ENOMEM])
+@pytest.mark.parametrize("call", ["open", "size", "pread"])
+def test_a_bookmark_that_can_not_be_read_is_no_reason_not_to_start(call: str, code: int) -> None:
+    """It is a hint. The error ended a start without state.db, with a traceback."""
+    disk = Disk()
+    actor = Actor(disk, SETTINGS, Attempted())
+    actor.publish(5, 20)
+    actor.flush()
+    actor.store.set_bookmark(actor.attempted.ends[1])
+    assert actor.store.bookmark() == actor.attempted.ends[1]
+    disk.fault = Fault(error=code, calls=(call,), first=0, count=1, random=Random(1), loss=NOTHING)
+    assert actor.store.bookmark() is None
+    assert disk.fault.failed == 1
+
+
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.ENOMEM])
 def test_a_sync_that_says_that_the_disk_is_full_has_failed(code: int) -> None:
     """It is told once. The pages that it should have written may be gone, so a checkpoint that is

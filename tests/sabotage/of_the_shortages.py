@@ -58,6 +58,14 @@ OF_THE_SHORTAGES = (
         tests=(FOUND,),
     ),
     Sabotage(
+        name="unreadable-bookmark-ends-a-start",
+        why="a start without state.db ends with a traceback, because of a hint",
+        path="core_log/store.py",
+        old="        except OSError:\n            return None\n",
+        new="        except FileExistsError:\n            return None\n",
+        tests=(FOUND,),
+    ),
+    Sabotage(
         name="failed-sync-of-a-parent-passed-over",
         why="a power cut takes the data directory with all that was acknowledged",
         path="core_log/files.py",
