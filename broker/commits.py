@@ -11,6 +11,37 @@ all.
 
 from __future__ import annotations
 
-from broker.kernels import CommitPoints
+from collections.abc import Callable
 
-__all__ = ["CommitPoints"]
+from broker.durability import Durability
+from broker.kernels import CommitPoints as CommitEnd
+
+
+class CommitPoints(CommitEnd):
+    """The points of one log. See `broker/kernels/path.py` for the arguments."""
+
+    @property
+    def waiting_count(self) -> int:
+        """How many answers and runs wait (a metric)."""
+        return sum(map(len, self._waiting))
+
+    def when(
+        self,
+        position: int,
+        durability: Durability,
+        callback: Callable[..., None],
+        *args: object,
+        urgent: bool = True,
+    ) -> None:
+        """Call back when the point of the class reaches the position; at once if it has.
+
+        Args:
+            urgent: False for what may wait for the next flush that somebody else asks for.
+        """
+        self.wait_for(position, durability, callback, args, urgent)
+
+    def fail(self) -> None:
+        """The log directory failed: what waits is never let go."""
+        self.failed = True
+        for waiting in self._waiting:
+            waiting.clear()

@@ -65,6 +65,8 @@ class Scheduler(Protocol):
 class Core(CoreEnd):
     """Shared by all parts of one engine."""
 
+    commits: CommitPoints
+
     def __init__(
         self,
         *,
@@ -82,7 +84,7 @@ class Core(CoreEnd):
         super().__init__(
             clock_ms=clock_ms,
             log=store.log,
-            commits=CommitPoints(store.log.appended, in_sync),
+            commits=CommitPoints(store.log.appended, in_sync, later=scheduler.call_soon),
             scheduler=scheduler,
             disk=disk,
             lazy_flush_seconds=limits.lazy_flush_seconds,

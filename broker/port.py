@@ -159,6 +159,11 @@ class Template(Protocol):
         build a new one."""
 
     @property
+    def rows_at_once(self) -> int:
+        """How many rows one call of `publish` should have, so that it does not stop the loop: few
+        where each message goes to many queues."""
+
+    @property
     def overflowed(self) -> int:
         """How many messages of the run that was just published a full queue did not take
         (`x-overflow`). They are stored, and in all other queues."""

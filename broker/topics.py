@@ -58,6 +58,10 @@ from core_log.record import RecordTemplate, java_hash
 QUEUES_TOPIC_QUEUES: Final = 8
 """Own queues of the system topic: within one, what needs no flush waits behind what does."""
 RETAIN_PROPERTY: Final = "PMQ_RETAIN"
+TARGETS_AT_ONCE: Final = 8192
+"""Messages times queues of one publish: some 5 ms."""
+BRANCHING_AT_ONCE: Final = 64
+"""Messages of one publish where each has to be asked by its headers where it goes."""
 
 
 class SpecialPublish(Protocol):
@@ -191,6 +195,13 @@ class TopicTemplate(PlainTemplate):
             self.queues = (*self.named, *volatile)
             ordinary = self.special is None and not self.private and not self.retain
             self.plain = ordinary and self.durability <= FLUSHED
+
+    @property
+    def rows_at_once(self) -> int:
+        """See `port.Template`."""
+        if self.branches is not None:
+            return BRANCHING_AT_ONCE
+        return max(1, TARGETS_AT_ONCE // (1 + len(self.route.queues)))
 
     def set_refused(self, stretches: Sequence[tuple[int, int]]) -> None:
         """Rows [first, last) of the batch that was published which a full queue did not take."""

@@ -15,6 +15,8 @@ Rules:
 * The end of an iteration is one callback of the loop for all that has to happen there: first what
   `call_soon` was asked for, which makes most of the bytes, then the writes. A callback each would
   cost a turn of the loop each.
+* A read that takes long is handled in turns with others (`turns.py`): what `consume` leaves is
+  presented again by `consume_again`.
 * Deadlines are coarse (a second), because ten thousand keep-alives must not cost a timer each.
 """
 
@@ -28,6 +30,7 @@ from net import kernels
 from net.budget import Budget
 from net.kernels import BUFFER_BYTES, Iteration, Stream
 from net.plane import Plane
+from net.turns import Turns
 
 __all__ = ["BUFFER_BYTES", "HIGH_WATER_BYTES", "Connection", "Context"]
 
@@ -44,13 +47,20 @@ class Context(Iteration):
     Args:
         plane: False to leave all sockets to the loop's own transports.
         budget: of the connections of all listeners; by default it is never used up.
+        turns: by default those of the system's clock.
     """
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, *, plane: bool = True, budget: Budget | None = None
+        self,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        plane: bool = True,
+        budget: Budget | None = None,
+        turns: Turns | None = None,
     ) -> None:
         super().__init__(loop)
         self.budget = budget or Budget()
+        self.turns = turns or Turns(loop.call_soon)
         self._wheel: dict[int, set[Connection]] = {}  # second -> connections to look at
         self._tick: asyncio.TimerHandle | None = None
         self._closed = False

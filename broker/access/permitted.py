@@ -86,6 +86,11 @@ class PermittedTemplate:
         return self.version == self._users.version and self.inner.valid
 
     @property
+    def rows_at_once(self) -> int:
+        """See `port.Template`."""
+        return self.inner.rows_at_once
+
+    @property
     def overflowed(self) -> int:
         """See `port.Template`."""
         return self.inner.overflowed

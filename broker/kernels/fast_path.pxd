@@ -7,6 +7,7 @@ from core_log.kernels.fast_index_end cimport IndexEnd
 from core_log.kernels.fast_log_end cimport LogEnd, Span
 
 cdef Py_ssize_t JOINED_COUNT_MAX
+cdef int SHOWN_AT_ONCE, QUEUE_COST, QUEUES_MANY, LIVE_COST, LIVE_BYTES_SHIFT
 
 
 cdef class RecordRun:
@@ -49,27 +50,46 @@ cdef class Waiting(Committed):
     cdef public tuple queues
     cdef public object durability
     cdef public long long position
+    cdef public Py_ssize_t shown
     @cython.locals(route=RouteEnd)
     cdef wait_for(self, PlainTemplate template, durability, long long position)
     cpdef bint takes(self, PlainTemplate template, list spans, long long written) except -1
-    @cython.locals(own=QueueEnd)
     cpdef release(self, set unflushed)
+    @cython.locals(own=QueueEnd)
+    cpdef release_to_readers(self, set unflushed)
+    @cython.locals(queue=QueueEnd, cost=cython.longlong)
+    cdef long long cost(self) except -1
+    @cython.locals(
+        queue=QueueEnd, at=Py_ssize_t, queues=Py_ssize_t, everybody=Py_ssize_t,
+        room=cython.longlong, each=cython.longlong,
+    )
+    cpdef bint release_part(self, set unflushed) except -1
     @cython.locals(queue=QueueEnd)
     cpdef show(self)
 
 
 cdef class CommitPoints:
     cdef public list points
+    cdef public list reached
     cdef public object urgent
     cdef public bint holding
     cdef public bint failed
     cdef public set unflushed
     cdef public list _waiting
+    cdef object _later
+    cdef bint _going_on
     cpdef bint committed(self, position, durability) except -1
     cpdef wait_for(self, position, durability, callback, tuple args, bint urgent)
     cpdef show_when_committed(self, Waiting run)
-    @cython.locals(entry=tuple, end=cython.longlong, run=Waiting)
     cpdef advance(self, int durability, long long position)
+    @cython.locals(entry=tuple, end=cython.longlong, run=Waiting, count=Py_ssize_t)
+    cdef _let_go(self, int durability, long long position)
+    @cython.locals(
+        entry=tuple, end=cython.longlong, run=Waiting, count=Py_ssize_t, room=cython.longlong
+    )
+    cdef Py_ssize_t _fitting(self, waiting, long long position) except -2
+    @cython.locals(entry=tuple, run=Waiting)
+    cdef _let_some_go(self, int durability, Py_ssize_t count)
 
 
 cdef class RouteEnd:

@@ -8,8 +8,7 @@ is few steps, and one source in two forms: plain Python, and a C extension (`fas
 
 Rules:
 
-* Nothing leaves out of order within its class of commit, and after a storage failure nothing leaves
-  at all.
+* Nothing leaves out of order within its class of commit, and nothing after a storage failure.
 * What was appended in an iteration of the loop is written at its end, in one piece, before anything
   of it is let go.
 * `Publisher.publish_run` takes the runs of which nothing has to be known but that they are stored:
@@ -24,6 +23,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from broker.disk import SHORT
 from broker.durability import APPENDED, FLUSHED, Durability
+from broker.kernels.costs import (
+    LIVE_BYTES_SHIFT,
+    LIVE_COST,
+    QUEUE_COST,
+    QUEUES_MANY,
+    SHOWN_AT_ONCE,
+)
 from core_log.errors import StorageFailed, StorageFull, StorageShort
 from core_log.kernels.layout import ENTRY_SIZE
 
@@ -44,8 +50,7 @@ if TYPE_CHECKING:
     from core_log.record import RecordTemplate
 
 JOINED_COUNT_MAX: Final = 1024
-"""Messages of a run that others may still join: a subscriber takes a run as a whole or reads it
-from its backlog, and what is joined saves nothing any more."""
+"""Messages of a run that others may still join: beyond that it saves nothing any more."""
 _U64: Final = struct.Struct(">Q")
 
 
@@ -193,12 +198,10 @@ class QueueEnd:
 class Waiting(Committed):
     """A run that waits for its commit point, and who gets it then.
 
-    One read of each of fifty publishers makes fifty runs in one loop iteration, which are written
-    and flushed together; equal messages right behind a run join it, and are delivered, encoded and
-    sent as one with it.
+    Equal messages right behind a run, of other reads, join it: they are sent as one with it.
     """
 
-    __slots__ = ("durability", "live", "position", "queues", "template")
+    __slots__ = ("durability", "live", "position", "queues", "shown", "template")
 
     def __init__(
         self,
@@ -218,14 +221,11 @@ class Waiting(Committed):
         self.queues: tuple[Queue, ...] = template.queues
         self.durability = durability
         self.position = position
+        self.shown = 0  # queues, then live subscribers, that have it already
 
     def takes(self, template: PlainTemplate, spans: list[log_end.Span], written: int) -> bool:
-        """Take the spans of its own template, if nobody can tell the difference.
-
-        Args:
-            written: how far the log is written. What was written may be flushed before what comes
-                now.
-        """
+        """Take the spans of its own template, if nobody can tell the difference: what was written
+        may be flushed before what comes now."""
         return (
             self.template is template
             and self.position > written
@@ -238,17 +238,51 @@ class Waiting(Committed):
 
     def release(self, unflushed: set[Queue]) -> None:
         """It passed its commit point: everybody may see it, readers by offset as far as theirs
-        goes, and whatever the topic's own queue has before it.
+        goes, and whatever the topic's own queue has before it. `unflushed` gets the own queue of a
+        run that the disk may not have."""
+        self.release_to_readers(unflushed)
+        self.show()
 
-        Args:
-            unflushed: gets the own queue of a run that the disk may not have.
-        """
+    def release_to_readers(self, unflushed: set[Queue]) -> None:
+        """The part of `release` for those who read by offset."""
         own = self.queues[0]
         if self.durability is APPENDED:
             unflushed.add(own)
         elif self.durability >= own.read_point:
             own.show_to(own.visible + self.count)
-        self.show()
+
+    def cost(self) -> int:
+        """What it costs to show it to everybody, in the units of `SHOWN_AT_ONCE`."""
+        if len(self.queues) > QUEUES_MANY:
+            return SHOWN_AT_ONCE + 1
+        cost = len(self.live) * (LIVE_COST + (self.end - self.start >> LIVE_BYTES_SHIFT))
+        for queue in self.queues:
+            cost += QUEUE_COST
+            if queue.reader is not None:
+                cost += queue.reader.arrival_cost()
+        return cost
+
+    def release_part(self, unflushed: set[Queue]) -> bool:
+        """`release`, for as many as one step may cost, in order. Returns whether it is done."""
+        if self.shown == 0:
+            self.release_to_readers(unflushed)
+        each = LIVE_COST + (self.end - self.start >> LIVE_BYTES_SHIFT)
+        queues = len(self.queues)
+        everybody = queues + len(self.live)
+        room = SHOWN_AT_ONCE
+        while room > 0 and self.shown < everybody:
+            at = self.shown
+            self.shown = at + 1
+            if at < queues:
+                queue = self.queues[at]
+                QueueEnd.commit(queue, self)
+                room -= QUEUE_COST
+                if queue.reader is not None:
+                    room -= queue.reader.arrival_cost()
+            else:
+                self.live[at - queues].offer(self)
+                room -= each
+        return self.shown == everybody
 
     def show(self) -> None:
         """Queues and live subscribers get it."""
@@ -264,46 +298,35 @@ class CommitPoints:
     Args:
         position: how far the log was on the disk at the start.
         in_sync: how far replicas are known to have had it then.
+        later: calls back in the loop's next iteration; None: points move in one step.
     """
 
-    def __init__(self, position: int, in_sync: int | None = None) -> None:
+    def __init__(
+        self,
+        position: int,
+        in_sync: int | None = None,
+        *,
+        later: Callable[[Callable[[], None]], object] | None = None,
+    ) -> None:
         copied = position if in_sync is None else in_sync
         self.points = [position, position, copied, copied]
-        """By `Durability`: how far the log is committed in that class."""
+        """By `Durability`: how far the log is committed in that class, and everybody was told."""
+        self.reached = list(self.points)
+        """How far the points may move: they follow in steps, where much is let go at once."""
         self.urgent = position
         """The highest position that somebody waits for in a class that needs a flush."""
         self.holding = False
         """Whether anything waits for replicas: then messages of one queue may have to wait for
         predecessors of a stronger class."""
         self.failed = False
-        self.unflushed: set[Queue] = set()
-        """Queues with messages that are visible before they are on the disk: for readers by offset
-        they end where the last flush left them."""
+        self.unflushed: set[Queue] = set()  # see `broker.core.Core.unflushed`
         self._waiting: list[deque[tuple[int, Any, Any]]] = [deque() for _ in Durability]
-
-    @property
-    def waiting_count(self) -> int:
-        """How many answers and runs wait (a metric)."""
-        return sum(map(len, self._waiting))
+        self._later = later
+        self._going_on = False  # the next step is scheduled
 
     def committed(self, position: int, durability: Durability) -> bool:
         """Whether nothing has to be waited for."""
         return position <= self.points[durability]
-
-    def when(
-        self,
-        position: int,
-        durability: Durability,
-        callback: Callable[..., None],
-        *args: object,
-        urgent: bool = True,
-    ) -> None:
-        """Call back when the point of the class reaches the position; at once if it has.
-
-        Args:
-            urgent: False for what may wait for the next flush that somebody else asks for.
-        """
-        self.wait_for(position, durability, callback, args, urgent)
 
     def wait_for(
         self,
@@ -346,10 +369,20 @@ class CommitPoints:
 
     def advance(self, durability: Durability, position: int) -> None:
         """The point of the class has reached the position: let go what waited for it."""
-        if self.failed or position <= self.points[durability]:
+        if self.failed or position <= self.reached[durability]:
             return
-        self.points[durability] = position
+        self.reached[durability] = position
+        self._let_go(durability, position)
+
+    def _let_go(self, durability: Durability, position: int) -> None:
+        """Move the point as far as one step goes."""
         waiting = self._waiting[durability]
+        if self._later is not None:
+            count = self._fitting(waiting, position)
+            if count >= 0:
+                self._let_some_go(durability, count)
+                return
+        self.points[durability] = position
         while waiting:
             entry = waiting[0]
             end = entry[0]
@@ -366,11 +399,46 @@ class CommitPoints:
         if durability > FLUSHED:
             self.holding = any(self._waiting[FLUSHED + 1 :])
 
-    def fail(self) -> None:
-        """The log directory failed: what waits is never let go."""
-        self.failed = True
-        for waiting in self._waiting:
-            waiting.clear()
+    def _fitting(self, waiting: deque[tuple[int, Any, Any]], position: int) -> int:
+        """How many of those that wait for the position go in one step; -1: all of them."""
+        room = SHOWN_AT_ONCE
+        for count, entry in enumerate(waiting):
+            end = entry[0]
+            if end > position:
+                return -1
+            if entry[2] is None:
+                run: Waiting = entry[1]
+                room -= run.cost()
+                if room < 0:
+                    return count
+        return -1
+
+    def _let_some_go(self, durability: Durability, count: int) -> None:
+        """Let the first `count` go, or a part of the first. Nothing overtakes what is left."""
+        waiting = self._waiting[durability]
+        self.points[durability] = max(self.points[durability], waiting[count][0] - 1)
+        if count == 0:
+            run: Waiting = waiting[0][1]
+            if run.release_part(self.unflushed) and waiting:
+                waiting.popleft()
+        while count > 0 and waiting:
+            count -= 1
+            entry = waiting.popleft()
+            if entry[2] is None:
+                run = entry[1]
+                run.release(self.unflushed)
+            else:
+                entry[1](*entry[2])
+        if not self._going_on and self._later is not None:
+            self._going_on = True
+            self._later(self._go_on)
+
+    def _go_on(self) -> None:
+        self._going_on = False
+        for durability in Durability:
+            position = self.reached[durability]
+            if position > self.points[durability] and not self.failed:
+                self._let_go(durability, position)
 
 
 class RouteEnd:
@@ -521,8 +589,7 @@ class PlainTemplate:
     Attributes:
         derived_from: the queues of the route as of which the rest is up to date.
         queues: all queues that take its messages, the topic's own first.
-        plain: its messages go nowhere but to the topic's own queue and live subscribers, and wait
-            for nobody but this broker.
+        plain: only the topic's queue and live subscribers get its messages; no replica has to.
     """
 
     __slots__ = (

@@ -21,6 +21,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from broker.kernels import Committed, QueueEnd, RecordRun
+from broker.kernels.costs import CONSUMER_COST
 from broker.port import IN_SYNC, Consumer, Delivery, Durability
 from broker.queues.cursor import Cursor
 from broker.queues.gates import Gate
@@ -147,6 +148,10 @@ class Rules(Gate, Protocol):
     def deliverable(self, group: Group) -> int:
         """How many messages at the head may be delivered in one stretch; below zero: not known
         yet, the group is pumped when it is."""
+
+
+SAMPLE_COUNT: Final = 8
+"""Of many groups of one queue, those that are asked what a run costs them."""
 
 
 class _Gone:
@@ -363,6 +368,10 @@ class Group:
 
     # --- delivering -----------------------------------------------------------------------
 
+    def arrival_cost(self) -> int:
+        """What `arrived` costs, in the units of `broker.kernels.costs`."""
+        return CONSUMER_COST if self.holds else 1
+
     def arrived(self, run: Committed, first: int) -> None:
         """A run became visible at offset `first`."""
         if self.rules is not None:
@@ -543,6 +552,10 @@ class Groups(list[Group]):
     """The groups of a queue that has several. Nearly all have one, which costs no list."""
 
     __slots__ = ()
+
+    def arrival_cost(self) -> int:
+        """See `Group.arrival_cost`. Not all are asked."""
+        return len(self) * max(group.arrival_cost() for group in self[:SAMPLE_COUNT])
 
     def arrived(self, run: Committed, first: int) -> None:
         """A run became visible at offset `first`: to all of them."""

@@ -19,8 +19,7 @@ Rules:
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -36,6 +35,7 @@ from gateways.amqp.events import (
     HeaderReceived,
     HeaderRefused,
     MethodReceived,
+    Run,
     Settlement,
     Traffic,
 )
@@ -50,7 +50,10 @@ from gateways.amqp.spec import Method
 from gateways.amqp.states import State
 from gateways.amqp.tables import Buffer
 from gateways.amqp.transport import Transport
+from net.turns import Turns
 
+ROWS_AT_ONCE: Final = 8
+"""Publishes of a run that are stored without a look at where they go."""
 SHORT_STRING_MAX: Final = 255
 """AMQP's short strings have a size of one byte; the reasons are plain ASCII."""
 
@@ -71,7 +74,7 @@ class Client:
         replies: likewise.
         new_tag: makes random consumer tags.
         blocked: why publishers are refused at this moment; empty if they are not.
-        clock: seconds, to measure how long a read takes.
+        turns: of the connections of the loop.
     """
 
     def __init__(
@@ -85,8 +88,8 @@ class Client:
         limits: Limits,
         properties: Mapping[str, Any],
         new_tag: Callable[[], str],
+        turns: Turns,
         blocked: Callable[[], str] = str,
-        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.port = port
         self._why_blocked = blocked
@@ -117,7 +120,7 @@ class Client:
         self._deaf = False  # whatever comes is dropped
         self._choked = False  # too many answers wait or are not read
         self._resting = False  # it is the turn of others; what was read waits
-        self._clock = clock
+        self._turns = turns
         self._disk_is_behind = False  # not reading, because the log cannot take more
         self._lingering = False  # everything is said, and the client may still be writing
         self._dropped_bytes = 0  # since then
@@ -172,8 +175,9 @@ class Client:
         return self._holding or self._choked or self._resting
 
     def _take_events(self) -> None:
-        """Take what was read, for as long as one turn may be. One event is always taken."""
-        until = self._clock() + self.limits.turn_seconds
+        """Take what was read, as long as the turn goes on. One event is always taken."""
+        turns = self._turns
+        turns.begin()
         self._running = True
         while not (self._holding or self._choked):
             try:
@@ -183,12 +187,16 @@ class Client:
                 self._handle(event)
             except RemoteProtocolError as error:
                 self.fail(error)
-            if self._clock() >= until and not self._deaf:
-                self._resting = True
-                self._transport.later(self._rested)
+            if not self._deaf and (self._resting or turns.is_over()):
+                self._rest_until_next_turn()
                 break
         self._running = False
         self.check_pressure()
+
+    def _rest_until_next_turn(self) -> None:
+        if not self._resting:
+            self._resting = True
+            self._turns.wait(self._rested)
 
     def _handle(self, event: Event) -> None:
         match event:
@@ -215,10 +223,15 @@ class Client:
     # --- publishes and acks -----------------------------------------------------------------
 
     def _traffic(self, traffic: Traffic) -> None:
-        """The publishes, then the acks. An error between them lets those before it count."""
+        """The publishes, then the acks. An error between them lets those before it count. What is
+        left when the turn is over comes again."""
         settled = 0
         confirming: dict[Channel, None] = {}
-        for run in traffic.runs:
+        rows = traffic.batch.count
+        for index, run in enumerate(self._portions(traffic)):
+            if index and self._turns.is_over():
+                rows = run.first
+                break
             channel = self.channels.get(run.channel)
             if channel is None:  # closed by an error within this read
                 continue
@@ -234,9 +247,31 @@ class Client:
             self._learn(traffic)
         for channel in confirming:
             channel.confirm()
-        self._settle(traffic.settlements, settled, traffic.batch.count)
+        if rows < traffic.batch.count:
+            # Settlements behind the last row that was taken come again with what follows it.
+            settled = self._settle(traffic.settlements, settled, rows - 1)
+            self._core.cut(rows, traffic.settlements[settled:])
+            self._rest_until_next_turn()
+        else:
+            self._settle(traffic.settlements, settled, rows)
         if traffic.runs:
             self.keeps_up()
+
+    def _portions(self, traffic: Traffic) -> Iterator[Run]:
+        """The runs, long ones in parts that may be stored at once."""
+        for run in traffic.runs:
+            count = run.last - run.first
+            channel = self.channels.get(run.channel)
+            if count <= ROWS_AT_ONCE or channel is None:
+                yield run
+                continue
+            step = self.publisher.rows_at_once(channel, traffic.batch, run)
+            if step >= count:
+                yield run
+                continue
+            for first in range(run.first, run.last, step):
+                last = min(first + step, run.last)
+                yield Run(run.channel, run.flags, first, last)
 
     def _learn(self, traffic: Traffic) -> None:
         """Let the lane take messages like the only one of this read."""

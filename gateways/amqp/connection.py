@@ -18,9 +18,19 @@ An event's batch points into the bytes of this read: handle it before asking for
 from __future__ import annotations
 
 from array import array
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
-from core_log.kernels.batch import CAPACITY, COLUMNS, FLAGS, Batch
+from core_log.kernels.batch import (
+    BODY_SIZE,
+    BODY_START,
+    CAPACITY,
+    COLUMNS,
+    EXTRA_START,
+    FLAGS,
+    Batch,
+)
 from gateways.amqp import kernels, spec
 from gateways.amqp.contents import Assembling, Contents
 from gateways.amqp.errors import LocalProtocolError, Malformed, RemoteProtocolError, ReplyCode
@@ -119,6 +129,8 @@ class AmqpConnection:
         self._contents = Contents(limits, work.assembling)
         self._used_channels: set[int] = set()  # ever opened: late acks for them are no error
         self._fault: RemoteProtocolError | None = None  # to be raised after the event before it
+        self._cut_bytes = 0  # of an event that was taken in part: the rest of it
+        self._cut_settlements: list[Settlement] = []  # of that rest
 
     # --- receiving --------------------------------------------------------------------------
 
@@ -154,14 +166,29 @@ class AmqpConnection:
             if event is not None or not again:
                 return event
 
+    def cut(self, rows: int, settlements: Sequence[Settlement]) -> None:
+        """Of the last event, a `Traffic` of the kernel, only the first `rows` rows were taken, and
+        not these settlements: the rest comes again as the next event."""
+        at = (rows - 1) * COLUMNS
+        row = self._work.batch.rows[at : at + COLUMNS]
+        part = BODY_START if row[BODY_SIZE] else EXTRA_START  # the last one, before a frame's end
+        end = row[part] + row[part + 1] + 1
+        self._cut_bytes = self.position - end
+        self._cut_settlements = [
+            replace(settlement, rows=max(0, settlement.rows - rows)) for settlement in settlements
+        ]
+        self.position = end
+        self._fault = None  # it is met again
+
     def _take_bulk(self) -> tuple[Event | None, bool]:
         """Let the kernel take what it can. Returns an event, and whether to go on without one."""
         work = self._work
         start = self.position
+        again, self._cut_bytes = self._cut_bytes, 0
         at, stop, run_count, settlement_count = kernels.parse(
             self._buffer,
             start,
-            self._end,
+            start + again if again else self._end,
             self.frame_max,
             self._limits.body_bytes_max,
             work.batch,
@@ -170,7 +197,7 @@ class AmqpConnection:
         )
         self.position = at
         if run_count or settlement_count:
-            return self._traffic(run_count, settlement_count), True
+            return self._traffic(run_count, settlement_count, again=again > 0), True
         if stop == codes.NEED_DATA:
             if self._end - at < WAIT_FOR_BODY_BYTES_MAX or not self._frame_is_whole():
                 return None, False
@@ -180,9 +207,18 @@ class AmqpConnection:
         size = int(FRAME_HEAD.unpack_from(self._buffer, self.position)[2])
         return self._end - self.position >= size + FRAME_OVERHEAD
 
-    def _traffic(self, run_count: int, settlement_count: int) -> Traffic | None:
-        """The kernel's result as an event, without what its channels do not take."""
+    def _traffic(
+        self, run_count: int, settlement_count: int, *, again: bool = False
+    ) -> Traffic | None:
+        """The kernel's result as an event, without what its channels do not take.
+
+        Args:
+            again: it is the rest of an event that was cut, whose settlements are known: one that
+                goes over several publishes began before the cut.
+        """
         settlements, fault_row = self._settlements(settlement_count)
+        if again:
+            settlements, self._cut_settlements = self._cut_settlements, []
         batch = self._work.batch
         starts = self._work.runs
         runs: list[Run] = []

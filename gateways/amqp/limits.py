@@ -52,9 +52,6 @@ class Limits:
     """Consumers of one connection; each costs about 1 KiB."""
     replies_bytes_max: int = 1024 * 1024
     """Answers (direct reply-to) of a consumer that does not read, behind the first that waits."""
-    turn_seconds: float = 0.005
-    """How long one connection's read is handled before others have their turn. Its last event may
-    go on longer: it is not cut."""
     turn_bytes_max: int = 1024 * 1024
     """Deliveries for one connection in one loop iteration, before the socket has taken a byte."""
     turn_count_max: int = 4096

@@ -45,7 +45,15 @@ from gateways.amqp.kernels import codes
 from gateways.amqp.methods import content_frames, encode_method
 from gateways.amqp.rewriting import one_row, rewrite
 
+CHECKED_AT_ONCE: Final = 64
+"""Rows whose properties are looked at one by one, without a look at the clock."""
 _NO_ROUTE: Final = "NO_ROUTE"
+
+
+def _durability(channel: Channel, run: Run) -> Durability:
+    """What messages of the run wait for, as far as their publisher says."""
+    safe = run.flags & codes.PERSISTENT or channel.confirming or channel.transaction
+    return FLUSHED if safe else APPENDED
 
 
 class Templates:
@@ -156,6 +164,16 @@ class Publisher:
         self.stored_with: Template | None = None
         """The template of what the last `publish` stored last."""
 
+    def rows_at_once(self, channel: Channel, batch: Batch, run: Run) -> int:
+        """How many rows of the run may be stored before others have their turn."""
+        count = CHECKED_AT_ONCE if run.flags & codes.CHECKED else run.last - run.first
+        place, keyed = batch.topic(run.first), bool(run.flags & codes.KEYED)
+        try:
+            template = self._templates.get(place, _durability(channel, run), keyed=keyed)
+        except (Refused, Malformed):
+            return count  # all of it will be refused
+        return count if template is None else min(count, template.rows_at_once)
+
     def publish(self, channel: Channel, batch: Batch, run: Run) -> None:
         """Store the rows of a run, or return them.
 
@@ -173,8 +191,7 @@ class Publisher:
             ) from error
 
     def _publish(self, channel: Channel, batch: Batch, run: Run) -> None:
-        safe = run.flags & codes.PERSISTENT or channel.confirming or channel.transaction
-        durability = FLUSHED if safe else APPENDED
+        durability = _durability(channel, run)
         if run.flags & codes.CHECKED:
             self._publish_checked(channel, batch, run, durability)
         else:

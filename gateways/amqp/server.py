@@ -244,6 +244,7 @@ class AmqpServer:
             properties=self._properties,
             new_tag=self._new_tag,
             blocked=lambda: self._blocked,
+            turns=self._context.turns,
         )
 
     def new_socket(self) -> AmqpSocket:

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import logging
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Final
 
@@ -38,7 +38,7 @@ from broker.port import (
     WrongAcknowledgement,
 )
 from core_log.kernels.batch import COLUMNS, FLAGS, IDENTIFIER, Batch
-from gateways.mqtt.connection import NEED_DATA, OPEN, PUBLISHES, ConnectionCore, Event, State
+from gateways.mqtt.connection import OPEN, ConnectionCore, Event, State
 from gateways.mqtt.delays import delay_ms
 from gateways.mqtt.kernels import codes, encode_ids
 from gateways.mqtt.lanes import Lane
@@ -57,6 +57,7 @@ from gateways.mqtt.packets import (
     encode_suback,
     encode_unsuback,
 )
+from gateways.mqtt.reading import Reading
 from gateways.mqtt.shared import Shared
 from net.connection import Connection
 
@@ -92,10 +93,13 @@ class MqttConnection(Connection):
         self._keep_alive = 0.0  # seconds without a packet that are too many; 0: never
         self._disk_behind = False  # what is published waits for the disk too long
         self._unread = 0  # bytes of answers written while the transport was full
-        self._asking = False  # who the client is: nothing is read until that is known
+        self.asking = False  # who the client is: nothing is read until that is known
         self._early = 0  # bytes that came before that was known, and wait
         self._leave: Callable[[], None] | None = None  # takes it off the list of its user
-        self._held_back = False  # not reading, because of one of these three
+        self._held_back = False  # not reading, because of one of these
+        self._reading = Reading(
+            core=self._core, inbox=shared.inbox, bulk=shared.bulk, turns=shared.context.turns
+        )
 
     # --- net.Connection ---------------------------------------------------------------------
 
@@ -110,39 +114,45 @@ class MqttConnection(Connection):
             return end
         return self.consume_alone(buffer, start, end)
 
-    def consume_alone(self, buffer: bytearray, start: int, end: int) -> int:
-        """`consume`, without waiting for the reads of others (`joining.py`)."""
-        core = self._core
-        at = start
+    def consume_alone(self, buffer: bytearray, start: int, end: int, *, whole: bool = False) -> int:
+        """`consume`, without waiting for the reads of others (`joining.py`).
+
+        Args:
+            whole: do not wait for a turn: it is short.
+        """
+        reading = self._reading
         try:
-            at = self._shared.bulk.take(self.lane, buffer, start, end)
-            while at < end and not self._asking:
-                event = core.next_event(buffer, at, end)
-                at = core.at
-                if event is PUBLISHES:
-                    inbox = self._shared.inbox
-                    if inbox.ack_count:
-                        self._shared.bulk.take_acks(self.lane, inbox.ack_count)
-                    if inbox.run_count:
-                        self._shared.bulk.take_publishes(self.lane, inbox.run_count)
-                elif event is NEED_DATA:
-                    break
-                else:
-                    self._take(event)
+            at = start
+            if reading.is_fresh:
+                at = self._shared.bulk.take(self.lane, buffer, start, end)
+            if at < end or not reading.is_fresh:
+                at = reading.take(self, buffer, at, end, whole=whole)
         except RemoteProtocolError as error:
             self.broke_protocol(error)
             return end
         except BrokerError as error:
             self.failed(error)
             return end
+        if reading.resting:
+            self._regulate()
+            self.context.turns.wait(self._next_turn)
+            return at
         if self._keep_alive:
             if at > start:
                 self.heard_at = self.context.now()
             if at < end:
                 self._look_at_part(end - at)
-        elif self._asking or core.state is State.WAIT_CONNECT:
+        elif self.asking or self._core.state is State.WAIT_CONNECT:
             return self._keep_early(at, end)
         return at
+
+    def _next_turn(self) -> None:
+        """Others had their turn: go on with what is left of the read."""
+        self._reading.resting = False
+        if self.lane.leaving:
+            return  # what was not handled was not read
+        self.consume_again()
+        self._regulate()
 
     def _look_at_part(self, size: int) -> None:
         """A packet came in part: a sign of life, if it comes quickly enough."""
@@ -200,8 +210,8 @@ class MqttConnection(Connection):
         if self.closing:  # the last bytes were not taken in time
             self.abort()
             return None
-        if self._core.state is State.WAIT_CONNECT or self._asking:
-            what = "the login took too long" if self._asking else "no CONNECT came in time"
+        if self._core.state is State.WAIT_CONNECT or self.asking:
+            what = "the login took too long" if self.asking else "no CONNECT came in time"
             log.info("closing %s: %s", self.peer, what)
             self._finish(will=False)
             return None
@@ -233,6 +243,7 @@ class MqttConnection(Connection):
         published, self._will = self._will, None
         self._forget_early()
         self._core.close()
+        self._reading.forget()
         self.lane.session = None
         if session is not None:
             session.disconnect()
@@ -258,20 +269,23 @@ class MqttConnection(Connection):
 
     # --- control packets --------------------------------------------------------------------
 
-    def _take(self, event: Event) -> None:
+    def handle(self, event: Event) -> Iterator[None] | None:
+        """A packet other than PUBLISH and acknowledgements. Returns what is to be done for it
+        step by step, if it may be long; after that it is handled."""
         match event:
             case PingRequest():
                 self.write_answer(PING_RESPONSE)
             case Subscribe():
-                self._subscribe(event)
+                return self._subscribe(event)
             case Unsubscribe():
-                self._unsubscribe(event)
+                return self._unsubscribe(event)
             case Connect():
                 self._connect(event)
             case Disconnect():
                 self._finish(will=False)  # [MQTT-3.14.4-3]
             case _:
                 raise AssertionError(event)
+        return None
 
     def _connect(self, packet: Connect) -> None:
         client_id = packet.client_id or self._shared.new_client_id()  # [MQTT-3.1.3-6]
@@ -280,17 +294,17 @@ class MqttConnection(Connection):
             return
         self._client_id = client_id
         self._level = packet.level
-        self._asking = True
+        self.asking = True
         self._connect_bytes = _large_fields(packet)
         self._port.authenticate(
             packet.user, packet.password, self.address, partial(self._known, packet)
         )
-        if self._asking:
+        if self.asking:
             self._regulate()
 
     def _known(self, packet: Connect, principal: str | Refused) -> None:
         """The answer to who the client is; it may come in the call that asked."""
-        self._asking = False
+        self.asking = False
         self._forget_early()
         if self._core.state is not State.ACCEPTING:
             return  # it did not wait
@@ -364,7 +378,7 @@ class MqttConnection(Connection):
             session.resume()
         self.leave_if_done()
 
-    def _subscribe(self, packet: Subscribe) -> None:
+    def _subscribe(self, packet: Subscribe) -> Iterator[None]:
         session = self._session
         assert session is not None
         return_codes = bytearray()
@@ -381,6 +395,7 @@ class MqttConnection(Connection):
                 return_codes.append(qos)
                 granted.append((words, since))
                 position = max(position, since)
+            yield
         self.lane.waiting += 1
         self._port.when_committed(
             position,
@@ -399,7 +414,7 @@ class MqttConnection(Connection):
                 self._session.replay_retained(words, since)
         self.leave_if_done()
 
-    def _unsubscribe(self, packet: Unsubscribe) -> None:
+    def _unsubscribe(self, packet: Unsubscribe) -> Iterator[None]:
         session = self._session
         assert session is not None
         position = session.position
@@ -411,6 +426,7 @@ class MqttConnection(Connection):
             else:
                 # UNSUBACK cannot say no: what the log does not take closes the connection.
                 position = max(position, session.unsubscribe(words))
+            yield
         # Also for filters that were not there [MQTT-3.10.4-5].
         durability = self._port.state_durability
         self.lane.answer_when(position, encode_unsuback(packet.packet_id), durability)
@@ -517,7 +533,7 @@ class MqttConnection(Connection):
     def _regulate(self) -> None:
         """Read no further while too much waits for the disk or for the client to read."""
         unread = self._unread > self._limits.unread_answers_bytes_max
-        hold_back = self._disk_behind or unread or self._asking
+        hold_back = self._disk_behind or unread or self.asking or self._reading.resting
         if hold_back == self._held_back or self.lane.leaving:
             return
         self._held_back = hold_back

@@ -136,7 +136,7 @@ class Joined:
         if stored is None:
             for connection, read in reads.items():
                 if connection.lane.session is not None:
-                    connection.consume_alone(bytearray(read), 0, len(read))
+                    connection.consume_alone(bytearray(read), 0, len(read), whole=True)
             return
         position, durability = stored
         answers = encode_acks(batch, 0, batch.count)

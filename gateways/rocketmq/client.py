@@ -12,6 +12,8 @@ Rules:
 from __future__ import annotations
 
 import logging
+from collections import deque
+from typing import Final
 
 from broker.port import BrokerPort, Durability, Position, Refused
 from gateways.rocketmq import mapping
@@ -31,6 +33,9 @@ from remoting.errors import BadFields, LocalProtocolError, RemoteProtocolError
 from remoting.headers import PullFields, write_fields
 
 log = logging.getLogger(__name__)
+
+PARSED_BYTES_MAX: Final = 16 * 1024
+"""Bytes of a read whose requests are parsed together: some 2 ms."""
 
 
 class RocketmqConnection(Connection):
@@ -64,6 +69,8 @@ class RocketmqConnection(Connection):
         self._pulls = Pulls(self, shared)
         self._draining = False
         self._behind = False  # the disk: nothing more is read
+        self._resting = False  # it is the turn of others: likewise
+        self._events: deque[Event] = deque()  # what the last read asked for and is not carried out
         self._frame_due: float | None = None  # when the request that has begun has to be whole
 
     # --- the socket's side ----------------------------------------------------------------
@@ -83,20 +90,21 @@ class RocketmqConnection(Connection):
         self.close()
 
     def consume(self, buffer: bytearray, start: int, end: int) -> int:
+        if self._resting:
+            return start
         try:
-            events, used = self._core.receive(buffer, start, end)
+            used = self._take(buffer, start, end)
         except RemoteProtocolError as error:
             self.shared.protocol_error_count += 1
             log.info("closing %s: %s", self.peer, error)
+            self._events.clear()
             self.close()
             return end
-        if used == end:
+        if used == end or self._resting:
             self._frame_due = None
         elif used > start or self._frame_due is None:  # another request has begun
             self._frame_due = self.context.now() + self.shared.limits.frame_seconds_max
         self._stay_awake()
-        for event in events:
-            self._handle(event)
         self._pulls.read_next()
         for caller in self._callers:
             if not self._behind and caller.port.overloaded(self._caught_up):
@@ -104,17 +112,53 @@ class RocketmqConnection(Connection):
                 self.stop_reading()
         return used
 
-    def _caught_up(self) -> None:
-        self._behind = False
-        if not self.paused and not self._draining:
+    def _take(self, buffer: bytearray, start: int, end: int) -> int:
+        """Carry out requests until the read ends or this connection's turn does; returns up to
+        where the bytes are used. What was parsed and not carried out waits in `_events`. Raises
+        RemoteProtocolError."""
+        turns = self.context.turns
+        turns.begin()
+        at = start
+        parsed_max = PARSED_BYTES_MAX
+        while True:
+            while self._events:
+                self._handle(self._events.popleft())
+                if turns.is_over() and (self._events or at < end):
+                    self._resting = True
+                    self.stop_reading()
+                    turns.wait(self._next_turn)
+                    return at
+            if at == end or self.closing or self._draining:
+                return at
+            stop = min(at + parsed_max, end)
+            events, used = self._core.receive(buffer, at, stop)
+            if used == at and stop == end:
+                return at
+            if used == at:  # a request that is larger
+                parsed_max = end - at
+            self._events.extend(events)
+            at = used
+
+    def _next_turn(self) -> None:
+        """Others had their turn: go on with what is left of the read."""
+        self._resting = False
+        self.consume_again()
+        self._read_on()
+
+    def _read_on(self) -> None:
+        if not (self._behind or self._resting or self.paused or self._draining):
             self.resume_reading()
 
+    def _caught_up(self) -> None:
+        self._behind = False
+        self._read_on()
+
     def drained(self) -> None:
-        if not self._draining and not self._behind:
-            self.resume_reading()
+        self._read_on()
         self._pulls.read_next()
 
     def lost(self, error: Exception | None) -> None:
+        self._events.clear()
         self._pulls.forget()
         self.shared.members.lost(self)
         self._callers.leave()
@@ -122,7 +166,9 @@ class RocketmqConnection(Connection):
     def expired(self, now: float) -> float | None:
         due = self._frame_due
         if due is not None:
-            if self._behind or self.paused or self._draining:  # what is late was not read by us
+            if (
+                self._behind or self._resting or self.paused or self._draining
+            ):  # what is late was not read by us
                 self._frame_due = now + self.shared.limits.frame_seconds_max
                 return self._frame_due
             if due <= now:

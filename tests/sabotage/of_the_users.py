@@ -303,9 +303,9 @@ OF_THE_USERS = (
     Sabotage(
         name="mqtt-reads-before-the-login",
         why="a stranger's packets are handled while its password is looked at",
-        path="gateways/mqtt/client.py",
-        old="            while at < end and not self._asking:\n",
-        new="            while at < end:\n",
+        path="gateways/mqtt/reading.py",
+        old="        while at < end and not connection.asking:\n",
+        new="        while at < end:\n",
         tests=("tests/gateways/mqtt/test_mqtt_login.py",),
     ),
     Sabotage(

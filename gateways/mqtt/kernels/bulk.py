@@ -11,8 +11,8 @@ Rules:
   beyond being stored (QoS 2, a delay) is the connection's (`client.py`).
 * Acknowledgements of a read are taken before its publishes, as `parse` may have them in any order
   that does not matter (`codes.STOP_ORDER`).
-* One answer for all publishes of a read: its position is that of the last, its class the
-  strongest of theirs.
+* One answer for all publishes that are handled together: its position is that of the last, its
+  class the strongest of theirs.
 """
 
 from __future__ import annotations
@@ -36,6 +36,13 @@ ASK_BYTES: Final = 64 * 1024
 EXACTLY_ONCE: Final = 0x04
 """QoS 2 among the FLAGS of a row."""
 DOLLAR: Final = 0x24
+RUNS_AT_ONCE: Final = 16
+"""Runs of publishes that are handled without a look at the clock: each may be the first to its
+topic."""
+ROWS_AT_ONCE: Final = 8
+"""Publishes of a run that are stored without a look at where they go."""
+ACK_RUNS_AT_ONCE: Final = 1024
+"""Acknowledgements that do not follow each other, likewise: some 2 ms."""
 
 
 class Bulk:
@@ -54,14 +61,15 @@ class Bulk:
         self.acks: array[int] = inbox.acks
 
     def take(self, lane: lanes.Lane, buffer: bytearray, start: int, end: int) -> int:
-        """Handle the publishes and acknowledgements at the start of `buffer[start:end]`.
+        """Handle the publishes and acknowledgements at the start of `buffer[start:end]`, if they
+        are not too much for one turn, and the lane is open.
 
         Returns:
             The index up to which the bytes were handled. What is there then is for the
-            connection's core; all of it, while the lane is not open.
+            connection's core.
 
         Raises:
-            BrokerError: close the connection (`take_publishes`).
+            BrokerError, RemoteProtocolError: close the connection (`take_publishes`).
         """
         if lane.session is None:
             return start
@@ -70,14 +78,17 @@ class Bulk:
         _, at, run_count, ack_count = parse(
             buffer, start, end, batch, self.runs, self.acks, self.yard.packet_bytes_max
         )
+        if not self.is_one_turn(lane, run_count, ack_count):
+            return start
         if ack_count:
             self.take_acks(lane, ack_count)
         if run_count:
-            self.take_publishes(lane, run_count)
+            self.take_publishes(lane, 0, run_count, run_count)
         return at
 
     def take_whole(self, lane: lanes.Lane, buffer: bytearray, start: int, end: int) -> bool:
-        """`take` for a lane that is open, if that handles all of the read; else nothing is done.
+        """Handle a read that is publishes and acknowledgements and no more, and not too much for
+        one turn; else nothing is done. The lane has to be open.
 
         Raises:
             BrokerError, RemoteProtocolError: close the connection (`take_publishes`).
@@ -87,12 +98,41 @@ class Bulk:
         _, at, run_count, ack_count = parse(
             buffer, start, end, batch, self.runs, self.acks, self.yard.packet_bytes_max
         )
-        if at != end:
+        if at != end or not self.is_one_turn(lane, run_count, ack_count):
             return False
         if ack_count:
             self.take_acks(lane, ack_count)
         if run_count:
-            self.take_publishes(lane, run_count)
+            self.take_publishes(lane, 0, run_count, run_count)
+        return True
+
+    def is_one_turn(self, lane: lanes.Lane, run_count: int, ack_count: int) -> bool:
+        """Whether what is in the inbox is not too much for one turn: few runs, of which the long
+        ones are known to go to few queues, and are stored as a whole."""
+        if run_count > RUNS_AT_ONCE or ack_count > ACK_RUNS_AT_ONCE:
+            return False
+        if self.batch.count <= ROWS_AT_ONCE:
+            return True
+        rows = self.rows
+        runs = self.runs
+        count = self.batch.count
+        buffer: Any = self.batch.buffer
+        last = 0
+        for index in range(1, run_count + 1):
+            first = last
+            last = runs[index] if index < run_count else count
+            if last - first <= ROWS_AT_ONCE:
+                continue
+            at = first * COLUMNS
+            start = rows[at + TOPIC_START]
+            flags = rows[at + FLAGS]
+            if flags & EXACTLY_ONCE or buffer[start] == DOLLAR:
+                return False
+            template = lane.mapping.templates[flags].get(
+                bytes(buffer[start : start + rows[at + TOPIC_SIZE]])
+            )
+            if template is None or template.rows_at_once < last - first:
+                return False
         return True
 
     def take_acks(self, lane: lanes.Lane, ack_count: int) -> None:
@@ -104,8 +144,10 @@ class Bulk:
         elif lane.connection is not None:
             lane.connection.take_acks(acks, ack_count)
 
-    def take_publishes(self, lane: lanes.Lane, run_count: int) -> None:
-        """The publishes in the batch.
+    def take_publishes(
+        self, lane: lanes.Lane, first_run: int, last_run: int, run_count: int
+    ) -> None:
+        """Of the publishes in the batch, which are `run_count` runs, runs [first_run, last_run).
 
         Raises:
             BrokerError: one with an acknowledgement was refused, or one is too large, or is to what
@@ -118,16 +160,16 @@ class Bulk:
         batch = self.batch
         rows = self.rows
         runs = self.runs
-        count = batch.count
+        begin = last = runs[first_run]
+        end = runs[last_run] if last_run < run_count else batch.count
         mapping = lane.mapping
         buffer: Any = batch.buffer
         waits_for = ends_at = Position(-1)
         durability = slowest = APPENDED
-        self.yard.received += count
-        last = 0
-        for index in range(1, run_count + 1):
+        self.yard.received += end - begin
+        for index in range(first_run + 1, last_run + 1):
             first = last
-            last = runs[index] if index < run_count else count
+            last = runs[index] if index < last_run else end
             at = first * COLUMNS
             start = rows[at + TOPIC_START]
             flags = rows[at + FLAGS]
@@ -155,7 +197,7 @@ class Bulk:
                 if template.durability > durability:
                     durability = template.durability
         if waits_for >= 0:
-            lane.answer_when(waits_for, encode_acks(batch, 0, count), durability)
+            lane.answer_when(waits_for, encode_acks(batch, begin, end), durability)
         yard = self.yard
         if ends_at >= yard.ask_at or lane.asks_always or slowest > FLUSHED:
             yard.ask_at = ends_at + ASK_BYTES if connection.keeps_up() else 0

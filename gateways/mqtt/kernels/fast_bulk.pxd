@@ -6,6 +6,7 @@ cimport cython
 from gateways.mqtt.kernels.fast_lane cimport Lane, Yard
 
 cdef int EXACTLY_ONCE, DOLLAR, FLAG_QOS
+cdef Py_ssize_t RUNS_AT_ONCE, ROWS_AT_ONCE, ACK_RUNS_AT_ONCE
 cdef Py_ssize_t COLUMNS, TOPIC_START, TOPIC_SIZE, FLAGS
 cdef long long ASK_BYTES
 
@@ -26,7 +27,16 @@ cdef class Bulk:
     cpdef take_acks(self, Lane lane, Py_ssize_t ack_count)
     @cython.locals(
         count=Py_ssize_t, index=Py_ssize_t, first=Py_ssize_t, last=Py_ssize_t, at=Py_ssize_t,
-        start=Py_ssize_t, flags=cython.longlong, topic=bytes, stored=cython.longlong,
+        start=Py_ssize_t, flags=cython.longlong,
+    )
+    cdef bint is_one_turn(
+        self, Lane lane, Py_ssize_t run_count, Py_ssize_t ack_count
+    ) except -1
+    @cython.locals(
+        begin=Py_ssize_t, end=Py_ssize_t, index=Py_ssize_t, first=Py_ssize_t, last=Py_ssize_t,
+        at=Py_ssize_t, start=Py_ssize_t, flags=cython.longlong, topic=bytes, stored=cython.longlong,
         waits_for=cython.longlong, ends_at=cython.longlong, yard=Yard,
     )
-    cpdef take_publishes(self, Lane lane, Py_ssize_t run_count)
+    cpdef take_publishes(
+        self, Lane lane, Py_ssize_t first_run, Py_ssize_t last_run, Py_ssize_t run_count
+    )

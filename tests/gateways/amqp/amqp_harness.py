@@ -16,6 +16,7 @@ from gateways.amqp.direct_reply import Replies
 from gateways.amqp.limits import Limits
 from gateways.amqp.publishing import Templates
 from gateways.amqp.spec import Method
+from net.turns import Turns
 from tests.gateways.amqp import amqp_wire as wire
 from tests.gateways.amqp.amqp_core_driver import HANDSHAKE, HEADER, OPEN, TUNE_OK, channel_open
 from tests.gateways.amqp.amqp_wire import Sent
@@ -83,6 +84,7 @@ class Peer:
         templates: Templates | None = None,
         replies: Replies | None = None,
         limits: Limits | None = None,
+        turns: Turns | None = None,
     ) -> None:
         limits = limits or Limits()
         self.transport = MemoryTransport(later)
@@ -97,7 +99,7 @@ class Peer:
             limits=limits,
             properties={"product": "PolyMQ"},
             new_tag=lambda: f"tag{next(tags)}",
-            clock=lambda: 0.0,  # however slow the machine is
+            turns=turns or Turns(later, clock=lambda: 0.0),  # however slow the machine is
         )
 
     def send(self, *parts: bytes) -> None:
@@ -189,6 +191,7 @@ class SpyTemplate:
     durability: Durability
     keyed: bool
     valid: bool = True
+    rows_at_once: int = 4096
     overflowed: int = 0
     refused: tuple[tuple[int, int], ...] = ()
 

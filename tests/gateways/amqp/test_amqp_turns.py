@@ -5,18 +5,20 @@ from __future__ import annotations
 
 from itertools import count
 
+from broker.topics import TARGETS_AT_ONCE
 from gateways.amqp import spec
+from net.turns import TURN_SECONDS
 from tests.gateways.amqp import amqp_wire as wire
 from tests.gateways.amqp.amqp_harness import Bench, Peer
 
 TURN_EVENTS = 3
+RUNS = 8
 
 
 def slow(peer: Peer) -> None:
     """From now on each look at the clock is a third of a turn later than the last."""
     ticks = count()
-    seconds = peer.client.limits.turn_seconds / TURN_EVENTS
-    peer.client._clock = lambda: next(ticks) * seconds
+    peer.client._turns.clock = lambda: next(ticks) * TURN_SECONDS / TURN_EVENTS
 
 
 def declares(first: int, last: int) -> bytes:
@@ -71,3 +73,77 @@ def test_a_channel_error_ends_what_waits_on_the_channel(bench: Bench) -> None:
         bench.step()
     kinds = [type(method).__name__ for method in peer.methods()]
     assert kinds == ["QueueDeclareOk"] * 4 + ["ChannelClose"]
+
+
+def test_publishes_to_many_queues_are_cut_and_go_on_in_order(bench: Bench) -> None:
+    """Their confirms, too; and an acknowledgement between them is taken once."""
+    peer = bench.peer(1)
+    names = [f"q{number}" for number in range(5 * RUNS)]
+    peer.send(*(wire.method(1, spec.QueueDeclare(queue=name)) for name in names))
+    peer.ask(spec.ConfirmSelect())
+    peer.send(*(wire.publish(1, "", "q0", b"%d" % number) for number in range(len(names))))
+    bench.step()
+    peer.ask(spec.BasicConsume(queue="q0", consumer_tag="c"))
+    bench.step()
+    peer.received()
+    slow(peer)
+    parts = [
+        wire.publish(1, "", name, name.encode())
+        + wire.method(1, spec.BasicAck(delivery_tag=number + 1))
+        for number, name in enumerate(names)
+    ]
+    peer.send(*parts)
+    queues = bench.broker.engine.exchanges.queues
+    assert queues["q1"].group.queue.index.end_offset == 1
+    assert queues[names[-1]].group.queue.index.end_offset == 0
+    assert not peer.is_read()
+    while not peer.is_read():
+        bench.step()
+    bench.step()
+    methods = peer.methods()
+    kinds = {type(method).__name__ for method in methods}
+    assert "ChannelClose" not in kinds, "an acknowledgement was taken twice"
+    last = [m.delivery_tag for m in methods if isinstance(m, spec.BasicAck)][-1]
+    assert last == 2 * len(names)
+    assert [queues[name].group.queue.index.end_offset for name in names[1:]] == [1] * (
+        len(names) - 1
+    )
+    held = queues["q0"].group.cursor.outstanding_count
+    assert held == 1, "only what was published just now is not acknowledged"
+
+
+def test_an_acknowledgement_that_is_an_error_comes_in_its_place(bench: Bench) -> None:
+    """Behind a cut: what was published before it counts, and what came after does not."""
+    peer = bench.peer(1)
+    names = [f"q{number}" for number in range(5 * RUNS)]
+    peer.send(*(wire.method(1, spec.QueueDeclare(queue=name)) for name in names))
+    peer.received()
+    slow(peer)
+    parts = [wire.publish(1, "", name, b"x") for name in names]
+    parts.insert(3 * RUNS, wire.method(1, spec.BasicAck(delivery_tag=99)))
+    parts.insert(4 * RUNS, wire.method(2, spec.BasicAck(delivery_tag=1)))
+    peer.send(*parts)
+    while not peer.is_read():
+        bench.step()
+    queues = bench.broker.engine.exchanges.queues
+    counts = [queues[name].group.queue.index.end_offset for name in names]
+    assert counts[: 3 * RUNS] == [1] * (3 * RUNS)
+    assert counts[4 * RUNS :] == [0] * RUNS
+
+
+def test_a_publish_to_very_many_queues_is_one_of_a_turn(bench: Bench) -> None:
+    """As many are stored at once as go to some thousand queues together."""
+    peer = bench.peer(1)
+    peer.ask(spec.ExchangeDeclare(exchange="all", type="fanout"))
+    names = [f"q{number}" for number in range(TARGETS_AT_ONCE // 20)]
+    peer.send(*(wire.method(1, spec.QueueDeclare(queue=name)) for name in names))
+    peer.send(*(wire.method(1, spec.QueueBind(queue=name, exchange="all")) for name in names))
+    peer.received()
+    queue = bench.broker.engine.exchanges.queues["q0"].group.queue
+    slow(peer)
+    total = 20 * 4 * RUNS
+    peer.send(wire.publish(1, "all", "", b"x") * total)
+    assert 0 < queue.index.end_offset < total
+    while not peer.is_read():
+        bench.step()
+    assert queue.index.end_offset == total

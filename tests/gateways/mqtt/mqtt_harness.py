@@ -28,6 +28,7 @@ from gateways.mqtt.mapping import TopicMapping
 from gateways.mqtt.shared import Shared
 from interop_tests import mqtt_wire as wire
 from net.connection import Context
+from net.turns import Turns
 from tests.gateways.mqtt.mqtt_records import records
 
 
@@ -46,6 +47,7 @@ class SpyTemplate:
     durability: Durability
     retain: bool
     valid: bool = True
+    rows_at_once: int = 4096
 
 
 @dataclass(frozen=True)
@@ -461,9 +463,10 @@ class Broker:
 
     def __post_init__(self) -> None:
         port = cast("BrokerPort", self.port)
+        self.turns = Turns(self.loop.call_soon, clock=lambda: 0.0)  # however slow the machine is
         self.shared = Shared(
             port=port,
-            context=Context(cast("Any", self.loop)),
+            context=Context(cast("Any", self.loop), turns=self.turns),
             limits=self.limits,
             mapping=TopicMapping(port=port, limits=self.limits, fixed_topic=self.fixed_topic),
             new_client_id=lambda: f"made-up-{len(self.port.sessions)}",

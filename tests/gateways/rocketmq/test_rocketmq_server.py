@@ -8,6 +8,7 @@ import ssl
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -61,8 +62,9 @@ class Peer:
 class Scene:
     """A started door in front of a spy."""
 
-    def __init__(self, spy: SpyPort, server: RocketmqServer, port: int) -> None:
+    def __init__(self, spy: SpyPort, server: RocketmqServer, port: int, context: Context) -> None:
         self.spy = spy
+        self.context = context
         self.server = server
         self.port = port
         self._writers: list[asyncio.StreamWriter] = []
@@ -94,7 +96,7 @@ async def scene(
     context = Context(asyncio.get_running_loop())
     server = RocketmqServer(port=spy.as_port(), context=context, limits=limits, **options)
     port = await server.start("127.0.0.1", 0)
-    stage = Scene(spy, server, port)
+    stage = Scene(spy, server, port, context)
     try:
         yield stage
     finally:
@@ -625,5 +627,33 @@ def test_an_answer_that_is_too_large_for_a_frame_is_an_error_in_words(
             assert "too large" in str(answer.remark)
             peer.send(105, 2, topic="t")
             assert (await peer.answer()).code == 0
+
+    play(story)
+
+
+def test_many_requests_in_one_piece_are_carried_out_in_turns() -> None:
+    """In order, and others are answered in between. Each look at the clock ends the turn here."""
+
+    async def story() -> None:
+        async with scene() as stage:
+            stage.context.turns.clock = count().__next__
+            peer, other = await stage.connect(), await stage.connect()
+            peer.writer.write(b"".join(bounds(number) for number in range(100)))
+            other.writer.write(bounds(7))
+            handled: list[int] = []
+
+            async def hear(who: Peer, times: int) -> None:
+                for _ in range(times):
+                    handled.append((await who.answer()).opaque + 1000 * (who is other))
+
+            async with asyncio.TaskGroup() as group:
+                group.create_task(hear(peer, 100))
+                group.create_task(hear(other, 1))
+            assert [opaque for opaque in handled if opaque < 1000] == list(range(100))
+            assert 1007 in handled[:-1], "it did not wait for all of the others'"
+
+    def bounds(opaque: int) -> bytes:
+        fields = {"topic": "t", "queueId": "0"}
+        return encode_frame(Command(code=30, opaque=opaque, fields=fields))
 
     play(story)

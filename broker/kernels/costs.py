@@ -1,0 +1,19 @@
+"""What showing a message costs, so that a commit point moves in steps (`path.py`). A unit is some
+0.3 us."""
+
+from __future__ import annotations
+
+from typing import Final
+
+SHOWN_AT_ONCE: Final = 20_000
+"""Units of one step, after which the loop has its turn."""
+QUEUE_COST: Final = 1
+"""A queue that gets a run. What its readers cost besides, they say (`arrival_cost`)."""
+QUEUES_MANY: Final = 256
+"""A run to more queues is a step of its own; of fewer, the cost is added up."""
+LIVE_COST: Final = 100
+"""A live subscriber that gets a run."""
+LIVE_BYTES_SHIFT: Final = 10
+"""One unit more for each KiB that it gets."""
+CONSUMER_COST: Final = 80
+"""A queue's consumers that get a run."""

@@ -1,0 +1,173 @@
+"""One connection's reads: packet by packet, and in turns with those of others (`net/turns.py`).
+
+Rules:
+
+* Between two packets of a read, between two filters of a SUBSCRIBE, and between some runs of
+  publishes, the turn may be over: what is left is presented again when it is the connection's turn.
+* The kernel takes acknowledgements and publishes out of the same bytes, and the acknowledgements
+  come first. Where publishes are cut off, they are parsed again in the next turn: the
+  acknowledgements among them were taken, and are not taken twice.
+* One call of the engine stores as many publishes of a run as may be stored at once. That depends on
+  where they go (`Template.rows_at_once`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
+
+from broker.port import Refused
+from core_log.kernels.batch import BODY_SIZE, BODY_START, COLUMNS, FLAGS
+from gateways.mqtt.connection import NEED_DATA, PUBLISHES, ConnectionCore, Inbox
+from gateways.mqtt.kernels.bulk import DOLLAR, EXACTLY_ONCE, ROWS_AT_ONCE
+from net.turns import Turns
+
+if TYPE_CHECKING:
+    from gateways.mqtt.client import MqttConnection
+    from gateways.mqtt.lanes import Bulk
+
+PARSED_BYTES_MAX: Final = 32 * 1024
+"""Bytes that are parsed at once where a read is not handled as a whole: 8,192 acknowledgements."""
+RUNS_AT_ONCE: Final = 8
+"""Runs of publishes between two looks at the clock: each may be the first to its topic."""
+ONE_BY_ONE_MAX: Final = 64
+"""Publishes of a run that are looked at one by one (QoS 2, delays), without a look at the clock."""
+
+
+class Reading:
+    """What of a read is handled in this turn.
+
+    Attributes:
+        resting: the rest waits for the connection's turn. Nothing is read meanwhile.
+    """
+
+    __slots__ = ("_acked", "_bulk", "_core", "_inbox", "_turns", "_whole", "_work", "resting")
+
+    def __init__(self, *, core: ConnectionCore, inbox: Inbox, bulk: Bulk, turns: Turns) -> None:
+        self.resting = False
+        self._core = core
+        self._inbox = inbox
+        self._bulk = bulk
+        self._turns = turns
+        self._work: Iterator[object] | None = None  # of a packet that was handled in part
+        self._whole = False  # what is handled now is not cut
+        self._acked = 0  # bytes at the start of the rest whose acknowledgements were taken
+
+    def take(
+        self, connection: MqttConnection, buffer: bytearray, start: int, end: int, *, whole: bool
+    ) -> int:
+        """Handle packets until the read ends or the turn does.
+
+        Args:
+            whole: the turn does not end.
+
+        Returns:
+            The index up to which the bytes were handled.
+
+        Raises:
+            RemoteProtocolError, BrokerError: close the connection.
+        """
+        self._whole = whole
+        self._turns.begin()
+        if self._work is not None and not self._go_on():
+            return start
+        core = self._core
+        at = start
+        parsed_max = PARSED_BYTES_MAX
+        while at < end and not connection.asking:
+            stop = at + (self._acked or parsed_max)
+            event = core.next_event(buffer, at, min(stop, end))
+            if event is PUBLISHES:
+                at = self._take_inbox(connection, at)
+            elif event is not NEED_DATA:
+                at = core.at
+                self._work = connection.handle(event)
+                if self._work is not None and not self._go_on():
+                    return at
+            elif stop >= end:
+                return core.at
+            else:
+                parsed_max = end - at  # a packet that is larger
+                continue
+            if at < end and self._is_over():
+                self.resting = True
+                return at
+        return at
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether nothing of what was read before is handled in part."""
+        return self._work is None and not self._acked
+
+    def forget(self) -> None:
+        """The connection has ended."""
+        self._work = None
+        self._acked = 0
+
+    def _is_over(self) -> bool:
+        return not self._whole and self._turns.is_over()
+
+    def _go_on(self) -> bool:
+        assert self._work is not None
+        if not self._turns.go_on(self._work):
+            self.resting = True
+            return False
+        self._work = None
+        return True
+
+    def _take_inbox(self, connection: MqttConnection, start: int) -> int:
+        """What the kernel took from the bytes from `start` on. Returns up to where it is handled,
+        which is not all where the turn is over."""
+        inbox, bulk, lane = self._inbox, self._bulk, connection.lane
+        stop = self._core.at
+        acked = start + self._acked  # up to there
+        if inbox.ack_count and acked == start:
+            bulk.take_acks(lane, inbox.ack_count)
+        self._acked = max(0, acked - stop)
+        if not inbox.run_count:
+            return stop
+        count = self._portion(connection)
+        for first in range(0, count, RUNS_AT_ONCE):
+            last = min(first + RUNS_AT_ONCE, count)
+            bulk.take_publishes(lane, first, last, count)
+            if last < count and self._is_over():
+                self.resting = True
+                at = (inbox.runs[last] - 1) * COLUMNS
+                end = inbox.batch.rows[at + BODY_START] + inbox.batch.rows[at + BODY_SIZE]
+                self._acked = max(acked, stop) - end
+                return end
+        return stop
+
+    def _portion(self, connection: MqttConnection) -> int:
+        """Cut long runs into what may be stored at once. Returns how many runs there are."""
+        inbox = self._inbox
+        batch, runs, count = inbox.batch, inbox.runs, inbox.run_count
+        if batch.count - count < ROWS_AT_ONCE:
+            return count
+        starts: list[int] = []
+        for index in range(count):
+            first = runs[index]
+            last = runs[index + 1] if index + 1 < count else batch.count
+            step = last - first
+            if step > ROWS_AT_ONCE:
+                step = min(step, self._rows_at_once(connection, first))
+            starts += range(first, last, step)
+        if len(starts) > count:
+            runs[: len(starts)] = type(runs)("q", starts)
+        return len(starts)
+
+    def _rows_at_once(self, connection: MqttConnection, row: int) -> int:
+        batch = self._inbox.batch
+        topic = batch.topic(row)
+        flags = batch.rows[row * COLUMNS + FLAGS]
+        mapping = connection.lane.mapping
+        template = mapping.templates[flags].get(topic)
+        count = batch.count
+        with contextlib.suppress(Refused):  # then all of it will be
+            if template is None or not template.valid:
+                template = mapping.template(topic, flags)
+            count = template.rows_at_once
+        if flags & EXACTLY_ONCE or topic[:1] == bytes((DOLLAR,)):
+            count = min(count, ONE_BY_ONE_MAX)
+        return count

@@ -1,0 +1,91 @@
+"""Turns: how long one connection is served before the others are.
+
+A read may hold thousands of requests, and a request thousands of parts. Handled as a whole they
+stop the loop, and with it all other clients. So each connection has a turn: it looks at the clock
+between requests, and what is left when its turn is over waits until the others have had theirs.
+
+Rules:
+
+* A connection that waits for its turn is not read, and handles nothing, so its order stays. Its
+  turn begins with what is left, not with new bytes.
+* In each iteration of the loop those that wait get one turn's time together, in the order in which
+  they came. A read of somebody else is handled between two such iterations, so a client that asks
+  for little waits for one turn, however many ask for much.
+* Whoever has a turn does at least one step of its work, so everything ends.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Final
+
+TURN_SECONDS: Final = 0.005
+"""One turn: a tenth of what a client may wait for others."""
+TURN_SECONDS_MIN: Final = 0.0005
+"""The turn of one among many: what taking the work up again costs is a tenth of that."""
+
+
+class Turns:
+    """The turns of the connections of one loop. Not for use from other threads.
+
+    Args:
+        later: calls back in the loop's next iteration.
+        clock: seconds.
+    """
+
+    def __init__(
+        self,
+        later: Callable[[Callable[[], None]], object],
+        *,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self.clock = clock
+        self._later = later
+        self._until = 0.0  # when the turn ends that is on
+        self._waiting: deque[Callable[[], None]] = deque()
+        self._scheduled = False
+
+    def begin(self) -> None:
+        """A connection's turn begins."""
+        share = TURN_SECONDS / (1 + len(self._waiting))
+        self._until = self.clock() + max(share, TURN_SECONDS_MIN)
+
+    def is_over(self) -> bool:
+        """Whether the turn is over: what is left of the work has to wait (`wait`)."""
+        return self.clock() >= self._until
+
+    def go_on(self, work: Iterator[object]) -> bool:
+        """Take steps of the work, at least one, until the turn is over. Returns whether the work
+        is done."""
+        done = object()
+        while next(work, done) is not done:
+            if self.clock() >= self._until:
+                return False
+        return True
+
+    def wait(self, turn: Callable[[], None]) -> None:
+        """Call `turn` when it is the connection's turn again; it calls `begin`."""
+        self._waiting.append(turn)
+        self._schedule()
+
+    def _schedule(self) -> None:
+        if not self._scheduled:
+            self._scheduled = True
+            self._later(self._serve)
+
+    def _serve(self) -> None:
+        """One iteration's turns of those who wait."""
+        self._scheduled = False
+        until = self.clock() + TURN_SECONDS
+        count = len(self._waiting)
+        try:
+            while count:
+                count -= 1
+                self._waiting.popleft()()
+                if self.clock() >= until:
+                    break
+        finally:
+            if self._waiting:
+                self._schedule()

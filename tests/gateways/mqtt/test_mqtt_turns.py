@@ -1,0 +1,126 @@
+"""A long read is handled in turns with those of other clients: in order, nothing twice."""
+
+from __future__ import annotations
+
+from itertools import count
+
+from broker.port import Reason, Refused
+from gateways.mqtt.packets import encode_unsuback
+from gateways.mqtt.reading import ONE_BY_ONE_MAX, RUNS_AT_ONCE
+from interop_tests import mqtt_wire as wire
+from net.turns import TURN_SECONDS
+from tests.gateways.mqtt.mqtt_harness import Broker, Peer
+
+TURN_LOOKS = 2
+
+
+def slow(broker: Broker) -> None:
+    """From now on two looks at the clock are a turn."""
+    looks = count()
+    broker.turns.clock = lambda: next(looks) * TURN_SECONDS / TURN_LOOKS
+
+
+def publishes(first: int, last: int) -> bytes:
+    """QoS 1, each to a topic of its own, with its number as packet id."""
+    return b"".join(
+        wire.publish(b"topic/%d" % number, b"%d" % number, qos=1, packet_id=number)
+        for number in range(first, last)
+    )
+
+
+def bodies(broker: Broker) -> list[int]:
+    """What was published since the last call."""
+    found = [int(message.body) for message in broker.port.published]
+    broker.port.published.clear()
+    return found
+
+
+def read(peer: Peer, data: bytes) -> None:
+    """One read, without a turn of the loop after it."""
+    view = memoryview(peer.connection.get_buffer(-1))
+    view[: len(data)] = data
+    view.release()
+    peer.connection.buffer_updated(len(data))
+
+
+def test_publishes_to_many_topics_let_others_have_their_turn() -> None:
+    """Meanwhile the client is not read. All of it is stored once, in order, and acknowledged."""
+    broker = Broker()
+    peer, other = broker.peer(), broker.peer(wire.connect("other"))
+    slow(broker)
+    total = 5 * RUNS_AT_ONCE
+    read(peer, publishes(1, total))
+    first = bodies(broker)
+    assert 0 < len(first) < total - 1
+    assert not peer.transport.reading
+    read(other, publishes(total, total + 1))
+    assert bodies(broker) == [total]
+    broker.loop.run()
+    assert peer.transport.reading
+    assert first + bodies(broker) == list(range(1, total))
+    assert peer.receive() == [wire.puback(number) for number in range(1, total)]
+
+
+def test_acknowledgements_behind_a_cut_are_taken_once() -> None:
+    """The kernel takes them before the publishes of the same bytes."""
+    broker = Broker()
+    peer = broker.peer()
+    session = peer.session
+    slow(broker)
+    total = 5 * RUNS_AT_ONCE
+    parts = [publishes(n, n + 1) + wire.puback(2 * n) for n in range(1, total)]
+    read(peer, b"".join(parts))
+    assert len(bodies(broker)) < total - 1
+    broker.loop.run()
+    taken = [call for call in session.calls if call[0] == "acknowledged"]
+    assert taken == [("acknowledged", 2 * n, 1) for n in range(1, total)]
+    assert peer.receive() == [wire.puback(n) for n in range(1, total)]
+
+
+def test_a_packet_with_many_filters_is_handled_in_turns() -> None:
+    """SUBACK and UNSUBACK come when all of it is done, and what follows waits for that."""
+    broker = Broker()
+    peer = broker.peer()
+    session = peer.session
+    slow(broker)
+    names = [b"f/%d" % number for number in range(10)]
+    session.refused[("f", "3")] = Refused(Reason.LIMIT, "no")
+    filters = [(name, 1) for name in names]
+    read(peer, wire.subscribe(7, *filters) + wire.unsubscribe(8, *names) + wire.PINGREQ)
+    assert 0 < len([call for call in session.calls if call[0] == "subscribe"]) < 9
+    assert not peer.transport.reading
+    broker.loop.run()
+    done_kinds = [call[0] for call in session.calls if "subscribe" in call[0]]
+    assert done_kinds == ["subscribe"] * 9 + ["unsubscribe"] * 10
+    suback = wire.suback(7, *(0x80 if name == b"f/3" else 1 for name in names))
+    assert peer.receive() == [suback, encode_unsuback(8), wire.PINGRESP]
+
+
+def test_what_waits_for_its_turn_ends_with_the_connection() -> None:
+    broker = Broker()
+    peer = broker.peer()
+    session = peer.session
+    slow(broker)
+    read(peer, wire.subscribe(7, *((b"f/%d" % n, 1) for n in range(10))) + publishes(1, 9))
+    before = len([call for call in session.calls if call[0] == "subscribe"])
+    peer.connection.connection_lost(None)
+    broker.loop.run()
+    assert len([call for call in session.calls if call[0] == "subscribe"]) == before
+    assert bodies(broker) == []
+
+
+def test_a_long_run_that_is_looked_at_one_by_one_is_cut_too() -> None:
+    """QoS 2: each message carries its packet id into the log."""
+    broker = Broker()
+    peer = broker.peer()
+    slow(broker)
+    total = RUNS_AT_ONCE * ONE_BY_ONE_MAX * 3
+    data = b"".join(
+        wire.publish(b"t", b"%d" % number, qos=2, packet_id=number)
+        for number in range(1, total + 1)
+    )
+    read(peer, data)
+    first = bodies(broker)
+    assert 0 < len(first) < total
+    broker.loop.run()
+    assert first + bodies(broker) == list(range(1, total + 1))
