@@ -12,6 +12,7 @@ from typing import Any
 
 from benchmarks.comparison import Bench, Comparison
 from benchmarks.errors import BenchmarkFailed
+from benchmarks.fairness import measure_fairness
 from benchmarks.floor import FloorFigures, measure_floors
 from benchmarks.generators import build_generators
 from benchmarks.machine import ROOT, describe_machine
@@ -80,6 +81,14 @@ def parse_arguments(values: Sequence[str] | None) -> argparse.Namespace:
         "--scale",
         action="store_true",
         help="many queues, much backlog, many connections and subscriptions (--quick: a tenth)",
+    )
+    parser.add_argument(
+        "--fairness",
+        nargs="?",
+        const="",
+        metavar="CASES",
+        help="how long small requests take beside floods and large requests: all cases, or those "
+        "that are named, or begin so, with commas between (--quick: a tenth of each)",
     )
     arguments = parser.parse_args(values)
     if arguments.quick:
@@ -185,6 +194,17 @@ def run_scale(arguments: argparse.Namespace) -> dict[str, Any]:
     return {"machine": describe_machine(), **figures}
 
 
+def run_fairness(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Paced clients beside loads; returns the figures for the JSON file."""
+    return measure_fairness(
+        arguments.directory,
+        [name for name in arguments.fairness.split(",") if name],
+        arguments.peers,
+        quick=arguments.quick,
+        kernels=arguments.kernels,
+    )
+
+
 def main(values: Sequence[str] | None = None) -> int:
     """Returns 0 if everything was measured and every check held."""
     arguments = parse_arguments(values)
@@ -198,6 +218,8 @@ def main(values: Sequence[str] | None = None) -> int:
     try:
         if arguments.scale:
             figures: dict[str, Any] = run_scale(arguments)
+        elif arguments.fairness is not None:
+            figures = run_fairness(arguments)
         elif arguments.stage:
             figures = run_stages()
         else:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal
 
-Protocol = Literal["mqtt", "amqp"]
+Protocol = Literal["mqtt", "amqp", "http", "rocketmq"]
 GENERATORS: Final[dict[Protocol, str]] = {"mqtt": "mqttgen", "amqp": "amqpgen"}
 
 

@@ -111,13 +111,16 @@ class PolyMQ(Server):
     """
 
     name = "PolyMQ"
-    protocols = ("mqtt", "amqp")
+    protocols: ClassVar[tuple[Protocol, ...]] = ("mqtt", "amqp")
     durability: ClassVar = "fsync"
     """What an acknowledgement means in all topics."""
 
-    def __init__(self, directory: Path, *, kernels: str = "") -> None:
+    def __init__(
+        self, directory: Path, *, kernels: str = "", settings: Mapping[str, str] | None = None
+    ) -> None:
         super().__init__(directory)
         self._kernels = kernels
+        self._settings = settings or {}
         self._admin_port = 0
 
     def start(self) -> None:
@@ -127,6 +130,7 @@ class PolyMQ(Server):
         settings["names.enabled"] = "false"
         settings["log.level"] = "warning"
         settings["topics.durability"] = self.durability
+        settings.update(self._settings)
         arguments = [part for pair in settings.items() for part in ("--set", "=".join(pair))]
         environment = {"POLYMQ_KERNELS": self._kernels} if self._kernels else {}
         serve = [sys.executable, "-m", "polymq", "serve", "--ready-file", str(ready_file)]

@@ -1,0 +1,165 @@
+"""How long a small request takes while other clients load the server: p99 and worst, for each load.
+
+Each case has a server of its own, and a peer's where the peer speaks what the load speaks. What is
+measured stands in `fairness_probe.py`, the loads in `fairness_loads.py`.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Final
+
+from benchmarks.errors import BenchmarkFailed
+from benchmarks.fairness_loads import CASES, Case, Stage
+from benchmarks.generators import build_generators
+from benchmarks.machine import ROOT, describe_machine, pinned
+from benchmarks.report import machine_lines
+from benchmarks.scenarios import Protocol
+from benchmarks.servers import PEERS, PolyMQ, Server
+
+CLIENTS: Final[Mapping[str, Sequence[str]]] = {
+    "mqtt": ("ping", "mqtt"),
+    "amqp": ("amqp",),
+    "http": ("http",),
+    "rocketmq": ("rocketmq",),
+}
+"""The paced clients of each protocol."""
+SETTLE_SECONDS: Final = 1.0
+"""The paced clients are there before the load for so long, and after it."""
+QUICK_SCALE: Final = 10
+P99_WANTED_MS: Final = 50.0
+WORST_WANTED_MS: Final = 150.0
+
+
+class FairPolyMQ(PolyMQ):
+    """Our server with all its protocols."""
+
+    protocols: ClassVar[tuple[Protocol, ...]] = ("mqtt", "amqp", "http", "rocketmq")
+
+
+class Probe:
+    """The process of the paced clients."""
+
+    def __init__(self, server: Server) -> None:
+        clients = [
+            f"{kind}={server.ports[protocol]}"
+            for protocol in server.protocols
+            for kind in CLIENTS[protocol]
+        ]
+        self._process = subprocess.Popen(
+            [*pinned("generator"), sys.executable, "-m", "benchmarks.fairness_probe", *clients],
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self._line()
+
+    def _line(self) -> str:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            raise BenchmarkFailed("the paced clients ended")
+        return line
+
+    def mark(self) -> dict[str, dict[str, float]]:
+        """The figures of each client since the last mark."""
+        assert self._process.stdin is not None
+        self._process.stdin.write("\n")
+        self._process.stdin.flush()
+        found: dict[str, dict[str, float]] = json.loads(self._line())
+        return found
+
+    def close(self) -> None:
+        """End it."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        try:
+            self._process.wait(SETTLE_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+
+def measure_case(case: Case, server: Server, *, scale: int, seconds: float) -> dict[str, Any]:
+    """One case on a started server. Raises BenchmarkFailed, OSError."""
+    stage = Stage(server.ports, scale=scale, seconds=seconds)
+    probe: Probe | None = None
+    try:
+        measured = case.prepare(stage)
+        probe = Probe(server)
+        time.sleep(SETTLE_SECONDS)
+        probe.mark()
+        began = time.perf_counter()
+        measured()
+        took = time.perf_counter() - began
+        time.sleep(SETTLE_SECONDS)
+        return {"seconds": took, "clients": probe.mark()}
+    finally:
+        if probe is not None:
+            probe.close()
+        stage.close()
+
+
+def measure_fairness(
+    directory: Path, names: Sequence[str], peers: Sequence[str], *, quick: bool, kernels: str
+) -> dict[str, Any]:
+    """All cases, printed as they come; returns the figures for the JSON file.
+
+    Args:
+        names: of cases, or how they begin; empty: all.
+        peers: which to compare with, of those that are installed.
+    """
+    build_generators()
+    installed = [peer for peer in PEERS if peer.name.lower() in peers and peer.program()]
+    versions = {peer.name: peer.version() for peer in installed}
+    machine = describe_machine()
+    print(*machine_lines(machine, versions), sep="\n")
+    print("p99 and worst of each paced client, in milliseconds\n", flush=True)
+    scale, seconds = (QUICK_SCALE, 1.0) if quick else (1, 5.0)
+    found: dict[str, Any] = {}
+    for case in CASES:
+        if names and not any(case.name.startswith(name) for name in names):
+            continue
+        print(f"{case.name}: {case.title}", flush=True)
+        for server in _servers(case, directory / "fairness", installed, kernels):
+            try:
+                server.start()
+                figures = measure_case(case, server, scale=scale, seconds=seconds)
+            except (BenchmarkFailed, OSError) as error:
+                figures = {"failure": f"{error}"}
+            finally:
+                server.stop()
+                shutil.rmtree(server.directory, ignore_errors=True)
+            found.setdefault(case.name, {})[server.name] = figures
+            print(fairness_line(server.name, figures), flush=True)
+    return {"machine": machine, "peers": versions, "scale": scale, "fairness": found}
+
+
+def _servers(
+    case: Case, directory: Path, peers: Sequence[type[Server]], kernels: str
+) -> Iterator[Server]:
+    """Those that are measured in this case, one after the other, each in a new directory."""
+    shutil.rmtree(directory, ignore_errors=True)
+    yield FairPolyMQ(directory / "ours", kernels=kernels, settings=case.settings)
+    for peer in peers:
+        if case.protocol in ("all", *peer.protocols):
+            yield peer(directory / peer.name)
+
+
+def fairness_line(name: str, figures: Mapping[str, Any]) -> str:
+    """One line of the report; an exclamation mark where it is more than wanted."""
+    if "failure" in figures:
+        return f"  {name:10} {figures['failure']}"
+    parts = []
+    for kind, client in figures["clients"].items():
+        over = client["p99_ms"] > P99_WANTED_MS or client["worst_ms"] > WORST_WANTED_MS
+        mark = "!" if over else " "
+        parts.append(f"{kind} {client['p99_ms']:5.0f} {client['worst_ms']:5.0f}{mark}")
+    return f"  {name:10} {figures['seconds']:5.1f} s  {'  '.join(parts)}"
