@@ -241,7 +241,7 @@ OF_CRASHES = (
         path="core_log/cutting.py",
         old="        files.fdatasync(handle)\n",
         new="        pass\n",
-        crash=_CUTS,
+        crash="--with threads --states 100 --seed 7",
     ),
     Sabotage(
         name="cut-below-the-checkpoint",
