@@ -262,7 +262,7 @@ def test_a_body_over_the_limit_closes_the_channel_only(connect: Callable[..., Bl
     channel = connection.channel()
     channel.confirm_delivery()
     with pytest.raises(pika.exceptions.ChannelClosedByBroker) as caught:
-        channel.basic_publish("", "q", bytes(4 * 1024 * 1024 + 1))
+        channel.basic_publish("", "q", bytes(16 * 1024 * 1024 + 1))
     assert caught.value.reply_code == 406
     connection.channel().queue_declare(queue="q")
 

@@ -347,7 +347,7 @@ def test_takeover(server: Any) -> None:
 def test_large_messages(server: Any) -> None:
     with RawClient.connected(server.mqtt_port, "c") as client:
         client.subscribe(("big", 1))
-        for number, size in enumerate([200_000, 4 * 1024 * 1024], 1):
+        for number, size in enumerate([200_000, 16 * 1024 * 1024], 1):
             body = (bytes(range(256)) * (size // 256 + 1))[:size]
             client.send(publish("big", body, qos=1, packet_id=number))
             packets = sorted((client.receive(), client.receive()), key=len)
@@ -355,7 +355,7 @@ def test_large_messages(server: Any) -> None:
             assert packets[1].endswith(body)
             client.send(puback(int.from_bytes(packets[1][-size - 2 : -size], "big")))
         client.expect_nothing_before_ping()
-    for too_large in [b"\x30\xff\xff\xff\x7f", publish("big", bytes(5 * 1024 * 1024))[:100]]:
+    for too_large in [b"\x30\xff\xff\xff\x7f", publish("big", bytes(17 * 1024 * 1024))[:100]]:
         with RawClient.connected(server.mqtt_port, "c") as client:
             client.send(too_large)
             client.expect_closed()
