@@ -158,25 +158,40 @@ def test_a_broker_does_not_register_where_the_certificate_is_strange(
         assert client.ask(105, topic="TBW102").code == 17
 
 
-@pytest.mark.parametrize("own", [True, False], ids=["on its machine", "elsewhere"])
-def test_the_parquet_sink_reads_over_tls(start_server: Start, tmp_path: Path, own: bool) -> None:
+@pytest.mark.spark
+@pytest.mark.slow(seconds=40)
+def test_the_parquet_sink_reads_over_tls(start_server: Start, tmp_path: Path) -> None:
     pytest.importorskip("pyspark")
     server = start_server(**TLS, **{"rocketmq.plain": False})
     secure = ports_of(server)["rocketmqs"]
     with Client(server.host, secure, client_context()) as client:
         assert client.publish("orders", b"hidden").code == 0
-    place = ["--broker", f"localhost:{secure}", "--tls-ca", str(FILES / "ca.pem")]
-    if own:
-        place = of(server, tmp_path)
     output = tmp_path / "lake"
-    done = polymq(
-        *("sink", "--once", "--topic", "orders", *place),
-        *("--output", str(output), "--checkpoint", str(tmp_path / "checkpoint")),
-    )
+    done = polymq(*sink(tmp_path, secure, "ca.pem"))
     assert done.returncode == 0, done.stderr
     pq = pytest.importorskip("pyarrow.parquet")
     (file,) = output.glob("topic=orders/**/*.parquet")
     assert pq.ParquetFile(file).read().column("body").to_pylist() == [b"hidden"]
+
+
+def test_the_parquet_sink_does_not_read_where_the_certificate_is_strange(
+    start_server: Start, tmp_path: Path
+) -> None:
+    """It finds out before it starts Spark."""
+    pytest.importorskip("pyspark")
+    server = start_server(**TLS, **{"rocketmq.plain": False})
+    done = polymq(*sink(tmp_path, ports_of(server)["rocketmqs"], "expired.pem"))
+    assert done.returncode != 0
+    assert "CERTIFICATE_VERIFY_FAILED" in done.stderr.decode()
+
+
+def sink(place: Path, port: int, authority: str) -> list[str]:
+    """One run of the sink, which connects as if the server were elsewhere."""
+    return [
+        *("sink", "--once", "--topic", "orders"),
+        *("--broker", f"localhost:{port}", "--tls-ca", str(FILES / authority)),
+        *("--output", str(place / "lake"), "--checkpoint", str(place / "checkpoint")),
+    ]
 
 
 def of(server: Server, place: Path) -> list[str]:
@@ -191,5 +206,5 @@ def of(server: Server, place: Path) -> list[str]:
 
 def polymq(*arguments: str) -> subprocess.CompletedProcess[bytes]:
     return subprocess.run(
-        [sys.executable, "-m", "polymq", *arguments], capture_output=True, check=False, timeout=180
+        [sys.executable, "-m", "polymq", *arguments], capture_output=True, check=False, timeout=600
     )
