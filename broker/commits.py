@@ -11,7 +11,7 @@ all.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from broker.durability import Durability
 from broker.kernels import CommitPoints as CommitEnd
@@ -39,6 +39,12 @@ class CommitPoints(CommitEnd):
             urgent: False for what may wait for the next flush that somebody else asks for.
         """
         self.wait_for(position, durability, callback, args, urgent)
+
+    def move_back(self, points: Sequence[int]) -> None:
+        """Have the points where a slave had shown the log before it was restarted, by
+        `Durability`. They move on from there as the master says."""
+        self.points[:] = points
+        self.reached[:] = points
 
     def fail(self) -> None:
         """The log directory failed: what waits is never let go."""

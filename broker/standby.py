@@ -52,7 +52,7 @@ class Standby:
         self._released = 0  # what is before it may go
         self._release: tuple[int, int] | None = None  # where to, and what has to be flushed first
         self._queues_of = self._queues()
-        self._core.commits.points[:] = [self._core.log.appended, *self._bounds()]
+        self._core.commits.move_back([self._core.log.appended, *self._bounds()])
         end = self._core.log.appended
         for queue in self._queues_of.values():
             low = first_behind(queue, self._core.commits.points[queue.read_point])

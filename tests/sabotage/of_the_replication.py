@@ -20,6 +20,14 @@ TORN = "tests/replication/test_torn_records.py"
 
 OF_THE_REPLICATION = (
     Sabotage(
+        name="restarted-slave-shows-nothing-new",
+        why="what the master commits does not reach readers of a slave that was restarted",
+        path="broker/commits.py",
+        old="        self.reached[:] = points\n",
+        new="",
+        tests=(STANDBY,),
+    ),
+    Sabotage(
         name="acks-of-retained-messages-are-promises",
         why="an old master does not come back by itself, for what may come again after any crash",
         path="broker/divergence.py",
