@@ -50,7 +50,7 @@ install: $(VENV)/.installed  ## Install PolyMQ into .venv (editable).
 demo: $(VENV)/.installed-demo  ## Every protocol to every protocol, a crash, a failover, and Parquet (about a minute).
 	@$(RUN) examples.demo
 
-test: $(VENV)/.installed-dev  ## Run all tests (about 13 minutes on two processors).
+test: $(VENV)/.installed-dev  ## Run all tests (about 15 minutes on two processors).
 	$(RUN) pytest $(PARALLEL) $(TESTS)
 
 crash: $(VENV)/.installed-dev  ## Break the disk in 20,000 ways and look for what was promised (CRASH="--states 1000000").
