@@ -178,8 +178,8 @@ def report(published: Published, log: list[Key], load: Load, kills: list[dict[st
 def test_nothing_acked_is_lost_over_ten_kills(
     server: Server, make_client: Callable[..., Client]
 ) -> None:
-    """Ten kills with at least 100 publishes unacked at each, all protocols at once; afterwards every
-    reader has every acked message, unaltered and in its publisher's order."""
+    """Ten kills with at least 100 publishes unacked at each, all protocols at once; afterwards
+    every reader has every acked message, unaltered and in its publisher's order."""
     seed = random.randrange(1 << 32)
     print(f"seed {seed}")
     chance = random.Random(seed)
