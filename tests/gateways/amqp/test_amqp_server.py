@@ -20,6 +20,7 @@ from gateways.amqp.limits import Limits
 from gateways.amqp.methods import HEARTBEAT, PROTOCOL_HEADER
 from gateways.amqp.server import AmqpServer, AmqpSocket
 from net.connection import Context
+from net.turns import Turns
 from tests.gateways.amqp import amqp_wire as wire
 from tests.gateways.amqp.amqp_core_driver import HEADER, OPEN, START_OK, channel_open
 from tests.gateways.amqp.amqp_harness import SpyPort
@@ -113,7 +114,10 @@ class Shell:
         self.port = SpyPort()
         self.server = AmqpServer(
             port=cast("BrokerPort", self.port),
-            context=Context(cast("asyncio.AbstractEventLoop", self.loop)),
+            context=Context(
+                cast("asyncio.AbstractEventLoop", self.loop),
+                turns=Turns(self.loop.call_soon, clock=lambda: 0.0),  # however slow the machine is
+            ),
             limits=Limits(**limits),
         )
         self.socket: AmqpSocket = self.server.new_socket()
