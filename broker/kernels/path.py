@@ -409,7 +409,7 @@ class CommitPoints:
             if entry[2] is None:
                 run: Waiting = entry[1]
                 room -= run.cost()
-                if room < 0:
+                if room < 0 or run.shown:  # some have it already, whatever the rest costs now
                     return count
         return -1
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from broker.kernels.costs import LIVE_COST, QUEUES_MANY, SHOWN_AT_ONCE
+from broker.kernels.costs import CONSUMER_COST, LIVE_COST, QUEUES_MANY, SHOWN_AT_ONCE
 from broker.port import Durability
 from tests.broker.test_engine_sessions import connect
-from tests.harness.broker import Broker, SpyLink
+from tests.harness.broker import Broker, SpyConsumer, SpyLink
 
 SUBSCRIBERS = 3 * SHOWN_AT_ONCE // LIVE_COST
 
@@ -99,3 +99,31 @@ def test_after_a_failure_the_rest_is_not_shown(broker: Broker) -> None:
     broker.engine.core.commits.fail()
     broker.step()
     assert having(links, 1) == before
+
+
+def test_consumers_that_leave_between_two_steps_change_nothing(broker: Broker) -> None:
+    """What is left is cheap then. Queues that had the message do not get it again."""
+    engine = broker.engine
+    engine.declare_exchange(
+        "all", type="fanout", durable=True, auto_delete=False, internal=False, arguments={}
+    )
+    names = [f"q{number}" for number in range(QUEUES_MANY - 1)]
+    holds = []
+    for name in names:
+        engine.declare_queue(
+            name, durable=True, exclusive=False, auto_delete=False, arguments={}, owner=None
+        )
+        engine.bind_queue(name, "all", "", {}, owner=None)
+        holds.append(engine.exchanges.queues[name].group.add(SpyConsumer(credit=0)))
+    broker.step()
+    assert len(names) * CONSUMER_COST > SHOWN_AT_ONCE
+    route = engine.exchange_route("all", "")
+    assert route is not None
+    broker.publish(engine.template(route, properties={}), b"x")
+    flushed(broker)
+    counts = [engine.exchanges.queues[name].group.ready_count for name in names]
+    assert set(counts) == {0, 1}
+    for hold in holds:
+        hold.cancel()
+    broker.step()
+    assert {engine.exchanges.queues[name].group.ready_count for name in names} == {1}

@@ -201,6 +201,15 @@ OF_THE_BOUNDS = (
         tests=("tests/broker/test_commit_steps.py",),
     ),
     Sabotage(
+        name="rest-shown-as-a-whole",
+        why="consumers that leave while a message is shown make queues count it twice",
+        path="broker/kernels/path.py",
+        pure=True,
+        old="if room < 0 or run.shown:",
+        new="if room < 0:",
+        tests=("tests/broker/test_commit_steps.py",),
+    ),
+    Sabotage(
         name="rest-over-the-read-buffer",
         why="what a client sent behind a large CONNECT overwrites memory when its login is done",
         path="net/kernels/pure.py",
