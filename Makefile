@@ -12,16 +12,17 @@ CHECKED := $(PACKAGES) $(wildcard examples benchmarks)
 # Four processes of tests, also on two processors: many wait for servers and Java machines.
 # For a debugger: make test PARALLEL= TESTS="--pdb tests/broker".
 PARALLEL := --numprocesses 4 --dist worksteal
+QUICK := not slow and not spark and not java_clients
 # Tests start some hundreds of servers: with what Python compiled of them, each is up in two thirds of
 # the time. An environment that has it switched off (as images of containers do) does not mean them.
 export PYTHONDONTWRITEBYTECODE :=
 BUILD_INPUTS := pyproject.toml setup.py $(shell find $(PACKAGES) -path '*/kernels/*' \( -name '*.pyx' -o -name '*.pxd' -o -name '*.py' \))
 
 .DEFAULT_GOAL := install
-.PHONY: install demo test crash kills replica-kills model sabotage check run bench clean help
+.PHONY: install demo test test-all crash kills replica-kills model sabotage check run bench clean help
 
 help:  ## List the commands.
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
@@ -50,7 +51,10 @@ install: $(VENV)/.installed  ## Install PolyMQ into .venv (editable).
 demo: $(VENV)/.installed-demo  ## Every protocol to every protocol, a crash, a failover, and Parquet (about a minute).
 	@$(RUN) examples.demo
 
-test: $(VENV)/.installed-dev  ## Run all tests (about 15 minutes on two processors).
+test: $(VENV)/.installed-dev  ## Run the tests, but for those that take long (about 6 minutes on two processors).
+	$(RUN) pytest $(PARALLEL) -m "$(QUICK)" $(TESTS)
+
+test-all: $(VENV)/.installed-dev  ## Run all tests, with Spark, Java, kill loops and simulations (about 15 minutes).
 	$(RUN) pytest $(PARALLEL) $(TESTS)
 
 crash: $(VENV)/.installed-dev  ## Break the disk in 20,000 ways and look for what was promised (CRASH="--states 1000000").

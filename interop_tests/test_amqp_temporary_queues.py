@@ -10,6 +10,7 @@ from typing import Any
 
 import pika
 import pika.exceptions
+import pytest
 
 QUEUES = 1000
 
@@ -33,6 +34,7 @@ def let_go(channel: Any) -> None:
         channel.connection.close()
 
 
+@pytest.mark.slow
 def test_reply_queues_leave_nothing_behind(start_server: Any) -> None:
     server = start_server()
     channel = open_channel(server)

@@ -86,6 +86,7 @@ def trio(tmp_path: Path) -> Iterator[Trio]:
     made.close()
 
 
+@pytest.mark.slow
 def test_two_of_three_die_and_the_one_behind_is_promoted(trio: Trio) -> None:
     """Messages are acknowledged with the disks of the master and of one slave; both die at once,
     and the other slave, which was away, is promoted by force. Neither cuts anything: both say what
@@ -140,6 +141,7 @@ def ask_topic(server: Server) -> dict[str, Any]:
     return ask(server, "GET", "/topics/t")
 
 
+@pytest.mark.slow
 def test_a_promotion_says_what_would_be_lost(tmp_path: Path) -> None:
     """While its master answers, when it was stopped while it followed, and by the settings alone a
     slave is promoted by force only. When its master has gone first, it is promoted at once, and

@@ -20,6 +20,7 @@ from tests.crash.notes import Sum, read_notes, write_note
 from tests.crash.seeds import explore
 
 
+@pytest.mark.slow(seconds=15)
 def test_states_of_a_seed() -> None:
     """Some hundreds of states, of every kind, and no violation."""
     tally = explore(3)
@@ -31,6 +32,7 @@ def test_states_of_a_seed() -> None:
     assert sum(count for kind, count in tally.states.items() if kind.startswith("shortages")) > 20
 
 
+@pytest.mark.slow(seconds=15)
 def test_the_same_seed_gives_the_same_states() -> None:
     """Else a failure could not be repeated."""
     first, second = explore(5), explore(5)
@@ -141,6 +143,7 @@ def test_a_failed_sync_leaves_clean_pages() -> None:
 # --- pieces ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow(seconds=15)
 def test_a_night_in_pieces_adds_up(tmp_path: Path) -> None:
     """Each piece begins where the last one ended, and the sum is that of one run."""
     path = tmp_path / "notes"

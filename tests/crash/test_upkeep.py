@@ -15,6 +15,7 @@ from tests.crash.explore_upkeep import UpkeepExplorer
 from tests.crash.sqlite_files import NAME, CrashingStateDb, write_image
 
 
+@pytest.mark.slow
 def test_states_with_upkeep() -> None:
     """No violation; and the same seed gives the same states, so a failure can be repeated."""
     whole = UpkeepExplorer(1).run()
@@ -35,6 +36,7 @@ def failures() -> list[str]:
     return []
 
 
+@pytest.mark.slow
 def test_state_that_is_saved_before_the_log_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """A start would make it again from the log, so that alone shows nothing."""
 
@@ -45,6 +47,7 @@ def test_state_that_is_saved_before_the_log_is_found(monkeypatch: pytest.MonkeyP
     assert any("(f) state.db is of" in text for text in failures())
 
 
+@pytest.mark.slow
 def test_rows_that_are_made_too_late_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows of one position that a worker makes when the engine has gone on."""
 
