@@ -274,16 +274,27 @@ class Session(Protocol):
     def unsubscribe(self, words: Words) -> Position:
         """Remove one subscription; no error if there is none. UNSUBACK waits for the position."""
 
-    def acknowledged(self, first_packet_id: int, count: int) -> None:
-        """PUBACKs. Unknown ids are ignored. Raises WrongAcknowledgement: one is of a message that
-        was sent with QoS 2."""
+    def acknowledged(self, first_packet_id: int, count: int, more: bool = False) -> None:
+        """PUBACKs. Unknown ids are ignored.
+
+        Args:
+            more: others follow at once, then `resume_if_starved`. Nothing is sent before that:
+                one delivery fills the whole window, instead of one for each acknowledgement.
+
+        Raises:
+            WrongAcknowledgement: one is of a message that was sent with QoS 2.
+        """
 
     def received(self, first_packet_id: int, count: int) -> None:
         """PUBRECs: the PUBRELs go out through the link once the state is committed. Raises
         WrongAcknowledgement: one is of a message that was sent with QoS 1."""
 
-    def completed(self, first_packet_id: int, count: int) -> None:
-        """PUBCOMPs. Raises WrongAcknowledgement: one is of a message without its PUBREC."""
+    def completed(self, first_packet_id: int, count: int, more: bool = False) -> None:
+        """PUBCOMPs; `more` as in `acknowledged`. Raises WrongAcknowledgement: one is of a message
+        without its PUBREC."""
+
+    def resume_if_starved(self) -> None:
+        """Send what waits for room in the window. After acknowledgements with `more`."""
 
     def is_duplicate(self, packet_id: int) -> bool:
         """Whether an inbound QoS 2 PUBLISH with this id was taken already and not released."""

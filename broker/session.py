@@ -329,7 +329,7 @@ class MqttSession(SessionEnd):
         if self.link is not None and connection_number == self.connection_number:
             self.link.send_pubrels(first_packet_id, count)
 
-    def completed(self, first_packet_id: int, count: int) -> None:
+    def completed(self, first_packet_id: int, count: int, more: bool = False) -> None:
         """See `port.Session`."""
         tag = self._tag(first_packet_id)
         right = self._right_count(tag, count, _is_there)
@@ -337,7 +337,8 @@ class MqttSession(SessionEnd):
             self.forget_released(tag, right)
         elif right:
             self.core.journal.write({"op": "rel-", "s": self.number, "t": tag, "n": right})
-        self.resume_if_starved()
+        if not more:
+            self.resume_if_starved()
         if right < count:
             wrong = packet_id(tag + right)
             raise WrongAcknowledgement(f"PUBCOMP for packet id {wrong} before its PUBREC")

@@ -123,12 +123,12 @@ class SessionEnd:
             packet = (self.unacked.add(holder, 0, run.count) - 1) % PACKET_IDS + 1
         link.send_publishes(run, qos=qos, first_packet_id=packet, duplicate=False, retain=False)
 
-    def acknowledged(self, first_packet_id: int, count: int) -> None:
+    def acknowledged(self, first_packet_id: int, count: int, more: bool = False) -> None:
         """See `port.Session`."""
         unacked = self.unacked
         tag = SessionEnd._tag(self, first_packet_id)
         if unacked.settle_unheld(tag, count):
-            if self._starved:
+            if self._starved and not more:
                 self.resume_if_starved()
             return
         for holder in unacked.holders(tag, tag + count - 1):
@@ -139,7 +139,7 @@ class SessionEnd:
         for holder, offset, settled in unacked.settle_present(tag, tag + count - 1):
             if holder is not None:
                 holder.settle(offset, settled)
-        if self._starved:
+        if self._starved and not more:
             self.resume_if_starved()
 
     def _oldest_tag(self) -> int:

@@ -28,7 +28,7 @@ cdef class SessionEnd:
     @cython.locals(packet=cython.longlong)
     cpdef send_live(self, RecordRun run, int qos)
     @cython.locals(tag=cython.longlong, unacked=UnackedRuns)
-    cpdef acknowledged(self, long long first_packet_id, long long count)
+    cpdef acknowledged(self, long long first_packet_id, long long count, bint more=*)
     cpdef long long _oldest_tag(self) except -1
     @cython.locals(oldest=cython.longlong)
     cpdef long long _tag(self, long long packet) except -1

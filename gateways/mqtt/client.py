@@ -68,6 +68,8 @@ EXACTLY_ONCE: Final = 2 << codes.FLAG_QOS_SHIFT
 FLAG_QOS: Final = codes.FLAG_QOS
 KEEP_ALIVE_FACTOR: Final = 1.5
 """How many keep-alive periods may pass without a packet [MQTT-3.1.2-24]."""
+RELEASED_AT_ONCE: Final = 16
+"""PUBRELs between two looks at the clock: each may be a record."""
 _DOLLAR: Final = ord("$")
 _PUBCOMP: Final = 0x70
 
@@ -478,7 +480,14 @@ class MqttConnection(Connection):
         return shared.once_position
 
     def take_acks(self, acks: array[int], ack_count: int) -> None:
-        """Acknowledgements of all kinds, in so many runs of `kernels.parse`."""
+        """Acknowledgements of all kinds, in so many runs of `kernels.parse`, that are not too much
+        for one turn (`Bulk.is_one_turn`)."""
+        for _ in self.acks_in_steps(acks, ack_count):
+            pass
+
+    def acks_in_steps(self, acks: array[int], ack_count: int) -> Iterator[None]:
+        """The same, a run or a few packet ids at a time. What the window has room for then is sent
+        at the end: after each one, it would be one message for each."""
         session = self._session
         assert session is not None
         completions: list[bytes] = []
@@ -486,16 +495,20 @@ class MqttConnection(Connection):
         for at in range(0, codes.ACK_COLUMNS * ack_count, codes.ACK_COLUMNS):
             kind, first, count = acks[at], acks[at + 1], acks[at + 2]
             if kind == codes.TYPE_PUBACK:
-                session.acknowledged(first, count)
+                session.acknowledged(first, count, True)
             elif kind == codes.TYPE_PUBREC:
                 session.received(first, count)
             elif kind == codes.TYPE_PUBCOMP:
-                session.completed(first, count)
+                session.completed(first, count, True)
             else:  # PUBREL: answered also if the id is not known
                 for packet_id in range(first, first + count):
                     released = session.released((packet_id - 1) % codes.IDENTIFIER_MAX + 1)
                     position = max(position, released)
+                    if packet_id % RELEASED_AT_ONCE == 0:
+                        yield
                 completions.append(encode_ids(_PUBCOMP, first, count))
+            yield
+        session.resume_if_starved()
         if completions:
             self.lane.answer_when(position, b"".join(completions), self._port.state_durability)
 

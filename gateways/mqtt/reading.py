@@ -5,7 +5,7 @@ Rules:
 * Between two packets of a read, between two filters of a SUBSCRIBE, and between some runs of
   publishes, the turn may be over: what is left is presented again when it is the connection's turn.
 * The kernel takes acknowledgements and publishes out of the same bytes, and the acknowledgements
-  come first. Where publishes are cut off, they are parsed again in the next turn: the
+  come first. Where these or publishes are cut off, the bytes are parsed again in the next turn: the
   acknowledgements among them were taken, and are not taken twice.
 * One call of the engine stores as many publishes of a run as may be stored at once. That depends on
   where they go (`Template.rows_at_once`).
@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final
 from broker.port import Refused
 from core_log.kernels.batch import BODY_SIZE, BODY_START, COLUMNS, FLAGS
 from gateways.mqtt.connection import NEED_DATA, PUBLISHES, ConnectionCore, Inbox
+from gateways.mqtt.kernels import codes
 from gateways.mqtt.kernels.bulk import DOLLAR, EXACTLY_ONCE, ROWS_AT_ONCE
 from net.turns import Turns
 
@@ -80,6 +81,8 @@ class Reading:
             event = core.next_event(buffer, at, min(stop, end))
             if event is PUBLISHES:
                 at = self._take_inbox(connection, at)
+                if self._work is not None:
+                    return at
             elif event is not NEED_DATA:
                 at = core.at
                 self._work = connection.handle(event)
@@ -121,9 +124,14 @@ class Reading:
         which is not all where the turn is over."""
         inbox, bulk, lane = self._inbox, self._bulk, connection.lane
         stop = self._core.at
+        if inbox.ack_count and not self._acked:
+            # They take several turns, maybe, in which others use the inbox.
+            acks = inbox.acks[: codes.ACK_COLUMNS * inbox.ack_count]
+            self._work = connection.acks_in_steps(acks, inbox.ack_count)
+            if not self._go_on():
+                self._acked = stop - start
+                return start
         acked = start + self._acked  # up to there
-        if inbox.ack_count and acked == start:
-            bulk.take_acks(lane, inbox.ack_count)
         self._acked = max(0, acked - stop)
         if not inbox.run_count:
             return stop

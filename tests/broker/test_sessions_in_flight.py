@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from broker.port import REST, Session, WrongAcknowledgement
+from broker.sessions import RESENT_AT_ONCE
 from tests.broker.test_engine_sessions import connect
 from tests.harness.broker import Broker, SpyLink
 from tests.replication.test_standby import follow, rows
@@ -506,3 +507,53 @@ def test_what_stands_before_a_wrong_acknowledgement_counts(broker: Broker, clean
     _, link = connect(broker, "c")
     assert link.bodies == [b"3"]
     assert link.pubrels == []
+
+
+# --- many at once ---------------------------------------------------------------------------
+
+
+def in_flight(directory: Path, count: int) -> tuple[Broker, Session, SpyLink]:
+    """A session to which so many messages were sent, all that it may have in flight."""
+    broker = Broker(directory / "data", inflight_count_start=count, inflight_count_max=count)
+    session, link = connect(broker, "c", credit=2 * count)
+    session.subscribe(("a",), 1)
+    broker.step()
+    for first in range(0, 2 * count, 100):
+        numbers = range(first, first + 100)
+        broker.publish(broker.template("a"), *[b"%d" % number for number in numbers])
+        broker.step()
+    assert [packet for *_, packet, _, _ in link.publishes] == list(range(1, count + 1))
+    return broker, session, link
+
+
+def test_acknowledgements_of_one_read_are_followed_by_one_delivery(tmp_path: Path) -> None:
+    """Out of order each opens the window by one. A delivery for each would be a record for each."""
+    broker, session, link = in_flight(tmp_path, 200)
+    before = broker.store.log.appended
+    for packet in range(200, 0, -1):
+        session.acknowledged(packet, 1, True)
+    assert len(link.publishes) == 200
+    session.resume_if_starved()
+    broker.step()
+    assert [body for _, body, *_ in link.publishes[200:]] == [b"%d" % n for n in range(200, 400)]
+    assert broker.store.log.appended - before < 1000
+    broker.stop()
+
+
+def test_what_was_acknowledged_in_part_is_sent_again_in_steps(tmp_path: Path) -> None:
+    """Each message that is left is a run of its own, and others have their turn meanwhile."""
+    count = 20 * RESENT_AT_ONCE
+    broker, session, _ = in_flight(tmp_path, count)
+    for packet in range(2, count + 1, 2):
+        session.acknowledged(packet, 1, True)
+    broker.step(0.1)
+    session.disconnect()
+    link = SpyLink(credit=0)  # nothing new
+    session = broker.engine.connect_session("c", clean=False, link=link, principal="u")
+    broker.step()
+    session.resume()
+    assert len(link.publishes) == RESENT_AT_ONCE
+    broker.step()
+    assert [packet for *_, packet, _, _ in link.publishes] == list(range(1, count + 1, 2))
+    assert all(duplicate for *_, duplicate, _ in link.publishes)
+    broker.stop()

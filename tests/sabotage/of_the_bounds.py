@@ -145,7 +145,7 @@ OF_THE_BOUNDS = (
         why="an acknowledgement behind publishes that are handled later closes the connection",
         path="gateways/mqtt/reading.py",
         pure=True,
-        old="        if inbox.ack_count and acked == start:\n",
+        old="        if inbox.ack_count and not self._acked:\n",
         new="        if inbox.ack_count:\n",
         tests=("tests/gateways/mqtt/test_mqtt_turns.py",),
     ),

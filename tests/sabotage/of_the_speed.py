@@ -96,7 +96,7 @@ OF_THE_SPEED = (
         name="live-window-opens-unnoticed",
         why="a subscriber that acknowledges one message after the other gets nothing any more",
         path="broker/kernels/delivery.py",
-        old="            if self._starved:\n                self.resume_if_starved()\n"
+        old="            if self._starved and not more:\n                self.resume_if_starved()\n"
         "            return\n",
         new="            return\n",
         tests=("tests/broker/test_engine_sessions.py",),

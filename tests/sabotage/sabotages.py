@@ -21,6 +21,7 @@ from tests.sabotage.of_the_sink import OF_THE_SINK
 from tests.sabotage.of_the_speed import OF_THE_SPEED
 from tests.sabotage.of_the_starts import OF_THE_STARTS
 from tests.sabotage.of_the_store import OF_THE_STORE
+from tests.sabotage.of_the_turns import OF_THE_TURNS
 from tests.sabotage.of_the_users import OF_THE_USERS
 
 SABOTAGES = (
@@ -30,6 +31,7 @@ SABOTAGES = (
     *OF_CRASHES,
     *OF_THE_KERNELS,
     *OF_THE_BOUNDS,
+    *OF_THE_TURNS,
     *OF_THE_CLIENTS,
     *OF_THE_ENGINE,
     *OF_THE_GATEWAYS,

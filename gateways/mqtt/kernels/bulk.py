@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 from broker.port import APPENDED, FLUSHED, Position, Refused
 from core_log.kernels.batch import COLUMNS, FLAGS, TOPIC_SIZE, TOPIC_START
 from gateways.mqtt.kernels import encode_acks, parse
-from gateways.mqtt.kernels.codes import FLAG_QOS, TYPE_PUBACK
+from gateways.mqtt.kernels.codes import ACK_COLUMNS, FLAG_QOS, TYPE_PUBACK, TYPE_PUBREL
 
 if TYPE_CHECKING:
     from array import array
@@ -41,8 +41,10 @@ RUNS_AT_ONCE: Final = 16
 topic."""
 ROWS_AT_ONCE: Final = 8
 """Publishes of a run that are stored without a look at where they go."""
-ACK_RUNS_AT_ONCE: Final = 1024
-"""Acknowledgements that do not follow each other, likewise: some 2 ms."""
+ACKS_AT_ONCE: Final = 1024
+"""PUBACKs that do not follow each other, likewise: some 2 ms."""
+RECORD_COST: Final = 16
+"""As many of them take the time of one record of the log."""
 
 
 class Bulk:
@@ -109,7 +111,7 @@ class Bulk:
     def is_one_turn(self, lane: lanes.Lane, run_count: int, ack_count: int) -> bool:
         """Whether what is in the inbox is not too much for one turn: few runs, of which the long
         ones are known to go to few queues, and are stored as a whole."""
-        if run_count > RUNS_AT_ONCE or ack_count > ACK_RUNS_AT_ONCE:
+        if run_count > RUNS_AT_ONCE or not self.are_few_acks(ack_count):
             return False
         if self.batch.count <= ROWS_AT_ONCE:
             return True
@@ -134,6 +136,23 @@ class Bulk:
             if template is None or template.rows_at_once < last - first:
                 return False
         return True
+
+    def are_few_acks(self, ack_count: int) -> bool:
+        """Whether the acknowledgements in the inbox are not too much for one turn: those of QoS 2
+        may be a record each."""
+        acks = self.acks
+        room = ACKS_AT_ONCE
+        if ack_count > room:
+            return False
+        for index in range(ack_count):
+            at = index * ACK_COLUMNS
+            if acks[at] == TYPE_PUBACK:
+                room -= 1
+            elif acks[at] == TYPE_PUBREL:
+                room -= RECORD_COST * acks[at + 2]
+            else:
+                room -= RECORD_COST
+        return room >= 0
 
     def take_acks(self, lane: lanes.Lane, ack_count: int) -> None:
         """The acknowledgements in the inbox."""

@@ -6,7 +6,7 @@ cimport cython
 from gateways.mqtt.kernels.fast_lane cimport Lane, Yard
 
 cdef int EXACTLY_ONCE, DOLLAR, FLAG_QOS
-cdef Py_ssize_t RUNS_AT_ONCE, ROWS_AT_ONCE, ACK_RUNS_AT_ONCE
+cdef Py_ssize_t RUNS_AT_ONCE, ROWS_AT_ONCE, ACKS_AT_ONCE, RECORD_COST, ACK_COLUMNS
 cdef Py_ssize_t COLUMNS, TOPIC_START, TOPIC_SIZE, FLAGS
 cdef long long ASK_BYTES
 
@@ -24,6 +24,8 @@ cdef class Bulk:
     cpdef bint take_whole(
         self, Lane lane, bytearray buffer, Py_ssize_t start, Py_ssize_t end
     ) except -1
+    @cython.locals(room=Py_ssize_t, index=Py_ssize_t, at=Py_ssize_t)
+    cdef bint are_few_acks(self, Py_ssize_t ack_count) except -1
     cpdef take_acks(self, Lane lane, Py_ssize_t ack_count)
     @cython.locals(
         count=Py_ssize_t, index=Py_ssize_t, first=Py_ssize_t, last=Py_ssize_t, at=Py_ssize_t,

@@ -76,6 +76,8 @@ class SpySession:
         self.calls: list[tuple[Any, ...]] = []
         self.inbound: set[int] = set()
         self.refused: dict[Words, Refused] = {}
+        self.resumed_count = 0
+        """How often acknowledgements made it look for more to send."""
 
     def resume(self) -> None:
         self.calls.append(("resume",))
@@ -93,14 +95,19 @@ class SpySession:
         self.calls.append(("unsubscribe", words))
         return self.port.append()
 
-    def acknowledged(self, first_packet_id: int, count: int) -> None:
+    def acknowledged(self, first_packet_id: int, count: int, more: bool = False) -> None:
+        self.resumed_count += not more
         self.calls.append(("acknowledged", first_packet_id, count))
 
     def received(self, first_packet_id: int, count: int) -> None:
         self.calls.append(("received", first_packet_id, count))
 
-    def completed(self, first_packet_id: int, count: int) -> None:
+    def completed(self, first_packet_id: int, count: int, more: bool = False) -> None:
+        self.resumed_count += not more
         self.calls.append(("completed", first_packet_id, count))
+
+    def resume_if_starved(self) -> None:
+        self.resumed_count += 1
 
     def is_duplicate(self, packet_id: int) -> bool:
         return packet_id in self.inbound
@@ -325,14 +332,18 @@ class ManualLoop:
         self._later.append((self.clock + delay, callback, arguments))
         return object()
 
+    def step(self) -> bool:
+        """One turn of the loop. Returns whether there was anything to do."""
+        turn, self._soon = self._soon, []
+        for callback, arguments in turn:
+            callback(*arguments)
+        return bool(turn)
+
     def run(self) -> None:
         """Turns of the loop until nothing is left to do now."""
         for _ in range(100):
-            if not self._soon:
+            if not self.step():
                 return
-            turn, self._soon = self._soon, []
-            for callback, arguments in turn:
-                callback(*arguments)
         raise AssertionError("the loop does not come to rest")
 
     def advance(self, seconds: float) -> None:

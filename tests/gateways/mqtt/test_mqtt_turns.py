@@ -5,6 +5,8 @@ from __future__ import annotations
 from itertools import count
 
 from broker.port import Reason, Refused
+from gateways.mqtt.client import RELEASED_AT_ONCE
+from gateways.mqtt.kernels.bulk import ACKS_AT_ONCE
 from gateways.mqtt.packets import encode_unsuback
 from gateways.mqtt.reading import ONE_BY_ONE_MAX, RUNS_AT_ONCE
 from interop_tests import mqtt_wire as wire
@@ -18,6 +20,12 @@ def slow(broker: Broker) -> None:
     """From now on two looks at the clock are a turn."""
     looks = count()
     broker.turns.clock = lambda: next(looks) * TURN_SECONDS / TURN_LOOKS
+
+
+def until_it_rests(broker: Broker) -> None:
+    """All turns, however many there are."""
+    while broker.loop.step():
+        pass
 
 
 def publishes(first: int, last: int) -> bytes:
@@ -124,3 +132,55 @@ def test_a_long_run_that_is_looked_at_one_by_one_is_cut_too() -> None:
     assert 0 < len(first) < total
     broker.loop.run()
     assert first + bodies(broker) == list(range(1, total + 1))
+
+
+def test_acknowledgements_out_of_order_let_others_have_their_turn() -> None:
+    """Each is taken once, also where a publish stands behind them; what the window has room for
+    then is asked for once."""
+    broker = Broker()
+    peer, other = broker.peer(), broker.peer(wire.connect("other"))
+    session = broker.port.sessions[0]
+    slow(broker)
+    ids = range(ACKS_AT_ONCE + 10, 0, -1)
+    read(peer, b"".join(wire.puback(number) for number in ids) + publishes(1, 2))
+    first = [call for call in session.calls if call[0] == "acknowledged"]
+    assert 0 < len(first) < len(ids)
+    assert not peer.transport.reading
+    read(other, wire.puback(7) + publishes(2, 3))
+    assert bodies(broker) == [2]
+    until_it_rests(broker)
+    taken = [call for call in session.calls if call[0] == "acknowledged"]
+    assert taken == [("acknowledged", number, 1) for number in ids]
+    assert session.resumed_count == 1
+    assert bodies(broker) == [1]
+    assert peer.receive() == [wire.puback(1)]
+
+
+def test_releases_that_may_be_a_record_each_are_taken_in_turns() -> None:
+    """Also where their packet ids follow each other, which is one run."""
+    broker = Broker()
+    peer = broker.peer()
+    session = peer.session
+    slow(broker)
+    ids = range(1, 10 * RELEASED_AT_ONCE)
+    read(peer, b"".join(wire.pubrel(number) for number in ids) + wire.PINGREQ)
+    first = [call for call in session.calls if call[0] == "released"]
+    assert 0 < len(first) < len(ids)
+    until_it_rests(broker)
+    assert [call for call in session.calls if call[0] == "released"] == [
+        ("released", number) for number in ids
+    ]
+    assert peer.receive() == [*(wire.pubcomp(number) for number in ids), wire.PINGRESP]
+
+
+def test_acknowledgements_end_with_the_connection() -> None:
+    broker = Broker()
+    peer = broker.peer()
+    session = peer.session
+    slow(broker)
+    read(peer, b"".join(wire.puback(number) for number in range(ACKS_AT_ONCE + 10, 0, -1)))
+    before = len(session.calls)
+    peer.connection.connection_lost(None)
+    until_it_rests(broker)
+    assert len([call for call in session.calls if call[0] == "acknowledged"]) <= before
+    assert session.calls[-1] == ("disconnect",)
