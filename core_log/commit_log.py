@@ -57,9 +57,6 @@ from core_log.tail import Tail
 BLANK: Final = struct.Struct(">II")
 ENTRY_HEAD: Final = struct.Struct(">qi")
 """The beginning of an index entry: position and size of its record."""
-WRITE_SLICE_BYTES: Final = 4 * 1024 * 1024
-"""Of a large record, handed to the operating system in one loop iteration: two to four
-milliseconds."""
 BATCH_COUNT_MAX: Final = 0xFFFF
 """Four hex digits count the records of an atomic batch."""
 NO_SLICES: Final = 1 << 62
@@ -499,7 +496,7 @@ class CommitLog(LogEnd):
     def write_chunks(self) -> None:
         """See `LogEnd.write_chunks`."""
         self._failure.check()
-        left = WRITE_SLICE_BYTES if self.on_unwritten is not None else NO_SLICES
+        left = NO_SLICES if self.on_unwritten is None else self._settings.write_slice_bytes
         try:
             for chunk in self._tail.since(self.written):
                 segment = self._segments.at(chunk.position)

@@ -29,16 +29,19 @@ from core_log.segments import Segments
 
 READ_GAP_MAX: Final = 16 * 1024
 """Between two records: reading this much too much costs less than another call."""
-READ_BYTES_MAX: Final = 1 << 20
-"""One read of the disk, so that a lagging reader's memory stays small."""
 
 
 class LogReader:
-    """Reads the files of one log."""
+    """Reads the files of one log.
 
-    def __init__(self, *, files: Files, segments: Segments) -> None:
+    Args:
+        read_bytes_max: one read of the disk, unless a record alone is larger.
+    """
+
+    def __init__(self, *, files: Files, segments: Segments, read_bytes_max: int) -> None:
         self._files = files
         self._segments = segments
+        self.read_bytes_max = read_bytes_max
 
     @property
     def start(self) -> int:
@@ -70,7 +73,7 @@ class LogReader:
         if position + int.from_bytes(entries[at + 8 : at + 12], "big") > segment.end:
             raise CorruptRecord(position, "it would pass the end of its segment")
         position, size, count = kernels.plan_read(
-            entries, stride, index, READ_GAP_MAX, READ_BYTES_MAX, segment.end
+            entries, stride, index, READ_GAP_MAX, self.read_bytes_max, segment.end
         )
         memory = self.pread(segment, position, size)
         records, taken, reason = kernels.gather(
@@ -111,15 +114,21 @@ class LogReader:
         """A walk over all records from `position` (a record's place, or where none is yet) on."""
         return Walk(self, self._segments, position)
 
+    def size_at(self, position: int) -> int:
+        """The size that a record at `position` would have by its first bytes; 0 if none of that
+        size can stand there. Raises CorruptRecord if the disk can not read it."""
+        segment = self._segments.at(position)
+        if segment is None:
+            return 0
+        size = int.from_bytes(self.pread(segment, position, 4), "big")
+        return size if position + size <= segment.end else 0
+
     def record_at(self, position: int) -> Record | None:
         """The sound record that stands at `position`, or None. Raises CorruptRecord if the disk
         can not read it."""
         segment = self._segments.at(position)
-        if segment is None:
-            return None
-        memory = self.pread(segment, position, 4)
-        size = int.from_bytes(memory, "big")
-        if position + size > segment.end:
+        size = self.size_at(position)
+        if segment is None or not size:
             return None
         memory = self.pread(segment, position, size)
         if kernels.check_record(memory, 0, len(memory), position) != STOP_END:
@@ -164,7 +173,7 @@ class Walk:
 
     def stretches(self) -> Iterator[tuple[bytes, int, int]]:
         """(memory, size, position): memory[:size] are whole, sound records from `position` on."""
-        size_wanted = READ_BYTES_MAX
+        size_wanted = self._reader.read_bytes_max
         while self._segment is not None:  # every turn goes on in the log, or asks for more, once
             segment = self._segment
             size_wanted = min(size_wanted, segment.end - self.position)
@@ -189,7 +198,7 @@ class Walk:
             if reason != STOP_END:
                 self.reason = reason
                 return
-            size_wanted = READ_BYTES_MAX
+            size_wanted = self._reader.read_bytes_max
 
     def _short(self, size: int, read: int, size_wanted: int, record_size: int) -> int:
         """STOP_END if a record that was read in part may be whole when more is read."""

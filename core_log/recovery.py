@@ -77,6 +77,8 @@ SEARCH_BYTES_MAX: Final = 64 << 20
 """How far behind the cut sound records are looked for: enough to tell a torn tail from a hole."""
 CANDIDATES_MAX: Final = 10_000
 """How many places that look like a record are examined there."""
+CANDIDATES_BYTES_MAX: Final = 256 << 20
+"""How much is read for that: a client's bytes may look like heads of records of any size."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,7 +202,11 @@ class Recovery:
         self, segments: Segments, checkpoint: Checkpoint | None, clean: bool, now_ms: int
     ) -> Recovered:
         """Passes 3 to 6."""
-        reader = LogReader(files=self._files, segments=segments)
+        reader = LogReader(
+            files=self._files,
+            segments=segments,
+            read_bytes_max=self._settings.read_bytes_max,
+        )
         start = segments.start if checkpoint is None else checkpoint.position
         if self._unsynced:
             self._look_at_the_disk(segments, start)
@@ -368,6 +374,7 @@ class Recovery:
         position = end
         last_byte = end
         candidates = 0
+        left = CANDIDATES_BYTES_MAX
         behind = None
         limit = min(segment.end, end + SEARCH_BYTES_MAX)
         while position < limit:
@@ -382,8 +389,11 @@ class Recovery:
             while at >= 0 and behind is None and candidates < CANDIDATES_MAX:
                 candidates += 1
                 place = position + at - 4
-                if place > end and reader.record_at(place) is not None:
-                    behind = place
+                size = reader.size_at(place) if place > end else 0
+                if 0 < size <= left:
+                    left -= size
+                    if reader.record_at(place) is not None:
+                        behind = place
                 at = memory.find(magic, at + 1)
             position += len(memory)
         return last_byte - end, behind

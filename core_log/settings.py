@@ -33,6 +33,10 @@ class StoreSettings:
         tail_bytes_max: how much of the newest log stays in memory for readers at the tail.
         unflushed_bytes_max: how much may wait for the disk before appends are refused
             (`StorageBusy`): about a second of a fast disk.
+        write_slice_bytes: of a record that is larger than a chunk, handed to the operating system
+            in one loop iteration: two to four milliseconds.
+        read_bytes_max: one read of the disk, unless a record alone is larger, so that a lagging
+            reader's memory stays small.
         message_bytes_max: a body's size. RocketMQ's default.
         index_file_entries: entries of one queue index file, as in RocketMQ. A file grows with its
             entries; only a full one has this size.
@@ -53,6 +57,8 @@ class StoreSettings:
     chunk_bytes: int = 4 * MEBIBYTE
     tail_bytes_max: int = 64 * MEBIBYTE
     unflushed_bytes_max: int = 256 * MEBIBYTE
+    write_slice_bytes: int = 4 * MEBIBYTE
+    read_bytes_max: int = MEBIBYTE
     message_bytes_max: int = 4 * MEBIBYTE
     index_file_entries: int = 300_000
     index_packed_bytes_max: int = 64 * 1024
@@ -77,8 +83,10 @@ class StoreSettings:
             raise ValueError("a key file has slots, and entries whose numbers fit four bytes")
         if min(self.tail_bytes_max, self.zeroed_sync_bytes_max) < 0:
             raise ValueError("tail_bytes_max and zeroed_sync_bytes_max can not be negative")
-        if self.unflushed_bytes_max <= 0:
-            raise ValueError("unflushed_bytes_max has to be positive")
+        if min(self.unflushed_bytes_max, self.write_slice_bytes, self.read_bytes_max) <= 0:
+            raise ValueError(
+                "unflushed_bytes_max, write_slice_bytes and read_bytes_max have to be positive"
+            )
 
     @property
     def spares_kept(self) -> int:

@@ -565,6 +565,7 @@ def test_settings_that_can_not_be_are_refused() -> None:
         {"index_file_entries": 0},
         {"tail_bytes_max": -1},
         {"unflushed_bytes_max": 0},
+        {"write_slice_bytes": 0},
     ):
         with pytest.raises(ValueError, match="_"):
             StoreSettings(**wrong)  # type: ignore[arg-type]

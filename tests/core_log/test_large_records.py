@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -31,8 +32,8 @@ EXTRA = b"\x90\x00\x0atext/plain\x02"
 SETTINGS = StoreSettings(segment_bytes=1 << 20, chunk_bytes=1 << 14, segments_zeroed=False)
 
 
-def open_store(path: Path) -> Store:
-    return Store.open(str(path), files=RealFiles(), clock_ms=lambda: 5, settings=SETTINGS)
+def open_store(path: Path, settings: StoreSettings = SETTINGS) -> Store:
+    return Store.open(str(path), files=RealFiles(), clock_ms=lambda: 5, settings=settings)
 
 
 def large(body: bytes) -> LargeBatch:
@@ -102,12 +103,9 @@ def test_a_record_that_no_segment_holds_leaves_its_batch_alone(tmp_path: Path) -
     store.close()
 
 
-def test_a_large_record_is_written_in_slices(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_large_record_is_written_in_slices(tmp_path: Path) -> None:
     """Until all of it is handed over `written` stays before it, and what is behind waits."""
-    monkeypatch.setattr("core_log.commit_log.WRITE_SLICE_BYTES", 100_000)
-    store = open_store(tmp_path)
+    store = open_store(tmp_path, replace(SETTINGS, write_slice_bytes=100_000))
     calls: list[int] = []
     store.log.on_unwritten = lambda: calls.append(store.log.written)
     before = store.log.appended

@@ -5,7 +5,8 @@
 --state N           only this state of the seed: how a failure is repeated
 --with SUBJECT      only engines whose clients do this, among other things (as the report names it);
                     or "log", "errors", "threads": only a store, as it is, whose disk has errors,
-                    or with its threads; or "upkeep": only engines with upkeep and SQLite
+                    with its threads, or with large messages; or "upkeep": only engines with
+                    upkeep and SQLite
 --for SECONDS       begin no new seed after that time
 --notes FILE        a night in pieces: begin behind what is noted there, add to it, report all of it
 --processes N       default: as many as there are processors

@@ -8,6 +8,7 @@ entries, and how many of them are promised. So what is found after a crash is co
 
 from __future__ import annotations
 
+import zlib
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from random import Random
@@ -18,7 +19,7 @@ from core_log.atomic import row_of
 from core_log.cutting import cut_log
 from core_log.errors import CorruptRecord, StorageFull, StorageShort, StoreRefused, is_short
 from core_log.indexes import Preparation
-from core_log.kernels.batch import RECORD_BODY_AT, Batch
+from core_log.kernels.batch import RECORD_BODY_AT, Batch, LargeBatch
 from core_log.log_end import Span
 from core_log.queue_index import widen
 from core_log.record import RecordParts, encode_host
@@ -32,6 +33,8 @@ from tests.harness.stores import DIRECTORY, OWN, PRIVATE, TEMPLATE
 NOW_MS: Final = 1_700_000_000_000
 WIDE_FIRST: Final = 100
 """Numbers of the queues that only some messages go to: this one and those after it."""
+SLICES_MAX: Final = 1000
+"""Writes that whatever waits in memory takes at the most."""
 FORGERIES_BYTES: Final = 1500
 FORGED: Final = b"forged"
 MARK_BYTES: Final = 8
@@ -87,6 +90,7 @@ class Actor:
         self.settings = settings
         self.attempted = attempted
         self.store = self._open()
+        self.store.log.on_unwritten = self._left_unwritten
         for _ in attempted.begin_queues(self.store):
             pass
         self.own = self.store.index(OWN, 20)
@@ -95,6 +99,9 @@ class Actor:
 
     def _open(self) -> Store:
         return open_store(self.disk, self.settings)
+
+    def _left_unwritten(self) -> None:
+        """A slice of a large record was written: a later step writes the next one."""
 
     # --- publishing -----------------------------------------------------------------------------
 
@@ -107,6 +114,14 @@ class Actor:
     def publish(self, count: int, size: int, wide: Sequence[int] = ()) -> None:
         """One run of messages. Raises StorageFull, StorageFailed: nothing was appended."""
         self._publish(self._bodies(count, size), wide)
+
+    def publish_large(self, size: int) -> None:
+        """A message whose memory becomes its record, as gateways fill it. Raises as `publish`."""
+        (body,) = self._bodies(1, size)
+        batch = LargeBatch(bytearray(RECORD_BODY_AT) + body + b"x", zlib.crc32(body))
+        end = RECORD_BODY_AT + size
+        batch.add((end, 0), (RECORD_BODY_AT, size), (end, 1))
+        self._append(batch, 1, ())
 
     def publish_forgeries(self, segments_ahead: int) -> None:
         """A message that is full of what looks like sound records, of the places that its bytes
@@ -151,6 +166,9 @@ class Actor:
         batch.buffer = b"".join(bodies) + b"x"
         for index in range(count):
             batch.add((0, 0), (index * size, size), (count * size, 1))
+        self._append(batch, count, wide)
+
+    def _append(self, batch: Batch, count: int, wide: Sequence[int]) -> None:
         spans = self.store.log.append_run(
             TEMPLATE,
             batch,
@@ -197,8 +215,21 @@ class Actor:
     # --- the disk -------------------------------------------------------------------------------
 
     def write(self) -> None:
-        """Hand everything to the operating system. Raises StorageFull, StorageFailed."""
+        """Hand what was appended to the operating system: of a large record one slice.
+
+        Raises:
+            StorageFull, StorageFailed.
+        """
         self.store.log.write()
+
+    def write_all(self) -> None:
+        """The same, to the last slice."""
+        log = self.store.log
+        for _ in range(SLICES_MAX):
+            self.write()
+            if log.written == log.appended:
+                return
+        raise AssertionError("slice after slice is written, and it comes to no end")
 
     def turn(self) -> None:
         """Let the flusher do what it was asked for. Raises StorageFailed."""
@@ -209,7 +240,7 @@ class Actor:
 
     def flush(self) -> None:
         """Everything attempted is promised. Raises StorageFull, StorageFailed."""
-        self.write()
+        self.write_all()
         self.store.flusher.request()
         self.turn()
 
@@ -324,6 +355,8 @@ KINDS: Final = {
 """Every kind of step, and how often it is drawn."""
 READING: Final = {**KINDS, "read": 4}
 """The same, with readers."""
+SLICED: Final = {**READING, "sliced": 12, "write": 8, "turn": 6}
+"""The same with large records, which take several writes."""
 TURNOVER: Final = {
     "run": 3,
     "forged": 5,
@@ -399,6 +432,8 @@ class Workload:
         assert actor is not None
         if kind == "run":
             actor.publish(count, size)
+        elif kind == "sliced":
+            actor.publish_large(random.randint(600, self._settings.message_bytes_max))
         elif kind == "large":
             actor.publish(min(count, 3), 600)
         elif kind == "aimed":

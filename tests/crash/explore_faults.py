@@ -44,15 +44,21 @@ class FaultsExplorer(Explorer):
             self._run_with(Sprinkled(name, errors=errors, chance=chance, random=random))
         return self.tally
 
+    def _make_workload(self, disk: Disk) -> Workload:
+        return Workload(Random(self.seed), self._settings, disk, READING)
+
+    def _state_chance(self) -> float:
+        """How often a state is built at a change."""
+        return STATE_CHANCE
+
     def _run_with(self, fault: Sprinkled) -> None:
         disk = Disk()
         disk.fault = fault
-        workload = Workload(Random(self.seed), self._settings, disk, READING)
-        self._workload = workload
+        workload = self._workload = self._make_workload(disk)
         chance = Random(f"states {self._number}")
 
         def on_change() -> None:
-            if chance.random() < STATE_CHANCE and not fault.is_silent:
+            if chance.random() < self._state_chance() and not fault.is_silent:
                 kind = chance.choice(["kill", *POWER_CUTS])
                 self._state(f"{fault.name} then {kind}", kind)
 
@@ -70,7 +76,7 @@ class FaultsExplorer(Explorer):
         """What was short is there again: the store works, without being opened anew."""
         actor = workload.actor
         assert actor is not None
-        actor.write()
+        actor.write_all()
         actor.publish(3, 20)
         actor.flush()
         actor.prepare()

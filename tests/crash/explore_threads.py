@@ -35,11 +35,17 @@ ERRORS_CHANCE: Final = 0.01
 class ThreadsExplorer(Explorer):
     """Goes through the states of one seed whose threads take turns."""
 
+    _name = "threads"
+    _runs = RUNS
+
     def run(self) -> Tally:
         """All states."""
-        for run, errors in enumerate(RUNS):
+        for run, errors in enumerate(self._runs):
             self._run_threads(Random(f"threads {self.seed} {run}"), errors)
         return self.tally
+
+    def _make_workload(self, random: Random, disk: Disk, schedule: Schedule) -> ThreadedWorkload:
+        return ThreadedWorkload(Random(random.random()), self._settings, disk, schedule)
 
     def _run_threads(self, random: Random, errors: str | None) -> None:
         disk = Disk()
@@ -55,8 +61,7 @@ class ThreadsExplorer(Explorer):
             segments_zeroed=random.random() < ZEROED_CHANCE,
         )
         schedule = Schedule(Random(random.random()), random.choice(SWITCHING))
-        workload = ThreadedWorkload(Random(random.random()), self._settings, disk, schedule)
-        self._workload = workload
+        workload = self._workload = self._make_workload(random, disk, schedule)
         chance = Random(random.random())
 
         promised = -1
@@ -69,11 +74,11 @@ class ThreadsExplorer(Explorer):
                 return
             if fault is None or not fault.is_silent:
                 kind = chance.choices(list(KINDS), list(KINDS.values()))[0]
-                self._state(f"threads: {kind}", kind)
+                self._state(f"{self._name}: {kind}", kind)
 
         disk.on_change = on_change
         self._carry_out(workload, fault)
         workload.disk.yields = None
         if fault is None or not fault.is_silent:
             for kind in ("kill", *POWER_CUTS):
-                self._state(f"threads: {kind}", kind)
+                self._state(f"{self._name}: {kind}", kind)

@@ -12,6 +12,7 @@ from tests.crash.engine_workload import PARTS
 from tests.crash.explore import Explorer
 from tests.crash.explore_engine import FIRST_NUMBER, WORKLOADS_COUNT, EngineExplorer
 from tests.crash.explore_faults import FaultsExplorer
+from tests.crash.explore_large import LargeExplorer, LargeThreadsExplorer
 from tests.crash.explore_threads import ThreadsExplorer
 from tests.crash.explore_upkeep import UpkeepExplorer
 from tests.crash.tally import Tally
@@ -21,6 +22,8 @@ OTHERS: Final[dict[str, tuple[int, type[Explorer] | type[UpkeepExplorer]]]] = {
     "errors": (WORKLOADS_COUNT + 1, FaultsExplorer),
     "threads": (WORKLOADS_COUNT + 2, ThreadsExplorer),
     "upkeep": (WORKLOADS_COUNT + 3, UpkeepExplorer),
+    "large": (WORKLOADS_COUNT + 4, LargeExplorer),
+    "large by turns": (WORKLOADS_COUNT + 5, LargeThreadsExplorer),
 }
 """Who explores something else than the workloads of an engine alone: by its subject, and where its
 states begin."""

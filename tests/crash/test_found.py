@@ -14,6 +14,8 @@ import pytest
 
 from broker.port import REST
 from core_log.errors import StorageFailed, StoreCorrupt, StoreError, StoreRefused
+from core_log.kernels.batch import MAGIC_V1
+from core_log.recovery import CANDIDATES_BYTES_MAX
 from core_log.settings import StoreSettings
 from tests.crash.actor import WIDE_FIRST, Actor, open_store
 from tests.crash.attempted import Attempted
@@ -187,6 +189,30 @@ def test_a_bookmark_that_can_not_be_read_is_no_reason_not_to_start(call: str, co
     disk.fault = Fault(error=code, calls=(call,), first=0, count=1, random=Random(1), loss=NOTHING)
     assert actor.store.bookmark() is None
     assert disk.fault.failed == 1
+
+
+def test_a_torn_message_full_of_heads_does_not_hold_up_a_start() -> None:
+    """Behind the end of the log, recovery looks for sound records, to say whether a disk lost some.
+    What looks like the head of one may be a client's bytes, and each was read in the size that it
+    named: ten thousand times a gigabyte."""
+    settings = StoreSettings(segment_bytes=1 << 20, chunk_bytes=1 << 14)
+    disk = Disk()
+    actor = Actor(disk, settings, Attempted())
+    actor.publish(1, 20)
+    actor.flush()
+    torn = actor.store.log.flushed
+    head = (900_000).to_bytes(4, "big") + MAGIC_V1.to_bytes(4, "big")
+    actor.publish(1, 50_000)
+    actor.flush()
+    found = disk.crash(EVERYTHING)
+    file = found.files()[FIRST_SEGMENT]
+    body = head * 6_000
+    damage(file, bytes(file.data[: torn + 100]) + body + bytes(file.data[torn + 100 + len(body) :]))
+    report = recover_only(found, settings)
+    assert report.end == torn
+    assert report.cut_bytes > 40_000
+    assert report.behind_cut is None
+    assert found.log_bytes_read < CANDIDATES_BYTES_MAX + (5 << 20)
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.ENOMEM])

@@ -89,7 +89,7 @@ def test_a_lost_atomic_batch_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def scan(self: Recovery, reader: object, start: int) -> tuple[int, int, list[tuple[int, int]]]:
         walk = reader.walk(start)  # type: ignore[attr-defined]
-        epochs = recovery.find_epochs(walk)
+        epochs = recovery.find_epochs(walk, self._marks)
         return walk.position, walk.reason, epochs
 
     assert failures(monkeypatch, Recovery, "_scan", scan)

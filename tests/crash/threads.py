@@ -9,7 +9,7 @@ disk (`schedule.py`), and power may be cut there.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from random import Random
 from typing import Final
 
@@ -49,6 +49,8 @@ KINDS: Final = {
 }
 """Every kind of step, and how often it is drawn. The loop seldom waits for the disk, and a burst
 fills a segment or two while the disk is busy with one call."""
+SLICED: Final = {**KINDS, "sliced": 14, "write": 10}
+"""The same with large records, which take several writes."""
 
 
 class ThreadedActor(Actor):
@@ -76,7 +78,7 @@ class ThreadedActor(Actor):
         self._collect()
 
     def flush(self) -> None:
-        self.write()
+        self.write_all()
         log, flusher = self.store.log, self.store.flusher
         target = log.written
         flusher.request()
@@ -177,12 +179,18 @@ class ThreadedWorkload(Workload):
     Args:
         random: where the steps come from.
         schedule: whose turn it is.
+        kinds: the steps, and how often each is drawn.
     """
 
     def __init__(
-        self, random: Random, settings: StoreSettings, disk: Disk, schedule: Schedule
+        self,
+        random: Random,
+        settings: StoreSettings,
+        disk: Disk,
+        schedule: Schedule,
+        kinds: Mapping[str, int] = KINDS,
     ) -> None:
-        super().__init__(random, settings, disk, KINDS)
+        super().__init__(random, settings, disk, kinds)
         self._schedule = schedule
         disk.yields = schedule.point
 

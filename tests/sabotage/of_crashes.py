@@ -13,6 +13,7 @@ _THREADS = "--with threads --states 600 --seed 200"
 _UPKEEP = "--with upkeep --states 500 --seed 2"
 _ERRORS = "--with errors --states 500 --seed 200"
 _ONCE = "--with 'QoS 2' --states 300 --seed 0"
+_LARGE = "--with large --states 400 --seed 2"
 
 OF_CRASHES = (
     Sabotage(
@@ -62,6 +63,22 @@ OF_CRASHES = (
         old="                self._named = last\n",
         new="                self._named = self.last.start\n",
         crash="--with threads --states 1500 --seed 104",
+    ),
+    Sabotage(
+        name="slice-taken-for-the-record",
+        why="a large message is acknowledged when its first four megabytes are on the disk",
+        path="core_log/commit_log.py",
+        old="        if end == chunk.used:\n            self.written = chunk.end\n",
+        new="        self.written = chunk.end\n",
+        crash=_LARGE,
+    ),
+    Sabotage(
+        name="heads-of-records-in-a-torn-message-read-without-end",
+        why="a start reads a gigabyte for each of ten thousand heads that a client made up",
+        path="core_log/recovery.py",
+        old="                if 0 < size <= left:\n",
+        new="                if size:\n",
+        tests=_FOUND,
     ),
     Sabotage(
         name="state-saved-before-the-log",

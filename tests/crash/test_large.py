@@ -1,0 +1,38 @@
+"""A small part of `make crash` with large messages, and mistakes that it has to find."""
+
+from __future__ import annotations
+
+import pytest
+
+from core_log.commit_log import CommitLog
+from tests.crash.explore_large import LargeExplorer, LargeThreadsExplorer
+
+
+@pytest.mark.parametrize("explorer", [LargeExplorer, LargeThreadsExplorer])
+def test_states_with_large_messages(
+    explorer: type[LargeExplorer] | type[LargeThreadsExplorer],
+) -> None:
+    """No violation; and the same seed gives the same states, so a failure can be repeated."""
+    first, second = explorer(2).run(), explorer(2).run()
+    assert first.failures == []
+    assert first.states.total() > 40
+    assert first == second
+    alone = explorer(2, only=20).run()
+    assert alone.states.total() == 1
+    assert alone.images <= first.images
+
+
+@pytest.mark.parametrize("explorer", [LargeExplorer, LargeThreadsExplorer])
+def test_a_slice_that_is_taken_for_the_record_is_found(
+    explorer: type[LargeExplorer] | type[LargeThreadsExplorer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What stands behind it is flushed then, and acknowledged, and the record has a hole."""
+    write = CommitLog._write_chunk
+
+    def written(self: CommitLog, chunk, segment, left):  # type: ignore[no-untyped-def]
+        count = write(self, chunk, segment, left)
+        self.written = chunk.end
+        return count
+
+    monkeypatch.setattr(CommitLog, "_write_chunk", written)
+    assert any("(a) " in text for seed in range(1, 4) for text in explorer(seed).run().failures)
