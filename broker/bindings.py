@@ -7,7 +7,6 @@ bindings of a queue gets a view that looks like a dictionary of all of them.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, MutableMapping, Sequence
 from typing import Protocol
 
@@ -23,12 +22,10 @@ class Bound(Protocol):
     Attributes:
         bound_by_name: whether it is bound to the default exchange by its name.
         bound_more: all its other bindings; None for none.
-        bound_alike: how many of those have each pattern; None while nobody asked.
     """
 
     bound_by_name: bool
     bound_more: dict[BindingKey, Words] | None
-    bound_alike: dict[Words, int] | None
 
     @property
     def name(self) -> str:
@@ -68,7 +65,6 @@ class Bindings(MutableMapping[BindingKey, Words]):
         if of.bound_more is None:
             of.bound_more = {}
         of.bound_more[key] = words
-        of.bound_alike = None
 
     def __delitem__(self, key: BindingKey) -> None:
         of = self._of
@@ -77,11 +73,7 @@ class Bindings(MutableMapping[BindingKey, Words]):
             return
         if of.bound_more is None:
             raise KeyError(key)
-        words = of.bound_more.pop(key)
-        if of.bound_alike is not None:
-            of.bound_alike[words] -= 1
-            if not of.bound_alike[words]:
-                del of.bound_alike[words]
+        del of.bound_more[key]
 
     def __iter__(self) -> Iterator[BindingKey]:
         if self._of.bound_by_name:
@@ -91,15 +83,12 @@ class Bindings(MutableMapping[BindingKey, Words]):
     def __len__(self) -> int:
         return self._of.bound_by_name + len(self._of.bound_more or ())
 
-    def has_pattern(self, words: Words) -> bool:
-        """Whether a binding has this pattern. Several may: of two exchanges, or with other
-        arguments. The patterns are counted once for many questions in a row."""
-        of = self._of
-        if of.bound_by_name and words == (of.name,):
-            return True
-        if of.bound_alike is None:
-            of.bound_alike = dict(Counter((of.bound_more or {}).values()))
-        return words in of.bound_alike
+    def pairs(self) -> list[tuple[BindingKey, Words]]:
+        """All keys with their patterns, as a list of this moment."""
+        pairs = list((self._of.bound_more or {}).items())
+        if self._of.bound_by_name:
+            pairs.insert(0, (("", self._of.name, "{}"), (self._of.name,)))
+        return pairs
 
     def chosen(self) -> Sequence[BindingKey]:
         """The keys of those that somebody chose: all but the one to the default exchange."""

@@ -26,6 +26,7 @@ from broker.queues.queue import Group, Queue
 from broker.reading import PatientReaders, Readers, Reading
 from broker.records import Metas
 from broker.replicas import Replicas
+from broker.sweeping import Sweeper
 from broker.timers import Timers
 from core_log.errors import (
     CorruptRecord,
@@ -93,6 +94,8 @@ class Core(CoreEnd):
         self.store = store
         self.limits = limits
         self.timers = Timers(loop=scheduler, clock_ms=clock_ms, limits=limits)
+        self.sweeper = Sweeper(scheduler.call_soon)
+        """Takes out of memory what is gone."""
         self.notices = Notices(lambda: clock_ms() / 1000)
         """Where the parts log what did not go as somebody wanted."""
         self.replicas = Replicas(self.commits)

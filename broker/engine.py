@@ -624,6 +624,7 @@ class Engine(AmqpOperations):
 
     def snapshot(self) -> Callable[[], None] | None:
         """The same, gathered at once."""
+        self.core.sweeper.finish()
         saving = self.begin_snapshot()
         while saving is not None and not saving.gather(1 << 30):
             pass

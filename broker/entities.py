@@ -132,11 +132,10 @@ class NamedQueue:
     Attributes:
         owner: the connection that an exclusive queue belongs to.
         exclusive_hold: of the consumer that has the queue for itself.
-        bound_by_name, bound_more, bound_alike: see `Bound`.
+        bound_by_name, bound_more: see `Bound`.
     """
 
     __slots__ = (
-        "bound_alike",
         "bound_by_name",
         "bound_more",
         "exclusive_hold",
@@ -156,7 +155,6 @@ class NamedQueue:
         self.exclusive_hold: Hold | None = None
         self.bound_by_name = False
         self.bound_more: dict[BindingKey, Words] | None = None
-        self.bound_alike: dict[Words, int] | None = None
 
     @property
     def name(self) -> str:
@@ -225,14 +223,6 @@ def everything_in(exchange: str) -> Words:
 def is_server_named(queue: str) -> bool:
     """Whether the server made up the queue's name: then nobody has a right by that name."""
     return queue.startswith(SERVER_NAMED)
-
-
-def collected(queues: Mapping[str, NamedQueue], name: str) -> list[Words]:
-    """The filters of all that a queue collects: what its readers need the right for."""
-    found = queues.get(name)
-    if found is None:
-        return []
-    return [words for words in found.bindings.values() if not is_server_named(words[0])]
 
 
 # --- for those who change them -------------------------------------------------------------

@@ -29,8 +29,8 @@ Rules:
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections import Counter, deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -38,7 +38,7 @@ from broker.access.owners import Owners
 from broker.access.users import Change
 from broker.beyond import Beyond
 from broker.bindings import BindingKey
-from broker.entities import Exchange, NamedQueue, everything_in, place_of
+from broker.entities import Exchange, everything_in, place_of
 from broker.errors import Reason, Refused
 from broker.header_index import HeaderIndex
 from broker.header_match import HeaderPattern, Tagged
@@ -48,6 +48,7 @@ from broker.patterns import Patterns
 from broker.port import REST, Words
 from broker.queues.queue import Queue
 from broker.routing import ROUTES_MAX, Router, words_of
+from broker.sweeping import Sweeper
 from broker.topic_routes import Target, TopicRoute
 
 BRANCHES_MAX: Final = 1_024
@@ -55,6 +56,8 @@ BRANCHES_MAX: Final = 1_024
 
 LinkKey = tuple[str, str, str]
 """Destination, routing key, arguments as canonical text."""
+BoundKey = tuple[Queue, str, str]
+"""Queue, routing key, arguments as canonical text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,20 +88,22 @@ class _Links:
 
 
 class _Bound:
-    """The queues that are bound to one exchange.
+    """The queues that are bound to one exchange. The router has the patterns of those that are
+    bound by words.
 
     Attributes:
         keys: queue, routing key and arguments of each binding.
-        by_words: the same by their patterns. (The router has them, too, but not by exchange, and
-            an exchange with many bindings may be linked at any time.)
+        gone: how many of those are of queues that are forgotten, and not swept out yet.
+        alike: how many bindings of a queue have the same pattern, where they are several.
     """
 
-    __slots__ = ("by_headers", "by_words", "keys")
+    __slots__ = ("alike", "by_headers", "gone", "keys")
 
     def __init__(self) -> None:
-        self.keys: set[BindingKey] = set()
-        self.by_headers: HeaderIndex[tuple[str, BindingKey]] = HeaderIndex()
-        self.by_words: Patterns[Queue] = Patterns()
+        self.keys: set[BoundKey] = set()
+        self.gone = 0
+        self.by_headers: HeaderIndex[BoundKey] = HeaderIndex()
+        self.alike: dict[tuple[Queue, Words], int] = {}
 
 
 class _Walk:
@@ -118,7 +123,6 @@ class ExchangeGraph:
 
     Args:
         exchange: finds an exchange by its name.
-        queues: all named queues; whoever owns them changes it.
         walked_max: exchanges that one message is led through.
     """
 
@@ -126,24 +130,25 @@ class ExchangeGraph:
         self,
         *,
         exchange: Callable[[str], Exchange | None],
-        queues: Mapping[str, NamedQueue],
         router: Router[Target, TopicRoute],
         walked_max: int,
         owners: Owners,
         notices: Notices,
+        sweeper: Sweeper,
     ) -> None:
         self._walked_max = walked_max
         self._owners = owners
         self._notices = notices
         self._exchange = exchange
-        self._queues = queues
+        self._sweeper = sweeper
         self._router = router
         self.link_count = 0
         self._owned: dict[str, int] = {}  # links and alternate exchanges, by owner
         self._links: dict[str, _Links] = {}  # by their source
+        self._links_to: dict[str, dict[tuple[str, LinkKey], None]] = {}  # by their destination
         self._bound: dict[str, _Bound] = {}  # by exchange
         self._alternates: dict[str, str] = {}  # the owners of exchanges that have one
-        self._routes: dict[Words, None] = {}  # those that have a `Beyond`
+        self._routes: list[TopicRoute] = []  # those that have a `Beyond`
 
     # --- links ----------------------------------------------------------------------------
 
@@ -156,12 +161,9 @@ class ExchangeGraph:
         """The exchanges that others are bound to."""
         return list(self._links)
 
-    def links_of(self, name: str) -> Iterator[tuple[str, LinkKey]]:
-        """(source, key) of the links to and from an exchange."""
-        for source, links in self._links.items():
-            for key in links.by_key:
-                if name in (source, key[0]):
-                    yield source, key
+    def sources_of(self, name: str) -> set[str]:
+        """The exchanges that this one is bound to."""
+        return {source for source, _ in self._links_to.get(name, ())}
 
     def add_link(self, source: str, key: LinkKey, link: Link) -> None:
         """The exchange `source` has one more exchange bound to it."""
@@ -173,6 +175,7 @@ class ExchangeGraph:
             self._count(before.by, -1)
         self._count(link.by, 1)
         links.by_key[key] = link
+        self._links_to.setdefault(link.destination, {})[source, key] = None
         if link.headers is None:
             links.by_words.add(link.words, key)
         else:
@@ -185,8 +188,7 @@ class ExchangeGraph:
         link = None if links is None else links.by_key.pop(key, None)
         if links is None or link is None:
             return False
-        self.link_count -= 1
-        self._count(link.by, -1)
+        self._uncount_link(source, key, link)
         if link.headers is None:
             links.by_words.remove(link.words, key)
         else:
@@ -196,12 +198,52 @@ class ExchangeGraph:
         self.changed()
         return True
 
+    def _uncount_link(self, source: str, key: LinkKey, link: Link) -> None:
+        self.link_count -= 1
+        self._count(link.by, -1)
+        to = self._links_to[link.destination]
+        del to[source, key]
+        if not to:
+            del self._links_to[link.destination]
+
+    def _drop_links(self, name: str) -> None:
+        """An exchange is gone, and all links from it and to it. The patterns of the latter stay
+        until they are swept out."""
+        ended = self._links.pop(name, None)
+        if ended is not None:
+            for key, link in ended.by_key.items():
+                self._uncount_link(name, key, link)
+        left: list[tuple[_Links, LinkKey, Link]] = []
+        for source, key in list(self._links_to.get(name, ())):
+            links = self._links[source]
+            link = links.by_key.pop(key)
+            self._uncount_link(source, key, link)
+            if links.by_key:
+                left.append((links, key, link))
+            else:
+                del self._links[source]
+        if left:
+            self._sweeper.add(_sweep_links(left))
+
     # --- bindings of queues -----------------------------------------------------------------
 
-    def bound_to(self, exchange: str) -> Collection[BindingKey]:
-        """Queue, routing key and arguments of all bindings to an exchange that somebody chose."""
+    def bound_count(self, exchange: str) -> int:
+        """How many bindings of queues to an exchange there are."""
         bound = self._bound.get(exchange)
-        return () if bound is None else bound.keys
+        return 0 if bound is None else len(bound.keys) - bound.gone
+
+    def bound_to(self, exchange: str) -> Iterator[BindingKey]:
+        """The names of their queues, their routing keys and arguments."""
+        bound = self._bound.get(exchange)
+        for queue, routing_key, arguments in () if bound is None else bound.keys:
+            if not self._router.is_forgotten(queue):
+                yield queue.name, routing_key, arguments
+
+    def is_bound(self, queue: Queue, key: BindingKey) -> bool:
+        """Whether the queue has this binding to the exchange that the key names. One that ended
+        with its exchange stands at its queue until it is swept out."""
+        bound = self._bound.get(key[0])
+        return bound is not None and (queue, key[1], key[2]) in bound.keys
 
     def headers_count(self, exchange: str) -> int:
         """How many of them look at headers."""
@@ -214,35 +256,72 @@ class ExchangeGraph:
         """A queue is bound to the exchange that the key names."""
         exchange = key[0]
         bound = self._bound.setdefault(exchange, _Bound())
-        bound.keys.add((queue.name, key[1], key[2]))
+        bound_key = (queue, key[1], key[2])
+        if bound_key in bound.keys:
+            return
+        bound.keys.add(bound_key)
         if headers is not None:
-            bound.by_headers.add((queue.name, key), headers)
+            bound.by_headers.add(bound_key, headers)
             self._begins(exchange)
             return
-        bound.by_words.add(words, queue)
+        if not self._router.subscribe(words, queue, exchange):
+            bound.alike[queue, words] = bound.alike.get((queue, words), 1) + 1
         self.changed()
 
-    def unbind(self, queue: Queue, key: BindingKey, words: Words, *, last: bool) -> None:
-        """It is not any more.
-
-        Args:
-            last: whether no other binding of the queue has the same pattern.
-        """
-        bound = self._bound.get(key[0])
-        if bound is None:
+    def unbind(self, queue: Queue, key: BindingKey, words: Words) -> None:
+        """It is not any more."""
+        exchange = key[0]
+        bound = self._bound.get(exchange)
+        bound_key = (queue, key[1], key[2])
+        if bound is None or bound_key not in bound.keys:
             return
-        bound.keys.discard((queue.name, key[1], key[2]))
-        bound.by_headers.remove((queue.name, key))
-        if last or not self._is_bound(queue.name, key[0], words):
-            bound.by_words.remove(words, queue)
+        bound.keys.discard(bound_key)
+        if not bound.by_headers.remove(bound_key):
+            alike = bound.alike.pop((queue, words), 1)
+            if alike == 1:
+                self._router.unsubscribe(words, queue, exchange)
+            elif alike > 2:
+                bound.alike[queue, words] = alike - 1
         if not bound.keys:
-            del self._bound[key[0]]
+            del self._bound[exchange]
         self.changed()
 
-    def _is_bound(self, queue: str, exchange: str, words: Words) -> bool:
-        """Whether a binding of the queue to the exchange has this pattern. Looks at all of them."""
-        bindings = self._queues[queue].bindings
-        return any(key[0] == exchange and found == words for key, found in bindings.items())
+    def forget_queue(self, queue: Queue, bindings: Collection[tuple[BindingKey, Words]]) -> None:
+        """A queue with all of these bindings is gone. They stay until they are swept out."""
+        self._router.forget_target(queue)
+        exchanges = {key[0] for key, _ in bindings}
+        found = {exchange: self._bound.get(exchange) for exchange in exchanges}
+        for key, _ in bindings:
+            bound = found[key[0]]
+            if bound is not None and (queue, key[1], key[2]) in bound.keys:
+                bound.gone += 1
+        self.changed()
+        self._sweeper.add(self._sweep_queue(queue, bindings, found))
+
+    def _sweep_queue(
+        self,
+        queue: Queue,
+        bindings: Collection[tuple[BindingKey, Words]],
+        found: Mapping[str, _Bound | None],
+    ) -> Iterator[None]:
+        """Args: found: where the queue was bound. One whose exchange is gone is left alone."""
+        for key, words in bindings:
+            exchange, bound = key[0], found[key[0]]
+            bound_key = (queue, key[1], key[2])
+            if exchange and (bound is None or self._bound.get(exchange) is not bound):
+                pass
+            elif bound is not None and bound_key in bound.keys:
+                bound.gone -= 1
+                bound.keys.discard(bound_key)
+                if not bound.by_headers.remove(bound_key):
+                    bound.alike.pop((queue, words), None)
+                    self._router.sweep(words, queue, exchange)
+                if not bound.keys:
+                    del self._bound[exchange]
+            elif not exchange:
+                self._router.sweep(words, queue, exchange)
+            yield
+        self._router.swept(queue)
 
     # --- exchanges --------------------------------------------------------------------------
 
@@ -254,10 +333,51 @@ class ExchangeGraph:
             self._count(exchange.by, 1)
         self.changed()
 
-    def ended(self, exchange: Exchange) -> None:
-        """An exchange is gone; its bindings went before."""
-        self._count(self._alternates.pop(exchange.name, ""), -1)
+    def ended(self, names: Collection[str]) -> Iterator[tuple[Queue, BindingKey]]:
+        """These exchanges are gone, with all that is bound to them and to what they are bound.
+
+        Returns:
+            The bindings of queues that ended with them. They stand at the queues until whoever
+            asks for this takes them away.
+        """
+        ended: list[tuple[str, _Bound]] = []
+        for name in names:
+            self._count(self._alternates.pop(name, ""), -1)
+            bound = self._bound.pop(name, None)
+            if bound is not None:
+                ended.append((name, bound))
+            self._drop_links(name)
+        self._router.forget_exchanges(names)
         self.changed()
+        return (
+            (queue, (name, routing_key, arguments))
+            for name, bound in ended
+            for queue, routing_key, arguments in bound.keys
+        )
+
+    def unused_without(
+        self, exchanges: Iterable[str], bindings: Iterable[BindingKey] = ()
+    ) -> Iterator[str]:
+        """The auto-delete exchanges that end when these exchanges do, and a queue with these
+        bindings: those that have nothing else bound to them."""
+        lost = Counter(key[0] for key in bindings)
+        given = set(exchanges)
+        ending: set[str] = set()
+        work = deque((*given, *lost))
+        while work:
+            name = work.popleft()
+            if name in ending:
+                continue
+            if name not in given:
+                used = self.bound_count(name) + len(self.links(name))
+                found = self._exchange(name)
+                if lost[name] < used or found is None or not found.auto_delete:
+                    continue
+                yield name
+            ending.add(name)
+            for source, _ in self._links_to.get(name, ()):
+                lost[source] += 1
+                work.append(source)
 
     def _begins(self, source: str) -> None:
         """Messages of this exchange have to be looked at that maybe were not until now."""
@@ -265,13 +385,13 @@ class ExchangeGraph:
             self._router.forget_all()
             self._routes.clear()
         else:
-            self._router.forget_topic(source)
+            self._router.forget_topics((source,))
             self.changed()
 
     def changed(self) -> None:
         """Something that walks look at has changed: nobody may use their routes any more."""
-        for words in self._routes:
-            self._router.forget(words)
+        for route in self._routes:
+            route.evicted = True
         self._routes.clear()
 
     # --- rights ---------------------------------------------------------------------------
@@ -322,9 +442,10 @@ class ExchangeGraph:
 
     # --- routes ---------------------------------------------------------------------------
 
-    def beyond(self, words: Words) -> Beyond | None:
+    def beyond(self, route: TopicRoute) -> Beyond | None:
         """What the messages of a route reach beyond the trie's patterns; None for nothing, now
         and whatever their headers are."""
+        words = route.words
         topic = words[0]
         if not (
             topic in self._links
@@ -336,7 +457,7 @@ class ExchangeGraph:
         walk = self._walk(words, {})
         if len(self._routes) >= ROUTES_MAX:
             self.changed()
-        self._routes[words] = None
+        self._routes.append(route)
         return Beyond(tuple(walk.queues), tuple(walk.fallback), by_headers=walk.by_headers)
 
     def branch(self, route: TopicRoute, headers: Mapping[str, Tagged]) -> TopicRoute:
@@ -405,10 +526,13 @@ class ExchangeGraph:
             if links is not None:
                 walk.by_headers = walk.by_headers or len(links.by_headers) > 0
                 for found_key in (*links.by_words.match(here), *links.by_headers.match(headers)):
-                    if self.passes(links.by_key[found_key]):
+                    link = links.by_key.get(found_key)
+                    if link is None:
+                        continue  # gone, and not swept out yet
+                    if self.passes(link):
                         destinations.append(found_key[0])
                     else:
-                        self._stopped(name, found_key[0], links.by_key[found_key].by)
+                        self._stopped(name, found_key[0], link.by)
             if not hits and not destinations and name in self._alternates:
                 exchange = self._exchange(name)
                 assert exchange is not None
@@ -443,7 +567,20 @@ class ExchangeGraph:
             return []
         if len(bound.by_headers):
             walk.by_headers = True
-            return [self._queues[name].queue for name, _ in bound.by_headers.match(headers)]
+            keys = bound.by_headers.match(headers)
+            return [queue for queue, _, _ in keys if not self._router.is_forgotten(queue)]
         if not by_words:
             return []
-        return list(dict.fromkeys(bound.by_words.match(words)))
+        found = self._router.match_at(exchange, words)
+        return list(dict.fromkeys(queue for queue in found if isinstance(queue, Queue)))
+
+
+def _sweep_links(left: Collection[tuple[_Links, LinkKey, Link]]) -> Iterator[None]:
+    """Take links that are gone out of the patterns of their sources."""
+    for links, key, link in left:
+        if key not in links.by_key:  # else there is one of this key again
+            if link.headers is None:
+                links.by_words.remove(link.words, key)
+            else:
+                links.by_headers.remove(key)
+        yield

@@ -18,10 +18,9 @@ The queues themselves are in `named_queues.py`.
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 from broker.access.owners import Owners
 from broker.bindings import BindingKey
@@ -38,13 +37,14 @@ from broker.entities import (
     binding_key,
     binding_words,
     check_equal,
-    collected,
+    is_server_named,
     need_queue,
     place_of,
     position_of,
     write_op,
 )
 from broker.errors import Reason, Refused
+from broker.exchange_ends import ExchangeEnds
 from broker.exchange_graph import ExchangeGraph, Link, LinkKey
 from broker.header_match import is_pattern, pattern_of
 from broker.journal import Op, Touched
@@ -55,6 +55,10 @@ from broker.queues.queue import Queue
 from broker.routing import words_of
 from broker.topic_routes import Copying, TopicRoute
 from broker.topics import Topics
+
+UNBOUND_AT_ONCE: Final = 16
+"""Bindings that are undone with their queue at once. More are swept out later: that costs each
+route a look at its targets."""
 
 
 class Exchanges:
@@ -74,12 +78,13 @@ class Exchanges:
         self.exchanges: dict[str, Exchange] = {}
         self.graph = topics.graph = ExchangeGraph(
             exchange=self.exchange,
-            queues=queues,
             router=topics.router,
             walked_max=core.limits.exchanges_walked_max,
             owners=owners,
             notices=core.notices,
+            sweeper=core.sweeper,
         )
+        self.ends = ExchangeEnds(core, topics, self.graph, exchanges=self.exchanges, queues=queues)
         topics.is_passing = self.is_passing
         self._binding_changes = 0  # of queues: what somebody may read of them may be another now
         for name, kind in PREDECLARED.items():
@@ -202,31 +207,9 @@ class Exchanges:
         found = self.exchange(name)
         if found is None:
             return Position(0)
-        if if_unused and self._is_used(found):
+        if if_unused and self.ends.is_used(name):
             raise Refused(Reason.IN_USE, f"exchange '{name}' in use")
-        for queue, routing_key, argument_text in list(self.graph.bound_to(name)):
-            self.unbind(self.queues[queue], (name, routing_key, argument_text))
-        links = list(self.graph.links_of(name))
-        for source, key in links:
-            self._unlink(source, key)
-        # What the topic notes of it outlives an exchange that does not survive a restart.
-        durable = found.durable or name in self.topics.topics
-        position = write_op(self.core, {"op": "exchange-", "name": name}, durable=durable)
-        for source, _ in links:
-            self.end_unused(source)
-        return position
-
-    def _is_used(self, exchange: Exchange) -> bool:
-        """Whether anything is bound to it. That it is bound itself does not count, as in
-        RabbitMQ."""
-        return bool(self.graph.bound_to(exchange.name) or self.graph.links(exchange.name))
-
-    def end_unused(self, name: str) -> None:
-        """A binding to the exchange was undone: one that is auto-delete goes with its last."""
-        found = self.exchanges.get(name)
-        if found is not None and found.auto_delete and not self._is_used(found):
-            with contextlib.suppress(Refused):  # the log takes nothing: it stays
-                self.delete_exchange(name, if_unused=True)
+        return self.ends.delete(name)
 
     def _apply_exchange(self, op: Op) -> Touched:
         name = op["name"]
@@ -253,24 +236,33 @@ class Exchanges:
         return [("exchange", op["exchange"])]
 
     def _apply_exchange_end(self, op: Op) -> Touched:
-        name = op["name"]
-        ended = self.exchanges.pop(name, None)
-        if ended is not None:
-            self.graph.ended(ended)
-        self._forget_routes(name)
-        topic = self.topics.topics.get(name)
-        if topic is None:
-            return [("exchange", name)]
-        topic.exchange_deleted = True
-        return [("exchange", name), ("topic", name)]
+        return self.end((op["name"], *op.get("x", ())))
+
+    def end(self, names: Sequence[str]) -> Touched:
+        """An op ends these exchanges."""
+        self._binding_changes += 1
+        return self.ends.apply(names)
 
     def _forget_routes(self, name: str) -> None:
         """Whoever publishes there has to look again: what an exchange allows (internal), and does
         (delay, look at headers), is asked when a template is made."""
         if name in self.topics.topics:
-            self.topics.router.forget_topic(name)
+            self.topics.router.forget_topics((name,))
 
     # --- bindings -------------------------------------------------------------------------
+
+    def bindings_of(self, found: NamedQueue) -> Iterator[tuple[BindingKey, Words]]:
+        """A queue's bindings with their patterns."""
+        for key, words in found.bindings.pairs():
+            if not key[0] or self.graph.is_bound(found.queue, key):
+                yield key, words
+
+    def collected(self, name: str) -> list[Words]:
+        """The filters of all that a queue collects: what its readers need the right for."""
+        found = self.queues.get(name)
+        if found is None:
+            return []
+        return [words for _, words in self.bindings_of(found) if not is_server_named(words[0])]
 
     def bind_queue(
         self,
@@ -287,7 +279,7 @@ class Exchanges:
         if not exchange:
             raise Refused(Reason.FORBIDDEN, "operation not permitted on the default exchange")
         key = binding_key(source, routing_key, arguments)
-        if key in found.bindings:
+        if self.graph.is_bound(found.queue, key):
             return Position(0)
         words = binding_words(source, routing_key)
         self._check_room(found, source, key, words)
@@ -299,13 +291,16 @@ class Exchanges:
     ) -> None:
         """Raises Refused: LIMIT: the queue or the exchange has too many bindings."""
         limits, name = self.core.limits, source.name
-        if len(found.bound_more or ()) >= limits.bindings_per_queue_max:
+        bound_count = len(found.bound_more or ())
+        if bound_count >= limits.bindings_per_queue_max:
+            bound_count = sum(1 for _ in self.bindings_of(found))
+        if bound_count >= limits.bindings_per_queue_max:
             raise Refused(
                 Reason.LIMIT,
                 f"queue '{found.name}' has {limits.bindings_per_queue_max} bindings, which is the "
                 "limit: remove some, or use fewer patterns with wildcards",
             )
-        if len(self.graph.bound_to(name)) >= limits.bindings_per_exchange_max:
+        if self.graph.bound_count(name) >= limits.bindings_per_exchange_max:
             raise Refused(
                 Reason.LIMIT,
                 f"exchange '{name}' has {limits.bindings_per_exchange_max} bindings, which is the "
@@ -337,10 +332,10 @@ class Exchanges:
             return Position(0)  # as RabbitMQ has it: a queue may have gone with its last consumer
         found = need_queue(self.queues, queue, owner)
         key = binding_key(source, routing_key, arguments)
-        if key not in found.bindings:
+        if not self.graph.is_bound(found.queue, key):
             return Position(0)
         self.unbind(found, key)
-        self.end_unused(exchange)
+        self.ends.delete_unused((exchange,))
         return position_of(self.core, durable=found.queue.durable)
 
     def bind(self, found: NamedQueue, key: BindingKey, words: Words) -> None:
@@ -374,33 +369,37 @@ class Exchanges:
         found.bindings[key] = words
         if key == ("", found.name, "{}"):
             words = found.bindings[key]  # the same strings again, not copies of them
-        headers = pattern_of(key[2]) if is_pattern(key[2]) else None
-        if headers is None:
+        if not key[0]:  # nobody asks what is bound to the default exchange
             self.topics.router.subscribe(words, found.queue)
-        if key[0]:  # nobody asks what is bound to the default exchange
-            self.graph.bind(found.queue, key, words, headers)
+            return
+        headers = pattern_of(key[2]) if is_pattern(key[2]) else None
+        self.graph.bind(found.queue, key, words, headers)
 
     def forget_queue(self, found: NamedQueue) -> None:
         """The queue is gone: nothing is routed to it any more."""
         self._binding_changes += 1
         self.topics.router.forget((found.name,))  # who publishes there has to look again
-        for key, words in found.bindings.items():
-            self.topics.router.unsubscribe(words, found.queue)
-            if key[0]:
-                self.graph.unbind(found.queue, key, words, last=True)
+        bindings = found.bindings.pairs()
+        if len(bindings) > UNBOUND_AT_ONCE:
+            self.graph.forget_queue(found.queue, bindings)
+            return
+        for key, words in bindings:
+            self._unbind(found.queue, key, words)
+
+    def _unbind(self, queue: Queue, key: BindingKey, words: Words) -> None:
+        if key[0]:
+            self.graph.unbind(queue, key, words)
+        else:
+            self.topics.router.unsubscribe(words, queue)
 
     def _apply_unbind(self, op: Op) -> Touched:
         found = self.queues.get(op["queue"])
-        key = tuple(op["key"])
+        key: BindingKey = tuple(op["key"])
         words = found.bindings.pop(key, None) if found is not None else None
         if found is None or words is None:
             return []
         self._binding_changes += 1
-        last = not found.bindings.has_pattern(words)
-        if last and not is_pattern(key[2]):
-            self.topics.router.unsubscribe(words, found.queue)
-        if key[0]:
-            self.graph.unbind(found.queue, key, words, last=last)
+        self._unbind(found.queue, key, words)
         return [("queue", found.name)]
 
     # --- exchanges that are bound to exchanges ---------------------------------------------
@@ -446,7 +445,7 @@ class Exchanges:
         if key not in self.graph.links(source):
             return Position(0)
         position = self._unlink(source, key)
-        self.end_unused(source)
+        self.ends.delete_unused((source,))
         return position
 
     def _link_key(
@@ -530,7 +529,7 @@ class Exchanges:
         topic, tag = place_of(exchange, routing_key)
         creates = exchange in ("", ROOT_EXCHANGE) and not self.is_made(topic)
         may_read = self.owners.may_read(
-            by, lambda: collected(self.queues, queue), (queue, self._binding_changes)
+            by, lambda: self.collected(queue), (queue, self._binding_changes)
         )
         return may_read and self.owners.may_publish(by, words_of(topic, tag), creates=creates)
 

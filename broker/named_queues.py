@@ -22,7 +22,7 @@ from broker.entities import (
 )
 from broker.errors import Reason, Refused
 from broker.exchanges import Exchanges
-from broker.journal import Op, Touched
+from broker.journal import Entity, Op, Touched
 from broker.moves import Moves
 from broker.names import SERVER_NAMED, check_characters
 from broker.patterns import normal_form
@@ -193,10 +193,10 @@ class NamedQueues:
     def _delete(self, found: NamedQueue) -> tuple[int, Position]:
         count = found.group.ready_count
         holds = list(found.group.holds)
-        bound = {key[0] for key in found.bindings.chosen()}
-        position = self._write({"op": "queue-", "name": found.name}, durable=found.queue.durable)
-        for name in bound:
-            self.exchanges.end_unused(name)
+        ends = self.exchanges.ends
+        more = ends.without(key for key, _ in self.exchanges.bindings_of(found) if key[0])
+        op: Op = {"op": "queue-", "name": found.name, **more}
+        position = self._write(op, durable=found.queue.durable or ends.are_kept(more))
         for hold in holds:
             hold.end()
         return count, position
@@ -211,12 +211,15 @@ class NamedQueues:
         return [("queue", op["name"])]
 
     def _apply_queue_end(self, op: Op) -> Touched:
+        touched: list[Entity] = []
         found = self.queues.pop(op["name"], None)
-        if found is None:
-            return []
-        self.exchanges.forget_queue(found)
-        self._count(found.terms.user, -1)
-        return self.features.drop(found)
+        if found is not None:  # else it was not durable, and an exchange that went with it is
+            self.exchanges.forget_queue(found)
+            self._count(found.terms.user, -1)
+            touched += self.features.drop(found)
+        if "x" in op:
+            touched += self.exchanges.end(op["x"])
+        return touched
 
     def purge_queue(self, name: str, *, owner: object) -> tuple[int, Position]:
         """See `BrokerPort.purge_queue`."""
@@ -323,7 +326,7 @@ class NamedQueues:
         found = self.queues.get(name)
         if found is None or not found.queue.durable:
             return None
-        bindings = [[list(key), list(words)] for key, words in found.bindings.items()]
+        bindings = [[list(key), list(words)] for key, words in self.exchanges.bindings_of(found)]
         row = {**found.value(), "n": found.queue.number, "bindings": bindings}
         if found.queue.expiring:
             row["expiring"] = True

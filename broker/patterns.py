@@ -226,6 +226,11 @@ class Trie(Generic[Target]):
     def __init__(self) -> None:
         self._root: Node[Target] = Node()
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is no pattern."""
+        return self._root.is_empty
+
     def add(self, pattern: Words, target: Target) -> bool:
         """Returns False if it was there already."""
         node = self._root
@@ -322,6 +327,11 @@ class Patterns(Generic[Target]):
         self._trie: Trie[Target] = Trie()
         self._blocks: list[_PatternBlock[Target]] = []
         self._places: dict[Words, tuple[_PatternBlock[Target], int]] = {}
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is no pattern."""
+        return not self._places and self._trie.is_empty
 
     def add(self, pattern: Words, target: Target) -> bool:
         """Returns False if it was there already."""

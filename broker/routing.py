@@ -13,16 +13,26 @@ The answer for each distinct (topic, tag) is kept as a `Route` and patched:
 
 A target may be reached by several patterns (an AMQP queue with two bindings); it gets the message
 once, so Routes count how many patterns reach each target.
+
+What ends with thousands of patterns ends at once, and in little time:
+
+* The patterns of an exchange are kept apart from all others, because all of them begin with its
+  name. They are dropped in one piece (`forget_exchanges`).
+* A target that is forgotten (`forget_target`) stays among the patterns until it is swept out of
+  them, some at a time (`sweep`). Until then every match leaves it out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator
+from itertools import chain
 from typing import Any, Final, Generic, TypeVar
 
 from broker.bounded_cache import BoundedCache
 from broker.errors import Reason, Refused
 from broker.kernels import RouteEnd, RouterEnd
+from broker.names import ROOT_EXCHANGE
 from broker.patterns import Patterns, is_complex, is_exact, matches, normal_form
 from broker.port import Words
 
@@ -35,6 +45,8 @@ REPLAY_WORDS_MAX: Final = 16_384
 """Words that a Route looks at to replay changes: 5 ms. Beyond that it is matched anew."""
 COMPLEX_WORDS_MAX: Final = 500_000
 """See `Limits.complex_words_max`."""
+_EVERY_PATTERN: Final[Words] = ()
+"""In the journal: a target was forgotten. No message and no pattern is without a word."""
 
 Target = TypeVar("Target")
 
@@ -84,6 +96,11 @@ class Router(RouterEnd, Generic[Target, R]):
     ) -> None:
         super().__init__()
         self.patterns: Patterns[Target] = Patterns()
+        """Those of no exchange: of subscriptions, and of queues by their names."""
+        self.complex_words = 0
+        """See `Patterns.complex_words`: of all together."""
+        self._of_exchanges: dict[str, Patterns[Target]] = {}
+        self._gone: set[Target] = set()  # forgotten, and not swept yet
         self._routes: BoundedCache[Words, R] = BoundedCache(routes_max)
         self._journal: list[tuple[bool, Words, Target]] = []  # the latest wildcard changes
         self._journal_start = 0  # how many there were before those
@@ -95,31 +112,98 @@ class Router(RouterEnd, Generic[Target, R]):
         words = normal_form(pattern)
         if not is_complex(words):
             return
-        if self.patterns.complex_words + len(words) > self._complex_words_max:
+        if self.complex_words + len(words) > self._complex_words_max:
             raise Refused(
                 Reason.LIMIT,
                 f"the patterns with many wildcards have {self._complex_words_max} words, which is "
                 "the limit: use a '#' only at the end, and at most three '*' or '+'",
             )
 
-    def subscribe(self, pattern: Words, target: Target) -> None:
-        """From now on, messages that match go to the target too."""
-        if self.patterns.add(pattern, target):
-            self._note(True, pattern, target)
+    def subscribe(self, pattern: Words, target: Target, exchange: str = "") -> bool:
+        """From now on, messages that match go to the target too. Returns False if they did.
 
-    def unsubscribe(self, pattern: Words, target: Target) -> None:
+        Args:
+            exchange: the one that the target is bound to, if it is bound to one. Unless that is
+                the root, which sees all topics, the pattern begins with its name.
+        """
+        patterns = self.patterns
+        if exchange:
+            patterns = self._of_exchanges.setdefault(exchange, Patterns())
+        before = patterns.complex_words
+        added = patterns.add(pattern, target)
+        self.complex_words += patterns.complex_words - before
+        if added:
+            self._note(True, pattern, target)
+        return added
+
+    def unsubscribe(self, pattern: Words, target: Target, exchange: str = "") -> None:
         """Undo a subscribe; nothing if there was none."""
-        if self.patterns.remove(pattern, target):
+        if self._remove(pattern, target, exchange):
             self._note(False, pattern, target)
+
+    def _remove(self, pattern: Words, target: Target, exchange: str) -> bool:
+        patterns = self._of_exchanges.get(exchange) if exchange else self.patterns
+        if patterns is None:
+            return False
+        before = patterns.complex_words
+        removed = patterns.remove(pattern, target)
+        self.complex_words += patterns.complex_words - before
+        if patterns.is_empty and exchange:
+            del self._of_exchanges[exchange]
+        return removed
+
+    def forget_exchanges(self, exchanges: Collection[str]) -> None:
+        """Undo all that was subscribed to these exchanges, neither of which is the root."""
+        for exchange in exchanges:
+            patterns = self._of_exchanges.pop(exchange, None)
+            if patterns is not None:
+                self.complex_words -= patterns.complex_words
+        self.forget_topics(exchanges)
+
+    def forget_target(self, target: Target) -> None:
+        """Undo all subscriptions of the target. Its patterns go on to take room, until `sweep` was
+        called for each of them, then `swept`."""
+        self._gone.add(target)
+        self._note(False, _EVERY_PATTERN, target)
+
+    def sweep(self, pattern: Words, target: Target, exchange: str) -> None:
+        """Take a target that was forgotten out of one pattern."""
+        self._remove(pattern, target, exchange)
+
+    def swept(self, target: Target) -> None:
+        """It is among no patterns any more."""
+        self._gone.discard(target)
+
+    def is_forgotten(self, target: Target) -> bool:
+        """Whether it was forgotten, and is not swept out of all patterns yet."""
+        return target in self._gone
 
     def match(self, words: Words) -> set[Target]:
         """The targets, without the cache."""
-        return set(self.patterns.match(words))
+        return set(self._matching(words))
+
+    def match_at(self, exchange: str, words: Words) -> Iterator[Target]:
+        """The targets that are bound to an exchange, once for each pattern that reaches them."""
+        patterns = self._of_exchanges.get(exchange)
+        return iter(()) if patterns is None else self._there(patterns.match(words))
+
+    def _matching(self, words: Words) -> Iterator[Target]:
+        """All targets, once for each pattern that reaches them."""
+        found = [self.patterns.match(words)]
+        for exchange in dict.fromkeys((ROOT_EXCHANGE, words[0])):
+            if exchange in self._of_exchanges:
+                found.append(self._of_exchanges[exchange].match(words))
+        return self._there(chain.from_iterable(found))
+
+    def _there(self, targets: Iterator[Target]) -> Iterator[Target]:
+        """Without those that were forgotten."""
+        gone = self._gone
+        return (target for target in targets if target not in gone) if gone else targets
 
     def route(self, words: Words) -> R:
         """The route of these words, up to date."""
         route = self._routes.get(words)
-        if route is None:
+        if route is None or route.evicted:
             route = self._new_route(words)
             self._build(route)
             evicted = self._routes.add(words, route)
@@ -135,15 +219,18 @@ class Router(RouterEnd, Generic[Target, R]):
         if route is not None:
             route.evicted = True
 
-    def forget_topic(self, topic: str) -> None:
-        """Drop all routes of a topic. Walks the cache: for deletions only."""
-        for words in [words for words in self._routes if words[0] == topic]:
-            self.forget(words)
+    def forget_topics(self, topics: Collection[str]) -> None:
+        """No route of these topics may be used any more. They stay in the cache until their place
+        is needed: to take out a hundred thousand would stop the loop. Walks the cache: for
+        deletions only."""
+        for words, route in self._routes.items():
+            if words[0] in topics:
+                route.evicted = True
 
     def forget_all(self) -> None:
-        """Drop all routes from the cache."""
-        for words in list(self._routes):
-            self.forget(words)
+        """The same for all routes."""
+        for route in self._routes.values():
+            route.evicted = True
 
     def refresh(self, route: R) -> None:
         """Replay what the route has not seen. What the publish path calls per run."""
@@ -156,7 +243,9 @@ class Router(RouterEnd, Generic[Target, R]):
             return
         changed = False
         for added, pattern, target in unseen:
-            if matches(pattern, route.words):
+            if pattern is _EVERY_PATTERN:
+                changed = route.counts.pop(target, None) is not None or changed
+            elif matches(pattern, route.words):
                 _count(route.counts, target, added)
                 changed = True
         route.version = self.version
@@ -164,14 +253,12 @@ class Router(RouterEnd, Generic[Target, R]):
             route.targets_changed()
 
     def _build(self, route: R) -> None:
-        route.counts = {}
-        for target in self.patterns.match(route.words):
-            _count(route.counts, target, True)
+        route.counts = dict(Counter(self._matching(route.words)))
         route.version = self.version
         route.targets_changed()
 
     def _note(self, added: bool, pattern: Words, target: Target) -> None:
-        if is_exact(pattern):
+        if pattern is not _EVERY_PATTERN and is_exact(pattern):
             route = self._routes.get(pattern)
             if route is None:
                 return

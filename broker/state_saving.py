@@ -4,7 +4,8 @@ Theory. What is saved has to be the state at one position of the log. Ten thousa
 changed since the last time, so their rows are made in slices, and the loop does other things in
 between. Whatever changes meanwhile is marked as dirty again, like always; the last slice makes the
 rows of those few once more, and takes the position in the same call. So every row is either of that
-moment, or of an entity that has not changed since the row was made.
+moment, or of an entity that has not changed since the row was made. What is gone and not yet swept
+out of memory (`sweeping.py`) is waited for: only then are all entities marked that it changes.
 
 A row waits as text, not as an object. A hundred thousand objects that live for some seconds make
 Python's garbage collector look at every object of the process, on the loop: 0.2 s each time where
@@ -59,7 +60,7 @@ class StateSaving:
         for _ in range(min(count_max, len(self._left))):
             entity = self._left.pop()
             self._rows[entity] = json_text(self._row(*entity))
-        if self._left:
+        if self._left or not self._core.sweeper.is_done:
             return False
         self._take_dirty()
         if len(self._left) > count_max and self._rounds_left > 0:

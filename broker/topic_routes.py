@@ -32,8 +32,8 @@ NOTHING_BEYOND: Final = Beyond((), (), by_headers=False)
 class RouteGraph(Protocol):
     """What finds the ways that the trie does not have (`exchange_graph.py`)."""
 
-    def beyond(self, words: Words) -> Beyond | None:
-        """What messages with these words reach beyond the trie's patterns."""
+    def beyond(self, route: TopicRoute) -> Beyond | None:
+        """What messages of a new route reach beyond the trie's patterns."""
 
     def branch(self, route: TopicRoute, headers: Mapping[str, Tagged]) -> TopicRoute:
         """The part of a route that messages with these headers take."""

@@ -241,7 +241,7 @@ class Topics(Publisher):
     def _new_route(self, words: Words) -> TopicRoute:
         route = TopicRoute(words, self.router)
         if self.graph is not None:
-            route.beyond = self.graph.beyond(words)
+            route.beyond = self.graph.beyond(route)
         return route
 
     # --- topics ---------------------------------------------------------------------------
@@ -330,7 +330,7 @@ class Topics(Publisher):
                 topic.own_values[key] = value
         before, topic.settings = topic.settings, self.defaults.with_values(topic.own_values)
         if before.commit_point is not topic.settings.commit_point:
-            self.router.forget_topic(topic.name)  # its templates say what acks wait for
+            self.router.forget_topics((topic.name,))  # its templates say what acks wait for
         topic.settings_changed()
         return [("topic", topic.name)]
 
@@ -361,7 +361,7 @@ class Topics(Publisher):
         if topic is not None:
             for queue in topic.queues:
                 self.core.store.drop_index(queue.number)
-            self.router.forget_topic(topic.name)
+            self.router.forget_topics((topic.name,))
             self.on_change()
         return [("topic", op["name"])]
 

@@ -31,7 +31,6 @@ from broker.access.readers import Reader
 from broker.entities import (
     ALTERNATE_ARGUMENT,
     binding_words,
-    collected,
     everything_in,
     is_server_named,
     place_of,
@@ -117,7 +116,7 @@ class Permitted(PermittedReading):
         return all(self.may_read(words) for words in self._collected(queue))
 
     def _collected(self, queue: str) -> list[Words]:
-        return collected(self._engine.exchanges.queues, queue)
+        return self._engine.exchanges.collected(queue)
 
     def _check_consume(self, queue: str) -> None:
         filters = self._collected(queue)

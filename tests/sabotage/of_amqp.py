@@ -56,8 +56,8 @@ OF_AMQP = (
     Sabotage(
         name="a-deleted-exchange-is-a-topic-again",
         why="who publishes to an exchange that was deleted is told that all is well",
-        path="broker/exchanges.py",
-        old="        topic.exchange_deleted = True\n",
+        path="broker/exchange_ends.py",
+        old="                topic.exchange_deleted = True\n",
         new="",
         tests=("tests/broker/test_exchange_deletion.py",),
     ),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.sabotage.plan import Sabotage
 
+ENDS = "tests/broker/test_ends.py"
 PATTERNS = "tests/broker/test_patterns.py"
 
 OF_THE_BOUNDS = (
@@ -225,5 +226,61 @@ OF_THE_BOUNDS = (
         old="            walk.walked += 1\n",
         new="",
         tests=("tests/broker/test_exchange_graph.py",),
+    ),
+    Sabotage(
+        name="all-is-swept-at-once",
+        why="an exchange or a queue with thousands of bindings is deleted while all others wait",
+        path="broker/sweeping.py",
+        old="            left -= 1\n",
+        new="",
+        tests=(ENDS,),
+    ),
+    Sabotage(
+        name="a-forgotten-queue-is-matched",
+        why="a queue that was deleted gets messages of new routing keys until it is swept away",
+        path="broker/routing.py",
+        old="        self._gone.add(target)\n",
+        new="",
+        tests=(ENDS,),
+    ),
+    Sabotage(
+        name="routes-keep-a-forgotten-queue",
+        why="who publishes to a known routing key still stores messages for a deleted queue",
+        path="broker/routing.py",
+        old="                changed = route.counts.pop(target, None) is not None or changed\n",
+        new="                pass\n",
+        tests=(ENDS,),
+    ),
+    Sabotage(
+        name="the-end-of-an-exchange-is-not-in-the-log",
+        why="bindings to an exchange that did not last come back with the next one of its name",
+        path="broker/exchange_ends.py",
+        old=" or self._is_bound_durably(name)\n",
+        new="\n",
+        tests=(ENDS,),
+    ),
+    Sabotage(
+        name="a-new-binding-is-swept-with-the-old",
+        why="a binding is lost that was made again right after its exchange was",
+        path="broker/exchange_ends.py",
+        old=" and not self._graph.is_bound(queue, key):\n",
+        new=":\n",
+        tests=(ENDS,),
+    ),
+    Sabotage(
+        name="rows-without-what-is-swept",
+        why="after a restart queues are bound to exchanges that were deleted and made again",
+        path="broker/state_saving.py",
+        old="        if self._left or not self._core.sweeper.is_done:\n",
+        new="        if self._left:\n",
+        tests=(ENDS,),
+    ),
+    Sabotage(
+        name="auto-delete-exchanges-stay",
+        why="exchanges that nothing is bound to any more fill the broker",
+        path="broker/named_queues.py",
+        old='            touched += self.exchanges.end(op["x"])\n',
+        new="            pass\n",
+        tests=(ENDS,),
     ),
 )
