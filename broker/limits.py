@@ -61,8 +61,6 @@ class Limits:
     """Bytes likewise: about what a transport takes before it pauses."""
     retained_max: int = 1_000_000
     """Retained messages; each is a place in the log and about 300 bytes of memory."""
-    retained_slice_count: int = 256
-    """Retained messages sent to a new subscriber per loop iteration."""
     document_bytes_max: int = 64 * 1024
     """One stored setting of a gateway, as JSON."""
     unflushed_bytes_pause: int = 32 * 1024 * 1024

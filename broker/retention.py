@@ -507,8 +507,9 @@ class Retention:
             Where the last segment ends of which nothing is wanted now; None if there is none.
         """
         found: list[tuple[int, int, Words]] = []
-        for count, (words, entry) in enumerate(self._retained.entries()):
-            if position_of(entry) < ends[-1]:
+        for count, item in enumerate(self._retained.entries()):
+            if item is not None and position_of(item[1]) < ends[-1]:
+                words, entry = item
                 found.append((position_of(entry), int.from_bytes(entry[8:12], "big"), words))
             if count % RETAINED_SLICE_COUNT == 0:
                 yield None

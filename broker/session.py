@@ -168,8 +168,8 @@ class MqttSession(SessionEnd):
         """The log took no packet ids: it will be asked again."""
         self._retired: list[Subscription] = []
         """Live subscriptions that were raised from QoS 0: what they still have is delivered."""
-        self.replays: list[RetainedReplay] = []
-        """Retained messages that wait for credit."""
+        self.replay: RetainedReplay | None = None
+        """What the connection gets of retained messages; None before the first SUBSCRIBE."""
         self.backlogs = sessions.backlogs if sessions.settings.waiting_max else None
         """Who bounds what waits for it; None where that has no bound."""
         self.backlog: Backlog | None = None
@@ -408,10 +408,8 @@ class MqttSession(SessionEnd):
         for subscription in [*self._retired, *self.subscriptions.values()]:
             if subscription.hold is not None:
                 subscription.hold.ready()
-        if self.replays:
-            waiting, self.replays = self.replays, []
-            for replay in waiting:
-                replay.ready()
+        if self.replay is not None:
+            self.replay.ready()
 
     # --- inbound QoS 2 ------------------------------------------------------------------------
 
@@ -499,7 +497,7 @@ class MqttSession(SessionEnd):
         for subscription in self._retired:
             subscription.detach()
         self._retired.clear()
-        self.replays.clear()
+        self.replay = None
         if self.clean:
             self.sessions.ended(self)
 

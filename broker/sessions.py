@@ -19,7 +19,7 @@ from broker.port import Position, SessionLink, Words
 from broker.queues.dead_letters import DeadLetters
 from broker.queues.queue import Queue
 from broker.retained import Retained
-from broker.retained_replay import RetainedReplay
+from broker.retained_replay import RetainedReplays
 from broker.session import MqttSession, Subscription, packet_id
 from broker.session_backlogs import SessionBacklogs
 from broker.session_expiry import SessionExpiry
@@ -47,6 +47,7 @@ class Sessions:
         self.core = core
         self.topics = topics
         self.retained = retained
+        self.replays = RetainedReplays(core, topics, retained)
         self.subscription_counts: dict[str, int] = {}
         """Subscriptions of all sessions by principal."""
         self.counts: dict[str, int] = {}
@@ -275,7 +276,7 @@ class Sessions:
         self, session: MqttSession, subscription: Subscription, since: Position
     ) -> None:
         """Send the retained messages that match and were published before `since`."""
-        RetainedReplay(self.retained, self.topics, session, subscription, since).step()
+        self.replays.add(session, subscription, since)
 
 
 def _sent_qos(flight: QueueFlight | RetainedFlight, published: int) -> int:

@@ -6,6 +6,7 @@ from tests.sabotage.plan import Sabotage
 
 MQTT_TURNS = "tests/gateways/mqtt/test_mqtt_turns.py"
 IN_FLIGHT = "tests/broker/test_sessions_in_flight.py"
+REPLAY = "tests/broker/test_retained_replay.py"
 
 OF_THE_TURNS = (
     Sabotage(
@@ -40,5 +41,37 @@ OF_THE_TURNS = (
         old="        for _ in range(RESENT_AT_ONCE):\n",
         new="        for _ in range(2 + len(self._runs)):\n",
         tests=(IN_FLIGHT,),
+    ),
+    Sabotage(
+        name="replays-without-a-common-slice",
+        why="clients that subscribe to retained messages together stop all others for seconds",
+        path="broker/retained_replay.py",
+        old="            room -= replay.step(min(room, TURN_UNITS))\n",
+        new="            replay.step(min(room, TURN_UNITS))\n",
+        tests=(REPLAY,),
+    ),
+    Sabotage(
+        name="looks-cost-nothing",
+        why="a filter that matches nothing is compared with a million messages in one piece",
+        path="broker/retained_replay.py",
+        old="        return LOOK_COST\n\n",
+        new="        return 0\n\n",
+        tests=(REPLAY,),
+    ),
+    Sabotage(
+        name="filters-wait-without-end",
+        why="a client that subscribes again and again and reads nothing fills the memory",
+        path="broker/retained_replay.py",
+        old="        if words not in self._since_when:\n",
+        new="        if words:\n",
+        tests=(REPLAY,),
+    ),
+    Sabotage(
+        name="names-change-places",
+        why="a new subscriber misses retained messages while others come and go",
+        path="broker/retained.py",
+        old="            place = _KEPT.unpack(kept)[1]\n",
+        new="            place = topic.add(words)\n",
+        tests=(REPLAY,),
     ),
 )
