@@ -169,8 +169,8 @@ OF_THE_CLIENTS = (
         name="retained-message-left-behind",
         why="a retained message is gone with the segment that it stood in",
         path="broker/retention.py",
-        old="            if position_of(entry) < ends[-1]:\n",
-        new="            if position_of(entry) < ends[0] // 2:\n",
+        old="            if item is not None and position_of(item[1]) < ends[-1]:\n",
+        new="            if item is not None and position_of(item[1]) < ends[0] // 2:\n",
         crash=_states("queues", 3000),
     ),
     Sabotage(

@@ -90,8 +90,8 @@ COMMIT_POINTS = (
         name="retained-and-live",
         why="who subscribes while a retained message comes gets it twice, at QoS 2 as well",
         path="broker/retained_replay.py",
-        old="                if origin_of(entry) < self._since:\n",
-        new="                if True:\n",
+        old="        elif match is not None and origin_of(match[1]) < self._since:\n",
+        new="        elif match is not None:\n",
         tests=(IN_FLIGHT,),
     ),
     Sabotage(
