@@ -4,8 +4,7 @@ Rules of this file:
 
 * Data is never decoded and encoded again. Structured JSON is cut apart with `msgspec.Raw`, so the
   value of `data` leaves as the very bytes that came; binary data is not looked at.
-* It is strict: what breaks a MUST is a `BadEvent`, never repaired. In a batch all bad events are
-  found before anything is taken.
+* It is strict: what breaks a MUST is a `BadEvent`, never repaired.
 * No clock, no socket, no engine.
 
 Theory. An `Event` is held as binary mode would send it: attributes as canonical strings, data as
@@ -15,10 +14,12 @@ that way again. An event that came in binary mode has `Form.BINARY`; spelling it
 the JSON format, part 3.1: a JSON value if its media type says JSON and it parses, a text if the
 media type is `text/*` and it decodes, base64 otherwise.
 
-Two gaps of the JSON parser are closed here. `Raw` does not check UTF-8, so a request is decoded
-once before it is cut; and the last of two equal member names wins, so `_decode_object` walks over
-the members in the text, takes the ends of values from the parser's result, and refuses a name that
-it has met.
+Two gaps of the JSON parser are closed here. `Raw` does not check UTF-8, so an event is decoded once
+before it is cut; and the last of two equal member names wins, so `read_members` walks over the
+members in the text, takes the ends of values from the parser's result, and refuses a name that it
+has met.
+
+Batches, and events that are large, are taken apart in `bulk_json.py`.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ from gateways.http_cloudevents.attributes import (
     media_type,
     printable,
 )
-from gateways.http_cloudevents.errors import BadBatch, BadEvent, BatchFault, Problem
+from gateways.http_cloudevents.errors import BadEvent, Problem
 
 STRUCTURED: Final = "application/cloudevents+json"
 BATCHED: Final = "application/cloudevents-batch+json"
@@ -165,55 +166,10 @@ def decode_binary(
 
 def decode_structured(body: bytes) -> Event:
     """The event of a request in structured mode. Raises BadEvent."""
-    return _decode_object(body, _utf8(body))
-
-
-def decode_batch(body: bytes, *, count_max: int, faults_max: int = 100) -> list[Event]:
-    """The events of a request in batched mode; an empty batch is legal.
-
-    Args:
-        count_max: more events are refused, because a batch becomes one append.
-        faults_max: how many bad events are named.
-
-    Raises:
-        BadEvent: the body is no JSON array.
-        BadBatch: some elements are no events.
-        Problem: 413, too many events.
-    """
-    _utf8(body)
-    try:
-        elements = [bytes(element) for element in _DECODE_ARRAY(body)]
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise BadEvent("batch", _json_fault(error, "array")) from None
-    if len(elements) > count_max:
-        raise Problem(
-            413,
-            "Batch too large",
-            f"the batch has {len(elements)} events and the limit is {count_max}; split it",
-        )
-    events: list[Event] = []
-    faults: list[BatchFault] = []
-    for index, element in enumerate(elements):
-        try:
-            events.append(_decode_object(element, element.decode("utf-8")))
-        except BadEvent as error:
-            if len(faults) == faults_max:
-                raise BadBatch(faults, count=len(elements), more=True) from None
-            faults.append(
-                BatchFault(
-                    index=index,
-                    id=_id_of(element),
-                    attribute=error.attribute,
-                    text=error.text,
-                )
-            )
-    if faults:
-        raise BadBatch(faults, count=len(elements), more=False)
-    return events
+    return decode_object(body)
 
 
 _DECODE_OBJECT: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
-_DECODE_ARRAY: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
 _DECODE_TEXT: Final = msgspec.json.Decoder(str).decode
 _SPACE: Final = r"[ \t\n\r]*"
 _PLAIN_MEMBER: Final = re.compile(
@@ -232,8 +188,51 @@ _MEMBER: Final = re.compile(_SPACE + r'("(?:[^"\\]|\\.)*+")' + _SPACE + ":" + _S
 _DELIMITER: Final = re.compile(_SPACE + "([,}])")
 
 
-def _decode_object(body: bytes, text: str) -> Event:
-    """The event of one JSON object, given as bytes and as the same text."""
+@dataclass(frozen=True, slots=True)
+class Members:
+    """The members of an event's JSON object.
+
+    Attributes:
+        attributes: name to canonical string, in the order in which they came.
+        others: what else stood there, as spelled; `data` and `data_base64` among it.
+        types: as in `Event`.
+    """
+
+    attributes: dict[str, str]
+    others: dict[str, bytes]
+    types: dict[str, str]
+
+
+def decode_object(body: bytes) -> Event:
+    """The event of one JSON object. Raises BadEvent."""
+    members = read_members(body)
+    form, codec = check_data(members)
+    if form is Form.JSON:
+        content: bytes | None = members.others["data"]
+    elif form is Form.TEXT:
+        try:
+            content = decode_string("data", members.others["data"]).encode(codec)
+        except UnicodeEncodeError:
+            raise bad_text() from None
+    elif form is Form.BASE64:
+        text = decode_string("data_base64", members.others["data_base64"])
+        try:
+            content = binascii.a2b_base64(text, strict_mode=True)
+        except ValueError:  # binascii.Error, and characters outside ASCII
+            raise bad_base64() from None
+    else:
+        content = None
+    return event_of_members(members, content, form)
+
+
+def event_of_members(members: Members, content: bytes | None, form: Form) -> Event:
+    """The event that has these members, and this data."""
+    return Event(attributes=members.attributes, data=content, form=form, types=members.types)
+
+
+def read_members(body: bytes) -> Members:
+    """The members of one JSON object, checked but for its data. Raises BadEvent."""
+    text = _utf8(body)
     try:
         parsed = _DECODE_OBJECT(body)
     except (msgspec.DecodeError, RecursionError) as error:
@@ -260,8 +259,7 @@ def _decode_object(body: bytes, text: str) -> Event:
             attributes[name] = ""  # Keeps the place; replaced or removed below.
     types = _take_others(attributes, others) if others else {}
     check_required(attributes)
-    content, form = _data(attributes, others.get("data"), others.get("data_base64"))
-    return Event(attributes=attributes, data=content, form=form, types=types)
+    return Members(attributes, others, types)
 
 
 def _other_member(
@@ -315,7 +313,7 @@ def _attribute(name: str, raw: bytes) -> tuple[str, str | None]:
     """The canonical string of a JSON attribute value, and its type if that is not String."""
     first = raw[:1]
     if first == b'"':
-        return _text(name, raw), None
+        return decode_string(name, raw), None
     if name in _CORE:
         raise BadEvent(name, "is not a JSON string; put it in double quotes")
     if first in (b"t", b"f"):
@@ -331,9 +329,19 @@ def _attribute(name: str, raw: bytes) -> tuple[str, str | None]:
     return str(number), "integer"
 
 
-def _data(
-    attributes: Mapping[str, str], data: bytes | None, data_base64: bytes | None
-) -> tuple[bytes | None, Form]:
+def bad_text() -> BadEvent:
+    """The data has a character that its charset lacks."""
+    return BadEvent("data", "does not fit the charset of datacontenttype")
+
+
+def bad_base64() -> BadEvent:
+    """The data is no base64."""
+    return BadEvent("data_base64", "is no base64 (RFC 4648, with padding)")
+
+
+def check_data(members: Members) -> tuple[Form, str]:
+    """How the data is spelled, and the codec of a text. Raises BadEvent."""
+    data, data_base64 = members.others.get("data"), members.others.get("data_base64")
     if data_base64 == b"null":
         data_base64 = None
     if data is not None and data_base64 is not None:
@@ -341,19 +349,14 @@ def _data(
     if data_base64 is not None:
         if data_base64[:1] != b'"':
             raise BadEvent("data_base64", "is not a JSON string")
-        try:
-            return binascii.a2b_base64(_text("data_base64", data_base64), strict_mode=True), (
-                Form.BASE64
-            )
-        except ValueError:  # binascii.Error, and characters outside ASCII
-            raise BadEvent("data_base64", "is no base64 (RFC 4648, with padding)") from None
+        return Form.BASE64, ""
     if data is None:
-        return None, Form.NONE
-    content_type = attributes.get("datacontenttype")
+        return Form.NONE, ""
+    content_type = members.attributes.get("datacontenttype")
     if content_type is None or is_json(content_type):
-        return data, Form.JSON
+        return Form.JSON, ""
     if data == b"null":  # No text: the way in which some senders say that there is no data.
-        return None, Form.NONE
+        return Form.NONE, ""
     if data[:1] != b'"':
         raise BadEvent(
             "data",
@@ -363,13 +366,11 @@ def _data(
     codec = charset_codec(content_type)
     if codec is None:
         raise BadEvent("data", "has a charset that is not known here; send data_base64")
-    try:
-        return _text("data", data).encode(codec), Form.TEXT
-    except UnicodeEncodeError:
-        raise BadEvent("data", "does not fit the charset of datacontenttype") from None
+    return Form.TEXT, codec
 
 
-def _text(name: str, raw: bytes) -> str:
+def decode_string(name: str, raw: bytes) -> str:
+    """The text that a JSON string spells. Raises BadEvent."""
     try:
         return _DECODE_TEXT(raw)
     except msgspec.DecodeError:
@@ -391,7 +392,7 @@ def _json_fault(error: Exception, wanted: str) -> str:
     return f"is no JSON: {error}"
 
 
-def _id_of(element: bytes) -> str | None:
+def id_of(element: bytes) -> str | None:
     """The id of a bad event for the error, as far as it can be read."""
     try:
         return printable(msgspec.json.decode(element, type=_OnlyId).id)

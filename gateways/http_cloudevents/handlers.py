@@ -27,13 +27,17 @@ from broker.port import BoundedCache, BrokerPort, Refused, parse_display_name
 from gateways.http_cloudevents import subscriptions
 from gateways.http_cloudevents.attributes import check_value, decode_header_value, printable
 from gateways.http_cloudevents.bodies import Budget, check_declared_size, read_body
+from gateways.http_cloudevents.bulk_json import (
+    decode_batch,
+    decode_event,
+    scan_batch,
+    scan_event,
+)
 from gateways.http_cloudevents.codec import (
     Event,
     Mode,
     content_mode,
-    decode_batch,
     decode_binary,
-    decode_structured,
     is_cloudevent,
 )
 from gateways.http_cloudevents.errors import Problem
@@ -42,6 +46,7 @@ from gateways.http_cloudevents.publishing import Commits, Publisher
 from gateways.http_cloudevents.pull import Outcome, encode_received
 from gateways.http_cloudevents.registry import Registry
 from gateways.http_cloudevents.responses import json_response, problem_response
+from gateways.http_cloudevents.work import InTurns
 
 TAG_HEADER: Final = "PolyMQ-Tag"
 """Tag of a body that is no CloudEvent, percent-encoded like a ce- header."""
@@ -69,6 +74,7 @@ class Handlers:
         port: BrokerPort,
         limits: HttpLimits,
         loop: asyncio.AbstractEventLoop,
+        in_turns: InTurns,
         commits: Commits,
         registry: Registry,
         clock_seconds: Callable[[], float],
@@ -77,12 +83,13 @@ class Handlers:
         self._port = port
         self._limits = limits
         self._loop = loop
+        self._in_turns = in_turns
         self._commits = commits
         self._registry = registry
         self._budget = Budget(limits)
         # The least recent first.
         self._publishers: BoundedCache[BrokerPort, Publisher] = BoundedCache(PUBLISHERS_MAX)
-        self._parsers = ThreadPoolExecutor(1, thread_name_prefix="polymq-http")
+        self._scanners = ThreadPoolExecutor(1, thread_name_prefix="polymq-http")
         self._changes: set[asyncio.Task[Any]] = set()  # subscription changes under way
         self._stopping = False
 
@@ -91,12 +98,13 @@ class Handlers:
         self._stopping = True
 
     async def wait_for_changes(self) -> None:
-        """Return when the subscription changes under way have ended."""
-        await asyncio.gather(*self._changes, return_exceptions=True)
+        """Return when the subscription changes under way have ended, and what is half stored is
+        stored."""
+        await asyncio.gather(self._in_turns.wait_finished(), *self._changes, return_exceptions=True)
 
     def close(self) -> None:
         """End the worker thread."""
-        self._parsers.shutdown(wait=False)
+        self._scanners.shutdown(wait=False)
 
     # --- publishing ---------------------------------------------------------------------------
 
@@ -115,14 +123,16 @@ class Handlers:
                 share=share,
             )
             if mode is Mode.BINARY and not is_cloudevent(request.raw_headers):
-                stored = publisher.publish_raw(
+                preparing = publisher.prepare_raw(
                     topic, _tag(request), body, content_type, delay_ms=delay_ms
                 )
             else:
                 events = await self._decode(request, mode, content_type, body)
                 if not events:
                     return web.Response(status=204)
-                stored = publisher.publish(topic, events, delay_ms=delay_ms)
+                preparing = publisher.prepare(topic, events, delay_ms=delay_ms)
+            prepared = await self._in_turns.do(preparing)
+            stored = await self._in_turns.finish(publisher.store(prepared))
             await self._commits.wait(*stored)
         await self._pace(who.port)
         headers = {"Cache-Control": "private"} if who.in_url else None
@@ -134,15 +144,17 @@ class Handlers:
         if mode is Mode.BINARY:
             return [decode_binary(request.raw_headers, content_type, body)]
         if mode is Mode.STRUCTURED:
-            return [await self._parse(len(body), lambda: decode_structured(body))]
+            element = await self._scan(len(body), lambda: scan_event(body))
+            return [await self._in_turns.do(decode_event(element))]
         count_max = self._limits.events_per_batch_max
-        return await self._parse(len(body), lambda: decode_batch(body, count_max=count_max))
+        elements = await self._scan(len(body), lambda: scan_batch(body, count_max=count_max))
+        return await self._in_turns.do(decode_batch(elements))
 
-    async def _parse(self, size: int, parse: Callable[[], Result]) -> Result:
-        """Parse a small body here, a large one in the worker thread."""
+    async def _scan(self, size: int, scan: Callable[[], Result]) -> Result:
+        """Scan a small body here, a large one in the worker thread."""
         if size < self._limits.large_body_bytes:
-            return parse()
-        return await self._loop.run_in_executor(self._parsers, parse)
+            return scan()
+        return await self._loop.run_in_executor(self._scanners, scan)
 
     async def consent(self, request: web.Request) -> web.Response:
         """Web Hooks for Event Delivery 4.2: any system may send here, as fast as it likes."""

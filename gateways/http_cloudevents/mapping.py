@@ -53,6 +53,7 @@ from gateways.http_cloudevents.attributes import (
 )
 from gateways.http_cloudevents.codec import STRUCTURED, Event, Form, decode_structured
 from gateways.http_cloudevents.errors import BadEvent
+from gateways.http_cloudevents.work import Work
 
 CONSTANT_PROPERTIES: Final[Mapping[str, str]] = {"PMQ_PROTO": "http"}
 """What all messages of this gateway have in common."""
@@ -117,7 +118,11 @@ _Kind = tuple[str, str, int, int]
 """Tag, sharding, `deliver_ms` and `expires_ms` of a `Run`."""
 
 
-def rows_of(events: Sequence[Event], *, sharded: bool) -> tuple[Batch, list[Run]]:
+ROWS_AT_ONCE: Final = 16
+"""Rows of small events that are made between two looks at the clock."""
+
+
+def rows_of(events: Sequence[Event], *, sharded: bool) -> Work[tuple[Batch, list[Run]]]:
     """The rows of a batch of events, and the runs that are published one by one.
 
     Args:
@@ -146,9 +151,12 @@ def rows_of(events: Sequence[Event], *, sharded: bool) -> tuple[Batch, list[Run]
         parts += (extra, body)
         batch.add((0, 0), (at + len(extra), len(body)), (at, len(extra)))
         at += len(extra) + len(body)
+        if index % ROWS_AT_ONCE == 0:
+            yield
     if current is not None:
         runs.append(_run(current, first, len(events)))
     batch.buffer = bytearray().join(parts)
+    yield
     return batch, runs
 
 
@@ -194,7 +202,7 @@ def row_of_raw(body: bytes, content_type: str | None) -> Batch:
 def row_of(extra: bytes, body: bytes) -> Batch:
     """A batch of one row."""
     batch = Batch(1)
-    batch.buffer = bytearray(extra + body)
+    batch.buffer = bytearray().join((extra, body))
     batch.add((0, 0), (len(extra), len(body)), (0, len(extra)))
     return batch
 

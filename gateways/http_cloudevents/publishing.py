@@ -2,9 +2,11 @@
 
 Rules:
 
-* What can be refused is refused before the first run is stored: routes, templates and sizes come
-  first. Only the disk, and a delivery time that is too far away, can fail between two runs of one
-  request; the answer then says how many events were stored.
+* What can be refused is refused before the first event is stored: routes, templates and sizes come
+  first. After that only the disk, a delivery time that is too far away, and a change of rights or
+  of the topic meanwhile can stop a request; the answer then says how many events were stored.
+* Both parts are done in turns with the work of other clients (`work.py`). Once something of a
+  request is stored, the rest follows whether or not its client waits for the answer.
 * A success is answered when the last position is flushed (fdatasync), never before; where
   `page_cache` was chosen, when the operating system has it. If the log directory fails, every
   request that waits is told so.
@@ -45,9 +47,31 @@ from gateways.http_cloudevents.mapping import (
     rows_of,
 )
 from gateways.http_cloudevents.responses import storage_problem
+from gateways.http_cloudevents.work import Work
 
 TEMPLATES_MAX: Final = 4_096
 """Templates kept: kinds of messages (topic, type, shard) in use at one time."""
+
+
+BYTES_AT_ONCE: Final = 1024 * 1024
+"""Stored by one call of the engine, unless one event alone is larger: some 2 ms."""
+DELAYED_AT_ONCE: Final = 64
+"""Events that are delivered later, which the engine takes one by one, likewise."""
+
+
+class Prepared(NamedTuple):
+    """The events of one request, all of which may be stored.
+
+    Attributes:
+        templates: of the runs.
+        delay_ms: how long to keep those that don't say themselves when they are due.
+    """
+
+    topic: str
+    batch: Batch
+    runs: Sequence[Run]
+    templates: Sequence[Template]
+    delay_ms: int
 
 
 class Stored(NamedTuple):
@@ -128,36 +152,22 @@ class Publisher:
             TEMPLATES_MAX
         )
 
-    def publish(self, topic: str, events: Sequence[Event], *, delay_ms: int = 0) -> Stored:
-        """Store the events of one request; their answer waits for the position.
+    def prepare(self, topic: str, events: Sequence[Event], *, delay_ms: int = 0) -> Work[Prepared]:
+        """Look at all that the engine may refuse. Nothing is stored.
 
         Args:
             delay_ms: how long to keep those that don't say themselves when they are due.
 
         Raises:
-            Refused: the engine refuses; nothing was stored.
-            Problem: an event is too large (413, nothing stored), or the engine refused in the
-                middle.
+            Refused: the engine refuses.
+            Problem: an event is too large: 413, 431.
         """
         info = self._port.topic(topic)
         sharded = info is not None and len(info.max_offsets) > 1
-        batch, runs = rows_of(events, sharded=sharded)
-        self._check_sizes(batch, runs)
-        templates = [
-            self._template(topic, run.tag, run.sharding, self._life(run, delay_ms)) for run in runs
-        ]
-        stored = Stored(Position(0), Durability.APPENDED)
-        for run, template in zip(runs, templates, strict=True):
-            try:
-                position = self._store(template, batch, run, delay_ms)
-            except Refused as refused:
-                if run.first:
-                    raise _stored_partly(refused, run.first, len(events)) from refused
-                raise
-            stored = Stored(position, max(template.durability, stored.durability))
-        return stored
+        batch, runs = yield from rows_of(events, sharded=sharded)
+        return (yield from self._prepared(topic, batch, runs, delay_ms))
 
-    def publish_raw(
+    def prepare_raw(
         self,
         topic: str,
         tag: str | None,
@@ -165,13 +175,53 @@ class Publisher:
         content_type: str | None,
         *,
         delay_ms: int = 0,
-    ) -> Stored:
-        """Store a body that is no CloudEvent. Raises Refused, Problem."""
+    ) -> Work[Prepared]:
+        """Likewise, for a body that is no CloudEvent. Raises Refused, Problem."""
         batch = row_of_raw(body, content_type)
         run = Run(tag=tag, sharding="", first=0, last=1)
-        self._check_sizes(batch, [run])
-        template = self._template(topic, tag, "")
-        return Stored(self._store(template, batch, run, delay_ms), template.durability)
+        return (yield from self._prepared(topic, batch, [run], delay_ms))
+
+    def _prepared(
+        self, topic: str, batch: Batch, runs: Sequence[Run], delay_ms: int
+    ) -> Work[Prepared]:
+        templates: list[Template] = []
+        for run in runs:
+            self._check_sizes(batch, run)
+            yield
+        for run in runs:
+            templates.append(
+                self._template(topic, run.tag, run.sharding, self._life(run, delay_ms))
+            )
+            yield
+        return Prepared(topic, batch, runs, templates, delay_ms)
+
+    def store(self, prepared: Prepared) -> Work[Stored]:
+        """Store what is prepared; its answer waits for the position.
+
+        Raises:
+            Refused: the engine refuses; nothing was stored.
+            Problem: it refused in the middle.
+        """
+        stored = Stored(Position(0), Durability.APPENDED)
+        for run, template in zip(prepared.runs, prepared.templates, strict=True):
+            first = run.first
+            while first < run.last:
+                try:
+                    if not template.valid:  # its topic was changed since
+                        life = self._life(run, prepared.delay_ms)
+                        template = self._template(prepared.topic, run.tag, run.sharding, life)
+                    last = _portion(
+                        prepared.batch, first, run, template, delayed=prepared.delay_ms > 0
+                    )
+                    position = self._store(template, prepared, run, first, last)
+                except Refused as refused:
+                    if first:
+                        raise _stored_partly(refused, first, prepared.runs[-1].last) from refused
+                    raise
+                stored = Stored(position, max(template.durability, stored.durability))
+                first = last
+                yield
+        return stored
 
     def _life(self, run: Run, delay_ms: int) -> str:
         """The property that says how long the events of a run live; empty for ever."""
@@ -181,17 +231,19 @@ class Publisher:
         visible_ms = max(now_ms, run.deliver_ms or now_ms + delay_ms)
         return life_property(life_ms(run.expires_ms, visible_ms), 0)
 
-    def _store(self, template: Template, batch: Batch, run: Run, delay_ms: int) -> Position:
-        if run.deliver_ms or delay_ms:
+    def _store(
+        self, template: Template, prepared: Prepared, run: Run, first: int, last: int
+    ) -> Position:
+        if run.deliver_ms or prepared.delay_ms:
             return self._port.publish_later(
                 template,
-                batch,
-                run.first,
-                run.last,
-                delay_ms=delay_ms,
+                prepared.batch,
+                first,
+                last,
+                delay_ms=prepared.delay_ms,
                 deliver_ms=run.deliver_ms,
             )
-        return self._port.publish(template, batch, run.first, run.last)
+        return self._port.publish(template, prepared.batch, first, last)
 
     def _template(self, topic: str, tag: str | None, sharding: str, life: str = "") -> Template:
         key = topic, tag, sharding, life
@@ -209,31 +261,46 @@ class Publisher:
             self._templates.add(key, template)
         return template
 
-    def _check_sizes(self, batch: Batch, runs: Sequence[Run]) -> None:
+    def _check_sizes(self, batch: Batch, run: Run) -> None:
         body_max = self._limits.message_bytes_max
         rows = batch.rows
-        for run in runs:
-            extra_max = self._limits.attributes_bytes_max - len(
-                (run.tag or "").encode("utf-8", "surrogateescape")
-            )
-            for index in range(run.first, run.last):
-                at = index * COLUMNS
-                if rows[at + BODY_SIZE] > body_max:
-                    raise Problem(
-                        413,
-                        "Event too large",
-                        f"event {index} has {rows[at + BODY_SIZE]} bytes of data and the limit is "
-                        f"{body_max}; nothing was stored",
-                        members={"index": index},
-                    )
-                if rows[at + EXTRA_SIZE] > extra_max:
-                    raise Problem(
-                        431,
-                        "Attributes too large",
-                        f"the attributes of event {index} need {rows[at + EXTRA_SIZE]} bytes and "
-                        f"{extra_max} are left for them; nothing was stored",
-                        members={"index": index},
-                    )
+        extra_max = self._limits.attributes_bytes_max - len(
+            (run.tag or "").encode("utf-8", "surrogateescape")
+        )
+        for index in range(run.first, run.last):
+            at = index * COLUMNS
+            if rows[at + BODY_SIZE] > body_max:
+                raise Problem(
+                    413,
+                    "Event too large",
+                    f"event {index} has {rows[at + BODY_SIZE]} bytes of data and the limit is "
+                    f"{body_max}; nothing was stored",
+                    members={"index": index},
+                )
+            if rows[at + EXTRA_SIZE] > extra_max:
+                raise Problem(
+                    431,
+                    "Attributes too large",
+                    f"the attributes of event {index} need {rows[at + EXTRA_SIZE]} bytes and "
+                    f"{extra_max} are left for them; nothing was stored",
+                    members={"index": index},
+                )
+
+
+def _portion(batch: Batch, first: int, run: Run, template: Template, *, delayed: bool) -> int:
+    """Up to which row of a run one call of the engine stores."""
+    count = template.rows_at_once
+    if run.deliver_ms or delayed:
+        count = min(count, DELAYED_AT_ONCE)
+    last = min(run.last, first + count)
+    rows = batch.rows
+    size = 0
+    for index in range(first, last):
+        at = index * COLUMNS
+        size += rows[at + BODY_SIZE] + rows[at + EXTRA_SIZE]
+        if size > BYTES_AT_ONCE and index > first:
+            return index
+    return last
 
 
 def _stored_partly(refused: Refused, stored: int, count: int) -> Problem:

@@ -36,6 +36,7 @@ from gateways.http_cloudevents.registry import Registry
 from gateways.http_cloudevents.responses import problems
 from gateways.http_cloudevents.sinks import Sinks
 from gateways.http_cloudevents.statistics import HttpStatistics
+from gateways.http_cloudevents.work import InTurns
 from net.connection import Context
 from net.listener import CannotListen, bind
 from net.loop_server import LoopServer
@@ -81,6 +82,7 @@ class HttpServer:
     ) -> None:
         self._port = port
         self._loop = context.loop
+        self._in_turns = InTurns(context.loop, context.turns)
         self._limits = limits or HttpLimits()
         self._settings = webhooks or WebhookSettings()
         self._broker_name = broker_name
@@ -137,6 +139,7 @@ class HttpServer:
             port=self._port,
             limits=limits,
             loop=self._loop,
+            in_turns=self._in_turns,
             commits=self._commits,
             registry=self._registry,
             clock_seconds=self._clock_seconds,

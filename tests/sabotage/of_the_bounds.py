@@ -6,6 +6,7 @@ from tests.sabotage.plan import Sabotage
 
 ENDS = "tests/broker/test_ends.py"
 PATTERNS = "tests/broker/test_patterns.py"
+HTTP_TURNS = "tests/gateways/http_cloudevents/test_http_turns.py"
 
 OF_THE_BOUNDS = (
     Sabotage(
@@ -282,5 +283,60 @@ OF_THE_BOUNDS = (
         old='            touched += self.exchanges.end(op["x"])\n',
         new="            pass\n",
         tests=(ENDS,),
+        name="http-batch-in-one-turn",
+        why="a batch of 4,000 types stops all other clients for half a second",
+        path="gateways/http_cloudevents/work.py",
+        old="                if turns.is_over():\n",
+        new="                if ended.cancelled():\n",
+        tests=(HTTP_TURNS,),
+    ),
+    Sabotage(
+        name="http-batch-left-half-stored",
+        why="a client that leaves in the middle of its batch has a part of it stored",
+        path="gateways/http_cloudevents/work.py",
+        old="        return await asyncio.shield(ended)\n",
+        new="        return await ended\n",
+        tests=(HTTP_TURNS,),
+    ),
+    Sabotage(
+        name="http-stop-in-the-middle-of-a-batch",
+        why="a stop leaves a part of a batch stored",
+        path="gateways/http_cloudevents/handlers.py",
+        old="gather(self._in_turns.wait_finished(), *self._changes",
+        new="gather(*self._changes",
+        tests=(HTTP_TURNS,),
+    ),
+    Sabotage(
+        name="http-base64-with-padding-inside",
+        why="large data that is no base64 is taken, and is not what the client meant",
+        path="gateways/http_cloudevents/bulk_json.py",
+        old='                if waiting[size - 1] == "=":\n',
+        new="                if size < 0:\n",
+        tests=(HTTP_TURNS,),
+    ),
+    Sabotage(
+        name="http-large-text-cut-inside-a-character",
+        why="a large text with an emoji at the wrong place is refused",
+        path="gateways/http_cloudevents/bulk_json.py",
+        old="        while stop < end and raw[stop] & 0xC0 == 0x80:\n",
+        new="        while stop < at:\n",
+        tests=(HTTP_TURNS,),
+    ),
+    Sabotage(
+        name="json-brackets-of-any-kind",
+        why="a large event that is no JSON is stored, and nobody can read it",
+        path="gateways/http_cloudevents/kernels/pure.py",
+        old="        elif following == _END_OF[stack[-1]]:\n",
+        new="        elif following in _END_OF.values():\n",
+        pure=True,
+        tests=("tests/gateways/http_cloudevents/test_http_kernels.py",),
+    ),
+    Sabotage(
+        name="compiled-json-ends-behind-its-text",
+        why="a large body that is cut short makes the server read what is not its own",
+        path="gateways/http_cloudevents/kernels/fast.pyx",
+        old="    if left < size or p[1] < least",
+        new="    if left < 1 or p[1] < least",
+        tests=("tests/gateways/http_cloudevents/test_http_kernels.py",),
     ),
 )

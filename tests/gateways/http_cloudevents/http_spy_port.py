@@ -57,6 +57,7 @@ class SpyTemplate:
     sharding: str
     durability: Durability = Durability.FLUSHED
     valid: bool = True
+    rows_at_once: int = 4_096
 
 
 class SpyDelivery(Delivery):

@@ -16,6 +16,7 @@ from gateways.http_cloudevents.attributes import decode_header_value, encode_hea
 from gateways.http_cloudevents.codec import Event, Form, Mode
 from gateways.http_cloudevents.errors import BadBatch, BadEvent, Problem
 from tests.gateways.http_cloudevents.event_strategies import attribute_texts, events
+from tests.gateways.http_cloudevents.http_work import decode_batch
 
 WIRE_CASES = Path(__file__).resolve().parents[2] / "wire_cases"
 
@@ -71,15 +72,15 @@ def test_batch_case(case: dict[str, Any]) -> None:
     body = case["body"].encode()
     if "faults" in case:
         with pytest.raises(BadBatch) as raised:
-            codec.decode_batch(body, count_max=100)
+            decode_batch(body, count_max=100)
         faults = [[fault.index, fault.id, fault.attribute] for fault in raised.value.faults]
         assert faults == case["faults"]
     elif "error" in case:
         with pytest.raises(BadEvent) as refused:
-            codec.decode_batch(body, count_max=100)
+            decode_batch(body, count_max=100)
         assert refused.value.attribute == case["error"]
     else:
-        found = codec.decode_batch(body, count_max=100)
+        found = decode_batch(body, count_max=100)
         assert [event.attributes["id"] for event in found] == case["ids"]
 
 
@@ -138,7 +139,7 @@ def test_invalid_utf8_is_refused_where_the_parser_would_take_it() -> None:
     with pytest.raises(BadEvent, match="no UTF-8 at byte 63"):
         codec.decode_structured(body)
     with pytest.raises(BadEvent, match="no UTF-8"):
-        codec.decode_batch(b"[" + body + b"]", count_max=1)
+        decode_batch(b"[" + body + b"]", count_max=1)
 
 
 @pytest.mark.parametrize("depth", [100_000, 1_000_000])
@@ -148,20 +149,20 @@ def test_deep_nesting_is_an_error_of_the_sender(depth: int) -> None:
     with pytest.raises(BadEvent, match="nested too deeply"):
         codec.decode_structured(body)
     with pytest.raises(BadEvent, match="nested too deeply"):
-        codec.decode_batch(b"[" + body + b"]", count_max=1)
+        decode_batch(b"[" + body + b"]", count_max=1)
 
 
 def test_too_many_events_in_a_batch() -> None:
     body = b"[" + b",".join([b"{}"] * 11) + b"]"
     with pytest.raises(Problem) as raised:
-        codec.decode_batch(body, count_max=10)
+        decode_batch(body, count_max=10)
     assert raised.value.status == 413
 
 
 def test_faults_of_a_batch_are_bounded() -> None:
     """A batch of a million bad events must not become an answer of a million lines."""
     with pytest.raises(BadBatch) as raised:
-        codec.decode_batch(b"[" + b",".join([b"{}"] * 50) + b"]", count_max=100, faults_max=7)
+        decode_batch(b"[" + b",".join([b"{}"] * 50) + b"]", count_max=100, faults_max=7)
     assert len(raised.value.faults) == 7
     assert raised.value.more
 
@@ -289,7 +290,7 @@ def test_binary_round_trip(event: Event) -> None:
 
 @given(st.lists(events(), max_size=5))
 def test_batch_round_trip(several: list[Event]) -> None:
-    back = codec.decode_batch(codec.encode_batch(several), count_max=10)
+    back = decode_batch(codec.encode_batch(several), count_max=10)
     assert [dict(event.attributes) for event in back] == [dict(e.attributes) for e in several]
     assert [event.data for event in back] == [event.data for event in several]
 
@@ -299,6 +300,6 @@ def test_batch_round_trip(several: list[Event]) -> None:
 )
 def test_any_bytes_are_an_event_or_an_error(body: bytes) -> None:
     """Whatever the bytes: an event, or an error that names the sender. Nothing else."""
-    for decode in (codec.decode_structured, lambda body: codec.decode_batch(body, count_max=9)):
+    for decode in (codec.decode_structured, lambda body: decode_batch(body, count_max=9)):
         with contextlib.suppress(BadEvent, BadBatch, Problem):
             assert decode(body) is not None

@@ -15,12 +15,13 @@ from gateways.http_cloudevents import codec, mapping
 from gateways.http_cloudevents.codec import Event, Form
 from tests.gateways.http_cloudevents.event_strategies import events
 from tests.gateways.http_cloudevents.http_spy_port import STORE_MS, SpyPort, SpyTemplate
+from tests.gateways.http_cloudevents.http_work import at_once
 
 
 def stored(several: list[Event], *, sharded: bool = False) -> tuple[SpyPort, list[Message]]:
     """The messages that a broker makes of the rows of these events."""
     port = SpyPort(auto_flush=False)
-    batch, runs = mapping.rows_of(several, sharded=sharded)
+    batch, runs = at_once(mapping.rows_of(several, sharded=sharded))
     for run in runs:
         template = SpyTemplate(port.route("t", run.tag), mapping.CONSTANT_PROPERTIES, run.sharding)
         port.publish(template, batch, run.first, run.last)
@@ -127,7 +128,7 @@ def test_sharding_from_partitionkey_else_subject() -> None:
         simple(partitionkey="other"),
         simple(),
     ]
-    _, runs = mapping.rows_of(several, sharded=True)
+    _, runs = at_once(mapping.rows_of(several, sharded=True))
     keys = [run.sharding for run in runs]
     assert len(keys) == 3, "the same key from either attribute is one shard"
     assert keys[0] != keys[1]
@@ -142,7 +143,7 @@ def test_shards_are_bounded() -> None:
 
 
 def test_rows_point_at_extra_and_body() -> None:
-    batch, _ = mapping.rows_of([simple(), simple(id="22")], sharded=False)
+    batch, _ = at_once(mapping.rows_of([simple(), simple(id="22")], sharded=False))
     extra = mapping.extra_of(simple())
     assert batch.row(0)[EXTRA_SIZE] == len(extra)
     assert bytes(batch.buffer).startswith(extra + b"x")
