@@ -163,10 +163,13 @@ class Core(CoreEnd):
             self.next_number = number + 1
 
     def durable_queue(self, number: int, *, own: bool) -> Queue:
-        """A queue whose index is on disk. `own`: a topic's own queue (RocketMQ's entries)."""
-        size = ENTRY_SIZE if own else PRIVATE_ENTRY_SIZE
-        index: Index = self.store.index(number, size)
-        return Queue(number, index)
+        """A queue whose index is on disk, by a number that an op or a row says.
+
+        Args:
+            own: it is a topic's own queue (RocketMQ's entries).
+        """
+        self.saw_number(number)
+        return Queue(number, self.store.index(number, ENTRY_SIZE if own else PRIVATE_ENTRY_SIZE))
 
     def volatile_queue(self, count_max: int, entry_size: int = ENTRY_SIZE) -> Queue:
         """A queue in memory, which loses its oldest entries beyond its limit."""

@@ -227,6 +227,10 @@ class ExchangeGraph:
 
     # --- bindings of queues -----------------------------------------------------------------
 
+    def bound_exchanges(self) -> list[str]:
+        """The exchanges that have such bindings."""
+        return list(self._bound)
+
     def bound_count(self, exchange: str) -> int:
         """How many bindings of queues to an exchange there are."""
         bound = self._bound.get(exchange)

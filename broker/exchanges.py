@@ -361,6 +361,12 @@ class Exchanges:
         self.load_binding(found, tuple(op["key"]), tuple(op["w"]))
         return [("queue", found.name)]
 
+    def load_binding_by_name(self, found: NamedQueue) -> None:
+        """`load_binding` for what nearly every queue has: its binding to the default exchange."""
+        self._binding_changes += 1
+        found.bindings.bind_by_name()
+        self.topics.router.subscribe((found.name,), found.queue)
+
     def load_binding(self, found: NamedQueue, key: BindingKey, words: Words) -> None:
         """Take a binding from its op or its snapshot."""
         self._binding_changes += 1
@@ -571,10 +577,10 @@ class Exchanges:
 
     def reopen(self) -> None:
         """After a restart: forget bindings to exchanges that went with the process."""
-        for found in self.queues.values():
-            for key in found.bindings.chosen():
-                if not self._still_binds(key[0], key[2]):
-                    self._apply_unbind({"queue": found.name, "key": list(key)})
+        for name in self.graph.bound_exchanges():
+            for queue, routing_key, arguments in list(self.graph.bound_to(name)):
+                if not self._still_binds(name, arguments):
+                    self._apply_unbind({"queue": queue, "key": [name, routing_key, arguments]})
         for source in self.graph.sources():
             for link in list(self.graph.links(source)):
                 if not self._still_binds(source, link[2]) or self.exchange(link[0]) is None:

@@ -200,11 +200,13 @@ class Fold:
         engine.retention.forget_drops()
         engine.topics_.reopen()
         for queue in dict.fromkeys(group.queue for group in engine.core.groups.values()):
+            index, groups = queue.index, queue.groups
             # What all have settled may have left the log, and the index with it.
-            queue.index.begin_at(min(group.cursor.floor for group in queue.groups))
-        for group in engine.core.groups.values():
-            group.queue.flushed = group.queue.visible = group.queue.index.end_offset
-            group.cursor.clamp(group.queue.index.first_offset, group.queue.index.end_offset)
+            index.begin_at(min([group.cursor.floor for group in groups]))
+            first, end = index.first_offset, index.end_offset
+            queue.flushed = queue.visible = end
+            for group in groups:
+                group.cursor.clamp(first, end)
         hold_recovered(engine.core, engine.topics_)
         engine.named_queues.reopen()
         engine.exchanges.reopen()
@@ -216,5 +218,5 @@ class Fold:
             queue.number for topic in engine.topics_.topics.values() for queue in topic.queues
         }
         known |= {found.queue.number for found in engine.sessions.filters.values()}
-        for number in set(engine.core.store.index_numbers()) - known:
+        for number in [n for n in engine.core.store.index_numbers() if n not in known]:
             engine.core.store.drop_index(number)

@@ -318,6 +318,8 @@ class NamedQueues:
         """Take a queue from its op or its snapshot."""
         found = self.queues[name] = self.features.build(name, value)
         self._count(found.terms.user, 1)
+        if value.get("by_name", False):
+            self.exchanges.load_binding_by_name(found)
         for key, words in value.get("bindings", ()):
             self.exchanges.load_binding(found, tuple(key), tuple(words))
 
@@ -326,8 +328,14 @@ class NamedQueues:
         found = self.queues.get(name)
         if found is None or not found.queue.durable:
             return None
-        bindings = [[list(key), list(words)] for key, words in self.exchanges.bindings_of(found)]
-        row = {**found.value(), "n": found.queue.number, "bindings": bindings}
+        row = {**found.value(), "n": found.queue.number}
+        if found.bindings.by_name:
+            row["by_name"] = True
+        more = [
+            [list(key), list(words)] for key, words in self.exchanges.bindings_of(found) if key[0]
+        ]
+        if more:
+            row["bindings"] = more
         if found.queue.expiring:
             row["expiring"] = True
         if found.queue.levels is not None:

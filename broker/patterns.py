@@ -167,11 +167,11 @@ class Node(Generic[Target]):
 
     def put(self, word: str, target: Target) -> bool:
         """Add the target of a pattern that ends with this word. Returns False if it was there."""
-        child = self.child(word)
-        if child is None:
-            if self.children is None:
-                self.children = {}
-            self.children[word] = target
+        if self.children is None:
+            self.children = {}
+        count = len(self.children)
+        child = self.children.setdefault(word, target)
+        if len(self.children) > count:
             return True
         return child != target and self.grow(word).add(target)
 
@@ -335,6 +335,8 @@ class Patterns(Generic[Target]):
 
     def add(self, pattern: Words, target: Target) -> bool:
         """Returns False if it was there already."""
+        if is_exact(pattern):  # as nearly all are
+            return self._trie.add(pattern, target)
         pattern = normal_form(pattern)
         if not is_complex(pattern):
             return self._trie.add(pattern, target)

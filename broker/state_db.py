@@ -25,7 +25,9 @@ from pathlib import Path
 from typing import Any, Final
 from zlib import crc32
 
-SCHEMA_VERSION: Final = 2
+SCHEMA_VERSION: Final = 3
+"""Version 2 had longer rows of queues, which can be read as well."""
+VERSIONS_READ: Final = (2, SCHEMA_VERSION)
 BUSY_SECONDS: Final = 10.0
 
 _SCHEMA: Final = """
@@ -73,9 +75,10 @@ class Folded:
         while left:
             some = left[-DECODED_COUNT:]
             del left[-DECODED_COUNT:]
-            values = json.loads("[" + ",".join(text for _, text in some) + "]")
-            for at in range(len(some) - 1, -1, -1):
-                yield some[at][0], values[at]
+            some.reverse()
+            values = json.loads("[" + ",".join([text for _, text in some]) + "]")
+            for (key, _), value in zip(some, values, strict=True):
+                yield key, value
 
 
 class StateDb:
@@ -96,12 +99,19 @@ class StateDb:
                     return None
                 position, epoch, total = found
                 rows: dict[str, list[tuple[str, str]]] = {}
-                for kind, key, value, crc in connection.execute("SELECT * FROM entity"):
-                    text = f"{kind}\0{key}\0{value}"  # `_checksum`, without a call for each row
-                    if crc != crc32(text.encode("utf-8", "surrogatepass")):
+                for kind in _kinds(connection):
+                    of_kind = connection.execute(
+                        "SELECT key, value, crc FROM entity WHERE kind=?", (kind,)
+                    ).fetchall()
+                    begin = crc32(f"{kind}\0".encode())
+                    sums = [  # `_checksum`, without calls for each of many rows
+                        crc32(f"{key}\0{text}".encode("utf-8", "surrogatepass"), begin)
+                        for key, text, _ in of_kind
+                    ]
+                    if sums != [crc for _, _, crc in of_kind]:
                         return None
-                    total -= crc
-                    rows.setdefault(kind, []).append((key, value))
+                    total -= sum(sums)
+                    rows[kind] = [(key, text) for key, text, _ in of_kind]
         except (sqlite3.Error, UnicodeError):  # a damaged file may have names that are no text
             return None
         if total & _TOTAL_MASK:
@@ -168,12 +178,26 @@ def _read_folded(connection: sqlite3.Connection) -> tuple[int, int, int] | None:
     """Position, epoch and sum of all checksums; None if there is no sound row. Raises
     sqlite3.Error."""
     found = connection.execute("SELECT position, epoch, version, total, crc FROM folded").fetchone()
-    if found is None or found[2] != SCHEMA_VERSION:
+    if found is None or found[2] not in VERSIONS_READ:
         return None
     position, epoch, _, total, crc = found
     if not all(isinstance(value, int) for value in found):
         return None
     return (position, epoch, total) if crc == _checksum(position, epoch, total) else None
+
+
+def _kinds(connection: sqlite3.Connection) -> Iterator[str]:
+    """The kinds that there are. A row whose kind is no text is in none of them: the sum of all
+    checksums tells. Raises sqlite3.Error."""
+    kind = ""
+    while True:
+        (following,) = connection.execute(
+            "SELECT min(kind) FROM entity WHERE kind > ?", (kind,)
+        ).fetchone()
+        if not isinstance(following, str):
+            return
+        yield following
+        kind = following
 
 
 def _write(connection: sqlite3.Connection, kind: str, key: str, text: str | None) -> int:

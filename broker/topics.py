@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Final, Protocol
 
 from broker.core import SYSTEM_FLAG_STATE, Core
@@ -58,6 +59,8 @@ from core_log.record import RecordTemplate, java_hash
 QUEUES_TOPIC_QUEUES: Final = 8
 """Own queues of the system topic: within one, what needs no flush waits behind what does."""
 RETAIN_PROPERTY: Final = "PMQ_RETAIN"
+NO_VALUES: Final[Mapping[str, Value]] = MappingProxyType({})
+"""Shared by all topics without settings of their own."""
 TARGETS_AT_ONCE: Final = 8192
 """Messages times queues of one publish: some 5 ms."""
 BRANCHING_AT_ONCE: Final = 64
@@ -95,16 +98,25 @@ class Topic:
         "stored",
     )
 
-    def __init__(self, name: str, stored: str, queues: list[Queue], incarnation: int) -> None:
+    def __init__(
+        self,
+        name: str,
+        stored: str,
+        queues: list[Queue],
+        incarnation: int,
+        first_offsets: Sequence[int],
+        own_values: Mapping[str, Value],
+        settings: TopicSettings,
+    ) -> None:
         self.name = name
         self.stored = stored
         self.queues = queues
         self.incarnation = incarnation
-        self.first_offsets = [0] * len(queues)
-        """Where retention lets each queue begin."""
-        self.own_values: dict[str, Value] = {}
+        self.first_offsets = first_offsets
+        """Where retention lets each queue begin. Empty: it has taken nothing yet."""
+        self.own_values = own_values
         """Settings that somebody chose for this topic."""
-        self.settings = TopicSettings()
+        self.settings = settings
         """What holds for it: its own values, the broker's defaults for the rest."""
         self.exchange_deleted = False
         """AMQP clients deleted the exchange of this name, so the topic is none by itself."""
@@ -323,11 +335,8 @@ class Topics(Publisher):
         topic = self.topics.get(op["name"])
         if topic is None:
             return []
-        for key, value in op["set"].items():
-            if value is None:
-                topic.own_values.pop(key, None)
-            else:
-                topic.own_values[key] = value
+        changed = {**topic.own_values, **op["set"]}
+        topic.own_values = {key: value for key, value in changed.items() if value is not None}
         before, topic.settings = topic.settings, self.defaults.with_values(topic.own_values)
         if before.commit_point is not topic.settings.commit_point:
             self.router.forget_topics((topic.name,))  # its templates say what acks wait for
@@ -343,7 +352,9 @@ class Topics(Publisher):
         for name, queue_id, first in op["q"]:
             topic = self.topics.get(name)
             if topic is not None and queue_id < len(topic.queues):
-                topic.first_offsets[queue_id] = first
+                offsets = list(topic.first_offsets) or [0] * len(topic.queues)
+                offsets[queue_id] = first
+                topic.first_offsets = offsets
                 topic.queues[queue_id].index.trim_before(first)
                 touched.append(("topic", name))
         return touched
@@ -352,8 +363,10 @@ class Topics(Publisher):
         """After a restart: own queues begin where retention left them, and offsets go on behind
         all that were ever given, also where the log and the index have nothing of them left."""
         for topic in self.topics.values():
-            for queue, first in zip(topic.queues, topic.first_offsets, strict=True):
-                queue.index.begin_at(first)
+            if topic.first_offsets:
+                for queue, first in zip(topic.queues, topic.first_offsets, strict=True):
+                    queue.index.begin_at(first)
+            for queue in topic.queues:
                 queue.flushed = queue.visible = queue.index.end_offset
 
     def _apply_deleted(self, op: Op) -> Touched:
@@ -367,16 +380,16 @@ class Topics(Publisher):
 
     def load(self, name: str, value: Mapping[str, Any]) -> None:
         """Take a topic from its op or its snapshot."""
-        for number in value["q"]:
-            self.core.saw_number(number)
-        queues = [self.core.durable_queue(number, own=True) for number in value["q"]]
-        if is_hashed(value["stored"]):
-            self.core.topic_names[value["stored"]] = name
-        topic = self.topics[name] = Topic(name, value["stored"], queues, value["inc"])
+        core, stored = self.core, value["stored"]
+        queues = [core.durable_queue(number, own=True) for number in value["q"]]
+        if is_hashed(stored):
+            core.topic_names[stored] = name
+        own_values = value.get("set", NO_VALUES)
+        settings = self.defaults.with_values(own_values)
+        topic = self.topics[name] = Topic(
+            name, stored, queues, value["inc"], value.get("first", ()), own_values, settings
+        )
         topic.exchange_deleted = value.get("noex", False)
-        topic.first_offsets = list(value.get("first", topic.first_offsets))
-        topic.own_values = dict(value.get("set", {}))
-        topic.settings = self.defaults.with_values(topic.own_values)
         topic.settings_changed()
 
     def row(self, name: str) -> Mapping[str, Any] | None:

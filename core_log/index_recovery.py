@@ -41,7 +41,8 @@ from core_log.index_mending import Contradiction, Mending, mend
 from core_log.indexes import INDEXES_NAME, Indexes
 from core_log.kernels.batch import DISPATCH_TARGETS_MAX
 from core_log.kernels.layout import ENTRY_SIZE, REASONS, RECORD_SIZE_MIN
-from core_log.packs import DROPPED, FILED, PACKED, PACKS_NAME, Block, PackDamaged
+from core_log.packs import DROPPED, FILED, PACKED, PACKS_NAME, PackDamaged
+from core_log.queue_index import QueueIndex
 from core_log.reader import LogReader
 from core_log.record import decode_record
 from core_log.segments import NAME_DIGITS
@@ -64,38 +65,6 @@ class IndexRecovery:
     rebuilt: dict[int, int] = field(default_factory=dict)
     rebuilt_all: str = ""
     mended: list[str] = field(default_factory=list)
-
-
-@dataclass(slots=True)
-class FoundIndex:
-    """An index as the blocks of the pack, read so far, say.
-
-    Attributes:
-        first, end: its offsets are [first, end).
-        filed: the end of what is in files of its own.
-        extents: as in `QueueIndex`.
-    """
-
-    entry_size: int
-    first: int
-    end: int
-    filed: int
-    extents: tuple[int, ...] = ()
-
-    def take(self, block: Block) -> None:
-        """A later block of this index. Raises Mismatch."""
-        self.first = block.index_first
-        if block.kind == FILED:
-            self.extents = ()
-            self.filed = self.end = block.first
-        elif block.kind == PACKED:
-            while self.extents and self.extents[-2] >= block.first:
-                self.end = self.extents[-2]
-                self.extents = self.extents[:-2]
-            if block.first != self.end:
-                raise Mismatch(DAMAGED)
-            self.extents = (*self.extents, block.first, block.place)
-            self.end = block.first + block.entries
 
 
 class Mismatch(Exception):
@@ -215,10 +184,10 @@ class _Passes:
     def take_over(self, checkpoint: Checkpoint, now_ms: int) -> IndexRecovery:
         """The indexes as the checkpoint left them. Raises Mismatch."""
         result = self._begin(checkpoint.pack_generation, checkpoint.pack_length)
-        found = self._read_catalogue(result)
         indexes = result.indexes
+        found = read_catalogue(indexes)
         numbers = self._numbers(result)
-        filed = {n for n, index in found.items() if index.filed > index.first}
+        filed = {n for n, index in found.items() if index.filed_offset > index.first_offset}
         damaged = [
             number
             for number in sorted(filed)
@@ -229,52 +198,31 @@ class _Passes:
         firsts = self._mend(result, {n: found[n] for n in damaged}, checkpoint.position, now_ms)
         for number in self._half_made - filed:
             indexes.own.end_mending(number)
-        for number, index in found.items():
-            added = indexes.add(number, index.entry_size, index.first, index.end, index.extents)
-            if number in firsts:
-                added.trim_before(firsts[number])
+        indexes.take_over(found, filed)
         useless = [number for number in numbers if number not in filed]
         for number in useless:
             indexes.own.remove(number)
             result.removed.append(f"{self._directory}/{number}: none of its entries counts")
         for number in sorted(filed):
             index = found[number]
-            indexes.own.cut(number, index.entry_size, index.filed)
-            indexes.own.remove_before(number, index.entry_size, index.first)
+            indexes.own.cut(number, index.entry_size, index.filed_offset)
+            indexes.own.remove_before(number, index.entry_size, index.first_offset)
+        for number, first in firsts.items():
+            found[number].trim_before(first)
         if useless:
             sync_names(self._files, self._directory)
         self._clean_packs(result, checkpoint)
         return result
 
-    def _read_catalogue(self, result: IndexRecovery) -> dict[int, FoundIndex]:
-        """What the pack says of each index. Raises Mismatch."""
-        found: dict[int, FoundIndex] = {}
-        try:
-            for block in result.indexes.packs.scan():
-                index = found.get(block.number)
-                if block.kind == DROPPED:
-                    found.pop(block.number, None)
-                elif index is None:
-                    end = block.first + (block.entries if block.kind == PACKED else 0)
-                    extents = (block.first, block.place) if block.kind == PACKED else ()
-                    found[block.number] = FoundIndex(
-                        block.entry_size, block.index_first, end, block.first, extents
-                    )
-                else:
-                    index.take(block)
-        except PackDamaged as error:
-            raise Mismatch(DAMAGED) from error
-        for index in found.values():
-            index.first = min(index.first, index.end)
-        return found
-
     def _mend(
-        self, result: IndexRecovery, damaged: dict[int, FoundIndex], stop: int, now_ms: int
+        self, result: IndexRecovery, damaged: dict[int, QueueIndex], stop: int, now_ms: int
     ) -> dict[int, int]:
         """Make the files of damaged indexes again. Returns where each begins now. Raises
         Mismatch."""
         mendings = {
-            number: Mending(number, index.entry_size, index.first, index.filed, index.first)
+            number: Mending(
+                number, index.entry_size, index.first_offset, index.filed_offset, index.first_offset
+            )
             for number, index in damaged.items()
         }
         if not mendings:
@@ -291,11 +239,12 @@ class _Passes:
             result.mended.append(text)
         return {number: mending.first for number, mending in mendings.items()}
 
-    def _are_sound(self, indexes: Indexes, number: int, index: FoundIndex) -> bool:
+    def _are_sound(self, indexes: Indexes, number: int, index: QueueIndex) -> bool:
         """Whether an index's own files hold what they should, as far as sizes and the last entry
         tell."""
-        size, last = index.entry_size, index.filed - 1
-        if not indexes.own.covers(number, size, index.first, index.filed):
+        size, filed = index.entry_size, index.filed_offset
+        last = filed - 1
+        if not indexes.own.covers(number, size, index.first_offset, filed):
             return False
         try:
             entry = indexes.own.read(number, size, last, 1)
@@ -408,3 +357,41 @@ class _Passes:
             index.append(bytes(entries))
             result.rebuilt.setdefault(number, first)
         tables.clear()
+
+
+def read_catalogue(indexes: Indexes) -> dict[int, QueueIndex]:
+    """The indexes that the pack speaks of, as its blocks say. Raises Mismatch."""
+    home = indexes.home
+    found: dict[int, QueueIndex] = {}
+    try:
+        for number, kind, entry_size, index_first, first, count, place in indexes.packs.scan():
+            index = found.get(number)
+            end = first + count
+            if kind == DROPPED:
+                found.pop(number, None)
+            elif index is None:
+                extents = (first, place) if kind == PACKED else ()
+                begin = min(end, index_first)
+                found[number] = QueueIndex(number, entry_size, home, begin, end, extents)
+            else:
+                if kind == FILED:
+                    index.extents = ()
+                    index.stored_offset = index.end_offset = end
+                elif kind == PACKED:
+                    _go_on(index, first, place)
+                    index.stored_offset = index.end_offset = end
+                index.first_offset = min(index_first, index.end_offset)
+    except PackDamaged as error:
+        raise Mismatch(DAMAGED) from error
+    return found
+
+
+def _go_on(index: QueueIndex, first: int, place: int) -> None:
+    """A later block has the entries from `first` on. Raises Mismatch."""
+    extents, end = index.extents, index.end_offset
+    while extents and extents[-2] >= first:
+        end = extents[-2]
+        extents = extents[:-2]
+    if first != end:
+        raise Mismatch(DAMAGED)
+    index.extents = (*extents, first, place)

@@ -74,7 +74,8 @@ class Indexes:
         self.packs = Packs(
             directory=f"{directory}/{PACKS_NAME}", files=files, generation=generation, length=length
         )
-        self._home = IndexHome(self.own, self.packs)
+        self.home = IndexHome(self.own, self.packs)
+        """What all of them share."""
         self._by_number: dict[int, QueueIndex] = {}
         # Dropped, and the catalogue does not say so: where the log ended then, by number.
         self._dropping: dict[int, tuple[QueueIndex, int]] = {}
@@ -119,18 +120,26 @@ class Indexes:
     ) -> QueueIndex:
         """Take in an index of which the entries [first_offset, end_offset) are stored."""
         index = self._by_number[number] = QueueIndex(
-            number=number,
-            entry_size=entry_size,
-            home=self._home,
-            first_offset=first_offset,
-            end_offset=end_offset,
-            extents=extents,
+            number, entry_size, self.home, first_offset, end_offset, extents
         )
         if end_offset:
             self.packs.live_bytes += live_bytes(index, extents, end_offset)
             if index.filed_offset > first_offset:
                 self._filed.add(number)
         return index
+
+    def take_over(self, found: dict[int, QueueIndex], filed: Collection[int]) -> None:
+        """Take in all indexes of the catalogue, at a start.
+
+        Args:
+            found: they, by number. They were made with `home`.
+            filed: those that have files of their own.
+        """
+        self._by_number = found
+        self._filed.update(filed)
+        self.packs.live_bytes = sum(
+            live_bytes(index, index.extents, index.stored_offset) for index in found.values()
+        )
 
     def make_again_from(self, reader: LogReader) -> None:
         """Where damaged entries are made again from."""
@@ -139,7 +148,7 @@ class Indexes:
             made = None if position is None else entry_again(reader, number, offset, position)
             return entry_again(reader, number, offset, reader.start) if made is None else made
 
-        self._home.entry_again = again
+        self.home.entry_again = again
 
     def find(self, number: int) -> QueueIndex | None:
         """The index of this number, or None."""
@@ -170,16 +179,16 @@ class Indexes:
         while self._done_trims:
             index, first = self._done_trims.pop()
             if index.first_offset == first:
-                self._home.trimmed.pop(index, None)
+                self.home.trimmed.pop(index, None)
         dropping = []
         for number, (index, dropped_at) in self._dropping.items():
             if dropped_at <= position:
-                self._home.changed.pop(index, None)
-                self._home.trimmed.pop(index, None)
+                self.home.changed.pop(index, None)
+                self.home.trimmed.pop(index, None)
                 dropping.append(number)
         self._prepared_count += 1
         return Preparation(
-            self, self._home, position, tail_start, store_ms, self._prepared_count, dropping
+            self, self.home, position, tail_start, store_ms, self._prepared_count, dropping
         )
 
     def spill(self, position: int) -> None:
@@ -188,9 +197,9 @@ class Indexes:
         preparation = self.prepare(position=position, tail_start=position, store_ms=0)
         preparation.gather_all()
         self._append(preparation.work, ())
-        for index in list(self._home.changed):
+        for index in list(self.home.changed):
             if not index.trim(position):
-                del self._home.changed[index]
+                del self.home.changed[index]
 
     # --- the worker's side ----------------------------------------------------------------------
 
@@ -233,7 +242,7 @@ class Indexes:
             if number in self._filed:
                 self.own.remove(number)
                 self._filed.discard(number)
-        trimmed = self._home.trimmed
+        trimmed = self.home.trimmed
         for index, begin in work.begins():
             if begin and index.number in self._filed:
                 self.own.remove_before(index.number, index.entry_size, begin)
@@ -413,7 +422,7 @@ class Preparation:
         dropping: Collection[int],
     ) -> None:
         self._indexes = indexes
-        self._home = home
+        self.home = home
         self.position = position
         self.store_ms = store_ms
         self.serial = serial
@@ -432,7 +441,7 @@ class Preparation:
             if count:
                 self.work.add(index, first, views, count, index.first_offset)
             if not index.trim(self._tail_start):
-                self._home.changed.pop(index, None)
+                self.home.changed.pop(index, None)
         if changed:
             return False
         for index in self._trimmed:

@@ -30,7 +30,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Sequence
-from typing import Final, NamedTuple
+from typing import Final
 from zlib import crc32
 
 from core_log.errors import StorageFailed
@@ -61,16 +61,9 @@ class PackDamaged(Exception):
     """The pack is not what the checkpoint says; the text says why."""
 
 
-class Block(NamedTuple):
-    """One block as a scan finds it: a tuple, because a start makes one for each of many queues."""
-
-    number: int
-    kind: int
-    entry_size: int
-    index_first: int
-    first: int
-    entries: int
-    place: int
+Block = tuple[int, int, int, int, int, int, int]
+"""One block as a scan finds it: number, kind, entry size, index first, first, count, place. It is
+no more than a tuple, because a start makes one for each of many queues."""
 
 
 class Packs:
@@ -168,6 +161,7 @@ class Packs:
             handle = self._files.open(self.path(self.generation))
         except FileNotFoundError as error:
             raise PackDamaged("its pack is missing") from error
+        unpack = BLOCK.unpack_from
         try:
             position = 0
             while position < self.length:
@@ -180,20 +174,15 @@ class Packs:
                 body = self._files.pread(handle, size, position + FRAME.size) if sound else b""
                 if not sound or crc32(body, crc32(head[:12])) != crc:
                     raise PackDamaged(f"its pack is damaged in the frame at {position}")
-                yield from self._blocks(body, count, position + FRAME.size)
+                base = self.generation << PLACE_BITS | position + FRAME.size
+                at = 0
+                for _ in range(count):
+                    number, kind, size, _, index_first, first, entries, _ = unpack(body, at)
+                    yield number, kind, size, index_first, first, entries, base + at
+                    at += BLOCK.size + (entries * size if kind == PACKED else 0)
                 position = end
         finally:
             self._files.close(handle)
-
-    def _blocks(self, body: bytes, count: int, position: int) -> Iterator[Block]:
-        base = self.generation << PLACE_BITS | position
-        at = 0
-        for _ in range(count):
-            number, kind, entry_size, _, index_first, first, entries, _ = BLOCK.unpack_from(
-                body, at
-            )
-            yield Block(number, kind, entry_size, index_first, first, entries, base + at)
-            at += BLOCK.size + (entries * entry_size if kind == PACKED else 0)
 
 
 class PackWriter:

@@ -45,6 +45,8 @@ read."""
 READ_ATTEMPTS_MAX: Final = 8
 """How often a read looks again because a compaction has moved what it was about to read."""
 
+ENTRY_SIZES: Final = frozenset((ENTRY_SIZE, PRIVATE_ENTRY_SIZE))
+
 Extents = tuple[int, ...]
 """Offset and place of each extent in the packs, in order: (offset, place, offset, place, ...). An
 extent ends where the next one begins, the last at `stored_offset`."""
@@ -117,7 +119,6 @@ class QueueIndex(IndexEnd):
 
     def __init__(
         self,
-        *,
         number: int,
         entry_size: int,
         home: IndexHome,
@@ -125,9 +126,9 @@ class QueueIndex(IndexEnd):
         end_offset: int = 0,
         extents: Extents = (),
     ) -> None:
-        if entry_size not in (ENTRY_SIZE, PRIVATE_ENTRY_SIZE):
+        if entry_size not in ENTRY_SIZES:
             raise ValueError(f"an index entry has 20 or 32 bytes, not {entry_size}")
-        super().__init__(number, entry_size, first_offset, end_offset)
+        IndexEnd.__init__(self, number, entry_size, first_offset, end_offset)
         self.stored_offset = end_offset
         self.extents = extents
         self._home = home
@@ -162,7 +163,8 @@ class QueueIndex(IndexEnd):
             self._home.changed.pop(self, None)
             self.extents = ()
             self.stored_offset = self.end_offset = offset
-        self.trim_before(offset)
+        if offset > self.first_offset:
+            self.trim_before(offset)
 
     def read_hot(self, first: int, count: int) -> bytes | None:
         """Up to `count` entries from `first` on, from memory; fewer at the end.

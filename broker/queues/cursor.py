@@ -378,7 +378,8 @@ class Cursor:
             self.requeued_count = self._states.count(REQUEUED)
         if self.floor > end:
             self.floor = self.next = end
-        self.skip_to(first)
+        if first > self.floor:
+            self.skip_to(first)
 
     def _note(self, first: int, count: int) -> None:
         settled = self._settled

@@ -62,7 +62,7 @@ class QueueFeatures:
         self._write = write
         self._end = end
         self._restored = False  # the start's fold has ended
-        self._terms: dict[tuple[bool, bool, bool, str, str], Terms] = {}
+        self._terms: dict[tuple[bool, bool, bool, str, str | None, str], Terms] = {}
         self._on_expiring = self.start_expiring  # one object for all queues
         core.journal.handle("expiring", self._apply_expiring)
         core.journal.handle("level", self._apply_level)
@@ -71,7 +71,8 @@ class QueueFeatures:
 
     def build(self, name: str, value: Mapping[str, Any]) -> NamedQueue:
         """A queue from its op or its row."""
-        queue = self._queue(value["n"])
+        number = value["n"]
+        queue = self._queue(number)
         queue.name = name
         queue.on_expiring = self._on_expiring
         terms = self._terms_of(name, value)
@@ -85,8 +86,7 @@ class QueueFeatures:
                 levels.add_level(priority, self._queue(number))
         else:
             cursor = Cursor(queue.index.first_offset)
-            group = self._core.group(queue, cursor, number=value["n"])
-            found = NamedQueue(queue, group, terms)
+            found = NamedQueue(queue, self._core.group(queue, cursor, number=number), terms)
         expiring = value.get("expiring", False)
         if settings is not PLAIN or expiring:
             self._equip(found, expiring=expiring)
@@ -94,9 +94,11 @@ class QueueFeatures:
 
     def _terms_of(self, name: str, value: Mapping[str, Any]) -> Terms:
         """The terms of the queue `name`, the same object for queues that were declared alike."""
-        flags = value["durable"], value["exclusive"], value["auto_delete"]
-        owner = f"{value.get('u', '')} {value.get('by', '')}"
-        key = (*flags, owner, canonical(value["arguments"]))
+        key = (
+            *(value["durable"], value["exclusive"], value["auto_delete"]),
+            *(value.get("u", ""), value.get("by")),
+            canonical(value["arguments"]),
+        )
         terms = self._terms.get(key)
         if terms is None:
             terms = Terms.of(name, value)
@@ -107,7 +109,6 @@ class QueueFeatures:
     def _queue(self, number: int) -> Queue:
         core = self._core
         if number:
-            core.saw_number(number)
             return core.durable_queue(number, own=False)
         return core.volatile_queue(core.limits.volatile_count_max, PRIVATE_ENTRY_SIZE)
 

@@ -68,7 +68,7 @@ class Queue(QueueEnd):
     )
 
     def __init__(self, number: int, index: Index) -> None:
-        super().__init__(number, index)
+        QueueEnd.__init__(self, number, index)
         self.expiring = False
         self.name = ""
         self.on_expiring: Callable[[Queue], None] | None = None

@@ -364,8 +364,8 @@ FOLDS = (
         name="damaged-state-believed",
         why="a flipped bit in state.db becomes a wrong permission or a lost queue",
         path="broker/state_db.py",
-        old='                    if crc != crc32(text.encode("utf-8", "surrogatepass")):\n',
-        new="                    if crc is None:\n",
+        old="                    if sums != [crc for _, _, crc in of_kind]:\n",
+        new="                    if not sums:\n",
         tests=("tests/broker/test_state_db.py",),
     ),
     Sabotage(

@@ -7,6 +7,7 @@ from tests.sabotage.plan import Sabotage
 
 FULL = "tests/core_log/test_full_disk_start.py"
 ORDER = "tests/polymq/test_start_order.py"
+LOADING = "tests/broker/test_loading.py"
 
 OF_THE_STARTS = (
     Sabotage(
@@ -72,6 +73,62 @@ OF_THE_STARTS = (
         old="        starting.cancel()\n",
         new="        pass\n",
         tests=(ORDER,),
+    ),
+    Sabotage(
+        name="binding-by-name-not-in-its-row",
+        why="after a start nothing reaches a queue by its name",
+        path="broker/named_queues.py",
+        old='            row["by_name"] = True\n',
+        new="            pass\n",
+        tests=(LOADING,),
+    ),
+    Sabotage(
+        name="binding-by-name-not-loaded",
+        why="the same, though its row says it",
+        path="broker/named_queues.py",
+        old='        if value.get("by_name", False):\n',
+        new="        if False:\n",
+        tests=(LOADING,),
+    ),
+    Sabotage(
+        name="rows-of-an-earlier-version-thrown-away",
+        why="the first start of a new version folds the whole log",
+        path="broker/state_db.py",
+        old="VERSIONS_READ: Final = (2, SCHEMA_VERSION)\n",
+        new="VERSIONS_READ: Final = (SCHEMA_VERSION,)\n",
+        tests=(LOADING,),
+    ),
+    Sabotage(
+        name="rows-of-a-later-version-read",
+        why="rows are misread that mean something else",
+        path="broker/state_db.py",
+        old="    if found is None or found[2] not in VERSIONS_READ:\n",
+        new="    if found is None:\n",
+        tests=(LOADING,),
+    ),
+    Sabotage(
+        name="trimmed-topic-begins-anew",
+        why="after a start, readers by offset get what retention has taken",
+        path="broker/topics.py",
+        old="                topic.first_offsets = offsets\n",
+        new="                pass\n",
+        tests=(LOADING,),
+    ),
+    Sabotage(
+        name="catalogue-keeps-packed-entries-of-filed-indexes",
+        why="entries are looked for in a pack that does not have them any more",
+        path="core_log/index_recovery.py",
+        old="                    index.extents = ()\n",
+        new="                    pass\n",
+        tests=("tests/core_log/test_packs.py", "tests/core_log/test_recovery_indexes.py"),
+    ),
+    Sabotage(
+        name="catalogue-index-begins-behind-its-end",
+        why="a start refuses the indexes of a queue whose messages are all gone",
+        path="core_log/index_recovery.py",
+        old="                index.first_offset = min(index_first, index.end_offset)\n",
+        new="                pass\n",
+        tests=("tests/core_log/test_packs.py", "tests/core_log/test_recovery_indexes.py"),
     ),
     Sabotage(
         name="files-of-another-size",
