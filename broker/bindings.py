@@ -84,7 +84,7 @@ class Bindings(MutableMapping[BindingKey, Words]):
         return self._of.bound_by_name + len(self._of.bound_more or ())
 
     def pairs(self) -> list[tuple[BindingKey, Words]]:
-        """All keys with their patterns, as a list of this moment."""
+        """All keys with their patterns, as a list of this moment: the binding by its name first."""
         pairs = list((self._of.bound_more or {}).items())
         if self._of.bound_by_name:
             pairs.insert(0, (("", self._of.name, "{}"), (self._of.name,)))

@@ -329,13 +329,12 @@ class NamedQueues:
         if found is None or not found.queue.durable:
             return None
         row = {**found.value(), "n": found.queue.number}
-        if found.bindings.by_name:
+        bindings = list(self.exchanges.bindings_of(found))
+        if found.bindings.by_name:  # the first of them
             row["by_name"] = True
-        more = [
-            [list(key), list(words)] for key, words in self.exchanges.bindings_of(found) if key[0]
-        ]
-        if more:
-            row["bindings"] = more
+            del bindings[0]
+        if bindings:
+            row["bindings"] = [[list(key), list(words)] for key, words in bindings]
         if found.queue.expiring:
             row["expiring"] = True
         if found.queue.levels is not None:
