@@ -124,11 +124,17 @@ class AmqpOperations:
         exclusive: bool,
         owner: object,
         priority: int = 0,
+        reads_long: bool = False,
     ) -> QueueConsumer:
         """See `BrokerPort.consume`."""
         self.core.check_leads()
         return self.named_queues.consume(
-            queue, consumer, exclusive=exclusive, owner=owner, priority=priority
+            queue,
+            consumer,
+            exclusive=exclusive,
+            owner=owner,
+            priority=priority,
+            reads_long=reads_long,
         )
 
     def get(

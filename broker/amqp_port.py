@@ -117,10 +117,18 @@ class AmqpPort(Protocol):
         exclusive: bool,
         owner: object,
         priority: int = 0,
+        reads_long: bool = False,
     ) -> QueueConsumer:
         """Start delivering to `consumer` (not during the call: call `ready()` when it can take
         messages). Consumers of a higher priority are served first, as long as they have credit.
-        Raises Refused: NOT_FOUND, LOCKED, FORBIDDEN (exclusive consumer present)."""
+
+        Args:
+            reads_long: it takes records with AMQP properties in front of their bodies
+                (`RunMeta.long`). Others get them without, as all other messages.
+
+        Raises:
+            Refused: NOT_FOUND, LOCKED, FORBIDDEN (exclusive consumer present).
+        """
 
     def get(
         self,
@@ -130,7 +138,8 @@ class AmqpPort(Protocol):
         owner: object,
     ) -> None:
         """One message, or None: `callback(delivery, holder, ready_count_after)`. The holder is
-        what settles or requeues it. Raises Refused: NOT_FOUND, LOCKED."""
+        what settles or requeues it. As for consumers with `reads_long`. Raises Refused: NOT_FOUND,
+        LOCKED."""
 
     def release_owner(self, owner: object) -> None:
         """The connection is gone: delete its exclusive queues. Cancel its consumers and requeue

@@ -16,10 +16,12 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from broker.errors import Refused
 from broker.header_match import tag_headers
+from broker.long_properties import IN_FRONT_SIZE, size_in_front
 from broker.port import Position
 from broker.queues.gates import publish_gated
 from broker.records import parse_properties
 from core_log.kernels.batch import (
+    BODY_START,
     COLUMNS,
     EXTRA_BASE64,
     EXTRA_NONE,
@@ -36,6 +38,8 @@ if TYPE_CHECKING:
 TABLES_MAX: Final = 1_024
 """Tables of headers that one template remembers, a few hundred bytes each. Beyond that all are
 forgotten: what has a header of its own in each message (an id, a time) is looked at anew."""
+TABLES_BYTES_MAX: Final = 1024 * 1024
+"""The same for their bytes: a table may have 128 KiB."""
 
 
 class TemplateBranches:
@@ -43,13 +47,15 @@ class TemplateBranches:
 
     Attributes:
         tables: by headers as they stand in a row.
+        bytes: of those.
         templates: by the branch of the route.
     """
 
-    __slots__ = ("tables", "templates")
+    __slots__ = ("bytes", "tables", "templates")
 
     def __init__(self) -> None:
         self.tables: dict[bytes, TopicTemplate] = {}
+        self.bytes = 0
         self.templates: dict[TopicRoute, TopicTemplate] = {}
 
 
@@ -155,8 +161,13 @@ def _branch_of(
     reader = topics.header_reader
     extra = b""
     is_raw = False
-    if record.extra_kind != EXTRA_NONE:
-        at = row * COLUMNS
+    at = row * COLUMNS
+    if template.meta.long:
+        start = batch.rows[at + BODY_START]
+        extra = bytes(batch.buffer[start : start + size_in_front(batch.buffer, start)])
+        extra = reader.table(extra[IN_FRONT_SIZE:])
+        is_raw = True
+    elif record.extra_kind != EXTRA_NONE:
         start = batch.rows[at + EXTRA_START]
         extra = bytes(batch.buffer[start : start + batch.rows[at + EXTRA_SIZE]])
         is_raw = record.extra_kind == EXTRA_BASE64 and record.extra_name.decode() == (
@@ -176,7 +187,9 @@ def _branch_of(
         headers = reader.of_properties({**parse_properties(extra), **template.meta.properties})
     route = topics.branch(template.route, tag_headers(headers))
     found = branches.templates.get(route)
-    if len(branches.tables) >= TABLES_MAX:
+    branches.bytes += len(key)
+    if len(branches.tables) >= TABLES_MAX or branches.bytes > TABLES_BYTES_MAX:
+        branches.bytes = len(key)
         branches.tables.clear()
         branches.templates.clear()
     if found is None:

@@ -241,6 +241,7 @@ class NamedQueues:
         exclusive: bool,
         owner: object,
         priority: int = 0,
+        reads_long: bool = False,
     ) -> _AutoDeleting:
         """See `BrokerPort.consume`."""
         found = self.need_queue(name, owner)
@@ -252,7 +253,7 @@ class NamedQueues:
             )
         if found.exclusive_hold is not None or (exclusive and found.group.holds):
             raise Refused(Reason.FORBIDDEN, f"queue '{name}' in vhost '/' in exclusive use")
-        hold = found.group.add(consumer, priority)
+        hold = found.group.add(consumer, priority, reads_long=reads_long)
         if exclusive:
             found.exclusive_hold = hold
         return _AutoDeleting(self, found, hold)
@@ -282,7 +283,7 @@ class NamedQueues:
                 f"queue '{name}' in vhost '/' has a single active consumer: use basic.consume",
             )
         getter = _Getter(callback)
-        hold = Hold(found.group, getter)
+        hold = Hold(found.group, getter, reads_long=True)
         getter.hold = hold
         found.group.give_one(hold)
 

@@ -49,14 +49,23 @@ def as_sent(_body: bytes, _system_flag: int) -> bytes | None:
     return None
 
 
-def plain_runs(runs: Sequence[RecordRun], plain_body: PlainBody) -> tuple[Sequence[RecordRun], int]:
+def plain_runs(
+    runs: Sequence[RecordRun],
+    plain_body: PlainBody,
+    shorten: Callable[[RecordRun, int], RecordRun] | None,
+) -> tuple[Sequence[RecordRun], int]:
     """The runs with plain bodies: at least one message, and as many more as `TURN_BYTES_MAX`
     allows. Runs that have none but plain ones are handed on.
+
+    Args:
+        shorten: makes short records of the first long ones of a run
+            (`broker/long_properties.py`), until they have so many bytes; None: long ones are
+            handed on.
 
     Returns:
         The runs, and how many messages they have.
     """
-    if not any(run.meta.compressed for run in runs):
+    if not any(run.meta.rewritten for run in runs):
         return runs, sum([run.count for run in runs])
     made: list[RecordRun] = []
     done = 0
@@ -66,6 +75,9 @@ def plain_runs(runs: Sequence[RecordRun], plain_body: PlainBody) -> tuple[Sequen
             break
         if run.meta.compressed:
             run = _plain(run, plain_body, left)
+            left -= run.end
+        elif run.meta.long and shorten is not None:
+            run = shorten(run, left)
             left -= run.end
         made.append(run)
         done += run.count

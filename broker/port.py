@@ -32,6 +32,7 @@ from broker.bounded_cache import BoundedCache
 from broker.durability import APPENDED, FLUSHED, IN_SYNC, Durability
 from broker.errors import BrokerError, Reason, Refused, StorageFailed, WrongAcknowledgement
 from broker.infos import ExchangeInfo, QueueInfo, TopicInfo
+from broker.long_properties import LONG_CONSTANT, in_front, size_in_front, without_long
 from broker.messages import Delivery, Message
 from broker.names import (
     EXCHANGE_PROPERTY,
@@ -59,6 +60,7 @@ __all__ = [
     "FLUSHED",
     "IN_SYNC",
     "LIFE_PROPERTY",
+    "LONG_CONSTANT",
     "ONE_WORD",
     "REST",
     "ROOT_EXCHANGE",
@@ -100,9 +102,12 @@ __all__ = [
     "exchange_and_key",
     "header_property",
     "history_of",
+    "in_front",
     "life_property",
     "parse_display_name",
     "read_amqp_content",
+    "size_in_front",
+    "without_long",
 ]
 
 if TYPE_CHECKING:

@@ -8,10 +8,14 @@ equal are of one kind, and share one `RunMeta`.
 from __future__ import annotations
 
 import struct
+from binascii import b2a_base64
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from broker.amqp_content import AMQP_PROPERTY
 from broker.bounded_cache import BoundedCache
+from broker.constant_part import PREFIX_HEAD_SIZE, constant_size
+from broker.long_properties import is_long, short_record, split_body
 from broker.names import QUEUES_TOPIC, decode_name, is_hashed
 from broker.plain import COMPRESSED, PlainBody, as_sent, plain_runs
 from broker.port import Delivery, Message, RecordRun, RunMeta
@@ -32,7 +36,6 @@ from core_log.kernels.batch import (
 )
 
 PREFIX_PROPERTY: Final = "PMQ_P"
-PREFIX_HEAD_SIZE: Final = len("PMQ_P\x01hhhh\x02")
 TAGS: Final = "TAGS"
 METAS_MAX: Final = 100_000
 """Kinds of messages kept parsed; as many as cached routes."""
@@ -120,6 +123,7 @@ class Metas:
                 len(prefix),
                 *life_of(properties),
                 compressed=compressed,
+                long=is_long(prefix),
             )
             if DEATH_PROPERTY in properties:  # says the time: each second another kind
                 return meta
@@ -140,10 +144,32 @@ class Metas:
             start = stop
         return runs
 
-    def plain_runs(self, memory: Memory, start: int, end: int) -> tuple[Sequence[RecordRun], int]:
+    def plain_runs(
+        self, memory: Memory, start: int, end: int, *, reads_long: bool = False
+    ) -> tuple[Sequence[RecordRun], int]:
         """`runs` for gateways, with plain bodies, and how many messages they have: fewer than there
-        are where bodies that were compressed are large, but at least one."""
-        return plain_runs(self.runs(memory, start, end), self._plain_body)
+        are where bodies that were compressed are large, but at least one.
+
+        Args:
+            reads_long: hand on records with AMQP properties in front of their bodies as they are.
+        """
+        shorten = None if reads_long else self._shorten
+        return plain_runs(self.runs(memory, start, end), self._plain_body, shorten)
+
+    def _shorten(self, run: RecordRun, bytes_max: int) -> RecordRun:
+        """The first long record of the run, and those behind it until they have so many bytes, as
+        short ones."""
+        records: list[bytes] = []
+        size = 0
+        at = run.start
+        while at < run.end and (size < bytes_max or not records):
+            end = at + _U32.unpack_from(run.memory, at)[0]
+            _, _, first, _ = properties_span(run.memory, at)
+            records.append(short_record(run.memory, at, end, first, first + run.meta.prefix_size))
+            size += len(records[-1])
+            at = end
+        (made,) = self.runs(b"".join(records), 0, size)
+        return made
 
     def user_name(self, topic: bytes) -> str:
         """The user's name of a stored topic."""
@@ -154,14 +180,6 @@ class Metas:
             return decode_name(stored)
         except ValueError:  # a name that a RocketMQ client chose
             return stored
-
-
-def constant_size(memory: Memory, first: int, last: int) -> int:
-    """Size of the constant part of properties [first, last); 0 for a foreign record."""
-    head = bytes(memory[first : min(last, first + PREFIX_HEAD_SIZE)])
-    if len(head) < PREFIX_HEAD_SIZE or not head.startswith(b"PMQ_P\x01"):
-        return 0
-    return int(head[6:10], 16)
 
 
 def decode_messages(delivery: Delivery) -> list[Message]:
@@ -184,10 +202,14 @@ def _decode_message(run: RecordRun, at: int, consumer_offset: int, redelivered: 
     for name in _INTERNAL:
         properties.pop(name, None)
     properties.pop(TAGS, None)
+    body = bytes(memory[at + RECORD_BODY_AT : at + RECORD_BODY_AT + body_size])
+    if run.meta.long:
+        amqp, body = split_body(body)
+        properties[AMQP_PROPERTY] = b2a_base64(amqp, newline=False).decode()
     return Message(
         topic=run.meta.topic,
         tag=run.meta.tag,
-        body=bytes(memory[at + RECORD_BODY_AT : at + RECORD_BODY_AT + body_size]),
+        body=body,
         properties=properties,
         born_ms=_U64.unpack_from(memory, at + RECORD_BORN_MS_AT)[0],
         store_ms=_U64.unpack_from(memory, at + RECORD_STORE_MS_AT)[0],

@@ -14,9 +14,10 @@ import struct
 from collections.abc import Iterator
 from typing import Final, Generic, TypeVar
 
+from broker.constant_part import PREFIX_HEAD_SIZE
 from broker.patterns import Block, is_exact, normal_form
 from broker.port import ONE_WORD, REST, Words
-from broker.records import PREFIX_HEAD_SIZE, TAGS, Metas, parse_properties
+from broker.records import TAGS, Metas, parse_properties
 from core_log.record import Record
 
 ENTRY: Final = struct.Struct(">QIq")

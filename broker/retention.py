@@ -39,6 +39,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, NamedTuple
 
+from broker.constant_part import PREFIX_HEAD_SIZE
 from broker.core import SYSTEM_FLAG_STATE, Core
 from broker.errors import Refused
 from broker.flights import RetainedFlights, tags_of
@@ -47,7 +48,6 @@ from broker.journal import Op, Touched
 from broker.moves import message_properties
 from broker.port import Words
 from broker.queues.queue import Group
-from broker.records import PREFIX_HEAD_SIZE
 from broker.retained import Retained, origin_of, position_of
 from broker.state_db import StateDb
 from broker.state_snapshot import HEAD_BYTES_MAX, PIECE_BYTES_MAX, TEMPLATE, encode_snapshot

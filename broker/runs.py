@@ -23,6 +23,8 @@ class RunMeta:
         ttl_code: the messages' own time to live in ms and one more; 0 for none.
         priority: 0 to 255.
         compressed: the bodies are, as their RocketMQ producer sent them (`broker/plain.py`).
+        long: AMQP properties stand in front of the bodies (`broker/long_properties.py`).
+        rewritten: one of both, so that records are written anew before most readers get them.
         cache: a gateway keeps what it derived (encoded topic, headers) under a key of its own.
     """
 
@@ -33,4 +35,9 @@ class RunMeta:
     ttl_code: int = 0
     priority: int = 0
     compressed: bool = False
+    long: bool = False
     cache: dict[str, Any] = field(default_factory=dict)
+    rewritten: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.rewritten = self.compressed or self.long

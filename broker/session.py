@@ -96,8 +96,8 @@ class Subscription(LiveEnd):
         if self.session.link is None:
             return  # it was published before the client went
         backlog = self.queue
-        # The backlog bounds what is decompressed at once.
-        if not run.meta.compressed and (backlog is None or not self._lags()):
+        # The backlog bounds how much is written anew at once.
+        if not run.meta.rewritten and (backlog is None or not self._lags()):
             qos = self.session.sent_qos(run, self.qos)
             room = self.session.credit() if qos else self.session.room()
             if room >= run.count:

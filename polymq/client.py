@@ -21,7 +21,7 @@ from remoting.client import ClientSettings
 from remoting.codes import ResponseCode
 from remoting.driver_blocking import BlockingClient
 from remoting.errors import CallFailed, RequestFailed, Unreachable
-from remoting.records import Record, iterate_records, parse_properties
+from remoting.records import Record, iterate_records, message_of
 from remoting.signing import Credentials
 from remoting.tls import Tls
 
@@ -329,7 +329,13 @@ class MessageReader:
 
     def _pull(self, broker: str, number: int, offset: int) -> Iterator[tuple[StoredMessage, int]]:
         pulled = self._client.pull(
-            self._topic, broker, number, offset, count_max=PULL_COUNT, bytes_max=PULL_BYTES
+            self._topic,
+            broker,
+            number,
+            offset,
+            count_max=PULL_COUNT,
+            bytes_max=PULL_BYTES,
+            whole=True,
         )
         for record in iterate_records(pulled.records):
             yield stored_message(record), record.queue_offset + 1
@@ -345,7 +351,7 @@ def _shown(stored: str) -> str:
 
 def stored_message(record: Record) -> StoredMessage:
     """The message that a record of the log is."""
-    properties = parse_properties(record.properties)
+    properties, body = message_of(record)
     return StoredMessage(
         topic=_shown(record.topic),
         tag=properties.get(TAG_PROPERTY),
@@ -355,5 +361,5 @@ def stored_message(record: Record) -> StoredMessage:
         born_ms=record.born_ms,
         store_ms=record.store_ms,
         properties=properties,
-        body=record.plain_body,
+        body=body,
     )

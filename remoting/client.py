@@ -192,9 +192,22 @@ class ClientCore:
         return QueueBounds(first=first.offset, end=end.offset, incarnation=end.incarnation)
 
     def pull(
-        self, topic: str, broker: str, queue_id: int, offset: int, *, count_max: int, bytes_max: int
+        self,
+        topic: str,
+        broker: str,
+        queue_id: int,
+        offset: int,
+        *,
+        count_max: int,
+        bytes_max: int,
+        whole: bool = False,
     ) -> Steps[Pulled]:
-        """Records from `offset` on. Does not wait for any to come."""
+        """Records from `offset` on. Does not wait for any to come.
+
+        Args:
+            whole: also AMQP properties that stand in front of the body, for who takes records
+                apart with `remoting.records.message_of`.
+        """
         question = PullFields(
             topic=topic,
             user_topic=topic,
@@ -203,6 +216,7 @@ class ClientCore:
             queue_offset=offset,
             count_max=count_max,
             bytes_max=bytes_max,
+            whole=whole or None,
         )
         answer = yield from self._ask_broker(topic, broker, RequestCode.PULL_MESSAGE, question)
         bounds = read_fields(PullAnswer, answer.fields)

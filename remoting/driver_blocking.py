@@ -283,12 +283,26 @@ class BlockingClient:
         return self._driver.run(self._core.bounds(topic, broker, queue_id))
 
     def pull(
-        self, topic: str, broker: str, queue_id: int, offset: int, *, count_max: int, bytes_max: int
+        self,
+        topic: str,
+        broker: str,
+        queue_id: int,
+        offset: int,
+        *,
+        count_max: int,
+        bytes_max: int,
+        whole: bool = False,
     ) -> Pulled:
-        """Records from `offset` on."""
+        """Records from `offset` on. See `ClientCore.pull`."""
         return self._driver.run(
             self._core.pull(
-                topic, broker, queue_id, offset, count_max=count_max, bytes_max=bytes_max
+                topic,
+                broker,
+                queue_id,
+                offset,
+                count_max=count_max,
+                bytes_max=bytes_max,
+                whole=whole,
             )
         )
 

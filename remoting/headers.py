@@ -8,6 +8,8 @@ The fields whose wire name begins with `pmq` are PolyMQ's own. Other clients ign
 
 * `pmqTopic`: in a request, the topic as its user writes it, where RocketMQ's character set cannot
   express it. It counts, and `topic` does not.
+* `pmqWhole`: in a pull, whether the reader takes records that have AMQP properties in front of the
+  body (`remoting.records.split_body`). Others get the body alone.
 * `pmqIncarnation`: in an answer, a number that differs for a topic that was deleted and created
   again, so that a reader who kept an offset notices that it means nothing any more.
 """
@@ -43,6 +45,7 @@ _WIRE_NAMES: Final = {
     "next_offset": "nextBeginOffset",
     "min_offset": "minOffset",
     "max_offset": "maxOffset",
+    "whole": "pmqWhole",
     "incarnation": "pmqIncarnation",
     "offset": "offset",
 }
@@ -121,6 +124,7 @@ class PullFields(Fields, frozen=True, kw_only=True):
     expression_type: str | None = None
     bytes_max: Int | None = None
     user_topic: str | None = None
+    whole: bool | None = None
 
     def at(self, offset: int) -> PullFields:
         """The same from another offset on."""

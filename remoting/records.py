@@ -10,12 +10,15 @@ Rules:
 * The body's checksum is verified where the caller asks for it. Bodies that a producer compressed
   stay compressed until `decompressed`, or `Record.plain_body`.
 * Properties stay raw until `parse_properties`, because many records have equal ones.
+* A message of AMQP may have properties that a record's have no room for. Who asks for whole records
+  finds them in front of the body (`split_body`).
 """
 
 from __future__ import annotations
 
 import struct
 import zlib
+from binascii import b2a_base64
 from collections.abc import Iterator, Mapping
 from typing import Final
 
@@ -35,6 +38,10 @@ _TAIL: Final = struct.Struct(">iqI")
 _HOST_SIZE_V4: Final = 8
 _HOST_SIZE_V6: Final = 20
 _CRC_MASK: Final = 0x7FFF_FFFF
+
+
+LONG_PROPERTY: Final = "PMQ_LONG"
+AMQP_PROPERTY: Final = "PMQ_AMQP"
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -159,6 +166,34 @@ def _take_record(records: bytes, start: int, verify: bool) -> tuple[Record, int]
         properties=records[properties_start:end],
     )
     return record, end
+
+
+def split_body(record: Record) -> tuple[bytes, bytes] | None:
+    """AMQP's properties and the message's body, of a record that has both in its body; None for all
+    others. The record's own property `PMQ_AMQP` has a short form of the properties.
+
+    Raises:
+        RemoteProtocolError: the body is too short for what it says.
+    """
+    if parse_properties(record.properties).get(LONG_PROPERTY) != "1":
+        return None
+    end = 4 + int.from_bytes(record.body[:4])
+    if len(record.body) < end:
+        raise RemoteProtocolError(
+            f"record at position {record.position} has AMQP properties beyond its body"
+        )
+    return record.body[4:end], record.body[end:]
+
+
+def message_of(record: Record) -> tuple[dict[str, str], bytes]:
+    """The properties of a record, whole, and the body as it was published."""
+    properties = parse_properties(record.properties)
+    split = split_body(record)
+    if split is None:
+        return properties, record.plain_body
+    amqp, body = split
+    del properties[LONG_PROPERTY]
+    return properties | {AMQP_PROPERTY: b2a_base64(amqp, newline=False).decode()}, body
 
 
 def parse_properties(raw: bytes) -> dict[str, str]:

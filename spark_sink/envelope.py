@@ -45,7 +45,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from remoting.records import Record, parse_properties
+from remoting.records import LONG_PROPERTY, Record, message_of, parse_properties
 from spark_sink.amqp_properties import decode_amqp_properties
 
 TOPIC_COLUMN: Final = "topic"
@@ -108,6 +108,8 @@ class _Meaning:
     content_type: str | None
     protocol: str
     headers: tuple[tuple[str, str | None], ...]
+    long: bool = False
+    """The message's AMQP properties stand in front of its body, so this is not all."""
 
 
 class EnvelopeBuilder:
@@ -146,6 +148,9 @@ class EnvelopeBuilder:
         """Take a record; yields a batch if that filled one."""
         meaning = self._meaning(record.properties)
         body = record.plain_body
+        if meaning.long:
+            properties, body = message_of(record)
+            meaning = _interpret(properties)
         self._rows.append(
             (
                 meaning.tag,
@@ -254,6 +259,7 @@ def _interpret(properties: Mapping[str, str]) -> _Meaning:
         content_type=content_type,
         protocol=protocol,
         headers=tuple(headers.items()),
+        long=clean.get(LONG_PROPERTY) == "1",
     )
 
 

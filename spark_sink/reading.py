@@ -225,6 +225,7 @@ def _records(client: BlockingClient, wanted: Range, reading: Reading) -> Iterato
                 offset,
                 count_max=min(PULL_COUNT, wanted.end - offset),
                 bytes_max=PULL_BYTES,
+                whole=True,
             )
         except RequestFailed as error:
             if error.code != ResponseCode.TOPIC_NOT_EXIST:

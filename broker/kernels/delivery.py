@@ -168,7 +168,7 @@ class LiveEnd:
     def offer(self, run: path.Committed) -> None:
         """A run that matches became visible: send it, or let it wait in the backlog."""
         session: SessionEnd = self.session
-        if self.queue is None and run.parts is None and not run.meta.compressed:
+        if self.queue is None and run.parts is None and not run.meta.rewritten:
             qos = SessionEnd.sent_qos(session, run, self.qos)
             room = SessionEnd.credit(session) if qos else SessionEnd.room(session)
             if room >= run.count:

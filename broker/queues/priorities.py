@@ -113,16 +113,17 @@ class Levels:
 
     # --- as a group -------------------------------------------------------------------------
 
-    def add(self, consumer: Consumer, priority: int = 0) -> Hold:
+    def add(self, consumer: Consumer, priority: int = 0, *, reads_long: bool = False) -> Hold:
         """See `Group.add`."""
-        hold = Hold(self, consumer, priority)
+        hold = Hold(self, consumer, priority, reads_long=reads_long)
         self.holds.append(hold)
         for group in self._order:
             self._join(hold, group)
         return hold
 
     def _join(self, hold: Hold, group: LevelGroup) -> None:
-        place = group.add(_LevelConsumer(self, group.priority, hold.consumer), hold.priority)
+        consumer = _LevelConsumer(self, group.priority, hold.consumer)
+        place = group.add(consumer, hold.priority, reads_long=hold.reads_long)
         self._joined.setdefault(hold, []).append(place)
 
     def remove(self, hold: Hold) -> None:
@@ -172,7 +173,7 @@ class Levels:
         for group in groups:
             if group.ready_count or group.waiting:
                 getter = _LevelGetter(self, group.priority, hold, groups)
-                group.give_one(Hold(group, getter))
+                group.give_one(Hold(group, getter, reads_long=hold.reads_long))
                 return
         hold.consumer.deliver(None)  # type: ignore[arg-type]
 

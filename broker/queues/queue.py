@@ -174,11 +174,19 @@ _GONE: Final = _Gone()
 class Hold:
     """A consumer's place in a group: the `QueueConsumer` of the port."""
 
-    __slots__ = ("active", "consumer", "group", "priority")
+    __slots__ = ("active", "consumer", "group", "priority", "reads_long")
 
-    def __init__(self, group: Group | Levels, consumer: Consumer, priority: int = 0) -> None:
+    def __init__(
+        self,
+        group: Group | Levels,
+        consumer: Consumer,
+        priority: int = 0,
+        *,
+        reads_long: bool = False,
+    ) -> None:
         self.group = group
         self.priority = priority
+        self.reads_long = reads_long
         self.consumer: Consumer = consumer
         self.active = True
 
@@ -274,13 +282,14 @@ class Group:
 
     # --- consumers ------------------------------------------------------------------------
 
-    def add(self, consumer: Consumer, priority: int = 0) -> Hold:
+    def add(self, consumer: Consumer, priority: int = 0, *, reads_long: bool = False) -> Hold:
         """A consumer joins; it gets nothing before its `ready()` or the next message.
 
         Args:
             priority: those with a higher one are served first, as long as they have credit.
+            reads_long: see `AmqpPort.consume`.
         """
-        hold = Hold(self, consumer, priority)
+        hold = Hold(self, consumer, priority, reads_long=reads_long)
         single = self.rules is not None and self.rules.single
         self.ranked = single or self.ranked or priority != 0
         if not priority and not self.ranked:
@@ -388,7 +397,7 @@ class Group:
             cursor.next != first
             or cursor.has_requeued()
             or self._pumping
-            or run.meta.compressed  # `_deliver` bounds what is decompressed at once
+            or run.meta.rewritten  # `_deliver` bounds how much at once
         ):
             self.pump()
             return
@@ -531,7 +540,9 @@ class Group:
             return
         runs: Sequence[RecordRun] = ()
         if found and hold.active:
-            runs, found = self.reading.metas.plain_runs(records, 0, len(records))
+            runs, found = self.reading.metas.plain_runs(
+                records, 0, len(records), reads_long=hold.reads_long
+            )
         if found < count:
             self.cursor.untake(first + found, count - found, redelivered)
             self.pump_later()

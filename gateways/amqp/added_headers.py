@@ -80,8 +80,11 @@ def with_headers(raw: bytes, added: Mapping[str, Any], *, keep_expiration: bool 
         flags &= ~_EXPIRATION
         values.pop(_EXPIRATION, None)
     table = values.get(_HEADERS, bytes(4))
-    kept = b"".join(pair for name, pair in split_pairs(table[4:]) if name not in added)
-    pairs = kept + encode_pairs(added)
+    names = [name.encode() for name in added]
+    kept = table[4:]
+    if any(name in kept for name in names):
+        kept = b"".join(pair for name, pair in split_pairs(kept) if name not in names)
+    pairs = encode_pairs(added) + kept  # first, because what does not fit a frame is left out
     values[_HEADERS] = struct.pack(">I", len(pairs)) + pairs
     ordered = (values[1 << bit] for bit in range(15, 1, -1) if flags & 1 << bit)
     return struct.pack(">H", flags) + b"".join(ordered)

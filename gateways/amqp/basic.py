@@ -65,7 +65,12 @@ def consume(channel: Channel, method: spec.BasicConsume) -> None:
         timeout_ms = mapping.consumer_timeout(method.arguments)
         consumer = Consumer(channel, tag, no_ack=method.no_ack, limit=channel.prefetch)
         consumer.handle = link.port.consume(
-            queue, consumer, exclusive=method.exclusive, owner=link, priority=priority
+            queue,
+            consumer,
+            exclusive=method.exclusive,
+            owner=link,
+            priority=priority,
+            reads_long=True,
         )
         if timeout_ms is None:
             info = link.port.queue(queue, owner=link)

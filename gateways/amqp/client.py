@@ -262,7 +262,8 @@ class Client:
         for run in traffic.runs:
             count = run.last - run.first
             channel = self.channels.get(run.channel)
-            if count <= ROWS_AT_ONCE or channel is None:
+            few = count <= (1 if run.flags & codes.CHECKED else ROWS_AT_ONCE)
+            if few or channel is None:
                 yield run
                 continue
             step = self.publisher.rows_at_once(channel, traffic.batch, run)

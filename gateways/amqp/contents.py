@@ -3,11 +3,13 @@
 Rules:
 
 * What is collected grows with the bytes that came, never by an announced size.
-* The bytes of all unfinished contents of a connection are bounded together, because a client may
-  open thousands of channels; and those of all connections. Where these are used up, who has more
-  than an equal share of them is refused, so that nobody keeps the others from finishing theirs.
+* The bytes of all unfinished contents of a connection, their properties included, are bounded
+  together, because a client may open thousands of channels; and those of all connections. Where
+  these are used up, who has more than an equal share of them is refused, so that nobody keeps the
+  others from finishing theirs.
 * A large body is collected in memory that becomes its record in the log, and summed up piece by
-  piece: neither copied nor walked over as a whole.
+  piece: neither copied nor walked over as a whole. Long properties stand in front of it there
+  (`long_properties.py`).
 * The channel's state (`states.py`) has been checked before anything here is called.
 """
 
@@ -16,6 +18,7 @@ from __future__ import annotations
 import zlib
 from dataclasses import dataclass, field
 
+from broker.port import in_front
 from core_log.kernels.batch import LARGE_BODY_BYTES, RECORD_BODY_AT, Batch, LargeBatch
 from gateways.amqp import kernels, spec
 from gateways.amqp.errors import Malformed, RemoteProtocolError, ReplyCode
@@ -36,6 +39,7 @@ class _Assembly:
     data: bytearray = field(default_factory=bytearray)  # the body, behind what has to be there
     crc: int = 0  # of a large body, as far as it came
     is_large: bool = False
+    is_long: bool = False  # large, with long properties in front of the body
     properties_size: int = 0
     flags: int = 0
     body_left: int = 0
@@ -58,7 +62,7 @@ class Assembling:
     """The unfinished contents of all connections of a listener.
 
     Attributes:
-        bytes: of their bodies.
+        bytes: of their properties and bodies.
         holder_count: connections that have some.
     """
 
@@ -76,7 +80,7 @@ class Contents:
         self._limits = limits
         self._of_all = of_all
         self._contents: dict[int, _Assembly] = {}
-        self._bytes = 0  # of bodies, of all channels
+        self._bytes = 0  # of properties and bodies, of all channels
 
     def begin(
         self, channel: int, method: spec.BasicPublish, buffer: Buffer, start: int, end: int
@@ -111,11 +115,19 @@ class Contents:
                 f"{self._limits.body_bytes_max}",
                 channel,
             )
-        content.place += buffer[properties:end]
         content.properties_size = end - properties
         content.is_large = body_size >= LARGE_BODY_BYTES
-        content.data = bytearray(RECORD_BODY_AT) if content.is_large else content.place
         content.body_left = body_size
+        self._holds(self._bytes + content.properties_size)
+        self._check_room()
+        content.is_long = content.is_large and content.properties_size > codes.LONG_BYTES
+        if content.is_long:
+            front = in_front(bytes(buffer[properties:end]))
+            content.data = bytearray(RECORD_BODY_AT) + front
+            content.crc = zlib.crc32(front)
+        else:
+            content.place += buffer[properties:end]
+            content.data = bytearray(RECORD_BODY_AT) if content.is_large else content.place
         mandatory = codes.MANDATORY if content.mandatory else 0
         content.flags = found | mandatory | channel << codes.CHANNEL_SHIFT
         return not body_size
@@ -174,9 +186,14 @@ class Contents:
         """The content that is whole, as a batch of one row over its own bytes."""
         content = self._contents[channel]
         self.forget(channel)
-        body, place = content.place_size + content.properties_size, 0
+        place, properties = 0, content.place_size
+        body = properties + content.properties_size
         if content.is_large:
-            body, place = RECORD_BODY_AT, len(content.data)
+            place = len(content.data)
+            body = place - content.body_size
+            properties = place + content.place_size
+            if content.is_long:
+                properties = body - content.properties_size
             content.data += content.place
             batch: Batch = LargeBatch(content.data, content.crc)
         else:
@@ -185,7 +202,7 @@ class Contents:
         batch.add(
             (place, content.place_size),
             (body, content.body_size),
-            (place + content.place_size, content.properties_size),
+            (properties, content.properties_size),
             0,
             content.flags,
         )
@@ -195,7 +212,7 @@ class Contents:
         """The channel closes: drop what it has not finished."""
         content = self._contents.pop(channel, None)
         if content is not None:
-            self._holds(self._bytes - content.body_size)
+            self._holds(self._bytes - content.properties_size - content.body_size)
 
     def clear(self) -> None:
         """The connection closes."""

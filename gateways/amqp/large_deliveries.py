@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Final
 
-from broker.port import RecordRun
+from broker.port import RecordRun, size_in_front
 from core_log.kernels.batch import RECORD_BODY_AT, RECORD_BODY_SIZE_AT, RECORD_SIZE_AT
 from gateways.amqp.limits import FRAME_OVERHEAD
 from gateways.amqp.methods import FRAME_BODY, FRAME_END, FRAME_HEAD
@@ -127,14 +127,18 @@ def split_run(run: RecordRun) -> Iterator[tuple[RecordRun, bool]]:
 
 
 def without_body(run: RecordRun) -> tuple[RecordRun, int, int]:
-    """A run of one large record: the same record without its body; where that is, and its size."""
+    """A run of one large record: the same record without its message's body; where that is, and its
+    size."""
     memory, at = run.memory, run.start
     size = _U32.unpack_from(memory, at + RECORD_SIZE_AT)[0]
     body_size = _U32.unpack_from(memory, at + RECORD_BODY_SIZE_AT)[0]
     body = at + RECORD_BODY_AT
+    front = size_in_front(memory, body) if run.meta.long else 0
+    body += front
+    body_size -= front
     record = bytearray(memory[at:body]) + bytes(memory[body + body_size : at + size])
     _U32.pack_into(record, RECORD_SIZE_AT, len(record))
-    _U32.pack_into(record, RECORD_BODY_SIZE_AT, 0)
+    _U32.pack_into(record, RECORD_BODY_SIZE_AT, front)
     return RecordRun(run.meta, bytes(record), 0, len(record), 1), body, body_size
 
 

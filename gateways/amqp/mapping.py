@@ -29,6 +29,7 @@ from broker.port import (
     DEATH_PROPERTY,
     EXCHANGE_PROPERTY,
     LIFE_PROPERTY,
+    LONG_CONSTANT,
     Message,
     Reason,
     Refused,
@@ -142,13 +143,18 @@ def place_of(raw: bytes) -> tuple[str, str]:
     return exchange, raw[2 + size :].decode("utf-8", "surrogateescape")
 
 
-def template_properties(route: Route, exchange: str, life: bytes = b"") -> dict[str, str]:
+def template_properties(
+    route: Route, exchange: str, life: bytes = b"", *, long: bool = False
+) -> dict[str, str]:
     """The constant properties of messages published to `exchange` on this route.
 
     Args:
         life: the value of `port.LIFE_PROPERTY`, or empty.
+        long: their own properties stand in front of their bodies (`long_properties.py`).
     """
     properties = {ORIGIN_PROPERTY: "amqp"}
+    if long:
+        properties |= LONG_CONSTANT
     if life:
         properties[LIFE_PROPERTY] = life.decode()
     if exchange != route.topic:
@@ -211,7 +217,9 @@ def message_properties(message: Message, delivery_count: int = 0) -> bytes:
 def is_uniform(meta: RunMeta) -> bool:
     """Whether a kernel may encode a run's deliveries: no message needs to be looked at."""
     properties = meta.properties
-    return properties.get(ORIGIN_PROPERTY) in CONSTANT_ORIGINS and DEATH_PROPERTY not in properties
+    if meta.long or DEATH_PROPERTY in properties:
+        return False
+    return properties.get(ORIGIN_PROPERTY) in CONSTANT_ORIGINS
 
 
 def translate_properties(properties: Mapping[str, str]) -> bytes:

@@ -11,6 +11,7 @@ from typing import Any, Final, TypeVar
 
 from gateways.amqp.errors import Malformed
 from gateways.amqp.limits import FRAME_OVERHEAD
+from gateways.amqp.long_properties import fitting
 from gateways.amqp.spec import METHODS, Method
 from gateways.amqp.tables import Buffer, decode_sized_table, encode_sized_table
 
@@ -173,11 +174,13 @@ def content_frames(
     Args:
         method: the method frame's payload.
         properties: property flags and properties.
-        frame_max: the largest whole frame that the client takes; bodies are cut to fit.
+        frame_max: the largest whole frame that the client takes; bodies are cut to fit, and
+            headers that do not fit are left out and counted.
     """
+    size_max = frame_max - FRAME_OVERHEAD
+    properties = fitting(properties, size_max - CONTENT_HEAD.size, marked=True)
     header = CONTENT_HEAD.pack(60, 0, len(body)) + properties
     parts = [frame(FRAME_METHOD, channel, method), frame(FRAME_HEADER, channel, header)]
-    size_max = frame_max - FRAME_OVERHEAD
     for at in range(0, len(body), size_max):
         parts.append(frame(FRAME_BODY, channel, body[at : at + size_max]))
     return b"".join(parts)

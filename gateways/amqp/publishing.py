@@ -42,12 +42,15 @@ from gateways.amqp.channel import Channel
 from gateways.amqp.errors import Malformed, RemoteProtocolError, ReplyCode
 from gateways.amqp.events import Run
 from gateways.amqp.kernels import codes
+from gateways.amqp.long_properties import as_stored, check_size, is_long
 from gateways.amqp.methods import content_frames, encode_method
 from gateways.amqp.rewriting import one_row, rewrite
 
 CHECKED_AT_ONCE: Final = 64
 """Rows whose properties are looked at one by one, without a look at the clock."""
 _NO_ROUTE: Final = "NO_ROUTE"
+_LONG: Final = b"L"
+"""At the end of the keys of templates for long properties."""
 
 
 def _durability(channel: Channel, run: Run) -> Durability:
@@ -86,7 +89,13 @@ class Templates:
         return other
 
     def get(
-        self, place: bytes, durability: Durability, life: bytes = b"", *, keyed: bool = True
+        self,
+        place: bytes,
+        durability: Durability,
+        life: bytes = b"",
+        *,
+        keyed: bool = True,
+        long: bool = False,
     ) -> Template | None:
         """The template of a place (two short strings), or None if it leads nowhere.
 
@@ -94,13 +103,15 @@ class Templates:
             durability: what the messages wait for.
             life: how long the messages live (`port.life_property`), if not for ever.
             keyed: whether they may have message ids.
+            long: their properties stand in front of their bodies (`long_properties.py`).
 
         Raises:
             Refused: there is no such exchange, or nobody may publish to it.
             Malformed: the exchange's name is not UTF-8.
         """
         known = self._templates[durability << 1 | keyed]
-        key = place + life  # the life has 10 digits, and a place ends where its sizes say
+        # The life has 10 digits, and a place ends where its sizes say.
+        key = place + life + _LONG if long else place + life
         template = known.get(key)
         if template is not None and template.valid:
             return template
@@ -111,7 +122,7 @@ class Templates:
         if route is None:
             known.pop(key, None)
             return None
-        template = self._make(route, exchange, durability, life, keyed=keyed)
+        template = self._make(route, exchange, durability, life, keyed=keyed, long=long)
         known.add(key, template)
         return template
 
@@ -123,16 +134,24 @@ class Templates:
         life: bytes = b"",
         *,
         keyed: bool = True,
+        long: bool = False,
     ) -> Template | None:
         """As `get`, for messages that go to what other routing keys lead to, as well. Not kept."""
         exchange, routing_key = mapping.place_of(place)
         route = self._port.copying_route(exchange, routing_key, copies)
         if route is None:
             return None
-        return self._make(route, exchange, durability, life, keyed=keyed)
+        return self._make(route, exchange, durability, life, keyed=keyed, long=long)
 
     def _make(
-        self, route: Route, exchange: str, durability: Durability, life: bytes, *, keyed: bool
+        self,
+        route: Route,
+        exchange: str,
+        durability: Durability,
+        life: bytes,
+        *,
+        keyed: bool,
+        long: bool,
     ) -> Template:
         info = self._port.exchange(exchange)
         if info is not None and info.type == delays.EXCHANGE_TYPE:
@@ -141,7 +160,7 @@ class Templates:
             self.delayed.discard(exchange)
         return self._port.template(
             route,
-            properties=mapping.template_properties(route, exchange, life),
+            properties=mapping.template_properties(route, exchange, life, long=long),
             extra_kind=EXTRA_BASE64,
             extra_name=mapping.EXTRA_NAME,
             extra_keyed=keyed,
@@ -166,7 +185,13 @@ class Publisher:
 
     def rows_at_once(self, channel: Channel, batch: Batch, run: Run) -> int:
         """How many rows of the run may be stored before others have their turn."""
-        count = CHECKED_AT_ONCE if run.flags & codes.CHECKED else run.last - run.first
+        count = run.last - run.first
+        if run.flags & codes.CHECKED:
+            count = min(count, CHECKED_AT_ONCE)
+            for row in range(run.first, run.first + count):
+                if is_long(batch, row):  # a hundred times as much to look at
+                    count = max(1, row - run.first)
+                    break
         place, keyed = batch.topic(run.first), bool(run.flags & codes.KEYED)
         try:
             template = self._templates.get(place, _durability(channel, run), keyed=keyed)
@@ -210,19 +235,24 @@ class Publisher:
             start = batch.rows[at + EXTRA_START]
             raw = bytes(batch.buffer[start : start + batch.rows[at + EXTRA_SIZE]])
             try:
+                check_size(raw, channel.link.limits.frame_bytes_max)
                 wanted = mapping.check_properties(raw, channel.link.user)
                 rewritten = rewrite(raw, partial(direct_reply.reply_name, channel))
             except Refused as error:
                 fault = error
                 break
             special = rewritten.copies or rewritten.properties is not raw
-            if (special or wanted != life) and last > first:
+            alone = special or is_long(batch, last)
+            if (alone or wanted != life) and last > first:
                 self._publish_alike(channel, batch, run, first, last, durability, life)
                 first = last
             if special:
                 one = one_row(batch.topic(last), rewritten.properties, batch, last)
                 copies = rewritten.copies
                 self._publish_alike(channel, one, run, 0, 1, durability, wanted, copies)
+                first = last + 1
+            elif alone:
+                self._publish_alike(channel, batch, run, last, last + 1, durability, wanted)
                 first = last + 1
             life = wanted
             last += 1
@@ -250,13 +280,14 @@ class Publisher:
         place = batch.topic(first)
         if channel.transaction is not None:
             # Everything happens at the commit, but what is wrong is said now.
-            self._template(place, copies, durability, life)
+            self._template(place, copies, durability, life, long=is_long(batch, first))
             mandatory = bool(run.flags & codes.MANDATORY)
             channel.hold(batch, first, last, mandatory=mandatory, life=life, copies=copies)
             return
         try:
             keyed = bool(run.flags & codes.KEYED)
-            template = self._template(place, copies, durability, life, keyed=keyed)
+            long = is_long(batch, first)
+            template = self._template(place, copies, durability, life, keyed=keyed, long=long)
             if copies and template is not None and self.delays(template):
                 self._check_not_delayed(batch, first, last)
         except Refused as error:
@@ -272,10 +303,12 @@ class Publisher:
         life: bytes,
         *,
         keyed: bool = True,
+        long: bool,
     ) -> Template | None:
+        templates = self._templates
         if copies:
-            return self._templates.copying(place, copies, durability, life, keyed=keyed)
-        return self._templates.get(place, durability, life, keyed=keyed)
+            return templates.copying(place, copies, durability, life, keyed=keyed, long=long)
+        return templates.get(place, durability, life, keyed=keyed, long=long)
 
     def _check_not_delayed(self, batch: Batch, first: int, last: int) -> None:
         """Raise Refused if a row asks for a delay: what is due has its own routing key only."""
@@ -312,7 +345,7 @@ class Publisher:
         start = first
         before: bool | None = None
         for row in range(first, last):
-            routed = self._port.is_routed(template, batch, row)
+            routed = self._port.is_routed(template, *as_stored(batch, row, row + 1)[:2])
             if before is not None and routed is not before:
                 yield start, row, before
                 start = row
@@ -349,7 +382,8 @@ class Publisher:
         """Keep all rows of a batch until they are due."""
         count = batch.count
         try:
-            position = self._port.publish_later(template, batch, 0, count, delay_ms=delay_ms)
+            rows = as_stored(batch, 0, count)
+            position = self._port.publish_later(template, *rows, delay_ms=delay_ms)
         except Refused as error:
             self._refused(channel, count, error)
             return
@@ -376,6 +410,7 @@ class Publisher:
             channel.published(last - first, 0, APPENDED)
             return
         try:
+            batch, first, last = as_stored(batch, first, last)
             position = self._port.publish(template, batch, first, last)
         except Refused as error:
             if error.reason is Reason.TOO_LARGE and last - first > 1:
@@ -420,11 +455,17 @@ class Publisher:
     # --- for transactions -------------------------------------------------------------------
 
     def template(
-        self, place: bytes, durability: Durability, life: bytes, copies: Sequence[str] = ()
+        self,
+        place: bytes,
+        durability: Durability,
+        life: bytes,
+        copies: Sequence[str] = (),
+        *,
+        long: bool = False,
     ) -> Template | None:
         """As `Templates.get` or `copying`, but None also for an exchange that is gone meanwhile."""
         try:
-            return self._template(place, copies, durability, life)
+            return self._template(place, copies, durability, life, long=long)
         except Refused as error:
             if error.reason is not Reason.NOT_FOUND:
                 raise

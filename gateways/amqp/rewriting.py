@@ -62,7 +62,7 @@ def _take_copies(raw: bytes, start: int, end: int) -> tuple[bytes, tuple[str, ..
             f"the headers 'CC' and 'BCC' name {len(keys)} routing keys: at most {COPIES_MAX}",
         )
     if "BCC" in table:
-        pairs = b"".join(pair for name, pair in split_pairs(raw[start:end]) if name != "BCC")
+        pairs = b"".join(pair for name, pair in split_pairs(raw[start:end]) if name != b"BCC")
         raw = raw[: start - 4] + _U32.pack(len(pairs)) + pairs + raw[end:]
     return raw, tuple(dict.fromkeys(keys))
 

@@ -13,7 +13,7 @@ Rules:
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from decimal import Decimal
 from typing import Any, Final
 
@@ -70,6 +70,8 @@ _LONG_STRING: Final = ord("S")
 _BYTES: Final = ord("x")
 _TABLE: Final = ord("F")
 _ARRAY: Final = ord("A")
+
+_FIXED_SIZES: Final = {kind: layout.size for kind, (layout, _) in _FIXED.items()}
 
 Container = dict[str, Any] | list[Any]
 
@@ -132,23 +134,20 @@ def decode_table(buffer: Buffer, start: int, end: int) -> dict[str, Any]:
     return table
 
 
-def split_pairs(raw: bytes) -> list[tuple[str, bytes]]:
-    """(name, encoded pair) of each pair of a well-formed table, its length cut off.
-
-    Raises:
-        Malformed: it is none.
+def split_pairs(raw: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """(name, encoded pair) of each pair of a table that was checked when it came, its length cut
+    off. Values are not looked at: a third of a microsecond a pair, because a table may have 65,000.
     """
-    pairs: list[tuple[str, bytes]] = []
     at = 0
     while at < len(raw):
         start = at
-        name, at = _name(raw, at, len(raw))
-        if at >= len(raw):
-            raise Malformed("a table ends before a value")
-        _, at, inner = _value(raw, at, len(raw))
-        at = max(at, inner)
-        pairs.append((name, raw[start:at]))
-    return pairs
+        name_end = at + 1 + raw[at]
+        at = name_end + 1
+        size = _FIXED_SIZES.get(raw[name_end])
+        if size is None:
+            size = 4 + _U32.unpack_from(raw, at)[0]
+        at += size
+        yield raw[start + 1 : name_end], raw[start:at]
 
 
 def _name(buffer: Buffer, at: int, stop: int) -> tuple[str, int]:

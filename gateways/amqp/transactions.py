@@ -23,7 +23,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from broker.port import Durability, Publishing, Reason, Refused, Settlement
+from broker.port import Durability, Publishing, Reason, Refused, Settlement, Template
 from core_log.kernels.batch import (
     BODY_SIZE,
     BODY_START,
@@ -34,6 +34,7 @@ from core_log.kernels.batch import (
 )
 from gateways.amqp import delays, direct_reply, spec
 from gateways.amqp.kernels import codes
+from gateways.amqp.long_properties import as_stored, is_long
 
 if TYPE_CHECKING:
     from gateways.amqp.channel import Channel
@@ -186,12 +187,13 @@ def commit(channel: Channel, method: spec.TxCommit) -> None:
     returned: list[HeldRun] = []
     answers: list[HeldRun] = []
     for run in transaction.runs:
-        template = link.publisher.template(run.place, Durability.FLUSHED, run.life, run.copies)
+        long = is_long(run.batch, 0)
+        template = link.publisher.template(
+            run.place, Durability.FLUSHED, run.life, run.copies, long=long
+        )
         if template is not None and link.publisher.delays(template):
             publishes += [
-                Publishing(
-                    template=template, batch=part, first=0, last=part.count, delay_ms=delay_ms
-                )
+                _publishing(template, part, delay_ms)
                 for part, delay_ms in delays.split(run.batch, 0, run.batch.count)
             ]
         elif template is not None and run.mandatory and template.route.by_headers:
@@ -200,15 +202,11 @@ def commit(channel: Channel, method: spec.TxCommit) -> None:
             ):
                 some = copy_rows(run.batch, first, last)
                 if routed:
-                    publishes.append(
-                        Publishing(template=template, batch=some, first=0, last=some.count)
-                    )
+                    publishes.append(_publishing(template, some))
                 else:
                     returned.append(HeldRun(run.place, run.life, True, some, run.copies))
         elif template is not None and (template.route.routed or not run.mandatory):
-            publishes.append(
-                Publishing(template=template, batch=run.batch, first=0, last=run.batch.count)
-            )
+            publishes.append(_publishing(template, run.batch))
         elif template is None and direct_reply.is_answer(run.place):
             answers.append(run)
         elif run.mandatory:
@@ -231,6 +229,12 @@ def commit(channel: Channel, method: spec.TxCommit) -> None:
     link.publisher.committed(sum(part.last for part in publishes), position, durability)
     link.reply(channel.number, spec.TxCommitOk(), position, durability=durability)
     channel.credit_grew()
+
+
+def _publishing(template: Template, batch: Batch, delay_ms: int = 0) -> Publishing:
+    """All rows of a batch."""
+    batch, first, last = as_stored(batch, 0, batch.count)
+    return Publishing(template=template, batch=batch, first=first, last=last, delay_ms=delay_ms)
 
 
 def _settlements(acks: Sequence[HeldSettlement]) -> list[Settlement]:

@@ -16,6 +16,9 @@ Rules:
   broker's own.
 * What would make the properties longer than RocketMQ's 32,767 bytes is left out; a record that is
   not written anew goes as it is.
+* A message with more headers than that has a short form of them, and the rest in front of its body,
+  where only readers look that ask for whole records. All others get the body alone
+  (`broker/long_properties.py`).
 * Other messages cost one search for the property's name in all that was read.
 """
 
@@ -26,7 +29,7 @@ from collections.abc import Iterator
 from typing import Final
 from urllib.parse import quote
 
-from broker.port import AMQP_PROPERTY, read_amqp_content
+from broker.port import AMQP_PROPERTY, read_amqp_content, without_long
 from core_log.kernels.batch import (
     PROPERTY_CRC,
     RECORD_BODY_AT,
@@ -36,6 +39,8 @@ from core_log.kernels.batch import (
 from gateways.rocketmq.messages import DELAYS, RESERVED, TAGS
 from remoting.messages import PROPERTIES_BYTES_MAX
 from remoting.records import MAGIC_V1, parse_properties
+
+Memory = bytes | memoryview
 
 _SIZE: Final = struct.Struct(">I")
 _SHORT: Final = struct.Struct(">H")
@@ -65,47 +70,48 @@ NO_HEADERS: Final = DELAYS | {
 """Names that RocketMQ's clients and brokers act on."""
 
 
-def in_rocketmq_words(records: bytes) -> bytes:
+def in_rocketmq_words(records: bytes, *, whole: bool = False) -> bytes:
     """Records one after the other, as a pull reads them; those that came over AMQP with
-    RocketMQ's properties."""
+    RocketMQ's properties.
+
+    Args:
+        whole: with all of AMQP's properties, where these stand in front of the body.
+    """
     if _MARK not in records:
         return records
     known: dict[bytes, bytes] = {}
-    return b"".join(_records(records, known))
+    return b"".join([_translated_record(record, known) for record in _each(records, whole)])
 
 
-def _records(records: bytes, known: dict[bytes, bytes]) -> Iterator[bytes]:
-    """Each record.
+def _each(records: bytes, whole: bool) -> Iterator[Memory]:
+    view = memoryview(records)
+    at = 0
+    while at < len(records):
+        record = view[at : at + _SIZE.unpack_from(records, at)[0]]
+        at += len(record)
+        yield record if whole else without_long(record)
+
+
+def _translated_record(record: Memory, known: dict[bytes, bytes]) -> Memory:
+    """One record.
 
     Args:
         known: what properties become; messages of one sender often have equal ones.
     """
-    at = 0
-    while at < len(records):
-        end = at + _SIZE.unpack_from(records, at)[0]
-        body_size = _SIZE.unpack_from(records, at + RECORD_BODY_SIZE_AT)[0]
-        topic_at = at + RECORD_BODY_AT + body_size
-        width = 1 if _SIZE.unpack_from(records, at + RECORD_MAGIC_AT)[0] == MAGIC_V1 else 2
-        topic_size = int.from_bytes(records[topic_at : topic_at + width], "big")
-        size_at = topic_at + width + topic_size
-        raw = records[size_at + _SHORT.size : end]
-        if _MARK not in raw:
-            yield records[at:end]
-        else:
-            raw = raw.partition(_CHECKSUM)[0]  # which stands at the end
-            made = known.get(raw)
-            if made is None:
-                made = known[raw] = raw + _translated(raw)
-            grown = size_at + _SHORT.size + len(made) - at
-            yield b"".join(
-                (
-                    _SIZE.pack(grown),
-                    records[at + _SIZE.size : size_at],
-                    _SHORT.pack(len(made)),
-                    made,
-                )
-            )
-        at = end
+    body_size = _SIZE.unpack_from(record, RECORD_BODY_SIZE_AT)[0]
+    topic_at = RECORD_BODY_AT + body_size
+    width = 1 if _SIZE.unpack_from(record, RECORD_MAGIC_AT)[0] == MAGIC_V1 else 2
+    topic_size = int.from_bytes(record[topic_at : topic_at + width], "big")
+    size_at = topic_at + width + topic_size
+    raw = bytes(record[size_at + _SHORT.size :])
+    if _MARK not in raw:
+        return record
+    raw = raw.partition(_CHECKSUM)[0]  # which stands at the end
+    made = known.get(raw)
+    if made is None:
+        made = known[raw] = raw + _translated(raw)
+    grown = size_at + _SHORT.size + len(made)
+    return b"".join((_SIZE.pack(grown), record[_SIZE.size : size_at], _SHORT.pack(len(made)), made))
 
 
 def _translated(raw: bytes) -> bytes:

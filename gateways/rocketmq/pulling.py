@@ -216,7 +216,7 @@ class Pulls:
                 info,
                 pull.fields,
                 ResponseCode.SUCCESS,
-                records=in_rocketmq_words(records),
+                records=in_rocketmq_words(records, whole=bool(pull.fields.whole)),
                 next_offset=next_offset,
             )
             self._answer(pull.serial, answer)

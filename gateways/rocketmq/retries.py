@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from broker.port import Refused
+from broker.port import Refused, without_long
 from gateways.rocketmq import mapping
 from gateways.rocketmq.connection import Request
 from gateways.rocketmq.mapping import DEAD_LETTER_PREFIX, RETRY_PREFIX, Answer
@@ -44,7 +44,7 @@ def send_back(client: RocketmqConnection, request: Request) -> Answer | None:
             )
             client.answer_later(request, answer)
             return
-        (record,) = iterate_records(raw, verify=False)
+        (record,) = iterate_records(bytes(without_long(raw)), verify=False)
         try:
             stored = sender.store(order_of(record, fields))
         except Refused as error:

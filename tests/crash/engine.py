@@ -259,17 +259,17 @@ class EngineActor:
         """Bind a queue."""
         return int(self.engine.bind_queue(name, exchange, key, {}, owner=OWNER))
 
-    def consume(self, name: str, credit: int) -> tuple[SpyConsumer, Any]:
+    def consume(self, name: str, credit: int, **settings: Any) -> tuple[SpyConsumer, Any]:
         """A consumer that has got up to `credit` messages, and its hold."""
         consumer = SpyConsumer(credit)
-        hold = self.engine.consume(name, consumer, exclusive=False, owner=OWNER)
+        hold = self.engine.consume(name, consumer, exclusive=False, owner=OWNER, **settings)
         hold.ready()
         self.flush()
         return consumer, hold
 
-    def peek(self, name: str) -> list[bytes]:
+    def peek(self, name: str, **settings: Any) -> list[bytes]:
         """All that a queue has for a consumer, given back."""
-        consumer, hold = self.consume(name, EVERYTHING_CREDIT)
+        consumer, hold = self.consume(name, EVERYTHING_CREDIT, **settings)
         hold.cancel()
         for offset, _, _ in consumer.got:
             hold.requeue(offset, 1)

@@ -79,7 +79,7 @@ OF_THE_BOUNDS = (
         name="live-bodies-are-decompressed-at-once",
         why="a session at the tail has no bound on what is decompressed",
         path="broker/session.py",
-        old="        if not run.meta.compressed and (backlog is None or not self._lags()):\n",
+        old="        if not run.meta.rewritten and (backlog is None or not self._lags()):\n",
         new="        if backlog is None or not self._lags():\n",
         tests=("tests/broker/test_compressed_bodies.py",),
     ),

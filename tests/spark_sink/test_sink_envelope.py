@@ -145,6 +145,19 @@ def test_a_message_of_amqp() -> None:
     }
 
 
+def test_properties_in_front_of_the_body() -> None:
+    """All of them are in the row, and the body is that of the message."""
+    headers = {f"h{number}": "x" * 1000 for number in range(100)}
+    whole = base64.b64decode(amqp(message_id="m-1", headers=headers))
+    short = amqp(message_id="m-1", headers={"h0": headers["h0"]})
+    properties = build_properties(PMQ_PROTO="amqp", PMQ_LONG="1", PMQ_AMQP=short)
+    row = row_of(properties, body=struct.pack(">I", len(whole)) + whole + b"the body")
+    assert (row["body"], row["keys"], row["protocol"]) == (b"the body", "m-1", "amqp")
+    assert row["headers"] == headers
+    row = row_of(properties.replace(b"LONG\x011", b"LONG\x010"), body=b"the body")
+    assert (row["body"], row["headers"]) == (b"the body", {"h0": headers["h0"]})
+
+
 def test_amqp_properties_that_cannot_be_decoded_are_kept_raw() -> None:
     """A row can always be made."""
     for packed in ("", "?", "AAAA", base64.b64encode(b"\x80\x00\xff").decode()):

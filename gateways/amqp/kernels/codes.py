@@ -23,10 +23,15 @@ MANDATORY: Final = 1
 PERSISTENT: Final = 2
 CHECKED: Final = 4
 """Has something that the broker looks at: a user-id, an expiration, a priority, the reply-to of
-direct reply-to, or a header `CC` or `BCC`."""
+direct reply-to, a header `CC` or `BCC`, or more than `LONG_BYTES` in all."""
 KEYED: Final = 8
 """Has a message id, which messages are found by."""
 CHANNEL_SHIFT: Final = 8
+
+LONG_BYTES: Final = 16 * 1024
+"""Property flags and properties that are longer stand in front of the body in the log: those of a
+record have room for 32,767 bytes, in base64, beside the routing key, the history of a dead letter
+and the numbers of the queues."""
 
 # A settlement is five integers: acks, nacks and rejects in the order in which they came.
 SETTLEMENT_CHANNEL: Final = 0

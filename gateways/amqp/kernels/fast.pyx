@@ -29,6 +29,7 @@ cdef enum:
     C_CHECKED = 4
     C_KEYED = 8
     C_CHANNEL_SHIFT = 8
+    C_LONG_BYTES = 16384
 
     C_SETTLEMENT_COLUMNS = 5
     C_MULTIPLE = 1
@@ -165,7 +166,7 @@ cdef int scan(const uint8_t *p, Py_ssize_t start, Py_ssize_t end) noexcept nogil
     flags = get16(p + start)
     if flags & 3:
         return -1
-    if flags & C_CHECKED_BITS:
+    if flags & C_CHECKED_BITS or end - start > C_LONG_BYTES:
         result = C_CHECKED
     if flags & C_MESSAGE_ID:
         result |= C_KEYED

@@ -10,7 +10,7 @@ import struct
 from functools import lru_cache
 from typing import Final
 
-from gateways.amqp.kernels.codes import CHECKED, KEYED, PERSISTENT
+from gateways.amqp.kernels.codes import CHECKED, KEYED, LONG_BYTES, PERSISTENT
 
 Buffer = bytes | bytearray | memoryview
 
@@ -58,7 +58,7 @@ def scan_properties(buffer: Buffer, start: int, end: int) -> int:
     flags = _U16.unpack_from(buffer, start)[0]
     if flags & 3:  # no property there, and no property word follows in class basic
         return -1
-    result = CHECKED if flags & _CHECKED_BITS else 0
+    result = CHECKED if flags & _CHECKED_BITS or end - start > LONG_BYTES else 0
     if flags & _MESSAGE_ID:
         result |= KEYED
     mode = (flags & _BEFORE_DELIVERY_MODE).bit_count() if flags & _DELIVERY_MODE else -1

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from random import Random
 from typing import Any, ClassVar, Final
 
+from broker.port import LONG_CONSTANT, in_front
 from tests.crash.checks import demand
 from tests.crash.engine import EVERYTHING_CREDIT, EngineActor
 from tests.crash.parts.part import Message, Part, Reader, any_order, bodies_of, left_of, publish
@@ -16,12 +17,15 @@ DEAD: Final = "dead"
 EXCHANGE: Final = "dlx"
 TTL_MS: Final = 700
 LENGTH_MAX: Final = 5
+LONG: Final = "long properties"
+"""The kind whose messages have AMQP properties in front of their bodies."""
 ARGUMENTS: Final[dict[str, dict[str, Any]]] = {
     "dead letters": {},
     "expiry": {"x_message_ttl": TTL_MS},
     "lengths": {"x_max_length": LENGTH_MAX},
     "lengths, rejecting": {"x_max_length": LENGTH_MAX, "x_overflow": "reject-publish"},
     "delivery limits": {"x_delivery_limit": 2},
+    LONG: {},
 }
 """What the queue may be declared with, beside its dead letter exchange."""
 
@@ -69,8 +73,11 @@ class Letters(Part):
         if self.declared is None:
             self._declare(actor)
         elif step == "publish":
-            template = actor.to_queue(WORK)
-            run = publish(actor, template, self.bodies(random.randint(1, 4)))
+            template = actor.to_queue(WORK, **(LONG_CONSTANT if self.kind == LONG else {}))
+            bodies = self.bodies(random.randint(1, 4))
+            run = publish(actor, template, [self._in_log(body) for body in bodies])
+            for message, body in zip(run, bodies, strict=True):
+                message.body = body
             self.letters += run[: len(run) - template.overflowed]  # a full queue takes no more
         elif step == "reject":
             consumer, hold = actor.consume(WORK, random.randint(1, 4))
@@ -85,6 +92,10 @@ class Letters(Part):
         else:
             name = WORK if step == "consume" else DEAD
             self.settled.take(actor, name, random.randint(1, 4), random.randint(0, 4))
+
+    def _in_log(self, body: bytes) -> bytes:
+        """A message's body as a part of its record."""
+        return in_front(b"properties of " + body) + body if self.kind == LONG else body
 
     def _declare(self, actor: EngineActor) -> None:
         actor.engine.declare_exchange(
@@ -135,6 +146,9 @@ class Letters(Part):
         )
         if self.kind == "expiry":
             self._check_expired(actor, work, dead)
+        whole = actor.peek(DEAD, reads_long=True)
+        wanted = [self._in_log(body) for body in dead]
+        demand(whole == wanted, f"(b) AMQP's consumers got {whole[:3]} and not {wanted[:3]}")
 
     def _check_expired(self, actor: EngineActor, work: list[bytes], dead: list[bytes]) -> None:
         now_ms = actor.loop.clock_ms()

@@ -30,7 +30,7 @@ def test_other_headers_and_properties_stay_as_they_are() -> None:
         (
             struct.pack(">H", 1 << 15 | 1 << 13 | 1 << 12 | 1 << 6),
             b"\x04text",
-            struct.pack(">I", len(kept + ours)) + kept + ours,
+            struct.pack(">I", len(ours + kept)) + ours + kept,
             b"\x02",
             struct.pack(">Q", 2**63),
         )

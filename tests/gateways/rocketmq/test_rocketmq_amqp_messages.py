@@ -6,9 +6,18 @@ from __future__ import annotations
 import base64
 import struct
 
+import pytest
+
 from gateways.rocketmq.amqp_messages import in_rocketmq_words
+from remoting.errors import RemoteProtocolError
 from remoting.messages import PROPERTIES_BYTES_MAX
-from remoting.records import encode_record, iterate_records, parse_properties
+from remoting.records import (
+    encode_record,
+    iterate_records,
+    message_of,
+    parse_properties,
+    split_body,
+)
 
 
 def packed(headers: dict[str, str]) -> str:
@@ -63,3 +72,35 @@ def test_what_does_not_fit_is_left_out() -> None:
 def test_damaged_properties_are_handed_on() -> None:
     given = {"PMQ_AMQP": "no base64!"}
     assert words_of(record(b"b", given)) == [given]
+
+
+def long_record(body: bytes) -> bytes:
+    """A record with AMQP properties in front of its body, and others behind it."""
+    amqp = b"all of them"
+    constant = {"PMQ_P": "0000", "PMQ_LONG": "1"}
+    size = sum(len(name) + len(value) + 2 for name, value in constant.items())
+    constant["PMQ_P"] = f"{size:04x}"
+    front = struct.pack(">I", len(amqp)) + amqp
+    return record(front + body, {**constant, "PMQ_AMQP": packed({"n": "2"})})
+
+
+def test_only_who_asks_gets_amqps_properties_in_front_of_the_body() -> None:
+    """All others the body alone, with a sound checksum, and what of the headers fits."""
+    records = record(b"x", {"PMQ_AMQP": packed({"n": "1"})}) + long_record(b"y" * 1000)
+    for whole in (True, False):
+        first, second = iterate_records(in_rocketmq_words(records, whole=whole))
+        assert first.body == b"x"
+        shown = parse_properties(second.properties)
+        assert (shown["n"], shown["PMQ_LONG"]) == ("2", "1" if whole else "0")
+        assert split_body(second) == ((b"all of them", b"y" * 1000) if whole else None)
+        assert message_of(second)[1] == b"y" * 1000
+        assert len(second.body) == (1015 if whole else 1000)
+    whole_amqp = base64.b64encode(b"all of them").decode()
+    (record_in_log,) = iterate_records(long_record(b""))
+    assert message_of(record_in_log)[0]["PMQ_AMQP"] == whole_amqp
+
+
+def test_a_body_too_short_for_its_properties_is_damaged() -> None:
+    (damaged,) = iterate_records(record(b"\x00\x00\x00\x05abcd", {"PMQ_LONG": "1"}))
+    with pytest.raises(RemoteProtocolError, match="beyond its body"):
+        split_body(damaged)
