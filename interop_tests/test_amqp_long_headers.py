@@ -191,6 +191,10 @@ def test_everybody_reads_the_body(server: Any, connection: pika.BlockingConnecti
         found = rocketmq.ask(
             12, topic="orders", key="m-1", maxNum=10, beginTimestamp=0, endTimestamp=2**53
         )
+        given_back = {"group": "readers", "offset": pulled[0].position, "delayLevel": -1}
+        assert rocketmq.ask(36, **given_back).code == 0
+        _, (dead,) = rocketmq.pull("%DLQ%readers")
+    assert dead.body == BODY
     assert len(pulled) == 2
     for message in (*pulled, *messages_of(found.body)):
         check_short(message)
@@ -285,11 +289,27 @@ def test_the_largest(server: Any) -> None:
         assert closed.value.reply_code == 501
 
 
+def test_headers_count_with_the_body(server: Any, connection: pika.BlockingConnection) -> None:
+    """The largest body leaves no room for them; a 406 says it."""
+    channel = confirming(connection)
+    channel.queue_declare("q", durable=True)
+    with pytest.raises(pika.exceptions.ChannelClosedByBroker) as refused:
+        channel.basic_publish("", "q", bytes(16 * MIB), properties_of())
+    assert refused.value.reply_code == 406
+    assert "headers of more than 16384 bytes count" in refused.value.reply_text
+
+
 def test_a_client_with_small_frames_gets_what_fits(
     server: Any, connection: pika.BlockingConnection
 ) -> None:
     """And is told how many headers are missing; they are still there for others."""
     channel = confirming(connection)
+    channel.queue_declare("few", durable=True)
+    some = {name: HEADERS[name] for name in list(HEADERS)[:15]}
+    channel.basic_publish("", "few", BODY, properties_of(some))
+    found = get(server, "few", frame_max=8192)[0].headers
+    assert found is not None
+    assert found["x-headers-left-out"] == len(some) - len(found) + 1
     channel.queue_declare("q", durable=True)
     channel.basic_publish("", "q", BODY, properties_of())
     with connect(server, frame_max=8192) as small:

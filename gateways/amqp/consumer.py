@@ -8,7 +8,8 @@ Rules:
   all of the channel).
 * With `no_ack` a message is settled when its bytes are written.
 * A delivery is encoded run by run by the kernel, from the log's records. Only dead letters,
-  messages whose deliveries are counted, and those of gateways that keep properties in each message
+  messages whose deliveries are counted, those of gateways that keep properties in each message,
+  those with long properties (`long_properties.py`), and those for clients with very small frames
   are taken one by one. Large bodies are cut into frames as they leave (`large_deliveries.py`).
 """
 
@@ -27,6 +28,7 @@ from gateways.amqp.large_deliveries import (
     split_run,
     without_body,
 )
+from gateways.amqp.long_properties import ROOMY_FRAME_BYTES
 from gateways.amqp.methods import content_frames, short_string
 
 if TYPE_CHECKING:
@@ -245,7 +247,9 @@ def _encode_run(
     uniform, place, properties = mapping.delivery_form(run.meta)
     if tail:
         place += tail
-    if not uniform or delivery.delivery_count:
+    # A header frame may be too small for properties that need most of the run.
+    tight = frame_max < ROOMY_FRAME_BYTES and run.end - run.start > frame_max
+    if not uniform or delivery.delivery_count or tight:
         return _encode_one_by_one(delivery, run, done, channel, frame_max, head, first_tag, place)
     return kernels.encode_deliveries(
         run.memory,

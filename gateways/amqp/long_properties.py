@@ -25,7 +25,7 @@ from core_log.kernels.batch import (
     LargeBatch,
 )
 from gateways.amqp.kernels.codes import LONG_BYTES
-from gateways.amqp.limits import FRAME_OVERHEAD
+from gateways.amqp.limits import FRAME_OVERHEAD, Limits
 from gateways.amqp.mapping import headers_span
 from gateways.amqp.tables import encode_pairs, split_pairs
 
@@ -33,19 +33,34 @@ SHORT_BYTES: Final = 8 * 1024
 """Of the short form. RocketMQ's consumers get its headers a second time, in their own words."""
 HEADER_BYTES: Final = 12
 """Class, weight and body size in a header frame, before the property flags."""
+ROOMY_FRAME_BYTES: Final = FRAME_OVERHEAD + HEADER_BYTES + LONG_BYTES
+"""A frame that holds all properties that are not long."""
 LEFT_OUT: Final = "x-headers-left-out"
 """A header of ours: how many headers did not fit into a frame of the client's."""
 _U32: Final = struct.Struct(">I")
 
 
-def check_size(properties: bytes, frame_bytes_max: int) -> None:
-    """Raise Refused: TOO_LARGE, no frame that we send holds these properties. Frames that come may
-    be eight bytes longer, because some clients do not count what stands around a payload."""
-    most = frame_bytes_max - FRAME_OVERHEAD - HEADER_BYTES
-    if len(properties) > most:
+def check_size(batch: Batch, row: int, limits: Limits) -> None:
+    """Look at the sizes of a long row.
+
+    Raises:
+        Refused: TOO_LARGE. No frame that we send holds its properties: frames that come may be
+            eight bytes longer, because some clients do not count what stands around a payload.
+            Or they leave the body too little of what a record's body may have.
+    """
+    size = batch.rows[row * COLUMNS + EXTRA_SIZE]
+    most = limits.frame_bytes_max - FRAME_OVERHEAD - HEADER_BYTES
+    if size > most:
         raise Refused(
             Reason.TOO_LARGE,
-            f"properties and headers of {len(properties)} bytes: at most {most} fit into a frame",
+            f"properties and headers of {size} bytes: at most {most} fit into a frame",
+        )
+    total = len(in_front(b"")) + size + batch.rows[row * COLUMNS + BODY_SIZE]
+    if total > limits.body_bytes_max:
+        raise Refused(
+            Reason.TOO_LARGE,
+            f"message of {total} bytes is larger than configured max size "
+            f"{limits.body_bytes_max}: headers of more than {LONG_BYTES} bytes count",
         )
 
 

@@ -234,15 +234,17 @@ class Publisher:
             at = last * COLUMNS
             start = batch.rows[at + EXTRA_START]
             raw = bytes(batch.buffer[start : start + batch.rows[at + EXTRA_SIZE]])
+            long = is_long(batch, last)
             try:
-                check_size(raw, channel.link.limits.frame_bytes_max)
+                if long:
+                    check_size(batch, last, channel.link.limits)
                 wanted = mapping.check_properties(raw, channel.link.user)
                 rewritten = rewrite(raw, partial(direct_reply.reply_name, channel))
             except Refused as error:
                 fault = error
                 break
             special = rewritten.copies or rewritten.properties is not raw
-            alone = special or is_long(batch, last)
+            alone = special or long
             if (alone or wanted != life) and last > first:
                 self._publish_alike(channel, batch, run, first, last, durability, life)
                 first = last
