@@ -40,6 +40,8 @@ Row = tuple[str, int, int, str]
 
 LONG_NAME = "é" * 50
 """With its escapes, it is longer than the name of a directory may be."""
+MANY_HEADERS = {f"header-{number}": "x" * 1000 for number in range(100)}
+"""More than a record's properties have room for."""
 
 
 def row(topic: str, offset: int, body: bytes) -> Row:
@@ -91,7 +93,7 @@ class Publisher:
             properties = pika.BasicProperties(
                 content_type="application/octet-stream",
                 message_id=f"m-{number}",
-                headers={"number": number},
+                headers={"number": number, **(MANY_HEADERS if number == 7 else {})},
                 delivery_mode=2,
             )
             channel.basic_publish("orders", "eu.new", body, properties)
@@ -251,7 +253,7 @@ def _check_what_an_analyst_sees(output: Path) -> None:
     assert (reading["protocol"], reading["tag"]) == ("mqtt", "room1.temp")
     assert (order["protocol"], order["tag"], order["keys"]) == ("amqp", "eu.new", "m-7")
     assert order["content_type"] == "application/octet-stream"
-    assert dict(order["headers"])["number"] == "7"
+    assert dict(order["headers"]) == {"number": "7", **MANY_HEADERS, "amqp.delivery_mode": "2"}
     assert (event["protocol"], event["tag"], event["keys"]) == ("http", "com.example.made", "e-2")
     assert event["content_type"] == "application/json"
     assert dict(event["headers"])["CE_source"] == "/tests"

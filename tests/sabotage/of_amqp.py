@@ -130,9 +130,9 @@ OF_AMQP = (
         name="announced-contents-cost-nothing",
         why="a client that announces a message on each channel holds 128 KiB on each",
         path="gateways/amqp/contents.py",
-        old="        if self._bytes > limits.assembling_bytes_max:\n",
-        new="        if sum(one.body_size for one in self._contents.values()) > "
-        "limits.assembling_bytes_max:\n",
+        old="        self._holds(self._bytes + content.properties_size)\n"
+        "        self._check_room()\n",
+        new="        self._holds(self._bytes + content.properties_size)\n",
         tests=("tests/gateways/amqp/test_amqp_assembling.py",),
     ),
     Sabotage(
