@@ -283,6 +283,8 @@ OF_THE_BOUNDS = (
         old='            touched += self.exchanges.end(op["x"])\n',
         new="            pass\n",
         tests=(ENDS,),
+    ),
+    Sabotage(
         name="http-batch-in-one-turn",
         why="a batch of 4,000 types stops all other clients for half a second",
         path="gateways/http_cloudevents/work.py",
