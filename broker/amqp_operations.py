@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from broker.core import Core
@@ -148,9 +148,9 @@ class AmqpOperations:
         self.core.check_leads()
         self.named_queues.get(queue, callback, owner=owner)
 
-    def release_owner(self, owner: object) -> None:
+    def release_owner(self, owner: object) -> Iterator[None]:
         """See `BrokerPort.release_owner`."""
-        self.named_queues.release_owner(owner)
+        return self.named_queues.release_owner(owner)
 
     # --- named subscriptions, documents -----------------------------------------------------
 

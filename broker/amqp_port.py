@@ -6,7 +6,7 @@ See `port.py`, of which it is a part.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from broker.infos import ExchangeInfo, QueueInfo
@@ -141,9 +141,9 @@ class AmqpPort(Protocol):
         what settles or requeues it. As for consumers with `reads_long`. Raises Refused: NOT_FOUND,
         LOCKED."""
 
-    def release_owner(self, owner: object) -> None:
-        """The connection is gone: delete its exclusive queues. Cancel its consumers and requeue
-        what they hold before."""
+    def release_owner(self, owner: object) -> Iterator[None]:
+        """The connection is gone: delete its exclusive queues, one in each step of what is
+        returned. Cancel its consumers and requeue what they hold before."""
 
     # --- filter subscriptions by name (HTTP) ------------------------------------------------
 

@@ -115,8 +115,9 @@ class Limits:
     later is told. Producers decide within minutes."""
     half_checks_max: int = 15
     """How often, before the message is given up."""
-    timers_run_max: int = 1_024
-    """Timers that run in one loop iteration; each looks at one queue, some microseconds long."""
+    timers_run_max: int = 256
+    """Timers that run in one loop iteration; each looks at one queue, some microseconds long, or
+    deletes it, 50 us."""
     timer_sleep_seconds_max: float = 1.0
     """How late a timer may be after the wall clock was set forward: while any waits, the clock is
     looked at once a second, which takes microseconds."""

@@ -7,7 +7,7 @@ in memory and goes with the process. What is bound to what is in `exchanges.py`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -196,7 +196,12 @@ class NamedQueues:
         ends = self.exchanges.ends
         more = ends.without(key for key, _ in self.exchanges.bindings_of(found) if key[0])
         op: Op = {"op": "queue-", "name": found.name, **more}
-        position = self._write(op, durable=found.queue.durable or ends.are_kept(more))
+        try:
+            position = self._write(op, durable=found.queue.durable or ends.are_kept(more))
+        except Refused:  # the log takes nothing
+            if found.queue.durable:
+                raise
+            position = self._write({"op": "queue-", "name": found.name}, durable=False)
         for hold in holds:
             hold.end()
         return count, position
@@ -287,10 +292,11 @@ class NamedQueues:
         getter.hold = hold
         found.group.give_one(hold)
 
-    def release_owner(self, owner: object) -> None:
+    def release_owner(self, owner: object) -> Iterator[None]:
         """See `BrokerPort.release_owner`."""
         for found in [q for q in self.queues.values() if q.terms.exclusive and q.owner is owner]:
-            self._delete(found)
+            self._end_queue(found)
+            yield
 
     # --- named subscriptions ----------------------------------------------------------------
 

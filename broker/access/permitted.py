@@ -20,7 +20,7 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -615,9 +615,9 @@ class Permitted(PermittedReading):
         self._check_consume(queue)
         self._engine.get(queue, callback, owner=owner)
 
-    def release_owner(self, owner: object) -> None:
+    def release_owner(self, owner: object) -> Iterator[None]:
         """See `BrokerPort.release_owner`."""
-        self._engine.release_owner(owner)
+        return self._engine.release_owner(owner)
 
     # --- filter subscriptions by name -------------------------------------------------------
 

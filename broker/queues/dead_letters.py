@@ -25,7 +25,7 @@ import dataclasses
 from collections import deque
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Protocol
+from typing import Final, Protocol
 
 from broker.core import Core
 from broker.errors import PASSING, Reason, Refused
@@ -40,6 +40,9 @@ from broker.set_aside import SetAside
 from broker.topic_routes import TopicRoute
 from broker.topics import RETAIN_PROPERTY, Topics, TopicTemplate
 from core_log.kernels.batch import Batch
+
+STRETCHES_AT_ONCE: Final = 16
+"""Stretches that wait and are moved in one loop iteration: some milliseconds."""
 
 
 class Places(Protocol):
@@ -254,9 +257,14 @@ class Undertaker:
         if self._running:
             return
         self._running = True
+        left = STRETCHES_AT_ONCE
         while self._pending and not self._waiting:
-            group, first, count, cause = self._pending[0]
             self._waiting = True
+            if left == 0:
+                self._shared.core.reading.schedule(self._again)
+                break
+            left -= 1
+            group, first, count, cause = self._pending[0]
             way = _Way(self._shared, self._name, self._settings, cause)
             self._shared.moves.move(group, first, count, way.template, self._moved, way.dropped)
         self._running = False

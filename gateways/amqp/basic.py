@@ -6,7 +6,7 @@ As in `topology.py`; publishes and acks come another way, from the kernel (`publ
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Final
 
@@ -162,8 +162,14 @@ def recover(channel: Channel, method: spec.BasicRecover | spec.BasicRecoverAsync
     """basic.recover: everything that is unacknowledged on the channel goes back."""
     if not method.requeue:
         raise _fault(method, ReplyCode.NOT_IMPLEMENTED, "requeue=false")
-    channel.requeue_all()
-    if isinstance(method, spec.BasicRecover):
+    channel.link.work(_recovering(channel, answers=isinstance(method, spec.BasicRecover)))
+
+
+def _recovering(channel: Channel, *, answers: bool) -> Iterator[None]:
+    yield from channel.give_back_steps(channel.unacked.drain(), codes.REQUEUE)
+    if channel.closed:
+        return
+    if answers:
         channel.link.reply(channel.number, spec.BasicRecoverOk())
     channel.ready()
 

@@ -12,7 +12,7 @@ Rules:
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 
 _CONFIRM: Final = struct.Struct(">BHIHHQBB")
 """A whole frame of basic.ack or basic.nack."""
+STEP_COUNT: Final = 64
+"""Runs that are given back, or consumers that are served or ended, in one step: a millisecond or
+two."""
 _ACK: Final = 80
 _NACK: Final = 120
 
@@ -90,6 +93,14 @@ class Link(Protocol):
 
     def new_tag(self) -> str:
         """A random consumer tag."""
+
+    def work(self, steps: Iterator[None]) -> None:
+        """Take the steps, all in this turn of the connection or some of them in its next: before
+        anything that the client asks for from now on."""
+
+    @property
+    def is_working(self) -> bool:
+        """Whether steps are left."""
 
     def later(self, callback: Callable[[], None]) -> None:
         """Call back in the next loop iteration."""
@@ -219,23 +230,40 @@ class Channel:
         )
 
     def give_back(self, runs: list[tuple[Holder, int, int]], bits: int) -> None:
-        """Carry out acks or nacks of what is no longer unacknowledged."""
-        requeue = bits & codes.REQUEUE
-        reject = bits & codes.NEGATIVE
-        for holder, first_offset, count in runs:
-            holder.returned(count)
-            if requeue:
-                holder.requeue(first_offset, count)
-            elif reject:
-                holder.reject(first_offset, count)
-            else:
-                holder.settle(first_offset, count)
-        if reject and not requeue and runs:  # this client sees its dead letters, as its publishes
-            self.link.publisher.follow(self.link.port.appended())
+        """Carry out acks or nacks of what is no longer unacknowledged: of many runs, in steps."""
+        if len(runs) > STEP_COUNT or self.link.is_working:
+            self.link.work(self._giving_back(runs, bits))
+        else:
+            for holder, first_offset, count in runs:
+                self._give_back(holder, first_offset, count, bits)
+            self._gave_back(runs, bits)
 
-    def requeue_all(self) -> None:
-        """Give everything that is not acknowledged back to its queues."""
-        self.give_back(self.unacked.drain(), codes.REQUEUE)
+    def _giving_back(self, runs: list[tuple[Holder, int, int]], bits: int) -> Iterator[None]:
+        yield from self.give_back_steps(runs, bits)
+        if not self.closed:
+            self.credit_grew()
+
+    def give_back_steps(self, runs: list[tuple[Holder, int, int]], bits: int) -> Iterator[None]:
+        """`give_back` in steps."""
+        for index, (holder, first_offset, count) in enumerate(runs, 1):
+            self._give_back(holder, first_offset, count, bits)
+            if index % STEP_COUNT == 0:
+                yield
+        self._gave_back(runs, bits)
+
+    def _give_back(self, holder: Holder, first_offset: int, count: int, bits: int) -> None:
+        holder.returned(count)
+        if bits & codes.REQUEUE:
+            holder.requeue(first_offset, count)
+        elif bits & codes.NEGATIVE:
+            holder.reject(first_offset, count)
+        else:
+            holder.settle(first_offset, count)
+
+    def _gave_back(self, runs: list[tuple[Holder, int, int]], bits: int) -> None:
+        if bits & codes.NEGATIVE and not bits & codes.REQUEUE and runs:
+            # This client sees its dead letters, as its publishes.
+            self.link.publisher.follow(self.link.port.appended())
 
     def returned(self, consumer: Consumer, count: int) -> None:
         """Messages of a consumer are no longer unacknowledged."""
@@ -250,8 +278,7 @@ class Channel:
             return
         returned = list(self._returned)
         self._returned.clear()
-        for consumer in returned:
-            consumer.ready()
+        self._serve(returned)
 
     def _share_credit(self) -> None:
         """Let all consumers take messages, first those behind the one that was served last: it may
@@ -266,8 +293,20 @@ class Channel:
 
     def ready(self) -> None:
         """The socket takes bytes again, or a limit was changed."""
-        for consumer in list(self.consumers.values()):
+        self._serve(list(self.consumers.values()))
+
+    def _serve(self, consumers: Sequence[Consumer | ReplyConsumer]) -> None:
+        """Let consumers take messages: many of them in steps."""
+        if len(consumers) > STEP_COUNT:
+            self.link.work(self._serving(consumers))
+        else:
+            for consumer in consumers:
+                consumer.ready()
+
+    def _serving(self, consumers: Sequence[Consumer | ReplyConsumer]) -> Iterator[None]:
+        for consumer in consumers:  # what one of them takes may fill a step
             consumer.ready()
+            yield
 
     # --- transactions -----------------------------------------------------------------------
 
@@ -384,14 +423,17 @@ class Channel:
 
     # --- the end ----------------------------------------------------------------------------
 
-    def close(self) -> None:
-        """Give back what is unacknowledged and end the consumers."""
+    def close(self) -> Iterator[None]:
+        """Give back what is unacknowledged and end the consumers, in steps. Nothing is delivered
+        from the first one on."""
         if self.closed:
             return
         self.closed = True  # so that nothing which is given back comes here again
         self.roll_back()
-        self.requeue_all()
-        for tag in list(self.consumers):
+        yield from self.give_back_steps(self.unacked.drain(), codes.REQUEUE)
+        for index, tag in enumerate(list(self.consumers), 1):
             self.cancel(tag)
+            if index % STEP_COUNT == 0:
+                yield
         for deadline in list(self.deadlines):
             deadline.close()

@@ -12,6 +12,8 @@ Rules:
   connection published is visible. Meanwhile the connection takes no more frames (`hold`), so that
   nothing overtakes; what was read is kept in `_rest`, and reading stops. The same happens to a
   client that asks more than it reads of the answers.
+* What takes thousands of steps takes some of them in each turn of the connection (`work`), before
+  anything that the client asks behind it. A connection that is lost takes all that are left.
 * Closing, from whatever side, gives unacknowledged messages back and deletes exclusive queues
   before close-ok leaves. The socket is the client's to close: until then, within bounds, what it
   sends is read and dropped (`_linger`).
@@ -19,6 +21,7 @@ Rules:
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
@@ -35,7 +38,6 @@ from gateways.amqp.events import (
     HeaderReceived,
     HeaderRefused,
     MethodReceived,
-    Run,
     Settlement,
     Traffic,
 )
@@ -52,8 +54,6 @@ from gateways.amqp.tables import Buffer
 from gateways.amqp.transport import Transport
 from net.turns import Turns
 
-ROWS_AT_ONCE: Final = 8
-"""Publishes of a run that are stored without a look at where they go."""
 SHORT_STRING_MAX: Final = 255
 """AMQP's short strings have a size of one byte; the reasons are plain ASCII."""
 
@@ -120,6 +120,7 @@ class Client:
         self._deaf = False  # whatever comes is dropped
         self._choked = False  # too many answers wait or are not read
         self._resting = False  # it is the turn of others; what was read waits
+        self._steps: deque[Iterator[None]] = deque()  # what is left of events that are too long
         self._turns = turns
         self._disk_is_behind = False  # not reading, because the log cannot take more
         self._lingering = False  # everything is said, and the client may still be writing
@@ -187,11 +188,42 @@ class Client:
                 self._handle(event)
             except RemoteProtocolError as error:
                 self.fail(error)
+            if not self._take_steps():
+                break
             if not self._deaf and (self._resting or turns.is_over()):
                 self._rest_until_next_turn()
                 break
         self._running = False
         self.check_pressure()
+
+    def work(self, steps: Iterator[None]) -> None:
+        """See `channel.Link.work`."""
+        self._steps.append(steps)
+        if not self._running and not self._resting:
+            self._turns.begin()
+            self._take_steps()
+            if not self._gone:
+                self.check_pressure()
+
+    @property
+    def is_working(self) -> bool:
+        """See `channel.Link.is_working`."""
+        return bool(self._steps)
+
+    def _take_steps(self) -> bool:
+        """Take steps of what is left to do, as long as the turn goes on. Returns whether all is
+        done."""
+        while self._steps:
+            was_running, self._running = self._running, True
+            try:
+                done = self._turns.go_on(self._steps[0])
+            finally:
+                self._running = was_running
+            if not done:
+                self._rest_until_next_turn()
+                return False
+            self._steps.popleft()
+        return True
 
     def _rest_until_next_turn(self) -> None:
         if not self._resting:
@@ -228,7 +260,7 @@ class Client:
         settled = 0
         confirming: dict[Channel, None] = {}
         rows = traffic.batch.count
-        for index, run in enumerate(self._portions(traffic)):
+        for index, run in enumerate(self.publisher.portions(self.channels, traffic)):
             if index and self._turns.is_over():
                 rows = run.first
                 break
@@ -256,23 +288,6 @@ class Client:
             self._settle(traffic.settlements, settled, rows)
         if traffic.runs:
             self.keeps_up()
-
-    def _portions(self, traffic: Traffic) -> Iterator[Run]:
-        """The runs, long ones in parts that may be stored at once."""
-        for run in traffic.runs:
-            count = run.last - run.first
-            channel = self.channels.get(run.channel)
-            few = count <= (1 if run.flags & codes.CHECKED else ROWS_AT_ONCE)
-            if few or channel is None:
-                yield run
-                continue
-            step = self.publisher.rows_at_once(channel, traffic.batch, run)
-            if step >= count:
-                yield run
-                continue
-            for first in range(run.first, run.last, step):
-                last = min(first + step, run.last)
-                yield Run(run.channel, run.flags, first, last)
 
     def _learn(self, traffic: Traffic) -> None:
         """Let the lane take messages like the only one of this read."""
@@ -336,8 +351,8 @@ class Client:
         elif isinstance(method, spec.ChannelClose):
             channel = self.channels.pop(number, None)
             if channel is not None:  # else ours crossed theirs
-                channel.close()
-            self.reply(number, spec.ChannelCloseOk())
+                self.work(channel.close())
+            self.work(self._replying(number, spec.ChannelCloseOk()))
         elif type(method) in _SEES_PUBLISHES and not self._sees_publishes():
             self._wait(partial(self._dispatch, number, method))
         else:
@@ -349,6 +364,14 @@ class Client:
             _HANDLERS[type(method)](channel, method)
         except Refused as error:
             raise mapping.refusal(error, type(method), number) from error
+
+    def _replying(
+        self, channel: int, method: Method, then: Callable[[], None] | None = None
+    ) -> Iterator[None]:
+        """Answer behind all steps before it, unless the client is gone, or all is over, by then."""
+        if not self._gone and (channel == 0 or not self._ended):
+            self.reply(channel, method, then=then)
+        yield
 
     def _sees_publishes(self) -> bool:
         position = Position(self.publisher.position)
@@ -373,6 +396,8 @@ class Client:
             action()
         except RemoteProtocolError as error:
             self.fail(error)
+        self._turns.begin()
+        self._take_steps()
         self._running = False
         self._go_on()
 
@@ -392,7 +417,9 @@ class Client:
     def _rested(self) -> None:
         """Others had their turn."""
         self._resting = False
-        self._go_on()
+        self._turns.begin()
+        if self._take_steps():
+            self._go_on()
         if not self._gone:
             self.check_pressure()
 
@@ -422,7 +449,7 @@ class Client:
                 self.reply(0, spec.ConnectionUpdateSecretOk())
             case spec.ConnectionClose():
                 self._end()
-                self.reply(0, spec.ConnectionCloseOk(), then=self._close_socket)
+                self.work(self._replying(0, spec.ConnectionCloseOk(), then=self._close_socket))
             case spec.ConnectionCloseOk():
                 self._linger()
 
@@ -488,7 +515,7 @@ class Client:
             channel = self.channels.pop(error.channel, None)
             if channel is not None:
                 channel.confirm()
-                channel.close()
+                self.work(channel.close())
             self.answer(self._core.close(error))
             return
         self._end()
@@ -502,11 +529,15 @@ class Client:
         if self._ended:
             return
         self._ended = True
-        for channel in list(self.channels.values()):
+        for channel in self.channels.values():
             channel.confirm()
-            channel.close()
-        self.channels.clear()
-        self.port.release_owner(self)
+        self.work(self._ending())
+
+    def _ending(self) -> Iterator[None]:
+        while self.channels:
+            yield from self.channels.popitem()[1].close()
+            yield
+        yield from self.port.release_owner(self)
         if self._holding:  # close-ok has to be heard, behind whatever was kept
             self._holding = False
             self._transport.later(self._go_on)

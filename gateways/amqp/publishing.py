@@ -12,7 +12,7 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Final
 from weakref import WeakValueDictionary
@@ -40,12 +40,14 @@ from core_log.kernels.batch import (
 from gateways.amqp import delays, direct_reply, mapping, spec
 from gateways.amqp.channel import Channel
 from gateways.amqp.errors import Malformed, RemoteProtocolError, ReplyCode
-from gateways.amqp.events import Run
+from gateways.amqp.events import Run, Traffic
 from gateways.amqp.kernels import codes
 from gateways.amqp.long_properties import as_stored, check_size, is_long
 from gateways.amqp.methods import content_frames, encode_method
 from gateways.amqp.rewriting import one_row, rewrite
 
+ROWS_AT_ONCE: Final = 8
+"""Publishes of a run that are stored without a look at where they go."""
 CHECKED_AT_ONCE: Final = 64
 """Rows whose properties are looked at one by one, without a look at the clock."""
 _NO_ROUTE: Final = "NO_ROUTE"
@@ -182,6 +184,23 @@ class Publisher:
         """Messages that were taken (a metric)."""
         self.stored_with: Template | None = None
         """The template of what the last `publish` stored last."""
+
+    def portions(self, channels: Mapping[int, Channel], traffic: Traffic) -> Iterator[Run]:
+        """The runs, long ones in parts that may be stored at once."""
+        for run in traffic.runs:
+            count = run.last - run.first
+            channel = channels.get(run.channel)
+            few = count <= (1 if run.flags & codes.CHECKED else ROWS_AT_ONCE)
+            if few or channel is None:
+                yield run
+                continue
+            step = self.rows_at_once(channel, traffic.batch, run)
+            if step >= count:
+                yield run
+                continue
+            for first in range(run.first, run.last, step):
+                last = min(first + step, run.last)
+                yield Run(run.channel, run.flags, first, last)
 
     def rows_at_once(self, channel: Channel, batch: Batch, run: Run) -> int:
         """How many rows of the run may be stored before others have their turn."""

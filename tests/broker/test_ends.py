@@ -152,6 +152,25 @@ def test_what_comes_again_before_the_old_is_swept_is_there_to_stay(broker: Broke
     assert bound(broker, "q") == [("y", keys[-1])]
 
 
+def test_bindings_that_are_made_again_are_not_swept(broker: Broker) -> None:
+    """Whether the step that they would have been swept in comes before or behind them."""
+    exchange(broker, "x", "topic")
+    declare(broker, "q")
+    keys = [f"{number}" for number in range(COUNT)]
+    for key in keys:
+        bind(broker, "q", "x", key)
+    broker.step()
+    broker.engine.delete_exchange("x", if_unused=False)
+    exchange(broker, "x", "topic")
+    for key in keys:
+        bind(broker, "q", "x", key)
+    broker.step()
+    assert left(broker) == COUNT
+    assert sorted(bound(broker, "q")) == sorted(("x", key) for key in keys)
+    broker.restart()
+    assert sorted(bound(broker, "q")) == sorted(("x", key) for key in keys)
+
+
 def test_bindings_that_are_over_do_not_count_for_the_limit(broker: Broker) -> None:
     count = broker.engine.core.limits.bindings_per_queue_max
     exchange(broker, "x", "topic")

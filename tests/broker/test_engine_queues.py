@@ -241,7 +241,7 @@ def test_exclusive_queues_go_with_their_connection(broker: Broker) -> None:
     with pytest.raises(Refused) as refused:
         broker.engine.queue(info.name, owner=object())
     assert refused.value.reason is Reason.LOCKED
-    broker.engine.release_owner(OWNER)
+    assert list(broker.engine.release_owner(OWNER))
     with pytest.raises(Refused) as refused:
         broker.engine.queue(info.name, owner=OWNER)
     assert refused.value.reason is Reason.NOT_FOUND

@@ -73,7 +73,7 @@ def test_a_thousand_queues_that_come_and_go(broker: Broker) -> None:
         if number % 100 == 0:
             broker.step()
             assert take(broker, name, owner)[0].bodies == [b"x"]
-        broker.engine.release_owner(owner)
+        assert list(broker.engine.release_owner(owner))
     broker.step()
     for start in (broker.restart, broker.kill):
         start()
@@ -127,7 +127,7 @@ def test_a_late_answer_to_a_queue_of_the_server_makes_no_topic_either(broker: Br
     session = broker.engine.connect_session("c", clean=True, link=link, principal="")
     session.resume()
     session.subscribe((REST,), 0)
-    broker.engine.release_owner(owner)
+    assert list(broker.engine.release_owner(owner))
     publish(broker, name, b"late")
     broker.step()
     assert link.bodies == [b"late"]
@@ -140,7 +140,7 @@ def test_a_publisher_notices_that_the_queue_is_another(broker: Broker) -> None:
     assert route is not None
     template = broker.engine.template(route, properties={"PMQ_EXCHANGE": ""})
     broker.publish(template, b"1")
-    broker.engine.release_owner(owner)
+    assert list(broker.engine.release_owner(owner))
     assert not template.valid
     assert broker.engine.exchange_route("", name) is None
     declare(broker, "q")

@@ -7,6 +7,7 @@ from tests.sabotage.plan import Sabotage
 ENDS = "tests/broker/test_ends.py"
 PATTERNS = "tests/broker/test_patterns.py"
 HTTP_TURNS = "tests/gateways/http_cloudevents/test_http_turns.py"
+STEPS = "tests/gateways/amqp/test_amqp_steps.py"
 
 OF_THE_BOUNDS = (
     Sabotage(
@@ -340,5 +341,40 @@ OF_THE_BOUNDS = (
         old="    if left < size or p[1] < least",
         new="    if left < 1 or p[1] < least",
         tests=("tests/gateways/http_cloudevents/test_http_kernels.py",),
+    ),
+    Sabotage(
+        name="steps-without-turns",
+        why="a client that gives back thousands of stretches stops all others for seconds",
+        path="gateways/amqp/client.py",
+        old="                done = self._turns.go_on(self._steps[0])\n",
+        new="                done = not list(self._steps[0])\n",
+        tests=(STEPS,),
+    ),
+    Sabotage(
+        name="everything-is-given-back-in-one-step",
+        why="a channel that holds thousands of stretches is closed while all others wait",
+        path="gateways/amqp/channel.py",
+        old="            self._give_back(holder, first_offset, count, bits)\n"
+        "            if index % STEP_COUNT == 0:\n",
+        new="            self._give_back(holder, first_offset, count, bits)\n"
+        "            if index < 0:\n",
+        tests=(STEPS,),
+    ),
+    Sabotage(
+        name="a-lost-connection-forgets-its-steps",
+        why="exclusive queues stay for ever when their connection breaks",
+        path="gateways/amqp/client.py",
+        old="        if self._take_steps():\n            self._go_on()\n",
+        new="        if self._gone or self._take_steps():\n            self._go_on()\n",
+        tests=(STEPS,),
+    ),
+    Sabotage(
+        name="close-ok-before-the-queues-are-gone",
+        why="a client that connects again right away finds its exclusive queues locked",
+        path="gateways/amqp/client.py",
+        old="                self.work(self._replying(0, spec.ConnectionCloseOk(), "
+        "then=self._close_socket))\n",
+        new="                self.reply(0, spec.ConnectionCloseOk(), then=self._close_socket)\n",
+        tests=(STEPS,),
     ),
 )

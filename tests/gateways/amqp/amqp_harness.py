@@ -3,7 +3,7 @@ that only keeps positions."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -291,8 +291,9 @@ class SpyPort:
             self.behind = resume
         return self.is_behind
 
-    def release_owner(self, owner: object) -> None:
+    def release_owner(self, owner: object) -> Iterator[None]:
         self.calls.append("release_owner")
+        return iter(())
 
     def exchange(self, name: str) -> object:
         return ExchangeInfo(
