@@ -240,7 +240,7 @@ class ExchangeGraph:
         """The names of their queues, their routing keys and arguments."""
         bound = self._bound.get(exchange)
         for queue, routing_key, arguments in () if bound is None else bound.keys:
-            if not self._router.is_forgotten(queue):
+            if queue not in self._router.forgotten:
                 yield queue.name, routing_key, arguments
 
     def is_bound(self, queue: Queue, key: BindingKey) -> bool:
@@ -572,7 +572,8 @@ class ExchangeGraph:
         if len(bound.by_headers):
             walk.by_headers = True
             keys = bound.by_headers.match(headers)
-            return [queue for queue, _, _ in keys if not self._router.is_forgotten(queue)]
+            gone = self._router.forgotten
+            return [queue for queue, _, _ in keys if queue not in gone]
         if not by_words:
             return []
         found = self._router.match_at(exchange, words)

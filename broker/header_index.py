@@ -3,11 +3,14 @@
 A binding is looked for only where one of its arguments is among the headers. One that needs all of
 its arguments is kept under a single argument, the one that fewest others are kept under; one that
 needs any is kept under each. So a message is compared with few bindings, not with all of them.
+
+Nearly all bindings of one argument, and those that need any, match wherever they are found: they
+are not compared at all. So a message that matches ten thousand bindings takes some milliseconds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from typing import Generic, TypeVar
 
 from broker.header_match import HeaderPattern, Tagged
@@ -17,9 +20,32 @@ Key = TypeVar("Key", bound=Hashable)
 _VOID: Hashable = ("V",)
 
 
+def _is_whole(value: Tagged) -> bool:
+    """Whether values of one place are equal."""
+    return value[0] not in ("F", "A")
+
+
 def _place(value: Tagged) -> Hashable:
     """Equal for equal values, and for some others: tables and lists differ by their class only."""
-    return tuple(value) if len(value) > 1 and value[0] not in ("F", "A") else (value[0],)
+    return tuple(value) if len(value) > 1 and _is_whole(value) else (value[0],)
+
+
+class _Bucket(Generic[Key]):
+    """The bindings that are kept under one argument.
+
+    Attributes:
+        matching: those that match a message which has it.
+        others: those that have to be compared.
+    """
+
+    __slots__ = ("matching", "others")
+
+    def __init__(self) -> None:
+        self.matching: dict[Key, None] = {}
+        self.others: dict[Key, None] = {}
+
+    def __len__(self) -> int:
+        return len(self.matching) + len(self.others)
 
 
 class HeaderIndex(Generic[Key]):
@@ -32,7 +58,7 @@ class HeaderIndex(Generic[Key]):
         self._order: dict[Key, int] = {}
         self._always: dict[Key, None] = {}  # what needs no header at all
         self._names: dict[str, int] = {}  # how many buckets there are of each name
-        self._buckets: dict[tuple[str, Hashable], dict[Key, None]] = {}
+        self._buckets: dict[tuple[str, Hashable], _Bucket[Key]] = {}
 
     def __len__(self) -> int:
         return len(self._patterns)
@@ -45,18 +71,24 @@ class HeaderIndex(Generic[Key]):
         self._order[key] = next(reversed(self._order.values()), 0) + 1
         if pattern.needs_all and not pattern.wanted:
             self._always[key] = None
-        for place in self._places(pattern):
+        for name, value in self._kept_under(pattern):
+            place = name, _place(value)
             bucket = self._buckets.get(place)
             if bucket is None:
-                bucket = self._buckets[place] = {}
-                self._names[place[0]] = self._names.get(place[0], 0) + 1
-            bucket[key] = None
+                bucket = self._buckets[place] = _Bucket()
+                self._names[name] = self._names.get(name, 0) + 1
+            enough = not pattern.needs_all or len(pattern.wanted) == 1
+            into = bucket.matching if enough and _is_whole(value) else bucket.others
+            into[key] = None
 
-    def _places(self, pattern: HeaderPattern) -> list[tuple[str, Hashable]]:
-        places = [(name, _place(value)) for name, value in pattern.wanted.items()]
-        if pattern.needs_all and places:
-            return [min(places, key=lambda place: len(self._buckets.get(place, ())))]
-        return places
+    def _kept_under(self, pattern: HeaderPattern) -> Iterable[tuple[str, Tagged]]:
+        wanted = pattern.wanted.items()
+        if not pattern.needs_all or not wanted:
+            return wanted
+        return [min(wanted, key=lambda item: len(self._bucket(item[0], _place(item[1]))))]
+
+    def _bucket(self, name: str, place: Hashable) -> _Bucket[Key]:
+        return self._buckets.get((name, place)) or _Bucket()
 
     def remove(self, key: Key) -> bool:
         """Returns False if it was not there."""
@@ -70,8 +102,9 @@ class HeaderIndex(Generic[Key]):
             bucket = self._buckets.get(place)
             if bucket is None:
                 continue
-            bucket.pop(key, None)
-            if not bucket:
+            bucket.matching.pop(key, None)
+            bucket.others.pop(key, None)
+            if not len(bucket):
                 del self._buckets[place]
                 self._names[name] -= 1
                 if not self._names[name]:
@@ -85,7 +118,9 @@ class HeaderIndex(Generic[Key]):
             if name not in self._names:
                 continue
             for place in {_place(value), _VOID}:
-                for key in self._buckets.get((name, place), ()):
-                    if key not in found and self._patterns[key].matches(headers):
-                        found.add(key)
+                bucket = self._buckets.get((name, place))
+                if bucket is not None:
+                    found.update(bucket.matching)
+                    patterns = self._patterns
+                    found.update(key for key in bucket.others if patterns[key].matches(headers))
         return sorted(found, key=self._order.__getitem__)

@@ -28,6 +28,7 @@ VALUES_MAX: Final = 256
 """Arguments of one binding: it is looked through for each new table of headers."""
 
 _PREFIX: Final = "match:"
+_VOID: Final = ["V"]
 
 Tagged = list[Any]
 """A value of a table as JSON that is equal for equal values: its class, and the value."""
@@ -83,11 +84,12 @@ class HeaderPattern:
 
         `all` without arguments matches every message, `any` without arguments none.
         """
-        found = (
-            name in headers and value in (["V"], headers[name])
-            for name, value in self.wanted.items()
-        )
-        return all(found) if self.needs_all else any(found)
+        needs_all = self.needs_all
+        for name, value in self.wanted.items():
+            there = headers.get(name)
+            if (there is not None and value in (there, _VOID)) is not needs_all:
+                return not needs_all
+        return needs_all
 
 
 def pattern_text(arguments: Mapping[str, Any]) -> str:

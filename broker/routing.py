@@ -100,7 +100,8 @@ class Router(RouterEnd, Generic[Target, R]):
         self.complex_words = 0
         """See `Patterns.complex_words`: of all together."""
         self._of_exchanges: dict[str, Patterns[Target]] = {}
-        self._gone: set[Target] = set()  # forgotten, and not swept yet
+        self.forgotten: set[Target] = set()
+        """Targets that were forgotten, and are not swept out of all patterns yet."""
         self._routes: BoundedCache[Words, R] = BoundedCache(routes_max)
         self._journal: list[tuple[bool, Words, Target]] = []  # the latest wildcard changes
         self._journal_start = 0  # how many there were before those
@@ -163,7 +164,7 @@ class Router(RouterEnd, Generic[Target, R]):
     def forget_target(self, target: Target) -> None:
         """Undo all subscriptions of the target. Its patterns go on to take room, until `sweep` was
         called for each of them, then `swept`."""
-        self._gone.add(target)
+        self.forgotten.add(target)
         self._note(False, _EVERY_PATTERN, target)
 
     def sweep(self, pattern: Words, target: Target, exchange: str) -> None:
@@ -172,11 +173,7 @@ class Router(RouterEnd, Generic[Target, R]):
 
     def swept(self, target: Target) -> None:
         """It is among no patterns any more."""
-        self._gone.discard(target)
-
-    def is_forgotten(self, target: Target) -> bool:
-        """Whether it was forgotten, and is not swept out of all patterns yet."""
-        return target in self._gone
+        self.forgotten.discard(target)
 
     def match(self, words: Words) -> set[Target]:
         """The targets, without the cache."""
@@ -197,7 +194,7 @@ class Router(RouterEnd, Generic[Target, R]):
 
     def _there(self, targets: Iterator[Target]) -> Iterator[Target]:
         """Without those that were forgotten."""
-        gone = self._gone
+        gone = self.forgotten
         return (target for target in targets if target not in gone) if gone else targets
 
     def route(self, words: Words) -> R:

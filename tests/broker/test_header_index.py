@@ -5,11 +5,12 @@ from __future__ import annotations
 import time
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.header_index import HeaderIndex
-from broker.header_match import pattern_of, pattern_text, tag_headers
+from broker.header_match import HeaderPattern, pattern_of, pattern_text, tag_headers
 
 name = st.sampled_from(["a", "b", "x-c"])
 value = st.one_of(
@@ -54,3 +55,28 @@ def test_a_message_is_compared_with_few_of_many_bindings() -> None:
         headers = tag_headers({"country": "nl", "customer": number})
         assert index.match(headers) == [number]
     assert time.process_time() - before < 1.0
+
+
+def test_bindings_that_match_where_they_are_found_are_not_compared(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Those that need any argument, and those that have one. Tables and lists are compared."""
+    compared: list[HeaderPattern] = []
+    matches = HeaderPattern.matches
+
+    def noting(pattern: HeaderPattern, headers: dict[str, list[object]]) -> bool:
+        compared.append(pattern)
+        return matches(pattern, headers)
+
+    monkeypatch.setattr(HeaderPattern, "matches", noting)
+    index: HeaderIndex[int] = HeaderIndex()
+    for key in range(100):
+        index.add(key, HeaderPattern("any", tag_headers({"a": 1, "b": key})))
+        index.add(100 + key, HeaderPattern("all", tag_headers({"a": None})))
+    index.add(200, HeaderPattern("any", tag_headers({"a": [1]})))
+    index.add(201, HeaderPattern("all", tag_headers({"a": 1, "b": 3})))
+    assert len(index.match(tag_headers({"a": 1}))) == 200
+    assert len(compared) <= 1
+    assert set(index.match(tag_headers({"a": [1], "c": 1}))) == {*range(100, 200), 200}
+    assert set(index.match(tag_headers({"a": [2]}))) == {*range(100, 200)}
+    assert set(index.match(tag_headers({"b": 3, "a": 1}))) == {*range(200), 201}
