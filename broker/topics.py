@@ -631,28 +631,21 @@ class Topics(Publisher):
             parts.setdefault(durability, []).append(queue)
         for durability, queues in parts.items():
             run = Waiting(template, spans, durability, position)
-            own = queues[0] is template.queue
+            run.own = queues[0] is template.queue
             if len(parts) > 1:  # who is live comes with the topic's own queue
                 run.queues = tuple(queues)
-                run.live = run.live if own else ()
+                run.live = run.live if run.own else ()
             if durability > FLUSHED:
                 for queue in queues:
                     queue.held_until = position
                     queue.held_by = durability
                 core.held_published = True
                 core.held_bytes += size_of(spans)
-                core.commits.when_new(position, durability, self._release_held, run, own)
-            elif not own:
-                core.commits.when_new(position, durability, run.show)
-            else:
-                core.commits.show_when_committed(run)
+                run.on_shown = self._held_is_shown
+            core.commits.show_when_committed(run)
 
-    def _release_held(self, run: Waiting, own: bool) -> None:
+    def _held_is_shown(self, run: Waiting) -> None:
         self.core.held_bytes -= size_of(run.spans)
-        if own:
-            run.release(self.core.unflushed)
-        else:
-            run.show()
 
     def _retain(self, template: TopicTemplate, span: Span, batch: Batch, last: int) -> None:
         words = template.route.words

@@ -7,7 +7,7 @@ from core_log.kernels.fast_index_end cimport IndexEnd
 from core_log.kernels.fast_log_end cimport LogEnd, Span
 
 cdef Py_ssize_t JOINED_COUNT_MAX
-cdef int SHOWN_AT_ONCE, QUEUE_COST, QUEUES_MANY, LIVE_COST, LIVE_BYTES_SHIFT
+cdef int SHOWN_AT_ONCE, QUEUE_COST, QUEUES_MANY, LIVE_COST, LIVE_BYTES_SHIFT, ANSWER_COST
 
 
 cdef class RecordRun:
@@ -50,22 +50,29 @@ cdef class Waiting(Committed):
     cdef public tuple queues
     cdef public object durability
     cdef public long long position
+    cdef public bint own
+    cdef public object on_shown
     cdef public Py_ssize_t shown
+    cdef public tuple groups
+    cdef public Py_ssize_t inside
+    cdef public long long first
     @cython.locals(route=RouteEnd)
     cdef wait_for(self, PlainTemplate template, durability, long long position)
     cpdef bint takes(self, PlainTemplate template, list spans, long long written) except -1
+    @cython.locals(queue=QueueEnd)
     cpdef release(self, set unflushed)
     @cython.locals(own=QueueEnd)
     cpdef release_to_readers(self, set unflushed)
     @cython.locals(queue=QueueEnd, cost=cython.longlong)
     cdef long long cost(self) except -1
     @cython.locals(
-        queue=QueueEnd, at=Py_ssize_t, queues=Py_ssize_t, everybody=Py_ssize_t,
-        room=cython.longlong, each=cython.longlong,
+        at=Py_ssize_t, queues=Py_ssize_t, everybody=Py_ssize_t, room=cython.longlong,
+        each=cython.longlong,
     )
     cpdef bint release_part(self, set unflushed) except -1
-    @cython.locals(queue=QueueEnd)
-    cpdef show(self)
+    @cython.locals(cost=cython.longlong)
+    cdef long long commit_part(self, QueueEnd queue, long long room) except -1
+    cdef bint has_begun(self) except -1
 
 
 cdef class CommitPoints:
@@ -82,7 +89,9 @@ cdef class CommitPoints:
     cpdef wait_for(self, position, durability, callback, tuple args, bint urgent)
     cpdef show_when_committed(self, Waiting run)
     cpdef advance(self, int durability, long long position)
-    @cython.locals(entry=tuple, end=cython.longlong, run=Waiting, count=Py_ssize_t)
+    @cython.locals(
+        entry=tuple, end=cython.longlong, run=Waiting, count=Py_ssize_t, weaker=Py_ssize_t
+    )
     cdef _let_go(self, int durability, long long position)
     @cython.locals(
         entry=tuple, end=cython.longlong, run=Waiting, count=Py_ssize_t, room=cython.longlong

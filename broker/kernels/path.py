@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Final
 from broker.disk import SHORT
 from broker.durability import APPENDED, FLUSHED, Durability
 from broker.kernels.costs import (
+    ANSWER_COST,
     LIVE_BYTES_SHIFT,
     LIVE_COST,
     QUEUE_COST,
@@ -201,7 +202,19 @@ class Waiting(Committed):
     Equal messages right behind a run, of other reads, join it: they are sent as one with it.
     """
 
-    __slots__ = ("durability", "live", "position", "queues", "shown", "template")
+    __slots__ = (
+        "durability",
+        "first",
+        "groups",
+        "inside",
+        "live",
+        "on_shown",
+        "own",
+        "position",
+        "queues",
+        "shown",
+        "template",
+    )
 
     def __init__(
         self,
@@ -221,7 +234,14 @@ class Waiting(Committed):
         self.queues: tuple[Queue, ...] = template.queues
         self.durability = durability
         self.position = position
+        self.own = True
+        """Readers by offset get it with its first queue, which is the topic's own."""
+        self.on_shown: Callable[[Waiting], None] | None = None
+        """Told when everybody has it."""
         self.shown = 0  # queues, then live subscribers, that have it already
+        self.groups: tuple[Group, ...] | None = None  # of the next queue, while some have it
+        self.inside = 0  # how many of these
+        self.first = 0  # its first offset there
 
     def takes(self, template: PlainTemplate, spans: list[log_end.Span], written: int) -> bool:
         """Take the spans of its own template, if nobody can tell the difference: what was written
@@ -240,8 +260,14 @@ class Waiting(Committed):
         """It passed its commit point: everybody may see it, readers by offset as far as theirs
         goes, and whatever the topic's own queue has before it. `unflushed` gets the own queue of a
         run that the disk may not have."""
-        self.release_to_readers(unflushed)
-        self.show()
+        if self.own:
+            self.release_to_readers(unflushed)
+        for queue in self.queues:
+            QueueEnd.commit(queue, self)
+        for target in self.live:
+            target.offer(self)
+        if self.on_shown is not None:
+            self.on_shown(self)
 
     def release_to_readers(self, unflushed: set[Queue]) -> None:
         """The part of `release` for those who read by offset."""
@@ -262,9 +288,13 @@ class Waiting(Committed):
                 cost += queue.reader.arrival_cost()
         return cost
 
+    def has_begun(self) -> bool:
+        """Whether some have it already. The rest is handed out in steps then, whatever it costs."""
+        return self.shown > 0 or self.groups is not None
+
     def release_part(self, unflushed: set[Queue]) -> bool:
         """`release`, for as many as one step may cost, in order. Returns whether it is done."""
-        if self.shown == 0:
+        if self.shown == 0 and self.groups is None and self.own:
             self.release_to_readers(unflushed)
         each = LIVE_COST + (self.end - self.start >> LIVE_BYTES_SHIFT)
         queues = len(self.queues)
@@ -272,24 +302,43 @@ class Waiting(Committed):
         room = SHOWN_AT_ONCE
         while room > 0 and self.shown < everybody:
             at = self.shown
-            self.shown = at + 1
             if at < queues:
-                queue = self.queues[at]
-                QueueEnd.commit(queue, self)
-                room -= QUEUE_COST
-                if queue.reader is not None:
-                    room -= queue.reader.arrival_cost()
+                room -= self.commit_part(self.queues[at], room)
             else:
+                self.shown = at + 1
                 self.live[at - queues].offer(self)
                 room -= each
-        return self.shown == everybody
+        if self.shown < everybody:
+            return False
+        if self.on_shown is not None:
+            self.on_shown(self)
+        return True
 
-    def show(self) -> None:
-        """Queues and live subscribers get it."""
-        for queue in self.queues:
-            QueueEnd.commit(queue, self)
-        for target in self.live:
-            target.offer(self)
+    def commit_part(self, queue: Queue, room: int) -> int:
+        """`QueueEnd.commit`, where the queue has many groups for as many as there is room for.
+        Returns what that costs."""
+        reader = queue.reader
+        if self.groups is None:
+            cost = 0 if reader is None else reader.arrival_cost()
+            if cost <= room or not isinstance(reader, list):
+                self.shown += 1
+                QueueEnd.commit(queue, self)
+                return QUEUE_COST + cost
+            self.groups = tuple(reader)  # they may come and go between two steps
+            self.inside = 0
+            self.first = queue.visible
+            queue.visible = self.first + self.count
+        cost = QUEUE_COST
+        while self.inside < len(self.groups) and cost < room:
+            group = self.groups[self.inside]
+            self.inside += 1
+            if not group.has_left:
+                cost += group.arrival_cost()
+                group.arrived(self, self.first)
+        if self.inside == len(self.groups):
+            self.groups = None
+            self.shown += 1
+        return cost
 
 
 class CommitPoints:
@@ -351,21 +400,13 @@ class CommitPoints:
         if urgent and durability is not APPENDED and position > self.urgent:
             self.urgent = position
 
-    def when_new(
-        self, position: int, durability: Durability, callback: Callable[..., None], *args: object
-    ) -> None:
-        """`when` for what was appended just now, so that nobody waits for a later position."""
-        self._waiting[durability].append((position, callback, args))
-        if durability is not APPENDED:
-            self.urgent = position
-            if durability is not FLUSHED:
-                self.holding = True
-
     def show_when_committed(self, run: Waiting) -> None:
-        """`when_new`: release the run, which waits for no replica."""
+        """Release the run, which was appended just now: nobody waits for a later position."""
         self._waiting[run.durability].append((run.position, run, None))
         if run.durability is not APPENDED:
             self.urgent = run.position
+            if run.durability is not FLUSHED:
+                self.holding = True
 
     def advance(self, durability: Durability, position: int) -> None:
         """The point of the class has reached the position: let go what waited for it."""
@@ -375,9 +416,17 @@ class CommitPoints:
         self._let_go(durability, position)
 
     def _let_go(self, durability: Durability, position: int) -> None:
-        """Move the point as far as one step goes."""
+        """Move the point as far as one step goes, and no further than weaker ones have come: what
+        they have not let go of yet comes first in its queues."""
         waiting = self._waiting[durability]
         if self._later is not None:
+            for weaker in range(durability):
+                behind = self._waiting[weaker]
+                if behind and behind[0][0] <= min(position, self.reached[weaker]):
+                    position = behind[0][0] - 1
+                    self._go_on_later()
+            if position <= self.points[durability]:
+                return
             count = self._fitting(waiting, position)
             if count >= 0:
                 self._let_some_go(durability, count)
@@ -409,7 +458,11 @@ class CommitPoints:
             if entry[2] is None:
                 run: Waiting = entry[1]
                 room -= run.cost()
-                if room < 0 or run.shown:  # some have it already, whatever the rest costs now
+                if room < 0 or run.has_begun():
+                    return count
+            else:
+                room -= ANSWER_COST
+                if room < 0 and count:
                     return count
         return -1
 
@@ -429,6 +482,9 @@ class CommitPoints:
                 run.release(self.unflushed)
             else:
                 entry[1](*entry[2])
+        self._go_on_later()
+
+    def _go_on_later(self) -> None:
         if not self._going_on and self._later is not None:
             self._going_on = True
             self._later(self._go_on)

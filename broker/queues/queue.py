@@ -230,6 +230,7 @@ class Group:
     Attributes:
         rules: what the queue's arguments ask for; None for a plain group.
         ranked: not all consumers are served alike.
+        has_left: the group is gone.
         handing_over: a single active consumer has left and holds messages: the next one gets
             nothing before they are settled or given back, because they come first.
     """
@@ -241,6 +242,7 @@ class Group:
         "_turn",
         "cursor",
         "handing_over",
+        "has_left",
         "holds",
         "moved",
         "number",
@@ -267,6 +269,7 @@ class Group:
         self.rules: Rules | None = None
         self.ranked = False
         self.handing_over = False
+        self.has_left = False
         self.holds: Sequence[Hold] = ()  # replaced, never changed in place: most have none
         self._turn = 0  # whose turn it is among `holds`
         self._reading = False  # a reader thread is at work: nothing may overtake
@@ -314,6 +317,7 @@ class Group:
 
     def leave(self) -> None:
         """The group itself goes."""
+        self.has_left = True
         queue = self.queue
         if isinstance(queue.reader, Groups):
             queue.reader.remove(self)
@@ -566,7 +570,7 @@ class Groups(list[Group]):
 
     def arrival_cost(self) -> int:
         """See `Group.arrival_cost`. Not all are asked."""
-        return len(self) * max(group.arrival_cost() for group in self[:SAMPLE_COUNT])
+        return len(self) * max((group.arrival_cost() for group in self[:SAMPLE_COUNT]), default=0)
 
     def arrived(self, run: Committed, first: int) -> None:
         """A run became visible at offset `first`: to all of them."""

@@ -6,6 +6,7 @@ from tests.sabotage.plan import Sabotage
 
 MQTT_TURNS = "tests/gateways/mqtt/test_mqtt_turns.py"
 IN_FLIGHT = "tests/broker/test_sessions_in_flight.py"
+STEPS = "tests/broker/test_commit_steps.py"
 REPLAY = "tests/broker/test_retained_replay.py"
 
 OF_THE_TURNS = (
@@ -73,5 +74,58 @@ OF_THE_TURNS = (
         old="            place = _KEPT.unpack(kept)[1]\n",
         new="            place = topic.add(words)\n",
         tests=(REPLAY,),
+    ),
+    Sabotage(
+        name="stronger-point-overtakes",
+        why="consumers get the body of another message than the offset says",
+        path="broker/kernels/path.py",
+        pure=True,
+        old="                if behind and behind[0][0] <= min(position, self.reached[weaker]):\n",
+        new="                if behind and self.failed:\n",
+        tests=(STEPS,),
+    ),
+    Sabotage(
+        name="sessions-of-a-queue-told-as-one",
+        why="a message to ten thousand connected sessions stops the server",
+        path="broker/kernels/path.py",
+        pure=True,
+        old="            if cost <= room or not isinstance(reader, list):\n",
+        new="            if cost >= 0:\n",
+        tests=(STEPS,),
+    ),
+    Sabotage(
+        name="sessions-that-left-are-told",
+        why="a session that unsubscribed gets a message that it does not want",
+        path="broker/kernels/path.py",
+        pure=True,
+        old="            if not group.has_left:\n",
+        new="            if group is not None:\n",
+        tests=(STEPS,),
+    ),
+    Sabotage(
+        name="queue-without-readers",
+        why="nothing is acknowledged any more once the last sessions of a filter have unsubscribed "
+        "while a message was on its way",
+        path="broker/queues/queue.py",
+        old="for group in self[:SAMPLE_COUNT]), default=0)\n",
+        new="for group in self[:SAMPLE_COUNT]))\n",
+        tests=(STEPS,),
+    ),
+    Sabotage(
+        name="answers-in-one-step",
+        why="thousands of answers that wait for one sync leave while others wait",
+        path="broker/kernels/path.py",
+        pure=True,
+        old="                room -= ANSWER_COST\n",
+        new="",
+        tests=(STEPS,),
+    ),
+    Sabotage(
+        name="held-bytes-stay",
+        why="publishers are refused because of messages that replicas have had for long",
+        path="broker/topics.py",
+        old="                run.on_shown = self._held_is_shown\n",
+        new="",
+        tests=(STEPS,),
     ),
 )
