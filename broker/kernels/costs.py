@@ -17,6 +17,8 @@ LIVE_BYTES_SHIFT: Final = 10
 """One unit more for each KiB that it gets."""
 CONSUMER_COST: Final = 80
 """A queue's consumers that get a run."""
+SESSION_COST: Final = 400
+"""A connected persistent session that gets a run: its packet ids are a record of the log."""
 ANSWER_COST: Final = 40
 """Anything else that waits for a commit point: an answer, or messages whose packet ids are stored
 now."""

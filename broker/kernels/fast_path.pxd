@@ -65,14 +65,6 @@ cdef class Waiting(Committed):
     cpdef release_to_readers(self, set unflushed)
     @cython.locals(queue=QueueEnd, cost=cython.longlong)
     cdef long long cost(self) except -1
-    @cython.locals(
-        at=Py_ssize_t, queues=Py_ssize_t, everybody=Py_ssize_t, room=cython.longlong,
-        each=cython.longlong,
-    )
-    cpdef bint release_part(self, set unflushed) except -1
-    @cython.locals(cost=cython.longlong)
-    cdef long long commit_part(self, QueueEnd queue, long long room) except -1
-    cdef bint has_begun(self) except -1
 
 
 cdef class CommitPoints:

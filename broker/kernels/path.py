@@ -31,6 +31,7 @@ from broker.kernels.costs import (
     QUEUES_MANY,
     SHOWN_AT_ONCE,
 )
+from broker.kernels.steps import release_part
 from core_log.errors import StorageFailed, StorageFull, StorageShort
 from core_log.kernels.layout import ENTRY_SIZE
 
@@ -234,14 +235,11 @@ class Waiting(Committed):
         self.queues: tuple[Queue, ...] = template.queues
         self.durability = durability
         self.position = position
-        self.own = True
-        """Readers by offset get it with its first queue, which is the topic's own."""
-        self.on_shown: Callable[[Waiting], None] | None = None
-        """Told when everybody has it."""
+        self.own = True  # readers by offset get it with its first queue, which is the topic's own
+        self.on_shown: Callable[[Waiting], None] | None = None  # told when everybody has it
         self.shown = 0  # queues, then live subscribers, that have it already
         self.groups: tuple[Group, ...] | None = None  # of the next queue, while some have it
-        self.inside = 0  # how many of these
-        self.first = 0  # its first offset there
+        self.inside = self.first = 0  # how many of these; its first offset there
 
     def takes(self, template: PlainTemplate, spans: list[log_end.Span], written: int) -> bool:
         """Take the spans of its own template, if nobody can tell the difference: what was written
@@ -258,8 +256,7 @@ class Waiting(Committed):
 
     def release(self, unflushed: set[Queue]) -> None:
         """It passed its commit point: everybody may see it, readers by offset as far as theirs
-        goes, and whatever the topic's own queue has before it. `unflushed` gets the own queue of a
-        run that the disk may not have."""
+        goes. `unflushed` gets the topic's own queue where the disk may not have the run."""
         if self.own:
             self.release_to_readers(unflushed)
         for queue in self.queues:
@@ -286,58 +283,6 @@ class Waiting(Committed):
             cost += QUEUE_COST
             if queue.reader is not None:
                 cost += queue.reader.arrival_cost()
-        return cost
-
-    def has_begun(self) -> bool:
-        """Whether some have it already. The rest is handed out in steps then, whatever it costs."""
-        return self.shown > 0 or self.groups is not None
-
-    def release_part(self, unflushed: set[Queue]) -> bool:
-        """`release`, for as many as one step may cost, in order. Returns whether it is done."""
-        if self.shown == 0 and self.groups is None and self.own:
-            self.release_to_readers(unflushed)
-        each = LIVE_COST + (self.end - self.start >> LIVE_BYTES_SHIFT)
-        queues = len(self.queues)
-        everybody = queues + len(self.live)
-        room = SHOWN_AT_ONCE
-        while room > 0 and self.shown < everybody:
-            at = self.shown
-            if at < queues:
-                room -= self.commit_part(self.queues[at], room)
-            else:
-                self.shown = at + 1
-                self.live[at - queues].offer(self)
-                room -= each
-        if self.shown < everybody:
-            return False
-        if self.on_shown is not None:
-            self.on_shown(self)
-        return True
-
-    def commit_part(self, queue: Queue, room: int) -> int:
-        """`QueueEnd.commit`, where the queue has many groups for as many as there is room for.
-        Returns what that costs."""
-        reader = queue.reader
-        if self.groups is None:
-            cost = 0 if reader is None else reader.arrival_cost()
-            if cost <= room or not isinstance(reader, list):
-                self.shown += 1
-                QueueEnd.commit(queue, self)
-                return QUEUE_COST + cost
-            self.groups = tuple(reader)  # they may come and go between two steps
-            self.inside = 0
-            self.first = queue.visible
-            queue.visible = self.first + self.count
-        cost = QUEUE_COST
-        while self.inside < len(self.groups) and cost < room:
-            group = self.groups[self.inside]
-            self.inside += 1
-            if not group.has_left:
-                cost += group.arrival_cost()
-                group.arrived(self, self.first)
-        if self.inside == len(self.groups):
-            self.groups = None
-            self.shown += 1
         return cost
 
 
@@ -405,8 +350,7 @@ class CommitPoints:
         self._waiting[run.durability].append((run.position, run, None))
         if run.durability is not APPENDED:
             self.urgent = run.position
-            if run.durability is not FLUSHED:
-                self.holding = True
+            self.holding = self.holding or run.durability is not FLUSHED
 
     def advance(self, durability: Durability, position: int) -> None:
         """The point of the class has reached the position: let go what waited for it."""
@@ -416,8 +360,7 @@ class CommitPoints:
         self._let_go(durability, position)
 
     def _let_go(self, durability: Durability, position: int) -> None:
-        """Move the point as far as one step goes, and no further than weaker ones have come: what
-        they have not let go of yet comes first in its queues."""
+        """Move the point as far as one step goes, and not past what a weaker one lets go of now."""
         waiting = self._waiting[durability]
         if self._later is not None:
             for weaker in range(durability):
@@ -458,7 +401,8 @@ class CommitPoints:
             if entry[2] is None:
                 run: Waiting = entry[1]
                 room -= run.cost()
-                if room < 0 or run.has_begun():
+                # Where some have it already, the rest goes in steps, whatever it costs now.
+                if room < 0 or run.shown or run.groups is not None:
                     return count
             else:
                 room -= ANSWER_COST
@@ -472,7 +416,7 @@ class CommitPoints:
         self.points[durability] = max(self.points[durability], waiting[count][0] - 1)
         if count == 0:
             run: Waiting = waiting[0][1]
-            if run.release_part(self.unflushed) and waiting:
+            if release_part(run, self.unflushed) and waiting:
                 waiting.popleft()
         while count > 0 and waiting:
             count -= 1

@@ -224,7 +224,7 @@ OF_THE_BOUNDS = (
         why="consumers that leave while a message is shown make queues count it twice",
         path="broker/kernels/path.py",
         pure=True,
-        old="if room < 0 or run.has_begun():",
+        old="if room < 0 or run.shown or run.groups is not None:",
         new="if room < 0:",
         tests=("tests/broker/test_commit_steps.py",),
     ),

@@ -1,0 +1,63 @@
+"""Showing a run to very many in steps (`path.py` has the way of those for few).
+
+It is plain Python in both forms of the kernels: a step is long beside what the calls cost.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from broker.kernels.costs import LIVE_BYTES_SHIFT, LIVE_COST, QUEUE_COST, SHOWN_AT_ONCE
+
+if TYPE_CHECKING:
+    from broker.kernels.path import Waiting
+    from broker.queues.queue import Queue
+
+
+def release_part(run: Waiting, unflushed: set[Queue]) -> bool:
+    """`Waiting.release`, for as many as one step may cost, in order. Returns whether it is done."""
+    if run.shown == 0 and run.groups is None and run.own:
+        run.release_to_readers(unflushed)
+    queues = len(run.queues)
+    everybody = queues + len(run.live)
+    each = LIVE_COST + (run.end - run.start >> LIVE_BYTES_SHIFT)
+    room = SHOWN_AT_ONCE
+    while room > 0 and run.shown < everybody:
+        at = run.shown
+        if at < queues:
+            room -= _commit_part(run, run.queues[at], room)
+        else:
+            run.shown = at + 1
+            run.live[at - queues].offer(run)
+            room -= each
+    if run.shown < everybody:
+        return False
+    if run.on_shown is not None:
+        run.on_shown(run)
+    return True
+
+
+def _commit_part(run: Waiting, queue: Queue, room: int) -> int:
+    """`QueueEnd.commit`, of many groups to as many as there is room for. Returns the cost."""
+    reader = queue.reader
+    if run.groups is None:
+        cost = 0 if reader is None else reader.arrival_cost()
+        if cost <= room or not isinstance(reader, list):
+            run.shown += 1
+            queue.commit(run)
+            return QUEUE_COST + cost
+        run.groups = tuple(reader)  # they may come and go between two steps
+        run.inside = 0
+        run.first = queue.visible
+        queue.visible = run.first + run.count
+    cost = QUEUE_COST
+    while run.inside < len(run.groups) and cost < room:
+        group = run.groups[run.inside]
+        run.inside += 1
+        if not group.has_left:
+            cost += group.arrival_cost()
+            group.arrived(run, run.first)
+    if run.inside == len(run.groups):
+        run.groups = None
+        run.shown += 1
+    return cost
