@@ -22,6 +22,7 @@ ENDINGS: Final = {
     "protocol_error": "protocol_errors",
     "keep_alive": "keep_alives_missed",
     "taken_over": "takeovers",
+    "slow_upload": "uploads_too_slow",
 }
 
 
@@ -38,6 +39,9 @@ def mqtt_probes(servers: Callable[[], Iterable[object]]) -> list[Probe]:
 
     def one(name: str, text: str, counter: str) -> Probe:
         return Probe(name=name, kind="counter", text=text, read=lambda: total(counter))
+
+    def gauge(name: str, text: str, counter: str) -> Probe:
+        return Probe(name=name, kind="gauge", text=text, read=lambda: total(counter))
 
     def several(name: str, text: str, label: str, counters: Mapping[str, str]) -> Probe:
         def read() -> Value:
@@ -67,7 +71,7 @@ def mqtt_probes(servers: Callable[[], Iterable[object]]) -> list[Probe]:
         several(
             "polymq_mqtt_connections_ended",
             "Connections that the server closed: for a violation of the protocol, for silence, for "
-            "another connection with the same client id.",
+            "another connection with the same client id, for a packet that others waited for.",
             "reason",
             ENDINGS,
         ),
@@ -75,5 +79,15 @@ def mqtt_probes(servers: Callable[[], Iterable[object]]) -> list[Probe]:
             "polymq_mqtt_wills_published",
             "Wills that were published.",
             "wills_published",
+        ),
+        gauge(
+            "polymq_mqtt_uploads_bytes",
+            "Bytes of packets that are not whole yet, of those beyond 4 KiB.",
+            "uploads_bytes",
+        ),
+        gauge(
+            "polymq_mqtt_uploads_waiting",
+            "Connections that are not read because these bytes are at their limit.",
+            "uploads_waiting",
         ),
     ]

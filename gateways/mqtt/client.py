@@ -93,6 +93,8 @@ class MqttConnection(Connection):
         self._connect_bytes = 0  # of a large CONNECT, until it is known who sent it
         self._partial = 0  # bytes of an incomplete packet when they last were a sign of life
         self._keep_alive = 0.0  # seconds without a packet that are too many; 0: never
+        self._has_part = False  # of a packet, and it counts
+        self._without_room = False  # for more of it
         self._disk_behind = False  # what is published waits for the disk too long
         self._unread = 0  # bytes of answers written while the transport was full
         self.asking = False  # who the client is: nothing is read until that is known
@@ -139,6 +141,8 @@ class MqttConnection(Connection):
             self._regulate()
             self.context.turns.wait(self._next_turn)
             return at
+        if end - at > self._limits.small_part_bytes or self._has_part:
+            self._hold_part(end - at)
         if self._keep_alive:
             if at > start:
                 self.heard_at = self.context.now()
@@ -155,6 +159,29 @@ class MqttConnection(Connection):
             return  # what was not handled was not read
         self.consume_again()
         self._regulate()
+
+    def _hold_part(self, size: int) -> None:
+        """So many bytes of a packet are here: not too many, beside those of others?"""
+        if self._session is None:
+            return  # what comes before the login has its own bound
+        self._has_part = size > self._limits.small_part_bytes
+        # The shortcut would take the rest without a word.
+        self.shortcut = None if self._has_part else self.lane
+        self._without_room = not self._shared.uploads.hold(self, size)
+        self._regulate()
+
+    def read_on(self) -> None:
+        """See `Uploading`."""
+        self._without_room = False
+        self._regulate()
+
+    def too_slow(self) -> None:
+        """See `Uploading`."""
+        if self._held_back:
+            return  # it is not the client that is slow
+        self._counters.uploads_too_slow += 1
+        log.warning("closing %s (%s): others wait for a slow packet", self.peer, self._client_id)
+        self._finish(will=True)
 
     def _look_at_part(self, size: int) -> None:
         """A packet came in part: a sign of life, if it comes quickly enough."""
@@ -244,6 +271,9 @@ class MqttConnection(Connection):
         session, self._session = self._session, None
         published, self._will = self._will, None
         self._forget_early()
+        if self._has_part:
+            self._has_part = False
+            self._shared.uploads.hold(self, 0)
         self._core.close()
         self._reading.forget()
         self.lane.session = None
@@ -547,6 +577,7 @@ class MqttConnection(Connection):
         """Read no further while too much waits for the disk or for the client to read."""
         unread = self._unread > self._limits.unread_answers_bytes_max
         hold_back = self._disk_behind or unread or self.asking or self._reading.resting
+        hold_back = hold_back or self._without_room
         if hold_back == self._held_back or self.lane.leaving:
             return
         self._held_back = hold_back

@@ -41,6 +41,22 @@ class Limits:
     """The store's largest message and what PUBLISH puts around it. 3.1.1 has no answer to a packet
     that is too large but closing. Mosquitto: 2 MB; EMQX: 1 MB; HiveMQ: 256 MB."""
 
+    parts_bytes_max: int = 256 * MIB
+    """What is here of packets that are not whole yet, over all connections of a listener
+    (`uploads.py`): sixteen of the largest that can be configured. Beyond it clients wait. A
+    connection's buffer may be twice as large as what it holds."""
+
+    small_part_bytes: int = 4 * KIB
+    """What each connection may have of a packet without being counted there: as much as it costs
+    idle."""
+
+    part_seconds: float = 5.0
+    """How often it is looked whether the client that the others wait for goes on."""
+
+    part_bytes_min: int = 64 * KIB
+    """What it has to send in that time, or it is closed: 100 kbit/s, less than any mobile network
+    that 16 MiB are sent through."""
+
     upload_bytes_per_second_min: int = 256
     """How quickly a packet has to come that is too large for one keep-alive period, to be a sign of
     life: slower than any mobile network, and 4 MiB take four and a half hours at most. Whoever

@@ -86,10 +86,17 @@ class MqttServer:
         return 0 if self._listener is None else len(self._listener.connections)
 
     def statistics(self) -> dict[str, int]:
-        """The counters by name, and `connections_now`."""
+        """The counters by name, and what there is now: `connections_now`, `uploads_bytes`,
+        `uploads_waiting` (`uploads.py`)."""
         counters = self._shared.counters
         counted = {field.name: getattr(counters, field.name) for field in fields(Counters)}
-        return {**counted, "connections_now": self.connection_count}
+        uploads = self._shared.uploads
+        return {
+            **counted,
+            "connections_now": self.connection_count,
+            "uploads_bytes": uploads.bytes,
+            "uploads_waiting": uploads.waiting_count,
+        }
 
     def _connections(self) -> list[MqttConnection]:
         if self._listener is None:

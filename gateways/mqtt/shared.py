@@ -16,6 +16,7 @@ from gateways.mqtt.lanes import Bulk, Yard
 from gateways.mqtt.limits import Limits
 from gateways.mqtt.mapping import TopicMapping
 from gateways.mqtt.packets import Will
+from gateways.mqtt.uploads import Uploads
 from net.connection import Context
 
 log = logging.getLogger(__name__)
@@ -41,6 +42,8 @@ class Counters:
     keep_alives_missed: int = 0
     takeovers: int = 0
     wills_published: int = 0
+    uploads_too_slow: int = 0
+    """Closed because others waited for the room of a packet that did not come."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -60,6 +63,8 @@ class Shared:
     """Bytes kept for connections whose login is not known yet (`limits.early_bytes_max`)."""
     once_position: Position = NOWHERE
     """Where the last QoS 2 message of any connection was stored."""
+    uploads: Uploads = field(init=False)
+    """What is here of their packets that are not whole."""
     yard: Yard = field(init=False)
     """What their lanes share."""
     bulk: Bulk = field(init=False)
@@ -68,6 +73,7 @@ class Shared:
     """Makes one of many reads, where kernels are plain Python."""
 
     def __post_init__(self) -> None:
+        self.uploads = Uploads(self.limits, self.context.call_later)
         self.yard = Yard(self.port, self.counted, self.limits)
         self.bulk = Bulk(self.yard, self.inbox)
         if FORM == "pure":

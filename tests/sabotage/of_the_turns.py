@@ -6,6 +6,7 @@ from tests.sabotage.plan import Sabotage
 
 MQTT_TURNS = "tests/gateways/mqtt/test_mqtt_turns.py"
 IN_FLIGHT = "tests/broker/test_sessions_in_flight.py"
+UPLOADS = "tests/gateways/mqtt/test_mqtt_uploads.py"
 STEPS = "tests/broker/test_commit_steps.py"
 REPLAY = "tests/broker/test_retained_replay.py"
 
@@ -87,19 +88,17 @@ OF_THE_TURNS = (
     Sabotage(
         name="sessions-of-a-queue-told-as-one",
         why="a message to ten thousand connected sessions stops the server",
-        path="broker/kernels/path.py",
-        pure=True,
-        old="            if cost <= room or not isinstance(reader, list):\n",
-        new="            if cost >= 0:\n",
+        path="broker/kernels/steps.py",
+        old="        if cost <= room or not isinstance(reader, list):\n",
+        new="        if cost >= 0:\n",
         tests=(STEPS,),
     ),
     Sabotage(
         name="sessions-that-left-are-told",
         why="a session that unsubscribed gets a message that it does not want",
-        path="broker/kernels/path.py",
-        pure=True,
-        old="            if not group.has_left:\n",
-        new="            if group is not None:\n",
+        path="broker/kernels/steps.py",
+        old="        if not group.has_left:\n",
+        new="        if group is not None:\n",
         tests=(STEPS,),
     ),
     Sabotage(
@@ -126,6 +125,54 @@ OF_THE_TURNS = (
         path="broker/topics.py",
         old="                run.on_shown = self._held_is_shown\n",
         new="",
+        tests=(STEPS,),
+    ),
+    Sabotage(
+        name="uploads-wait-for-each-other",
+        why="clients that send large packets all at once wait for ever",
+        path="gateways/mqtt/uploads.py",
+        old=" or connection is next(iter(self._parts)):\n",
+        new=":\n",
+        tests=(UPLOADS,),
+    ),
+    Sabotage(
+        name="uploads-without-a-bound",
+        why="a thousand clients that send a large packet in part fill the memory",
+        path="gateways/mqtt/client.py",
+        old="        hold_back = hold_back or self._without_room\n",
+        new="",
+        tests=(UPLOADS,),
+    ),
+    Sabotage(
+        name="upload-that-went-keeps-its-room",
+        why="clients that leave in the middle of a packet stop all large packets in the end",
+        path="gateways/mqtt/client.py",
+        old="            self._shared.uploads.hold(self, 0)\n",
+        new="",
+        tests=(UPLOADS,),
+    ),
+    Sabotage(
+        name="upload-that-stops-stays",
+        why="one client that stops in the middle of a packet keeps the others from finishing",
+        path="gateways/mqtt/uploads.py",
+        old="            first.too_slow()\n",
+        new="            pass\n",
+        tests=(UPLOADS,),
+    ),
+    Sabotage(
+        name="upload-ends-unnoticed",
+        why="a packet that was taken counts for ever",
+        path="gateways/mqtt/client.py",
+        old="        self.shortcut = None if self._has_part else self.lane\n",
+        new="",
+        tests=(UPLOADS,),
+    ),
+    Sabotage(
+        name="records-of-packet-ids-cost-nothing",
+        why="a message to thousands of connected sessions is handed out in steps that are too long",
+        path="broker/flights.py",
+        old="return SESSION_COST if self.holds and self.number else super().arrival_cost()\n",
+        new="return super().arrival_cost()\n",
         tests=(STEPS,),
     ),
 )

@@ -181,7 +181,7 @@ def test_a_wrong_acknowledgement_ends_the_connection(
     other = broker.peer()
     peer = broker.peer(wire.connect("c"))
 
-    def wrong(_first: int, _count: int) -> None:
+    def wrong(_first: int, _count: int, _more: bool = False) -> None:
         raise WrongAcknowledgement("no")
 
     monkeypatch.setattr(peer.session, "acknowledged", wrong)
