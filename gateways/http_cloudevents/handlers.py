@@ -46,7 +46,7 @@ from gateways.http_cloudevents.publishing import Commits, Publisher
 from gateways.http_cloudevents.pull import Outcome, encode_received
 from gateways.http_cloudevents.registry import Registry
 from gateways.http_cloudevents.responses import json_response, problem_response
-from gateways.http_cloudevents.work import InTurns
+from gateways.http_cloudevents.work import InTurns, Work
 
 TAG_HEADER: Final = "PolyMQ-Tag"
 """Tag of a body that is no CloudEvent, percent-encoded like a ce- header."""
@@ -215,7 +215,7 @@ class Handlers:
             )
             outcome = part.release(tokens, delay)
         elif verb == "reject":
-            outcome = part.reject(tokens)
+            outcome = await self._in_turns.finish(part.reject(tokens))
         else:
             outcome = part.renew(tokens)
         return json_response(
@@ -240,8 +240,7 @@ class Handlers:
 
     async def list_all(self, request: web.Request) -> web.Response:
         who = await self._authenticate(request)
-        seen = [one for one in self._registry.all() if _may_read(who.port, one)]
-        return json_response([self._shown(who, one) for one in seen])
+        return json_response(await self._in_turns.do(self._all_shown(who)))
 
     async def show(self, request: web.Request) -> web.Response:
         who = await self._authenticate(request)
@@ -346,10 +345,19 @@ class Handlers:
                 async with asyncio.timeout(self._limits.commit_seconds_max):
                     await ready.wait()
 
+    def _all_shown(self, who: _Who) -> Work[list[dict[str, Any]]]:
+        """All subscriptions that this client may read."""
+        found = []
+        for one in self._registry.all():
+            if _may_read(who.port, one):
+                found.append(self._shown(who, one))
+            yield
+        return found
+
     def _shown(self, who: _Who, subscription: subscriptions.Subscription) -> dict[str, Any]:
         """A subscription as this client may see it."""
         try:
-            self._check_owner(who, subscription.name)
+            _check_owner_of(who, subscription)
         except Refused:
             return subscription.shown(to_owner=False)
         return subscription.shown(to_owner=True)
@@ -361,8 +369,7 @@ class Handlers:
             found = self._registry.get(name)
         except Problem:
             return
-        if found.owner != who.principal:
-            who.port.check_admin(found.words)
+        _check_owner_of(who, found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -395,6 +402,12 @@ def _credentials(request: web.Request) -> tuple[str | None, bytes | None, bool]:
     except (binascii.Error, ValueError):
         user, password = b"", b""
     return user.decode("utf-8", "surrogateescape"), password, in_url
+
+
+def _check_owner_of(who: _Who, subscription: subscriptions.Subscription) -> None:
+    """Whether a subscription is the client's to change. Raises Refused."""
+    if subscription.owner != who.principal:
+        who.port.check_admin(subscription.words)
 
 
 def _may_read(port: BrokerPort, subscription: subscriptions.Subscription) -> bool:

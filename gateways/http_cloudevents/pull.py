@@ -28,6 +28,7 @@ from gateways.http_cloudevents.limits import HttpLimits
 from gateways.http_cloudevents.locks import Lock, LockTable, ranges
 from gateways.http_cloudevents.mapping import DeadLetter, dead_letter_of
 from gateways.http_cloudevents.subscriptions import Subscription
+from gateways.http_cloudevents.work import Work
 
 
 @dataclass(slots=True, eq=False)
@@ -173,14 +174,15 @@ class PullSubscription:
         self._put_back(released)
         return outcome
 
-    def reject(self, tokens: Iterable[str]) -> Outcome:
-        """These events become dead letters."""
+    def reject(self, tokens: Iterable[str]) -> Work[Outcome]:
+        """These events become dead letters, each by a record of its own."""
         outcome = Outcome()
         for token, lock in self._find(tokens, outcome):
             if self._bury(lock, "rejected by a consumer"):
                 outcome.succeeded.append(token)
             else:
                 outcome.failed.append(_failure(token, "Refused", "the dead letter was not stored"))
+            yield
         self._set_timer()
         return outcome
 
@@ -215,9 +217,8 @@ class PullSubscription:
     # --- inside -------------------------------------------------------------------------------
 
     def _find(self, tokens: Iterable[str], outcome: Outcome) -> Iterable[tuple[str, Lock[Held]]]:
-        now = self._loop.time()
         for token in tokens:
-            lock = self._locks.find(token, now)
+            lock = self._locks.find(token, self._loop.time())
             if lock is None:
                 outcome.failed.append(_failure(token, "TokenLost", _LOST))
             else:

@@ -326,6 +326,14 @@ OF_THE_BOUNDS = (
         tests=(HTTP_TURNS,),
     ),
     Sabotage(
+        name="http-dead-letters-in-one-turn",
+        why="a client that rejects 10,000 events stops all others for two seconds",
+        path="gateways/http_cloudevents/pull.py",
+        old="            yield\n        self._set_timer()\n",
+        new="            if not token:\n                yield\n        self._set_timer()\n",
+        tests=(HTTP_TURNS,),
+    ),
+    Sabotage(
         name="http-base64-with-padding-inside",
         why="large data that is no base64 is taken, and is not what the client meant",
         path="gateways/http_cloudevents/bulk_json.py",

@@ -24,6 +24,7 @@ from tests.gateways.http_cloudevents.http_harness import (
     EVENT,
     Http,
     http,
+    publish_batch,
     run,
     until,
 )
@@ -162,6 +163,47 @@ def test_a_refusal_in_the_middle_of_one_type_says_what_was_stored() -> None:
             status, problem = await door.publish(body, BATCH)
             assert (status, problem["stored"]) == (507, 6)
             assert port.publish_calls == [3, 3]
+
+    run(scenario())
+
+
+def test_others_publish_while_events_become_dead_letters() -> None:
+    """Each is a record of its own; the answer names all of them."""
+
+    async def scenario() -> None:
+        async with http() as door:
+            await door.call("PUT", "/subscriptions/s", {"topic": "orders"})
+            await publish_batch(door, *(str(n) for n in range(100)))
+            path = "/topics/orders/subscriptions/s"
+            _, answer, _ = await door.call("POST", f"{path}:receive?maxEvents=100")
+            tokens = [each["brokerProperties"]["lockToken"] for each in answer["value"]]
+            assert len(tokens) == 100
+            slow(door)
+            stored = len(door.port.stored)
+            wanted = {"lockTokens": tokens}
+            rejecting = asyncio.create_task(door.call("POST", f"{path}:reject", wanted))
+            await until(lambda: len(door.port.stored) > stored)
+            assert await door.publish(b"x", BINARY, topic="other") == (204, None)
+            assert not rejecting.done()
+            status, outcome, _ = await rejecting
+            assert (status, outcome["succeededLockTokens"]) == (200, tokens)
+            topics = [message.topic for message in door.port.stored[stored:]]
+            assert 0 < topics.index("other") < 100
+
+    run(scenario())
+
+
+def test_others_publish_while_subscriptions_are_listed() -> None:
+    async def scenario() -> None:
+        async with http() as door:
+            for number in range(200):
+                await door.call("PUT", f"/subscriptions/s{number:03}", {"topic": "orders"})
+            slow(door)
+            listing = asyncio.create_task(door.call("GET", "/subscriptions"))
+            assert await door.publish(b"x", BINARY) == (204, None)
+            assert not listing.done()
+            _, shown, _ = await listing
+            assert [each["id"] for each in shown] == [f"s{number:03}" for number in range(200)]
 
     run(scenario())
 
