@@ -68,6 +68,8 @@ class HttpLimits:
     webhook_requests_max: int = 256
     """Requests to sinks under way at once, over all subscriptions: each has a descriptor, and a
     thread while its host is looked up."""
+    webhook_starts_max: int = 16
+    """Idle webhooks that begin to deliver in one iteration of the loop: some 8 ms."""
     webhook_requests_per_host_max: int = 32
     """Of them, those to one host, so that one slow host does not delay the others."""
     webhook_idle_hosts_max: int = 256

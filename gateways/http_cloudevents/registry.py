@@ -28,6 +28,7 @@ from gateways.http_cloudevents.publishing import Commits
 from gateways.http_cloudevents.pull import PullSubscription
 from gateways.http_cloudevents.retry_state import RetryStates
 from gateways.http_cloudevents.sinks import Sinks
+from gateways.http_cloudevents.starts import Starts
 from gateways.http_cloudevents.subscriptions import (
     DOCUMENT_KIND,
     Subscription,
@@ -66,6 +67,7 @@ class Registry:
         self._loop = loop
         self._commits = commits
         self._sinks = sinks
+        self._starts = Starts(loop.call_soon, count_max=limits.webhook_starts_max)
         self._broker_name = broker_name
         self._handshake = handshake
         self._random = random
@@ -267,6 +269,7 @@ class Registry:
                 limits=self._limits,
                 loop=self._loop,
                 sinks=self._sinks,
+                starts=self._starts,
                 dead_letters=self._dead_letters,
                 retry_states=self._retry_states,
                 broker_name=self._broker_name,

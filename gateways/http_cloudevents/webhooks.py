@@ -34,6 +34,7 @@ from gateways.http_cloudevents.mapping import DeadLetter
 from gateways.http_cloudevents.retry import RetryPolicy, TokenBucket, Verdict
 from gateways.http_cloudevents.retry_state import RetryState, RetryStates
 from gateways.http_cloudevents.sinks import Answer, Sinks
+from gateways.http_cloudevents.starts import Starts
 from gateways.http_cloudevents.subscriptions import Subscription, without_query
 
 logger = logging.getLogger(__name__)
@@ -59,6 +60,7 @@ class Webhook:
         limits: HttpLimits,
         loop: asyncio.AbstractEventLoop,
         sinks: Sinks,
+        starts: Starts,
         dead_letters: DeadLetters,
         retry_states: RetryStates,
         broker_name: str,
@@ -70,6 +72,7 @@ class Webhook:
         self._limits = limits
         self._loop = loop
         self._sinks = sinks
+        self._starts = starts
         self._dead_letters = dead_letters
         self._retry_states = retry_states
         self._broker_name = broker_name
@@ -81,7 +84,8 @@ class Webhook:
         self._bucket = TokenBucket(subscription.granted_per_minute, now=loop.time())
         self._window: deque[Held] = deque()  # taken from the queue and not settled, in order
         self._window_bytes = 0
-        self._arrived = asyncio.Event()  # the window is not empty
+        self._arrived = asyncio.Event()  # the window is not empty, and it may begin
+        self._starting = False  # it waits for its start
         self._attempts = 0  # failures of the head so far
         self._alone = 0  # so many events from the head on are sent one at a time
         self._last_chance = False  # each of them gets one attempt
@@ -114,7 +118,13 @@ class Webhook:
             self._queue.settle(first, count)
         self._window.extend(held)
         self._window_bytes += sum(one.size for one in held)
-        if held:
+        if held and not (self._arrived.is_set() or self._starting):
+            self._starting = True
+            self._starts.begin(self._begin)
+
+    def _begin(self) -> None:
+        self._starting = False
+        if self._window:
             self._arrived.set()
 
     def cancelled(self) -> None:

@@ -334,6 +334,22 @@ OF_THE_BOUNDS = (
         tests=(HTTP_TURNS,),
     ),
     Sabotage(
+        name="webhooks-begin-together",
+        why="one message for 10,000 webhooks stops all other clients for seconds",
+        path="gateways/http_cloudevents/starts.py",
+        old="        if self._left and not self._waiting:\n",
+        new="        if not self._waiting:\n",
+        tests=("tests/gateways/http_cloudevents/test_http_starts.py",),
+    ),
+    Sabotage(
+        name="webhook-without-a-start",
+        why="one message for 10,000 webhooks stops all other clients for seconds",
+        path="gateways/http_cloudevents/webhooks.py",
+        old="            self._starts.begin(self._begin)\n",
+        new="            self._begin()\n",
+        tests=("tests/gateways/http_cloudevents/test_http_starts.py",),
+    ),
+    Sabotage(
         name="http-base64-with-padding-inside",
         why="large data that is no base64 is taken, and is not what the client meant",
         path="gateways/http_cloudevents/bulk_json.py",
