@@ -1,7 +1,7 @@
 """How long a small request takes while other clients load the server: p99 and worst, for each load.
 
 Each case has a server of its own, and a peer's where the peer speaks what the load speaks. What is
-measured stands in `fairness_probe.py`, the loads in `fairness_loads.py`.
+measured stands in `fairness_probe.py`, the loads in `fairness_cases.py`.
 """
 
 from __future__ import annotations
@@ -11,14 +11,16 @@ import shutil
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
 from benchmarks.errors import BenchmarkFailed
-from benchmarks.fairness_loads import CASES, Case, Stage
+from benchmarks.fairness_cases import CASES
+from benchmarks.fairness_stage import Case, Stage
 from benchmarks.generators import build_generators
-from benchmarks.machine import ROOT, describe_machine, pinned
+from benchmarks.machine import HOST, ROOT, describe_machine, pinned
 from benchmarks.report import machine_lines
 from benchmarks.scenarios import Protocol
 from benchmarks.servers import PEERS, PolyMQ, Server
@@ -35,12 +37,33 @@ SETTLE_SECONDS: Final = 1.0
 QUICK_SCALE: Final = 10
 P99_WANTED_MS: Final = 50.0
 WORST_WANTED_MS: Final = 150.0
+OWN_MS_MAX: Final = 10.0
+"""A paced client that was later than that by itself is named in the report."""
+METRICS_SECONDS_MAX: Final = 60.0
+COLUMNS: Final[Mapping[str, tuple[str, Sequence[str]]]] = {
+    "PolyMQ": ("PolyMQ", ("ping", "mqtt", "amqp", "http", "rocketmq")),
+    "in MQTT": ("PolyMQ", CLIENTS["mqtt"]),
+    "mosquitto": ("mosquitto", CLIENTS["mqtt"]),
+    "in AMQP": ("PolyMQ", CLIENTS["amqp"]),
+    "RabbitMQ": ("RabbitMQ", CLIENTS["amqp"]),
+}
+"""Of the table at the end: whose figures, and of which paced clients."""
 
 
 class FairPolyMQ(PolyMQ):
     """Our server with all its protocols."""
 
     protocols: ClassVar[tuple[Protocol, ...]] = ("mqtt", "amqp", "http", "rocketmq")
+
+    def metric(self, name: str) -> float:
+        """The value of one of its metrics. Raises BenchmarkFailed if it has none of this name."""
+        address = f"http://{HOST}:{self._admin_port}/metrics"
+        with urllib.request.urlopen(address, timeout=METRICS_SECONDS_MAX) as answer:
+            for line in answer.read().decode().splitlines():
+                found, _, value = line.rpartition(" ")
+                if found == name:
+                    return float(value)
+        raise BenchmarkFailed(f"there is no metric {name}")
 
 
 class Probe:
@@ -95,12 +118,22 @@ def measure_case(case: Case, server: Server, *, scale: int, seconds: float) -> d
         measured = case.prepare(stage)
         probe = Probe(server)
         time.sleep(SETTLE_SECONDS)
+        ours = server if isinstance(server, FairPolyMQ) and case.counted else None
+        before = 0.0 if ours is None else ours.metric(case.counted)
         probe.mark()
         began = time.perf_counter()
-        measured()
+        done = True
+        try:
+            measured()
+        except TimeoutError:
+            done = False
         took = time.perf_counter() - began
         time.sleep(SETTLE_SECONDS)
-        return {"seconds": took, "clients": probe.mark()}
+        clients = probe.mark()
+        own = clients.pop("own")
+        if ours is not None and ours.metric(case.counted) <= before:
+            raise BenchmarkFailed(f"{case.counted} did not grow: nothing was measured")
+        return {"seconds": took, "done": done, "clients": clients, "own": own}
     finally:
         if probe is not None:
             probe.close()
@@ -139,6 +172,7 @@ def measure_fairness(
                 shutil.rmtree(server.directory, ignore_errors=True)
             found.setdefault(case.name, {})[server.name] = figures
             print(fairness_line(server.name, figures), flush=True)
+    print("", *fairness_table(found), sep="\n", flush=True)
     return {"machine": machine, "peers": versions, "scale": scale, "fairness": found}
 
 
@@ -162,4 +196,31 @@ def fairness_line(name: str, figures: Mapping[str, Any]) -> str:
         over = client["p99_ms"] > P99_WANTED_MS or client["worst_ms"] > WORST_WANTED_MS
         mark = "!" if over else " "
         parts.append(f"{kind} {client['p99_ms']:5.0f} {client['worst_ms']:5.0f}{mark}")
+    if not figures["done"]:
+        parts.append("(and the load was not done then)")
+    own = figures["own"]["worst_ms"]
+    if own > OWN_MS_MAX:
+        parts.append(f"(paced clients late by {own:.0f} themselves)")
     return f"  {name:10} {figures['seconds']:5.1f} s  {'  '.join(parts)}"
+
+
+def fairness_table(found: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+    """All cases side by side, in Markdown: p99 and worst in milliseconds, each the largest of the
+    paced clients that a column is about."""
+    yield f"| case | {' | '.join(COLUMNS)} |"
+    yield "|---" * (1 + len(COLUMNS)) + "|"
+    for name, servers in found.items():
+        cells = [
+            _cell(servers.get(server, {}).get("clients", {}), kinds)
+            for server, kinds in COLUMNS.values()
+        ]
+        yield f"| {name} | {' | '.join(cells)} |"
+
+
+def _cell(clients: Mapping[str, Mapping[str, float]], kinds: Sequence[str]) -> str:
+    chosen = [clients[kind] for kind in kinds if kind in clients]
+    if not chosen:
+        return ""
+    p99 = max(client["p99_ms"] for client in chosen)
+    worst = max(client["worst_ms"] for client in chosen)
+    return f"{p99:.0f} / {worst:.0f}"

@@ -4,6 +4,11 @@ A process of its own, so that the load does not delay what measures it. Each cli
 requests a second, one at a time, and counts each from the moment when it was due: a server that
 stops for a second makes twenty requests late, not one.
 
+What this process itself is late does not count where that can be seen: a request that it sends late
+although the answer before it was there counts from when it was sent. It asks for the processor
+before everybody else. How late its timers were nevertheless is reported as the client `own`:
+answers wait as long to be seen, so where that is much, the machine was measured and not the server.
+
 The clients are an MQTT PINGREQ, which asks for nothing but a turn of the server's loop, and a
 message with an acknowledgement in each protocol, which waits for the disk as well.
 
@@ -13,6 +18,7 @@ since the last line as JSON. The end of standard input ends the process.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import select
@@ -59,7 +65,9 @@ class Paced:
         self._request = request
         self._answered = answered
         self._due = due  # of the request that is open, or of the next one
+        self._since = due  # what the open request counts from
         self._open = False
+        self._answered_late = False  # the one before, so that the next one was due already
         self._got = b""
         self._count = 0
         self.seconds: list[float] = []
@@ -76,6 +84,7 @@ class Paced:
             self._count += 1
             self._open = True
             self._got = b""
+            self._since = self._due if self._answered_late else now
             self._socket.send(self._request(self._count))
             return 1.0
         return self._due - now
@@ -88,12 +97,13 @@ class Paced:
         self._got += data
         if self._open and self._answered(self._got):
             self._open = False
-            self.seconds.append(now - self._due)
+            self.seconds.append(now - self._since)
             self._due += 1 / PER_SECOND
+            self._answered_late = self._due < now
 
     def waiting(self, now: float) -> float:
         """How long the request that is open has been due."""
-        return now - self._due if self._open else 0.0
+        return now - self._since if self._open else 0.0
 
 
 def make_client(kind: str, port: int, due: float) -> Paced:
@@ -160,9 +170,10 @@ def figures(seconds: list[float]) -> dict[str, float]:
 def main(arguments: list[str]) -> None:
     """Arguments: `kind=port` for each client."""
     try:
-        os.nice(-10)
-    except PermissionError:
-        pass  # it measures its own waits for the processor as well, then
+        os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
+    except OSError:  # not allowed: `own` says what that comes to
+        with contextlib.suppress(OSError):
+            os.nice(-10)
     began = time.perf_counter()
     clients: dict[str, Paced] = {}
     for index, argument in enumerate(arguments):
@@ -175,10 +186,14 @@ def main(arguments: list[str]) -> None:
     by_descriptor = {client.fileno(): client for client in clients.values()}
     for descriptor in by_descriptor:
         poller.register(descriptor, select.POLLIN)
+    own: list[float] = []
     while True:
         now = time.perf_counter()
         wait = min(client.send_if_due(now) for client in clients.values())
-        for descriptor, _ in poller.poll(wait * 1000):
+        ready = poller.poll(wait * 1000)
+        if not ready:
+            own.append(max(0.0, time.perf_counter() - now - wait))
+        for descriptor, _ in ready:
             now = time.perf_counter()
             if descriptor:
                 by_descriptor[descriptor].receive(now)
@@ -190,6 +205,8 @@ def main(arguments: list[str]) -> None:
                 late = client.waiting(now)
                 found[kind] = figures(client.seconds + ([late] if late > 0.05 else []))
                 client.seconds = []
+            found["own"] = figures(own)
+            own = []
             print(json.dumps(found), flush=True)
 
 

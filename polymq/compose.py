@@ -590,6 +590,12 @@ class Node:
                 read=lambda: self._upkeep.short_count,
             ),
             Probe(
+                name="polymq_saves",
+                kind="counter",
+                text="Times that state, indexes and keys were saved since the start.",
+                read=lambda: self._upkeep.saved_count,
+            ),
+            Probe(
                 name="polymq_save_failures",
                 kind="counter",
                 text="Attempts to save state, indexes or keys that failed, and were made again.",
