@@ -132,7 +132,7 @@ def measure_case(case: Case, server: Server, *, scale: int, seconds: float) -> d
         clients = probe.mark()
         own = clients.pop("own")
         if ours is not None and ours.metric(case.counted) <= before:
-            raise BenchmarkFailed(f"{case.counted} did not grow: nothing was measured")
+            raise BenchmarkFailed(f"{case.counted} is still {before:g} after {took:.1f} s of load")
         return {"seconds": took, "done": done, "clients": clients, "own": own}
     finally:
         if probe is not None:

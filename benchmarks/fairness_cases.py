@@ -48,13 +48,16 @@ CASES: Final = (
     Case("amqp-large", "20 bodies of 16 MiB", "amqp", amqp.large),
     Case(
         "retention",
-        "a flood to topics that keep 16 MiB",
+        "a flood to a log that keeps 64 MiB",
         "mqtt",
         mqtt.flood,
         {
             "storage.segment_bytes": "16777216",
             "topics.retention_bytes": "16777216",
             "storage.retention_check_seconds": "1",
+            # The topics of the paced clients hold the log's files, too: they never have 16 MiB.
+            "storage.log_bytes_max": "67108864",
+            "storage.save_seconds": "1",
         },
         "polymq_log_deleted_bytes_total",
     ),

@@ -123,7 +123,8 @@ def make_client(kind: str, port: int, due: float) -> Paced:
         )
     if kind == "amqp":
         speaker = AmqpSpeaker(opened)
-        speaker.declare(TOPIC, durable=True, arguments={"x-max-length": 1000})
+        # Short, so that the log's oldest files are not kept for it.
+        speaker.declare(TOPIC, durable=True, arguments={"x-max-length": 10})
         speaker.confirm()
         message = amqp_publish("", TOPIC, BODY, persistent=True)
         return Paced(opened, lambda _: message, lambda got: got.endswith(b"\xce"), due)
