@@ -29,6 +29,8 @@ SCHEMA_VERSION: Final = 3
 """Version 2 had longer rows of queues, which can be read as well."""
 VERSIONS_READ: Final = (2, SCHEMA_VERSION)
 BUSY_SECONDS: Final = 10.0
+SUFFIXES: Final = ("", "-journal", "-wal", "-shm")
+"""Behind the name: all files that SQLite makes."""
 
 _SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS entity (
@@ -82,17 +84,21 @@ class Folded:
 
 
 class StateDb:
-    """The file. Every error of SQLite means: there is no usable cache."""
+    """The file. Every error of SQLite, or of a call for one of its files, means: there is no usable
+    cache."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._begun = False  # the file holds a state, to which saves add what has changed
+        self._unwanted = False  # it was discarded, and may be there still
 
     def load(self) -> Folded | None:
         """The folded state, or None if there is none that can be read."""
-        if not self._path.exists():
+        if self._unwanted:
             return None
         try:
+            if not self._is_there():
+                return None
             with closing(self._connect()) as connection:
                 found = _read_folded(connection)
                 if found is None:
@@ -112,7 +118,7 @@ class StateDb:
                         return None
                     total -= sum(sums)
                     rows[kind] = [(key, text) for key, text, _ in of_kind]
-        except (sqlite3.Error, UnicodeError):  # a damaged file may have names that are no text
+        except (sqlite3.Error, OSError, UnicodeError):  # names of a damaged file may be no text
             return None
         if total & _TOTAL_MASK:
             return None
@@ -123,9 +129,13 @@ class StateDb:
         """Write changed entities and the position in one transaction.
 
         Raises:
-            sqlite3.Error: nothing was written; the file is behind, which is allowed. Also when it
-                was damaged or removed since the last save: what has changed would not be all.
+            sqlite3.Error, OSError: nothing was written; the file is behind, which is allowed. Also
+                when it was damaged or removed since the last save: what has changed would not be
+                all.
         """
+        if self._unwanted:
+            self._remove()
+            self._unwanted = False
         try:
             self._save(position, epoch, rows)
         except UnicodeError as error:
@@ -149,15 +159,18 @@ class StateDb:
             )
 
     def discard(self) -> None:
-        """Delete the file: the next start folds the log from its beginning."""
+        """Delete the file, at once or before the next save: what is saved from now on is a state of
+        its own, and nothing of an older one may be among it."""
         self._begun = False
-        for suffix in ("", "-wal", "-shm"):
-            Path(str(self._path) + suffix).unlink(missing_ok=True)
+        self._unwanted = True
+        try:
+            self._remove()
+        except OSError:
+            return
+        self._unwanted = False
 
     def _connect(self) -> sqlite3.Connection:
-        descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
-        os.close(descriptor)
-        connection = sqlite3.connect(self._path, timeout=BUSY_SECONDS)
+        connection = self._open()
         try:
             connection.execute("PRAGMA journal_mode=WAL")
             connection.execute("PRAGMA synchronous=NORMAL")
@@ -166,6 +179,24 @@ class StateDb:
             connection.close()
             raise
         return connection
+
+    # --- the file system ------------------------------------------------------------------------
+
+    def _is_there(self) -> bool:
+        """Whether there is such a file. Raises OSError."""
+        return self._path.exists()
+
+    def _open(self) -> sqlite3.Connection:
+        """A connection to the file, which is made if it is not there. Raises OSError,
+        sqlite3.Error."""
+        descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
+        os.close(descriptor)
+        return sqlite3.connect(self._path, timeout=BUSY_SECONDS)
+
+    def _remove(self) -> None:
+        """Remove what there is of the file. Raises OSError: some of it may be there."""
+        for suffix in SUFFIXES:
+            Path(str(self._path) + suffix).unlink(missing_ok=True)
 
 
 def _checksum(*values: object) -> int:

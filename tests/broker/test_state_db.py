@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -98,3 +99,54 @@ def test_others_may_not_read_it(tmp_path: Path) -> None:
     path = tmp_path / "state.db"
     StateDb(path).save(1, 1, [])
     assert path.stat().st_mode & 0o777 == 0o600
+
+
+# --- errors of the file system --------------------------------------------------------------------
+
+
+class Failing(StateDb):
+    """A file system that refuses calls."""
+
+    refuses_to_open = False
+    refuses_to_remove = False
+
+    def _open(self) -> sqlite3.Connection:
+        if self.refuses_to_open:
+            raise OSError(errno.EMFILE, "no descriptor")
+        return super()._open()
+
+    def _remove(self) -> None:
+        if self.refuses_to_remove:
+            raise OSError(errno.EIO, "it can not be removed")
+        super()._remove()
+
+
+def test_a_file_that_can_not_be_opened_is_no_cache(tmp_path: Path) -> None:
+    """For want of a descriptor, say. It ended a start with a traceback."""
+    database = Failing(tmp_path / "state.db")
+    database.save(1, 1, [("topic", "a", "1")])
+    database.refuses_to_open = True
+    assert database.load() is None
+    database.refuses_to_open = False
+    assert database.load() is not None
+
+
+def test_a_file_that_can_not_be_removed_is_not_added_to(tmp_path: Path) -> None:
+    """A start could not use it, so the state was made from the log, and saves know what changed
+    since. The rows of the old file that are in none of them would come back as ghosts."""
+    path = tmp_path / "state.db"
+    StateDb(path).save(5, 1, [("topic", "a", "1"), ("topic", "ghost", "1")])
+    database = Failing(path)
+    database.refuses_to_remove = True
+    database.discard()
+    assert database.load() is None
+    with pytest.raises(OSError, match="removed"):
+        database.save(9, 2, [("topic", "a", "2")])
+    found = StateDb(path).load()  # what another process finds is of one time
+    assert found is not None
+    assert (found.position, len(found.rows["topic"])) == (5, 2)
+    database.refuses_to_remove = False
+    database.save(9, 2, [("topic", "a", "2")])
+    found = database.load()
+    assert found is not None
+    assert (found.position, found.rows) == (9, {"topic": [("a", "2")]})

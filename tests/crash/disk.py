@@ -67,7 +67,7 @@ class File:
         whole: whether `disk` and `pending` make up `data`. Not so after a failed sync.
     """
 
-    __slots__ = ("data", "disk", "gone", "holder", "in_log", "pending", "whole")
+    __slots__ = ("data", "disk", "gone", "holder", "path", "pending", "whole")
 
     def __init__(self, data: bytes | bytearray = b"", disk: bytes | None = None) -> None:
         self.data = data
@@ -75,7 +75,7 @@ class File:
         self.pending: list[tuple[int, bytes | None]] = []
         self.gone = 0  # how many changes are not pending any more
         self.holder = 0  # the handle that has the lock
-        self.in_log = False
+        self.path = ""  # by which it was opened last
         self.whole = True
 
     def change(self, place: int, written: bytes | None) -> None:
@@ -288,19 +288,27 @@ class Disk:
         """The bytes of all files by path."""
         return {path: bytes(file.data) for path, file in self.files().items()}
 
+    def has(self, path: str) -> bool:
+        """Whether there is such a file."""
+        try:
+            self._file(path)
+        except OSError:
+            return False
+        return True
+
     # --- inside ---------------------------------------------------------------------------------
 
-    def _begin(self, call: str) -> None:
+    def _begin(self, call: str, path: str) -> None:
         """Count a change. Raises OSError where it must not take place."""
         self.changes_count += 1
         if self.changes_count > self.off_at:
             raise OSError(errno.EIO, "the machine is off")
-        self._meet(call)
+        self._meet(call, path)
 
-    def _meet(self, call: str) -> None:
+    def _meet(self, call: str, path: str) -> None:
         """Raise the error that the call gets, if there is one."""
         if self.fault is not None:
-            error = self.fault.strikes(self.changes_count, call)
+            error = self.fault.strikes(self.changes_count, call, path)
             if error:
                 raise OSError(error, f"{call} fails")
 
@@ -316,11 +324,11 @@ class Disk:
             self.yields()
 
     def _change_names(
-        self, call: str, directory: Directory, changed: dict[str, Node | None]
+        self, call: str, path: str, directory: Directory, changed: dict[str, Node | None]
     ) -> None:
         """A call that sets or removes names. After some errors it has done so all the same."""
         try:
-            self._begin(call)
+            self._begin(call, path)
         except OSError as error:
             if self.changes_count <= self.off_at:
                 assert self.fault is not None
@@ -364,10 +372,10 @@ class Disk:
             parent, _, name = path.rpartition("/")
             directory = self._directory(parent)
             file = File()
-            self._change_names("create", directory, {name: file})
+            self._change_names("create", path, directory, {name: file})
         else:
-            self._meet("open")
-        file.in_log = LOG_PART in path
+            self._meet("open", path)
+        file.path = path
         handle = self._next_handle
         self._next_handle += 1
         self._handles[handle] = file
@@ -379,17 +387,22 @@ class Disk:
         if file.holder == handle:
             file.holder = 0
 
+    def forget(self, handle: int) -> None:
+        """The process that had it open has ended."""
+        self._handles.pop(handle, None)
+
     def size(self, handle: int) -> int:
         self._yield()
-        self._meet("size")
-        return len(self._handles[handle].data)
+        file = self._handles[handle]
+        self._meet("size", file.path)
+        return len(file.data)
 
     def pread(self, handle: int, size: int, position: int) -> bytes:
         self._yield()
         file = self._handles[handle]
-        self._meet("pread")
+        self._meet("pread", file.path)
         found = bytes(file.data[position : position + size])
-        if file.in_log:
+        if LOG_PART in file.path:
             self.log_bytes_read += len(found)
         return found
 
@@ -398,7 +411,7 @@ class Disk:
         data = b"".join(buffers)
         file = self._handles[handle]
         try:
-            self._begin("pwritev")
+            self._begin("pwritev", file.path)
         except OSError:
             if self.changes_count <= self.off_at:
                 assert self.fault is not None
@@ -414,15 +427,16 @@ class Disk:
 
     def truncate(self, handle: int, size: int) -> None:
         self._yield()
-        self._begin("truncate")
-        self._handles[handle].change(size, None)
+        file = self._handles[handle]
+        self._begin("truncate", file.path)
+        file.change(size, None)
         self._end()
 
     def preallocate(self, handle: int, size: int) -> None:
         self._yield()
         file = self._handles[handle]
         if len(file.data) < size:
-            self._begin("preallocate")
+            self._begin("preallocate", file.path)
             file.change(size, None)
             self._end()
 
@@ -432,7 +446,7 @@ class Disk:
         changes_count = file.changes_count
         self._yield()
         try:
-            self._begin("fdatasync")
+            self._begin("fdatasync", file.path)
         except OSError:
             if self.changes_count <= self.off_at:
                 assert self.fault is not None
@@ -447,7 +461,7 @@ class Disk:
 
     def lock(self, handle: int) -> bool:
         file = self._handles[handle]
-        self._meet("lock")
+        self._meet("lock", file.path)
         if file.holder:
             return False
         file.holder = handle
@@ -455,7 +469,7 @@ class Disk:
 
     def list(self, path: str) -> list[str]:
         self._yield()
-        self._meet("list")
+        self._meet("list", path)
         try:
             return sorted(self._directory(path).names)
         except FileNotFoundError:
@@ -469,7 +483,7 @@ class Disk:
         if isinstance(there, File):
             raise FileExistsError(errno.EEXIST, path)
         if there is None:
-            self._change_names("make_directory", directory, {name: Directory()})
+            self._change_names("make_directory", path, directory, {name: Directory()})
         return there is None
 
     def remove_directory(self, path: str) -> None:
@@ -481,7 +495,7 @@ class Disk:
         if found.names:
             raise OSError(errno.ENOTEMPTY, path)
         parent, _, name = path.rpartition("/")
-        self._begin("remove_directory")
+        self._begin("remove_directory", path)
         self._found.pop(path, None)
         self._directory(parent).change({name: None})
         self._end()
@@ -492,7 +506,7 @@ class Disk:
         changes_count = directory.changes_count
         self._yield()
         try:
-            self._begin("sync_directory")
+            self._begin("sync_directory", path)
         except OSError as error:
             if is_short(error):
                 raise NotBegun(error.errno, "no descriptor for the directory") from error
@@ -513,7 +527,7 @@ class Disk:
         new_parent, _, new_name = new_path.rpartition("/")
         assert parent == new_parent, "a rename that two directories would have to agree on"
         file = self._file(path)
-        self._change_names("rename", self._directory(parent), {name: None, new_name: file})
+        self._change_names("rename", path, self._directory(parent), {name: None, new_name: file})
 
     def unlink(self, path: str) -> None:
         self._yield()
@@ -522,8 +536,8 @@ class Disk:
         except FileNotFoundError:
             return
         parent, _, name = path.rpartition("/")
-        self._change_names("unlink", self._directory(parent), {name: None})
+        self._change_names("unlink", path, self._directory(parent), {name: None})
 
     def space(self, path: str) -> tuple[int, int]:
-        self._meet("space")
+        self._meet("space", path)
         return ROOM_BYTES, ROOM_BYTES

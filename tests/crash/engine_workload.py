@@ -197,7 +197,7 @@ class EngineWorkload:
             name = self._random.choice(list(POWER_CUTS))
             found = self.disk.crash(POWER_CUTS[name](self.disk, self._random))
             self.world.written = self.world.flushed
-        found.on_change = self.disk.on_change
+        found.on_change, found.fault = self.disk.on_change, self.disk.fault
         self.disk = found
         self.world.now = actor.loop.now + self._random.choice(DOWN_SECONDS)
         self._actor = None

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from random import Random
 from typing import Final
 
+from broker.state_db import StateDb
 from core_log.epochs import EPOCHS_NAME
 from core_log.errors import StoreError
 from tests.crash.disk import Disk
@@ -37,11 +39,18 @@ START_CHANGES: Final = 40
 class EngineExplorer:
     """Goes through the states of one seed.
 
+    Attributes:
+        name: of its states, for the report.
+        state_chance: at how many changes a state is built.
+
     Args:
         workload: which of the seed's workloads, from 0 on.
         subject: what they have to be about; empty for whatever is drawn.
         only: the number of the one state to check; None for all.
     """
+
+    name = "engine"
+    state_chance = STATE_CHANCE
 
     def __init__(
         self, seed: int, workload: int = 0, *, subject: str = "", only: int | None = None
@@ -72,14 +81,17 @@ class EngineExplorer:
 
     def _each_change(self) -> None:
         """A state at some changes, of a kind that its number draws."""
-        random = Random(f"engine {self.seed} {self._number}")
+        self._perhaps_a_state(self.state_chance)
+
+    def _perhaps_a_state(self, chance: float) -> None:
+        random = Random(f"{self.name} {self.seed} {self._number}")
         number = self._number
         self._number += 1
-        wanted = random.random() < self._workload.share * STATE_CHANCE
+        wanted = random.random() < self._workload.share * chance
         if not wanted or self._only not in (None, number):
             return
         kind = random.choice(["kill", *POWER_CUTS])
-        told = [f"engine: {kind}"]
+        told = [f"{self.name}: {kind}"]
         with self._repeatable(number, told):
             self._check(kind, random, told)
         self.tally.states[told[0]] += 1
@@ -90,16 +102,13 @@ class EngineExplorer:
         world = copied(self._workload.world)
         world.now = self._workload.now + random.choice(DOWN_SECONDS)
         disk = left_by(self._workload.disk, kind, random)
-        database = self._workload.database
-        assert isinstance(database, MemoryStateDb)
-        versions = database.versions
-        versions = versions[: random.randint(0, len(versions))]
+        database_on = self._databases(random)
         while random.random() < AGAIN_CHANCE:
             self.tally.deeper += 1
             self.tally.recoveries += 1
             disk.off_at = random.randint(1, START_CHANGES)
             try:
-                EngineActor(disk, MemoryStateDb(versions), copied(world))
+                EngineActor(disk, database_on(disk), copied(world))
             except StoreError:
                 pass  # that is how it ends
             if kind != "kill":
@@ -111,17 +120,24 @@ class EngineExplorer:
             world.written = world.flushed
         errors = Random(f"errors {self.seed} {self._number}")
         while errors.random() < ERRORS_CHANCE:
-            database = MemoryStateDb(versions)
-            disk = self._start_with_errors(disk, database, world, errors, told)
+            disk = self._start_with_errors(disk, database_on(disk), world, errors, told)
         if random.random() < NO_EPOCHS_CHANCE:
             disk.unlink(f"{DIRECTORY}/{EPOCHS_NAME}")
             told.append("without the list of epochs")
         self.tally.recoveries += 2
         self.tally.note(disk)
-        check_engine(disk, MemoryStateDb(versions), world)
+        check_engine(disk, database_on(disk), world)
+
+    def _databases(self, random: Random) -> Callable[[Disk], StateDb]:
+        """What makes the `state.db` of a start: one that may be old or missing."""
+        database = self._workload.database
+        assert isinstance(database, MemoryStateDb)
+        versions = database.versions
+        versions = versions[: random.randint(0, len(versions))]
+        return lambda disk: MemoryStateDb(versions)
 
     def _start_with_errors(
-        self, disk: Disk, database: MemoryStateDb, world: World, random: Random, told: list[str]
+        self, disk: Disk, database: StateDb, world: World, random: Random, told: list[str]
     ) -> Disk:
         """An engine starts on a disk with errors, or does not. Returns what the next one finds."""
         self.tally.recoveries += 1

@@ -67,6 +67,7 @@ class Fault:
 
     Attributes:
         name: what it is, for the report.
+        below: paths of the files whose calls may fail begin with this.
         failed: how many calls have failed.
         last: the last of them, and its errno.
         is_final: whether one of them says that the disk has failed.
@@ -84,6 +85,7 @@ class Fault:
         loss: Loss,
     ) -> None:
         self.name = errno.errorcode.get(error, "")
+        self.below = ""
         self.first = first
         self.random = random
         self.loss = loss
@@ -96,8 +98,10 @@ class Fault:
         self._count = count
         self._unsynced = False
 
-    def strikes(self, change: int, call: str) -> int:
+    def strikes(self, change: int, call: str, path: str) -> int:
         """The errno with which this call fails, or 0."""
+        if not path.startswith(self.below):
+            return 0
         if change < self.first or self.failed >= self._count:
             return 0
         error = self._draw(call)

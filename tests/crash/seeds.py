@@ -15,6 +15,7 @@ from tests.crash.explore_faults import FaultsExplorer
 from tests.crash.explore_large import LargeExplorer, LargeThreadsExplorer
 from tests.crash.explore_threads import ThreadsExplorer
 from tests.crash.explore_upkeep import UpkeepExplorer
+from tests.crash.sqlite_disk import is_reachable
 from tests.crash.tally import Tally
 
 OTHERS: Final[dict[str, tuple[int, type[Explorer] | type[UpkeepExplorer]]]] = {
@@ -47,6 +48,8 @@ def explorers(seed: int, only: int | None, subject: str) -> Iterator[Explorer | 
     """Who has states of this seed and subject, and the one with this number."""
     place = None if only is None else only // FIRST_NUMBER
     for name, (begin, explorer) in OTHERS.items():
+        if explorer is UpkeepExplorer and not is_reachable():
+            continue
         if place in (None, begin) and subject in ("", name):
             yield explorer(seed, only=only, first=begin * FIRST_NUMBER)
     for workload in range(WORKLOADS_COUNT):

@@ -1,32 +1,32 @@
 """An engine with the program's own upkeep: `polymq/upkeep.py` on an asyncio loop that takes turns.
 
 Upkeep saves and tidies by itself as the clock goes on. Its jobs run in worker threads that take
-turns with the engine (`schedule.py`): at each call of the disk, and at each row and stage of a
-saving of `state.db` (`sqlite_files.py`). Between two turns of the loop the clients go on.
+turns with the engine (`schedule.py`): at each call of the disk, those of SQLite included
+(`sqlite_disk.py`). Between two turns of the loop the clients go on.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from pathlib import Path
 from random import Random
 from typing import Any, Final, cast
 
+from broker.state_db import StateDb
 from polymq.upkeep import Upkeep
 from polymq.workers import Workers
 from tests.crash.disk import Disk
 from tests.crash.engine import EngineActor, World
 from tests.crash.engine_workload import EngineWorkload
 from tests.crash.schedule import Schedule
-from tests.crash.sqlite_files import CrashingStateDb, read_image, write_image
+from tests.crash.sqlite_disk import DiskStateDb
 
 SAVE_SECONDS: Final = 0.2
 TIDY_SECONDS: Final = 0.5
-TURNS_MAX: Final = 8
+TURNS_MAX: Final = 30
 """Turns of asyncio's loop behind a step of the clients, at the most."""
-FLUSH_CHANCE: Final = 0.3
-"""How often the flusher is quick enough to be done with the next turn."""
+FLUSH_CHANCES: Final = (0.03, 0.3)
+"""How often the flusher is quick enough to be done with the next turn, by workload."""
 PASSING_SECONDS: Final = (0.0, 0.02, 0.2)
 """How long a step takes."""
 STEPS: Final = {
@@ -41,8 +41,6 @@ STEPS: Final = {
 }
 """Steps that belong to no part, and how often each is drawn: queues are kept short, so that
 segments go."""
-FAILING_CHANCE: Final = 0.1
-"""How many savings of the state fail."""
 
 
 class TurningLoop(asyncio.BaseEventLoop):
@@ -117,9 +115,7 @@ class TurningWorkers:
 class KeptActor(EngineActor):
     """A running engine with its upkeep. Raises StoreError as `Store.open`."""
 
-    def __init__(
-        self, disk: Disk, database: CrashingStateDb, world: World, schedule: Schedule
-    ) -> None:
+    def __init__(self, disk: Disk, database: StateDb, world: World, schedule: Schedule) -> None:
         super().__init__(disk, database, world)
         self._schedule = schedule
         self._asyncio = TurningLoop(lambda: self.loop.now)
@@ -165,18 +161,18 @@ class KeptActor(EngineActor):
 class KeptWorkload(EngineWorkload):
     """Steps drawn from a seed, with upkeep beside them.
 
-    Args:
-        directory: for the files of `state.db`.
+    Attributes:
+        on_saved: called when `state.db` was saved.
     """
 
-    def __init__(self, random: Random, disk: Disk, schedule: Schedule, directory: Path) -> None:
+    def __init__(self, random: Random, disk: Disk, schedule: Schedule) -> None:
         super().__init__(random, disk)
         self._schedule = schedule
         self._common = STEPS
+        self._flush_chance = random.choice(FLUSH_CHANCES)
         self._actor: KeptActor | None = None
-        self.state_db = CrashingStateDb(directory, Random(random.random()), FAILING_CHANCE)
-        self.database = self.state_db
-        disk.yields = self.state_db.yields = schedule.point
+        self.on_saved: Callable[[], None] | None = None
+        disk.yields = schedule.point
 
     def run(self, steps_count: int) -> None:
         with self._schedule.installed():
@@ -188,34 +184,20 @@ class KeptWorkload(EngineWorkload):
 
     def _start(self, disk: Disk) -> EngineActor:
         disk.yields = self._schedule.point
-        return KeptActor(disk, self.state_db, self.world, self._schedule)
+        self.database = DiskStateDb(disk, self.on_saved)
+        return KeptActor(disk, self.database, self.world, self._schedule)
 
     def _stepped(self) -> None:
         actor = self._actor
         assert actor is not None
         for _ in range(self._random.randint(0, TURNS_MAX)):
             actor.turn()
-            if self._random.random() < FLUSH_CHANCE:
+            if self._random.random() < self._flush_chance:
                 actor.flush_once()
         actor.iterate(self._random.choice(PASSING_SECONDS))
         self.deleted = self.deleted or actor.store.log.start > 0
 
     def _end_life(self, actor: EngineActor, step: str) -> None:
         assert self._actor is not None
-        random = self._random
-        kill, database = step == "kill", self.state_db
-        image = database.left_by_kill() if kill else database.left_by_power_cut(random)
         self._actor.end()
-        write_image(database.directory, image)
-        self.database = self.state_db = CrashingStateDb(
-            database.directory, Random(random.random()), FAILING_CHANCE
-        )
-        self.state_db.on_change, self.state_db.yields = database.on_change, database.yields
         super()._end_life(actor, step)
-
-
-def image_of(workload: KeptWorkload, kind: str, random: Random) -> dict[str, bytes]:
-    """What a kill or a power cut leaves of `state.db`."""
-    if kind == "kill":
-        return read_image(workload.state_db.directory)
-    return workload.state_db.left_by_power_cut(random)

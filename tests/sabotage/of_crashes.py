@@ -220,6 +220,22 @@ OF_CRASHES = (
         tests=_STATE_DB,
     ),
     Sabotage(
+        name="state-that-can-not-be-opened-ends-a-start",
+        why="a moment without descriptors at the start, and the broker is down, because of a cache",
+        path="broker/state_db.py",
+        old="        except (sqlite3.Error, OSError, UnicodeError):",
+        new="        except (sqlite3.Error, UnicodeError):",
+        tests=_STATE_DB,
+    ),
+    Sabotage(
+        name="state-that-was-discarded-added-to",
+        why="queues that were deleted long ago are there again after the next start",
+        path="broker/state_db.py",
+        old="        self._begun = False\n        self._unwanted = True\n",
+        new="        self._begun = False\n",
+        tests=_STATE_DB,
+    ),
+    Sabotage(
         name="lost-rows-of-state-unnoticed",
         why="a queue that a damaged page no longer shows is forgotten",
         path="broker/state_db.py",
