@@ -33,7 +33,7 @@ import threading
 from collections.abc import Iterable
 from typing import Final
 
-from core_log.errors import FailureLatch, StorageFull, SyncFailed
+from core_log.errors import FailureLatch, StorageFull
 from core_log.files import Files, sync_file, sync_names
 
 PREPARED_NAME: Final = "next"
@@ -148,9 +148,7 @@ class NextSegment:
             return False
         try:
             self._step()
-        except SyncFailed as error:
-            raise self._failure.fail(f"making {self._path} ready", error) from error
-        except OSError as error:
+        except OSError as error:  # a failed sync is final, whatever the error (`sync_file`)
             raise self._failure.translate(f"making {self._path} ready", error) from error
         return self.is_due(filled, size)
 

@@ -401,12 +401,21 @@ class Workload:
             try:
                 self._do(kind)
             except StorageFull:
-                continue  # it was refused, and nothing has changed: the steps go on
+                pass  # it was refused, and nothing has changed: the steps go on
+            self._check_failed_sync()
+
+    def _check_failed_sync(self) -> None:
+        """Whichever file it was of: a sync that failed is final."""
+        fault, actor = self.disk.fault, self.actor
+        if fault is not None and fault.sync_failed and actor is not None:
+            assert actor.store._failure.failed, f"{fault.last}, and the store goes on"
 
     def _open(self) -> None:
         self._until_there_is_room(self._open_once)
 
     def _open_once(self) -> None:
+        if self.disk.fault is not None:
+            self.disk.fault.sync_failed = False
         self.actor = self._make_actor()
         self.actor.drop_again()
 

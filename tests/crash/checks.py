@@ -16,12 +16,14 @@ Messages that were given up (retention) may be gone from the front; what is cut 
 follower does whose new master never had it) may come back only while it is being cut.
 
 After damage to bytes that had been synced, (a) is weaker: a promised message is there byte for
-byte, or reading it is an error, or recovery reported what it cut; and the store may refuse to open
-with a sentence, as often as it is tried. Never may anything be wrong or gone in silence.
+byte, or reading it is an error, or recovery reported what it cut, which is never what a checkpoint
+covers; and the store may refuse to open with a sentence, as often as it is tried. Never may
+anything be wrong or gone in silence.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from typing import Final
 
@@ -179,8 +181,26 @@ def entries_of(index: Index) -> bytes:
 # --- after damage --------------------------------------------------------------------------------
 
 
-def check_damaged(disk: Disk, settings: StoreSettings, attempted: Attempted) -> str:
+def sure_after_damage(disk: Disk, attempted: Attempted) -> int:
+    """How many messages a checkpoint covers, if it can be read: none of them may be cut off."""
+    checkpoint = read_checkpoint(disk, DIRECTORY)
+    return 0 if checkpoint is None else bisect_right(attempted.ends, checkpoint.position)
+
+
+def was_cut(report: RecoveryReport) -> bool:
+    """Whether a start has told that something may be gone from the log's end."""
+    cut = report.cut_bytes > 0 or bool(report.removed) or report.behind_cut is not None
+    return cut or report.rebuilt_all == CHECKPOINT_DAMAGED
+
+
+def check_damaged(
+    disk: Disk, settings: StoreSettings, attempted: Attempted, *, sure: int, cut: bool
+) -> str:
     """What was promised is there, or is known to be damaged. Returns how it was met.
+
+    Args:
+        sure: see `sure_after_damage`.
+        cut: an earlier start told that it cut the log.
 
     Raises:
         Violation: something is wrong or gone in silence.
@@ -195,8 +215,9 @@ def check_damaged(disk: Disk, settings: StoreSettings, attempted: Attempted) -> 
             return "refused"
         raise Violation(f"it opens after it was refused: {refused}") from refused
     report = store.recovery
-    cut = report.cut_bytes > 0 or bool(report.removed) or report.behind_cut is not None
-    cut = cut or report.rebuilt_all == CHECKPOINT_DAMAGED
+    cut = cut or was_cut(report)
+    kept = store.index(OWN, 20).end_offset
+    demand(kept >= sure, f"only {kept} of {sure} messages that a checkpoint covered are there")
     errors = 0
     for number, first in attempted.begin_queues(store):
         demand(first <= attempted.gone_from(number), f"queue {number} begins at {first}")
@@ -204,7 +225,7 @@ def check_damaged(disk: Disk, settings: StoreSettings, attempted: Attempted) -> 
         errors += _check_damaged_queue(store, number, attempted, cut)
     if errors:
         return "read error"
-    if cut and store.index(OWN, 20).end_offset < attempted.promised:
+    if cut and kept < attempted.promised:
         return "cut and reported"
     return "rebuilt" if report.rebuilt_all else "harmless"
 

@@ -18,7 +18,7 @@ from typing import Final
 
 from core_log.errors import StoreError
 from tests.crash.actor import Actor, Workload, draw_settings
-from tests.crash.checks import ENDINGS, check, check_damaged
+from tests.crash.checks import ENDINGS, check, check_damaged, sure_after_damage
 from tests.crash.disk import Disk
 from tests.crash.faults import NEED_ROOM, NEVER, REMOVE, SYNCS, Fault
 from tests.crash.losses import (
@@ -168,7 +168,10 @@ class Explorer:
             if not any(live_bytes(path, file) for path, file in found.files().items()):
                 return
             told.append(DAMAGES[kind](found, random))
-            self.tally.outcomes[f"{kind}: {check_damaged(found, self._settings, attempted)}"] += 1
+            sure = sure_after_damage(found, attempted)
+            found, cut = self._disturb_damaged(found, random, told)
+            outcome = check_damaged(found, self._settings, attempted, sure=sure, cut=cut)
+            self.tally.outcomes[f"{kind}: {outcome}"] += 1
             self.tally.recoveries += 1
             return
         if kind == "kill":
@@ -181,6 +184,11 @@ class Explorer:
         self.tally.note(found)
         ending = random.randrange(ENDINGS)
         self.tally.recoveries += check(found, self._settings, attempted, ending)
+
+    def _disturb_damaged(self, disk: Disk, random: Random, told: list[str]) -> tuple[Disk, bool]:
+        """The same for bytes that were damaged; and whether one of those starts has told that it
+        cut the log."""
+        return disk, False
 
     def _disturb(self, disk: Disk, random: Random, told: list[str]) -> Disk:
         """What goes wrong in starts before the one that is checked."""

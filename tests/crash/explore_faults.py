@@ -16,12 +16,12 @@ from random import Random
 from typing import Final
 
 from core_log.errors import StoreRefused
-from tests.crash.actor import READING, Actor, Workload
-from tests.crash.checks import check_contents, demand
+from tests.crash.actor import READING, Actor, Workload, open_store
+from tests.crash.checks import check_contents, demand, was_cut
 from tests.crash.disk import Disk
 from tests.crash.explore import AGAIN_CHANCE, Explorer
 from tests.crash.faults import SPRINKLED, START_CHANCES, Sprinkled
-from tests.crash.losses import EVERYTHING, NOTHING, POWER_CUTS
+from tests.crash.losses import DAMAGES, EVERYTHING, NOTHING, POWER_CUTS
 from tests.crash.tally import Tally, repeatable
 
 CHANCES: Final = (0.003, 0.01, 0.02)
@@ -30,6 +30,9 @@ STATE_CHANCE: Final = 0.06
 """At how many changes a state is built."""
 START_CHANCE: Final = 0.6
 """How often a start meets errors; and again, and again."""
+ONE_FILE_CHANCE: Final = 0.5
+ONE_FILE_ERRORS: Final = 0.3
+"""How often it is one file alone that has them, and how many of its calls fail then."""
 
 
 class FaultsExplorer(Explorer):
@@ -42,7 +45,42 @@ class FaultsExplorer(Explorer):
         for name, errors in SPRINKLED:
             chance = random.choice(CHANCES)
             self._run_with(Sprinkled(name, errors=errors, chance=chance, random=random))
+        self._run_damaged(Random(f"damaged {self.seed}"))
         return self.tally
+
+    def _run_damaged(self, chance: Random) -> None:
+        """The same without errors while it runs, and starts with errors on damaged bytes."""
+        disk = Disk()
+        self._workload = self._make_workload(disk)
+
+        def on_change() -> None:
+            if chance.random() < STATE_CHANCE:
+                kind = chance.choice(list(DAMAGES))
+                self._state(f"errors and {kind}", kind)
+
+        disk.on_change = on_change
+        self._carry_out(self._workload, None)
+
+    def _disturb_damaged(self, disk: Disk, random: Random, told: list[str]) -> tuple[Disk, bool]:
+        cut = False
+        while random.random() < START_CHANCE:
+            self.tally.recoveries += 1
+            name, errors = random.choice(SPRINKLED)
+            one_file = random.random() < ONE_FILE_CHANCE
+            chance = ONE_FILE_ERRORS if one_file else random.choice(START_CHANCES)
+            fault = Sprinkled(name, errors=errors, chance=chance, random=random)
+            if one_file:
+                fault.below = random.choice(sorted(disk.files()))
+            disk.fault = fault
+            try:
+                cut |= was_cut(open_store(disk, self._settings).recovery)
+                told.append(f"started with {fault.failed} of {name}, {fault.last}")
+            except StoreRefused as refused:
+                cut = True  # perhaps it did, and did not come to say so
+                told.append(f"refused: {refused}, {fault.last}")
+            disk.fault = None
+            disk = disk.crash(NOTHING) if fault.is_silent else disk.kill()
+        return disk, cut
 
     def _make_workload(self, disk: Disk) -> Workload:
         return Workload(Random(self.seed), self._settings, disk, READING)

@@ -71,6 +71,7 @@ class Fault:
         failed: how many calls have failed.
         last: the last of them, and its errno.
         is_final: whether one of them says that the disk has failed.
+        sync_failed: whether a sync did, since the store was opened.
         is_silent: whether a sync failed, and after it what would have left a note of that.
     """
 
@@ -92,6 +93,7 @@ class Fault:
         self.failed = 0
         self.last = ""
         self.is_final = False
+        self.sync_failed = False
         self.is_silent = False
         self._error = error
         self._calls = calls
@@ -112,6 +114,7 @@ class Fault:
             if call in SYNCS:
                 passing = call == "sync_directory" and error in SHORTAGES  # it was not tried
                 self._unsynced = self._unsynced or not passing
+                self.sync_failed = self.sync_failed or not passing
             elif self._unsynced and call == "create":
                 self.is_silent = True
             self.is_final = self.is_final or not passing

@@ -13,7 +13,7 @@ from random import Random
 import pytest
 
 from broker.port import REST
-from core_log.errors import StorageFailed, StoreCorrupt, StoreError, StoreRefused
+from core_log.errors import CorruptRecord, StorageFailed, StoreCorrupt, StoreError, StoreRefused
 from core_log.kernels.batch import MAGIC_V1
 from core_log.recovery import CANDIDATES_BYTES_MAX
 from core_log.settings import StoreSettings
@@ -24,7 +24,7 @@ from tests.crash.disk import Disk
 from tests.crash.engine import LAZY_SECONDS, OWNER, EngineActor, MemoryStateDb, World
 from tests.crash.faults import NEVER, SYNCS, Fault
 from tests.crash.losses import EVERYTHING, NOTHING, Parts, damage
-from tests.harness.stores import DIRECTORY, recover_only
+from tests.harness.stores import DIRECTORY, OWN, recover_only
 
 SETTINGS = StoreSettings(
     segment_bytes=4096,
@@ -213,6 +213,35 @@ def test_a_torn_message_full_of_heads_does_not_hold_up_a_start() -> None:
     assert report.cut_bytes > 40_000
     assert report.behind_cut is None
     assert found.log_bytes_read < CANDIDATES_BYTES_MAX + (5 << 20)
+
+
+@pytest.mark.parametrize("call", ["open", "size", "pread"])
+def test_a_checkpoint_that_can_not_be_read_is_not_one_that_is_missing(call: str) -> None:
+    """Without one the log is read from its beginning, and ends at the first damaged record: such a
+    record, and an error at the wrong moment, would cost all that was acknowledged behind it."""
+    disk = Disk()
+    actor = Actor(disk, SETTINGS, Attempted())
+    actor.publish(12, 20)
+    actor.flush()
+    actor.prepare()
+    actor.store_prepared()
+    left = disk.crash(NOTHING)
+    file = left.files()[FIRST_SEGMENT]
+    data = bytearray(file.data)
+    data[int.from_bytes(actor.attempted.entries[4][:8], "big") + 100] ^= 1
+    damage(file, bytes(data))
+    fault = Fault(
+        error=errno.EIO, calls=(call,), first=0, count=NEVER, random=Random(1), loss=NOTHING
+    )
+    fault.below = f"{DIRECTORY}/checkpoint"
+    left.fault = fault
+    with pytest.raises(StoreRefused, match="Input/output error"):
+        open_store(left, SETTINGS)
+    left.fault = None
+    found = open_store(left, SETTINGS)
+    assert found.index(OWN, 20).end_offset == 12
+    with pytest.raises(CorruptRecord):
+        found.read_history(found.index(OWN, 20), 4, 1, 1 << 16)
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.ENOMEM])

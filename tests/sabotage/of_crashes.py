@@ -130,6 +130,22 @@ OF_CRASHES = (
         crash=_ERRORS,
     ),
     Sabotage(
+        name="unreadable-checkpoint-taken-for-none",
+        why="one error at the start, and the log is cut at a record that is damaged since long ago",
+        path="core_log/checkpoint.py",
+        old="    except FileNotFoundError:\n        return None\n    try:\n",
+        new="    except OSError:\n        return None\n    try:\n",
+        crash="--with errors --states 300 --seed 1",
+    ),
+    Sabotage(
+        name="failed-sync-of-zeros-taken-for-passing",
+        why="a file that is used again has old records where the disk should have zeros",
+        path="core_log/next_segment.py",
+        old="        sync_file(self._files, handle)\n",
+        new="        self._files.fdatasync(handle)\n",
+        crash="--with errors --states 500 --seed 2",
+    ),
+    Sabotage(
         name="next-segment-lost-when-it-can-not-be-named",
         why="each attempt at a roll without memory costs a descriptor",
         path="core_log/next_segment.py",
