@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.engine import Engine
+from broker.errors import Reason, Refused
 from broker.limits import Limits
 from broker.port import APPENDED, FLUSHED, Template
 from broker.retention import InWorker, UntilFlushed
@@ -49,6 +50,8 @@ LIMITS: Final = Limits(
 OWNER: Final = object()
 LAZY_SECONDS: Final = 1.0
 """After that, and a flush, what was settled is stored."""
+READS_MAX: Final = 50
+"""So often a read is repeated before it has to work."""
 EVERYTHING_CREDIT: Final = 100_000
 
 
@@ -173,7 +176,8 @@ class EngineActor:
             self.store.flusher.step()
             self.engine.flush_finished()
             self.iterate()
-        if seconds >= LAZY_SECONDS:
+        fault = self.disk.fault
+        if seconds >= LAZY_SECONDS and (fault is None or not fault.failed):
             for part in self.world.parts:
                 part.lazily_stored()
 
@@ -289,6 +293,18 @@ class EngineActor:
             more = bool(raw)
         return first, records
 
+    def wait_for(self, answers: Sequence[Any]) -> None:
+        """Until there is one: what the disk was too short of something for is read again soon.
+
+        Raises:
+            Refused: there is none since the log has failed.
+        """
+        for _ in range(READS_MAX):
+            if not answers:
+                self.iterate(LAZY_SECONDS)
+        if not answers and self.engine.core.has_failed():
+            raise Refused(Reason.READ_ONLY, "no answer since the log failed")
+
     def _pull_once(self, topic: str, offset: int) -> tuple[bytes, int]:
         answers: list[tuple[bytes, int]] = []
         self.engine.pull(
@@ -300,5 +316,6 @@ class EngineActor:
             callback=lambda raw, following: answers.append((raw, following)),
         )
         self.iterate()
+        self.wait_for(answers)
         (answer,) = answers
         return answer

@@ -165,8 +165,12 @@ class EngineWorkload:
                 self._do(self._actor, step)
             else:
                 part.begun = True
-                part.do(step, self._actor, self._random)
+                self._let(part, step, self._actor)
             self._stepped()
+
+    def _let(self, part: Part, step: str, actor: EngineActor) -> None:
+        """A step of clients."""
+        part.do(step, actor, self._random)
 
     def _start(self, disk: Disk) -> EngineActor:
         """A new engine."""

@@ -90,6 +90,9 @@ class EngineExplorer:
         wanted = random.random() < self._workload.share * chance
         if not wanted or self._only not in (None, number):
             return
+        fault = self._workload.disk.fault
+        if fault is not None and fault.is_silent:
+            return  # nobody could take note of a failed sync
         kind = random.choice(["kill", *POWER_CUTS])
         told = [f"{self.name}: {kind}"]
         with self._repeatable(number, told):
@@ -100,6 +103,9 @@ class EngineExplorer:
     def _check(self, kind: str, random: Random, told: list[str]) -> None:
         self._workload.note_promises()
         world = copied(self._workload.world)
+        fault = self._workload.disk.fault
+        if fault is not None and fault.is_final:
+            world.written = world.flushed
         world.now = self._workload.now + random.choice(DOWN_SECONDS)
         disk = left_by(self._workload.disk, kind, random)
         database_on = self._databases(random)

@@ -1,7 +1,9 @@
 """States of one seed with the program's upkeep and SQLite: see `explore_engine.py`, `upkeep.py`.
 
 `state.db` is on the simulated disk as all other files are (`sqlite_disk.py`). In some workloads
-SQLite's calls fail now and then, all the time: nothing but the saving of that state may know of it.
+SQLite's calls fail now and then: nothing but the saving of that state may know of it. In others any
+call of the disk does, while clients are served. What passes stops nothing for good, what was
+answered is there after a start, and what was refused is not expected by those who were told.
 """
 
 from __future__ import annotations
@@ -16,15 +18,19 @@ from broker.state_db import StateDb
 from tests.crash.disk import Disk
 from tests.crash.engine_workload import EngineWorkload
 from tests.crash.explore_engine import STEPS_COUNT, EngineExplorer
-from tests.crash.faults import EVERY, Sprinkled
+from tests.crash.faults import EVERY, FULL, SHORTAGES, Sprinkled
 from tests.crash.schedule import Schedule
 from tests.crash.sqlite_disk import PATH, DiskStateDb
 from tests.crash.tally import Tally
 from tests.crash.upkeep import KeptWorkload
 
 SWITCHING: Final = (0.1, 0.3, 0.6)
-ERRORS_CHANCES: Final = (0.0, 0.0, 0.01, 0.04)
-"""How many of SQLite's calls fail."""
+ERRORS: Final = (
+    (PATH, EVERY, (0.0, 0.0, 0.01, 0.04)),
+    (PATH, EVERY, (0.0, 0.0, 0.01, 0.04)),
+    ("", SHORTAGES | FULL, (0.003, 0.01)),
+)
+"""Whose calls fail (SQLite's, or all), with which errors, and how many of them."""
 SAVED_CHANCE: Final = 0.7
 """How often a state is built when `state.db` has just been saved, and nothing else was yet."""
 
@@ -48,10 +54,10 @@ class UpkeepExplorer(EngineExplorer):
         schedule = Schedule(Random(random.random()), random.choice(SWITCHING))
         workload = KeptWorkload(random, self._disk, schedule)
         errors = Random(random.random())
-        chance = errors.choice(ERRORS_CHANCES)
-        fault = Sprinkled("errors of SQLite", errors=EVERY, chance=chance, random=errors)
-        fault.below = PATH
-        self._disk.fault = fault
+        below, kinds, chances = errors.choice(ERRORS)
+        chance = errors.choice(chances)
+        self._disk.fault = Sprinkled("errors", errors=kinds, chance=chance, random=errors)
+        self._disk.fault.below = below
         workload.on_saved = lambda: self._perhaps_a_state(SAVED_CHANCE)
         return workload
 

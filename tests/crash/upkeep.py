@@ -12,12 +12,15 @@ from collections.abc import Callable
 from random import Random
 from typing import Any, Final, cast
 
+from broker.errors import Refused
 from broker.state_db import StateDb
 from polymq.upkeep import Upkeep
 from polymq.workers import Workers
+from tests.crash.checks import demand
 from tests.crash.disk import Disk
 from tests.crash.engine import EngineActor, World
 from tests.crash.engine_workload import EngineWorkload
+from tests.crash.parts.part import Part
 from tests.crash.schedule import Schedule
 from tests.crash.sqlite_disk import DiskStateDb
 
@@ -27,6 +30,8 @@ TURNS_MAX: Final = 30
 """Turns of asyncio's loop behind a step of the clients, at the most."""
 FLUSH_CHANCES: Final = (0.03, 0.3)
 """How often the flusher is quick enough to be done with the next turn, by workload."""
+TURNS_AT_LAST: Final = 3000
+"""Turns that the broker has when its disk has no errors any more."""
 PASSING_SECONDS: Final = (0.0, 0.02, 0.2)
 """How long a step takes."""
 STEPS: Final = {
@@ -163,6 +168,7 @@ class KeptWorkload(EngineWorkload):
 
     Attributes:
         on_saved: called when `state.db` was saved.
+        refused_count: steps that the broker refused, because of the disk.
     """
 
     def __init__(self, random: Random, disk: Disk, schedule: Schedule) -> None:
@@ -172,20 +178,55 @@ class KeptWorkload(EngineWorkload):
         self._flush_chance = random.choice(FLUSH_CHANCES)
         self._actor: KeptActor | None = None
         self.on_saved: Callable[[], None] | None = None
+        self.refused_count = 0
         disk.yields = schedule.point
 
     def run(self, steps_count: int) -> None:
         with self._schedule.installed():
             try:
                 super().run(steps_count)
+                self._goes_on()
             finally:
                 if self._actor is not None:
                     self._actor.end()
 
+    def _goes_on(self) -> None:
+        """Errors that pass have not stopped the broker, and `state.db` is saved again."""
+        actor, fault = self._actor, self.disk.fault
+        assert actor is not None
+        if fault is None or fault.is_final:
+            return
+        self.disk.fault = None
+        core = actor.engine.core
+        for _ in range(TURNS_AT_LAST):
+            self._schedule.point()  # calls that take long end when others have made some
+            actor.turn()
+            actor.flush_once()
+            actor.iterate(PASSING_SECONDS[1])
+            is_flushed = core.log.flushed == core.log.appended
+            if is_flushed and not actor.upkeep._troubles:
+                break
+        demand(core.failure is None, f"{fault.last}, and the broker is read-only: {core.failure}")
+        demand(not actor.upkeep._troubles, f"upkeep still fails: {actor.upkeep._troubles}")
+        demand(core.log.flushed == core.log.appended, "the disk is well, and nothing is flushed")
+
     def _start(self, disk: Disk) -> EngineActor:
         disk.yields = self._schedule.point
         self.database = DiskStateDb(disk, self.on_saved)
-        return KeptActor(disk, self.database, self.world, self._schedule)
+        fault, disk.fault = disk.fault, None  # starts with errors are made of states
+        try:
+            return KeptActor(disk, self.database, self.world, self._schedule)
+        finally:
+            disk.fault = fault
+
+    def _let(self, part: Part, step: str, actor: EngineActor) -> None:
+        """What the disk refuses is told to the client, and nothing of it is expected."""
+        try:
+            super()._let(part, step, actor)
+        except Refused:
+            if self.disk.fault is None or not self.disk.fault.failed:
+                raise
+            self.refused_count += 1
 
     def _stepped(self) -> None:
         actor = self._actor
@@ -200,4 +241,12 @@ class KeptWorkload(EngineWorkload):
     def _end_life(self, actor: EngineActor, step: str) -> None:
         assert self._actor is not None
         self._actor.end()
+        fault = self.disk.fault
+        if fault is not None and fault.is_final:
+            self.world.written = self.world.flushed  # what a failed sync should have written
+            if fault.is_silent:
+                step = "crash"
+            fault.is_final = fault.is_silent = False
+        self.disk.fault = None  # starts with errors are made of states
         super()._end_life(actor, step)
+        self.disk.fault = fault

@@ -133,5 +133,6 @@ def decide(actor: EngineActor, half: Half, *, commit: bool) -> int | Refused:
         callback=answers.append,
     )
     actor.iterate()
+    actor.wait_for(answers)
     (answer,) = answers
     return answer
