@@ -13,6 +13,7 @@ import pika
 import pytest
 
 from interop_tests.people import polymq
+from interop_tests.remoting_wire import Client
 
 Channel: TypeAlias = Any
 
@@ -106,23 +107,23 @@ def test_delays_survive_a_kill(server: Any) -> None:
 
 
 def test_a_message_that_does_not_fit_any_more_stops_no_other(server: Any) -> None:
-    """Headers of 24 KB, and 255 queues that are bound after the confirm: it is set aside and
-    counted, also after a restart, and what is due behind it comes."""
+    """A property leaves no room for 255 queues, which are bound after the answer: the message is
+    set aside and counted, also after a restart, and what is due behind it comes."""
     parameters = pika.ConnectionParameters(server.host, server.amqp_port)
     connection = pika.BlockingConnection(parameters)
     made = connection.channel()
     made.exchange_declare(
         "plans", "x-delayed-message", durable=True, arguments={"x-delayed-type": "fanout"}
     )
-    made.confirm_delivery()
-    headers = {"x-delay": 8000, "h": "x" * 24_390}
-    made.basic_publish("plans", "", b"poison", pika.BasicProperties(headers=headers))
+    with Client(server.host, server.rocketmq_port) as client:
+        ten_seconds = {"DELAY": "3", "note": "x" * 32_000}
+        assert client.publish("plans", b"poison", **ten_seconds).code == 0
     made.queue_declare("due", durable=True)
     made.queue_bind("due", "plans")
     for number in range(254):
         made.queue_declare(f"queue{number}", durable=True)
         made.queue_bind(f"queue{number}", "plans")
-    delay(made, b"behind it", 8100)
+    delay(made, b"behind it", 10_100)
     assert receive(made, 1) == [b"behind it"]
     connection.close()
     assert set_aside(server) == 1

@@ -162,7 +162,7 @@ def test_hundreds_of_hung_sinks_delay_no_other_webhook(
         event = {**EVENT, "id": "for all"}
         assert call(broker, "POST", "/topics/hung", [event], BATCH) == (204, None)
         waiting = 0.0
-        while waiting < 200:
+        while waiting < 256 - 32:  # one host has 32 requests under way
             waiting = webhook_metrics(broker)["polymq_webhook_requests_waiting"]
         publish(broker, "a", "b")
         assert receiver.next_ids(2) == ["a", "b"]

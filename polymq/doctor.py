@@ -42,6 +42,7 @@ KERNELS: Final = (
     "broker.kernels",
     "gateways.mqtt.kernels",
     "gateways.amqp.kernels",
+    "gateways.http_cloudevents.kernels",
     "net.kernels",
 )
 PYTHON_MIN: Final = (3, 11)

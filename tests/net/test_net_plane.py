@@ -188,10 +188,11 @@ def test_close_sends_what_is_unsent_and_abort_does_not() -> None:
         client.sendall(b"bye")
         assert await receive(client, len(answer) + 1) == answer
         await until(lambda: connection.lost_with)
-        server.on_bytes = lambda one, data: (one.write(answer), one.write_gathered(), one.abort())
+        more = bytes(64 * HIGH_WATER_BYTES)  # than the buffers of both sockets take
+        server.on_bytes = lambda one, data: (one.write(more), one.write_gathered(), one.abort())
         client, connection = await server.client()
         client.sendall(b"bye")
-        assert len(await receive(client, len(answer))) < len(answer)
+        assert len(await receive(client, len(more))) < len(more)
         await until(lambda: connection.lost_with)
         assert connection.lost_with == [None]
 
