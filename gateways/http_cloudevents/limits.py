@@ -71,12 +71,12 @@ class HttpLimits:
     webhook_starts_max: int = 16
     """Idle webhooks that begin to deliver in one iteration of the loop: some 8 ms."""
     webhook_requests_per_host_max: int = 32
-    """Of them, those to one host, so that one slow host does not delay the others."""
+    """Of them, those to one host, so that one slow host does not delay the others (`slots.py`)."""
     webhook_idle_hosts_max: int = 256
     """Hosts to which connections stay open between requests; to others each request connects."""
     webhook_slow_seconds: float = 5.0
-    """A sink that took longer for its last answer shares half of all requests with the others that
-    are slow or failing."""
+    """A request that has been under way for longer counts as slow, and its subscription shares a
+    quarter of all requests with the others that are slow or failing."""
     webhook_connect_seconds_max: float = 5.0
     webhook_reply_bytes_max: int = 64 * 1024
     """Of an answer read, so that the connection can be used again; the rest is not read."""

@@ -33,7 +33,7 @@ from gateways.http_cloudevents.errors import Problem
 from gateways.http_cloudevents.limits import HttpLimits, WebhookSettings
 from gateways.http_cloudevents.lookups import Lookups
 from gateways.http_cloudevents.retry import Verdict, retry_after_seconds, verdict_of
-from gateways.http_cloudevents.slots import Slots
+from gateways.http_cloudevents.slots import Slots, Standing
 from gateways.http_cloudevents.ssrf import AddressPolicy, GuardedResolver
 from gateways.http_cloudevents.subscriptions import Subscription, without_query
 
@@ -115,6 +115,9 @@ class Sinks:
         self.slots = Slots(
             count_max=limits.webhook_requests_max,
             per_host_max=min(limits.webhook_requests_per_host_max, limits.webhook_requests_max),
+            slow_seconds=limits.webhook_slow_seconds,
+            now=loop.time,
+            call_at=loop.call_at,
         )
         lookups = resolver or Lookups(loop, threads_max=limits.webhook_requests_max)
         connector = aiohttp.TCPConnector(
@@ -138,6 +141,7 @@ class Sinks:
 
     async def close(self) -> None:
         """Close all connections."""
+        self.slots.close()
         await self._session.close()
 
     def check_url(self, url: str) -> None:
@@ -163,7 +167,7 @@ class Sinks:
         try:
             async with (
                 asyncio.timeout(seconds),  # with the wait for its turn
-                self.slots.slot(_host_of(sink), doubtful=False),
+                self.slots.slot(*_host_of(sink), Standing.NEW),
                 self._session.options(
                     sink,
                     headers=headers,
@@ -188,18 +192,18 @@ class Sinks:
         return _granted(rate, wanted)
 
     async def deliver(
-        self, subscription: Subscription, events: Sequence[Event], *, doubtful: bool
+        self, subscription: Subscription, events: Sequence[Event], *, standing: Standing
     ) -> Answer:
         """Send events in one request. Never raises for what the sink or the network does.
 
         Args:
-            doubtful: whether the subscription's last request failed or was slow.
+            standing: what the subscription's last request says of it.
         """
         sink = subscription.sink
         assert sink is not None
-        host = _host_of(sink)
-        headers, body = self._delivery(subscription, events, host)
-        async with self.slots.slot(host, doubtful=doubtful):
+        name, port = _host_of(sink)
+        headers, body = self._delivery(subscription, events, f"{name}:{port}")
+        async with self.slots.slot(name, port, standing):
             began = self._loop.time()
             answer = await self._post(sink, headers, body, subscription.config.timeout_seconds)
             answer = replace(answer, seconds=self._loop.time() - began)
@@ -311,11 +315,11 @@ def _fits_headers(event: Event) -> bool:
     )
 
 
-def _host_of(url: str) -> str:
+def _host_of(url: str) -> tuple[str, int]:
     """Host and port of a sink that passed `check_url`, the same for every spelling of them."""
     parts = urlsplit(url)
     port = parts.port or (443 if parts.scheme == "https" else 80)
-    return f"{(parts.hostname or '').rstrip('.')}:{port}"
+    return (parts.hostname or "").rstrip("."), port
 
 
 def _granted(rate: str | None, wanted: int | None) -> int | None:

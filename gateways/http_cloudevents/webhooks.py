@@ -34,6 +34,7 @@ from gateways.http_cloudevents.mapping import DeadLetter
 from gateways.http_cloudevents.retry import RetryPolicy, TokenBucket, Verdict
 from gateways.http_cloudevents.retry_state import RetryState, RetryStates
 from gateways.http_cloudevents.sinks import Answer, Sinks
+from gateways.http_cloudevents.slots import Standing
 from gateways.http_cloudevents.starts import Starts
 from gateways.http_cloudevents.subscriptions import Subscription, without_query
 
@@ -90,7 +91,7 @@ class Webhook:
         self._alone = 0  # so many events from the head on are sent one at a time
         self._last_chance = False  # each of them gets one attempt
         self._busy = False  # a request is under way, or waits for its turn
-        self._slow = False  # the last request took long
+        self._standing = Standing.NEW
         self._stopping = False
         queue = port.subscription_queue(subscription.name)
         self._queue: QueueConsumer = port.consume(queue, self, exclusive=True, owner=self)
@@ -174,11 +175,16 @@ class Webhook:
             answer = await self._sinks.deliver(
                 self.subscription,
                 [held.event for held in head],
-                doubtful=self._slow or self.failing,
+                standing=self._standing,
             )
             self._busy = False
-            self._slow = answer.seconds > self._limits.webhook_slow_seconds
+            self._standing = self._standing_after(answer)
             await self._act(head, answer)
+
+    def _standing_after(self, answer: Answer) -> Standing:
+        """What the last request says of the subscription."""
+        slow = answer.seconds > self._limits.webhook_slow_seconds
+        return Standing.DOUBTFUL if slow or answer.verdict is Verdict.RETRY else Standing.PROVEN
 
     async def _resume(self) -> None:
         """Go on with what failed before a restart: count on, and wait as long once more."""

@@ -481,11 +481,13 @@ def test_many_hung_sinks_of_one_host_do_not_hold_up_another() -> None:
 
     async def scenario() -> None:
         async with http(limits=limits) as door, receiver() as stuck, receiver() as fine:
+            queue = await subscribe_webhook(door, fine, "fine")
+            await publish_batch(door, "a")
+            await until(lambda: len(queue.settled) == 1)  # It is known to answer.
             for number in range(10):
                 await subscribe_webhook(door, stuck, f"stuck{number}")
-            queue = await subscribe_webhook(door, fine, "fine")
             stuck.answers = [_never] * 10
-            await publish_batch(door, *"ab")
+            await publish_batch(door, "b")
             await until(lambda: len(queue.settled) == 2 and len(stuck.deliveries) == 3)
             found = door.server.statistics()
             assert found.webhook_requests_under_way == 3
@@ -500,9 +502,31 @@ def test_many_hung_sinks_of_one_host_do_not_hold_up_another() -> None:
     run(scenario())
 
 
-def test_sinks_that_failed_share_half_of_all_requests() -> None:
-    """Sinks of many hosts hang: those that answer still have their half."""
+def test_new_subscriptions_that_hang_leave_slots_to_those_that_answer() -> None:
+    """None of their requests has ended, and they have a port each."""
     limits = HttpLimits(webhook_requests_max=4, webhook_requests_per_host_max=4)
+
+    async def scenario() -> None:
+        async with http(limits=limits) as door, contextlib.AsyncExitStack() as stack:
+            fine = await stack.enter_async_context(receiver())
+            queue = await subscribe_webhook(door, fine, "fine")
+            await publish_batch(door, "a")
+            await until(lambda: len(queue.settled) == 1)
+            sinks = [await stack.enter_async_context(receiver(_never)) for _ in range(6)]
+            for number, sink in enumerate(sinks):
+                await subscribe_webhook(door, sink, f"stuck{number}")
+            await publish_batch(door, "b")
+            await until(lambda: sum(len(sink.deliveries) for sink in sinks) == 2)
+            await publish_batch(door, "c")
+            await until(lambda: len(queue.settled) == 3)
+            assert sum(len(sink.deliveries) for sink in sinks) == 2
+
+    run(scenario())
+
+
+def test_sinks_that_failed_share_a_quarter_of_all_requests() -> None:
+    """Sinks hang: those that answer, and new ones, are not delayed."""
+    limits = HttpLimits(webhook_requests_max=8, webhook_requests_per_host_max=8)
 
     async def scenario() -> None:
         async with http(limits=limits) as door, contextlib.AsyncExitStack() as stack:
