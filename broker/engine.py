@@ -260,11 +260,12 @@ class Engine(AmqpOperations):
         *,
         delay_ms: int = 0,
         deliver_ms: int = 0,
+        by_exchange: bool = False,
     ) -> Position:
         """See `BrokerPort.publish_later`."""
         assert isinstance(template, TopicTemplate)
         due_ms = deliver_ms or self.core.clock_ms() + delay_ms
-        return self.delays.publish(template, batch, first, last, due_ms)
+        return self.delays.publish(template, batch, first, last, due_ms, by_exchange=by_exchange)
 
     def deliver_ms(self, properties: Mapping[str, str]) -> int | None:
         """See `BrokerPort.deliver_ms`."""

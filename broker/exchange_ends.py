@@ -8,6 +8,10 @@ queues keep of them is swept away in steps (`sweeping.py`).
 An auto-delete exchange ends with the last that is bound to it. The same op names it (`"x"`): the
 end of a queue or of an exchange says which others end with it, links followed as far as they go.
 
+The op says where in the log the end is (`"at"`), which the topic of the name keeps: what an
+exchange delayed is dropped when it has ended in the meantime, also if one of its name was declared
+anew (`later/kept.py`).
+
 Logs of earlier versions have an op for each binding and each such exchange, in front of the op or
 behind it. They are applied as they are.
 """
@@ -66,7 +70,7 @@ class ExchangeEnds:
         """End an exchange. Raises Refused."""
         more = self._ending_too(self._graph.unused_without((name,)))
         durable = self._is_kept(name) or self.are_kept(more) or self._is_bound_durably(name)
-        return write_op(self._core, {"op": "exchange-", "name": name, **more}, durable=durable)
+        return write_op(self._core, self._end_op(name, more), durable=durable)
 
     def delete_unused(self, names: Sequence[str]) -> None:
         """End those of the exchanges that are auto-delete, after a binding to each was undone."""
@@ -76,7 +80,7 @@ class ExchangeEnds:
         more = self._ending_too(self._graph.unused_without(unused), besides=unused[1:])
         durable = self._is_kept(unused[0]) or self.are_kept(more)
         with contextlib.suppress(Refused):  # the log takes nothing: they stay
-            write_op(self._core, {"op": "exchange-", "name": unused[0], **more}, durable=durable)
+            write_op(self._core, self._end_op(unused[0], more), durable=durable)
 
     def without(self, bindings: Iterable[BindingKey]) -> Op:
         """What the op by which a queue with these bindings ends has to say of exchanges."""
@@ -86,8 +90,12 @@ class ExchangeEnds:
         """Whether the log has to have the op because of the exchanges that it names besides."""
         return any(self._is_kept(name) for name in op.get("x", ()))
 
-    def apply(self, names: Sequence[str]) -> Touched:
-        """An op ends these exchanges."""
+    def apply(self, names: Sequence[str], at: int) -> Touched:
+        """An op ends these exchanges.
+
+        Args:
+            at: where in the log; 0 if the op does not say it.
+        """
         touched: set[Entity] = set()
         for name in names:
             self._exchanges.pop(name, None)
@@ -96,6 +104,7 @@ class ExchangeEnds:
             topic = self._topics.topics.get(name)
             if topic is not None:
                 topic.exchange_deleted = True
+                topic.exchange_ended_at = at
                 touched.add(("topic", name))
         self._core.sweeper.add(self._sweep(self._graph.ended(names)))
         return touched
@@ -116,7 +125,11 @@ class ExchangeEnds:
         rest = list(unused)
         if rest:
             self._core.scheduler.call_soon(partial(self._core.sweeper.add, self._end_later(rest)))
-        return {"x": names} if names else {}
+        return {"x": names, "at": self._core.log.appended} if names else {}
+
+    def _end_op(self, name: str, more: Op) -> Op:
+        """The op by which an exchange ends."""
+        return {"op": "exchange-", "name": name, **more, "at": self._core.log.appended}
 
     def _end_later(self, names: Sequence[str]) -> Iterator[None]:
         for at in range(0, len(names), ENDING_TOO_MAX):

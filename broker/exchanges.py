@@ -236,12 +236,12 @@ class Exchanges:
         return [("exchange", op["exchange"])]
 
     def _apply_exchange_end(self, op: Op) -> Touched:
-        return self.end((op["name"], *op.get("x", ())))
+        return self.end((op["name"], *op.get("x", ())), op.get("at", 0))
 
-    def end(self, names: Sequence[str]) -> Touched:
-        """An op ends these exchanges."""
+    def end(self, names: Sequence[str], at: int) -> Touched:
+        """An op ends these exchanges. `at`: see `ExchangeEnds.apply`."""
         self._binding_changes += 1
-        return self.ends.apply(names)
+        return self.ends.apply(names, at)
 
     def _forget_routes(self, name: str) -> None:
         """Whoever publishes there has to look again: what an exchange allows (internal), and does

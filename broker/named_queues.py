@@ -223,7 +223,7 @@ class NamedQueues:
             self._count(found.terms.user, -1)
             touched += self.features.drop(found)
         if "x" in op:
-            touched += self.exchanges.end(op["x"])
+            touched += self.exchanges.end(op["x"], op.get("at", 0))
         return touched
 
     def purge_queue(self, name: str, *, owner: object) -> tuple[int, Position]:

@@ -183,7 +183,8 @@ class Publishing:
     """Rows [first, last) of a batch, to be stored as `template` says: a part of a transaction.
 
     Attributes:
-        delay_ms: how long after the commit they are due.
+        delay_ms: how long after the commit they are due. What waits until then goes with the
+            exchange of the topic's name, as with `by_exchange` of `publish_later`.
     """
 
     template: Template
@@ -391,6 +392,7 @@ class BrokerPort(AmqpPort, TransactionPort, RocketmqPort, Protocol):
         *,
         delay_ms: int = 0,
         deliver_ms: int = 0,
+        by_exchange: bool = False,
     ) -> Position:
         """As `publish`, but nobody sees the messages before they are due.
 
@@ -400,6 +402,8 @@ class BrokerPort(AmqpPort, TransactionPort, RocketmqPort, Protocol):
         Args:
             delay_ms: so long from now; or
             deliver_ms: at this time, in milliseconds since the epoch.
+            by_exchange: whether an exchange of the topic's name delays them: if that ends before
+                they are due, they are dropped.
 
         Raises:
             Refused: as `publish`; BAD_ARGUMENT also for a time more than a year ahead, LIMIT for

@@ -89,6 +89,7 @@ class Topic:
 
     __slots__ = (
         "exchange_deleted",
+        "exchange_ended_at",
         "first_offsets",
         "incarnation",
         "name",
@@ -119,6 +120,7 @@ class Topic:
         self.settings = settings
         """What holds for it: its own values, the broker's defaults for the rest."""
         self.exchange_deleted = False
+        self.exchange_ended_at = 0
         """AMQP clients deleted the exchange of this name, so the topic is none by itself."""
 
     def settings_changed(self) -> None:
@@ -390,6 +392,7 @@ class Topics(Publisher):
             name, stored, queues, value["inc"], value.get("first", ()), own_values, settings
         )
         topic.exchange_deleted = value.get("noex", False)
+        topic.exchange_ended_at = value.get("exend", 0)
         topic.settings_changed()
 
     def row(self, name: str) -> Mapping[str, Any] | None:
@@ -401,6 +404,8 @@ class Topics(Publisher):
         row: dict[str, Any] = {"stored": topic.stored, "q": numbers, "inc": topic.incarnation}
         if topic.exchange_deleted:
             row["noex"] = True
+        if topic.exchange_ended_at:
+            row["exend"] = topic.exchange_ended_at
         if any(topic.first_offsets):
             row["first"] = list(topic.first_offsets)
         return {**row, "set": dict(topic.own_values)} if topic.own_values else row

@@ -98,7 +98,7 @@ class Transactions:
             queues: Sequence[Queue] = (
                 self._delays.prepare(due_ms, publishing.last - publishing.first).queue,
             )
-            record = self._delays.record(template, due_ms)
+            record = self._delays.record(template, due_ms, by_exchange=True)
         else:
             queues = self._topics.queues_of(template)
             record = template.record

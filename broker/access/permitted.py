@@ -265,13 +265,20 @@ class Permitted(PermittedReading):
         *,
         delay_ms: int = 0,
         deliver_ms: int = 0,
+        by_exchange: bool = False,
     ) -> Position:
         """See `BrokerPort.publish_later`. The right is asked for now, not when it is due."""
         inner = self._inner(template)
         log = self._engine.core.log
         before = log.appended
         position = self._engine.publish_later(
-            inner, batch, first, last, delay_ms=delay_ms, deliver_ms=deliver_ms
+            inner,
+            batch,
+            first,
+            last,
+            delay_ms=delay_ms,
+            deliver_ms=deliver_ms,
+            by_exchange=by_exchange,
         )
         self._pace.used(last - first, log.appended - before, self._now())
         return position

@@ -21,7 +21,8 @@ Rules:
 * One loop iteration releases what one read of a queue may have (`pump_count_max`, in bytes
   `pump_bytes_max`); then others get their turn.
 * A topic that was deleted, or made anew under the same name, gets nothing of what was meant for the
-  old one: that is dropped, and counted.
+  old one: that is dropped, and counted. So is what an exchange delayed that has ended since, though
+  its topic goes on.
 * A few very late messages hold neither the cursor's window nor the log: when much more has been
   released behind the oldest one than still waits, it is copied forward, which is a move of the
   delayed record itself. What is copied keeps its place among those due in the same millisecond,
@@ -63,7 +64,7 @@ class Delays:
     """All delayed messages of one engine.
 
     Attributes:
-        dropped_count: messages whose topic was gone when they were due.
+        dropped_count: messages whose topic or exchange was gone when they were due.
         released_count: messages that were released.
     """
 
@@ -103,10 +104,12 @@ class Delays:
         *,
         properties: bytes = b"",
         system_flag: int = 0,
+        by_exchange: bool = False,
     ) -> Position:
         """Keep rows [first, last) until `due_ms`; publish them if that has passed.
 
         Args:
+            by_exchange: as in `record`.
             properties: more of the record's properties, encoded: what belongs to the record and
                 not to the message.
             system_flag: of the record.
@@ -118,7 +121,9 @@ class Delays:
         if not is_due:
             self._core.check_writable()
             self.prepare(due_ms, last - first)
-        record = template.record if is_due else self.record(template, due_ms)
+        record = template.record
+        if not is_due:
+            record = self.record(template, due_ms, by_exchange=by_exchange)
         if properties or system_flag:
             record = dataclasses.replace(
                 record, properties=record.properties + properties, system_flag=system_flag
@@ -148,9 +153,14 @@ class Delays:
             )
         return self._kept.make()
 
-    def record(self, template: TopicTemplate, due_ms: int) -> RecordTemplate:
-        """How a message of this template is stored until it is due."""
-        return self._kept.record(template, due_ms)
+    def record(self, template: TopicTemplate, due_ms: int, *, by_exchange: bool) -> RecordTemplate:
+        """How a message of this template is stored until it is due.
+
+        Args:
+            by_exchange: whether an exchange of the topic's name delays it, so that it goes with
+                that exchange.
+        """
+        return self._kept.record(template, due_ms, by_exchange=by_exchange)
 
     def stored(self, spans: Sequence[Span], due_ms: int) -> None:
         """Delayed records were appended: note when they are due."""

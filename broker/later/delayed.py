@@ -6,7 +6,9 @@ extra properties and the body that it will have in its own topic, and behind the
 
     PMQ_D = due time . incarnation of the topic . queue id . stored name of the topic
 
-with the numbers in hex. Behind that, `PMQ_BY` names the user who prepared a half message.
+with the numbers in hex. Where an exchange delays the message, the incarnation has `-` and the last
+end of an exchange of this name behind it (its place in the log; 0 if none has ended). Behind the
+value, `PMQ_BY` names the user who prepared a half message.
 
 The tag hash of its index entry is the due time, as in RocketMQ's schedule queues, with a check of
 it in the bits that no time needs: nothing else covers an entry's tag hash, and a wrong time would

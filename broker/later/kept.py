@@ -28,7 +28,7 @@ from broker.names import decode_name, is_hashed
 from broker.queues.cursor import Cursor
 from broker.queues.queue import Group
 from broker.records import PREFIX_PROPERTY, TAGS, parse_properties
-from broker.topics import RETAIN_PROPERTY, Topics, TopicTemplate
+from broker.topics import RETAIN_PROPERTY, Topic, Topics, TopicTemplate
 from core_log.errors import StoreError
 from core_log.kernels.batch import Batch
 from core_log.kernels.layout import ENTRY_SIZE
@@ -78,17 +78,27 @@ class Kept:
         assert self.group is not None
         return self.group
 
-    def record(self, template: TopicTemplate, due_ms: int, owner: str = "") -> RecordTemplate:
+    def record(
+        self,
+        template: TopicTemplate,
+        due_ms: int,
+        owner: str = "",
+        *,
+        by_exchange: bool = False,
+    ) -> RecordTemplate:
         """How a message of this template is stored until it is looked at.
 
         Args:
             owner: the user who may decide about it; empty for everybody.
+            by_exchange: whether an exchange of the topic's name delays it, so that it goes with
+                that exchange.
         """
-        assert template.topic is not None
-        where = (
-            f"{template.topic.incarnation:x}.{template.record.queue_id:x}.{template.topic.stored}"
-        )
-        record = template.record
+        topic, record = template.topic, template.record
+        assert topic is not None
+        life = f"{topic.incarnation:x}"
+        if by_exchange:
+            life += f"-{topic.exchange_ended_at:x}"
+        where = f"{life}.{record.queue_id:x}.{topic.stored}"
         return dataclasses.replace(
             delayed_record(self._topic, due_ms, where.encode(), record.properties, owner),
             extra_kind=record.extra_kind,
@@ -143,17 +153,18 @@ class Kept:
         )
 
     def template(self, where: bytes, prefix: bytes) -> TopicTemplate | None:
-        """How messages of a kind are stored in their own topic; None if that is gone."""
+        """How messages of a kind are stored in their own topic; None if that is gone, or the
+        exchange that delayed them."""
+        life, queue_id, stored = where.decode("ascii").split(".", 2)
+        name = self._core.topic_names.get(stored) if is_hashed(stored) else decode_name(stored)
+        topic = None if name is None else self._topics.topics.get(name)
+        if name is None or topic is None or not _is_alive(topic, life):
+            return None
         key = where + b"\x00" + prefix
         template = self._templates.get(key)
         if template is not None and template.valid:
             return template
         self._templates.pop(key, None)
-        incarnation, queue_id, stored = where.decode("ascii").split(".", 2)
-        name = self._core.topic_names.get(stored) if is_hashed(stored) else decode_name(stored)
-        topic = None if name is None else self._topics.topics.get(name)
-        if name is None or topic is None or topic.incarnation != int(incarnation, 16):
-            return None
         properties = parse_properties(prefix)
         del properties[PREFIX_PROPERTY]
         route = self._topics.route(name, properties.pop(TAGS, None))
@@ -215,3 +226,12 @@ class Kept:
             for at, kept in zip(some, take_apart(records), strict=True):
                 times[at] = kept.due_ms
         return times
+
+
+def _is_alive(topic: Topic, life: str) -> bool:
+    """Whether a topic is the one that a message was meant for, and no exchange of its name has
+    ended since, where one delayed the message."""
+    incarnation, _, ended_at = life.partition("-")
+    if topic.incarnation != int(incarnation, 16):
+        return False
+    return not ended_at or topic.exchange_ended_at == int(ended_at, 16)

@@ -404,7 +404,9 @@ class Publisher:
         count = batch.count
         try:
             rows = as_stored(batch, 0, count)
-            position = self._port.publish_later(template, *rows, delay_ms=delay_ms)
+            position = self._port.publish_later(
+                template, *rows, delay_ms=delay_ms, by_exchange=True
+            )
         except Refused as error:
             self._refused(channel, count, error)
             return

@@ -168,6 +168,23 @@ OF_AMQP = (
         tests=("tests/broker/test_exchange_deletion.py",),
     ),
     Sabotage(
+        name="a-deleted-exchange-sends-what-it-delayed",
+        why="reminders come to the queues of an exchange that was declared anew",
+        path="broker/exchange_ends.py",
+        old="                topic.exchange_ended_at = at\n",
+        new="",
+        tests=("tests/broker/test_delayed_by_exchanges.py",),
+    ),
+    Sabotage(
+        name="end-of-an-exchange-forgotten-by-a-restart",
+        why="after a restart what a deleted exchange delayed comes, or what its successor delays "
+        "is dropped",
+        path="broker/topics.py",
+        old='            row["exend"] = topic.exchange_ended_at\n',
+        new="            pass\n",
+        tests=("tests/broker/test_delayed_by_exchanges.py",),
+    ),
+    Sabotage(
         name="a-deleted-exchange-comes-back-with-a-restart",
         why="what a client deleted is there again after a restart from state.db",
         path="broker/topics.py",
