@@ -149,7 +149,8 @@ class Engine(AmqpOperations):
         self.set_aside = SetAside(self.core, self.topics_, self.moves)
         queues: dict[str, NamedQueue] = {}
         self.users = Users(self.core)
-        self.exchanges = Exchanges(self.core, self.topics_, queues, Owners(self.users))
+        self.owners = Owners(self.users)
+        self.exchanges = Exchanges(self.core, self.topics_, queues, self.owners)
         core, topics, moves = self.core, self.topics_, self.moves
         self.named_queues = NamedQueues(
             core, topics, moves, self.exchanges, self.set_aside, queues=queues, new_name=new_name
@@ -331,6 +332,11 @@ class Engine(AmqpOperations):
     def may_end_half(self, owner: str) -> bool:
         """See `TransactionPort.may_end_half`."""
         return True
+
+    @property
+    def as_owner(self) -> str:
+        """See `BrokerPort.as_owner`."""
+        return ""
 
     def when_half_unresolved(self, callback: Callable[[HalfMessage], None]) -> None:
         """See `TransactionPort.when_half_unresolved`."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final
 
-from broker.access.owners import owner_of
+from broker.access.owners import is_owner, owner_of
 from broker.bindings import BindingKey, Bindings
 from broker.core import Core
 from broker.errors import Reason, Refused
@@ -93,8 +93,10 @@ class Terms:
     """What a queue was declared with. Queues that were declared alike share one (`features.py`).
 
     Attributes:
-        user: who declared it, for the quota; empty before there were users.
-        by: its owner, in whose name its dead letters are published (`access/owners.py`).
+        maker: the owner (`access/owners.py`) who declared it: whose quota it counts for, and
+            whose it is if the server made its name up. Empty before there were users.
+        by: the owner in whose name its dead letters are published: its maker, or who declared it
+            again after the maker was gone.
         settings: what the arguments ask for.
     """
 
@@ -102,7 +104,7 @@ class Terms:
     exclusive: bool
     auto_delete: bool
     arguments: Mapping[str, Any]
-    user: str
+    maker: str
     by: str
     settings: QueueSettings
 
@@ -110,15 +112,16 @@ class Terms:
     def of(cls, name: str, value: Mapping[str, Any]) -> Terms:
         """The terms of the queue `name` from its op or its row. Raises Refused: BAD_ARGUMENT."""
         arguments = value["arguments"] or NO_ARGUMENTS
-        user = value.get("u", "")
+        maker = value.get("u", "")
+        if maker and not is_owner(maker):  # a user's name: the row is older than owners
+            maker = owner_of(maker)
         return cls(
             durable=value["durable"],
             exclusive=value["exclusive"],
             auto_delete=value["auto_delete"],
             arguments=arguments,
-            user=user,
-            # Queues of the time before owners have their user's name only.
-            by=value.get("by", owner_of(user) if user else ""),
+            maker=maker,
+            by=value.get("by", maker),
             settings=settings_of(name, arguments),
         )
 

@@ -14,9 +14,11 @@ Rules:
 * The first decision counts, for ever: what is settled is not published again. (RocketMQ's broker
   publishes twice what is committed twice, and also what was rolled back by a check.) Who repeats
   that decision is told that all is well; who asks for the other one is told that it is too late.
-* A half message belongs to the user who prepared it: nobody else decides about it, but an
-  administrator. What was prepared while the broker had no users is everybody's while it has none,
-  and the administrators' afterwards.
+* A half message belongs to its owner, the user who prepared it (`access/owners.py`): nobody else
+  decides about it, but an administrator. What was prepared while the broker had no users is
+  everybody's while it has none, and the administrators' afterwards.
+* Who commits publishes, and needs the right to do so at that time. Without it the half message
+  waits on: it can be rolled back, and is asked for as any other.
 * A commit leaves a record in the topic. That a message was *not* published (it was rolled back, it
   expired, its topic is gone) is an op, which settles it as well; the newest of them are remembered.
 * How often a producer was asked survives a restart, by an op for each look. When, does not: what is
@@ -28,7 +30,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
 from broker.bounded_cache import BoundedCache
 from broker.core import Core
@@ -38,7 +40,7 @@ from broker.later.delayed import Delayed, take_apart
 from broker.later.kept import Kept
 from broker.later.wheel import Taken
 from broker.moves import Moves
-from broker.port import FLUSHED, Durability
+from broker.port import FLUSHED, Durability, Route
 from broker.queues.queue import Group
 from broker.record_header import HEADER_PROPERTY, header_of
 from broker.records import PREFIX_PROPERTY, TAGS, parse_properties
@@ -67,18 +69,28 @@ WHY: Final = (
 """Why a half message was not published; the numbers are in the log."""
 
 
+class Decider(Protocol):
+    """Whose rights count when a half message is ended."""
+
+    def may_end_half(self, owner: str) -> bool:
+        """Whether it may decide about half messages of this owner."""
+
+    def check_commit(self, route: Route) -> None:
+        """Whether it may publish there. Raises Refused: FORBIDDEN."""
+
+
 class Decision(NamedTuple):
     """What somebody asks for.
 
     Attributes:
         place: of the half message's record.
-        decider: the user; None for who may decide about every half message.
+        decider: who asks; None while the broker has no users, when everybody may.
     """
 
     place: int
     producer: str
     commit: bool
-    decider: str | None
+    decider: Decider | None
     callback: Done
 
 
@@ -121,7 +133,7 @@ class HalfMessages:
         """See `TransactionPort.prepare`.
 
         Args:
-            owner: the user who may decide; empty for everybody.
+            owner: who may decide, as `Owners.of` says it; empty for nobody in particular.
         """
         core = self._core
         core.check_writable()
@@ -145,13 +157,9 @@ class HalfMessages:
         producer: str,
         commit: bool,
         callback: Done,
-        decider: str | None = None,
+        decider: Decider | None = None,
     ) -> None:
-        """See `TransactionPort.end_half`.
-
-        Args:
-            decider: the user who decides; None for one who may decide about all of them.
-        """
+        """See `TransactionPort.end_half`, and `Decision` for the decider."""
         self._end_one(offset, Decision(place, producer, commit, decider, callback))
 
     def _end_one(self, offset: int, decision: Decision) -> None:
@@ -193,11 +201,11 @@ class HalfMessages:
             if not records or _place(records) != decision.place:
                 raise _unknown(offset)
             (half,) = take_apart(records)
-            if decision.decider not in (None, half.owner):
+            if decision.decider is not None and not decision.decider.may_end_half(half.owner):
                 raise Refused(Reason.FORBIDDEN, f"half message {offset} is another user's")
             if _properties(half).get(PRODUCER, decision.producer) != decision.producer:
                 raise Refused(Reason.FORBIDDEN, f"half message {offset} is another producer's")
-            answer, durability = self._decide(group, offset, half, decision.commit)
+            answer, durability = self._decide(group, offset, half, decision)
         except Refused as error:
             answer = error
         if durability > FLUSHED and not isinstance(answer, Refused):
@@ -213,17 +221,19 @@ class HalfMessages:
             self._end_one(offset, decision)
 
     def _decide(
-        self, group: Group, offset: int, half: Delayed, commit: bool
+        self, group: Group, offset: int, half: Delayed, decision: Decision
     ) -> tuple[int, Durability]:
         """Returns what the answer waits for, and how safe it has to be."""
         durability = FLUSHED
-        if commit:
+        if decision.commit:
             template = self._kept.template(half.where, half.prefix)
             if template is None:
                 self._drop(offset)
                 raise Refused(
                     Reason.NOT_FOUND, f"the topic of half message {offset} was deleted: it is gone"
                 )
+            if decision.decider is not None:
+                decision.decider.check_commit(template.route)
             self._moves.append_rows(template, [half.row], group, [offset])
             durability = template.durability
         else:

@@ -107,7 +107,7 @@ class NamedQueues:
             end=self._end_queue,
         )
         self.counts: dict[str, int] = {}
-        """Queues by the user that declared them; users without one are not in it."""
+        """Queues by the owner that declared them; owners without one are not in it."""
         core.journal.handle("queue+", self._apply_queue)
         core.journal.handle("queue-", self._apply_queue_end)
 
@@ -153,9 +153,7 @@ class NamedQueues:
             raise Refused(Reason.FORBIDDEN, f"queue name '{name}' contains a reserved prefix")
         check_characters("a queue", name)
         if user:
-            value["u"] = user
-            if DEAD_LETTER_EXCHANGE in arguments:
-                value["by"] = self.exchanges.owners.of(user)
+            value["u"] = self.exchanges.owners.of(user)
         position = self._create_queue(name, value, owner, (name,))
         return self.queues[name].info(), max(position, position_of(self.core, durable=durable))
 
@@ -220,7 +218,7 @@ class NamedQueues:
         found = self.queues.pop(op["name"], None)
         if found is not None:  # else it was not durable, and an exchange that went with it is
             self.exchanges.forget_queue(found)
-            self._count(found.terms.user, -1)
+            self._count(found.terms.maker, -1)
             touched += self.features.drop(found)
         if "x" in op:
             touched += self.exchanges.end(op["x"], op.get("at", 0))
@@ -324,7 +322,7 @@ class NamedQueues:
     def load_queue(self, name: str, value: Mapping[str, Any]) -> None:
         """Take a queue from its op or its snapshot."""
         found = self.queues[name] = self.features.build(name, value)
-        self._count(found.terms.user, 1)
+        self._count(found.terms.maker, 1)
         if value.get("by_name", False):
             self.exchanges.load_binding_by_name(found)
         for key, words in value.get("bindings", ()):
@@ -346,9 +344,9 @@ class NamedQueues:
             row["expiring"] = True
         if found.queue.levels is not None:
             row["levels"] = found.queue.levels.rows()
-        if found.terms.user:
-            row["u"] = found.terms.user
-        if DEAD_LETTER_EXCHANGE in found.terms.arguments and found.terms.by:
+        if found.terms.maker:
+            row["u"] = found.terms.maker
+        if found.terms.by != found.terms.maker:
             row["by"] = found.terms.by
         return row
 
@@ -361,13 +359,13 @@ class NamedQueues:
             return not self.exchanges.may_dead_letter(found.name, exchange, key)
         return not self.exchanges.owners.exists(found.terms.by)
 
-    def _count(self, user: str, change: int) -> None:
-        if user:
-            count = self.counts.get(user, 0) + change
+    def _count(self, maker: str, change: int) -> None:
+        if maker:
+            count = self.counts.get(maker, 0) + change
             if count:
-                self.counts[user] = count
+                self.counts[maker] = count
             else:
-                del self.counts[user]
+                del self.counts[maker]
 
     def reopen(self) -> None:
         """After a restart: requeue what connections held."""

@@ -616,6 +616,11 @@ class BrokerPort(AmqpPort, TransactionPort, RocketmqPort, Protocol):
             client_id: of an MQTT client; rules may name it.
         """
 
+    @property
+    def as_owner(self) -> str:
+        """How this port's principal is named by what it leaves behind. Who gets the name after
+        the user was deleted is another owner. Empty while there are no users."""
+
     def for_owner(self, principal: str) -> BrokerPort:
         """The same for what outlives its client's connection (an HTTP subscription): it goes on
         to be right when the first user comes or the last one goes."""

@@ -39,7 +39,7 @@ class HalfMessage:
         check_count: how often it was asked for, this time included.
         topic, tag, body, properties, born_ms, flag, system_flag: of the message, as it was
             prepared.
-        owner: the user who prepared it; empty if the broker had no users.
+        owner: the user who prepared it (`BrokerPort.as_owner`); empty if the broker had no users.
     """
 
     offset: int
@@ -96,15 +96,15 @@ class TransactionPort(Protocol):
         way, the other one is refused. `callback(position)` says what the answer waits for, and
         comes when as many replicas have the message as its topic asks for; `callback(refused)`:
         NOT_FOUND (no such half message, or its topic is gone), FORBIDDEN (another producer's or
-        another user's), DIFFERENT (it was ended otherwise), or what `publish` refuses, and then it
-        waits on.
+        another user's, or the right to publish is gone), DIFFERENT (it was ended otherwise), or
+        what `publish` refuses, and then it waits on.
 
         Args:
             producer: the producer group; it has to be the message's property `PGROUP`.
         """
 
     def may_end_half(self, owner: str) -> bool:
-        """Whether half messages that this user prepared may be ended, and so be shown."""
+        """Whether half messages of this owner may be ended, and so be shown."""
 
     def when_half_unresolved(self, callback: Callable[[HalfMessage], None]) -> None:
         """Call back for a half message that was not ended in time, to ask its producer: again

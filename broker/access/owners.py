@@ -1,8 +1,9 @@
-"""Whose rights count for what goes on by itself: dead letters, and links between exchanges.
+"""Whose things are: what a user leaves in the broker belongs to that user, its *owner*.
 
 A queue passes on what it gives up, and an exchange what it gets, long after the user who asked for
-that has left. So who declared it, its *owner*, is kept with it, and whatever it does counts as done
-by the owner, with the rights that the owner has then.
+that has left. So the owner is kept with it, and whatever it does counts as done by the owner, with
+the rights that the owner has then. Half messages and queues whose names the server made up are kept
+for their owner, too: nobody else gets at them.
 
 Rules:
 
@@ -108,3 +109,8 @@ class Owners:
 def owner_of(name: str, number: int = 0) -> str:
     """The owner as it is stored."""
     return f"{name}{_SEPARATOR}{number}"
+
+
+def is_owner(text: str) -> bool:
+    """Whether it is an owner, and no user's name."""
+    return _SEPARATOR in text

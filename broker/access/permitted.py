@@ -133,9 +133,14 @@ class Permitted(PermittedReading):
     def _made(self, queue: str) -> bool:
         """Whether a queue that the server named is this user's, or gone."""
         found = self._engine.named_queues.queues.get(queue)
-        return found is None or found.terms.user == self.principal
+        return found is None or found.terms.maker == self.as_owner
 
     # --- who it is ------------------------------------------------------------------------
+
+    @property
+    def as_owner(self) -> str:
+        """See `BrokerPort.as_owner`."""
+        return self._engine.owners.of(self.principal)
 
     def authenticate(
         self,
@@ -317,12 +322,12 @@ class Permitted(PermittedReading):
     def prepare(
         self, template: Template, batch: Batch, row: int, *, check_after_ms: int = 0
     ) -> Prepared:
-        """See `TransactionPort.prepare`. The right is asked for now, not at the commit."""
+        """See `TransactionPort.prepare`. The right is asked for now, and again at the commit."""
         inner = self._inner(template)
         log = self._engine.core.log
         before = log.appended
         prepared = self._engine.prepare(
-            inner, batch, row, check_after_ms=check_after_ms, owner=self.principal
+            inner, batch, row, check_after_ms=check_after_ms, owner=self.as_owner
         )
         self._pace.used(1, log.appended - before, self._now())
         return prepared
@@ -336,19 +341,24 @@ class Permitted(PermittedReading):
         commit: bool,
         callback: Callable[[int | Refused], None],
     ) -> None:
-        """See `TransactionPort.end_half`: for who prepared it, and for administrators."""
+        """See `TransactionPort.end_half`: for who prepared it, and for administrators. Who commits
+        publishes, so the right to do so is asked for, too."""
         self._engine.end_half(
             offset,
             place,
             producer=producer,
             commit=commit,
             callback=callback,
-            decider=None if self._is_admin() else self.principal,
+            decider=self,
         )
 
     def may_end_half(self, owner: str) -> bool:
         """See `TransactionPort.may_end_half`."""
-        return owner == self.principal or self._is_admin()
+        return owner == self.as_owner or self._is_admin()
+
+    def check_commit(self, route: Route) -> None:
+        """See `half_messages.Decider`."""
+        self._check(Action.PUBLISH, words_of(route.topic, route.tag))
 
     def _is_admin(self) -> bool:
         self._refresh()
@@ -553,7 +563,7 @@ class Permitted(PermittedReading):
         named = self._engine.named_queues
         if name not in named.queues:
             most = self._admission.quotas_of(self.principal).queues
-            self._check_quota("queues", named.counts.get(self.principal, 0), most)
+            self._check_quota("queues", named.counts.get(self.as_owner, 0), most)
         return self._engine.declare_queue(
             name, arguments=arguments, user=self.principal, **settings
         )

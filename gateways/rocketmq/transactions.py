@@ -55,15 +55,14 @@ def ask_producers(shared: Shared, half: HalfMessage) -> None:
     producers = shared.members.producers.get(half.properties.get(PRODUCER, ""))
     if not producers:
         return
-    allowed = [
-        channel
+    ports = {
+        channel: port
         for channel, producer in producers.items()
-        if shared.port.for_principal(producer.owner).may_end_half(half.owner)
-    ]
-    allowed.sort(key=lambda channel: producers[channel].owner != half.owner)  # its own come first
-    if not allowed:
+        if (port := shared.port.for_principal(producer.owner)).may_end_half(half.owner)
+    }
+    if not ports:
         return
-    channel = allowed[0]
+    channel = min(ports, key=lambda one: ports[one].as_owner != half.owner)  # its own come first
     producers[channel] = producers.pop(channel)  # another one's turn next time
     topic = encode_name(half.topic)
     identity = mapping.message_id(shared.port.store_host, half.place)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from broker.port import Durability, HalfMessage, Position, Prepared, Reason, Refused
+from broker.half_messages import Decider
+from broker.port import Durability, HalfMessage, Position, Prepared, Reason, Refused, Route
 from tests.harness.broker import START_MS, Broker, SpyConsumer, batch_of
 
 OWNER = object()
@@ -41,7 +43,7 @@ def end(
     commit: bool,
     producer: str = "P",
     place: int = -1,
-    decider: str | None = None,
+    decider: Decider | None = None,
 ) -> int | Reason:
     """What the decision is answered with."""
     answers: list[int | Refused] = []
@@ -55,6 +57,19 @@ def end(
     )
     (answer,) = answers
     return answer.reason if isinstance(answer, Refused) else answer
+
+
+@dataclass
+class Named:
+    """Somebody who decides, and may publish."""
+
+    owner: str
+
+    def may_end_half(self, owner: str) -> bool:
+        return owner == self.owner
+
+    def check_commit(self, route: Route) -> None:
+        assert route.topic == "q"
 
 
 class Asked:
@@ -316,9 +331,9 @@ def test_a_half_message_belongs_to_the_user_who_prepared_it(broker: Broker) -> N
     asked = Asked(broker)
     broker.step(7)
     assert [(one.body, one.owner) for one in asked.halves] == [(b"x", "ann"), (b"y", "")]
-    assert end(broker, half, commit=True, decider="mal") is Reason.FORBIDDEN
-    assert end(broker, other, commit=True, decider="mal") is Reason.FORBIDDEN
-    assert isinstance(end(broker, half, commit=True, decider="ann"), int)
+    assert end(broker, half, commit=True, decider=Named("mal")) is Reason.FORBIDDEN
+    assert end(broker, other, commit=True, decider=Named("mal")) is Reason.FORBIDDEN
+    assert isinstance(end(broker, half, commit=True, decider=Named("ann")), int)
     assert isinstance(end(broker, other, commit=True), int)
     broker.step()
     assert consume(broker).bodies == [b"x", b"y"]

@@ -4,6 +4,7 @@ in which a right is lost."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -208,6 +209,39 @@ def test_queues_that_the_server_named_are_their_makers(people: Broker) -> None:
             operation()
     assert mal.delete_queue("amq.gen-gone", if_unused=False, if_empty=False, owner=other)[0] == 0
     ann.delete_queue(name, if_unused=False, if_empty=False, owner=owner)
+
+
+@pytest.mark.parametrize("saved", [False, True])
+def test_a_new_user_of_the_same_name_has_no_queue_of_the_old_one(
+    people: Broker, saved: bool
+) -> None:
+    """Nor does it count for its quota; also after a restart, from the state or from the log."""
+    allow(people, "ann", "subscribe,create", "#")
+    settings: dict[str, Any] = {
+        "durable": True, "exclusive": False, "auto_delete": False, "arguments": {}, "owner": None,
+    }  # fmt: skip
+    name = port_of(people, "ann").declare_queue("", **settings)[0].name
+    if saved:
+        people.save()
+    people.restart()
+    ann = port_of(people, "ann")
+    ann.get(name, lambda *_: None, owner=None)
+    people.engine.users.delete("ann")
+    add_user(people, "ann")
+    people.engine.users.set_quotas("ann", Quotas(queues=1))
+    for _ in range(2):
+        port = port_of(people, "ann")
+        for operation in (
+            partial(port.queue, name, owner=None),
+            partial(port.get, name, lambda *_: None, owner=None),
+            partial(port.purge_queue, name, owner=None),
+            partial(port.delete_queue, name, if_unused=False, if_empty=False, owner=None),
+        ):
+            forbidden(operation)
+        people.restart()
+    ann = port_of(people, "ann")
+    ann.declare_queue("", **settings)
+    assert reason_of(lambda: ann.declare_queue("", **settings)) is Reason.LIMIT
 
 
 def test_a_topic_is_made_only_with_the_right_to(people: Broker) -> None:
@@ -604,7 +638,7 @@ def test_quotas_count_what_a_user_has(people: Broker) -> None:
     people.restart()
     assert people.engine.sessions.counts == {"ann": 1}
     assert people.engine.sessions.subscription_counts == {"ann": 2}
-    assert people.engine.named_queues.counts == {"ann": 1}
+    assert people.engine.named_queues.counts == {port.as_owner: 1}
 
 
 def test_who_is_ahead_of_its_rate_is_not_read_for_a_while(people: Broker) -> None:

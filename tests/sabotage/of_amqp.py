@@ -292,7 +292,7 @@ OF_AMQP = (
         name="server-named-queues-are-everybody-s",
         why="who has seen a reply-to binds, reads and deletes the queue behind it",
         path="broker/access/permitted.py",
-        old="        return found is None or found.terms.user == self.principal\n",
+        old="        return found is None or found.terms.maker == self.as_owner\n",
         new="        return True\n",
         tests=("tests/broker/test_permitted.py",),
     ),

@@ -69,6 +69,14 @@ OF_THE_USERS = (
         tests=_OWNERS,
     ),
     Sabotage(
+        name="a-name-inherits-queues",
+        why="a new user of a deleted one's name reads queues that the server named for that one",
+        path="broker/access/permitted.py",
+        old="        return found is None or found.terms.maker == self.as_owner\n",
+        new='        return found is None or found.terms.maker.startswith(f"{self.principal}:")\n',
+        tests=_PERMITTED,
+    ),
+    Sabotage(
         name="a-name-inherits",
         why="a user gets what a deleted one of the same name has left",
         path="broker/access/owners.py",

@@ -399,6 +399,65 @@ def test_only_producers_of_the_same_user_are_asked(broker: Broker) -> None:
     play(broker, story)
 
 
+def make_anew(broker: Broker, name: str, *rules: tuple[str, str]) -> Credentials:
+    """Delete a user, and make another one of the same name with these rules; returns its key."""
+    users = broker.engine.users
+    users.delete(name)
+    add_user(broker, name)
+    for actions, place in rules:
+        allow(broker, name, actions, place)
+    key = Credentials(access_key="ANOTHERKEY", secret_key="a" * 64)
+    users.add_access_key(name, key.access_key, key.secret_key)
+    return key
+
+
+def test_a_new_user_of_the_same_name_has_nothing_of_the_old_ones_half_messages(
+    broker: Broker,
+) -> None:
+    """It is not asked about them and ends none, although it may publish there; an administrator
+    does."""
+
+    async def story(made: Stage) -> None:
+        halves = [await half_of(made, await made.connect()) for _ in range(3)]
+        made.keys["owner"] = make_anew(made.broker, "owner", ("publish,create", f"{TOPIC}.#"))
+        peer = await made.connect()
+        assert (await made.ask(peer, "owner", 34, beat(producers=("shop",)))).code == SUCCESS
+        made.broker.step(40)
+        for half, how in ((halves[0], COMMIT), (halves[1], ROLLBACK)):
+            answer = await made.ask(peer, "owner", 37, **ending(half, how))
+            assert (answer.code, "another user" in (answer.remark or "")) == (NO_PERMISSION, True)
+        assert peer.told == []
+        assert made.broker.engine.topic(TOPIC).max_offsets[0] == 0
+        root = await made.connect()
+        for half, how in zip(halves, (COMMIT, ROLLBACK, COMMIT), strict=True):
+            assert (await made.ask(root, "root", 37, **ending(half, how))).code == SUCCESS
+        own = await half_of(made, peer)
+        assert (await made.ask(peer, "owner", 37, **ending(own, COMMIT))).code == SUCCESS
+
+    play(broker, story)
+
+
+def test_who_may_not_publish_any_more_does_not_commit(broker: Broker) -> None:
+    """The half message waits on: it is committed when the right is back, or rolled back."""
+
+    async def story(made: Stage) -> None:
+        peer = await made.connect()
+        half, other = await half_of(made, peer), await half_of(made, peer)
+        take_back(made.broker, "owner", "publish", f"{TOPIC}.#")
+        refused = await made.ask(peer, "owner", 37, **ending(half, COMMIT))
+        assert (refused.code, refused.remark) == (
+            NO_PERMISSION,
+            f"user 'owner' may not publish {TOPIC}",
+        )
+        assert (await made.ask(peer, "owner", 37, **ending(other, ROLLBACK))).code == SUCCESS
+        assert made.broker.engine.topic(TOPIC).max_offsets[0] == 0
+        allow(made.broker, "owner", "publish", f"{TOPIC}.#")
+        assert (await made.ask(peer, "owner", 37, **ending(half, COMMIT))).code == SUCCESS
+        assert made.broker.engine.topic(TOPIC).max_offsets[0] == 1
+
+    play(broker, story)
+
+
 # --- members ----------------------------------------------------------------------------------
 
 
