@@ -601,6 +601,10 @@ class Engine(AmqpOperations):
     def check_admitted(self) -> None:
         """See `BrokerPort.check_admitted`."""
 
+    def when_rights_change(self, callback: Callable[[Callable[[str], bool]], None]) -> None:
+        """See `RocketmqPort.when_rights_change`."""
+        self.admission.when_rights_change(callback)
+
     def check_group(self, name: str) -> None:
         """See `RocketmqPort.check_group`."""
 

@@ -69,6 +69,10 @@ class RocketmqPort(Protocol):
             Refused: NOT_FOUND (topic or queue id).
         """
 
+    def when_rights_change(self, callback: Callable[[Callable[[str], bool]], None]) -> None:
+        """Call back after users or rules have changed, with a function that says whether the
+        change may be one for a principal. For what a gateway keeps that needs a right to stay."""
+
     def check_group(self, name: str) -> None:
         """Whether the principal may be a member of a consumer group, which is to subscribe to all
         of the group's retry topic. Raises Refused: FORBIDDEN."""

@@ -13,7 +13,8 @@ Rules:
   disabled or gets another password, when the access key that it came with is removed, and all that
   came in while the broker was open when it closes.
 * When rights change, those who live on them are looked at, at once: connected sessions and
-  consumers that may no longer have what they wait for end. So no delivery is checked.
+  consumers that may no longer have what they wait for end, and so do members of consumer groups,
+  of which a gateway knows (`when_rights_change`). So no delivery is checked.
 """
 
 from __future__ import annotations
@@ -76,6 +77,7 @@ class Admission:
         self._serial = 0
         self._inside: dict[int, _Inside] = {}
         self._counts: dict[str, int] = {}  # connections by principal
+        self._watchers: list[Callable[[Callable[[str], bool]], None]] = []
         users.told = self._changed
 
     # --- coming in ------------------------------------------------------------------------
@@ -196,6 +198,10 @@ class Admission:
 
     # --- changes --------------------------------------------------------------------------
 
+    def when_rights_change(self, callback: Callable[[Callable[[str], bool]], None]) -> None:
+        """See `RocketmqPort.when_rights_change`."""
+        self._watchers.append(callback)
+
     def _changed(self, change: Change) -> None:
         self._paces.pop(change.subject, None)
         for inside in list(self._inside.values()):
@@ -213,6 +219,8 @@ class Admission:
                 self._check_session(session, guard)
         self._engine.exchanges.graph.rights_changed(change)
         self._engine.readers.check(lambda guard: self.users.concerns(change, guard.principal))
+        for watcher in self._watchers:
+            watcher(lambda principal: self.users.concerns(change, principal))
         if change.ended:
             self._end_sessions(change.subject)
 

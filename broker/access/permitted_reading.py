@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from broker.access.permissions import Action, group_place
 from broker.access.rights import Rights
-from broker.errors import Refused
+from broker.errors import Reason, Refused
 from broker.port import REST, GroupInfo, Position, TopicInfo, Words
 
 if TYPE_CHECKING:
@@ -62,6 +62,10 @@ class PermittedReading(Rights):
         """See `RocketmqPort.when_grown`."""
         self._check_filter((topic, REST))
         self._engine.when_grown(topic, queue_id, callback)
+
+    def when_rights_change(self, callback: Callable[[Callable[[str], bool]], None]) -> None:
+        """See `RocketmqPort.when_rights_change`: the server's own, not a client's."""
+        raise Refused(Reason.FORBIDDEN, "only the server looks after those who lose a right")
 
     def check_group(self, name: str) -> None:
         """See `RocketmqPort.check_group`."""

@@ -9,7 +9,7 @@ A lock belongs to a client of a user: another user's client of the same name is 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from remoting.group_bodies import MessageQueue
@@ -66,6 +66,14 @@ class Locks:
             held = self._held.get((group, queue))
             if held is not None and held[0] == (owner, client_id):
                 del self._held[group, queue]
+
+    def keep(self, may_hold: Callable[[str, str, str], bool]) -> None:
+        """Rights changed: free the locks that may not be held, by user, group and topic."""
+        self._held = {
+            (group, queue): held
+            for (group, queue), held in self._held.items()
+            if may_hold(held[0][0], group, queue.topic)
+        }
 
     def expire(self, now: float) -> None:
         """Forget locks whose lease ended."""

@@ -7,6 +7,7 @@ Rules:
 
 * A client is its connection and its client id: the same id over another connection takes its place,
   if it is the same user's. Another user's is refused.
+* A member whose user loses a right that its heartbeat needs is dropped at once (`keep`).
 * The members of a group share its queues by their ids: each computes by itself which ones are its
   own. So all of them are told when one comes, goes, or subscribes to something else.
 """
@@ -200,6 +201,13 @@ class Members(Generic[Channel]):
         for name, group in list(self.consumers.items()):
             members = group.members.values()
             self._drop(name, group, [m for m in members if now - m.heard > SILENT_SECONDS])
+
+    def keep(self, may_stay: Callable[[str, Member[Channel]], bool]) -> None:
+        """Rights changed: drop the members of consumer groups that may not stay, by the group's
+        name and the member."""
+        for name, group in list(self.consumers.items()):
+            members = group.members.values()
+            self._drop(name, group, [m for m in members if not may_stay(name, m)])
 
     def _forget_empty(self, producer: str) -> None:
         if not self.producers[producer]:

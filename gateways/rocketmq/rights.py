@@ -14,14 +14,16 @@ Rules:
   (`broker.access.permissions`).
 * Rights are remembered by the port until a user or a rule changes, so the gate costs the requests
   of a running client a look into a set.
+* What a client keeps without asking again, a place in a group or a lock, ends when rights change
+  (`rights_left`).
 """
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from functools import lru_cache, partial
+from functools import cache, lru_cache, partial
 from typing import Final
 
 from broker.port import REST, BrokerPort, Reason, Refused, decode_name, parse_display_name
@@ -151,6 +153,48 @@ def _check_size(beat: Heartbeat, limits: RocketmqLimits) -> None:
                 Reason.LIMIT,
                 f"a group subscribes to at most {limits.subscriptions_per_group_max} topics",
             )
+
+
+# --- when rights change -----------------------------------------------------------------------
+
+
+def rights_left(
+    port: BrokerPort, concerned: Callable[[str], bool]
+) -> Callable[[str, str, Iterable[str]], bool]:
+    """Says whether a user still has the rights to a consumer group and to all of these topics, as
+    its heartbeats and locks need them. Each question is put to the engine once, for a group may
+    have thousands of members.
+
+    Args:
+        concerned: whether a user's rights may have changed; the others' are not looked at.
+    """
+    is_concerned = cache(concerned)
+
+    @cache
+    def may_join(user: str, group: str) -> bool:
+        return _allowed(partial(port.for_principal(user).check_group, group))
+
+    @cache
+    def may_read(user: str, topic: str) -> bool:
+        name = _decoded(topic)
+        if name is None:
+            return True
+        return _allowed(partial(port.for_principal(user).check_read, (name, REST)))
+
+    def has_rights(user: str, group: str, topics: Iterable[str]) -> bool:
+        if not is_concerned(user):
+            return True
+        return may_join(user, group) and all(may_read(user, topic) for topic in topics)
+
+    return has_rights
+
+
+def _allowed(check: Callable[[], None]) -> bool:
+    try:
+        check()
+    except Refused:
+        return False
+    return True
 
 
 # --- what each right asks ---------------------------------------------------------------------

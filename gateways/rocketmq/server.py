@@ -52,6 +52,7 @@ class RocketmqServer:
         shared = self._shared
         shared.start()
         shared.port.when_half_unresolved(lambda half: ask_producers(shared, half))
+        shared.port.when_rights_change(shared.rights_changed)
         return bound
 
     async def listen_too(self, host: str, port: int, tls: ssl.SSLContext) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,7 @@ from gateways.rocketmq.locks import Locks
 from gateways.rocketmq.mapping import Identity
 from gateways.rocketmq.members import Members
 from gateways.rocketmq.resets import Resets
+from gateways.rocketmq.rights import rights_left
 from net.connection import Context
 
 if TYPE_CHECKING:
@@ -101,6 +103,20 @@ class Shared:
             self._watched = {place for place in self._watched if place[0] != topic}
             return None
         return info.max_offsets
+
+    def rights_changed(self, concerned: Callable[[str], bool]) -> None:
+        """Who may not be in its group any more leaves it, and its queues are free for others.
+
+        Args:
+            concerned: whether the rights of a user may have changed.
+        """
+        has_rights = rights_left(self.port, concerned)
+        self.locks.keep(lambda user, group, topic: has_rights(user, group, (topic,)))
+        self.members.keep(
+            lambda group, member: has_rights(
+                member.owner, group, (one.topic for one in member.data.subscription_data_set)
+            )
+        )
 
     def _look_at_leases(self) -> None:
         now = self.context.now()

@@ -60,6 +60,22 @@ OF_THE_REMOTING = (
         tests=_RIGHTS,
     ),
     Sabotage(
+        name="members-outlive-their-rights",
+        why="queues go unread for two minutes after their consumer lost its right to the group",
+        path="gateways/rocketmq/shared.py",
+        old="        self.members.keep(\n",
+        new="        (lambda _: None)(\n",
+        tests=_RIGHTS,
+    ),
+    Sabotage(
+        name="locks-outlive-rights",
+        why="who lost its right to a group keeps the queue that it locked from the others",
+        path="gateways/rocketmq/shared.py",
+        old="        self.locks.keep(lambda user, group, topic: has_rights(",
+        new="        (lambda _: None)(lambda user, group, topic: has_rights(",
+        tests=_RIGHTS,
+    ),
+    Sabotage(
         name="half-message-of-another-user",
         why="whoever can count ends the transactions of others",
         path="broker/half_messages.py",

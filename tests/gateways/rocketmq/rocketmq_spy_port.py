@@ -78,6 +78,9 @@ class SpyPort:
     def when_half_unresolved(self, callback: Callable[..., None]) -> None:
         pass
 
+    def when_rights_change(self, callback: Callable[..., None]) -> None:
+        pass
+
     def when_grown(self, topic: str, queue_id: int, callback: Callable[[], None]) -> None:
         self.watched.append(callback)
 

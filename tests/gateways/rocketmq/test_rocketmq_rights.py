@@ -328,7 +328,8 @@ def test_rights_that_are_taken_back_are_gone_with_the_next_request(broker: Broke
         for code in (38, 34, 41, 14):
             assert (await made.asked(peer, "owner", code)).code == NO_PERMISSION, code
         allow(made.broker, "owner", "subscribe", "%RETRY%.*.#")  # every group
-        assert (await made.asked(peer, "owner", 38)).code == SUCCESS
+        for code in (34, 38):
+            assert (await made.asked(peer, "owner", code)).code == SUCCESS, code
 
     play(broker, story)
 
@@ -477,6 +478,44 @@ def test_a_client_id_and_its_locks_belong_to_the_user_who_brought_them(broker: B
         assert json.loads((await made.ask(peer, "mal", 41, lock_of())).body) == {"lockOKMQSet": []}
         again = await made.connect()  # the same user's client, over a new connection
         assert (await made.ask(again, "owner", 34, beat(consumer()))).code == SUCCESS
+
+    play(broker, story)
+
+
+@pytest.mark.parametrize("how", ["group", "topic", "disabled", "deleted"])
+def test_a_member_leaves_when_it_loses_a_right(broker: Broker, how: str) -> None:
+    """At once: the others are told, and may lock its queues. What does not concern it changes
+    nothing."""
+
+    async def story(made: Stage) -> None:
+        owner, root = await made.connect(), await made.connect()
+        users = made.broker.engine.users
+        await made.ask(root, "root", 310, b"x", **send())
+        await made.ask(root, "root", 34, beat(consumer(), client="other"))
+        assert (await made.asked(owner, "owner", 34)).code == SUCCESS
+        await made.ask(root, "root", 206)  # it is told before this is answered
+        root.told.clear()
+
+        async def looks() -> tuple[list[str], int, int]:
+            """The members, how many queues root can lock, and how often it was told."""
+            members = json.loads((await made.asked(root, "root", 38)).body)["consumerIdList"]
+            locked = await made.ask(root, "root", 41, lock_of("other"))
+            return members, len(json.loads(locked.body)["lockOKMQSet"]), len(root.told)
+
+        assert (await made.asked(owner, "owner", 41)).code == SUCCESS
+        take_back(made.broker, "mal", "subscribe", "mal.#")
+        allow(made.broker, "owner", "publish", "more.#")
+        assert await looks() == (["other", CLIENT], 0, 0)
+        match how:
+            case "group":
+                take_back(made.broker, "owner", "subscribe", f"%RETRY%{GROUP}.#")
+            case "topic":
+                take_back(made.broker, "owner", "subscribe", f"{TOPIC}.#")
+            case "disabled":
+                users.set_disabled("owner", True)
+            case "deleted":
+                users.delete("owner")
+        assert await looks() == (["other"], 1, 1)
 
     play(broker, story)
 
