@@ -39,5 +39,9 @@ class InUse(NameServerError):
     """Another name server has the data directory."""
 
 
+class UnknownField(Exception):
+    """A signed request has a field that is unknown for its code; answered with 29."""
+
+
 class NotAllowed(Exception):
     """The request has to be signed with the name server's access key; answered with 16."""

@@ -11,6 +11,8 @@ Rules:
 * Reads are open, because clients ask for routes before they know any broker, unless `reads` says
   that they are not. Where they are open, a signature of somebody else's is not looked at: clients
   sign for brokers.
+* A signature does not cover the names of fields, so a signed request has no field that is unknown
+  for its code (`remoting.signed_fields`).
 """
 
 from __future__ import annotations
@@ -20,9 +22,23 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from namesrv.errors import NotAllowed
+from namesrv.errors import NotAllowed, UnknownField
 from remoting.codes import RequestCode
 from remoting.frames import Command
+from remoting.headers import Fields, TopicFields
+from remoting.name_fields import (
+    BrokerFields,
+    BrokerNameFields,
+    ClusterFields,
+    DeleteTopicFields,
+    GroupFields,
+    HeartbeatFields,
+    KeyFields,
+    KeyValueFields,
+    NamespaceFields,
+    RegisterFields,
+)
+from remoting.signed_fields import unknown_field
 from remoting.signing import Credentials, signature_of
 
 CHANGES: Final = frozenset(
@@ -49,6 +65,25 @@ READS: Final[Mapping[int, str]] = {
     RequestCode.GET_SYSTEM_TOPICS: "the names of clusters and brokers",
 }
 """By code what is read."""
+HEADERS: Final[Mapping[int, type[Fields]]] = {
+    RequestCode.PUT_KV_CONFIG: KeyValueFields,
+    RequestCode.GET_KV_CONFIG: KeyFields,
+    RequestCode.DELETE_KV_CONFIG: KeyFields,
+    RequestCode.GET_KV_LIST: NamespaceFields,
+    RequestCode.REGISTER_BROKER: RegisterFields,
+    RequestCode.UNREGISTER_BROKER: BrokerFields,
+    RequestCode.BROKER_HEARTBEAT: HeartbeatFields,
+    RequestCode.QUERY_DATA_VERSION: BrokerFields,
+    RequestCode.GET_ROUTE: TopicFields,
+    RequestCode.GET_BROKER_MEMBER_GROUP: GroupFields,
+    RequestCode.WIPE_WRITE_PERMISSION: BrokerNameFields,
+    RequestCode.ADD_WRITE_PERMISSION: BrokerNameFields,
+    RequestCode.GET_TOPICS_BY_CLUSTER: ClusterFields,
+    RequestCode.DELETE_TOPIC_IN_NAME_SERVER: DeleteTopicFields,
+}
+"""By code the fields of requests that have some."""
+NAME_SHOWN_MAX: Final = 64
+"""Characters of a field's name in an answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +98,12 @@ class Login:
     reads: bool = False
 
     def check(self, command: Command) -> None:
-        """Raises NotAllowed: the request needs a signature, and has none that is right."""
+        """Let a request in, or not.
+
+        Raises:
+            NotAllowed: it needs a signature, and has none that is right.
+            UnknownField: it is signed, and has a field that nobody looks at.
+        """
         if command.code in READS and not self.reads:
             return
         signature = signature_of(command)
@@ -75,3 +115,8 @@ class Login:
         )
         if not right or signature.access_key != self.credentials.access_key:
             raise NotAllowed("there is no such access key here, or the signature is wrong")
+        kind = HEADERS.get(command.code, Fields)
+        unknown = unknown_field(command.code, kind, command.fields)
+        if unknown is not None:
+            shown = unknown[:NAME_SHOWN_MAX]
+            raise UnknownField(f"a signed request {command.code} has no field {shown!r}")

@@ -8,6 +8,7 @@ name servers do, with 3. Errors leave the connection usable:
     16 NO_PERMISSION    the request is not signed with the name server's access key
     17 TOPIC_NOT_EXIST  no broker has the topic
     22 QUERY_NOT_FOUND  no such key
+    29 INVALID_PARAMETER  a signed request has a field that is unknown for its code
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from namesrv.errors import Busy, NotAllowed, Refused
+from namesrv.errors import Busy, NotAllowed, Refused, UnknownField
 from namesrv.key_values import ORDER_NAMESPACE, Change, KeyValues
 from namesrv.limits import NameServerLimits
 from namesrv.login import Login
@@ -126,6 +127,9 @@ class Requests:
         except NotAllowed as error:
             self.refused_count += 1
             return Answer(code=ResponseCode.NO_PERMISSION, remark=str(error))
+        except UnknownField as error:
+            self.refused_count += 1
+            return Answer(code=ResponseCode.INVALID_PARAMETER, remark=str(error))
         except Busy as error:
             return Answer(code=ResponseCode.SYSTEM_BUSY, remark=str(error))
         except (Refused, BadFields) as error:

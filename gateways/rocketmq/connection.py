@@ -4,8 +4,8 @@ Rules of this file:
 
 * `REQUESTS` names every code that this door serves and the header that goes with it. A code that
   is not in it becomes `Unsupported`; a header that does not fit becomes `Malformed`, and so does a
-  signed one with a field that is unknown (`signed_fields`). Both leave the connection usable: the
-  frame's limits were right.
+  signed one with a field that is unknown (`remoting.signed_fields`). Both leave the connection
+  usable: the frame's limits were right.
 * Every request gets one answer through `answer`, a oneway request none.
 * The door asks its clients, too, whether a transaction is committed, and tells them that their
   group changed. What they answer is of no use: who knows better says so by a request of its own.
@@ -19,7 +19,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from gateways.rocketmq.signed_fields import unknown_field
 from remoting.broker_fields import (
     CommitFields,
     CreateTopicFields,
@@ -44,6 +43,7 @@ from remoting.connection import Connection, RequestReceived
 from remoting.errors import BadFields
 from remoting.frames import ANSWER_BYTES_MAX, FRAME_BYTES_MAX, Command
 from remoting.headers import Fields, PullFields, QueueFields, TopicFields, read_fields
+from remoting.signed_fields import unknown_field
 from remoting.signing import Signature, signature_of
 
 REQUESTS: Final[Mapping[int, type[Fields]]] = {

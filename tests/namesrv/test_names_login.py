@@ -10,10 +10,11 @@ import pytest
 
 trio = pytest.importorskip("trio", reason="the name server needs trio")
 
-from namesrv.login import CHANGES, READS, Login  # noqa: E402
+from namesrv.login import CHANGES, HEADERS, READS, Login  # noqa: E402
 from namesrv.requests import HANDLERS  # noqa: E402
 from remoting.codes import ResponseCode  # noqa: E402
 from remoting.driver_trio import open_trio_driver  # noqa: E402
+from remoting.headers import Fields, wire_names  # noqa: E402
 from remoting.signing import Credentials, sign  # noqa: E402
 from remoting.steps import Address  # noqa: E402
 from tests.namesrv.running import name_server  # noqa: E402
@@ -44,14 +45,37 @@ def test_every_request_either_changes_something_or_reads() -> None:
 def test_only_who_knows_the_key_changes_anything(code: int, reads: bool) -> None:
     speaker = Speaker(login=Login(credentials=KEY, reads=reads))
     closed = code in CHANGES or reads
+    sent = fields_of(code)
     for who in WRONG:
-        fields = FIELDS if who is None else sign(FIELDS, b"", who)
+        fields = sent if who is None else sign(sent, b"", who)
         answer = speaker.ask(code, dict(fields))
         assert (answer.code == ResponseCode.NO_PERMISSION) is closed, answer
         assert answer.change is None
     assert speaker.requests.tables.broker_count == 0
-    answer = speaker.ask(code, sign(FIELDS, b"", KEY))
-    assert answer.code != ResponseCode.NO_PERMISSION
+    answer = speaker.ask(code, sign(sent, b"", KEY))
+    assert answer.code not in (ResponseCode.NO_PERMISSION, ResponseCode.INVALID_PARAMETER)
+
+
+def fields_of(code: int) -> dict[str, str]:
+    known = wire_names(HEADERS.get(code, Fields))
+    return {name: value for name, value in FIELDS.items() if name in known}
+
+
+@pytest.mark.parametrize("code", sorted(HANDLERS))
+def test_a_signed_request_has_no_unknown_fields(code: int) -> None:
+    """The end of a value could be cut off and hidden in one: the signature would still fit."""
+    speaker = Speaker(login=Login(credentials=KEY, reads=True))
+    answer = speaker.ask(code, sign({**fields_of(code), "zz": ":9876"}, b"", KEY))
+    assert (answer.code, answer.change) == (ResponseCode.INVALID_PARAMETER, None)
+    assert f"{code} has no field 'zz'" in (answer.remark or "")
+    assert speaker.requests.tables.broker_count == 0
+
+
+def test_what_rocketmqs_brokers_send_besides_is_no_unknown_field() -> None:
+    speaker = Speaker(login=Login(credentials=KEY))
+    more = ("epoch", "maxOffset", "confirmOffset", "heartbeatTimeoutMills", "electionPriority")
+    fields = {**fields_of(904), **dict.fromkeys(more, "1"), "ns": "", "bname": "b"}
+    assert "not registered" in (speaker.ask(904, sign(fields, b"", KEY)).remark or "")
 
 
 def test_brokers_sign_and_clients_read() -> None:

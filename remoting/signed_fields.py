@@ -5,8 +5,8 @@ the next begins (`remoting.signing`). Who can change a request on its way could 
 its body and put it into a field of a name that nobody looks at: the signature would still fit, and
 another message would be stored. So a signed request has no field that is unknown for its code.
 
-What clients send and this listener does not need is known, too, and named here: the headers of
-RocketMQ's Java clients up to 5.5, whose fields those of other languages are a part of.
+What clients and brokers send and our servers do not need is known, too, and named here: the headers
+of RocketMQ up to 5.5 in Java, whose fields those of other languages are a part of.
 """
 
 from __future__ import annotations
@@ -35,6 +35,9 @@ EVERYWHERE: Final = frozenset(
 
 _PAGES: Final = {"dataVersion"}
 UNUSED: Final[Mapping[int, frozenset[str]]] = {
+    RequestCode.BROKER_HEARTBEAT: frozenset(
+        {"epoch", "maxOffset", "confirmOffset", "heartbeatTimeoutMills", "electionPriority"}
+    ),
     RequestCode.END_TRANSACTION: frozenset({"topic"}),
     RequestCode.PULL_MESSAGE: frozenset({"requestSource", "proxyFrowardClientId"}),
     RequestCode.LITE_PULL_MESSAGE: frozenset({"requestSource", "proxyFrowardClientId"}),
