@@ -96,6 +96,7 @@ class Fold:
         for record in engine.core.store.replay(position, SYSTEM_FLAG_STATE):
             self.apply(record)
             self.count += 1
+        engine.core.sweeper.finish()
         if engine.core.follows:
             self._stand_by()
             return

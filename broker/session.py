@@ -21,7 +21,7 @@ subscription changes nothing of that (`flights.py`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Final
 
 from broker.committed import Committed
@@ -438,6 +438,13 @@ class MqttSession(SessionEnd):
             self.sessions.count_subscriptions(self.principal, -1)
         return found
 
+    def forget_all(self) -> Collection[Subscription]:
+        """The session has ended: it has no subscriptions any more. Returns those that it had."""
+        found, self.subscriptions = self.subscriptions, {}
+        if found:
+            self.sessions.count_subscriptions(self.principal, -len(found))
+        return found.values()
+
     def subscribe(self, words: Words, qos: int) -> Position:
         """See `port.Session`."""
         if self.guard is not None:
@@ -490,16 +497,17 @@ class MqttSession(SessionEnd):
         self.link = None
         self.guard = None
         self.connection_number += 1
-        for subscription in self.subscriptions.values():
-            if not subscription.durable:
-                self.sessions.topics.router.unsubscribe(subscription.words, subscription)
-            subscription.detach()
         for subscription in self._retired:
             subscription.detach()
         self._retired.clear()
         self.replay = None
         if self.clean:
             self.sessions.ended(self)
+            return
+        for subscription in self.subscriptions.values():
+            if not subscription.durable:
+                self.sessions.topics.router.unsubscribe(subscription.words, subscription)
+            subscription.detach()
 
 
 def _is_of_qos_1(holder: Holder) -> bool:

@@ -252,7 +252,8 @@ class SessionBacklogs:
             return
         for group in list(self._stopped):
             session = group.session
-            ended = self._core.groups.get(group.number) is not group or session is None
+            ended = session is None or self._state.by_number.get(session.number) is not session
+            ended = ended or self._core.groups.get(group.number) is not group
             if ended or group.subscription is None or group.cursor.stop == NO_STOP:
                 del self._stopped[group]
             elif self._is_drained(group):

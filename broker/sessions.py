@@ -31,6 +31,9 @@ RESENT_AT_ONCE: Final = 64
 """Runs of messages in flight that are sent again in one iteration, some 20 us each. Where a client
 acknowledged out of order, each message may be a run."""
 
+ENDED_BY_ONE_OP: Final = 4096
+"""Sessions of a deleted user that one op ends."""
+
 
 class Sessions:
     """Connecting, subscribing and resuming. What survives a restart is in `state`."""
@@ -128,18 +131,15 @@ class Sessions:
         return session
 
     def _end(self, session: MqttSession) -> Position:
-        """End a persistent session with all it has."""
-        for words in list(session.subscriptions):
-            self.unsubscribe(session, words, forget=True)
-        self.state.end_groups(self.state.leaving(session))
+        """End a persistent session with all it has. Raises Refused."""
+        self.core.check_writable(frees=True)
         return self.core.journal.write({"op": "session-", "n": session.number})
 
     def ended(self, session: MqttSession) -> None:
         """A clean session's connection is gone."""
-        for words in list(session.subscriptions):
-            session.forget(words)
         if self.by_client.get(session.client_id) is session:
             del self.by_client[session.client_id]
+        self.core.sweeper.add(self.state.sweep(session.forget_all()))
 
     def connected(self) -> list[MqttSession]:
         """Sessions with a connection now."""
@@ -148,10 +148,15 @@ class Sessions:
     def end_sessions_of(self, principal: str) -> None:
         """The user is gone: nobody who gets its name later gets what waits in its sessions.
         Raises Refused: the log takes nothing."""
-        for session in [s for s in self.by_number.values() if s.principal == principal]:
+        ended = [s for s in self.by_number.values() if s.principal == principal]
+        if ended:
+            self.core.check_writable(frees=True)
+        for session in ended:
             if session.link is not None:
                 session.link.expelled("the user was deleted")
-            self._end(session)
+        for at in range(0, len(ended), ENDED_BY_ONE_OP):
+            first, *more = [session.number for session in ended[at : at + ENDED_BY_ONE_OP]]
+            self.core.journal.write({"op": "session-", "n": first, "m": more})
 
     def count_session(self, principal: str, change: int) -> None:
         """A persistent session came or went."""
@@ -196,9 +201,8 @@ class Sessions:
         """See `port.Session.unsubscribe`.
 
         Args:
-            forget: what is in flight of the subscription ends with it: the session ends, or its
-                user may not read that any more. A client that unsubscribes still gets it
-                [MQTT-3.10.4-3].
+            forget: what is in flight of the subscription ends with it: the session's user may not
+                read that any more. A client that unsubscribes still gets it [MQTT-3.10.4-3].
         """
         subscription = session.subscriptions.get(words)
         if subscription is None:

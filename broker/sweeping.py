@@ -25,12 +25,13 @@ class Sweeper:
     def __init__(self, later: Callable[[Callable[[], None]], object]) -> None:
         self._later = later
         self._work: deque[Iterator[None]] = deque()
+        self._scheduled = False
 
     def add(self, work: Iterator[None]) -> None:
         """Do the work, which yields once for each entry: up to `SWEPT_AT_ONCE` of them now, if
         nothing else is left to do, the others later."""
         self._work.append(work)
-        if len(self._work) == 1:
+        if len(self._work) == 1 and not self._scheduled:
             self._step()
 
     @property
@@ -46,6 +47,7 @@ class Sweeper:
             self._work.popleft()
 
     def _step(self) -> None:
+        self._scheduled = False
         left = SWEPT_AT_ONCE
         while self._work and left > 0:
             left -= 1
@@ -54,4 +56,5 @@ class Sweeper:
             except StopIteration:
                 self._work.popleft()
         if self._work:
+            self._scheduled = True
             self._later(self._step)

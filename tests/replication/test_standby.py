@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from broker.port import FLUSHED, REST, Position, Reason, Refused
+from broker.sweeping import SWEPT_AT_ONCE
 from tests.broker.test_engine_sessions import connect
 from tests.harness.broker import Broker, SpyConsumer
 
@@ -296,3 +297,23 @@ def test_consumers_of_a_slave_commit_in_memory(master: Broker, slave: Broker) ->
     master.step(1)
     follow(master, slave)
     assert slave.engine.group_offset("g", "t", 0) == 3
+
+
+def test_a_slave_ends_a_session_with_thousands_of_filters(master: Broker, slave: Broker) -> None:
+    """In one record, as its master does, and sweeps its memory by itself."""
+    session, _ = connect(master, "device")
+    for number in range(3 * SWEPT_AT_ONCE):
+        session.subscribe(("t", f"{number}"), 1)
+    master.step()
+    follow(master, slave)
+    session.disconnect()
+    ended = master.store.log.appended
+    connect(master, "device", clean=True)
+    master.step()
+    copy(master, slave, until=ended)
+    assert len(slave.engine.sessions.by_number) == 1
+    follow(master, slave)
+    assert rows(slave) == rows(master)
+    assert not slave.engine.core.groups
+    assert not slave.engine.sessions.filters
+    assert not slave.engine.topics_.router.match(("t", "1"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.sabotage.plan import Sabotage
 
 ENDS = "tests/broker/test_ends.py"
+SESSION_ENDS = "tests/broker/test_session_ends.py"
 PATTERNS = "tests/broker/test_patterns.py"
 HTTP_TURNS = "tests/gateways/http_cloudevents/test_http_turns.py"
 STEPS = "tests/gateways/amqp/test_amqp_steps.py"
@@ -252,6 +253,30 @@ OF_THE_BOUNDS = (
         old="            left -= 1\n",
         new="",
         tests=(ENDS,),
+    ),
+    Sabotage(
+        name="a-session-ends-at-once",
+        why="the end of a session with thousands of filters stops all other clients",
+        path="broker/session_state.py",
+        old="            for words in list(islice(self._unread, ENDED_AT_ONCE)):\n",
+        new="            for words in list(self._unread):\n",
+        tests=(SESSION_ENDS,),
+    ),
+    Sabotage(
+        name="filters-of-a-crash-stay",
+        why="filter queues that a crash leaves without readers store messages for ever",
+        path="broker/session_state.py",
+        old="            if not found.queue.groups:\n                self._unread[words] = None\n",
+        new="",
+        tests=(SESSION_ENDS,),
+    ),
+    Sabotage(
+        name="a-gone-session-is-bounded",
+        why="what is written for a session that has ended never ends itself",
+        path="broker/session_state.py",
+        old="            session.backlogs = None\n",
+        new="",
+        tests=(SESSION_ENDS,),
     ),
     Sabotage(
         name="a-forgotten-queue-is-matched",
