@@ -67,8 +67,9 @@ def serve(ready_file: Path | None, print_config: bool, **options: Any) -> int:
 
     Everything is in this one process: MQTT on port 1883, AMQP on 5672, CloudEvents over HTTP on
     8080, RocketMQ (and the Parquet sink) on 10911, a name server on 9876, metrics on 9464; with a
-    certificate also MQTT on 8883, AMQP on 5671 and HTTP on 8443 over TLS. A port of 0 lets the
-    system pick one. Only this machine can connect unless you say otherwise.
+    certificate also, over TLS, MQTT on 8883, AMQP on 5671, HTTP on 8443, RocketMQ on 10913 and
+    the name server on 9877. A port of 0 lets the system pick one. Only this machine can connect
+    unless you say otherwise.
 
     A message is acknowledged once it is on disk, and is still there after a crash.
     """

@@ -146,8 +146,8 @@ def user_role(name: str, added: tuple[str, ...], removed: tuple[str, ...], **opt
 def user_quota(name: str, values: tuple[str, ...], **options: Any) -> int:
     """Show or change the quotas of user NAME.
 
-    KEY is what the user may have so many of: connections, sessions, subscriptions, queues,
-    messages_per_second, bytes_per_second.
+    KEY is what the user may have so many of: connections, sessions, subscriptions, queues, inflight
+    (messages of one MQTT session), messages_per_second, bytes_per_second.
 
     A value is a number, `none` for no bound, or `default`.
 

@@ -117,7 +117,7 @@ class ServerSettings(Section):
 
 
 class TlsSettings(Section):
-    """TLS for MQTT, AMQP and HTTP, each on a port of its own."""
+    """TLS for MQTT, AMQP, HTTP, RocketMQ and the name server, each on a port of its own."""
 
     certificate: str = Field(
         default="",
@@ -267,8 +267,8 @@ class RocketmqSettings(Section):
     plain: bool = Field(
         default=True,
         description="Whether connections without TLS are taken. False needs a certificate; name "
-        "servers then name the port with TLS, and `polymq message read` and `polymq sink`, which "
-        "do not speak it, read nothing.",
+        "servers then name the port with TLS, and `polymq message read` and `polymq sink` on this "
+        "machine use it.",
     )
     connections_max: PositiveInt = Field(
         default=1_000, description="Connections at a time; one more is closed at once."

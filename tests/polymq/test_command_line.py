@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import tomllib
@@ -11,6 +12,7 @@ from pathlib import Path
 import click
 import pytest
 
+from broker.access.quotas import NAMES
 from broker.topic_settings import TopicSettings
 from polymq import __main__ as program
 from polymq.cli import polymq
@@ -245,6 +247,27 @@ def test_exit_codes_are_documented() -> None:
     text = documentation.read_text(encoding="utf-8")
     for code in ExitCode:
         assert f"| {int(code)} |" in text
+
+
+def help_of(capsys: pytest.CaptureFixture[str], *command: str) -> set[str]:
+    """The words of a command's help."""
+    assert program.run([*command, "--help"]) == 0
+    return set(re.findall(r"\w+", capsys.readouterr().out))
+
+
+def test_the_help_for_quotas_names_all_of_them(capsys: pytest.CaptureFixture[str]) -> None:
+    assert set(NAMES) <= help_of(capsys, "user", "quota")
+
+
+def test_the_help_of_serve_names_all_ports(capsys: pytest.CaptureFixture[str]) -> None:
+    ports = {
+        str(port)
+        for section in Settings().model_dump().values()
+        for key, port in section.items()
+        if key in ("port", "tls_port")
+    }
+    assert len(ports) == 11
+    assert ports <= help_of(capsys, "serve")
 
 
 def test_a_failure_carries_its_code() -> None:
