@@ -556,9 +556,9 @@ class Engine(AmqpOperations):
         password: bytes | None,
         address: str,
         answer: Callable[[str | Refused], None],
-    ) -> None:
+    ) -> Callable[[], None]:
         """See `BrokerPort.authenticate`."""
-        self.admission.authenticate(user, password, address, answer)
+        return self.admission.authenticate(user, password, address, answer)
 
     def check_signature(self, access_key: str, content: bytes, digest: bytes, address: str) -> str:
         """See `BrokerPort.check_signature`."""

@@ -582,7 +582,7 @@ class BrokerPort(AmqpPort, TransactionPort, RocketmqPort, Protocol):
         password: bytes | None,
         address: str,
         answer: Callable[[str | Refused], None],
-    ) -> None:
+    ) -> Callable[[], None]:
         """Who is it? `answer` is called once with the principal, or with Refused:
         NOT_AUTHENTICATED, LIMIT (come again). At once or later, for passwords are checked in
         threads and guesses wait: take nothing from the client meanwhile.
@@ -590,6 +590,10 @@ class BrokerPort(AmqpPort, TransactionPort, RocketmqPort, Protocol):
         Args:
             user, password: None where the client named none.
             address: the client's address without its port.
+
+        Returns:
+            Call this when the client has gone before the answer: its password is not checked any
+            more, and `answer` is not called. After the answer it does nothing.
         """
 
     def check_signature(self, access_key: str, content: bytes, digest: bytes, address: str) -> str:

@@ -79,3 +79,20 @@ def test_a_flood_of_wrong_logins_keeps_no_other_address_out(peopled: Any) -> Non
     assert metric(server, "polymq_logins_refused_total") >= 100
     for one in flood:
         one.close()
+
+
+def test_logins_of_connections_that_have_gone_are_not_checked(peopled: Any) -> None:
+    """The line is empty as soon as the sockets are closed, and few of the logins are failures."""
+    server, count = peopled, 250
+    flood = []
+    for number in range(count):
+        one = socket.create_connection((server.host, server.mqtt_port), timeout=SECONDS)
+        one.sendall(wire.connect(client_id=f"f{number}", user=f"nobody{number}", password=b"x"))
+        flood.append(one)
+    for one in flood:
+        one.close()
+    while metric(server, "polymq_logins_waiting"):
+        pass
+    assert metric(server, "polymq_login_failures_total") < count / 2
+    assert metric(server, "polymq_logins_refused_total") == 0
+    assert mqtt_code(server, "user0") == 0

@@ -72,8 +72,11 @@ class Access:
             if not known.done():  # the client may have gone
                 known.set_result(principal)
 
-        self._port.authenticate(user, password, request.remote or "", answer)
-        principal = await known
+        withdraw = self._port.authenticate(user, password, request.remote or "", answer)
+        try:
+            principal = await known
+        finally:
+            withdraw()  # if the client has gone
         if isinstance(principal, Refused):
             raise principal
         return principal

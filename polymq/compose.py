@@ -543,7 +543,7 @@ class Node:
             Probe(
                 name="polymq_logins_refused",
                 kind="counter",
-                text="Logins that were refused unseen, because too many waited.",
+                text="Logins that were refused without a check: too many waited, or had failed.",
                 read=lambda: self._engine.logins.refused_count,
             ),
             Probe(

@@ -89,23 +89,24 @@ class Admission:
 
     def authenticate(
         self, user: str | None, password: bytes | None, address: str, answer: Answer
-    ) -> None:
+    ) -> Callable[[], None]:
         """See `BrokerPort.authenticate`."""
         if not self.users.users:
             if self._strangers:
                 answer(user or ANONYMOUS)
-                return
+                return _nothing
             self._logins.strangers.warn(
                 "login failed", address, user=user or "", reason="no users yet"
             )
             answer(Refused(Reason.NOT_AUTHENTICATED, _NO_USERS))
         elif user is not None:
-            self._logins.check(user, password or b"", address, answer)
+            return self._logins.check(user, password or b"", address, answer)
         elif self.users.rule_set(ANONYMOUS).is_empty:
             self._logins.strangers.warn("login failed", address, user="", reason="no user named")
             answer(Refused(Reason.NOT_AUTHENTICATED, "name a user and its password"))
         else:
             answer(ANONYMOUS)
+        return _nothing
 
     def check_signature(self, access_key: str, content: bytes, digest: bytes, address: str) -> str:
         """See `BrokerPort.check_signature`."""
@@ -235,6 +236,10 @@ class Admission:
         lost = [words for words in session.subscriptions if not guard.may_read(words)]
         if lost and session.link is not None:
             session.link.expelled("it may no longer have what it subscribed to")
+
+
+def _nothing() -> None:
+    """There is nothing to withdraw."""
 
 
 __all__ = ["WRONG", "Admission", "Expelled"]

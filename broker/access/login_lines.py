@@ -33,6 +33,7 @@ class Attempt:
         stored: the hash that it is compared with.
         source: see `source_of`.
         address: of the first who asked.
+        answers: by login: one that is withdrawn is taken out.
     """
 
     digest: bytes
@@ -41,7 +42,7 @@ class Attempt:
     stored: str = field(repr=False)
     source: str
     address: str
-    answers: list[Answer] = field(default_factory=list, repr=False)
+    answers: dict[object, Answer] = field(default_factory=dict, repr=False)
 
 
 class _Source:
@@ -97,19 +98,33 @@ class Lines:
         self._count -= 1
         return attempt
 
+    def remove(self, attempt: Attempt) -> bool:
+        """Take out an attempt that nobody waits for any more. Returns whether it was there."""
+        source = self._sources.get(attempt.source)
+        waiting = None if source is None else source.users.get(attempt.user)
+        if source is None or waiting is None or attempt not in waiting:
+            return False
+        waiting.remove(attempt)
+        self._removed(source, attempt)
+        return True
+
     def _drop_last(self, name: str) -> Attempt:
         """Take out the last login of the user that has the most of an address."""
         source = self._sources[name]
         # Of those that have as many, the one that has its turn last.
         user = max(reversed(source.users), key=lambda user: len(source.users[user]))
         attempt = source.users[user].pop()
-        if not source.users[user]:
-            del source.users[user]
+        self._removed(source, attempt)
+        return attempt
+
+    def _removed(self, source: _Source, attempt: Attempt) -> None:
+        """An attempt has left its place before its turn."""
+        if not source.users[attempt.user]:
+            del source.users[attempt.user]
         source.count -= 1
         if not source.count:
-            del self._sources[name]
+            del self._sources[attempt.source]
         self._count -= 1
-        return attempt
 
 
 def source_of(address: str) -> str:

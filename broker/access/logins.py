@@ -20,12 +20,16 @@ Rules:
   which guess is right.
 * An address that fails with many users is slowed in the same way (`spraying.py`), but for users
   that have logged in from there before.
+* A login whose client has gone is withdrawn: it is not hashed, and it is no failure. Only what is
+  being hashed at that moment is finished, and counts.
+* "Wrong" is the answer to a password that was checked. A login that is refused unchecked gets
+  LIMIT, and the reason in words, because the same login may be right a minute later.
 """
 
 from __future__ import annotations
 
 import hmac
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, Protocol
@@ -44,8 +48,17 @@ WRONG_SIGNATURE: Final = (
     "there is no such access key, or the signature is not made with its secret key: check both in "
     "the client, or have a new pair made with `polymq user access-key add NAME`"
 )
-_SLOW_DOWN: Final = "too many logins failed: wait a minute, then try again"
-_TOO_MANY: Final = "too many logins at the same time: try again"
+_USER_SLOWED: Final = (
+    "the password was not checked: too many logins of this user failed from this address, and one"
+    " at a time is looked at: wait a minute, then try again"
+)
+_ADDRESS_SLOWED: Final = (
+    "the password was not checked: too many logins from this address failed, and one at a time is"
+    " looked at: wait a minute, then try again"
+)
+_TOO_MANY: Final = (
+    "the password was not checked: too many logins wait at the same time: try again in a moment"
+)
 PROVEN_TURNS: Final = 3
 """Turns of logins that were right before, for one of the others."""
 
@@ -67,23 +80,53 @@ class _Failures:
 
     count: int = 0
     last: float = 0.0
-    waiting: bool = False  # one login is held back; others are refused meanwhile
+    pause: _Pause | None = None  # one login is held back; others are refused meanwhile
 
 
-@dataclass(slots=True, frozen=True)
+@dataclass(slots=True, eq=False)
 class _Asked:
-    """A login as it came in."""
+    """A login as it came in.
+
+    Attributes:
+        pause: what it waits in before it is looked at.
+        attempt: what it was looked up as.
+    """
 
     user: str
     password: bytes = field(repr=False)
     source: str
     address: str
     answer: Answer
+    pause: _Pause | None = None
+    attempt: Attempt | None = None
 
     @property
     def pair(self) -> tuple[str, str]:
         """What failures are counted by."""
         return _pair(self.source, self.user)
+
+
+@dataclass(slots=True, eq=False)
+class _Pause:
+    """A timer, and the login that is looked at when it fires. When that login is withdrawn, the
+    timer goes on, and the next login takes the place: a client that comes and goes shortens no
+    pause and starts no second timer."""
+
+    asked: _Asked | None = None
+
+    def take(self, asked: _Asked) -> bool:
+        """Let a login wait here. Returns whether the place is free."""
+        if self.asked is not None:
+            return False
+        self.asked, asked.pause = asked, self
+        return True
+
+    def end(self) -> _Asked | None:
+        """The timer has fired. Returns the login to look at."""
+        asked, self.asked = self.asked, None
+        if asked is not None:
+            asked.pause = None
+        return asked
 
 
 @dataclass(slots=True, frozen=True)
@@ -132,53 +175,76 @@ class Logins:
         self._turn = 0
         self._hashing = 0
         self._spraying = Spraying(limits)
+        self._paused: dict[str, _Pause] = {}  # by source: those that `_spraying` slows
         self._trying: dict[tuple[str, str], int] = {}  # of them, by (address, user)
         self.strangers = audit.Throttle(now)
         """Where failed logins are logged."""
         self.failed_count = 0
-        """Logins that were wrong (a metric)."""
+        """Logins that were checked and wrong (a metric)."""
         self.hashed_count = 0
         """Passwords that were hashed (a metric)."""
         self.refused_count = 0
-        """Logins that were refused unseen, for want of room (a metric)."""
+        """Logins that were refused unchecked (a metric)."""
 
     @property
     def waiting_count(self) -> int:
         """Logins that wait for their hash (a metric)."""
         return len(self._lines) + len(self._proven_lines)
 
-    def check(self, user: str, password: bytes, address: str, answer: Answer) -> None:
+    def check(self, user: str, password: bytes, address: str, answer: Answer) -> Callable[[], None]:
         """Is it the user? `answer` is called with its name, or with Refused: NOT_AUTHENTICATED,
         LIMIT. It may be called during this call.
 
         Args:
             address: where the client is, without its port.
+
+        Returns:
+            To be called when the client has gone: then nothing is answered any more, and a
+            password that is not being hashed yet is not checked. Later than the answer it does
+            nothing.
         """
         asked = _Asked(user, password, source_of(address), address, answer)
         failures = self._failures_of(asked.pair)
         if failures is None:
             self._pass_address(asked)
-        elif failures.waiting:
-            self._failed(asked, _SLOW_DOWN, 0)
+        elif failures.pause is not None:
+            if not failures.pause.take(asked):
+                self._refuse(asked, _USER_SLOWED)
         else:
-            failures.waiting = True
+            failures.pause = _Pause()
+            failures.pause.take(asked)
             over = failures.count - self._limits.login_failures_max
             seconds = min(2.0 ** max(0, min(over, 16)), self._limits.login_delay_seconds_max)
-            self._scheduler.call_later(seconds, partial(self._waited, failures, asked))
+            self._scheduler.call_later(seconds, partial(self._waited, failures))
+        return partial(self._withdraw, asked)
+
+    def _withdraw(self, asked: _Asked) -> None:
+        """The client has gone: nobody waits for this answer."""
+        if asked.pause is not None:
+            asked.pause.end()
+        attempt = asked.attempt
+        if attempt is None or attempt.answers.pop(asked, None) is None or attempt.answers:
+            return
+        if self._proven_lines.remove(attempt) or self._lines.remove(attempt):
+            self._ended(attempt)
 
     def _pass_address(self, asked: _Asked) -> None:
         """Look at a login now, or after the pause that its address has to make."""
         seconds = self._spraying.pause_seconds(asked.source, self._now())
         if not seconds or self._is_proven(asked.pair):
             self._look_up(asked)
-        elif self._spraying.wait(asked.source):
-            self._failed(asked, _SLOW_DOWN, 0)
-        else:
-            self._scheduler.call_later(seconds, partial(self._paused, asked))
+            return
+        pause = self._paused.get(asked.source)
+        if pause is None:
+            pause = self._paused[asked.source] = _Pause()
+            self._scheduler.call_later(seconds, partial(self._paused_enough, asked.source))
+        if not pause.take(asked):
+            self._refuse(asked, _ADDRESS_SLOWED)
 
-    def _paused(self, asked: _Asked) -> None:
-        self._spraying.waited(asked.source)
-        self._look_up(asked)
+    def _paused_enough(self, source: str) -> None:
+        asked = self._paused.pop(source).end()
+        if asked is not None:
+            self._look_up(asked)
 
     def check_signature(self, access_key: str, content: bytes, digest: bytes, address: str) -> str:
         """The user whose access key signed the content. Takes microseconds, so it is done at once.
@@ -216,7 +282,7 @@ class Logins:
         recent = 0
         if failures is not None:
             quiet = self._now() - failures.last
-            if failures.waiting or quiet <= self._limits.login_failure_seconds:
+            if failures.pause is not None or quiet <= self._limits.login_failure_seconds:
                 recent = failures.count
             else:
                 del self._failures[pair]
@@ -225,9 +291,12 @@ class Logins:
             return None
         return failures or self._note(pair, 0)
 
-    def _waited(self, failures: _Failures, asked: _Asked) -> None:
-        failures.waiting = False
-        self._pass_address(asked)
+    def _waited(self, failures: _Failures) -> None:
+        assert failures.pause is not None
+        asked = failures.pause.end()
+        failures.pause = None
+        if asked is not None:
+            self._pass_address(asked)
 
     def _note(self, pair: tuple[str, str], count: int) -> _Failures:
         failures = self._failures.pop(pair, None) or _Failures()
@@ -236,13 +305,25 @@ class Logins:
         self._failures.add(pair, failures)
         return failures
 
-    def _failed(self, asked: _Asked, text: str, count: int) -> None:
-        self.failed_count += 1
-        if count:
-            self._note(asked.pair, count)
-            self._spraying.failed(asked.source, self._now())
-        self.strangers.warn("login failed", asked.address, user=asked.user, reason=text)
-        asked.answer(Refused(Reason.NOT_AUTHENTICATED, text))
+    def _refuse(self, asked: _Asked, text: str) -> None:
+        """A login that was not checked: it may be right."""
+        self.refused_count += 1
+        self.strangers.warn("login refused", asked.address, user=asked.user, reason=text)
+        asked.answer(Refused(Reason.LIMIT, text))
+
+    def _refuse_all(self, attempt: Attempt, text: str) -> None:
+        """`_refuse` all that ask the same."""
+        for answer in list(attempt.answers.values()):
+            self._refuse(_Asked(attempt.user, b"", attempt.source, attempt.address, answer), text)
+
+    def _wrong(self, attempt: Attempt, answers: Sequence[Answer]) -> None:
+        """A login that was checked. Those who asked the same at the same time guessed once."""
+        self._note(_pair(attempt.source, attempt.user), 1)
+        self._spraying.failed(attempt.source, self._now())
+        for answer in answers or (_nobody,):
+            self.failed_count += 1
+            self.strangers.warn("login failed", attempt.address, user=attempt.user, reason=WRONG)
+            answer(Refused(Reason.NOT_AUTHENTICATED, WRONG))
 
     # --- checking -------------------------------------------------------------------------
 
@@ -265,20 +346,20 @@ class Logins:
                 del self._known[digest]
         waiting = self._pending.get(digest)
         if waiting is not None:
-            waiting.answers.append(asked.answer)
+            waiting.answers[asked] = asked.answer
+            asked.attempt = waiting
             return
         stored = passwords.UNKNOWN if found is None else found.password_hash
-        attempt = Attempt(
-            digest, user, password, stored, asked.source, asked.address, [asked.answer]
+        attempt = asked.attempt = Attempt(
+            digest, user, password, stored, asked.source, asked.address, {asked: asked.answer}
         )
         self._pending[digest] = attempt
         self._trying[asked.pair] = self._trying.get(asked.pair, 0) + 1
         lines = self._proven_lines if self._is_proven(asked.pair) else self._lines
         refused = lines.add(attempt)
         if refused is not None:
-            self.refused_count += len(refused.answers)
-            for answer in self._ended(refused):
-                answer(Refused(Reason.LIMIT, _TOO_MANY))
+            self._ended(refused)
+            self._refuse_all(refused, _TOO_MANY)
         self._hash_next()
 
     def _hash_next(self) -> None:
@@ -298,20 +379,20 @@ class Logins:
                 partial(self._hashed, attempt),
             )
 
-    def _ended(self, attempt: Attempt) -> list[Answer]:
-        """It waits no more. Returns who has to be answered."""
+    def _ended(self, attempt: Attempt) -> None:
+        """It waits no more."""
         del self._pending[attempt.digest]
         pair = _pair(attempt.source, attempt.user)
         if self._trying[pair] == 1:
             del self._trying[pair]
         else:
             self._trying[pair] -= 1
-        return attempt.answers
 
-    def _hashed(self, attempt: Attempt, right: bytes | None, _error: Exception | None) -> None:
+    def _hashed(self, attempt: Attempt, right: bytes | None, error: Exception | None) -> None:
         self._hashing -= 1
         user, stored, source = attempt.user, attempt.stored, attempt.source
-        answers = self._ended(attempt)
+        self._ended(attempt)
+        answers = list(attempt.answers.values())
         found = self._users.users.get(user)
         if right and found is not None and found.password_hash == stored and not found.disabled:
             self._remember(attempt.digest, stored)
@@ -319,10 +400,10 @@ class Logins:
             audit.note("login", user=user, address=attempt.address)
             for answer in answers:
                 answer(user)
+        elif error is not None:
+            self._refuse_all(attempt, f"the password could not be checked: {error}: try again")
         else:
-            for at, answer in enumerate(answers):
-                asked = _Asked(user, attempt.password, source, attempt.address, answer)
-                self._failed(asked, WRONG, 1 if at == 0 else 0)
+            self._wrong(attempt, answers)
         self._hash_next()
 
     def _is_proven(self, pair: tuple[str, str]) -> bool:
@@ -347,3 +428,7 @@ def _pair(source: str, user: str) -> tuple[str, str]:
 def _checked(password: bytes, stored: str) -> bytes:
     """In a thread: something where the password is right."""
     return b"1" if passwords.is_right(password, stored) else b""
+
+
+def _nobody(_answer: str | Refused) -> None:
+    """Whoever waited for it has gone."""

@@ -148,9 +148,9 @@ class Permitted(PermittedReading):
         password: bytes | None,
         address: str,
         answer: Callable[[str | Refused], None],
-    ) -> None:
+    ) -> Callable[[], None]:
         """See `BrokerPort.authenticate`."""
-        self._engine.authenticate(user, password, address, answer)
+        return self._engine.authenticate(user, password, address, answer)
 
     def check_signature(self, access_key: str, content: bytes, digest: bytes, address: str) -> str:
         """See `BrokerPort.check_signature`."""

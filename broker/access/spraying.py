@@ -18,7 +18,6 @@ from broker.limits import Limits
 class _Bucket:
     level: float
     at: float
-    waiting: bool = False
 
 
 class Spraying:
@@ -50,18 +49,6 @@ class Spraying:
         doubled: float = 2.0 ** min(over, 16.0)
         return min(doubled, self._limits.login_delay_seconds_max)
 
-    def wait(self, source: str) -> bool:
-        """One login waits for its pause now. Returns whether another does already."""
-        bucket = self._buckets[source]
-        waited, bucket.waiting = bucket.waiting, True
-        return waited
-
-    def waited(self, source: str) -> None:
-        """Its pause is over."""
-        bucket = self._buckets.get(source)
-        if bucket is not None:
-            bucket.waiting = False
-
     def _leaked(self, source: str, now: float) -> _Bucket | None:
         """The bucket as it is now; None if it is empty."""
         bucket = self._buckets.get(source)
@@ -69,7 +56,7 @@ class Spraying:
             return None
         leak = max(0.0, now - bucket.at) * self._limits.login_address_failures_per_minute / 60
         bucket.level, bucket.at = max(0.0, bucket.level - leak), now
-        if not bucket.level and not bucket.waiting:
+        if not bucket.level:
             del self._buckets[source]
             return None
         return bucket

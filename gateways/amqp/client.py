@@ -110,7 +110,7 @@ class Client:
         self._transport = transport
         self.write_delivery: Callable[[bytes], None] = transport.write  # they wait for no answer
         self._outbox: Outbox | None = None  # while a large content leaves, and what is behind it
-        self._login = Login(self, transport)
+        self.login = Login(self, transport)
         self._properties = properties
         self._rest = b""  # read, and not taken while standing still
         self._holding = False
@@ -142,6 +142,7 @@ class Client:
             return end
         if self._stands_still:
             self._rest += bytes(buffer[start:end])
+            self.login.sent_ahead(len(self._rest))
             return end
         if not self._rest:
             if self.lane.take(buffer, start, end):
@@ -162,8 +163,7 @@ class Client:
         self._core.receive(b"", 0, 0)  # the buffer is the next reader's
         if self._deaf:
             return end
-        if self._login.asking and end - used > self.limits.early_bytes_max:
-            self.refuse(0.0)
+        if self.login.sent_ahead(end - used):
             return end
         if self._stands_still:
             self._rest = bytes(buffer[used:end])
@@ -439,7 +439,7 @@ class Client:
     def _on_connection(self, method: Method) -> None:
         match method:
             case spec.ConnectionStartOk():
-                self._login.begin(method)
+                self.login.begin(method)
             case spec.ConnectionTuneOk(heartbeat=seconds):
                 self._transport.heartbeat(seconds)
             case spec.ConnectionOpen():
@@ -505,6 +505,7 @@ class Client:
     def refuse(self, abort_seconds: float) -> None:
         """See `login.Host.refuse`."""
         self._deaf = True
+        self._rest = b""
         self._transport.abort_in(abort_seconds)
 
     # --- closing ----------------------------------------------------------------------------
@@ -571,7 +572,7 @@ class Client:
         client that knows the notification is told (RabbitMQ's connection.blocked)."""
         if self._core.state is not State.OPEN or bool(reason) is self._told_blocked:
             return
-        if self._login.has_capability("connection.blocked"):
+        if self.login.has_capability("connection.blocked"):
             self._told_blocked = bool(reason)
             blocked = spec.ConnectionBlocked(reason=reason[:SHORT_STRING_MAX])
             told = self._core.send(blocked if reason else spec.ConnectionUnblocked(), 0)
@@ -580,13 +581,13 @@ class Client:
     def lost(self) -> None:
         """The socket is gone."""
         self._gone = True
-        self._login.leave()
+        self.login.leave()
         self.answers.stop()
         self._end()
         self._core.lost()
         self._outbox = None
         self._rest = b""
-        del self.lane, self._login  # they know their client: without cycles all is free at once
+        del self.lane, self.login  # they know their client: without cycles all is free at once
 
     # --- bytes out --------------------------------------------------------------------------
 
@@ -650,10 +651,12 @@ class Client:
 
     def check_pressure(self) -> None:
         """Read on only while nothing is held, the answers are within their bound, and the disk
-        keeps up."""
+        keeps up. During the login it reads on within a bound, so that the end of the socket is
+        noticed."""
         was_choked = self._choked
         self._weigh()
-        if (self._stands_still or self._disk_is_behind) and not self._lingering:
+        still = self._stands_still and (self._choked or not self.login.asking)
+        if (still or self._disk_is_behind) and not self._lingering:
             self._transport.stop_reading()
         else:
             self._transport.resume_reading()
@@ -690,7 +693,7 @@ class Client:
     @property
     def wants_cancel(self) -> bool:
         """See `channel.Link.wants_cancel`."""
-        return not self._gone and self._login.has_capability("consumer_cancel_notify")
+        return not self._gone and self.login.has_capability("consumer_cancel_notify")
 
     def takes_deliveries(self) -> bool:
         """See `channel.Link.takes_deliveries`."""

@@ -6,7 +6,7 @@ Rules:
   Only a limit is told: there not the password is wrong.
 * Passwords take their time. Until the answer is there the connection takes no more frames, and
   little that stands behind start-ok is kept (`asking`).
-* The answer may come in the call that asks, or when the client is gone.
+* The answer may come in the call that asks. When the client goes before, the login is withdrawn.
 """
 
 from __future__ import annotations
@@ -64,6 +64,7 @@ class Login:
         self.asking = False
         self._capabilities: Mapping[str, Any] = {}
         self._leave: Callable[[], None] | None = None  # takes it off the list of its user
+        self._withdraw: Callable[[], None] | None = None  # what the engine was asked
 
     def has_capability(self, name: str) -> bool:
         """Whether the client said in start-ok that it knows this extension."""
@@ -80,15 +81,42 @@ class Login:
             return
         release = self._host.hold()
         self.asking = True
-        self._host.port.authenticate(
+        withdraw = self._host.port.authenticate(
             user, password, self._transport.address, partial(self._known, method, release)
         )
+        if self.asking:
+            self._withdraw = withdraw
+
+    def sent_ahead(self, size: int) -> bool:
+        """So many bytes wait behind start-ok. Returns whether that is too much for a client that is
+        not known yet: then it is refused."""
+        if not self.asking or size <= self._host.limits.early_bytes_max:
+            return False
+        self._host.refuse(0.0)
+        return True
+
+    def is_overdue(self) -> bool:
+        """The handshake took too long. Returns whether that was the wait for the password: then the
+        client is told, and has the time of a close to read it."""
+        if not self.asking:
+            return False
+        self.withdraw()
+        text = "the password was not checked in time: try again"
+        self._host.fail(RemoteProtocolError(ReplyCode.NOT_ALLOWED, text))
+        return True
+
+    def withdraw(self) -> None:
+        """Nobody waits for the engine's answer any more."""
+        self.asking = False
+        if self._withdraw is not None:
+            self._withdraw()
+            self._withdraw = None
 
     def _known(
         self, method: spec.ConnectionStartOk, release: Callable[[], None], principal: str | Refused
     ) -> None:
         """The engine's answer."""
-        self.asking = False
+        self.asking, self._withdraw = False, None
         if self._host.is_over:
             return
         release()
@@ -122,6 +150,7 @@ class Login:
 
     def leave(self) -> None:
         """The client is gone."""
+        self.withdraw()
         if self._leave is not None:
             self._leave()
             self._leave = None

@@ -99,6 +99,8 @@ class AmqpSocket(Connection):
     def expired(self, now: float) -> float | None:
         """A tick of the heartbeat, or the end of somebody's patience."""
         if self._abort_at is not None and self._abort_at <= now:
+            if self.client.login.is_overdue():
+                return self._next_deadline()
             self.abort()
             return None
         if self._heartbeat is not None and self._beat_at is not None and self._beat_at <= now:

@@ -323,8 +323,11 @@ class Handlers:
             name = NOBODY if port is self._port else principal
             known.set_result(_Who(name, port, in_url))
 
-        self._port.authenticate(user, password, request.remote or "", answer)
-        who = await known
+        withdraw = self._port.authenticate(user, password, request.remote or "", answer)
+        try:
+            who = await known
+        finally:
+            withdraw()  # if the client has gone
         if isinstance(who, Refused):
             raise who
         return who

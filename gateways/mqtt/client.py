@@ -97,8 +97,10 @@ class MqttConnection(Connection):
         self._without_room = False  # for more of it
         self._disk_behind = False  # what is published waits for the disk too long
         self._unread = 0  # bytes of answers written while the transport was full
-        self.asking = False  # who the client is: nothing is read until that is known
-        self._early = 0  # bytes that came before that was known, and wait
+        self.asking = False  # who the client is: nothing is handled until that is known
+        self._withdraw: Callable[[], None] | None = None  # what is asked, when the client goes
+        self._ahead = 0  # bytes that came behind CONNECT before that was known
+        self._early = 0  # of those before that was known: what counts
         self._leave: Callable[[], None] | None = None  # takes it off the list of its user
         self._held_back = False  # not reading, because of one of these
         self._reading = Reading(
@@ -111,6 +113,8 @@ class MqttConnection(Connection):
         self.deadline(self.context.now() + self._limits.connect_seconds_max)
 
     def consume(self, buffer: bytearray, start: int, end: int) -> int:
+        if self.asking:
+            return self._keep_ahead(start, end)
         joined = self._shared.joined
         if joined is not None and joined.take(self, buffer, start, end):
             if self._keep_alive:
@@ -148,7 +152,9 @@ class MqttConnection(Connection):
                 self.heard_at = self.context.now()
             if at < end:
                 self._look_at_part(end - at)
-        elif self.asking or self._core.state is State.WAIT_CONNECT:
+        elif self.asking:
+            return self._keep_ahead(at, end)
+        elif self._core.state is State.WAIT_CONNECT:
             return self._keep_early(at, end)
         return at
 
@@ -208,6 +214,14 @@ class MqttConnection(Connection):
         log.warning("closing %s (%s): %s", self.peer, self._client_id, error)
         self._finish(will=True)
 
+    def _keep_ahead(self, at: int, end: int) -> int:
+        """What came behind CONNECT waits for the login. The socket is read on for a little, so that
+        its end is noticed."""
+        self._ahead = end - at
+        kept = self._keep_early(at, end)
+        self._regulate()
+        return kept
+
     def _keep_early(self, at: int, end: int) -> int:
         """What came before the login waits for it, if there is room for that."""
         shared, limits = self._shared, self._limits
@@ -239,9 +253,11 @@ class MqttConnection(Connection):
         if self.closing:  # the last bytes were not taken in time
             self.abort()
             return None
-        if self._core.state is State.WAIT_CONNECT or self.asking:
-            what = "the login took too long" if self.asking else "no CONNECT came in time"
-            log.info("closing %s: %s", self.peer, what)
+        if self.asking:
+            self._refuse(ConnectCode.SERVER_UNAVAILABLE, "the password was not checked in time")
+            return None
+        if self._core.state is State.WAIT_CONNECT:
+            log.info("closing %s: no CONNECT came in time", self.peer)
             self._finish(will=False)
             return None
         if self._held_back:  # what the client says waits in the kernel's buffers
@@ -281,6 +297,9 @@ class MqttConnection(Connection):
             session.disconnect()
         if will and published is not None:
             self._shared.publish_will(published, self._port, self._mapping)
+        if self._withdraw is not None:
+            self._withdraw()
+            self._withdraw = None
         if self._leave is not None:
             self._leave()
             self._leave = None
@@ -328,19 +347,21 @@ class MqttConnection(Connection):
         self._level = packet.level
         self.asking = True
         self._connect_bytes = _large_fields(packet)
-        self._port.authenticate(
+        withdraw = self._port.authenticate(
             packet.user, packet.password, self.address, partial(self._known, packet)
         )
         if self.asking:
-            self._regulate()
+            self._withdraw = withdraw
+            self.shortcut = None  # it would handle what comes behind CONNECT
 
     def _known(self, packet: Connect, principal: str | Refused) -> None:
         """The answer to who the client is; it may come in the call that asked."""
         self.asking = False
+        waited, self._withdraw = self._withdraw is not None, None
+        self.shortcut = self.lane
         self._forget_early()
         if self._core.state is not State.ACCEPTING:
             return  # it did not wait
-        waited = self._held_back
         try:
             if isinstance(principal, Refused):
                 raise principal
@@ -576,8 +597,10 @@ class MqttConnection(Connection):
     def _regulate(self) -> None:
         """Read no further while too much waits for the disk or for the client to read."""
         unread = self._unread > self._limits.unread_answers_bytes_max
-        hold_back = self._disk_behind or unread or self.asking or self._reading.resting
+        hold_back = self._disk_behind or unread or self._reading.resting
         hold_back = hold_back or self._without_room
+        ahead = self._ahead > self._limits.small_connect_bytes_max
+        hold_back = hold_back or (self.asking and ahead)
         if hold_back == self._held_back or self.lane.leaving:
             return
         self._held_back = hold_back

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import itertools
 import logging
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from broker.access import passwords
-from broker.access.login_lines import Attempt, Lines, source_of
+from broker.access.login_lines import source_of
+from broker.access.logins import Logins
 from broker.access.users import Users
 from broker.port import Reason, Refused
 from tests.harness.broker import Broker
 from tests.harness.people import PASSWORD, add_user, allow, hash_of, login
 
 WRONG = "user or password is wrong"
+Gone = Callable[[], None]
 
 
 def refusal(answers: list[str | Refused]) -> Refused:
@@ -242,7 +245,9 @@ def test_the_sixth_guess_of_a_minute_waits_and_each_one_longer(broker: Broker) -
         waiting = login(broker, "ann", b"again")
         assert waiting == []
         # Meanwhile others of this address are refused unseen: also with the right password.
-        assert "wait" in refusal(login(broker, "ann")).text
+        slowed = refusal(login(broker, "ann"))
+        assert slowed.reason is Reason.LIMIT
+        assert "was not checked" in slowed.text
         broker.step(seconds - 0.5)
         assert waiting == []
         broker.step(0.5)
@@ -290,7 +295,9 @@ def test_guesses_at_the_same_time_are_counted_too(broker: Broker) -> None:
     hashers.run()
     broker.step(1)
     hashers.run()
-    assert all(refusal(answers).reason is Reason.NOT_AUTHENTICATED for answers in waiting)
+    reasons = [refusal(answers).reason for answers in waiting]
+    assert reasons.count(Reason.NOT_AUTHENTICATED) == 6
+    assert reasons.count(Reason.LIMIT) == 14
 
 
 @pytest.mark.usefixtures("fast")
@@ -301,6 +308,110 @@ def test_failures_are_kept_for_so_many_only(tmp_path: Path) -> None:
         login(broker, f"user{number}", b"x")
     assert len(broker.engine.logins._failures) == 10
     broker.stop()
+
+
+# --- clients that go --------------------------------------------------------------------------
+
+
+def ask(broker: Broker, user: str, password: bytes = PASSWORD) -> tuple[list[str | Refused], Gone]:
+    """A login: its answers, and what says that its client has gone."""
+    answers: list[str | Refused] = []
+    return answers, broker.engine.authenticate(user, password, "10.0.0.1", answers.append)
+
+
+@pytest.mark.usefixtures("fast")
+def test_a_login_whose_client_has_gone_is_not_checked(broker: Broker) -> None:
+    """Only what was being hashed is, and counts. The address is not slowed for the others."""
+    add_user(broker, "ann")
+    logins = broker.engine.logins
+    hashers = slow(broker)
+    flood = [ask(broker, f"user{number}", b"x") for number in range(200)]
+    assert logins.waiting_count == 198
+    for _, gone in flood:
+        gone()
+    assert logins.waiting_count == 0
+    assert logins._pending.keys() == {digest_of(logins, "user0"), digest_of(logins, "user1")}
+    honest, _ = ask(broker, "ann")
+    hashers.run()
+    assert honest == ["ann"]
+    assert all(answers == [] for answers, _ in flood)
+    assert (logins.hashed_count, logins.failed_count, logins.refused_count) == (3, 2, 0)
+    assert logins._trying == {}
+
+
+def digest_of(logins: Logins, user: str) -> bytes:
+    return next(digest for digest, found in logins._pending.items() if found.user == user)
+
+
+@pytest.mark.usefixtures("fast")
+def test_one_of_many_that_ask_the_same_goes(broker: Broker) -> None:
+    add_user(broker, "ann")
+    hashers = slow(broker)
+    for number in range(2):
+        ask(broker, f"user{number}", b"x")
+    (first, gone), (second, _) = ask(broker, "ann"), ask(broker, "ann")
+    gone()
+    hashers.run()
+    assert (first, second) == ([], ["ann"])
+    gone()  # once more, and after the answer: nothing happens
+    assert broker.engine.logins.waiting_count == 0
+
+
+@pytest.mark.usefixtures("fast")
+@pytest.mark.parametrize(("failed_users", "seconds"), [(0, 1.0), (103, 8.0)])
+def test_whoever_goes_while_it_is_held_back_leaves_its_place_to_the_next(
+    broker: Broker, failed_users: int, seconds: float
+) -> None:
+    """The pause of a user, or of an address, is not begun again and not cut short."""
+    add_user(broker, "ann")
+    for _ in range(failed_users):
+        logins = broker.engine.logins
+        logins._spraying.failed("10.0.0.1", logins._now())
+    for number in range(0 if failed_users else 5):
+        login(broker, "ann", b"%d" % number)
+    held, gone = ask(broker, "ann", b"x")
+    assert refusal(ask(broker, "ann")[0]).reason is Reason.LIMIT
+    broker.step(0.5)
+    gone()
+    timers = len(broker.loop._later)
+    honest, _ = ask(broker, "ann")
+    assert len(broker.loop._later) == timers
+    broker.step(seconds - 0.6)
+    assert honest == []
+    broker.step(0.1)
+    assert (held, honest) == ([], ["ann"])
+
+
+@pytest.mark.usefixtures("fast")
+def test_a_pause_that_nobody_waits_for_ends(broker: Broker) -> None:
+    add_user(broker, "ann")
+    for number in range(5):
+        login(broker, "ann", b"%d" % number)
+    for number in range(3):
+        login(broker, f"user{number}", b"x", "10.0.0.9")
+    ask(broker, "ann")[1]()
+    broker.step(2)
+    failed = broker.engine.logins.failed_count
+    held, _ = ask(broker, "ann")
+    assert held == []
+    broker.step(1)
+    assert held == ["ann"]
+    assert broker.engine.logins.failed_count == failed
+
+
+def test_a_password_that_could_not_be_hashed_is_not_wrong(broker: Broker) -> None:
+    """There was no memory for it: the client may come again."""
+    add_user(broker, "ann")
+
+    class NoMemory:
+        def submit(self, read: object, done: Callable[..., None]) -> None:
+            done(None, MemoryError("no memory"))
+
+    broker.engine.logins._hashers = NoMemory()  # type: ignore[assignment]
+    refused = refusal(login(broker, "ann"))
+    assert refused.reason is Reason.LIMIT
+    assert "no memory" in refused.text
+    assert broker.engine.logins.failed_count == 0
 
 
 # --- floods -----------------------------------------------------------------------------------
@@ -396,7 +507,9 @@ def test_an_address_that_tries_many_users_is_slowed(broker: Broker) -> None:
     pauses = []
     for number in range(5):
         waiting = login(broker, f"more{number}", b"x")
-        assert "wait" in refusal(login(broker, "bob")).text
+        slowed = refusal(login(broker, "bob"))
+        assert slowed.reason is Reason.LIMIT
+        assert "was not checked" in slowed.text
         pauses.append(0.0)
         while not waiting:
             broker.step(0.1)
@@ -422,39 +535,6 @@ def test_the_tables_of_addresses_are_bounded(tmp_path: Path) -> None:
         logins._spraying.failed(f"10.0.0.{number}", 0.0)
     assert len(logins._proven) == len(logins._spraying) == 10
     broker.stop()
-
-
-def attempt(source: str, user: str) -> Attempt:
-    return Attempt(b"", user, b"", "", source, source)
-
-
-def test_lines_take_turns_by_address_and_by_user() -> None:
-    """One of each address, one of each of its users, in the order in which they came."""
-    lines = Lines(10)
-    for source, user in (
-        *(("a", "x"), ("a", "x"), ("a", "y"), ("b", "x"), ("a", "x"), ("c", "z"), ("b", "w")),
-    ):
-        assert lines.add(attempt(source, user)) is None
-    order = []
-    while (one := lines.take()) is not None:
-        order.append(one.source + one.user)
-    assert order == ["ax", "bx", "cz", "ay", "bw", "ax", "ax"]
-    assert (len(lines), lines.take()) == (0, None)
-
-
-def test_a_full_line_refuses_the_last_of_the_address_that_has_the_most() -> None:
-    """Of its users the one that has the most; the newcomer itself if it is from there."""
-    lines = Lines(4)
-    kept = [attempt("a", "x"), attempt("a", "y"), attempt("a", "y"), attempt("b", "x")]
-    for one in kept:
-        lines.add(one)
-    again = attempt("a", "z")
-    assert lines.add(again) is again
-    assert lines.add(attempt("c", "x")) is kept[2]
-    assert lines.add(attempt("d", "x")) is kept[1]
-    last = attempt("b", "y")
-    assert lines.add(last) is last  # all have one now
-    assert len(lines) == 4
 
 
 # --- the audit log ------------------------------------------------------------------------
@@ -493,7 +573,9 @@ def test_a_flood_of_failures_fills_no_disk(
         login(broker, None, None, address="10.0.0.2")
         assert len(caplog.records) == 21
         broker.step(61)
-    assert broker.engine.logins.failed_count == 2000
+    logins = broker.engine.logins
+    assert logins.failed_count + logins.refused_count == 2000
+    assert logins.failed_count < 250  # those that were checked
 
 
 # --- users in the log ---------------------------------------------------------------------

@@ -175,4 +175,20 @@ OF_THE_TURNS = (
         new="return super().arrival_cost()\n",
         tests=(STEPS,),
     ),
+    Sabotage(
+        name="mqtt-deaf-during-the-login",
+        why="the end of a client that waits for its login is not noticed",
+        path="gateways/mqtt/client.py",
+        old="        hold_back = hold_back or (self.asking and ahead)\n",
+        new="        hold_back = hold_back or self.asking\n",
+        tests=("tests/gateways/mqtt/test_mqtt_login.py",),
+    ),
+    Sabotage(
+        name="amqp-deaf-during-the-login",
+        why="the end of a client that waits for its login is not noticed",
+        path="gateways/amqp/client.py",
+        old="        still = self._stands_still and (self._choked or not self.login.asking)\n",
+        new="        still = self._stands_still\n",
+        tests=("tests/gateways/amqp/test_amqp_login.py",),
+    ),
 )

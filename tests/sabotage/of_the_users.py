@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.sabotage.plan import Sabotage
 
 _RULES = ("tests/broker/test_permissions.py",)
-_LOGINS = ("tests/broker/test_logins.py",)
+_LOGINS = ("tests/broker/test_logins.py", "tests/broker/test_login_lines.py")
 _KEYS = ("tests/broker/test_access_keys.py",)
 _CALLERS = ("tests/gateways/rocketmq/test_rocketmq_users.py",)
 _OWNERS = ("tests/broker/test_owners.py",)
@@ -182,8 +182,32 @@ OF_THE_USERS = (
         name="spraying-is-free",
         why="one password is tried on every user, as fast as they are hashed",
         path="broker/access/logins.py",
-        old="            self._spraying.failed(asked.source, self._now())\n",
+        old="        self._spraying.failed(attempt.source, self._now())\n",
         new="",
+        tests=_LOGINS,
+    ),
+    Sabotage(
+        name="login-of-the-gone-is-hashed",
+        why="a flood of logins goes on after its sockets are closed, and slows who comes then",
+        path="broker/access/logins.py",
+        old="        if self._proven_lines.remove(attempt) or self._lines.remove(attempt):\n",
+        new="        if self._proven_lines.remove(attempt):\n",
+        tests=_LOGINS,
+    ),
+    Sabotage(
+        name="place-of-the-gone-stays-taken",
+        why="a guesser that comes and goes keeps a right login out for as long as it likes",
+        path="broker/access/logins.py",
+        old="            asked.pause.end()\n",
+        new="            pass\n",
+        tests=_LOGINS,
+    ),
+    Sabotage(
+        name="unchecked-login-is-wrong",
+        why="a right password is answered with: wrong",
+        path="broker/access/logins.py",
+        old="        asked.answer(Refused(Reason.LIMIT, text))\n",
+        new="        asked.answer(Refused(Reason.NOT_AUTHENTICATED, text))\n",
         tests=_LOGINS,
     ),
     Sabotage(

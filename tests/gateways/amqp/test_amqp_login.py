@@ -26,8 +26,9 @@ class LatePort:
         self._port = port
         self.logins: list[Callable[[], None]] = []
 
-    def authenticate(self, *who: Any) -> None:
-        self.logins.append(lambda: self._port.authenticate(*who))
+    def authenticate(self, *who: Any) -> Callable[[], None]:
+        self.logins.append(ask := lambda: self._port.authenticate(*who))
+        return lambda: self.logins.remove(ask)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._port, name)
@@ -92,7 +93,11 @@ def test_nothing_is_looked_at_before_the_login(bench: Bench) -> None:
 
 def test_a_stranger_may_send_ahead_so_much_and_no_more(bench: Bench) -> None:
     peer = fresh(bench)
-    peer.send(HEADER, start_ok(), bytes(bench.limits.early_bytes_max + 1))
+    peer.send(HEADER, start_ok())
+    for _ in range(2):
+        peer.send(bytes(bench.limits.early_bytes_max // 2))
+    assert peer.transport.abort_seconds is None
+    peer.send(b"x")
     assert peer.transport.abort_seconds == 0
     assert peer.client._rest == b""
     logins(bench).pop()()
@@ -113,11 +118,27 @@ def test_a_late_refusal_closes_the_connection(bench: Bench) -> None:
 def test_a_client_that_does_not_wait_is_forgotten(bench: Bench) -> None:
     peer = fresh(bench)
     peer.send(HEADER, start_ok())
+    assert peer.transport.reading  # else its end would not be noticed
     peer.client.lost()
-    logins(bench).pop()()
+    assert logins(bench) == []  # withdrawn
     bench.broker.step()
     assert names(peer) == ["ConnectionStart"]
     assert bench.broker.engine.admission._inside == {}
+
+
+def test_a_login_that_takes_too_long_is_told_so(bench: Bench) -> None:
+    """Not that it is wrong: it was not looked at."""
+    peer = fresh(bench)
+    peer.send(HEADER)
+    assert not peer.client.login.is_overdue()
+    peer.send(start_ok())
+    assert peer.client.login.is_overdue()
+    assert logins(bench) == []
+    bench.broker.step()
+    closed = peer.methods()[-1]
+    assert isinstance(closed, spec.ConnectionClose)
+    assert closed.reply_code == 530
+    assert "try again" in closed.reply_text
 
 
 def test_a_connection_is_on_the_list_of_its_user_while_it_lasts(bench: Bench) -> None:

@@ -371,11 +371,12 @@ class SpyPort:
         password: bytes | None,
         address: str,
         answer: Callable[[str | Refused], None],
-    ) -> None:
+    ) -> Callable[[], None]:
         if self.passwords is not None and self.passwords.get(user or "", b"?") != password:
             answer(Refused(Reason.NOT_AUTHENTICATED, "user or password is wrong"))
         else:
             answer(user or "anonymous")
+        return lambda: None
 
     def for_principal(self, principal: str, client_id: str | None = None) -> SpyPort:
         return self

@@ -264,16 +264,17 @@ class SpyPort:
         password: bytes | None,
         address: str,
         answer: Callable[[str | Refused], None],
-    ) -> None:
+    ) -> Callable[[], None]:
         assert address
         if self.users is not None and (user not in self.users or self.users[user] != password):
             known: str | Refused = Refused(Reason.NOT_AUTHENTICATED, "user or password is wrong")
         else:
             known = user or "anonymous"
         if self.logins_take_time:
-            self.logins.append(lambda: answer(known))
-        else:
-            answer(known)
+            self.logins.append(later := lambda: answer(known))
+            return lambda: self.logins.remove(later)
+        answer(known)
+        return lambda: None
 
     def for_principal(self, principal: str, client_id: str | None = None) -> SpyPort:
         return self

@@ -39,7 +39,7 @@ def test_nothing_is_looked_at_before_the_login() -> None:
     assert peer.receive() == []
     assert broker.port.sessions == []
     assert broker.port.published == []
-    assert not peer.transport.reading
+    assert peer.transport.reading  # else its end would not be noticed
     answer_login(broker)
     assert peer.receive() == [wire.connack(), wire.suback(1, 0), wire.puback(2)]
     assert peer.transport.reading
@@ -93,9 +93,25 @@ def test_a_client_that_does_not_wait_leaves_no_session() -> None:
     peer = broker.peer(None)
     peer.send(wire.connect("c", user="u", password=b"p", will=("w", b"gone", 0, False)))
     peer.vanish()
-    answer_login(broker)
+    assert broker.port.logins == []  # withdrawn
     assert broker.port.sessions == []
     assert broker.port.published == []
+
+
+def test_what_comes_while_the_login_is_looked_at_waits_for_it() -> None:
+    """In reads of its own, and so much that the rest is left to the kernel."""
+    broker = slow_broker()
+    peer = broker.peer(None)
+    peer.send(CONNECT)
+    peer.send(SUBSCRIBE)
+    assert peer.transport.reading
+    peer.send(wire.publish("a", b"x" * 2000, qos=1, packet_id=2))
+    assert not peer.transport.reading
+    assert peer.receive() == []
+    answer_login(broker)
+    assert peer.receive() == [wire.connack(), wire.suback(1, 0), wire.puback(2)]
+    assert peer.transport.reading
+    assert broker.shared.early_bytes == 0
 
 
 def test_a_login_that_takes_too_long_is_the_end() -> None:
@@ -106,8 +122,9 @@ def test_a_login_that_takes_too_long_is_the_end() -> None:
     broker.loop.advance(9.0)
     assert not peer.is_closed()
     broker.loop.advance(3.0)
+    assert peer.receive() == [wire.connack(3)]
     assert peer.is_closed()
-    answer_login(broker)
+    assert broker.port.logins == []
     assert broker.port.sessions == []
 
 
