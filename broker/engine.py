@@ -572,9 +572,9 @@ class Engine(AmqpOperations):
         """See `BrokerPort.for_principal`."""
         return self.admission.for_principal(principal, client_id)
 
-    def for_owner(self, principal: str) -> BrokerPort:
+    def for_owner(self, owner: str) -> BrokerPort:
         """See `BrokerPort.for_owner`."""
-        return self.admission.for_owner(principal)
+        return self.admission.for_owner(owner)
 
     def enter(
         self,

@@ -625,9 +625,13 @@ class BrokerPort(AmqpPort, TransactionPort, RocketmqPort, Protocol):
         """How this port's principal is named by what it leaves behind. Who gets the name after
         the user was deleted is another owner. Empty while there are no users."""
 
-    def for_owner(self, principal: str) -> BrokerPort:
+    def for_owner(self, owner: str) -> BrokerPort:
         """The same for what outlives its client's connection (an HTTP subscription): it goes on
-        to be right when the first user comes or the last one goes."""
+        to be right when the first user comes or the last one goes.
+
+        Args:
+            owner: as `as_owner` gave it, or the name of a principal.
+        """
 
     def enter(
         self,

@@ -186,9 +186,10 @@ def test_a_signature_opens_the_rocketmq_door(start_server) -> None:
     assert good["Signature"] not in log
 
 
-@pytest.mark.parametrize("how", ["remove", "disable", "delete"])
+@pytest.mark.parametrize("how", ["remove", "disable", "delete", "password"])
 def test_who_may_not_sign_any_more_is_cut_off(server, people, how: str) -> None:
-    """With a pull that waits: its client gets nothing that comes later, and has to connect anew."""
+    """With a pull that waits: its client gets nothing that comes later, and has to connect anew.
+    Another password ends its connections, too, and the key goes on."""
     key = people.good("POST", "/users/ann/access-keys")
     people.allow("ann", "publish,create,subscribe", "birds.#")
     people.allow("ann", "subscribe", "%RETRY%.g.#")
@@ -202,12 +203,15 @@ def test_who_may_not_sign_any_more_is_cut_off(server, people, how: str) -> None:
             people.good("DELETE", f"/users/ann/access-keys/{key['access_key']}")
         elif how == "disable":
             people.change("ann", disabled=True)
-        else:
+        elif how == "delete":
             people.good("DELETE", "/users/ann")
+        else:
+            people.change("ann", password="another")
         assert http_publish(server, "birds", "x", b"robin", basic("root")) == 204
         assert client.socket.recv(10_000) == b""
     with remoting.Client(server.host, server.rocketmq_port) as client:
-        assert client.ask(11, **signed(key, **pull_fields("birds"))).code == 16
+        code = client.ask(11, **signed(key, **pull_fields("birds"))).code
+        assert code == (0 if how == "password" else 16)
 
 
 def test_the_right_password_opens_every_door(server, people) -> None:
@@ -465,30 +469,44 @@ def test_an_mqtt_publisher_that_loses_its_right_is_refused_at_once(server, peopl
 
 
 def test_an_amqp_consumer_that_loses_its_right_is_cancelled(server, people) -> None:
+    """What it had got it may still acknowledge, or give back."""
     people.add("root", "admin")
     people.allow("ann", "subscribe,create", "work")
     connection = amqp(server)
     channel = connection.channel()
     channel.queue_declare("work", durable=True)
     got: list[bytes] = []
+    tags: list[int] = []
     cancelled: list[str] = []
     channel.add_on_cancel_callback(lambda frame: cancelled.append(frame.method.consumer_tag))
-    tag = channel.basic_consume("work", lambda _c, _m, _p, body: got.append(body), auto_ack=True)
+
+    def on_message(_channel, method, _properties, body) -> None:
+        got.append(body)
+        tags.append(method.delivery_tag)
+
+    tag = channel.basic_consume("work", on_message)
     root = amqp(server, "root").channel()
     root.confirm_delivery()
-    root.basic_publish("", "work", b"1")
-    while not got:
+    root.basic_publish("", "work", b"acknowledged")
+    root.basic_publish("", "work", b"given back")
+    while len(got) < 2:
         connection.process_data_events(10)
     people.deny("ann", "subscribe", "work")
     while not cancelled:
         connection.process_data_events(10)
     assert cancelled == [tag]
+    channel.basic_ack(tags[0])
+    channel.basic_reject(tags[1], requeue=True)
     root.basic_publish("", "work", b"2")
     with pytest.raises(pika.exceptions.ChannelClosedByBroker) as caught:
         channel.basic_get("work")
     assert caught.value.reply_code == 403
-    assert got == [b"1"]
-    assert root.basic_get("work")[2] == b"2"
+    assert got == [b"acknowledged", b"given back"]
+    assert [root.basic_get("work", auto_ack=True)[2] for _ in range(3)] == [
+        b"given back",
+        b"2",
+        None,
+    ]
     connection.close()
     root.connection.close()
 

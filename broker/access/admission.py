@@ -124,10 +124,13 @@ class Admission:
             return self._engine
         if client_id is not None:
             return self._made(principal, client_id)
-        return self.for_owner(principal)
+        return self._shared(principal)
 
-    def for_owner(self, principal: str) -> Permitted:
+    def for_owner(self, owner: str) -> Permitted:
         """See `BrokerPort.for_owner`."""
+        return self._shared(self._engine.owners.principal_of(owner))
+
+    def _shared(self, principal: str) -> Permitted:
         found = self._ports.get(principal)
         if found is None:
             found = self._ports[principal] = self._made(principal, None)

@@ -43,6 +43,15 @@ class Owners:
         user = self._users.users.get(principal)
         return "" if not principal else owner_of(principal, 0 if user is None else user.number)
 
+    def principal_of(self, owner: str) -> str:
+        """Whose rights an owner has: its user's, or, when that user is gone, those of a name that
+        no user can have. A text without a number is the name itself."""
+        name, numbered, number = owner.partition(_SEPARATOR)
+        if not numbered or name == ANONYMOUS:
+            return name
+        user = self._users.users.get(name)
+        return name if user is not None and user.number == int(number) else owner
+
     def concerned(self, owner: str, change: Change) -> bool:
         """Whether the change may be one for the owner."""
         return bool(owner) and self._users.concerns(change, owner.partition(_SEPARATOR)[0])

@@ -164,9 +164,9 @@ class Permitted(PermittedReading):
         """See `BrokerPort.for_principal`."""
         return self._engine.for_principal(principal, client_id)
 
-    def for_owner(self, principal: str) -> BrokerPort:
+    def for_owner(self, owner: str) -> BrokerPort:
         """See `BrokerPort.for_owner`."""
-        return self._engine.for_owner(principal)
+        return self._engine.for_owner(owner)
 
     def enter(
         self,

@@ -197,8 +197,10 @@ class Handlers:
             wait = 0 if self._stopping else max(wait, limits.receive_seconds_min)
             locks = await part.receive(int(count), wait)
             try:
-                who.port.check_read(words)  # it may have waited long
-            except Refused:
+                if locks and wait > 0:  # the password may be another one since it asked
+                    who = await self._authenticate(request)
+                who.port.check_read(words)
+            except (Refused, asyncio.CancelledError):
                 part.release([lock.token for lock in locks], 0)
                 raise
             body = encode_received(locks, msgspec.json.encode)
@@ -259,7 +261,7 @@ class Handlers:
     async def _store(self, request: web.Request, who: _Who, *, name: str | None) -> web.Response:
         body = await self._small_body(request)
         parsed = subscriptions.parse(body, name=name, limits=self._limits)
-        wanted = replace(parsed, owner=who.principal)
+        wanted = replace(parsed, owner=who.owner)
         who.port.check_read(wanted.words)
         if wanted.config.dead_letter_topic is not None:
             who.port.check_publish(wanted.dead_letter_topic, None, every_tag=True)
@@ -321,7 +323,7 @@ class Handlers:
             # was only claimed would be one that has rights.
             port = self._port.for_principal(principal)
             name = NOBODY if port is self._port else principal
-            known.set_result(_Who(name, port, in_url))
+            known.set_result(_Who(name, port.as_owner, port, in_url))
 
         withdraw = self._port.authenticate(user, password, request.remote or "", answer)
         try:
@@ -381,11 +383,13 @@ class _Who:
 
     Attributes:
         principal: its name; `NOBODY` while there are no users, whatever it claims.
+        owner: the owner of what it stores (`BrokerPort.as_owner`).
         port: what it may do.
         in_url: its credentials stood in the URL, so no cache may keep the answer.
     """
 
     principal: str
+    owner: str
     port: BrokerPort
     in_url: bool
 
@@ -408,8 +412,9 @@ def _credentials(request: web.Request) -> tuple[str | None, bytes | None, bool]:
 
 
 def _check_owner_of(who: _Who, subscription: subscriptions.Subscription) -> None:
-    """Whether a subscription is the client's to change. Raises Refused."""
-    if subscription.owner != who.principal:
+    """Whether a subscription is the client's to change. Raises Refused. A name alone was stored
+    by an earlier version."""
+    if subscription.owner not in (who.owner, who.principal):
         who.port.check_admin(subscription.words)
 
 

@@ -154,6 +154,10 @@ def test_dead_letters_end_with_a_right_of_their_owner(
     assert look(people, "victim") == []
     assert ready(people, "mal.q") == 0
     assert forbidden_count(people) == 1
+    if way == "disabled":
+        people.engine.users.set_disabled("mal", False)
+        publish(people, "orders", "a", b"enabled")
+        assert look(people, "victim") == [b"enabled"]
     # Who may have it may declare it again: then it is theirs.
     declare(port_of(people, "root"), "mal.q", x_message_ttl=50, **dead)
     publish(people, "orders", "a", b"root's")
@@ -247,6 +251,8 @@ def test_a_link_ends_with_a_right_of_its_owner(
     assert people.engine.exchanges.graph.stopped_count() == 1
     if way == "subscribe":
         allow(people, "mal", "subscribe", "orders.#")
+    elif way == "disabled":
+        people.engine.users.set_disabled("mal", False)
     elif kind == "link":
         port_of(people, "root").bind_exchange("mal", "orders", "#", {})
     else:
@@ -291,6 +297,23 @@ def test_changes_that_do_not_concern_an_owner_leave_routes_alone(people: Broker)
     assert people.engine.exchange_route("orders", "eu") is route
     allow(people, "mal", "subscribe", "elsewhere")
     assert people.engine.exchange_route("orders", "eu") is not route
+
+
+def test_an_owner_has_the_rights_of_its_user_alone(people: Broker) -> None:
+    """For what a gateway keeps, such as webhooks."""
+    engine = people.engine
+    allow(people, "mal", "subscribe", "orders.#")
+    owner = port_of(people, "mal").as_owner
+    reads = ("orders", "eu")
+    engine.for_owner(owner).check_read(reads)
+    engine.for_owner("mal").check_read(reads)  # as earlier versions stored it
+    engine.users.delete("mal")
+    add_user(people, "mal", "admin")
+    assert port_of(people, "mal").as_owner != owner
+    with pytest.raises(Refused):
+        engine.for_owner(owner).check_read(reads)
+    allow(people, "role:anonymous", "subscribe", "orders.#")
+    engine.for_owner(port_of(people, "anonymous").as_owner).check_read(reads)
 
 
 # --- without an owner ---------------------------------------------------------------------------

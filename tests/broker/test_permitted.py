@@ -207,6 +207,9 @@ def test_queues_that_the_server_named_are_their_makers(people: Broker) -> None:
     for port in (ann, root):
         for operation in list(attempts(port).values())[:-1]:
             operation()
+    forbidden(lambda: mal.exchange_route("", name))
+    allow(people, "mal", "publish", name)
+    assert mal.exchange_route("", name) is not None  # an answer to who asked
     assert mal.delete_queue("amq.gen-gone", if_unused=False, if_empty=False, owner=other)[0] == 0
     ann.delete_queue(name, if_unused=False, if_empty=False, owner=owner)
 
@@ -364,13 +367,16 @@ def test_a_session_that_loses_a_right_is_told_to_go(people: Broker, clean: bool,
 
 
 def test_a_resumed_session_has_lost_what_is_not_allowed_any_more(people: Broker) -> None:
-    """Also the messages that waited for it; the rest of it goes on."""
+    """Also the messages that waited for it, and those that it had not acknowledged; the rest of it
+    goes on."""
     allow(people, "ann", "subscribe", "#")
     session, link = connect(port_of(people, "ann"), people, "c")
     session.subscribe(("a", REST), 1)
     session.subscribe(("b", REST), 1)
     session.subscribe(("d",), 0)
     people.step()
+    publish(people, "b", "x", b"0")
+    assert link.bodies == [b"0"]
     session.disconnect()
     publish(people, "a", "x", b"1")
     publish(people, "b", "x", b"2")
@@ -435,6 +441,9 @@ def test_consuming_needs_the_right_to_all_that_the_queue_collects(people: Broker
     allow(people, "ann", "subscribe", "work")
     assert "orders.eu.#" in forbidden(consume)
     allow(people, "ann", "subscribe", "orders.eu.#")
+    take_back(people, "ann", "subscribe", "work")
+    assert "subscribe work" in forbidden(consume)
+    allow(people, "ann", "subscribe", "work")
     consume()
     assert port.queue("work", owner=None).consumer_count == 1
 

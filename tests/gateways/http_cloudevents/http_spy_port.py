@@ -381,7 +381,11 @@ class SpyPort:
     def for_principal(self, principal: str, client_id: str | None = None) -> SpyPort:
         return self
 
-    def for_owner(self, principal: str) -> SpyPort:
+    @property
+    def as_owner(self) -> str:
+        return ""
+
+    def for_owner(self, owner: str) -> SpyPort:
         return self
 
     def enter(self, expelled: Callable[[str], None]) -> Callable[[], None]:
