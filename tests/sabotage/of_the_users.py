@@ -98,6 +98,14 @@ OF_THE_USERS = (
         tests=("interop_tests/test_users_over_http.py",),
     ),
     Sabotage(
+        name="heartbeats-checked-in-part",
+        why="a client joins consumer groups that its user has no right to, behind one that it has",
+        path="gateways/rocketmq/rights.py",
+        old="    for data in request.asked.consumer_data_set:\n        mapping.check_group(",
+        new="    for data in request.asked.consumer_data_set[:1]:\n        mapping.check_group(",
+        tests=("tests/gateways/rocketmq/test_rocketmq_rights.py",),
+    ),
+    Sabotage(
         name="binders-need-no-right-to-make",
         why="whoever may read a topic makes others' queues collect it",
         path="broker/access/permitted.py",

@@ -520,6 +520,32 @@ def test_a_member_leaves_when_it_loses_a_right(broker: Broker, how: str) -> None
     play(broker, story)
 
 
+@pytest.mark.parametrize(
+    ("refused", "named"),
+    [
+        (consumer("other"), "%RETRY%other"),
+        (consumer(topic="other"), "other"),
+        (consumer("uncreated"), "%RETRY%uncreated"),
+    ],
+)
+def test_a_refused_heartbeat_joins_no_group(
+    broker: Broker, refused: dict[str, object], named: str
+) -> None:
+    """Neither the groups that its user may be in, whichever of its entries was refused."""
+
+    async def story(made: Stage) -> None:
+        await set_up(made)
+        allow(made.broker, "owner", "subscribe", "%RETRY%uncreated.#")
+        peer = await made.connect()
+        answer = await made.ask(peer, "owner", 34, beat(consumer(), refused, client="second"))
+        assert answer.code == NO_PERMISSION
+        assert named in (answer.remark or "")
+        members = json.loads((await made.asked(peer, "owner", 38)).body)
+        assert members == {"consumerIdList": [CLIENT]}
+
+    play(broker, story)
+
+
 def test_only_queues_that_exist_are_locked(broker: Broker) -> None:
     async def story(made: Stage) -> None:
         peer = await set_up(made)
