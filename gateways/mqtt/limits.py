@@ -71,8 +71,9 @@ class Limits:
     need about 100. The id is kept for every session and goes into records of QoS 2 messages."""
 
     filters_per_packet_max: int = 1_024
-    """One SUBSCRIBE or UNSUBSCRIBE is handled in one turn of the loop, and each filter is a change
-    of state: more would let one client hold up all others. The connection is closed beyond."""
+    """Of one SUBSCRIBE or UNSUBSCRIBE. Each filter is a change of state. They are made in turns
+    with other clients, and their results are kept until the one answer. The connection is closed
+    beyond."""
 
     topic_levels_max: int = 128
     """Of a topic name or filter: the routing trie is as deep as this. EMQX: 128; Mosquitto: 200."""
