@@ -47,7 +47,7 @@ from broker.errors import Reason, Refused
 from broker.exchange_ends import ExchangeEnds
 from broker.exchange_graph import ExchangeGraph, Link, LinkKey
 from broker.header_match import is_pattern, pattern_of
-from broker.journal import Op, Touched
+from broker.journal import Entity, Op, Touched
 from broker.names import ROOT_EXCHANGE, SERVER_NAMED, check_characters
 from broker.patterns import normal_form
 from broker.port import Position, Words
@@ -213,14 +213,18 @@ class Exchanges:
 
     def _apply_exchange(self, op: Op) -> Touched:
         name = op["name"]
+        touched: set[Entity] = set()
+        if self.exchange(name) is None and (self.ends.is_used(name) or self.graph.sources_of(name)):
+            # In a fold: these were bound to one that went with its process.
+            touched.update(self.end((name,)))
         found = self.exchanges[name] = Exchange(name, op)
         self._forget_routes(name)
         self.graph.declared(found)
         topic = self.topics.topics.get(name)
         if topic is None or not found.durable:
-            return [("exchange", name)]
+            return touched | {("exchange", name)}
         topic.exchange_deleted = False
-        return [("exchange", name), ("topic", name)]
+        return touched | {("exchange", name), ("topic", name)}
 
     def _apply_owner(self, op: Op) -> Touched:
         """Somebody else answers for what goes on by itself in an exchange or a queue."""
@@ -576,15 +580,18 @@ class Exchanges:
         return {**found.value(), "by": found.by} if found.by else found.value()
 
     def reopen(self) -> None:
-        """After a restart: forget bindings to exchanges that went with the process."""
+        """After a restart: forget bindings to exchanges that went with the process, also in the
+        rows of what they bound."""
+        dirty = self.core.journal.dirty
         for name in self.graph.bound_exchanges():
             for queue, routing_key, arguments in list(self.graph.bound_to(name)):
                 if not self._still_binds(name, arguments):
-                    self._apply_unbind({"queue": queue, "key": [name, routing_key, arguments]})
+                    key = [name, routing_key, arguments]
+                    dirty.update(self._apply_unbind({"queue": queue, "key": key}))
         for source in self.graph.sources():
             for link in list(self.graph.links(source)):
                 if not self._still_binds(source, link[2]) or self.exchange(link[0]) is None:
-                    self.graph.remove_link(source, link)
+                    dirty.update(self._apply_unlink({"from": source, "key": link}))
 
     def _still_binds(self, exchange: str, arguments: str) -> bool:
         """A topic goes on as a topic exchange; it looks at no headers."""

@@ -15,6 +15,7 @@ from broker.patterns import matches
 from broker.port import REST, Publishing, Reason, Refused
 from broker.topic_routes import TopicRoute
 from tests.broker.queue_bench import OWNER, bind, consume, declare, exchange, look, publish, ready
+from tests.broker.test_engine_sessions import start_again
 from tests.harness.broker import Broker, SpyLink, batch_of
 
 
@@ -115,6 +116,38 @@ def test_bindings_survive(tmp_path: Path, how: str) -> None:
     broker.step()
     assert look(broker, "q") == []
     broker.stop()
+
+
+@pytest.mark.parametrize("with_state_db", [True, False])
+@pytest.mark.parametrize("way", ["stop", "kill"])
+def test_bindings_of_an_exchange_that_went_do_not_come_back_with_its_name(
+    tmp_path: Path, way: str, with_state_db: bool
+) -> None:
+    """It is declared again, and lasts; then the broker starts once more."""
+    broker = Broker(tmp_path / "data", with_state_db=with_state_db)
+    make(broker, "gone", "headers", durable=False)
+    make(broker, "feed", "topic")
+    make(broker, "end", "topic")
+    declare(broker, "q")
+    match(broker, "q", "gone", "any", colour="red")
+    link(broker, "gone", "feed", "#")
+    link(broker, "end", "gone", "")
+    broker.step()
+    start_again(broker, "stop")
+    graph = broker.engine.exchanges.graph
+    assert graph.bound_count("gone") == graph.link_count == 0
+    make(broker, "gone", "headers")
+    broker.step()
+    start_again(broker, way)
+    graph = broker.engine.exchanges.graph
+    assert broker.engine.exchange("gone") is not None
+    assert graph.bound_count("gone") == graph.link_count == 0
+    found = broker.engine.exchanges.queues["q"]
+    assert [key for key, _ in broker.engine.exchanges.bindings_of(found) if key[0]] == []
+    match(broker, "q", "gone", "any", colour="red")
+    broker.step()
+    start_again(broker, way)
+    assert broker.engine.exchanges.graph.bound_count("gone") == 1
 
 
 def test_unbinding_one_of_two_bindings_leaves_the_other(broker: Broker) -> None:

@@ -255,6 +255,22 @@ OF_THE_BOUNDS = (
         tests=(ENDS,),
     ),
     Sabotage(
+        name="a-binding-comes-back",
+        why="a queue is bound again to an exchange of another time, and gets what nobody wanted",
+        path="broker/exchanges.py",
+        old='                    dirty.update(self._apply_unbind({"queue": queue, "key": key}))\n',
+        new='                    self._apply_unbind({"queue": queue, "key": key})\n',
+        tests=("tests/broker/test_exchange_graph.py",),
+    ),
+    Sabotage(
+        name="a-binding-comes-back-after-a-crash",
+        why="the same, where the server is killed before it has saved its state",
+        path="broker/exchanges.py",
+        old="            touched.update(self.end((name,)))\n",
+        new="            pass\n",
+        tests=("tests/broker/test_exchange_graph.py",),
+    ),
+    Sabotage(
         name="a-session-ends-at-once",
         why="the end of a session with thousands of filters stops all other clients",
         path="broker/session_state.py",
