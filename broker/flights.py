@@ -88,7 +88,7 @@ class SessionGroup(Group):
             or self.cursor.next != first
             or self.rules is not None
             or session.sessions.settings.keeps_qos_0
-            or min(subscription.qos, publish_qos(run))
+            or min(subscription.qos_at(first), publish_qos(run))
         ):
             return False
         self.cursor.pass_over(run.count)

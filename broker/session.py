@@ -8,7 +8,7 @@ Where a subscription's messages come from:
 * Persistent session, QoS 1 or 2: a *filter queue*, one per distinct filter, shared by all sessions
   with that filter, each with its own group (cursor). The queue is named in each record, so it
   survives; packet ids are in the log before their PUBLISH leaves. A subscription that goes down to
-  QoS 0 keeps its queue, so that nothing of its flow is lost [MQTT-3.8.4-3].
+  QoS 0 keeps its queue, and what stands in it keeps its QoS [MQTT-3.8.4-3].
 * Retained messages come from their places in the log.
 * Everything else is *live*: it gets what is published while it is connected, straight from memory;
   what it cannot take at once waits in a bounded queue of positions in memory.
@@ -50,7 +50,7 @@ oldest one loses it beyond, as QoS 0 may."""
 class Subscription(LiveEnd):
     """One filter of one session: the consumer of its group, or a live target."""
 
-    __slots__ = ("away_end", "group", "hold", "words")
+    __slots__ = ("away_end", "group", "hold", "queued_end", "queued_qos", "words")
 
     def __init__(self, session: MqttSession, words: Words, qos: int) -> None:
         super().__init__(session, qos)
@@ -63,6 +63,10 @@ class Subscription(LiveEnd):
         self.away_end = 0
         """What came before this offset came while the client was away: of that, what would be sent
         with QoS 0 is not."""
+        self.queued_qos = 0
+        self.queued_end = 0
+        """Of a subscription that was lowered to QoS 0: what stands in its queue before this offset
+        was queued under that QoS, and keeps it [MQTT-3.8.4-3]."""
 
     @property
     def durable(self) -> bool:
@@ -72,15 +76,32 @@ class Subscription(LiveEnd):
     # --- as a consumer of its group ---------------------------------------------------------
 
     def credit(self) -> int:
-        """See `port.Consumer`."""
-        return self.session.credit() if self.qos else self.session.room()
+        """See `port.Consumer`. What has another QoS is never handed out in one stretch."""
+        session = self.session
+        if self.qos:
+            return session.credit()
+        queued = self._queued_count()
+        return min(queued, session.credit()) if queued else session.room()
+
+    def qos_at(self, offset: int) -> int:
+        """The highest QoS with which the message at this offset of the queue is delivered."""
+        return self.qos or (self.queued_qos if offset < self.queued_end else 0)
+
+    def _queued_count(self) -> int:
+        """How many offsets, from the next message on, stand before the subscription was lowered
+        to QoS 0."""
+        group = self.group
+        if not self.queued_qos or group is None:
+            return 0
+        head = group.cursor.peek(1, group.queue.visible)
+        return 0 if head is None else max(0, self.queued_end - head[0])
 
     def deliver(self, delivery: Delivery) -> None:
         """See `port.Consumer`."""
         assert self.group is not None
         offset = delivery.first_offset
         for run in delivery.runs:
-            if offset < self.away_end and not min(self.qos, publish_qos(run)):
+            if offset < self.away_end and not min(self.qos_at(offset), publish_qos(run)):
                 self.group.settle(offset, run.count)  # it did not wait
             else:
                 self.session.send(self, run, self.group, offset, delivery.redelivered)
@@ -205,7 +226,7 @@ class MqttSession(SessionEnd):
         if qos < 0:
             qos = publish_qos(run)
         if qos > subscription.qos:
-            qos = subscription.qos
+            qos = min(qos, subscription.qos_at(offset))
         if qos == 0:
             link.send_publishes(run, qos=0, first_packet_id=0, duplicate=False, retain=False)
             group.settle(offset, run.count)

@@ -4,6 +4,9 @@ A session's op says what happened (a subscription, a PUBREC); its row says how t
 lead to the same `MqttSession`. Acks of what came from queues are not here: they are the cursors'
 (`core.py`).
 
+A subscription, in a row: [words, QoS, group], and of one that was lowered to QoS 0 the QoS that it
+had, and the offset before which that one holds.
+
 What is in flight, in a row: [first tag, group, offset, count, QoS] for messages of a queue,
 [tag, 0, position, size, QoS] for a retained one. Rows and ops that were written before the QoS was
 kept lack it.
@@ -197,6 +200,10 @@ class SessionState:
             session.retire(subscription)
             subscription = Subscription(session, words, op["q"])
             session.subscriptions[words] = subscription
+        if op["q"]:
+            subscription.queued_qos = 0
+        elif subscription.durable and subscription.qos:
+            subscription.queued_qos, subscription.queued_end = subscription.qos, op["o"]
         subscription.qos = op["q"]
         if op["g"] and subscription.group is None:
             self.core.saw_number(op["g"])
@@ -315,8 +322,10 @@ class SessionState:
         session.away_ms = value.get("away", 0)
         session.inbound.update(value.get("in", ()))
         session.releasing.update(dict.fromkeys(value.get("rel", ())))
-        for words, qos, group_number in value.get("subs", ()):
+        for words, qos, group_number, *queued in value.get("subs", ()):
             subscription = Subscription(session, tuple(words), qos)
+            if queued:
+                subscription.queued_qos, subscription.queued_end = queued
             session.keep(subscription)
             group = self.core.groups.get(group_number)
             if isinstance(group, SessionGroup):
@@ -348,8 +357,7 @@ class SessionState:
             "rel": list(session.releasing),
             "next": session.unacked.next_tag,
             "subs": [
-                [list(s.words), s.qos, s.group.number if s.group and s.durable else 0]
-                for s in session.subscriptions.values()
+                _subscription_row(subscription) for subscription in session.subscriptions.values()
             ],
             "unacked": [
                 [tag, *_place(holder, offset, count), holder.qos]
@@ -487,6 +495,16 @@ class SessionState:
             session = self.by_number.get(number)
             if session is not None:
                 _forget_settled(session)
+
+
+def _subscription_row(subscription: Subscription) -> list[Any]:
+    """One subscription, as the session's row has it."""
+    group = subscription.group
+    number = group.number if group is not None and subscription.durable else 0
+    row = [list(subscription.words), subscription.qos, number]
+    if subscription.queued_qos:
+        row += [subscription.queued_qos, subscription.queued_end]
+    return row
 
 
 def _join(group: SessionGroup, subscription: Subscription) -> None:

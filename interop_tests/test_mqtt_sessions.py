@@ -327,6 +327,35 @@ def test_subscribing_again_changes_nothing_that_was_sent(
     client.disconnect()
 
 
+@pytest.mark.parametrize("way", ["none", "reconnect", "kill"])
+@pytest.mark.parametrize("qos", [1, 2])
+def test_subscribing_with_qos_0_keeps_what_waits(server: Any, way: str, qos: int) -> None:
+    """[MQTT-3.8.4-3]: also what is beyond the window, and with the QoS it was queued under."""
+    client = RawClient.connected(server.mqtt_port, "c", clean=False)
+    client.subscribe(("t", qos))
+    client.disconnect()
+    bodies = numbers(0, 100)
+    publish_all(server.mqtt_port, "t", bodies, qos=2)
+    client = RawClient.connected(server.mqtt_port, "c", clean=False, present=True)
+    found = list(client.publishes(32))  # the window of a new connection
+    client.subscribe(("t", 0), packet_id=2)
+    if way != "none":
+        client = come_back(server, client, way)
+        assert all(message.duplicate for message in client.publishes(32))
+        client.subscribe(("t", 0), packet_id=3)
+    acknowledgement = puback if qos == 1 else pubrec
+    client.send(*(acknowledgement(message.packet_id) for message in found))
+    if qos == 2:
+        client.expect(*(pubrel(message.packet_id) for message in found))
+        client.send(*(pubcomp(message.packet_id) for message in found))
+    found += client.acknowledge(len(bodies) - len(found))
+    assert [(message.body, message.qos) for message in found] == [(body, qos) for body in bodies]
+    publish_all(server.mqtt_port, "t", [b"new"], qos=2)
+    assert client.receive_publish().qos == 0
+    client.expect_nothing_before_ping()
+    client.disconnect()
+
+
 def test_sigterm_lets_acks_leave_and_publishes_no_will(server: Any) -> None:
     """Every publish that the server took is acknowledged before it closes, or not stored at all."""
     with RawClient.connected(server.mqtt_port, "watcher", clean=False) as watcher:

@@ -11,6 +11,7 @@ SESSIONS = "tests/broker/test_engine_sessions.py"
 EXPIRY = "tests/broker/test_session_expiry.py"
 FULL_SESSIONS = "tests/broker/test_session_backlogs.py"
 IN_FLIGHT = "tests/broker/test_sessions_in_flight.py"
+LOWERED = "tests/broker/test_lowered_subscriptions.py"
 CURSOR = "tests/broker/test_cursor.py"
 COMMITS = "tests/broker/test_commits.py"
 MOVES = "tests/broker/test_moves.py"
@@ -229,8 +230,8 @@ FLIGHTS = (
         name="qos-0-waits-behind-others",
         why="a client that comes back gets a flood of what nobody promised",
         path="broker/session.py",
-        old="            if offset < self.away_end and not min(self.qos, publish_qos(run)):\n",
-        new="            if False:\n",
+        old="offset < self.away_end and not min(self.qos_at(offset), publish_qos(run)):\n",
+        new="False:\n",
         tests=(EXPIRY,),
     ),
     Sabotage(
@@ -240,6 +241,30 @@ FLIGHTS = (
         old="        self._retired.append(subscription)\n",
         new="        subscription.detach()\n",
         tests=(IN_FLIGHT,),
+    ),
+    Sabotage(
+        name="lowered-subscription-drops-its-backlog",
+        why="a SUBSCRIBE with QoS 0 loses what waits beyond the window",
+        path="broker/session_state.py",
+        old="        elif subscription.durable and subscription.qos:\n",
+        new="        elif subscription.durable and subscription.qos > 2:\n",
+        tests=(LOWERED,),
+    ),
+    Sabotage(
+        name="lowered-subscription-not-in-the-row",
+        why="a restart loses what waited when a subscription was lowered to QoS 0",
+        path="broker/session_state.py",
+        old="        row += [subscription.queued_qos, subscription.queued_end]\n",
+        new="        pass\n",
+        tests=(LOWERED,),
+    ),
+    Sabotage(
+        name="lowered-subscription-has-no-end",
+        why="after a SUBSCRIBE with QoS 0 new messages still come with QoS 1 or 2",
+        path="broker/session.py",
+        old="self.queued_qos if offset < self.queued_end else 0",
+        new="self.queued_qos",
+        tests=(LOWERED,),
     ),
 )
 
