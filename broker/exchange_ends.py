@@ -104,7 +104,7 @@ class ExchangeEnds:
             topic = self._topics.topics.get(name)
             if topic is not None:
                 topic.exchange_deleted = True
-                topic.exchange_ended_at = at
+                topic.exchange_ended_at = max(topic.exchange_ended_at, at)
                 touched.add(("topic", name))
         self._core.sweeper.add(self._sweep(self._graph.ended(names)))
         return touched

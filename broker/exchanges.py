@@ -216,7 +216,7 @@ class Exchanges:
         touched: set[Entity] = set()
         if self.exchange(name) is None and (self.ends.is_used(name) or self.graph.sources_of(name)):
             # In a fold: these were bound to one that went with its process.
-            touched.update(self.end((name,)))
+            touched.update(self.end((name,), 0))
         found = self.exchanges[name] = Exchange(name, op)
         self._forget_routes(name)
         self.graph.declared(found)

@@ -171,7 +171,7 @@ OF_AMQP = (
         name="a-deleted-exchange-sends-what-it-delayed",
         why="reminders come to the queues of an exchange that was declared anew",
         path="broker/exchange_ends.py",
-        old="                topic.exchange_ended_at = at\n",
+        old="                topic.exchange_ended_at = max(topic.exchange_ended_at, at)\n",
         new="",
         tests=("tests/broker/test_delayed_by_exchanges.py",),
     ),
