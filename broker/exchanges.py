@@ -510,10 +510,10 @@ class Exchanges:
         return self.topics.route(*place_of(exchange, routing_key))
 
     def copying_route(
-        self, exchange: str, routing_key: str, copies: Sequence[str]
+        self, exchange: str, routing_key: str, copies: Sequence[str], *, internal: bool = False
     ) -> TopicRoute | None:
-        """See `AmqpPort.copying_route`."""
-        route = self.route(exchange, routing_key)
+        """See `AmqpPort.copying_route`. `internal`: the broker itself publishes."""
+        route = self.route(exchange, routing_key, internal=internal)
         found: dict[Queue, None] = {}  # a set that keeps its order
         for key in copies:
             other = self.topics.router.route(self.topics.words(*place_of(exchange, key)))
@@ -524,11 +524,13 @@ class Exchanges:
             route = self.topics.route(routing_key, None)
         return Copying(route, self.topics.router, tuple(found))
 
-    def dead_letter_route(self, exchange: str, routing_key: str) -> TopicRoute | None:
+    def dead_letter_route(
+        self, exchange: str, routing_key: str, copies: Sequence[str]
+    ) -> TopicRoute | None:
         """See `dead_letters.Places`."""
         if exchange and self.exchange(exchange) is None:
             return None
-        return self.route(exchange, routing_key, internal=True)
+        return self.copying_route(exchange, routing_key, copies, internal=True)
 
     def may_dead_letter(self, queue: str, exchange: str, routing_key: str) -> bool:
         """See `dead_letters.Places`."""

@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any, Final, NewType, Protocol
 from broker.amqp_content import AMQP_PROPERTY, AmqpContent, read_amqp_content
 from broker.amqp_port import AmqpPort
 from broker.bounded_cache import BoundedCache
+from broker.copies import COPIES_PROPERTY, Copies
 from broker.durability import APPENDED, FLUSHED, IN_SYNC, Durability
 from broker.errors import BrokerError, Reason, Refused, StorageFailed, WrongAcknowledgement
 from broker.infos import ExchangeInfo, QueueInfo, TopicInfo
@@ -55,6 +56,7 @@ from core_log.kernels.batch import EXTRA_NONE, Batch
 __all__ = [
     "AMQP_PROPERTY",
     "APPENDED",
+    "COPIES_PROPERTY",
     "DEATH_PROPERTY",
     "EXCHANGE_PROPERTY",
     "FLUSHED",
@@ -69,6 +71,7 @@ __all__ = [
     "BrokerError",
     "BrokerPort",
     "Consumer",
+    "Copies",
     "Delivery",
     "Durability",
     "ExchangeInfo",

@@ -6,6 +6,8 @@ the new record settles the old entry. Without one it is settled.
 
 Rules:
 
+* A message goes by its own routing key and those besides it (`copies.py`), or by the one that its
+  queue has for dead letters.
 * Messages are taken from the cursor before they come here, and leave in the order in which they
   came: a stretch that has to be read from the disk holds up those behind it.
 * A message never comes back by itself to a queue that gave it up, unless somebody rejected it on
@@ -23,10 +25,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, Protocol
 
+from broker.copies import COPIES_PROPERTY, copies_of
 from broker.core import Core
 from broker.errors import PASSING, Reason, Refused
 from broker.moves import Moves
@@ -48,8 +52,11 @@ STRETCHES_AT_ONCE: Final = 16
 class Places(Protocol):
     """What dead letters need of the exchanges."""
 
-    def dead_letter_route(self, exchange: str, routing_key: str) -> TopicRoute | None:
-        """Where a message published there goes; None if there is no such place."""
+    def dead_letter_route(
+        self, exchange: str, routing_key: str, copies: Sequence[str]
+    ) -> TopicRoute | None:
+        """Where a message published there goes, also by further routing keys; None if there is no
+        such place."""
 
     def may_dead_letter(self, queue: str, exchange: str, routing_key: str) -> bool:
         """Whether the queue's owner may read what it collects, and publish there."""
@@ -101,6 +108,7 @@ class DeadLetters:
         """
         assert settings.dead_letter_exchange is not None
         exchange, key = exchange_and_key(meta.topic, meta.tag, meta.properties)
+        copies = copies_of(meta.properties)
         history = history_of(meta.properties).with_death(
             Death(
                 queue=name,
@@ -109,13 +117,19 @@ class DeadLetters:
                 time_s=self.core.clock_ms() // 1000,
                 exchange=exchange,
                 routing_key=key,
+                copies=copies.shown,
             )
         )
         target = settings.dead_letter_exchange
-        new_key = key if settings.dead_letter_key is None else settings.dead_letter_key
+        new_key = settings.dead_letter_key
+        more: Sequence[str] = ()
+        if new_key is None:
+            new_key = key
+            may_pass = self.places.may_dead_letter
+            more = [copy for copy in copies.keys if may_pass(name, target, copy)]
         route = None
         if not history.is_endless:
-            route = self.places.dead_letter_route(target, new_key)
+            route = self.places.dead_letter_route(target, new_key, more)
         if route is not None:
             route = self._without_cycles(route, history)
         if route is None:
@@ -123,6 +137,8 @@ class DeadLetters:
         properties = dict(meta.properties)
         for gone in (RETAIN_PROPERTY, EXCHANGE_PROPERTY, LIFE_PROPERTY):
             properties.pop(gone, None)
+        if settings.dead_letter_key is not None:
+            properties.pop(COPIES_PROPERTY, None)
         if meta.priority:  # a dead letter does not expire again
             properties[LIFE_PROPERTY] = life_property(None, meta.priority)
         if target != route.topic:

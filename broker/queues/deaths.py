@@ -38,7 +38,8 @@ class Cause(enum.StrEnum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Death:
     """How often a queue gave the message up for one reason, and how it was published the last
-    time (`time_s`, seconds since the epoch)."""
+    time (`time_s`, seconds since the epoch). `copies`: the routing keys besides its own that
+    receivers may see."""
 
     queue: str
     cause: str
@@ -46,6 +47,7 @@ class Death:
     time_s: int
     exchange: str
     routing_key: str
+    copies: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +85,7 @@ class History:
         deaths = self.deaths[: max(1, len(self.deaths) >> level)]
         if level < CUT_MAX:
             return replace(self, deaths=deaths, cut_deaths=cut_deaths)
-        latest = replace(deaths[0], exchange="", routing_key="")
+        latest = replace(deaths[0], exchange="", routing_key="", copies=())
         return History(deaths=(latest,), first=(self.first[0], "", ""), cut_deaths=cut_deaths)
 
     @property
@@ -121,8 +123,9 @@ def history_of(properties: Mapping[str, str]) -> History:
             time_s=time_s,
             exchange=exchange,
             routing_key=key,
+            copies=tuple(copies),
         )
-        for queue, cause, count, time_s, exchange, key in raw["d"]
+        for queue, cause, count, time_s, exchange, key, *copies in raw["d"]
     )
     cause, queue, exchange = raw["f"]
     return History(deaths=deaths, first=(cause, queue, exchange), cut_deaths=raw.get("c", 0))
@@ -136,4 +139,5 @@ def _row(death: Death) -> list[Any]:
         death.time_s,
         death.exchange,
         death.routing_key,
+        *death.copies,
     ]

@@ -10,7 +10,7 @@ Names and values are RabbitMQ's (its documentation of dead letter exchanges and 
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from broker.port import History
@@ -49,7 +49,7 @@ def death_headers(history: History, expiration: str | None) -> dict[str, Any]:
             "queue": death.queue,
             "time": Timestamp(death.time_s),
             "exchange": death.exchange,
-            "routing-keys": [death.routing_key],
+            "routing-keys": [death.routing_key, *death.copies],
         }
         deaths.append(entry)
         if expiration is not None and (death.cause, death.queue, death.exchange) == history.first:
@@ -67,12 +67,19 @@ def death_headers(history: History, expiration: str | None) -> dict[str, Any]:
     }
 
 
-def with_headers(raw: bytes, added: Mapping[str, Any], *, keep_expiration: bool = True) -> bytes:
+def with_headers(
+    raw: bytes,
+    added: Mapping[str, Any],
+    *,
+    removed: Sequence[str] = (),
+    keep_expiration: bool = True,
+) -> bytes:
     """Raw property flags and properties with headers added to them.
 
     Args:
         raw: well-formed (it was checked when it came).
         added: replace headers of the same names.
+        removed: names of headers to take away.
     """
     values = _values(raw)
     flags = int.from_bytes(raw[:2], "big") | _HEADERS
@@ -80,7 +87,7 @@ def with_headers(raw: bytes, added: Mapping[str, Any], *, keep_expiration: bool 
         flags &= ~_EXPIRATION
         values.pop(_EXPIRATION, None)
     table = values.get(_HEADERS, bytes(4))
-    names = [name.encode() for name in added]
+    names = [name.encode() for name in (*added, *removed)]
     kept = table[4:]
     if any(name in kept for name in names):
         kept = b"".join(pair for name, pair in split_pairs(kept) if name not in names)

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 
-from broker.port import APPENDED, BrokerPort, Durability, Position, Unacked
+from broker.port import APPENDED, BrokerPort, Copies, Durability, Position, Unacked
 from core_log.kernels.batch import Batch
 from gateways.amqp import spec
 from gateways.amqp.consumer import Consumer, Holder
@@ -318,7 +318,7 @@ class Channel:
         *,
         mandatory: bool,
         life: bytes,
-        copies: Sequence[str],
+        copies: Copies | None,
     ) -> None:
         """Keep publishes for tx.commit. Raises Refused: LIMIT."""
         link, transaction = self.link, self.transaction

@@ -26,6 +26,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from broker.port import (
+    COPIES_PROPERTY,
     DEATH_PROPERTY,
     EXCHANGE_PROPERTY,
     LIFE_PROPERTY,
@@ -211,7 +212,9 @@ def message_properties(message: Message, delivery_count: int = 0) -> bytes:
         return raw
     expiration = read_property(raw, EXPIRATION)
     text = None if expiration is None else expiration.decode("utf-8", "surrogateescape")
-    return with_headers(raw, death_headers(history, text), keep_expiration=False)
+    # A dead letter that did not go by `CC` does not show it, as in RabbitMQ.
+    removed = ("CC",) if kept is not None and COPIES_PROPERTY not in message.properties else ()
+    return with_headers(raw, death_headers(history, text), removed=removed, keep_expiration=False)
 
 
 def is_uniform(meta: RunMeta) -> bool:

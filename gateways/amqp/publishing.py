@@ -12,7 +12,7 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Final
 from weakref import WeakValueDictionary
@@ -22,6 +22,7 @@ from broker.port import (
     FLUSHED,
     BoundedCache,
     BrokerPort,
+    Copies,
     Durability,
     Reason,
     Refused,
@@ -59,6 +60,9 @@ def _durability(channel: Channel, run: Run) -> Durability:
     """What messages of the run wait for, as far as their publisher says."""
     safe = run.flags & codes.PERSISTENT or channel.confirming or channel.transaction
     return FLUSHED if safe else APPENDED
+
+
+_NO_PROPERTIES: Final[Mapping[str, str]] = {}
 
 
 class Templates:
@@ -131,7 +135,7 @@ class Templates:
     def copying(
         self,
         place: bytes,
-        copies: Sequence[str],
+        copies: Copies,
         durability: Durability,
         life: bytes = b"",
         *,
@@ -140,10 +144,11 @@ class Templates:
     ) -> Template | None:
         """As `get`, for messages that go to what other routing keys lead to, as well. Not kept."""
         exchange, routing_key = mapping.place_of(place)
-        route = self._port.copying_route(exchange, routing_key, copies)
+        route = self._port.copying_route(exchange, routing_key, copies.keys)
         if route is None:
             return None
-        return self._make(route, exchange, durability, life, keyed=keyed, long=long)
+        more = copies.properties()
+        return self._make(route, exchange, durability, life, more, keyed=keyed, long=long)
 
     def _make(
         self,
@@ -151,6 +156,7 @@ class Templates:
         exchange: str,
         durability: Durability,
         life: bytes,
+        more: Mapping[str, str] = _NO_PROPERTIES,
         *,
         keyed: bool,
         long: bool,
@@ -162,7 +168,10 @@ class Templates:
             self.delayed.discard(exchange)
         return self._port.template(
             route,
-            properties=mapping.template_properties(route, exchange, life, long=long),
+            properties={
+                **mapping.template_properties(route, exchange, life, long=long),
+                **more,
+            },
             extra_kind=EXTRA_BASE64,
             extra_name=mapping.EXTRA_NAME,
             extra_keyed=keyed,
@@ -291,7 +300,7 @@ class Publisher:
         last: int,
         durability: Durability,
         life: bytes = b"",
-        copies: Sequence[str] = (),
+        copies: Copies | None = None,
     ) -> None:
         """Rows of a run that are stored alike.
 
@@ -319,7 +328,7 @@ class Publisher:
     def _template(
         self,
         place: bytes,
-        copies: Sequence[str],
+        copies: Copies | None,
         durability: Durability,
         life: bytes,
         *,
@@ -482,7 +491,7 @@ class Publisher:
         place: bytes,
         durability: Durability,
         life: bytes,
-        copies: Sequence[str] = (),
+        copies: Copies | None = None,
         *,
         long: bool = False,
     ) -> Template | None:

@@ -12,7 +12,7 @@ import struct
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
-from broker.port import Reason, Refused
+from broker.port import Copies, Reason, Refused
 from core_log.kernels.batch import BODY_SIZE, BODY_START, COLUMNS, Batch
 from gateways.amqp import direct_reply
 from gateways.amqp.mapping import REPLY_TO, headers_span, property_span
@@ -27,10 +27,11 @@ _DIRECT_REPLY_TO: Final = direct_reply.NAME.encode()
 
 
 class Rewritten(NamedTuple):
-    """The properties as they are stored, and the routing keys besides the message's own."""
+    """The properties as they are stored, and the routing keys besides the message's own, if it has
+    any."""
 
     properties: bytes
-    copies: tuple[str, ...]
+    copies: Copies | None
 
 
 def rewrite(raw: bytes, reply_name: Callable[[], str]) -> Rewritten:
@@ -43,7 +44,7 @@ def rewrite(raw: bytes, reply_name: Callable[[], str]) -> Rewritten:
         Refused: BAD_ARGUMENT, `CC` or `BCC` is no array of text, or nobody consumes answers.
     """
     start, end = headers_span(raw)
-    copies: tuple[str, ...] = ()
+    copies: Copies | None = None
     if start < end and b"CC" in raw[start:end]:
         raw, copies = _take_copies(raw, start, end)
     span = property_span(raw, REPLY_TO)
@@ -52,10 +53,11 @@ def rewrite(raw: bytes, reply_name: Callable[[], str]) -> Rewritten:
     return Rewritten(raw, copies)
 
 
-def _take_copies(raw: bytes, start: int, end: int) -> tuple[bytes, tuple[str, ...]]:
+def _take_copies(raw: bytes, start: int, end: int) -> tuple[bytes, Copies | None]:
     """The properties without `BCC`, and the keys of both headers, each once."""
     table = decode_table(raw, start, end)
-    keys = [key for name in _NAMES if name in table for key in _keys(name, table[name])]
+    shown, hidden = (_keys(name, table[name]) if name in table else [] for name in _NAMES)
+    keys = shown + hidden
     if len(keys) > COPIES_MAX:
         raise Refused(
             Reason.BAD_ARGUMENT,
@@ -64,7 +66,8 @@ def _take_copies(raw: bytes, start: int, end: int) -> tuple[bytes, tuple[str, ..
     if "BCC" in table:
         pairs = b"".join(pair for name, pair in split_pairs(raw[start:end]) if name != b"BCC")
         raw = raw[: start - 4] + _U32.pack(len(pairs)) + pairs + raw[end:]
-    return raw, tuple(dict.fromkeys(keys))
+    copies = Copies(tuple(dict.fromkeys(keys)), len(dict.fromkeys(shown)))
+    return raw, copies if keys else None
 
 
 def _keys(name: str, value: Any) -> list[str]:

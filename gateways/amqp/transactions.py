@@ -23,7 +23,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from broker.port import Durability, Publishing, Reason, Refused, Settlement, Template
+from broker.port import Copies, Durability, Publishing, Reason, Refused, Settlement, Template
 from core_log.kernels.batch import (
     BODY_SIZE,
     BODY_START,
@@ -53,7 +53,7 @@ class HeldRun:
     life: bytes
     mandatory: bool
     batch: Batch
-    copies: Sequence[str]
+    copies: Copies | None
 
 
 @dataclass(slots=True)
@@ -89,7 +89,7 @@ class Transaction:
         *,
         mandatory: bool,
         life: bytes = b"",
-        copies: Sequence[str] = (),
+        copies: Copies | None = None,
         room: int,
     ) -> None:
         """Keep rows [first, last) of a read, which go to one place.

@@ -168,6 +168,22 @@ OF_AMQP = (
         tests=("tests/broker/test_exchange_deletion.py",),
     ),
     Sabotage(
+        name="dead-letters-without-the-copies",
+        why="consumers that a message reached by CC never get its dead letter",
+        path="broker/queues/dead_letters.py",
+        old="route = self.places.dead_letter_route(target, new_key, more)\n",
+        new="route = self.places.dead_letter_route(target, new_key, ())\n",
+        tests=("tests/gateways/amqp/test_amqp_copies.py",),
+    ),
+    Sabotage(
+        name="dead-letters-shown-with-copies-they-lost",
+        why="a dead letter that is published again goes where its queue's key did not send it",
+        path="broker/queues/dead_letters.py",
+        old="            properties.pop(COPIES_PROPERTY, None)\n",
+        new="            pass\n",
+        tests=("tests/gateways/amqp/test_amqp_copies.py",),
+    ),
+    Sabotage(
         name="a-deleted-exchange-sends-what-it-delayed",
         why="reminders come to the queues of an exchange that was declared anew",
         path="broker/exchange_ends.py",

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from broker.copies import KEPT_MAX
 from gateways.amqp import kernels, rewriting, spec
 from gateways.amqp.headers import AmqpHeaders
 from gateways.amqp.kernels import codes, pure
@@ -40,7 +41,7 @@ def get(bench: Bench, peer: Peer, queue: str) -> list[wire.Sent]:
     """All messages of a queue."""
     bench.step()
     bench.step()
-    got = []
+    got: list[wire.Sent] = []
     while True:
         peer.ask(spec.BasicGet(queue=queue, no_ack=True))
         bench.step()
@@ -61,6 +62,75 @@ def test_the_default_exchange(bench: Bench) -> None:
         start = 2 + 4
         assert decode_table(sent.properties, start, len(sent.properties)) == {"CC": ["b", "a"]}
     assert get(bench, peer, "d") == []
+
+
+def dead_letters(bench: Bench, key: str | None, **copies: list[str]) -> dict[str, list[wire.Sent]]:
+    """What a message with these copies is as a dead letter, by queue."""
+    peer = declare(bench, "own", "cc", "bcc", "new")
+    peer.ask(spec.ExchangeDeclare(exchange="x", type="direct", durable=True))
+    arguments: dict[str, Any] = {"x-dead-letter-exchange": "x"}
+    if key is not None:
+        arguments["x-dead-letter-routing-key"] = key
+    peer.ask(spec.QueueDeclare(queue="dying", durable=True, arguments=arguments))
+    for queue, bound in (("own", "dying"), ("cc", "k1"), ("bcc", "k2"), ("new", "k3")):
+        peer.ask(spec.QueueBind(queue=queue, exchange="x", routing_key=bound))
+    bench.step()
+    publish(peer, "", "dying", body=b"m", mandatory=False, **copies)
+    bench.step()
+    peer.received()
+    peer.ask(spec.BasicGet(queue="dying"))
+    bench.step()
+    bench.step()
+    (sent,) = peer.received()
+    assert isinstance(sent.method, spec.BasicGetOk)
+    peer.ask(spec.BasicReject(delivery_tag=sent.method.delivery_tag, requeue=False))
+    bench.step()
+    peer.received()
+    return {queue: get(bench, peer, queue) for queue in ("own", "cc", "bcc", "new")}
+
+
+def headers(sent: wire.Sent) -> dict[str, Any]:
+    return dict(decode_table(sent.properties, 2 + 4, len(sent.properties)))
+
+
+def test_a_dead_letter_goes_by_the_keys_of_its_copies(bench: Bench) -> None:
+    """`x-death` names those that receivers may see. RabbitMQ 3.10 does the same."""
+    found = dead_letters(bench, None, CC=["k1"], BCC=["k2"])
+    assert {queue: len(sent) for queue, sent in found.items()} == {
+        "own": 1,
+        "cc": 1,
+        "bcc": 1,
+        "new": 0,
+    }
+    for sent in (*found["own"], *found["cc"], *found["bcc"]):
+        assert headers(sent)["CC"] == ["k1"]
+        assert headers(sent)["x-death"][0]["routing-keys"] == ["dying", "k1"]
+
+
+def test_a_key_for_dead_letters_replaces_copies_too(bench: Bench) -> None:
+    """The dead letter has lost `CC`; `x-death` still says by which keys it came."""
+    found = dead_letters(bench, "k3", CC=["k1"], BCC=["k2"])
+    assert {queue: len(sent) for queue, sent in found.items()} == {
+        "own": 0,
+        "cc": 0,
+        "bcc": 0,
+        "new": 1,
+    }
+    (sent,) = found["new"]
+    assert "CC" not in headers(sent)
+    assert headers(sent)["x-death"][0]["routing-keys"] == ["dying", "k1"]
+
+
+def test_very_many_copies_are_not_kept_for_dead_letters(bench: Bench) -> None:
+    keys = [f"no{number}" for number in range(KEPT_MAX)]
+    found = dead_letters(bench, None, CC=["k1", *keys])
+    assert {queue: len(sent) for queue, sent in found.items()} == {
+        "own": 1,
+        "cc": 0,
+        "bcc": 0,
+        "new": 0,
+    }
+    assert headers(found["own"][0])["x-death"][0]["routing-keys"] == ["dying"]
 
 
 def test_other_exchanges_and_a_queue_once(bench: Bench) -> None:
