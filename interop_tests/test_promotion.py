@@ -160,6 +160,11 @@ def test_a_promotion_says_what_would_be_lost(tmp_path: Path) -> None:
             return str(refused.value)
 
         assert "answers, in term 0: stop it first" in refusal()
+        slave.kill()
+        slave.start()
+        pair.wait_following()
+        assert "it follows its master, which goes on" in refusal()
+        assert "was stopped" not in refusal(), "it has followed since"
         assert status(slave)["following"]
         slave.kill()
         master.kill()

@@ -31,6 +31,7 @@ class Copy:
         told: how far the master said that it had the log on its own disk.
         whole: see `Memory`.
         heard_ms: when the master was last heard of; 0: never, or not known.
+        following: whether it follows its master now, so that the master takes more.
         led_in_term: of a fenced master: the term that another broker leads in; 0: it is none.
     """
 
@@ -39,6 +40,7 @@ class Copy:
     told: int
     whole: bool
     heard_ms: int
+    following: bool = False
     led_in_term: int = 0
 
     def doubt(self) -> str:
@@ -56,6 +58,8 @@ class Copy:
                 f"it lacks {self.told - end:,} bytes that its master had on its disk, positions "
                 f"{end:,} to {self.told:,}, stored at {moment(self.heard_ms)} or before"
             )
+        if self.following:
+            return "it follows its master, which goes on to take messages"
         if not self.whole:
             return (
                 f"it can not know what its master took since {moment(self.heard_ms)}: it was "

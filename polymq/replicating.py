@@ -422,6 +422,7 @@ class Replication:
             told=standby.said[0],
             whole=self._whole(),
             heard_ms=self._heard_ms(),
+            following=self._link is not None and self._link.following,
             led_in_term=self._fenced,
         )
         found = await objections(self._settings, copy)

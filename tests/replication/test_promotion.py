@@ -37,6 +37,7 @@ NOBODY = "127.0.0.1:1"
         ({"told": 4211}, "stored at 2026-09-21 14:13:20 UTC or before"),
         ({"whole": False}, "can not know what its master took since 2026-09-21 14:13:20 UTC"),
         ({"whole": False, "heard_ms": 0}, "since a time that is not known"),
+        ({"whole": False, "following": True}, "it follows its master, which goes on"),
         ({"led_in_term": 3}, "another broker leads in term 3"),
     ],
 )

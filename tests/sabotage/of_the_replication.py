@@ -391,6 +391,14 @@ OF_THE_REPLICATION = (
         tests=(PROMOTION,),
     ),
     Sabotage(
+        name="a-slave-that-follows-is-said-to-be-stopped",
+        why="an operator looks for a stop of the slave, while its master lives",
+        path="polymq/promotion.py",
+        old="        if self.following:\n",
+        new="        if False:\n",
+        tests=(PROMOTION,),
+    ),
+    Sabotage(
         name="a-slave-that-has-more-is-not-asked",
         why="of two slaves the one that is behind is promoted",
         path="polymq/promotion.py",
