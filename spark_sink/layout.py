@@ -42,6 +42,8 @@ NAME_BYTES_MAX: Final = 255
 PREFIX_BYTES_MAX: Final = 100
 """What is left of a name that is too long, so that people recognize it."""
 _HASH_DIGITS: Final = 32
+_HIVE_NULL: Final = "__HIVE_DEFAULT_PARTITION__"
+"""What readers of Hive's directories take for NULL, where it is the whole value."""
 _BROKER_BYTES_MAX: Final = NAME_BYTES_MAX - len(
     f"q{2**31}-{2**63}-{2**63}.{2**31}-g{2**63:x}-{SUFFIX}"
 )
@@ -96,6 +98,8 @@ def parse_range(text: str, *, topic: str, queue_id: int) -> Span:
 def topic_directory(topic: str) -> str:
     """The directory of a topic."""
     escaped = quote(topic, safe="")
+    if topic == _HIVE_NULL:
+        escaped = topic.replace("_", "%5F", 1)
     if len("topic=") + len(escaped) > NAME_BYTES_MAX:
         escaped = _shortened(topic)
     return f"topic={escaped}"

@@ -13,6 +13,14 @@ RETRIES = "tests/spark_sink/test_sink_retries.py"
 
 OF_THE_SINK = (
     Sabotage(
+        name="topic-that-readers-take-for-null",
+        why="the rows of a topic with Hive's name for NULL have no topic",
+        path="spark_sink/layout.py",
+        old="    if topic == _HIVE_NULL:\n",
+        new="    if False:\n",
+        tests=(LAYOUT,),
+    ),
+    Sabotage(
         name="lake-generations-share-file-names",
         why="a topic that was created again replaces the files of the old one",
         path="spark_sink/layout.py",

@@ -54,6 +54,7 @@ def test_a_partition_is_named_by_the_store_hour_in_utc() -> None:
         ("wärme", "topic=w%C3%A4rme"),
         ("a b=c", "topic=a%20b%3Dc"),
         ("||", "topic=%7C%7C"),
+        ("__HIVE_DEFAULT_PARTITION__", "topic=%5F_HIVE_DEFAULT_PARTITION__"),
         ("x" * 249, "topic=" + "x" * 249),
     ],
 )
