@@ -55,6 +55,9 @@ class Limits:
     """Positions that wait for a slow live subscriber: 2 MB. mosquitto has 1,000 messages."""
     words_max: int = 128
     """Words of a topic and tag, or of a pattern. EMQX allows 128 levels, mosquitto 200."""
+    batch_targets_max: int = 32_768
+    """Messages times queues of one atomic batch of several messages, which is written without a
+    pause: about 50 ms for so many places in queues."""
     pump_count_max: int = 4_096
     """Messages that one queue hands out before others get their turn."""
     pump_bytes_max: int = 1024 * 1024

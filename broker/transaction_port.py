@@ -66,7 +66,8 @@ class TransactionPort(Protocol):
 
         Raises:
             Refused: as `publish`; TOO_LARGE also for a batch of more than 65,535 records, or of
-                more bytes than a segment has.
+                more bytes than a segment has; LIMIT also for several messages that go to too many
+                queues (`Limits.batch_targets_max`).
         """
 
     def prepare(

@@ -12,6 +12,8 @@ Rules:
 * This costs some 20 us a message, because each is a record with a place of its own in the batch;
   `Topics.publish` is for all that does not have to be atomic. Whoever gathers a batch bounds it: it
   has at most 65,535 records and lies in one segment.
+* Each queue that a message goes to costs 1.5 us more, so these have a limit (`batch_targets_max`).
+  A single message is atomic by itself, and goes to as many queues as by `Topics.publish`.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from broker.core import Core
+from broker.errors import Reason, Refused
 from broker.header_routing import by_branch
 from broker.later.delay import Delays
 from broker.port import Position, Publishing, QueueConsumer, Settlement
@@ -50,6 +53,7 @@ class Transactions:
         parts: list[RecordParts] = []
         taken: dict[int, int] = {}  # by queue number: the offset that the next record takes there
         publishes = list(self._by_branch(publishes))
+        self._check_targets(publishes)
         for publishing in publishes:
             parts += self._records(publishing, taken, now)
         settled = self._by_group(settlements)
@@ -86,6 +90,23 @@ class Transactions:
             rows = by_branch(self._topics, template, one.batch, one.first, one.last)
             for first, last, used in rows:
                 yield Publishing(template=used, batch=one.batch, first=first, last=last)
+
+    def _check_targets(self, publishes: Sequence[Publishing]) -> None:
+        """Raises Refused: LIMIT: several messages go to too many queues to be stored at once."""
+        messages = targets = 0
+        for one in publishes:
+            assert isinstance(one.template, TopicTemplate)
+            count = one.last - one.first
+            queues = 1 if one.delay_ms > 0 else len(self._topics.queues_of(one.template))
+            messages += count
+            targets += count * queues
+        most = self._core.limits.batch_targets_max
+        if messages > 1 and targets > most:
+            raise Refused(
+                Reason.LIMIT,
+                f"the {messages} messages of the transaction go to {targets} places in queues, and "
+                f"the limit is {most}: commit more often",
+            )
 
     def _records(
         self, publishing: Publishing, taken: dict[int, int], now: int

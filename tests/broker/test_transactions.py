@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -150,3 +151,37 @@ def test_a_refused_batch_changes_nothing(broker: Broker) -> None:
     broker.open()
     again, _ = consume(broker, "q")
     assert [body for _, body, _ in again.got] == [b"b", b"c", b"d"]
+
+
+def test_messages_times_queues_of_a_batch_have_a_limit(tmp_path: Path) -> None:
+    """Above it nothing is stored or settled. A single message goes to all of its queues."""
+    broker = Broker(tmp_path / "data", batch_targets_max=12)
+    for name in ("a", "b", "c"):
+        declare(broker, name)
+        broker.engine.bind_queue(name, "amq.fanout", "", {}, owner=OWNER)
+    publish(broker, "a", b"old")
+    broker.step()
+    consumer, hold = consume(broker, "a")
+    route = broker.engine.exchange_route("amq.fanout", "")
+    assert route is not None
+    template = broker.engine.template(route, properties={"PMQ_PROTO": "amqp"})
+
+    def fanned(count: int) -> Publishing:
+        return Publishing(template=template, batch=batch_of(*[b"x"] * count), first=0, last=count)
+
+    before = broker.store.log.appended
+    for publishes in ([fanned(4)], [fanned(2), fanned(1), fanned(1)]):
+        with pytest.raises(Refused) as raised:
+            broker.engine.commit_batch(publishes, [(hold, 0, 1)])
+        assert raised.value.reason is Reason.LIMIT
+        assert "4 messages of the transaction go to 16 places in queues" in str(raised.value)
+    assert broker.store.log.appended == before
+    broker.step(1)
+    assert hold.group.cursor.outstanding_count == 1
+    broker.engine.commit_batch([fanned(2), fanned(1)], [(hold, 0, 1)])
+    broker.step()
+    assert consumer.bodies == [b"old", b"x", b"x", b"x"]
+    broker.engine.core.limits = replace(broker.engine.core.limits, batch_targets_max=2)
+    broker.engine.commit_batch([fanned(1)], [])
+    broker.step()
+    assert len(consumer.bodies) == 5

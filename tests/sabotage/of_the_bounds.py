@@ -255,6 +255,14 @@ OF_THE_BOUNDS = (
         tests=(ENDS,),
     ),
     Sabotage(
+        name="a-commit-to-all-queues",
+        why="one commit of some messages to thousands of queues stops all clients for seconds",
+        path="broker/transactions.py",
+        old="        if messages > 1 and targets > most:\n",
+        new="        if messages > most:\n",
+        tests=("tests/broker/test_transactions.py",),
+    ),
+    Sabotage(
         name="a-binding-comes-back",
         why="a queue is bound again to an exchange of another time, and gets what nobody wanted",
         path="broker/exchanges.py",
