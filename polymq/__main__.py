@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import errno
 import sys
 import traceback
-from typing import Any
+from typing import Any, Final
 
 import click
 
 from polymq.cli import polymq
 from polymq.errors import ExitCode, Failure
 from polymq.terminal import printable
+
+_NO_DESCRIPTORS: Final = (
+    "this process, or the system, may not open more files: raise the limit (ulimit -n, LimitNOFILE="
+    " of a systemd unit, --ulimit nofile= of a container)"
+)
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -35,10 +41,18 @@ def run(arguments: list[str] | None = None) -> int:
         return complain(error.format_message(), ExitCode.FAILED)
     except (click.Abort, KeyboardInterrupt):
         return complain("interrupted", ExitCode.INTERRUPTED)
+    except OSError as error:
+        if error.errno in (errno.EMFILE, errno.ENFILE):
+            return complain(_NO_DESCRIPTORS, ExitCode.FAILED)
+        return _bug()
     except Exception:  # noqa: BLE001  (the rim of the program: what is left is a bug of ours)
-        traceback.print_exc()
-        return complain("this is a bug; please report the lines above", ExitCode.BUG)
+        return _bug()
     return int(result) if isinstance(result, int) else ExitCode.OK
+
+
+def _bug() -> ExitCode:
+    traceback.print_exc()
+    return complain("this is a bug; please report the lines above", ExitCode.BUG)
 
 
 def complain(text: str, code: ExitCode) -> ExitCode:

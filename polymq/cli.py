@@ -6,6 +6,7 @@ Heavy imports stand inside the commands, because `polymq --help` should not load
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -22,6 +23,12 @@ from polymq.cli_users import permission, user
 from polymq.errors import ExitCode
 
 Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def _ignore_hangups() -> None:
+    """A SIGHUP ends no server, not even one that is still loading. Once it runs, its log says that
+    the signal was ignored."""
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 96})
@@ -73,6 +80,7 @@ def serve(ready_file: Path | None, print_config: bool, **options: Any) -> int:
 
     A message is acknowledged once it is on disk, and is still there after a crash.
     """
+    _ignore_hangups()
     settings = settings_from(options)
     if print_config:
         from polymq.render import render_toml
@@ -103,6 +111,7 @@ def namesrv(ready_file: Path | None, **options: Any) -> int:
     lives. `polymq serve` runs one already: this is for clusters. Several of them know nothing of
     each other; every broker is told all of their addresses.
     """
+    _ignore_hangups()
     from polymq.name_server import run_name_server
 
     return run_name_server(settings_from(options), ready_file=ready_file)

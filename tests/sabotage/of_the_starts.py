@@ -138,4 +138,20 @@ OF_THE_STARTS = (
         new="",
         tests=(ORDER,),
     ),
+    Sabotage(
+        name="hangup-ends-a-start",
+        why="a SIGHUP in the first moments ends the server without a line",
+        path="polymq/cli.py",
+        old="    signal.signal(signal.SIGHUP, signal.SIG_IGN)\n",
+        new="    pass\n",
+        tests=("tests/polymq/test_first_moments.py",),
+    ),
+    Sabotage(
+        name="few-descriptors-are-a-bug",
+        why="a limit of the system looks like a bug of ours",
+        path="polymq/__main__.py",
+        old="        if error.errno in (errno.EMFILE, errno.ENFILE):\n",
+        new="        if False:\n",
+        tests=("tests/polymq/test_first_moments.py",),
+    ),
 )
