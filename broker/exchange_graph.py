@@ -100,7 +100,7 @@ class _Bound:
     __slots__ = ("alike", "by_headers", "gone", "keys")
 
     def __init__(self) -> None:
-        self.keys: set[BoundKey] = set()
+        self.keys: dict[BoundKey, None] = {}  # a set that keeps its order
         self.gone = 0
         self.by_headers: HeaderIndex[BoundKey] = HeaderIndex()
         self.alike: dict[tuple[Queue, Words], int] = {}
@@ -263,7 +263,7 @@ class ExchangeGraph:
         bound_key = (queue, key[1], key[2])
         if bound_key in bound.keys:
             return
-        bound.keys.add(bound_key)
+        bound.keys[bound_key] = None
         if headers is not None:
             bound.by_headers.add(bound_key, headers)
             self._begins(exchange)
@@ -279,7 +279,7 @@ class ExchangeGraph:
         bound_key = (queue, key[1], key[2])
         if bound is None or bound_key not in bound.keys:
             return
-        bound.keys.discard(bound_key)
+        bound.keys.pop(bound_key, None)
         if not bound.by_headers.remove(bound_key):
             alike = bound.alike.pop((queue, words), 1)
             if alike == 1:
@@ -316,7 +316,7 @@ class ExchangeGraph:
                 pass
             elif bound is not None and bound_key in bound.keys:
                 bound.gone -= 1
-                bound.keys.discard(bound_key)
+                bound.keys.pop(bound_key, None)
                 if not bound.by_headers.remove(bound_key):
                     bound.alike.pop((queue, words), None)
                     self._router.sweep(words, queue, exchange)

@@ -173,7 +173,8 @@ class MqttSettings(Section):
     queue_qos0_messages: bool = Field(
         default=False,
         description="Whether messages of QoS 0, and for subscriptions of QoS 0 that had a higher "
-        "one before, wait for a client that is away. Those of QoS 1 and 2 always do.",
+        "one before, wait for a client that is away. Those of QoS 1 and 2 always do, and so does "
+        "what was queued before a subscription went down to QoS 0.",
     )
     session_queue_max: Annotated[int, Field(ge=0, le=1 << 48)] = Field(
         default=0,

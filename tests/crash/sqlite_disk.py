@@ -34,6 +34,8 @@ from tests.crash.disk import Disk
 from tests.harness.stores import DIRECTORY
 
 PATH: Final = f"{DIRECTORY.rpartition('/')[0]}/state.db"
+PRNG_SEED: Final = 28
+"""`SQLITE_TESTCTRL_PRNG_SEED`."""
 VFS_NAME: Final = b"polymq-crash"
 PATH_BYTES_MAX: Final = 512
 SECTOR_SIZE: Final = 4096
@@ -187,9 +189,12 @@ class DiskVfs:
             **{name: getattr(own, name) for name in (*others, "last_error")},
         )
         library.sqlite3_vfs_register(ctypes.byref(self._vfs), 0)
+        self._library = library
 
     def begin(self, disk: Disk) -> tuple[Session, str]:
-        """A new connection's session, and the URI that it opens."""
+        """A new connection's session, and the URI that it opens. SQLite's random numbers, which
+        its journals have in their heads, are the same for each."""
+        self._library.sqlite3_test_control(PRNG_SEED, 1, None)
         number = f"/{next(self._numbers)}"
         session = self._sessions[number] = Session(disk)
         return session, f"file:{number}{PATH}?vfs={VFS_NAME.decode()}"
