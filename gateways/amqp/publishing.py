@@ -54,15 +54,13 @@ CHECKED_AT_ONCE: Final = 64
 _NO_ROUTE: Final = "NO_ROUTE"
 _LONG: Final = b"L"
 """At the end of the keys of templates for long properties."""
+_NO_PROPERTIES: Final[Mapping[str, str]] = {}
 
 
 def _durability(channel: Channel, run: Run) -> Durability:
     """What messages of the run wait for, as far as their publisher says."""
     safe = run.flags & codes.PERSISTENT or channel.confirming or channel.transaction
     return FLUSHED if safe else APPENDED
-
-
-_NO_PROPERTIES: Final[Mapping[str, str]] = {}
 
 
 class Templates:

@@ -19,26 +19,12 @@ from tests.harness.people import (
     add_user,
     allow,
     deny,
+    forbidden,
     hash_of,
     port_of,
     take_back,
     template_of,
 )
-
-
-@pytest.fixture
-def people(broker: Broker) -> Broker:
-    """A broker with the users ann, who has no rights yet, and root, who may do everything."""
-    add_user(broker, "ann")
-    add_user(broker, "root", "admin")
-    return broker
-
-
-def forbidden(operation: Callable[[], object]) -> str:
-    with pytest.raises(Refused) as caught:
-        operation()
-    assert caught.value.reason is Reason.FORBIDDEN, caught.value.text
-    return caught.value.text
 
 
 def reason_of(operation: Callable[[], object]) -> Reason | None:

@@ -3,29 +3,10 @@ for what others have bound."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 
-import pytest
-
-from broker.port import Reason, Refused
 from tests.harness.broker import Broker, SpyConsumer, batch_of
-from tests.harness.people import add_user, allow, deny, port_of, template_of
-
-
-@pytest.fixture
-def people(broker: Broker) -> Broker:
-    """A broker with the users ann, who has no rights yet, and root, who may do everything."""
-    add_user(broker, "ann")
-    add_user(broker, "root", "admin")
-    return broker
-
-
-def forbidden(operation: Callable[[], object]) -> str:
-    with pytest.raises(Refused) as caught:
-        operation()
-    assert caught.value.reason is Reason.FORBIDDEN, caught.value.text
-    return caught.value.text
+from tests.harness.people import add_user, allow, deny, forbidden, port_of, template_of
 
 
 def test_an_admin_has_what_a_rule_denies_to_it_denied(people: Broker) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
+
+import pytest
 
 from broker.access.passwords import make_hash
 from broker.access.permissions import Action, Effect, Rule, parse_pattern
-from broker.port import BrokerPort, Refused, Template
+from broker.port import BrokerPort, Reason, Refused, Template
 from tests.harness.broker import Broker
 
 PASSWORD = b"correct horse"
@@ -64,3 +67,11 @@ def port_of(broker: Broker, user: str, client_id: str | None = None) -> BrokerPo
 def template_of(port: BrokerPort, topic: str, tag: str | None = None, **options: bool) -> Template:
     route = port.route(topic, tag)
     return port.template(route, properties={"PMQ_PROTO": "mqtt", "PMQ_QOS": "1"}, **options)
+
+
+def forbidden(operation: Callable[[], object]) -> str:
+    """The operation is refused for want of a right. Returns the words."""
+    with pytest.raises(Refused) as caught:
+        operation()
+    assert caught.value.reason is Reason.FORBIDDEN, caught.value.text
+    return caught.value.text
