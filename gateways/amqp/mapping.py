@@ -23,6 +23,7 @@ import base64
 import hashlib
 import struct
 from collections.abc import Mapping
+from decimal import Decimal
 from typing import Any, Final
 
 from broker.port import (
@@ -358,12 +359,12 @@ def queue_arguments(table: Mapping[str, Any]) -> Mapping[str, Any]:
         raise Refused(
             Reason.BAD_ARGUMENT, f"x-queue-type '{kind}' is not one of {', '.join(_QUEUE_TYPES)}"
         )
-    return _arguments(table, frozenset())
+    return _kept_arguments(table)
 
 
 def exchange_arguments(table: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The arguments of exchange.declare for the engine. Raises Refused."""
-    return _arguments(table, frozenset())
+    """The arguments of exchange.declare for the engine."""
+    return _kept_arguments(table)
 
 
 def binding_arguments(table: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -373,7 +374,9 @@ def binding_arguments(table: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def consumer_priority(table: Mapping[str, Any]) -> int:
     """The priority that the arguments of basic.consume ask for; 0 if none. Raises Refused."""
-    _arguments(table, _REFUSED_CONSUMER_ARGUMENTS)
+    for name in table:
+        if name in _REFUSED_CONSUMER_ARGUMENTS:
+            raise Refused(Reason.BAD_ARGUMENT, f"argument '{name}' is not supported: leave it out")
     priority = table.get("x-priority", 0)
     if isinstance(priority, bool) or not isinstance(priority, int):
         raise Refused(
@@ -396,23 +399,19 @@ def consumer_timeout(table: Mapping[str, Any]) -> int | None:
     return min(timeout, TIMEOUT_MS_MAX)
 
 
-def _arguments(table: Mapping[str, Any], refused: frozenset[str]) -> Mapping[str, Any]:
-    for name, value in table.items():
-        if name in refused:
-            raise Refused(Reason.BAD_ARGUMENT, f"argument '{name}' is not supported: leave it out")
-        if not _is_plain(value):
-            raise Refused(
-                Reason.BAD_ARGUMENT,
-                f"argument '{name}' has a type that cannot be kept: use text, numbers, booleans, "
-                "lists and tables of them",
-            )
-    return table
+def _kept_arguments(table: Mapping[str, Any]) -> Mapping[str, Any]:
+    return {name: _kept(value) for name, value in table.items()}
 
 
-def _is_plain(value: Any) -> bool:
-    """Whether the value is kept in the broker's state as it is. Depth is bounded by the table."""
+def _kept(value: Any) -> Any:
+    """The value as the broker's state has it: decimal numbers, and bytes that are no UTF-8, as
+    text. No argument that means anything has such a value. Depth is bounded by the table."""
     if isinstance(value, Mapping):
-        return all(_is_plain(item) for item in value.values())
+        return {name: _kept(item) for name, item in value.items()}
     if isinstance(value, list):
-        return all(_is_plain(item) for item in value)
-    return value is None or isinstance(value, (bool, int, float, str))
+        return [_kept(item) for item in value]
+    if isinstance(value, Decimal):
+        return str(value)
+    if isinstance(value, (bytes, bytearray)):
+        return value.decode("latin-1")
+    return value

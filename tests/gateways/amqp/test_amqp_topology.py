@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from decimal import Decimal
 from typing import Any, cast
 
 import pytest
@@ -13,7 +14,7 @@ from gateways.amqp.errors import Malformed
 from gateways.amqp.sasl import credentials
 from gateways.amqp.spec import METHODS, Method
 from gateways.amqp.states import CHANNEL_RECEIVED, ChannelState
-from gateways.amqp.tables import encode_sized_table
+from gateways.amqp.tables import Timestamp, encode_sized_table
 from tests.gateways.amqp import amqp_wire as wire
 from tests.gateways.amqp.amqp_core_driver import HEADER, OPEN, TUNE_OK
 from tests.gateways.amqp.amqp_harness import CAPABILITIES, Bench, Peer, answer
@@ -239,7 +240,7 @@ WRONG_QUEUE: list[tuple[Method, str, int]] = [
     (spec.QueueDeclare(queue="x", arguments={"x-consumer-timeout": 0}), "channel", 406),
     (spec.QueueDeclare(queue="x", arguments={"x-message-ttl": -1}), "channel", 406),
     (spec.QueueDeclare(queue="x", arguments={"x-queue-type": "stream"}), "channel", 406),
-    (spec.QueueDeclare(queue="x", arguments={"x-bytes": b"\xff"}), "channel", 406),
+    (spec.QueueDeclare(queue="x", arguments={"x-expires": Decimal("1.5")}), "channel", 406),
     (spec.QueueDeclare(queue="mine", passive=True), "channel", 405),
     (spec.QueueBind(queue="none", exchange="ex"), "channel", 404),
     (spec.QueueBind(queue="q", exchange="none"), "channel", 404),
@@ -376,6 +377,7 @@ SAME: list[tuple[Mapping[str, Any], Mapping[str, Any]]] = [
     ({"x-any": 1}, {"x-any": 2}),
     ({"x-queue-type": "classic", "x-queue-mode": "default", "x-overflow": "drop-head"}, {}),
     ({"x-max-length": 5, "x-other": 1}, {"x-max-length": 5}),
+    ({"x-bytes": b"\xff", "x-list": [Decimal("1.5"), {"of": b"\xff"}]}, {"x-bytes": Timestamp(1)}),
 ]
 
 
@@ -387,7 +389,7 @@ def test_arguments_that_mean_nothing_are_not_compared(
     for arguments in (first, second):
         peer.ask(spec.QueueDeclare(queue="q", arguments=arguments))
         answer(peer, spec.QueueDeclareOk)
-    for arguments in ({"x-any": 1}, {}, {"alternate": "y"}):
+    for arguments in ({"x-any": 1}, {}, {"alternate": "y"}, {"x-any": [Decimal(1), b"\xff"]}):
         peer.ask(spec.ExchangeDeclare(exchange="ex", type="fanout", arguments=arguments))
         answer(peer, spec.ExchangeDeclareOk)
     alternate = {"alternate-exchange": "amq.fanout"}
