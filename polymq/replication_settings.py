@@ -35,7 +35,7 @@ def connecting_tls(settings: Settings) -> ssl.SSLContext | None:
         context = ssl.create_default_context(cafile=chosen.tls_ca or None)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         if own.certificate and own.key:  # for a master that asks for clients' certificates
-            check_private(own.key)
+            check_private(own)
             context.load_cert_chain(own.certificate, own.key)
     except (OSError, ssl.SSLError) as error:
         text = f"replication.tls: {chosen.tls_ca or own.certificate} can not be used: {error}"

@@ -35,8 +35,8 @@ def names_tls(settings: Settings) -> ssl.SSLContext | None:
         return None
     context = _connecting("names.tls_ca", chosen.tls_ca).context()
     if own.certificate and own.key:  # for a name server that asks for clients' certificates
-        check_private(own.key)
         try:
+            check_private(own)
             context.load_cert_chain(own.certificate, own.key, password=_no_password)
         except (OSError, ssl.SSLError) as error:
             text = f"names.tls: {own.certificate} can not be used: {error}"
@@ -96,7 +96,7 @@ def make_tls(settings: TlsSettings, *, protocols: tuple[str, ...] = ()) -> ssl.S
             )
     certificate = _read("certificate", settings.certificate)
     _read("key", settings.key)
-    check_private(settings.key)
+    check_private(settings)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:
@@ -124,17 +124,28 @@ def _read(name: str, path: str) -> str:
         raise Failure(ExitCode.USAGE, f"tls.{name}: {path} can not be read: {reason}") from error
 
 
-def check_private(key: str) -> None:
-    """Refuse a private key that others can read. Raises Failure: USAGE.
+def check_private(settings: TlsSettings) -> None:
+    """Refuse a private key that others can read, be it in a file of its own or in that of the
+    certificate. Raises Failure: USAGE; OSError: a file cannot be read.
 
     A key of root's may be readable for a group, in which the server's user is: so systems hand keys
     to servers.
     """
-    found = Path(key).stat()
-    others = 0o037 if found.st_uid == 0 else 0o077
-    if found.st_mode & others:
-        text = f"tls.key: {key} can be read by others: chmod 600 {key}"
+    if _others_read(settings.key):
+        text = f"tls.key: {settings.key} can be read by others: chmod 600 {settings.key}"
         raise Failure(ExitCode.USAGE, text)
+    own = settings.certificate
+    if _others_read(own) and b"PRIVATE KEY-----" in Path(own).read_bytes():
+        text = (
+            f"tls.certificate: {own} holds a private key and can be read by others: chmod 600 "
+            f"{own}, or keep only certificates in it"
+        )
+        raise Failure(ExitCode.USAGE, text)
+
+
+def _others_read(path: str) -> bool:
+    found = Path(path).stat()
+    return bool(found.st_mode & (0o037 if found.st_uid == 0 else 0o077))
 
 
 def _no_password() -> str:

@@ -70,6 +70,19 @@ def test_a_key_that_others_can_read_is_refused(tmp_path: Path, mode: int, privat
             make_tls(settings)
 
 
+def test_a_certificate_with_the_key_in_it_is_as_private_as_the_key(tmp_path: Path) -> None:
+    """Many tools write both into one file, and a key of its own beside it hides nothing then."""
+    both = tmp_path / "server.pem"
+    both.write_bytes(Path(SERVER).read_bytes() + Path(KEY).read_bytes())
+    both.chmod(0o644)
+    settings = TlsSettings(certificate=str(both), key=KEY)
+    with pytest.raises(Failure, match=f"tls.certificate: {both} holds a private key.*chmod 600"):
+        make_tls(settings)
+    both.chmod(0o600)
+    assert make_tls(settings) is not None
+    assert make_tls(TlsSettings(certificate=str(both), key=str(both))) is not None
+
+
 def test_a_key_that_is_no_key_is_told(tmp_path: Path) -> None:
     """A certificate in its place, for example."""
     key = tmp_path / "server.key"

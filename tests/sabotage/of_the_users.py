@@ -479,7 +479,7 @@ OF_THE_USERS = (
         name="tls-key-for-everybody",
         why="who can read the key passes for the server, and nobody was told",
         path="polymq/tls.py",
-        old="    if found.st_mode & others:\n",
+        old="    if _others_read(settings.key):\n",
         new="    if False:\n",
         tests=("tests/polymq/test_tls.py",),
     ),
