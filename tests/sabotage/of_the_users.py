@@ -483,4 +483,12 @@ OF_THE_USERS = (
         new="    if False:\n",
         tests=("tests/polymq/test_tls.py",),
     ),
+    Sabotage(
+        name="tls-key-in-the-certificate-for-everybody",
+        why="a private key lies open in the file of the certificate, and nobody was told",
+        path="polymq/tls.py",
+        old='    if _others_read(own) and b"PRIVATE KEY-----" in Path(own).read_bytes():\n',
+        new="    if False:\n",
+        tests=("tests/polymq/test_tls.py",),
+    ),
 )
