@@ -28,7 +28,9 @@ SWITCHING: Final = (0.1, 0.3, 0.6)
 ERRORS: Final = (
     (PATH, EVERY, (0.0, 0.0, 0.01, 0.04)),
     (PATH, EVERY, (0.0, 0.0, 0.01, 0.04)),
+    ("", SHORTAGES, (0.003, 0.01)),
     ("", SHORTAGES | FULL, (0.003, 0.01)),
+    ("", EVERY, (0.001, 0.004)),
 )
 """Whose calls fail (SQLite's, or all), with which errors, and how many of them."""
 SAVED_CHANCE: Final = 0.7
@@ -59,6 +61,7 @@ class UpkeepExplorer(EngineExplorer):
         self._disk.fault = Sprinkled("errors", errors=kinds, chance=chance, random=errors)
         self._disk.fault.below = below
         workload.on_saved = lambda: self._perhaps_a_state(SAVED_CHANCE)
+        workload.on_failed = lambda: self._perhaps_a_state(1.0)
         return workload
 
     def run(self) -> Tally:

@@ -168,6 +168,7 @@ class KeptWorkload(EngineWorkload):
 
     Attributes:
         on_saved: called when `state.db` was saved.
+        on_failed: called when the disk has failed, and the broker is about to end.
         refused_count: steps that the broker refused, because of the disk.
     """
 
@@ -178,6 +179,7 @@ class KeptWorkload(EngineWorkload):
         self._flush_chance = random.choice(FLUSH_CHANCES)
         self._actor: KeptActor | None = None
         self.on_saved: Callable[[], None] | None = None
+        self.on_failed: Callable[[], None] | None = None
         self.refused_count = 0
         disk.yields = schedule.point
 
@@ -194,7 +196,10 @@ class KeptWorkload(EngineWorkload):
         """Errors that pass have not stopped the broker, and `state.db` is saved again."""
         actor, fault = self._actor, self.disk.fault
         assert actor is not None
-        if fault is None or fault.is_final:
+        if fault is None:
+            return
+        if fault.is_final:
+            self._failed()
             return
         self.disk.fault = None
         core = actor.engine.core
@@ -209,6 +214,12 @@ class KeptWorkload(EngineWorkload):
         demand(core.failure is None, f"{fault.last}, and the broker is read-only: {core.failure}")
         demand(not actor.upkeep._troubles, f"upkeep still fails: {actor.upkeep._troubles}")
         demand(core.log.flushed == core.log.appended, "the disk is well, and nothing is flushed")
+
+    def _failed(self) -> None:
+        """A disk that has failed is not written to any more, so no change of it leads to a look at
+        what was answered since."""
+        if self.on_failed is not None:
+            self.on_failed()
 
     def _start(self, disk: Disk) -> EngineActor:
         disk.yields = self._schedule.point
@@ -240,8 +251,10 @@ class KeptWorkload(EngineWorkload):
 
     def _end_life(self, actor: EngineActor, step: str) -> None:
         assert self._actor is not None
-        self._actor.end()
         fault = self.disk.fault
+        if fault is not None and fault.is_final:
+            self._failed()
+        self._actor.end()
         if fault is not None and fault.is_final:
             self.world.written = self.world.flushed  # what a failed sync should have written
             if fault.is_silent:

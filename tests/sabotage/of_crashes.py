@@ -348,4 +348,31 @@ OF_CRASHES = (
         new="            pass\n",
         crash=_ONCE,
     ),
+    Sabotage(
+        name="failed-sync-made-again-while-clients-are-served",
+        why="the kernel may have dropped the pages: a second sync says nothing about them",
+        path="core_log/flusher.py",
+        old='            self._failure.fail("syncing the log", error)\n'
+        "            self._short = False\n",
+        new='            self._failure.short("syncing the log", error)\n'
+        "            self._short = True\n",
+        crash="--with upkeep --states 40 --seed 10",
+    ),
+    Sabotage(
+        name="no-descriptor-ends-all-writing-while-clients-are-served",
+        why="a shortage that passes makes the broker read-only until a restart",
+        path="core_log/errors.py",
+        old="self.short(what, cause) if is_short(cause) else self.fail(what, cause)\n",
+        new="self.fail(what, cause)\n",
+        crash="--with upkeep --states 40 --seed 7",
+    ),
+    Sabotage(
+        name="everything-acknowledged-when-the-disk-fails",
+        why="what waits for the disk is acknowledged when the disk can not take it any more",
+        path="broker/core.py",
+        old="        self.commits.fail()\n        if self.standby is not None:\n",
+        new="        self.commits.advance(FLUSHED, self.log.appended)\n"
+        "        if self.standby is not None:\n",
+        crash="--with upkeep --states 40 --seed 46",
+    ),
 )

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import ClassVar, Final
 
-from broker.port import Refused
+from broker.port import Reason, Refused
 from broker.transaction_port import Prepared
 from tests.crash.checks import demand
 from tests.crash.engine import EngineActor
@@ -111,8 +111,11 @@ class Halves(Part):
 
 
 def end(actor: EngineActor, half: Half, *, commit: bool) -> int:
-    """Decide. Returns the position that the answer waits for."""
+    """Decide. Returns the position that the answer waits for. Raises Refused: the broker can write
+    nothing."""
     answer = decide(actor, half, commit=commit)
+    if isinstance(answer, Refused) and answer.reason in (Reason.READ_ONLY, Reason.STORAGE_FULL):
+        raise answer
     demand(not isinstance(answer, Refused), f"(a) half message {half.body!r}: {answer}")
     return int(answer)  # type: ignore[arg-type]
 
