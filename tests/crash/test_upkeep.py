@@ -35,7 +35,7 @@ def test_states_with_upkeep() -> None:
 
 
 def failures() -> list[str]:
-    for seed in range(2, 6):
+    for seed in range(2, 8):
         found = UpkeepExplorer(seed).run().failures
         if found:
             return found
