@@ -1,7 +1,8 @@
 """The command line: what a person types. Parses options, calls one function, prints.
 
 Rule: nothing here catches errors; they end in `polymq.__main__`, which makes one line of each.
-Heavy imports stand inside the commands, because `polymq --help` should not load a server.
+Heavy imports stand inside the commands, because `polymq --version` should not load a server; and
+the start of a server does not load the other commands (`ELSEWHERE`).
 """
 
 from __future__ import annotations
@@ -10,16 +11,13 @@ import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import click
 
 from polymq import program_version
-from polymq.cli_access import access_key, access_key_options
-from polymq.cli_broker import broker
-from polymq.cli_client import message, store, topic
+from polymq.cli_loading import LoadingGroup
 from polymq.cli_options import config_option, setting_flag, settings_from
-from polymq.cli_users import permission, user
 from polymq.errors import ExitCode
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -31,7 +29,20 @@ def _ignore_hangups() -> None:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 96})
+CONTEXT: Final = {"help_option_names": ["-h", "--help"], "max_content_width": 96}
+ELSEWHERE: Final = {
+    "sink": "polymq.cli_sink",
+    "topic": "polymq.cli_client",
+    "message": "polymq.cli_client",
+    "user": "polymq.cli_users",
+    "permission": "polymq.cli_users",
+    "store": "polymq.cli_client",
+    "broker": "polymq.cli_broker",
+}
+"""Commands that stand in other modules, which are imported when the command is used."""
+
+
+@click.group(cls=LoadingGroup, elsewhere=ELSEWHERE, context_settings=CONTEXT)
 @click.version_option(program_version(), prog_name="polymq", message="%(prog)s %(version)s")
 def polymq() -> None:
     """A message broker with one log and many protocols.
@@ -143,96 +154,6 @@ def doctor(brief: bool, **options: Any) -> int:
             worst = Status.BAD
     return ExitCode.FAILED if worst is Status.BAD else ExitCode.OK
 
-
-@polymq.command()
-@config_option
-@setting_flag("--output", "sink.output_directory", "Where the Parquet files go.")
-@setting_flag("--checkpoint", "sink.checkpoint_directory", "Where Spark keeps how far it has read.")
-@setting_flag("--every-seconds", "sink.trigger_seconds", "Pause between batches.")
-@click.option(
-    "--topic",
-    "topics",
-    multiple=True,
-    help="Write only this topic. May be repeated; without it all topics are written.",
-)
-@click.option(
-    "--topic-pattern",
-    metavar="REGEX",
-    help="Write the topics whose whole names match, also those that come later.",
-)
-@click.option(
-    "--exclude-topic",
-    "exclude_topics",
-    multiple=True,
-    help="Leave this topic out. May be repeated.",
-)
-@click.option(
-    "--fail-on-data-loss",
-    "sink__fail_on_data_loss",
-    type=click.Choice(["yes", "no"]),
-    help="Whether to stop when messages are gone before they were written: by retention, or "
-    "because their topic was deleted. [default: yes]",
-)
-@click.option("--once", is_flag=True, help="Write what is there now, then end.")
-@click.option(
-    "--broker",
-    metavar="HOST:PORT",
-    help="The server's port for RocketMQ. Default: as configured, on this machine.",
-)
-@click.option("--tls", "encrypted", is_flag=True, help="Connect to --broker with TLS.")
-@click.option(
-    "--tls-ca",
-    type=click.Path(dir_okay=False),
-    metavar="FILE",
-    help="The same; its certificate has to be from an authority in this PEM file. Without it, from"
-    " one that the system trusts.",
-)
-@click.option("--master", default="local[2]", show_default=True, help="Spark's master.")
-@access_key_options
-def sink(
-    topics: tuple[str, ...],
-    topic_pattern: str | None,
-    exclude_topics: tuple[str, ...],
-    once: bool,
-    broker: str | None,
-    encrypted: bool,
-    tls_ca: str | None,
-    master: str,
-    **options: Any,
-) -> int:
-    """Write topics to Parquet files, each message exactly once.
-
-    The files are laid out as topic=NAME/date=DAY/hour=HOUR; any Parquet reader sees each message
-    once, whenever it looks and however often the sink was stopped or killed. Needs
-    pip install 'polymq[spark]'; Java 17 or newer is used from JAVA_HOME or PATH if it is there,
-    else the one that comes with that package.
-    """
-    from polymq.sink import run_sink
-    from polymq.tls import chosen_tls
-
-    signed = access_key(options)
-    settings = settings_from(options)
-    if not topics and topic_pattern is None:  # else they win over the configuration
-        topics, topic_pattern = tuple(settings.sink.topics), settings.sink.topic_pattern or None
-    return run_sink(
-        settings,
-        topics=topics,
-        topic_pattern=topic_pattern,
-        exclude_topics=exclude_topics or tuple(settings.sink.exclude_topics),
-        once=once,
-        broker=broker,
-        master=master,
-        credentials=signed,
-        tls=chosen_tls(tls_ca) if encrypted or tls_ca else None,
-    )
-
-
-polymq.add_command(topic)
-polymq.add_command(message)
-polymq.add_command(user)
-polymq.add_command(permission)
-polymq.add_command(store)
-polymq.add_command(broker)
 
 if __name__ == "__main__":
     sys.exit("run `python -m polymq`")

@@ -47,10 +47,10 @@ from polymq.descriptors import (
     open_segments_max,
     say_what_was_lowered,
 )
-from polymq.doctor import kernel_forms
 from polymq.doors import DOORS, TLS_DOORS, Door, ManyPorts, check_tls
 from polymq.errors import ExitCode, Failure
 from polymq.http_metrics import http_probes
+from polymq.kernel_forms import kernel_forms
 from polymq.logs import logger
 from polymq.metrics import Probe, make_registry
 from polymq.mqtt_metrics import mqtt_probes

@@ -6,7 +6,6 @@ Every check looks at one thing and returns a `Finding`; none changes anything th
 from __future__ import annotations
 
 import enum
-import importlib
 import os
 import platform
 import shutil
@@ -22,7 +21,6 @@ from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
-from types import ModuleType
 from typing import Final
 
 from broker.disk import Disk, DiskSettings, DiskState
@@ -31,20 +29,13 @@ from net.kernels import Plane
 from polymq import program_version
 from polymq.client import server_health
 from polymq.errors import Failure, bind_problem
+from polymq.kernel_forms import kernel_forms
 from polymq.ports import running_server
 from polymq.segment_size import segment_bytes_of
 from polymq.settings import Settings
 from polymq.store_report import size
 from polymq.tls import make_tls, warn_of_dates
 
-KERNELS: Final = (
-    "core_log.kernels",
-    "broker.kernels",
-    "gateways.mqtt.kernels",
-    "gateways.amqp.kernels",
-    "gateways.http_cloudevents.kernels",
-    "net.kernels",
-)
 PYTHON_MIN: Final = (3, 11)
 JAVA_MIN: Final = 17
 FDATASYNC_COUNT: Final = 20
@@ -90,19 +81,6 @@ def check_python() -> Finding:
     text = f"{platform.python_version()} at {sys.executable}"
     fits = sys.version_info >= PYTHON_MIN
     return Finding(name="python", status=Status.GOOD if fits else Status.BAD, text=text)
-
-
-def kernel_forms() -> dict[str, str]:
-    """Package -> `compiled` or `pure`, of those that are installed."""
-    forms = {}
-    for name in KERNELS:
-        try:
-            module: ModuleType = importlib.import_module(name)
-        except ImportError as error:
-            forms[name] = f"missing ({error})"
-            continue
-        forms[name] = str(module.FORM)
-    return forms
 
 
 def check_kernels() -> Finding:

@@ -30,13 +30,6 @@ from pydantic import (
     ValidationError,
     model_validator,
 )
-from pydantic_settings import (
-    BaseSettings,
-    EnvSettingsSource,
-    PydanticBaseSettingsSource,
-    SettingsConfigDict,
-    SettingsError,
-)
 
 from broker.topic_settings import BYTES_MAX, DISKS_MAX, SECONDS_MAX
 from polymq.errors import ExitCode, Failure
@@ -531,12 +524,8 @@ class SinkSettings(Section):
     )
 
 
-class Settings(BaseSettings):
+class Settings(Section):
     """Everything that can be configured."""
-
-    model_config = SettingsConfigDict(
-        extra="forbid", frozen=True, env_prefix=ENVIRONMENT_PREFIX, env_nested_delimiter=NESTED
-    )
 
     server: ServerSettings = ServerSettings()
     tls: TlsSettings = TlsSettings()
@@ -551,18 +540,6 @@ class Settings(BaseSettings):
     replication: ReplicationSettings = ReplicationSettings()
     log: LogSettings = LogSettings()
     sink: SinkSettings = SinkSettings()
-
-    @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],
-        init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,
-        dotenv_settings: PydanticBaseSettingsSource,
-        file_secret_settings: PydanticBaseSettingsSource,
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Only what `load_settings` has merged: it knows which source a value came from."""
-        return (init_settings,)
 
 
 def is_loopback(host: str) -> bool:
@@ -618,18 +595,27 @@ def _read_file(file: Path | None) -> tuple[Mapping[str, Any], str]:
 
 def _read_environment() -> Mapping[str, Any]:
     """The nested values of POLYMQ_SECTION__KEY: strings, which the model converts."""
-    for name in os.environ:
+    names = [name for name in os.environ if name.startswith(ENVIRONMENT_PREFIX)]
+    names = [name for name in names if name not in NOT_SETTINGS]
+    if not names:
+        return {}
+    for name in names:
         section, nested, _ = name.removeprefix(ENVIRONMENT_PREFIX).lower().partition(NESTED)
-        if not name.startswith(ENVIRONMENT_PREFIX) or name in NOT_SETTINGS:
-            continue
         if not nested or section not in Settings.model_fields:
             raise Failure(
                 ExitCode.USAGE,
                 f"environment variable {name} is not a setting: they are named "
                 f"{ENVIRONMENT_PREFIX}SECTION{NESTED}KEY, such as POLYMQ_MQTT__PORT",
             )
+    from pydantic_settings import EnvSettingsSource, SettingsError  # few starts need them
+
+    source = EnvSettingsSource(
+        Settings,  # type: ignore[arg-type]  # it needs no more than a model
+        env_prefix=ENVIRONMENT_PREFIX,
+        env_nested_delimiter=NESTED,
+    )
     try:
-        return EnvSettingsSource(Settings)()
+        return source()
     except SettingsError as error:
         text = f"environment: {error.__cause__ or error}"
         raise Failure(ExitCode.USAGE, text.replace("\n", " ")) from error

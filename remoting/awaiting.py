@@ -11,17 +11,19 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
-from typing import Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
-from remoting.consumer import Consumer
 from remoting.errors import CallFailed, LocalProtocolError
 from remoting.frames import Command
-from remoting.group_bodies import MessageQueue
-from remoting.messages import Message
-from remoting.producer import Producer, Sent
 from remoting.records import Record
 from remoting.steps import Call, Fetch, Invoke, Pause, Start, Step, Steps
-from remoting.transactions import Decision, Transactions
+
+if TYPE_CHECKING:  # a broker that only registers starts without them
+    from remoting.consumer import Consumer
+    from remoting.group_bodies import MessageQueue
+    from remoting.messages import Message
+    from remoting.producer import Producer, Sent
+    from remoting.transactions import Decision, Transactions
 
 LEAVE_SECONDS: Final = 5.0
 """For last commits and the goodbye."""

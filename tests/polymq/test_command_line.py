@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -37,9 +38,16 @@ def failed(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[in
     return code, output.err
 
 
+def member(group: click.Group, name: str) -> click.Command:
+    command = group.get_command(click.Context(group), name)
+    assert command is not None
+    return command
+
+
 def commands(group: click.Group, path: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
     found = [path]
-    for name, command in group.commands.items():
+    for name in group.list_commands(click.Context(group)):
+        command = member(group, name)
         if isinstance(command, click.Group):
             found += commands(command, (*path, name))
         else:
@@ -49,13 +57,42 @@ def commands(group: click.Group, path: tuple[str, ...] = ()) -> list[tuple[str, 
 
 def test_a_command_does_not_load_a_server() -> None:
     """Else `polymq topic list` takes as long as the start of a server."""
-    program = "import sys, polymq.cli; print(*sys.modules)"
-    ended = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True
-    )
-    loaded = set(ended.stdout.split())
+    loaded = loaded_by("import polymq.cli_client, polymq.cli_users, polymq.cli_broker")
     assert "polymq.client" in loaded
     assert not loaded & {"aiohttp", "uvloop", "broker.engine", "core_log.store", "polymq.serve"}
+
+
+def loaded_by(program: str) -> set[str]:
+    """The modules that a process has when it has run a program."""
+    ended = subprocess.run(
+        [sys.executable, "-c", f"{program}; import sys; print(*sys.modules)"],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={name: value for name, value in os.environ.items() if not name.startswith("POLYMQ_")},
+    )
+    return set(ended.stdout.split())
+
+
+def test_a_server_does_not_load_the_commands() -> None:
+    """A start takes as long as its imports: what only clients, checks, TLS or rare settings need
+    is left out."""
+    loaded = loaded_by(
+        "import polymq.__main__, polymq.serve; from polymq.settings import load_settings;"
+        " load_settings()"
+    )
+    assert "broker.engine" in loaded
+    assert not loaded & {
+        *("polymq.client", "polymq.cli_client", "polymq.cli_users", "polymq.doctor"),
+        *("remoting.client", "remoting.consumer", "remoting.producer", "remoting.driver_blocking"),
+        *("pydantic_settings", "trio", "statistics", "pyarrow", "pyspark"),
+    }
+
+
+def test_a_command_of_another_module_is_found_when_it_is_used() -> None:
+    loaded = loaded_by("from polymq.__main__ import run; run(['topic', '--help'])")
+    assert "polymq.cli_client" in loaded
+    assert not loaded & {"polymq.cli_users", "polymq.cli_sink", "polymq.cli_broker"}
 
 
 GROUPS = {(), *(path[:-1] for path in commands(polymq) if path)}
@@ -74,7 +111,7 @@ def test_every_command_explains_itself(
     command: click.Command = polymq
     for name in path:
         assert isinstance(command, click.Group)
-        command = command.commands[name]
+        command = member(command, name)
     for parameter in command.params:
         if isinstance(parameter, click.Option):
             assert parameter.help, f"{parameter.name} has no help"

@@ -11,6 +11,7 @@ import pytest
 from polymq import doctor
 from polymq.__main__ import run
 from polymq.doctor import Status
+from polymq.kernel_forms import KERNELS
 from polymq.ports import FILE_NAME, Ports, write_ports
 from polymq.settings import Settings, load_settings
 
@@ -169,7 +170,7 @@ def test_every_kernel_package_of_the_tree_is_asked() -> None:
         for folder in ("core_log", "broker", "net", "gateways", "remoting", "spark_sink")
         for path in (root / folder).rglob("kernels/__init__.py")
     }
-    assert found == set(doctor.KERNELS)
+    assert found == set(KERNELS)
 
 
 def test_old_python_is_bad(monkeypatch: pytest.MonkeyPatch) -> None:

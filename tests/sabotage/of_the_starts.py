@@ -131,6 +131,14 @@ OF_THE_STARTS = (
         tests=("tests/core_log/test_packs.py", "tests/core_log/test_recovery_indexes.py"),
     ),
     Sabotage(
+        name="server-loads-the-commands",
+        why="a start takes as long as the imports of what only clients need",
+        path="polymq/compose.py",
+        old="from polymq.kernel_forms import kernel_forms\n",
+        new="from polymq.doctor import kernel_forms\n",
+        tests=("tests/polymq/test_command_line.py",),
+    ),
+    Sabotage(
         name="files-of-another-size",
         why="after the free room has changed, a start takes a gigabyte more",
         path="polymq/segment_size.py",

@@ -1,0 +1,92 @@
+"""`polymq sink`: topics to Parquet."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from polymq.cli_access import access_key, access_key_options
+from polymq.cli_options import config_option, setting_flag, settings_from
+from polymq.sink import run_sink
+from polymq.tls import chosen_tls
+
+
+@click.command()
+@config_option
+@setting_flag("--output", "sink.output_directory", "Where the Parquet files go.")
+@setting_flag("--checkpoint", "sink.checkpoint_directory", "Where Spark keeps how far it has read.")
+@setting_flag("--every-seconds", "sink.trigger_seconds", "Pause between batches.")
+@click.option(
+    "--topic",
+    "topics",
+    multiple=True,
+    help="Write only this topic. May be repeated; without it all topics are written.",
+)
+@click.option(
+    "--topic-pattern",
+    metavar="REGEX",
+    help="Write the topics whose whole names match, also those that come later.",
+)
+@click.option(
+    "--exclude-topic",
+    "exclude_topics",
+    multiple=True,
+    help="Leave this topic out. May be repeated.",
+)
+@click.option(
+    "--fail-on-data-loss",
+    "sink__fail_on_data_loss",
+    type=click.Choice(["yes", "no"]),
+    help="Whether to stop when messages are gone before they were written: by retention, or "
+    "because their topic was deleted. [default: yes]",
+)
+@click.option("--once", is_flag=True, help="Write what is there now, then end.")
+@click.option(
+    "--broker",
+    metavar="HOST:PORT",
+    help="The server's port for RocketMQ. Default: as configured, on this machine.",
+)
+@click.option("--tls", "encrypted", is_flag=True, help="Connect to --broker with TLS.")
+@click.option(
+    "--tls-ca",
+    type=click.Path(dir_okay=False),
+    metavar="FILE",
+    help="The same; its certificate has to be from an authority in this PEM file. Without it, from"
+    " one that the system trusts.",
+)
+@click.option("--master", default="local[2]", show_default=True, help="Spark's master.")
+@access_key_options
+def sink(
+    topics: tuple[str, ...],
+    topic_pattern: str | None,
+    exclude_topics: tuple[str, ...],
+    once: bool,
+    broker: str | None,
+    encrypted: bool,
+    tls_ca: str | None,
+    master: str,
+    **options: Any,
+) -> int:
+    """Write topics to Parquet files, each message exactly once.
+
+    The files are laid out as topic=NAME/date=DAY/hour=HOUR; any Parquet reader sees each message
+    once, whenever it looks and however often the sink was stopped or killed. Needs
+    pip install 'polymq[spark]'; Java 17 or newer is used from JAVA_HOME or PATH if it is there,
+    else the one that comes with that package.
+    """
+    signed = access_key(options)
+    settings = settings_from(options)
+    if not topics and topic_pattern is None:  # else they win over the configuration
+        topics, topic_pattern = tuple(settings.sink.topics), settings.sink.topic_pattern or None
+    return run_sink(
+        settings,
+        topics=topics,
+        topic_pattern=topic_pattern,
+        exclude_topics=exclude_topics or tuple(settings.sink.exclude_topics),
+        once=once,
+        broker=broker,
+        master=master,
+        credentials=signed,
+        tls=chosen_tls(tls_ca) if encrypted or tls_ca else None,
+    )

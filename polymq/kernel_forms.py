@@ -1,0 +1,29 @@
+"""Which form of the kernels runs: for `polymq doctor`, and for the health of a server."""
+
+from __future__ import annotations
+
+import importlib
+from types import ModuleType
+from typing import Final
+
+KERNELS: Final = (
+    "core_log.kernels",
+    "broker.kernels",
+    "gateways.mqtt.kernels",
+    "gateways.amqp.kernels",
+    "gateways.http_cloudevents.kernels",
+    "net.kernels",
+)
+
+
+def kernel_forms() -> dict[str, str]:
+    """Package -> `compiled` or `pure`, of those that are installed."""
+    forms = {}
+    for name in KERNELS:
+        try:
+            module: ModuleType = importlib.import_module(name)
+        except ImportError as error:
+            forms[name] = f"missing ({error})"
+            continue
+        forms[name] = str(module.FORM)
+    return forms
