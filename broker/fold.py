@@ -200,10 +200,14 @@ class Fold:
         engine = self._engine
         engine.retention.forget_drops()
         engine.topics_.reopen()
-        for queue in dict.fromkeys(group.queue for group in engine.core.groups.values()):
+        for queue in dict.fromkeys([group.queue for group in engine.core.groups.values()]):
             index, groups = queue.index, queue.groups
+            floor = groups[0].cursor.floor
+            if len(groups) > 1:
+                floor = min([group.cursor.floor for group in groups])
             # What all have settled may have left the log, and the index with it.
-            index.begin_at(min([group.cursor.floor for group in groups]))
+            if floor > index.first_offset:
+                index.begin_at(floor)
             first, end = index.first_offset, index.end_offset
             queue.flushed = queue.visible = end
             for group in groups:

@@ -167,11 +167,12 @@ class Node(Generic[Target]):
 
     def put(self, word: str, target: Target) -> bool:
         """Add the target of a pattern that ends with this word. Returns False if it was there."""
-        if self.children is None:
-            self.children = {}
-        count = len(self.children)
-        child = self.children.setdefault(word, target)
-        if len(self.children) > count:
+        children = self.children
+        if children is None:
+            children = self.children = {}
+        child = children.get(word)
+        if child is None:
+            children[word] = target
             return True
         return child != target and self.grow(word).add(target)
 

@@ -61,11 +61,6 @@ class PackDamaged(Exception):
     """The pack is not what the checkpoint says; the text says why."""
 
 
-Block = tuple[int, int, int, int, int, int, int]
-"""One block as a scan finds it: number, kind, entry size, index first, first, count, place. It is
-no more than a tuple, because a start makes one for each of many queues."""
-
-
 class Packs:
     """The packs of one store. Appending and compacting belong to the checkpoint's worker.
 
@@ -149,8 +144,9 @@ class Packs:
             " are damaged; they are made again from the log when the server is started again"
         )
 
-    def scan(self) -> Iterator[Block]:
-        """All blocks of the current pack, checked by frames.
+    def frames(self) -> Iterator[tuple[bytes, int, int]]:
+        """The frames of the current pack, checked: the blocks of each, how many they are, and the
+        place of the first.
 
         Raises:
             PackDamaged: it is not whole. OSError.
@@ -161,7 +157,6 @@ class Packs:
             handle = self._files.open(self.path(self.generation))
         except FileNotFoundError as error:
             raise PackDamaged("its pack is missing") from error
-        unpack = BLOCK.unpack_from
         try:
             position = 0
             while position < self.length:
@@ -174,12 +169,7 @@ class Packs:
                 body = self._files.pread(handle, size, position + FRAME.size) if sound else b""
                 if not sound or crc32(body, crc32(head[:12])) != crc:
                     raise PackDamaged(f"its pack is damaged in the frame at {position}")
-                base = self.generation << PLACE_BITS | position + FRAME.size
-                at = 0
-                for _ in range(count):
-                    number, kind, size, _, index_first, first, entries, _ = unpack(body, at)
-                    yield number, kind, size, index_first, first, entries, base + at
-                    at += BLOCK.size + (entries * size if kind == PACKED else 0)
+                yield body, count, self.generation << PLACE_BITS | position + FRAME.size
                 position = end
         finally:
             self._files.close(handle)

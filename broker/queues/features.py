@@ -95,8 +95,11 @@ class QueueFeatures:
     def _terms_of(self, name: str, value: Mapping[str, Any]) -> Terms:
         """The terms of the queue `name`, the same object for queues that were declared alike."""
         key = (
-            *(value["durable"], value["exclusive"], value["auto_delete"]),
-            *(value.get("u", ""), value.get("by")),
+            value["durable"],
+            value["exclusive"],
+            value["auto_delete"],
+            value.get("u", ""),
+            value.get("by"),
             canonical(value["arguments"]),
         )
         terms = self._terms.get(key)
