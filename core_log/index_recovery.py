@@ -11,6 +11,11 @@ whether one is missing or damaged:
   of the last entry has to name this queue and this offset. What is behind is cut.
 * Files of indexes that the pack does not speak of, and other packs, are removed.
 
+Entries that were made again stay in memory, as if their records had just been appended: the next
+checkpoint stores them, while the server runs. To store those of a hundred thousand queues takes
+longer than to make them again, and a crash before that checkpoint leaves what this one left: the
+next recovery does the same. Only where something was damaged does recovery end with a checkpoint.
+
 If an index's own files are not as they should be, they are made again from the log, and no other
 index is touched (`index_mending.py`). That reads the whole log. A damaged record that its entry
 names rightly is no reason: reading that message is an error, as it is anywhere.
@@ -48,8 +53,11 @@ from core_log.record import decode_record
 from core_log.segments import NAME_DIGITS
 from core_log.settings import StoreSettings
 
-SPILL_BYTES_MAX: Final = 64 << 20
-"""Entries made again that may be in memory before they are written."""
+SPILL_BYTES_MAX: Final = 128 << 20
+"""Entries made again that may be in memory before they are written, with what indexes need to hold
+them. Half as much of the log is read before the indexes get the entries of its records."""
+TAIL_BYTES: Final = 512
+"""What an index needs to hold entries in memory."""
 DAMAGED: Final = "an index is missing or damaged"
 CHECKPOINT_DAMAGED: Final = "the checkpoint is damaged"
 """No crash does that, as it is replaced whole: then more may be damaged."""
@@ -109,14 +117,12 @@ def recover_indexes(
             raise StoreCorrupt(
                 f"{directory}: the log contradicts itself: {contradiction}"
             ) from None
-    preparation = result.indexes.prepare(position=end, tail_start=end, store_ms=now_ms)
-    preparation.gather_all()
-    if checkpoint is None or checkpoint.position != end or preparation.work:
-        result.indexes.checkpointed = 0 if checkpoint is None else checkpoint.position
+    result.indexes.checkpointed = 0 if checkpoint is None else checkpoint.position
+    if checkpoint is None or result.mended:
+        preparation = result.indexes.prepare(position=end, tail_start=end, store_ms=now_ms)
+        preparation.gather_all()
         with suppress(StorageFull):  # what was made again stays in memory until there is room
             preparation()
-    else:
-        result.indexes.checkpointed = end
     return result
 
 
@@ -331,24 +337,28 @@ class _Passes:
     def rebuild(self, result: IndexRecovery, start: int, end: int) -> None:
         """Make the entries of the records [start, end) again. Raises Mismatch."""
         tables: dict[int, list[object]] = {}
-        held = 0
+        read = held = 0  # bytes of the log whose entries are in the tables; of those in indexes
         walk = self._reader.walk(start)
         for memory, size, position in walk.stretches():
             bad = kernels.dispatch(memory, 0, size, tables)
             if bad >= 0:
                 record = decode_record(memory, bad, verify=False)
                 raise Mismatch(f"the record at {record.position} does not follow in its queues")
-            held += size
-            if held > SPILL_BYTES_MAX:
-                self._merge(result, tables)
-                result.indexes.spill(position + size)
-                held = 0
+            read += size
+            if read > SPILL_BYTES_MAX // 2:
+                held += self._merge(result, tables)
+                read = 0
+                if held > SPILL_BYTES_MAX:
+                    result.indexes.spill(position + size)
+                    held = 0
         self._merge(result, tables)
         if walk.position != end:
             raise Mismatch(f"the records behind {walk.position} are not sound any more")
 
-    def _merge(self, result: IndexRecovery, tables: dict[int, list[object]]) -> None:
-        """Append what the tables gathered to the indexes, and empty the tables."""
+    def _merge(self, result: IndexRecovery, tables: dict[int, list[object]]) -> int:
+        """Append what the tables gathered to the indexes, and empty the tables. Returns how many
+        bytes of memory that takes, or a little less."""
+        size = len(tables) * TAIL_BYTES
         for number, (entry_size, first, _next, entries) in tables.items():
             assert isinstance(entry_size, int)
             assert isinstance(first, int)
@@ -359,8 +369,10 @@ class _Passes:
             if index.entry_size != entry_size or index.end_offset != first:
                 raise Mismatch(f"queue {number} goes on at {first}, not at {index.end_offset}")
             index.append(bytes(entries))
+            size += len(entries)
             result.rebuilt.setdefault(number, first)
         tables.clear()
+        return size
 
 
 def read_catalogue(indexes: Indexes) -> dict[int, QueueIndex]:

@@ -5,8 +5,8 @@ replaced whole, after everything it speaks of was synced), records whose checksu
 right, and names of files in a synced directory. Everything else is a candidate. Bytes that were
 written but not synced may be there, not be there, or be there in part, in any order.
 
-The passes, in order. Each can be interrupted by another crash and is then simply done again; a
-second recovery finds nothing to do.
+The passes, in order. Each can be interrupted by another crash and is then simply done again, and
+so are all of them until the next checkpoint.
 
     1. Leftovers   half-made files are removed, also `next`, which was made ready for the log;
                    `spare1` and `spare2` are files that wait to be used again, and stay as far as
@@ -18,7 +18,7 @@ second recovery finds nothing to do.
     4. Cut         what is behind the end goes: later files are removed, the rest is zero again,
                    so that no old record can ever stand behind a new one; what is kept is synced
     5. Epochs      from their file, completed from the scanned part (or from the whole log)
-    6. Indexes     see `core_log.index_recovery`; ends with a new checkpoint
+    6. Indexes     see `core_log.index_recovery`
 
 What refuses (`StoreCorrupt`, before anything is changed): the log ends before the checkpoint, or a
 file below it is missing. What was synced and is damaged behind the checkpoint looks like a torn

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 
-from core_log.checkpoint import ABORT_NAME, CLOSED_NAME
+from core_log.checkpoint import ABORT_NAME, CHECKPOINT_NAME, CLOSED_NAME
 from core_log.epochs import read_epochs
 from core_log.errors import StorageFull
 from core_log.files import Buffer
@@ -103,6 +103,26 @@ def test_a_store_opens_on_a_full_disk(settings: StoreSettings, behind: int, end:
     last = Bench(disk, settings=settings, sent=full.sent)
     assert last.store.recovery.clean
     assert last.bodies() == full.sent
+
+
+def test_a_store_without_its_checkpoint_opens_on_a_full_disk(settings: StoreSettings) -> None:
+    """All indexes are made again from the log, and the new checkpoint finds no room."""
+    memory = MemoryFiles()
+    bench = Bench(memory, settings=settings)
+    bench.publish(numbered(0, 20))
+    bench.flush()
+    bench.abandon()
+    left = memory.after_kill()
+    left.unlink(f"{DIRECTORY}/{CHECKPOINT_NAME}")
+    disk = FullDisk(left)
+    disk.full = True
+    full = Bench(disk, settings=settings, sent=bench.sent)
+    assert full.store.recovery.rebuilt_all == "there is no checkpoint"
+    assert full.store.checkpointed == 0
+    assert full.bodies() == bench.sent
+    disk.full = False
+    full.checkpoint()
+    assert full.store.checkpointed >= full.store.recovery.end
 
 
 def test_nothing_is_deleted_that_no_checkpoint_covers() -> None:

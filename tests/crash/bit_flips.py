@@ -41,7 +41,7 @@ from tests.crash.disk import LOG_PART, Disk
 from tests.crash.engine import EngineActor, World
 from tests.crash.losses import EVERYTHING, damage
 from tests.crash.parts.basics import Basics
-from tests.harness.stores import DIRECTORY
+from tests.harness.stores import DIRECTORY, read_messages
 
 BODY_SIZE: Final = 4096
 RUN_COUNT: Final = 64
@@ -140,7 +140,7 @@ def read_all(store: Store, number: int) -> tuple[int, list[tuple[int, int, bytes
     chunks = []
     offset = index.first_offset
     while offset < index.end_offset:
-        records, count = store.read_history(index, offset, READ_COUNT, 1 << 20)
+        records, count = read_messages(store, index, offset, READ_COUNT)
         chunks.append((offset, count, records))
         offset += count
     return size, chunks
@@ -243,7 +243,7 @@ def _read_errors(
             demand(cut, f"message {index.end_offset} of queue {number} is gone in silence")
             return errors
         try:
-            if store.read_history(index, first, count, 1 << 20) == (expected, count):
+            if read_messages(store, index, first, count) == (expected, count):
                 continue
         except (CorruptRecord, StorageFailed):
             pass
@@ -258,7 +258,7 @@ def _read_singly(store: Store, index: QueueIndex, first: int, expected: bytes) -
     while at < len(expected):
         size = int.from_bytes(expected[at : at + 4], "big")
         try:
-            found, _ = store.read_history(index, offset, 1, 1 << 20)
+            found, _ = read_messages(store, index, offset, 1)
         except (CorruptRecord, StorageFailed):
             errors += 1
         else:

@@ -39,9 +39,8 @@ from tests.crash.actor import NOW_MS, Actor, open_store
 from tests.crash.attempted import Attempted
 from tests.crash.disk import Disk
 from tests.crash.losses import NOTHING
-from tests.harness.stores import DIRECTORY, OWN, PRIVATE, recover_only
+from tests.harness.stores import DIRECTORY, OWN, PRIVATE, read_messages, recover_only
 
-READ_BYTES: Final = 1 << 20
 ENDINGS: Final = 3
 """How a check may end: power is cut at once, after another flush, or the store is closed."""
 
@@ -158,7 +157,7 @@ def _check_queue(store: Store, number: int, places: Sequence[int], attempted: At
     records = b""
     count = first
     while count < len(places):
-        part, taken = store.read_history(index, count, len(places) - count, READ_BYTES)
+        part, taken = read_messages(store, index, count, len(places) - count)
         demand(taken > 0, f"(a) message {count} of {where} can not be read")
         records += part
         count += taken
@@ -239,7 +238,7 @@ def _check_damaged_queue(store: Store, number: int, attempted: Attempted, cut: b
             demand(cut, f"message {offset} of queue {number} is gone, and nobody said so")
             break
         try:
-            record, count = store.read_history(index, offset, 1, READ_BYTES)
+            record, count = read_messages(store, index, offset, 1)
         except (CorruptRecord, StorageFailed):
             errors += 1
             continue

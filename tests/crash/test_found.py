@@ -24,7 +24,7 @@ from tests.crash.disk import Disk
 from tests.crash.engine import LAZY_SECONDS, OWNER, EngineActor, MemoryStateDb, World
 from tests.crash.faults import NEVER, SYNCS, Fault
 from tests.crash.losses import EVERYTHING, NOTHING, Parts, damage
-from tests.harness.stores import DIRECTORY, OWN, recover_only
+from tests.harness.stores import DIRECTORY, OWN, read_messages, recover_only
 
 SETTINGS = StoreSettings(
     segment_bytes=4096,
@@ -241,7 +241,7 @@ def test_a_checkpoint_that_can_not_be_read_is_not_one_that_is_missing(call: str)
     found = open_store(left, SETTINGS)
     assert found.index(OWN, 20).end_offset == 12
     with pytest.raises(CorruptRecord):
-        found.read_history(found.index(OWN, 20), 4, 1, 1 << 16)
+        read_messages(found, found.index(OWN, 20), 4, 1)
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.ENOMEM])

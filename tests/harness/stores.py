@@ -8,11 +8,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
+from core_log import kernels
 from core_log.errors import FailureLatch, StorageFailed
 from core_log.files import Files
 from core_log.kernels.batch import EXTRA_BASE64, Batch
 from core_log.log_end import Span
-from core_log.queue_index import widen
+from core_log.queue_index import Index, widen
 from core_log.record import (
     Record,
     RecordParts,
@@ -206,6 +207,18 @@ def recover_only(files: Files, settings: StoreSettings = TINY) -> RecoveryReport
         return recovered.report
     finally:
         files.close(lock)
+
+
+def read_messages(
+    store: Store, index: Index, first: int, count: int, bytes_max: int = 1 << 20
+) -> tuple[bytes, int]:
+    """Messages of a queue, as the engine reads them: by entries in memory where they are there, as
+    those are that recovery made again; else as of `Store.read_history`."""
+    entries = index.read_hot(first, count)
+    if not entries:
+        return store.read_history(index, first, count, bytes_max)
+    taken = kernels.fit(entries, index.entry_size, count, bytes_max)
+    return store.log.read_cold(entries[: taken * index.entry_size], index.entry_size), taken
 
 
 def decode_all(memory: bytes) -> list[Record]:
