@@ -9,6 +9,8 @@ Rules:
   over another one since. A broker that is silent for too long loses its connection, too.
 * One connection at a time may write less than it is asked for, and so wait for its peer; the others
   do not notice.
+* A connection proves itself by a request that is known and, where one is asked for, signed. Until
+  then it may be closed in favour of another (`net/roster.py`).
 * Nothing that a peer sends ends the server. An error that nobody foresaw ends its connection.
 """
 
@@ -27,6 +29,8 @@ from namesrv.limits import NameServerLimits
 from namesrv.login import Login
 from namesrv.requests import Answer, Asked, Requests
 from namesrv.tables import Tables
+from net.budget import Budget, Share
+from net.roster import Roster
 from remoting.codes import ResponseCode
 from remoting.connection import Connection, RequestReceived
 from remoting.errors import LocalProtocolError, RemoteProtocolError
@@ -35,6 +39,14 @@ BACKLOG: Final = 1024
 """Handshakes that the kernel holds: all clients come back at once after a restart."""
 GATHER_BYTES: Final = 256 * 1024
 """Of answers to requests that came together; what is more goes in further writes."""
+STRANGE: Final = frozenset(
+    {
+        ResponseCode.NO_PERMISSION,
+        ResponseCode.INVALID_PARAMETER,
+        ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
+    }
+)
+"""Answers to requests that prove nothing of who sent them."""
 
 
 class Log(Protocol):
@@ -48,16 +60,6 @@ class Log(Protocol):
 
     def error(self, event: str, **values: Any) -> Any:
         """What should not be."""
-
-
-class Room(Protocol):
-    """Connections that a process may have beside others. Any thread."""
-
-    def take(self) -> bool:
-        """There is one more. False if there may not be."""
-
-    def give(self) -> None:
-        """One that was taken is gone."""
 
 
 Listener = trio.SocketListener | trio.SSLListener[trio.SocketStream]
@@ -82,7 +84,7 @@ class NameServer:
         log: where it tells what it does.
         login: what changes have to be signed with; None: whoever connects may make them.
         clock: seconds that do not go back; those of the running trio by default.
-        room: how many connections there may be, beside the limit; by default that alone counts.
+        share: how many connections there may be; by default as many as the limit says.
 
     Raises:
         CannotKeep: what is kept is no configuration, or cannot be read.
@@ -96,10 +98,16 @@ class NameServer:
         limits: NameServerLimits | None = None,
         login: Login | None = None,
         clock: Callable[[], float] = trio.current_time,
-        room: Room | None = None,
+        share: Share | None = None,
     ) -> None:
-        self._room = room
         self._limits = limits or NameServerLimits()
+        self.roster: Roster[int] = Roster(
+            share or Budget().share(self._limits.connections_max),
+            close=self._close_newcomer,
+            now=clock,
+            where="name server",
+        )
+        """The numbers of the open connections."""
         self._keeper = keeper
         self._log = log
         self._clock = clock
@@ -115,15 +123,13 @@ class NameServer:
         )
         self.protocol_error_count = 0
         """Connections that were closed because of what came over them."""
-        self.refused_count = 0
-        """Connections that were closed at once, because there were too many."""
         self.bug_count = 0
         """Connections that were closed because of an error of ours."""
 
     @property
     def connection_count(self) -> int:
         """Open connections."""
-        return len(self._scopes)
+        return len(self.roster.connections)
 
     async def serve(self, listeners: list[Listener]) -> None:
         """Serve until cancelled."""
@@ -161,6 +167,8 @@ class NameServer:
                 topics=tables.topic_count,
                 clusters=len(tables.clusters()),
                 connections=self.connection_count,
+                connections_refused=self.roster.refused_count,
+                newcomers_closed=self.roster.crowded_out_count,
                 registrations_refused=self.requests.refused_count,
             )
 
@@ -168,12 +176,10 @@ class NameServer:
 
     async def handle(self, stream: trio.abc.Stream) -> None:
         """Serve one connection until it ends."""
-        full = len(self._scopes) >= self._limits.connections_max
-        if full or (self._room is not None and not self._room.take()):
-            self.refused_count += 1
+        number = self.roster.admit(lambda: next(self._numbers), _address_of(stream))
+        if number is None:
             await trio.aclose_forcefully(stream)
             return
-        number = next(self._numbers)
         buffer = bytearray()
         try:
             with trio.CancelScope() as scope:
@@ -193,8 +199,10 @@ class NameServer:
             for who in self.requests.connection_lost(number):
                 self._log.info("broker left", broker=who.name, address=who.address)
             await trio.aclose_forcefully(stream)
-            if self._room is not None:
-                self._room.give()
+            self.roster.gone(number)
+
+    def _close_newcomer(self, number: int) -> None:
+        self._scopes[number].cancel()
 
     async def _converse(self, stream: trio.abc.Stream, number: int, buffer: bytearray) -> None:
         limits, frames = self._limits, Connection()
@@ -212,6 +220,8 @@ class NameServer:
             buffer += data
             self._buffered_bytes += len(data)
             events, used = frames.receive(buffer, 0, len(buffer))
+            if events:
+                self.roster.spoke(number)
             del buffer[:used]
             self._buffered_bytes -= used
             if buffer and self._buffered_bytes > limits.buffered_bytes_max:
@@ -249,6 +259,8 @@ class NameServer:
     async def _handle(self, asked: Asked) -> Answer:
         known = self.requests.tables.broker_count
         answer = self.requests.handle(asked)
+        if answer.code not in STRANGE:
+            self.roster.proven(asked.connection)
         if self.requests.tables.broker_count > known:
             self._log.info("broker joined", brokers=self.requests.tables.broker_count)
         if answer.change is None:
@@ -273,3 +285,16 @@ class NameServer:
         if late.cancelled_caught:
             raise trio.BrokenResourceError("the peer does not read")
         data.clear()
+
+
+def _address_of(stream: trio.abc.Stream) -> str:
+    """The remote address without its port; empty if there is none."""
+    if isinstance(stream, trio.SSLStream):
+        stream = stream.transport_stream
+    if not isinstance(stream, trio.SocketStream):
+        return ""
+    try:
+        peer = stream.socket.getpeername()
+    except OSError:
+        return ""  # it is gone
+    return peer[0] if isinstance(peer, tuple) else ""

@@ -17,6 +17,12 @@ UNLIMITED: Final = 1 << 40
 KEPT_PART: Final = 32
 """Each listener has a thirty-second of the budget to itself: all twelve of them about a third."""
 KEPT_MIN: Final = 2
+NEWCOMERS_PART: Final = 16
+"""A sixteenth of the budget is for connections of a listener that have not proven themselves: those
+of all twelve listeners leave a quarter of it to others."""
+NEWCOMERS_MIN: Final = 16
+NEWCOMERS_MAX: Final = 4096
+"""More are of no use: a client that means it proves itself in a round trip or two."""
 
 
 class Budget:
@@ -87,6 +93,13 @@ class Share:
         self.limit = limit
         self.kept = kept
         self.count = 0
+
+    @property
+    def newcomers_max(self) -> int:
+        """How many of its connections may be newcomers (`roster.py`): half of them at most, unless
+        it has very few."""
+        part = min(self.limit // 2, self._budget.total // NEWCOMERS_PART)
+        return max(NEWCOMERS_MIN, min(NEWCOMERS_MAX, part))
 
     def take(self) -> bool:
         """There is one connection more. False if there may not be: close it."""

@@ -17,6 +17,8 @@ Rules:
   cost a turn of the loop each.
 * A read that takes long is handled in turns with others (`turns.py`): what `consume` leaves is
   presented again by `consume_again`.
+* A gateway says when a client's first words were valid (`spoke`) and when it has proven itself
+  (`proven`). Until then the connection may be closed in favour of others (`roster.py`).
 * Deadlines are coarse (a second), because ten thousand keep-alives must not cost a timer each.
 """
 
@@ -30,6 +32,7 @@ from net import kernels
 from net.budget import Budget
 from net.kernels import BUFFER_BYTES, Iteration, Stream
 from net.plane import Plane
+from net.roster import Roster
 from net.turns import Turns
 
 __all__ = ["BUFFER_BYTES", "HIGH_WATER_BYTES", "Connection", "Context"]
@@ -142,8 +145,8 @@ class Connection(Stream, asyncio.BufferedProtocol):
         super().__init__(context)
         self.peer = ""
         """Remote address for log lines, `host:port`."""
-        self.on_lost: Callable[[Connection], None] | None = None
-        """Set by the listener: called once when the socket is gone."""
+        self.roster: Roster[Connection] | None = None
+        """Set by the listener: told once when the socket is gone."""
         self._deadline: float | None = None
         self._watched: float | None = None  # when the wheel will look next
 
@@ -188,6 +191,17 @@ class Connection(Stream, asyncio.BufferedProtocol):
         """Remote address without its port: whom to count failed logins against."""
         return self.peer.rpartition(":")[0] or self.peer
 
+    def spoke(self) -> None:
+        """The client's first words were valid. Safe to call again."""
+        if self.roster is not None:
+            self.roster.spoke(self)
+
+    def proven(self) -> None:
+        """The client has logged in, or made a valid request: it gives way to no newcomer any more
+        (`roster.py`). Safe to call again."""
+        if self.roster is not None:
+            self.roster.proven(self)
+
     def stop_reading(self) -> None:
         """Leave what comes in the kernel's buffers, so that the sender stops in the end."""
         if self.transport is not None and not self.closing and self.transport.is_reading():
@@ -215,9 +229,9 @@ class Connection(Stream, asyncio.BufferedProtocol):
         self.forget()
         self._deadline = None
         self.lost(exc)
-        if self.on_lost is not None:
-            self.on_lost(self)
-            self.on_lost = None
+        if self.roster is not None:
+            self.roster.gone(self)
+            self.roster = None
         if self.context.on_ended is not None:
             self.context.on_ended(self)
 

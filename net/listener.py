@@ -16,6 +16,7 @@ from net.budget import Share
 from net.connection import Connection, Context
 from net.loop_server import EXHAUSTED_SECONDS, Exhaustion, LoopServer
 from net.plane import Acceptor, Plane
+from net.roster import Roster
 
 log = logging.getLogger(__name__)
 
@@ -39,11 +40,16 @@ class Server(Protocol):
     def close(self) -> None:
         """Accept no more."""
 
+    def interrupt(self, protocol: asyncio.BaseProtocol) -> bool:
+        """End the connection of a protocol if it is still being made. Returns whether it was."""
+
 
 class PlaneServer:
     """Listening sockets whose connections are in the socket plane."""
 
-    def __init__(self, context: Context, plane: Plane, factory: Callable[[], Connection]) -> None:
+    def __init__(
+        self, context: Context, plane: Plane, factory: Callable[[str], Connection]
+    ) -> None:
         self.sockets: list[socket.socket] = []
         self._context = context
         self._plane = plane
@@ -76,58 +82,69 @@ class PlaneServer:
             listening.close()
         self.sockets = []
 
+    def interrupt(self, protocol: asyncio.BaseProtocol) -> bool:
+        """See `Server`. Without TLS a connection is made at once."""
+        return False
+
 
 class Listener:
     """A bound address and its connections. Made by `listen`.
 
     Args:
         share: how many connections it may have.
+        newcomers_max: how many of them may be newcomers; by default what the share says.
     """
 
-    def __init__(self, context: Context, share: Share) -> None:
+    def __init__(self, context: Context, share: Share, newcomers_max: int | None = None) -> None:
         self._context = context
         self.port = 0
-        self.connections: set[Connection] = set()
-        self.refused_count = 0
-        """Connections closed at once because there were too many."""
-        self._share = share
+        self.roster: Roster[Connection] = Roster(
+            share,
+            close=self._close_newcomer,
+            now=context.now,
+            newcomers_max=newcomers_max,
+            emptied=self._emptied,
+        )
         self._server: Server | None = None
         self._empty = asyncio.Event()
 
-    def accept(self, factory: Callable[[], Connection]) -> Connection:
+    @property
+    def connections(self) -> set[Connection]:
+        """Those that were let in and are not gone."""
+        return self.roster.connections
+
+    def accept(self, factory: Callable[[], Connection], address: str) -> Connection:
         """A connection for a new socket; one over the limit is closed as soon as it is made."""
-        connection = self.admit(factory)
+        connection = self.admit(factory, address)
         if connection is None:
             connection = Connection(self._context)
             connection.opened = connection.close  # type: ignore[method-assign]
         return connection
 
-    def admit(self, factory: Callable[[], Connection]) -> Connection | None:
-        """A connection for a new socket; None if there are too many."""
-        if not self._share.take():
-            self.refused_count += 1
-            return None
-        connection = factory()
-        self.connections.add(connection)
-        connection.on_lost = self._lost
+    def admit(self, factory: Callable[[], Connection], address: str) -> Connection | None:
+        """A connection for a new socket of this remote address; None if there are too many."""
+        connection = self.roster.admit(factory, address)
+        if connection is not None:
+            connection.roster = self.roster
         return connection
 
-    def _lost(self, connection: Connection) -> None:
-        if connection in self.connections:
-            self.connections.remove(connection)
-            self._share.give()
-        if not self.connections:
-            self._empty.set()
+    def _close_newcomer(self, connection: Connection) -> None:
+        if self._server is None or not self._server.interrupt(connection):
+            connection.abort()
+
+    def _emptied(self) -> None:
+        self._empty.set()
 
     def never_made(self, connection: asyncio.BaseProtocol) -> None:
         """A connection that was admitted did not come about: its handshake failed."""
         assert isinstance(connection, Connection)
-        self._lost(connection)
+        self.roster.gone(connection)
 
     def attach(self, server: Server) -> None:
         """Take charge of the bound server."""
         self._server = server
-        self.port = int(server.sockets[0].getsockname()[1])
+        host, self.port = server.sockets[0].getsockname()[:2]
+        self.roster.where = f"{host}:{self.port}"
 
     def stop_accepting(self) -> None:
         """Close the listening socket; connections stay."""
@@ -164,33 +181,35 @@ async def listen(
     port: int,
     tls: ssl.SSLContext | None = None,
     connections_max: int,
+    newcomers_max: int | None = None,
     sockets: Sequence[socket.socket] = (),
 ) -> Listener:
     """Bind and listen; port 0 lets the system pick (see `Listener.port`).
 
     Args:
         connections_max: no more than so many, and than the context's budget has.
+        newcomers_max: how many of them may be newcomers (`roster.py`); by default a part of them.
         sockets: sockets that already listen (`bind`), in place of binding `host` and `port`. They
             belong to the listener from now on.
 
     Raises:
         CannotListen: in one sentence for the user.
     """
-    listener = Listener(context, context.budget.share(connections_max))
+    listener = Listener(context, context.budget.share(connections_max), newcomers_max)
     plane = context.plane() if tls is None else None
     try:
         bound = sockets or await bind(context.loop, host, port)
         if plane is None:
             accepting = LoopServer(
                 context.loop,
-                make=lambda: listener.admit(factory),
+                make=partial(listener.admit, factory),
                 failed=listener.never_made,
                 tls=tls,
             )
             accepting.open(bound)
             listener.attach(accepting)
         else:
-            server = PlaneServer(context, plane, lambda: listener.accept(factory))
+            server = PlaneServer(context, plane, partial(listener.accept, factory))
             server.open(bound)
             listener.attach(server)
     except OSError as error:

@@ -51,7 +51,8 @@ class LoopServer:
     """Accepts connections of some listening sockets, from `open` until `close`.
 
     Args:
-        make: the protocol of a new connection; None if there may be no more.
+        make: the protocol of a new connection, whose remote address it is given; None if there may
+            be no more.
         failed: told of a protocol whose connection was never made: the handshake failed.
         refusal: what is written, as far as it fits, to a connection without TLS that is one too
             many.
@@ -61,7 +62,7 @@ class LoopServer:
         self,
         loop: asyncio.AbstractEventLoop,
         *,
-        make: Callable[[], asyncio.BaseProtocol | None],
+        make: Callable[[str], asyncio.BaseProtocol | None],
         failed: Callable[[asyncio.BaseProtocol], None],
         tls: ssl.SSLContext | None = None,
         refusal: bytes = b"",
@@ -72,6 +73,7 @@ class LoopServer:
         self._tls = tls
         self._refusal = refusal
         self._connecting: set[asyncio.Task[None]] = set()
+        self._unmade: dict[asyncio.BaseProtocol, socket.socket] = {}
         self._exhaustion = Exhaustion()
         self.sockets: list[socket.socket] = []
 
@@ -93,7 +95,7 @@ class LoopServer:
             if listening not in self.sockets:
                 return
             try:
-                accepted, _ = listening.accept()
+                accepted, peer = listening.accept()
             except BlockingIOError:
                 return
             except OSError as error:
@@ -105,14 +107,26 @@ class LoopServer:
                 if error.errno in GONE:
                     continue
                 raise
-            self._take(accepted)
+            self._take(accepted, peer[0] if isinstance(peer, tuple) else "")
 
     def _resume(self, listening: socket.socket) -> None:
         if listening in self.sockets:
             self._loop.add_reader(listening, self._accept, listening)
 
-    def _take(self, accepted: socket.socket) -> None:
-        protocol = self._make()
+    def interrupt(self, protocol: asyncio.BaseProtocol) -> bool:
+        """End the connection of a protocol if it is still being made: within its handshake, which
+        fails then. Returns whether it was."""
+        accepted = self._unmade.get(protocol)
+        if accepted is None:
+            return False
+        try:
+            accepted.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            pass  # the peer was quicker
+        return True
+
+    def _take(self, accepted: socket.socket, address: str) -> None:
+        protocol = self._make(address)
         accepted.setblocking(False)
         if protocol is None:
             with accepted:
@@ -122,6 +136,7 @@ class LoopServer:
                     except OSError:
                         pass  # it is gone, or reads nothing
             return
+        self._unmade[protocol] = accepted
         task = self._loop.create_task(self._connect(accepted, protocol))
         self._connecting.add(task)
         task.add_done_callback(self._connecting.discard)
@@ -139,3 +154,5 @@ class LoopServer:
             accepted.close()
             self._failed(protocol)
             raise
+        finally:
+            del self._unmade[protocol]

@@ -26,12 +26,12 @@ class Plane(Protocol):
     """The epoll set of one loop, and its connections. Not for use from other threads."""
 
     def accept(
-        self, fd: int, factory: Callable[[], Stream], exhausted: Callable[[OSError], None]
+        self, fd: int, factory: Callable[[str], Stream], exhausted: Callable[[OSError], None]
     ) -> Acceptor:
         """Accept connections of a listening socket that does not block.
 
         Args:
-            factory: makes the stream of a new connection.
+            factory: makes the stream of a new connection, whose remote address it is given.
             exhausted: called when the system has no room for one; then `resume` goes on.
         """
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -20,6 +21,7 @@ from aiohttp import web
 from broker.engine import Engine
 from broker.port import Position, Reason, Refused, StorageFailed, TopicInfo, display_name
 from net.budget import Share
+from net.roster import Roster
 from polymq.admin_access import Access, named_topic
 from polymq.admin_connections import AdminConnection
 from polymq.admin_queries import QueryHandlers
@@ -78,7 +80,9 @@ class AdminServer:
         more: Iterable[web.RouteDef] = (),
         share: Share,
     ) -> None:
-        self._share = share
+        self.roster: Roster[AdminConnection] = Roster(
+            share, close=AdminConnection.abort, now=time.monotonic
+        )
         self._port = engine
         self._access = Access(port=engine, admission=engine.admission, token=token)
         self._users = UserHandlers(engine, self._committed)
@@ -118,13 +122,15 @@ class AdminServer:
         assert server is not None
         try:
             self._listener = await loop.create_server(
-                lambda: AdminConnection(server, loop=loop, share=self._share), ADMIN_HOST, port
+                lambda: AdminConnection(server, loop=loop, roster=self.roster), ADMIN_HOST, port
             )
         except OSError as error:
             await self.stop()
             text = f"admin: {bind_problem(ADMIN_HOST, port, error)}"
             raise Failure(ExitCode.CANNOT_LISTEN, text) from error
-        return int(self._listener.sockets[0].getsockname()[1])
+        bound = int(self._listener.sockets[0].getsockname()[1])
+        self.roster.where = f"{ADMIN_HOST}:{bound}"
+        return bound
 
     def pause(self) -> None:
         """Answer what was asked before, and refuse everything else: the engine is closed."""
@@ -144,6 +150,8 @@ class AdminServer:
         if self._paused:
             raise Refused(Reason.READ_ONLY, "the broker is taking another role: ask again soon")
         await self._access.check(request)
+        assert isinstance(request.protocol, AdminConnection)
+        request.protocol.proven()
         return await handler(request)
 
     # --- handlers -------------------------------------------------------------------------

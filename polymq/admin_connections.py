@@ -7,38 +7,50 @@ from typing import Final
 
 from aiohttp import web
 
-from net.budget import Share
+from net.roster import Roster
 
 ADMIN_CONNECTIONS_MAX: Final = 256
-"""Operators, their tools and a few monitors: more are refused."""
+"""Operators, their tools and a few monitors: more are refused, unless some have not made a valid
+request yet (`net/roster.py`)."""
 
 
 class AdminConnection(web.RequestHandler):
     """One connection; one over the limit is closed at once."""
 
-    __slots__ = ("_counted", "_share")
+    __slots__ = ("_roster",)
 
     def __init__(
-        self, manager: web.Server, *, loop: asyncio.AbstractEventLoop, share: Share
+        self,
+        manager: web.Server,
+        *,
+        loop: asyncio.AbstractEventLoop,
+        roster: Roster[AdminConnection],
     ) -> None:
         super().__init__(
             manager,
             loop=loop,
             access_log=None,  # type: ignore[arg-type]  # aiohttp means Logger | None
         )
-        self._share = share
-        self._counted = False
+        self._roster = roster
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Count."""
         super().connection_made(transport)
-        self._counted = self._share.take()
-        if not self._counted:
+        peer = transport.get_extra_info("peername")
+        address = peer[0] if isinstance(peer, tuple) else ""
+        if self._roster.admit(lambda: self, address) is None:
             self.force_close()
 
     def connection_lost(self, exc: BaseException | None) -> None:
         """Count."""
-        if self._counted:
-            self._counted = False
-            self._share.give()
+        self._roster.gone(self)
         super().connection_lost(exc)
+
+    def abort(self) -> None:
+        """Close without sending what is unsent."""
+        if self.transport is not None:
+            self.transport.abort()
+
+    def proven(self) -> None:
+        """The client made a request that it may make. Safe to call again."""
+        self._roster.proven(self)

@@ -38,6 +38,7 @@ from net.budget import Budget
 from net.connection import Context
 from net.kernels import clock_ms
 from net.listener import CannotListen
+from net.roster import Roster
 from polymq.admin import AdminServer
 from polymq.admin_connections import ADMIN_CONNECTIONS_MAX
 from polymq.admin_replication import replication_routes
@@ -63,6 +64,7 @@ from polymq.queue_metrics import queue_probes
 from polymq.replicating import Replication, promoted_value
 from polymq.replication_memory import CUT_DIRECTORY, STORE_DIRECTORY, above_term, refusal
 from polymq.replication_settings import check_settings
+from polymq.roster_metrics import Rosters, roster_probes
 from polymq.segment_size import say_size, segment_bytes_of
 from polymq.settings import Settings, is_loopback
 from polymq.store_report import store_probes, store_value
@@ -197,7 +199,7 @@ class Node:
         self._engine: Engine
         self._upkeep: Upkeep
         self._registration: Registration | None = None
-        self._names_tls_port: int | None = None
+        self._name_server: NameServerThread | None = None
         self.replication: Replication
         self.unwritten: list[Callable[[], object]] = []
         """Files for which the disk had no room: they are to be written later."""
@@ -267,7 +269,8 @@ class Node:
         if port is not None:
             self._store.log.stand_at(*record_host(settings, port))
         ports["names"] = await self._open_names(port)
-        ports["names_tls"] = self._names_tls_port
+        beside = self._name_server
+        ports["names_tls"] = None if beside is None else beside.tls_port
         self._stack.append(self.replication.stop)
         ports["replication"] = await self.replication.start(self._engine, context)
         say_what_was_lowered(self._budget, open_files_max())
@@ -412,7 +415,7 @@ class Node:
             thread = NameServerThread(settings, self._budget)
             self._stack.append(lambda: asyncio.to_thread(thread.stop))
             beside = await thread.start()
-            self._names_tls_port = thread.tls_port
+            self._name_server = thread
         if readers_port is not None:  # else there is nothing that a route could name
             self._registration = Registration(
                 settings,
@@ -580,8 +583,21 @@ class Node:
             ),
         ]
 
+    def _rosters(self) -> Rosters:
+        found: dict[str, Sequence[Roster[Any]]] = {
+            name: door.rosters for name, door in self._doors.items()
+        }
+        if self._admin is not None:
+            found["admin"] = (self._admin.roster,)
+        if self._name_server is not None:
+            found["names"] = self._name_server.rosters
+        if self.replication.rosters:
+            found["replication"] = self.replication.rosters
+        return found
+
     def _shortage_probes(self) -> list[Probe]:
         return [
+            *roster_probes(self._rosters),
             Probe(
                 name="polymq_shortages",
                 kind="counter",

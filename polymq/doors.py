@@ -6,13 +6,14 @@ Imports stand inside the functions: a door that is not opened is not loaded.
 from __future__ import annotations
 
 import ssl
-from collections.abc import Callable, Mapping
-from typing import Final, Protocol, runtime_checkable
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, Protocol, runtime_checkable
 
 from prometheus_client import CollectorRegistry
 
 from broker.port import BrokerPort
 from net.connection import Context
+from net.roster import Roster
 from polymq.errors import ExitCode, Failure
 from polymq.metrics import metrics_route
 from polymq.settings import MIB, Settings, is_loopback
@@ -31,6 +32,10 @@ class Door(Protocol):
     @property
     def connection_count(self) -> int:
         """Clients that are connected now."""
+
+    @property
+    def rosters(self) -> Sequence[Roster[Any]]:
+        """The connections of each listening port, or of several together."""
 
 
 @runtime_checkable

@@ -13,7 +13,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -21,6 +21,7 @@ from typing import Final
 
 from namesrv.limits import NameServerLimits
 from net.budget import Budget, Share
+from net.roster import Roster
 from polymq.descriptors import (
     connection_budget,
     open_files_max,
@@ -57,16 +58,16 @@ def run_name_server(settings: Settings, *, ready_file: Path | None) -> int:
 
     log = logger("polymq.namesrv")
 
-    def ready(port: int, secure: int | None) -> None:
+    def ready(port: int, secure: int | None, _roster: Roster[int]) -> None:
         _write_ready(ready_file, settings.server.host, port, secure)
         more = {} if secure is None else {"names_tls": secure}
         log.info("ready", host=settings.server.host, names=port, **more)
 
     budget = connection_budget(raise_open_files())
-    room = budget.share(NameServerLimits().connections_max)
+    share = budget.share(NameServerLimits().connections_max)
     say_what_was_lowered(budget, open_files_max())
     with _failures_in_words(settings):
-        trio.run(functools.partial(_run, settings, ready, room, until_signal=True))
+        trio.run(functools.partial(_run, settings, ready, share, until_signal=True))
     log.info("stopped")
     return ExitCode.OK
 
@@ -76,7 +77,7 @@ class NameServerThread:
 
     def __init__(self, settings: Settings, budget: Budget) -> None:
         self._settings = settings
-        self._room = budget.share(NameServerLimits().connections_max)
+        self._share = budget.share(NameServerLimits().connections_max)
         self._ready = False  # or failed, or ended
         self._tell: Callable[[], None] = lambda: None
         self._failure: Failure | None = None
@@ -84,6 +85,8 @@ class NameServerThread:
         self._thread = threading.Thread(target=self._main, name="polymq-namesrv", daemon=True)
         self.port = 0
         self.tls_port: int | None = None
+        self.rosters: Sequence[Roster[int]] = ()
+        """The connections, as soon as it listens."""
 
     async def start(self) -> int:
         """Return the bound port as soon as it listens. Raises Failure."""
@@ -139,7 +142,7 @@ class NameServerThread:
             token = trio.lowlevel.current_trio_token()
             with trio.CancelScope() as scope:
                 self._stop = lambda: _cancel(token, scope)
-                await _run(self._settings, self._have_port, self._room, until_signal=False)
+                await _run(self._settings, self._have_port, self._share, until_signal=False)
 
         def _cancel(token: trio.lowlevel.TrioToken, scope: trio.CancelScope) -> None:
             try:
@@ -150,8 +153,8 @@ class NameServerThread:
         with _failures_in_words(self._settings):
             trio.run(run)
 
-    def _have_port(self, port: int, secure: int | None) -> None:
-        self.port, self.tls_port = port, secure
+    def _have_port(self, port: int, secure: int | None, roster: Roster[int]) -> None:
+        self.port, self.tls_port, self.rosters = port, secure, (roster,)
         self._told()
 
 
@@ -174,11 +177,11 @@ def names_credentials(settings: Settings) -> Credentials | None:
         raise Failure(ExitCode.USAGE, text) from error
 
 
-Ready = Callable[[int, "int | None"], None]
-"""Told the bound port, and the one with TLS."""
+Ready = Callable[[int, "int | None", Roster[int]], None]
+"""Told the bound port, the one with TLS, and the connections to both."""
 
 
-async def _run(settings: Settings, ready: Ready, room: Share, *, until_signal: bool) -> None:
+async def _run(settings: Settings, ready: Ready, share: Share, *, until_signal: bool) -> None:
     import trio
 
     from namesrv.keeping import DirectoryKeeper
@@ -192,7 +195,7 @@ async def _run(settings: Settings, ready: Ready, room: Share, *, until_signal: b
         login = Login(credentials=credentials, reads=not settings.names.open_reads)
     with contextlib.ExitStack() as stack:
         keeper = stack.enter_context(DirectoryKeeper(settings.server.data_directory / DIRECTORY))
-        server = NameServer(keeper=keeper, log=log, login=login, room=room)
+        server = NameServer(keeper=keeper, log=log, login=login, share=share)
         plain = await open_listeners(host, settings.names.port)
         for listener in plain:
             stack.callback(listener.socket.close)
@@ -211,11 +214,11 @@ async def _run(settings: Settings, ready: Ready, room: Share, *, until_signal: b
             )
         port = plain[0].socket.getsockname()[1]
         if not until_signal:
-            ready(port, secure)
+            ready(port, secure, server.roster)
             await server.serve(served)
             return
         with trio.open_signal_receiver(*SIGNALS, signal.SIGHUP) as signals:
-            ready(port, secure)
+            ready(port, secure, server.roster)
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(server.serve, served)
                 await _wait_for_signal(signals)

@@ -23,6 +23,7 @@ from core_log.files import RealFiles
 from core_log.store import Store
 from net.connection import Context
 from net.listener import CannotListen, reserve
+from net.roster import Roster
 from polymq.acknowledging import Acknowledging, is_kept
 from polymq.diverging import Diverging
 from polymq.errors import ExitCode, Failure
@@ -243,6 +244,11 @@ class Replication:
         if self._acknowledging is not None:
             self._engine.core.replicas.keep = None
             self._acknowledging.close()
+
+    @property
+    def rosters(self) -> Sequence[Roster[Any]]:
+        """The connections to the port for slaves; none without one."""
+        return () if self._server is None else self._server.rosters
 
     # --- the listener -------------------------------------------------------------------------
 

@@ -35,8 +35,6 @@ UNPROVEN_SECONDS: Final = 2.0
 NEWCOMERS_MAX: Final = 256
 """Connections at a time that have not proven the secret. Slaves and peers need a few; the rest is
 there so that a slave proves itself before a flood of others has pushed it out."""
-NEWCOMERS_OF_A_NETWORK_MAX: Final = 64
-"""The same from one IPv4 address, or from one /64 of IPv6."""
 CONNECTIONS_MAX: Final = 2 * NEWCOMERS_MAX
 """Sockets of the listener at a time, those included that are being closed or are within their TLS
 handshake."""

@@ -9,7 +9,7 @@ its port is bound long before it is promoted.
 
 Rules:
 
-* Whoever has not proven the secret competes with others of its kind only (`newcomers.py`).
+* Whoever has not proven the secret competes only with others who have not (`net/newcomers.py`).
 * A slave that connects again replaces its old connection, which the network may have cut without a
   word. Another broker of the same name replaces it only when it has been quiet.
 """
@@ -26,17 +26,18 @@ from typing import Protocol, TypeVar
 from core_log.store import Store
 from net.connection import Connection, Context
 from net.listener import Listener, listen
+from net.roster import Roster
 from replication.lag import Lag
 from replication.limits import (
     CONNECTIONS_MAX,
     HEARTBEAT_SECONDS,
+    NEWCOMERS_MAX,
     QUIET_SECONDS,
     RANGE_BYTES,
     SILENCE_SECONDS,
     SLAVES_MAX,
     UNPROVEN_SECONDS,
 )
-from replication.newcomers import Newcomers
 from replication.source import Acked, Ahead, Identity, Joined, Met, Outranked, Rejected, Source
 from replication.standing import standing_of
 
@@ -101,7 +102,6 @@ class ReplicationServer:
         self.new_nonce = new_nonce
         self.slaves: dict[str, SlaveConnection] = {}
         """Those that follow, by name."""
-        self.newcomers: Newcomers[SlaveConnection] = Newcomers()
         self._ahead: dict[str, int] = {}  # slaves that have more, and from where on
         self._listener: Listener | None = None
 
@@ -121,6 +121,7 @@ class ReplicationServer:
             port=port,
             tls=tls,
             connections_max=CONNECTIONS_MAX,
+            newcomers_max=NEWCOMERS_MAX,
             sockets=sockets,
         )
         return self._listener.port
@@ -129,6 +130,11 @@ class ReplicationServer:
         """Close all connections."""
         if self._listener is not None:
             await self._listener.close()
+
+    @property
+    def rosters(self) -> Sequence[Roster[Connection]]:
+        """For metrics."""
+        return () if self._listener is None else (self._listener.roster,)
 
     def written(self) -> None:
         """The log has grown, or its points have moved."""
@@ -207,11 +213,6 @@ class SlaveConnection(Connection):
             return 0.0
         return self._lag.seconds(self.context.now())
 
-    @property
-    def has_spoken(self) -> bool:
-        """See `Newcomer`."""
-        return self.source.has_spoken
-
     def gives_way_to(self, process: str) -> bool:
         """Whether another connection of this name may replace this one: it is from the same process
         as this one, or this one has been quiet."""
@@ -222,16 +223,13 @@ class SlaveConnection(Connection):
         """See `Connection`."""
         self._heard = self.context.now()
         self.deadline(self._heard + UNPROVEN_SECONDS)
-        crowded_out = self._server.newcomers.add(self)
-        if crowded_out is not None:
-            crowded_out.abort()
 
     def consume(self, buffer: bytearray, start: int, end: int) -> int:
         """See `Connection`."""
         self._heard = self.context.now()
         for event in self.source.receive(bytes(memoryview(buffer)[start:end])):
             if isinstance(event, Joined):
-                self._server.newcomers.remove(self)
+                self.proven()
                 self._server.join(self)
                 self._lag = Lag(self._heard)
                 log.info("slave %s (%s) follows from %d on", event.name, self.peer, event.position)
@@ -250,6 +248,8 @@ class SlaveConnection(Connection):
             else:
                 assert isinstance(event, Rejected)
                 log.warning("refused slave %s (%s): %s", self.source.name, self.peer, event.text)
+        if self.source.has_spoken:
+            self.spoke()
         self.pump()
         if self.source.closed:
             self.close()
@@ -321,7 +321,6 @@ class SlaveConnection(Connection):
 
     def lost(self, error: Exception | None) -> None:
         """See `Connection`."""
-        self._server.newcomers.remove(self)
         if self._server.slaves.get(self.source.name) is self:
             del self._server.slaves[self.source.name]
             self._server.replicas.lost(self.source.name)

@@ -42,10 +42,10 @@ GATEWAY = frozenset({"broker.port", "net", "core_log.kernels.batch"})
 # folder -> what it may import beside the standard library and itself.
 TABLE: dict[str, frozenset[str]] = {
     "core_log": frozenset(),
-    "broker": frozenset({"core_log"}),
+    "broker": frozenset({"core_log", "net.newcomers"}),
     "net": frozenset({"uvloop"}),
     "remoting": frozenset({"msgspec", "lz4", "backports", "compression"}),
-    "namesrv": frozenset({"remoting", "trio"}),
+    "namesrv": frozenset({"remoting", "trio", "net.budget", "net.roster"}),
     "replication": frozenset({"core_log", "net", "remoting", "trio"}),
     "gateways.mqtt": GATEWAY,
     "gateways.amqp": GATEWAY,

@@ -13,7 +13,6 @@ Rules:
 
 from __future__ import annotations
 
-import ipaddress
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -31,7 +30,7 @@ class Attempt:
     Attributes:
         digest: of name and password.
         stored: the hash that it is compared with.
-        source: see `source_of`.
+        source: see `net.newcomers.network_of`.
         address: of the first who asked.
         answers: by login: one that is withdrawn is taken out.
     """
@@ -125,16 +124,3 @@ class Lines:
         if not source.count:
             del self._sources[attempt.source]
         self._count -= 1
-
-
-def source_of(address: str) -> str:
-    """What counts as one address: of IPv6 the network of 64 bits, which one host has for itself."""
-    if ":" not in address:
-        return address
-    try:
-        found = ipaddress.IPv6Address(address)
-    except ValueError:
-        return address
-    if found.ipv4_mapped is not None:
-        return str(found.ipv4_mapped)
-    return str(ipaddress.IPv6Network((int(found), 64), strict=False))

@@ -35,13 +35,14 @@ from functools import partial
 from typing import Final, Protocol
 
 from broker.access import audit, passwords
-from broker.access.login_lines import Answer, Attempt, Lines, source_of
+from broker.access.login_lines import Answer, Attempt, Lines
 from broker.access.spraying import Spraying
 from broker.access.users import Users
 from broker.bounded_cache import BoundedCache
 from broker.core import Scheduler
 from broker.errors import Reason, Refused
 from broker.limits import Limits
+from net.newcomers import network_of
 
 WRONG: Final = "user or password is wrong"
 WRONG_SIGNATURE: Final = (
@@ -203,7 +204,7 @@ class Logins:
             password that is not being hashed yet is not checked. Later than the answer it does
             nothing.
         """
-        asked = _Asked(user, password, source_of(address), address, answer)
+        asked = _Asked(user, password, network_of(address), address, answer)
         failures = self._failures_of(asked.pair)
         if failures is None:
             self._pass_address(asked)

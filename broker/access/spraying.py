@@ -21,7 +21,7 @@ class _Bucket:
 
 
 class Spraying:
-    """Failures by address (`login_lines.source_of`)."""
+    """Failures by address (`net.newcomers.network_of`)."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits

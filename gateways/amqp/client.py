@@ -493,7 +493,7 @@ class Client:
 
     def _open(self, method: spec.ConnectionOpen) -> None:
         check_vhost(method)
-        self._transport.abort_in(None)
+        self._transport.proven()
         self.reply(0, spec.ConnectionOpenOk())
         self.storage_blocks(self._why_blocked())
 

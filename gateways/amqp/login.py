@@ -79,6 +79,7 @@ class Login:
         except Malformed:
             self._refuse(method)
             return
+        self._transport.spoke()
         release = self._host.hold()
         self.asking = True
         withdraw = self._host.port.authenticate(

@@ -9,7 +9,7 @@ import asyncio
 import platform
 import secrets
 import ssl
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final
@@ -24,6 +24,7 @@ from gateways.amqp.methods import HEARTBEAT
 from gateways.amqp.publishing import Templates
 from net.connection import Connection, Context
 from net.listener import Listener, listen
+from net.roster import Roster
 
 ABORT_SECONDS: Final = 1.0
 """How long the loop may take to report sockets that were aborted."""
@@ -148,6 +149,11 @@ class AmqpSocket(Connection):
         """See `client.Transport.abort_in`."""
         self._abort_at = None if seconds is None else self.context.now() + seconds
         self.deadline(self._next_deadline())
+
+    def proven(self) -> None:
+        """See `client.Transport.proven`."""
+        super().proven()
+        self.abort_in(None)
 
     def heartbeat(self, seconds: int) -> None:
         """See `client.Transport.heartbeat`."""
@@ -289,6 +295,11 @@ class AmqpServer:
         """Clients that are connected now."""
         return sum(len(listener.connections) for listener in self._listeners)
 
+    @property
+    def rosters(self) -> Sequence[Roster[Connection]]:
+        """For metrics."""
+        return [listener.roster for listener in self._listeners]
+
     def statistics(self) -> Statistics:
         """Figures of this moment."""
         sockets = self._sockets()
@@ -296,7 +307,7 @@ class AmqpServer:
             connection_count=len(sockets),
             channel_count=sum(len(socket.client.channels) for socket in sockets),
             consumer_count=sum(socket.client.consumer_count for socket in sockets),
-            refused_count=sum(listener.refused_count for listener in self._listeners),
+            refused_count=sum(one.roster.refused_count for one in self._listeners),
         )
 
     def _sockets(self) -> list[AmqpSocket]:

@@ -24,6 +24,12 @@ class Transport(Protocol):
     def abort_in(self, seconds: float | None) -> None:
         """Abort the socket then, if it is still there; None for never."""
 
+    def spoke(self) -> None:
+        """The client has begun to log in: see `net.Connection.spoke`."""
+
+    def proven(self) -> None:
+        """The client has opened its connection: `abort_in` is off. See `net.Connection.proven`."""
+
     def heartbeat(self, seconds: int) -> None:
         """Send and expect heartbeats from now on; 0 for none."""
 

@@ -5,7 +5,8 @@ Responsible for three things that aiohttp's server does not bound or does too lo
 * The time from the first byte of a request to the end of its headers, and from connecting to the
   first byte. The middleware says when a request begins and ends; bytes that arrive between
   requests belong to the next head.
-* The number of connections: beyond the limit a connection is told 503 and closed.
+* The number of connections: beyond the limit a connection is told 503 and closed. A client proves
+  itself by a request that the engine lets in (`net/roster.py`).
 * Bytes that are no HTTP, and heads that are too long: one line at debug level and a problem
   document, no traceback.
 """
@@ -23,7 +24,7 @@ from aiohttp.http_exceptions import LineTooLong
 
 from gateways.http_cloudevents.attributes import printable
 from gateways.http_cloudevents.limits import HttpLimits
-from net.budget import Share
+from net.roster import Roster
 
 FULL: Final = (
     b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nContent-Length: 0\r\n"
@@ -39,17 +40,11 @@ class Census:
     """What all connections of a server count together.
 
     Attributes:
-        share: how many connections there may be.
-        open: connections now.
-        refused: connections closed because there were too many.
         malformed: requests that were no HTTP, or whose head was too long.
         slow: connections closed because a head took too long.
         responses: answers by status.
     """
 
-    share: Share
-    open: int = 0
-    refused: int = 0
     malformed: int = 0
     slow: int = 0
     responses: dict[int, int] = field(default_factory=dict)
@@ -57,19 +52,6 @@ class Census:
     def answered(self, status: int) -> None:
         """Count an answer."""
         self.responses[status] = self.responses.get(status, 0) + 1
-
-    def admit(self) -> bool:
-        """There is one more connection. False if there may not be."""
-        if not self.share.take():
-            self.refused += 1
-            return False
-        self.open += 1
-        return True
-
-    def leave(self) -> None:
-        """One that was admitted is gone."""
-        self.open -= 1
-        self.share.give()
 
 
 class Connection(web.RequestHandler):
@@ -79,9 +61,10 @@ class Connection(web.RequestHandler):
         manager: aiohttp's server.
         limits: bounds.
         census: shared by all connections of the server.
+        roster: likewise; it has let this connection in.
     """
 
-    __slots__ = ("_census", "_counted", "_head_timer", "_in_request", "_limits")
+    __slots__ = ("_census", "_head_timer", "_in_request", "_limits", "_roster")
 
     def __init__(
         self,
@@ -90,6 +73,7 @@ class Connection(web.RequestHandler):
         loop: asyncio.AbstractEventLoop,
         limits: HttpLimits,
         census: Census,
+        roster: Roster[Connection],
     ) -> None:
         super().__init__(
             manager,
@@ -103,7 +87,7 @@ class Connection(web.RequestHandler):
         )
         self._limits = limits
         self._census = census
-        self._counted = True  # by `Census.admit`
+        self._roster = roster
         self._head_timer: asyncio.TimerHandle | None = None
         self._in_request = False  # between the call of the handler and its answer
 
@@ -114,15 +98,18 @@ class Connection(web.RequestHandler):
 
     def connection_lost(self, exc: BaseException | None) -> None:
         """Count."""
-        self.uncount()
+        self._roster.gone(self)
         self._head_arrived()
         super().connection_lost(exc)
 
-    def uncount(self) -> None:
-        """It is gone, or its handshake failed and it never was."""
-        if self._counted:
-            self._counted = False
-            self._census.leave()
+    def abort(self) -> None:
+        """Close without sending what is unsent."""
+        if self.transport is not None:
+            self.transport.abort()
+
+    def proven(self) -> None:
+        """The client made a request that the engine lets in. Safe to call again."""
+        self._roster.proven(self)
 
     def data_received(self, data: bytes) -> None:
         """Bytes between requests begin a head."""
@@ -134,6 +121,7 @@ class Connection(web.RequestHandler):
         """The head is complete and its handler runs."""
         self._in_request = True
         self._head_arrived()
+        self._roster.spoke(self)
 
     def request_ended(self) -> None:
         """The handler has answered, or its client has gone."""

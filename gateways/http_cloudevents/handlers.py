@@ -40,6 +40,7 @@ from gateways.http_cloudevents.codec import (
     decode_binary,
     is_cloudevent,
 )
+from gateways.http_cloudevents.connection import Connection
 from gateways.http_cloudevents.errors import Problem
 from gateways.http_cloudevents.limits import HttpLimits
 from gateways.http_cloudevents.publishing import Commits, Publisher
@@ -332,6 +333,9 @@ class Handlers:
             withdraw()  # if the client has gone
         if isinstance(who, Refused):
             raise who
+        connection = request.protocol
+        assert isinstance(connection, Connection)
+        connection.proven()
         return who
 
     def _publisher(self, port: BrokerPort) -> Publisher:

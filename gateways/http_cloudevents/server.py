@@ -22,6 +22,7 @@ import socket
 import ssl
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Final
 
 from aiohttp import web
@@ -40,6 +41,7 @@ from gateways.http_cloudevents.work import InTurns
 from net.connection import Context
 from net.listener import CannotListen, bind
 from net.loop_server import LoopServer
+from net.roster import Roster
 
 SUBSCRIPTION_METHODS: Final = "GET, PUT, DELETE, OPTIONS"
 SECRET_BYTES: Final = 8
@@ -93,8 +95,14 @@ class HttpServer:
         self._sleep = sleep
         self._resolver = resolver
         self._webhook_tls = webhook_tls
-        self.census = Census(share=context.budget.share(self._limits.connections_max))
+        self.census = Census()
         """Counters of connections, for metrics."""
+        self.roster: Roster[Connection] = Roster(
+            context.budget.share(self._limits.connections_max),
+            close=self._close_newcomer,
+            now=context.now,
+        )
+        """The connections of all ports."""
         self._stopping = False
         self._commits = Commits(port, seconds_max=self._limits.commit_seconds_max)
         self._listeners: list[LoopServer] = []
@@ -106,14 +114,19 @@ class HttpServer:
     @property
     def connection_count(self) -> int:
         """Open connections."""
-        return self.census.open
+        return len(self.roster.connections)
+
+    @property
+    def rosters(self) -> Sequence[Roster[Connection]]:
+        """For metrics."""
+        return (self.roster,)
 
     def statistics(self) -> HttpStatistics:
         """What happened since the start, and what is under way now."""
         sinks, registry = self._sinks, self._registry
         return HttpStatistics(
             connections_refused={
-                "full": self.census.refused,
+                "full": self.roster.refused_count,
                 "slow": self.census.slow,
                 "malformed": self.census.malformed,
             },
@@ -166,20 +179,38 @@ class HttpServer:
         listener = LoopServer(
             self._loop,
             make=self._connection,
-            failed=_never_made,
+            failed=self._never_made,
             tls=tls,
             refusal=FULL,
         )
         listener.open(bound)
         self._listeners.append(listener)
-        return int(bound[0].getsockname()[1])
+        host, port = bound[0].getsockname()[:2]
+        self.roster.where = self.roster.where or f"{host}:{port}"
+        return int(port)
 
-    def _connection(self) -> Connection | None:
+    def _connection(self, address: str) -> Connection | None:
         assert self._runner is not None
         server = self._runner.server
-        if server is None or not self.census.admit():
+        if server is None:
             return None
-        return Connection(server, loop=self._loop, limits=self._limits, census=self.census)
+        make = partial(
+            Connection,
+            server,
+            loop=self._loop,
+            limits=self._limits,
+            census=self.census,
+            roster=self.roster,
+        )
+        return self.roster.admit(make, address)
+
+    def _never_made(self, connection: asyncio.BaseProtocol) -> None:
+        assert isinstance(connection, Connection)
+        self.roster.gone(connection)
+
+    def _close_newcomer(self, connection: Connection) -> None:
+        if not any(listener.interrupt(connection) for listener in self._listeners):
+            connection.abort()
 
     async def stop(self, drain_seconds: float) -> None:
         """Stop accepting, answer the long polls, let requests and deliveries end, then close.
@@ -251,11 +282,6 @@ class HttpServer:
         router.add_get("/healthz", handlers.health)
         application.add_routes(self._routes)
         return application
-
-
-def _never_made(connection: asyncio.BaseProtocol) -> None:
-    assert isinstance(connection, Connection)
-    connection.uncount()
 
 
 def _cannot_listen(host: str, port: int, error: OSError) -> str:

@@ -343,6 +343,7 @@ class MqttConnection(Connection):
         if len(client_id.encode()) > self._limits.client_id_bytes_max:
             self._refuse(ConnectCode.IDENTIFIER_REJECTED, "the client id is too long")
             return
+        self.spoke()
         self._client_id = client_id
         self._level = packet.level
         self.asking = True
@@ -405,6 +406,7 @@ class MqttConnection(Connection):
 
     def _connected(self, packet: Connect, session: Session) -> None:
         self._session = session
+        self.proven()
         self._keep_alive = KEEP_ALIVE_FACTOR * packet.keep_alive_seconds
         self.heard_at = self.context.now()
         self.deadline(self.heard_at + self._keep_alive if self._keep_alive else None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import secrets
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import fields
 
 from broker.port import BrokerPort, StorageFailed
@@ -13,8 +13,9 @@ from gateways.mqtt.client import MqttConnection
 from gateways.mqtt.limits import Limits
 from gateways.mqtt.mapping import TopicMapping
 from gateways.mqtt.shared import Counters, Shared
-from net.connection import Context
+from net.connection import Connection, Context
 from net.listener import Listener, listen
+from net.roster import Roster
 
 log = logging.getLogger(__name__)
 
@@ -84,6 +85,11 @@ class MqttServer:
     def connection_count(self) -> int:
         """Sockets that are open now."""
         return 0 if self._listener is None else len(self._listener.connections)
+
+    @property
+    def rosters(self) -> Sequence[Roster[Connection]]:
+        """For metrics."""
+        return () if self._listener is None else (self._listener.roster,)
 
     def statistics(self) -> dict[str, int]:
         """The counters by name, and what there is now: `connections_now`, `uploads_bytes`,

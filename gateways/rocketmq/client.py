@@ -67,6 +67,7 @@ class RocketmqConnection(Connection):
         self._callers: Callers
         self._core = RocketmqCore()
         self._pulls = Pulls(self, shared)
+        self._proven = False  # by a request that it may make
         self._draining = False
         self._behind = False  # the disk: nothing more is read
         self._resting = False  # it is the turn of others: likewise
@@ -134,6 +135,8 @@ class RocketmqConnection(Connection):
             events, used = self._core.receive(buffer, at, stop)
             if used == at and stop == end:
                 return at
+            if events and not self._proven:
+                self.spoke()
             if used == at:  # a request that is larger
                 parsed_max = end - at
             self._events.extend(events)
@@ -223,6 +226,9 @@ class RocketmqConnection(Connection):
             caller = self._callers.caller(request.signature)
             self.principal, self.port, self.sender = caller.principal, caller.port, caller.sender
             request = admit(caller.port, request, self.shared.limits)
+            if not self._proven:
+                self._proven = True
+                self.proven()
             if isinstance(request.fields, PullFields):
                 self._pull(request, request.fields)
                 return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+from collections.abc import Sequence
 
 from broker.port import BrokerPort
 from gateways.rocketmq.client import RocketmqConnection
@@ -13,6 +14,7 @@ from gateways.rocketmq.shared import Shared
 from gateways.rocketmq.transactions import ask_producers
 from net.connection import Connection, Context
 from net.listener import Listener, listen
+from net.roster import Roster
 
 
 class RocketmqServer:
@@ -98,6 +100,11 @@ class RocketmqServer:
     def connection_count(self) -> int:
         """Clients that are connected now."""
         return len(self._connections())
+
+    @property
+    def rosters(self) -> Sequence[Roster[Connection]]:
+        """For metrics."""
+        return [listener.roster for listener in self._listeners]
 
     @property
     def protocol_error_count(self) -> int:

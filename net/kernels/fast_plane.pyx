@@ -242,7 +242,7 @@ cdef class Acceptor(Watched):
         transport.low = HIGH_WATER // 4
         transport.enter(self.plane, fd)  # from here on it closes the descriptor
         try:
-            transport.stream = self.factory()
+            transport.stream = self.factory(host_of(&transport.address))
             transport.ask(EPOLLIN)
             transport.stream.connection_made(transport)
         except Exception as error:
@@ -506,17 +506,25 @@ cdef class PlaneTransport(Watched):
         return f"<PlaneTransport {state} peer={address_of(&self.address)}>"
 
 
-cdef object address_of(sockaddr_in6 *address):
-    """As Python's sockets say it; None for what has no such address."""
+cdef str host_of(sockaddr_in6 *address):
+    """The address without its port; empty for what has no such address."""
     cdef char text[64]
-    cdef sockaddr_in *four = <sockaddr_in *> address
     if address.sin6_family == AF_INET:
-        inet_ntop(AF_INET, &four.sin_addr, text, sizeof(text))
-        return (text.decode("ascii"), <int> ntohs(four.sin_port))
+        inet_ntop(AF_INET, &(<sockaddr_in *> address).sin_addr, text, sizeof(text))
+        return text.decode("ascii")
     if address.sin6_family == AF_INET6:
         inet_ntop(AF_INET6, &address.sin6_addr, text, sizeof(text))
+        return text.decode("ascii")
+    return ""
+
+
+cdef object address_of(sockaddr_in6 *address):
+    """As Python's sockets say it; None for what has no such address."""
+    if address.sin6_family == AF_INET:
+        return (host_of(address), <int> ntohs((<sockaddr_in *> address).sin_port))
+    if address.sin6_family == AF_INET6:
         return (
-            text.decode("ascii"),
+            host_of(address),
             <int> ntohs(address.sin6_port),
             <long> ntohl(address.sin6_flowinfo),
             <long> address.sin6_scope_id,
@@ -563,7 +571,7 @@ cdef class Plane:
 
         Args:
             fd: of a socket that listens and does not block; it stays the caller's.
-            factory: makes the stream of a new connection.
+            factory: makes the stream of a new connection, whose remote address it is given.
             exhausted: called with the OSError when the system has no room for a connection;
                 nothing is accepted until the acceptor's `resume`.
         """

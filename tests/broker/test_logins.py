@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from broker.access import passwords
-from broker.access.login_lines import source_of
 from broker.access.logins import Logins
 from broker.access.users import Users
 from broker.port import Reason, Refused
+from net.newcomers import network_of
 from tests.harness.broker import Broker
 from tests.harness.people import PASSWORD, add_user, allow, hash_of, login
 
@@ -449,8 +449,8 @@ def test_a_network_of_ipv6_is_one_address(broker: Broker, address: str) -> None:
     honest = login(broker, "ann", address="2001:db8:0:1::1")
     hashers.run(4)
     assert honest == ["ann"]
-    assert source_of("::ffff:10.0.0.1") == source_of("10.0.0.1")
-    assert source_of("a name: not an address") == "a name: not an address"
+    assert network_of("::ffff:10.0.0.1") == network_of("10.0.0.1")
+    assert network_of("a name: not an address") == "a name: not an address"
     hashers.run()
 
 

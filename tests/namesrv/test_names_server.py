@@ -143,11 +143,49 @@ def test_limits_of_connections_and_of_unfinished_frames() -> None:
                 assert await route_code(client, address) == ResponseCode.TOPIC_NOT_EXIST
                 async with await trio.open_tcp_stream(address.host, address.port) as third:
                     await wait_closed(third)
-                assert server.refused_count == 1
+                assert server.roster.refused_count == 1
                 await first.send_all(bytes(300))
                 await wait_closed(first)
                 assert await route_code(client, address) == ResponseCode.TOPIC_NOT_EXIST
                 assert server._buffered_bytes == 0
+
+    trio.run(scenario)
+
+
+def test_silent_connections_of_one_address_keep_nobody_out() -> None:
+    """Some from the address that fills the server are closed; an address counts for itself."""
+    flood, newcomer = "127.0.0.2", "127.0.0.3"
+
+    async def dial(address: Address, source: str) -> trio.SocketStream:
+        return await trio.open_tcp_stream(address.host, address.port, local_address=source)
+
+    async def ask(stream: trio.SocketStream, code: int) -> None:
+        await stream.send_all(encode_frame(Command(code=code, opaque=1)))
+        assert await stream.receive_some()
+
+    async def scenario() -> None:
+        async with name_server(connections_max=100) as (server, address):
+            old = await dial(address, flood)
+            await ask(old, RequestCode.GET_BROKER_CLUSTER_INFO)
+            assert server.roster.newcomers_count == 0
+            unknown = await dial(address, newcomer)
+            await ask(unknown, 4711)  # which proves nothing
+            silent = [await dial(address, flood) for _ in range(120)]
+            for source in (newcomer, flood):
+                for _ in range(3):
+                    stream = await dial(address, source)
+                    await ask(stream, RequestCode.GET_BROKER_CLUSTER_INFO)
+                    await stream.aclose()
+            await wait_closed(silent[0])
+            assert server.roster.newcomers_count == 49
+            assert server.roster.crowded_out_count == 72
+            assert server.roster.refused_count == 0
+            await ask(old, RequestCode.GET_BROKER_CLUSTER_INFO)
+            await ask(unknown, 4711)
+            for stream in (old, unknown, *silent):
+                await stream.aclose()
+            while server.connection_count:
+                await trio.lowlevel.checkpoint()
 
     trio.run(scenario)
 

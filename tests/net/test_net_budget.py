@@ -94,7 +94,7 @@ def test_who_is_one_too_many_is_closed_before_a_handshake(
         await until(lambda: len(found.connections) == 4)
         late = dial(found)
         late.setblocking(False)
-        await until(lambda: found.refused_count == 1)
+        await until(lambda: found.roster.refused_count == 1)
         assert await asyncio.get_running_loop().sock_recv(late, 1) == b""
         for stranger in strangers:  # a reset in the middle of a handshake is an end, too
             stranger.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))

@@ -186,7 +186,7 @@ def test_one_connection_too_many_is_closed_at_once() -> None:
         assert await second[0].readline() == b"6\n"
         third = await asyncio.open_connection("127.0.0.1", listener.port)
         assert await third[0].read() == b""
-        assert listener.refused_count == 1
+        assert listener.roster.refused_count == 1
         streams[1].write(b"first\n")
         assert await streams[0].readline() == b"5\n"
         for _reader, writer in (second, third):
@@ -237,7 +237,7 @@ def test_a_failed_tls_handshake_gives_its_place_back() -> None:
                 await reader.read()
             writer.close()
             await listener.wait_empty(5)
-        assert (listener.refused_count, listener.connections) == (0, set())
+        assert (listener.roster.refused_count, listener.connections) == (0, set())
         await listener.close()
         context.close()
 

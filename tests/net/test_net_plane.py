@@ -348,7 +348,12 @@ def test_a_turn_that_had_to_stop_goes_on_where_it_stopped() -> None:
     async def scenario() -> None:
         server = Server(Context(asyncio.get_running_loop()))
         server.listener = await listen(
-            server.context, server.new, host="127.0.0.1", port=0, connections_max=count
+            server.context,
+            server.new,
+            host="127.0.0.1",
+            port=0,
+            connections_max=count,
+            newcomers_max=count,
         )
         clients = [await server.client() for _ in range(count)]
         for client, connection in clients:

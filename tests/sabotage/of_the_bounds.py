@@ -9,6 +9,7 @@ SESSION_ENDS = "tests/broker/test_session_ends.py"
 PATTERNS = "tests/broker/test_patterns.py"
 HTTP_TURNS = "tests/gateways/http_cloudevents/test_http_turns.py"
 STEPS = "tests/gateways/amqp/test_amqp_steps.py"
+NEWCOMERS = "tests/net/test_net_newcomers.py"
 
 OF_THE_BOUNDS = (
     Sabotage(
@@ -465,5 +466,45 @@ OF_THE_BOUNDS = (
         "then=self._close_socket))\n",
         new="                self.reply(0, spec.ConnectionCloseOk(), then=self._close_socket)\n",
         tests=(STEPS,),
+    ),
+    Sabotage(
+        name="closed-newcomers-keep-their-room",
+        why="after some thousand visits every newcomer is closed as soon as the next one comes",
+        path="net/roster.py",
+        old="        self._newcomers.remove(connection)\n        self.connections.remove(",
+        new="        self.connections.remove(",
+        tests=(NEWCOMERS,),
+    ),
+    Sabotage(
+        name="who-arrives-loses-the-oldest",
+        why="a flood from one address closes the connections of others before they can log in",
+        path="net/newcomers.py",
+        old="        largest = next(iter(self._groups[self._most]))\n",
+        new="        largest = next(iter(self._networks.values()))\n",
+        tests=(NEWCOMERS,),
+    ),
+    Sabotage(
+        name="who-has-begun-to-log-in-goes-first",
+        why="clients whose password is being checked are closed before those that say nothing",
+        path="net/newcomers.py",
+        old="iter(self.silent or self.spoken)",
+        new="iter(self.spoken or self.silent)",
+        tests=(NEWCOMERS,),
+    ),
+    Sabotage(
+        name="a-full-listener-churns",
+        why="clients that try again at a full listener push out each other, and nobody gets in",
+        path="net/roster.py",
+        old="            if crowded:\n",
+        new="            crowded = True\n            if crowded:\n",
+        tests=(NEWCOMERS,),
+    ),
+    Sabotage(
+        name="name-server-believes-everybody",
+        why="one unknown request makes a connection that never gives way",
+        path="namesrv/server.py",
+        old="        if answer.code not in STRANGE:\n            self.roster",
+        new="        if answer.code is not None:\n            self.roster",
+        tests=("tests/namesrv/test_names_server.py",),
     ),
 )

@@ -213,10 +213,10 @@ OF_THE_USERS = (
     Sabotage(
         name="ipv6-host-has-many-addresses",
         why="one host floods from a new address each time",
-        path="broker/access/login_lines.py",
-        old="IPv6Network((int(found), 64), strict=False)",
-        new="IPv6Network((int(found), 128), strict=False)",
-        tests=_LOGINS,
+        path="net/newcomers.py",
+        old="NETWORK_BITS_IPV6: Final = 64\n",
+        new="NETWORK_BITS_IPV6: Final = 128\n",
+        tests=(*_LOGINS, "tests/net/test_net_newcomers.py"),
     ),
     Sabotage(
         name="no-room-for-the-proven",

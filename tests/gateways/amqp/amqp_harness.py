@@ -50,6 +50,12 @@ class MemoryTransport:
     def abort_in(self, seconds: float | None) -> None:
         self.abort_seconds = seconds
 
+    def spoke(self) -> None:
+        pass
+
+    def proven(self) -> None:
+        self.abort_seconds = None
+
     def heartbeat(self, seconds: int) -> None:
         self.heartbeat_seconds = seconds
 

@@ -208,7 +208,7 @@ def test_connections_are_bounded() -> None:
             second = await asyncio.open_connection("127.0.0.1", door.bound)
             await until(lambda: door.server.connection_count == 2)
             assert (await door.raw(b"")).startswith(b"HTTP/1.1 503 ")
-            assert door.server.census.refused == 1
+            assert door.server.roster.refused_count == 1
             first[1].close()
             await until(lambda: door.server.connection_count == 1)
             assert (await door.call("GET", "/healthz"))[0] == 200
