@@ -356,7 +356,7 @@ OF_THE_REPLICATION = (
         path="net/roster.py",
         old="        self._remove(connection)\n        self._close(connection)\n",
         new="        self._remove(connection)\n",
-        tests=(NEWCOMERS,),
+        tests=("tests/net/test_net_newcomers.py",),
     ),
     Sabotage(
         name="the-proven-stay-among-the-unproven",
