@@ -16,6 +16,7 @@ Adding a connection, removing one and choosing the one to close each take consta
 from __future__ import annotations
 
 from collections.abc import Hashable
+from functools import lru_cache
 from ipaddress import AddressValueError, IPv6Address
 from typing import Final, Generic, TypeVar
 
@@ -23,7 +24,11 @@ NETWORK_BITS_IPV6: Final = 64
 """A host on IPv6 usually gets this much and can have any address in it [RFC 6177]."""
 HOST_BITS_IPV6: Final = 128 - NETWORK_BITS_IPV6
 
+REMEMBERED_MAX: Final = 4096
+"""Addresses whose network need not be worked out again: a flood asks for the same one."""
 
+
+@lru_cache(maxsize=REMEMBERED_MAX)
 def network_of(address: str) -> str:
     """What counts as one address: an IPv4 address, or the /64 of an IPv6 address.
 
