@@ -34,6 +34,7 @@ CASES: Final = (
     Case("http-batches", "10 batches of 4,000 events of 4,000 types", "http", http.batches),
     Case("http-texts", "10 JSON events of 16 MiB of text", "http", http.large_texts),
     Case("http-values", "10 JSON events of 4,000,000 values", "http", http.many_values),
+    Case("http-to-amqp", "one AMQP consumer gets 40,000 events", "http", http.events_to_amqp),
     Case("rocketmq-sends", "20,000 sends in one piece", "rocketmq", http.sends),
     Case("amqp-fanout", "100 publishes to 10,000 queues", "amqp", amqp.fanout_publish),
     Case("amqp-exchange", "delete an exchange with 10,000 bindings", "amqp", amqp.exchange_delete),

@@ -10,6 +10,7 @@ from benchmarks.errors import BenchmarkFailed
 from benchmarks.fairness_stage import LARGE_BYTES, Measured, Stage
 from benchmarks.fairness_wire import RECEIVE_BYTES, rocketmq_send
 from benchmarks.machine import HOST
+from gateways.amqp import spec
 
 BATCHED: Final = "application/cloudevents-batch+json"
 STRUCTURED: Final = "application/cloudevents+json"
@@ -37,12 +38,37 @@ def many_values(stage: Stage) -> Measured:
     return _posts(stage, STRUCTURED, _event(b"[" + values + b"1]"))
 
 
+def events_to_amqp(stage: Stage) -> Measured:
+    """One AMQP consumer gets a backlog of 40,000 events, whose properties have to be translated."""
+    count = 4_000
+    batches = stage.sized(10)
+    reader = stage.amqp()
+    reader.declare("fairness-events-read", durable=True)
+    bind = spec.QueueBind(
+        queue="fairness-events-read", exchange="fairness-events", routing_key="event"
+    )
+    reader.call(spec.ExchangeDeclare(exchange="fairness-events", type="topic", durable=True), bind)
+    events = ",".join(
+        f'{{"specversion":"1.0","id":"{number}","source":"/bench","type":"event","data":"last."}}'
+        for number in range(count)
+    )
+    post = _posts(stage, BATCHED, f"[{events}]".encode(), batches)
+    post()
+    consume = spec.BasicConsume(queue="fairness-events-read", consumer_tag="c", no_ack=True)
+
+    def measured() -> None:
+        reader.call(consume)
+        reader.receive(batches * count, b'last."')
+
+    return measured
+
+
 def _event(data: bytes) -> bytes:
     return b'{"specversion":"1.0","id":"1","source":"/bench","type":"large","data":' + data + b"}"
 
 
-def _posts(stage: Stage, content_type: str, body: bytes) -> Measured:
-    """Ten requests, one after the other."""
+def _posts(stage: Stage, content_type: str, body: bytes, count: int = HTTP_COUNT) -> Measured:
+    """Requests, one after the other."""
     head = (
         f"POST /topics/fairness-events HTTP/1.1\r\nHost: {HOST}\r\n"
         f"Content-Type: {content_type}\r\nContent-Length: {len(body)}\r\n\r\n"
@@ -51,7 +77,7 @@ def _posts(stage: Stage, content_type: str, body: bytes) -> Measured:
     request = head.encode() + body
 
     def measured() -> None:
-        for _ in range(HTTP_COUNT):
+        for _ in range(count):
             opened.sendall(request)
             answer = _answer(opened)
             if not answer.startswith(b"HTTP/1.1 204"):

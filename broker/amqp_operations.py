@@ -17,6 +17,7 @@ from broker.port import (
     QueueConsumer,
     QueueInfo,
     Route,
+    TakesApart,
     Template,
     Words,
 )
@@ -125,6 +126,7 @@ class AmqpOperations:
         owner: object,
         priority: int = 0,
         reads_long: bool = False,
+        takes_apart: TakesApart | None = None,
     ) -> QueueConsumer:
         """See `BrokerPort.consume`."""
         self.core.check_leads()
@@ -135,6 +137,7 @@ class AmqpOperations:
             owner=owner,
             priority=priority,
             reads_long=reads_long,
+            takes_apart=takes_apart,
         )
 
     def get(

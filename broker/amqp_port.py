@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from broker.infos import ExchangeInfo, QueueInfo
 from broker.messages import Delivery
+from broker.runs import TakesApart
 
 if TYPE_CHECKING:
     from broker.port import Consumer, Position, QueueConsumer, Route, Template, Words
@@ -118,6 +119,7 @@ class AmqpPort(Protocol):
         owner: object,
         priority: int = 0,
         reads_long: bool = False,
+        takes_apart: TakesApart | None = None,
     ) -> QueueConsumer:
         """Start delivering to `consumer` (not during the call: call `ready()` when it can take
         messages). Consumers of a higher priority are served first, as long as they have credit.
@@ -125,6 +127,8 @@ class AmqpPort(Protocol):
         Args:
             reads_long: it takes records with AMQP properties in front of their bodies
                 (`RunMeta.long`). Others get them without, as all other messages.
+            takes_apart: of which kinds it decodes each message by itself; None: of none. Of such
+                messages fewer are delivered in one iteration of the loop.
 
         Raises:
             Refused: NOT_FOUND, LOCKED, FORBIDDEN (exclusive consumer present).

@@ -25,7 +25,7 @@ from broker.core import Core
 from broker.errors import Refused
 from broker.journal import Op, Touched
 from broker.kernels import LiveFlight, publish_qos
-from broker.kernels.costs import SESSION_COST
+from broker.kernels.costs import LIVE_COST, SESSION_COST
 from broker.queues.queue import Group
 from broker.retained import position_of
 
@@ -68,6 +68,10 @@ class SessionGroup(Group):
     def arrival_cost(self) -> int:
         """See `Group`."""
         return SESSION_COST if self.holds and self.number else super().arrival_cost()
+
+    def run_cost(self) -> int:
+        """See `Group`."""
+        return SESSION_COST if self.number else LIVE_COST
 
     def arrived(self, run: Committed, first: int) -> None:
         """See `Group`. What would be sent with QoS 0 does not wait for a client that is away,

@@ -26,7 +26,7 @@ from broker.journal import Entity, Op, Touched
 from broker.moves import Moves
 from broker.names import SERVER_NAMED, check_characters
 from broker.patterns import normal_form
-from broker.port import Consumer, Delivery, Position, QueueInfo, Words
+from broker.port import Consumer, Delivery, Position, QueueInfo, TakesApart, Words
 from broker.queues.dead_letters import DeadLetters
 from broker.queues.features import QueueFeatures
 from broker.queues.priorities import Levels
@@ -245,6 +245,7 @@ class NamedQueues:
         owner: object,
         priority: int = 0,
         reads_long: bool = False,
+        takes_apart: TakesApart | None = None,
     ) -> _AutoDeleting:
         """See `BrokerPort.consume`."""
         found = self.need_queue(name, owner)
@@ -256,7 +257,7 @@ class NamedQueues:
             )
         if found.exclusive_hold is not None or (exclusive and found.group.holds):
             raise Refused(Reason.FORBIDDEN, f"queue '{name}' in vhost '/' in exclusive use")
-        hold = found.group.add(consumer, priority, reads_long=reads_long)
+        hold = found.group.add(consumer, priority, reads_long=reads_long, takes_apart=takes_apart)
         if exclusive:
             found.exclusive_hold = hold
         return _AutoDeleting(self, found, hold)

@@ -49,7 +49,7 @@ from broker.queues.life import LIFE_PROPERTY, life_property
 from broker.queues.unacked import Unacked
 from broker.record_header import header_property
 from broker.rocketmq_port import GroupInfo, Placed, RocketmqPort
-from broker.runs import RecordRun, RunMeta
+from broker.runs import RecordRun, RunMeta, TakesApart
 from broker.transaction_port import HalfMessage, Prepared, TransactionPort
 from core_log.kernels.batch import EXTRA_NONE, Batch
 
@@ -94,6 +94,7 @@ __all__ = [
     "SessionLink",
     "Settlement",
     "StorageFailed",
+    "TakesApart",
     "Template",
     "TopicInfo",
     "Unacked",

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any, Final, Protocol
 
 from broker.limits import Limits
+from broker.queues.share import Share
 from broker.records import Metas
 from core_log.errors import StorageShort, is_short
 from core_log.kernels import fit
@@ -81,6 +82,8 @@ class Reading:
         self.limits = limits
         self.schedule = schedule
         """Call something in the next loop iteration."""
+        self.share = Share(schedule)
+        """What groups may hand out before the loop has its turn."""
         self.failed = failed
         """Told of a read that failed (corrupt record, disk error)."""
         self.redelivered_count = 0

@@ -15,13 +15,15 @@ from typing import Final
 from broker.amqp_content import AMQP_PROPERTY
 from broker.bounded_cache import BoundedCache
 from broker.constant_part import PREFIX_HEAD_SIZE, constant_size
-from broker.long_properties import is_long, short_record, split_body
+from broker.kernels.costs import MESSAGE_COST
+from broker.long_properties import is_long, short_record, size_in_front, split_body
 from broker.names import QUEUES_TOPIC, decode_name, is_hashed
 from broker.plain import COMPRESSED, PlainBody, as_sent, plain_runs
 from broker.port import Delivery, Message, RecordRun, RunMeta
 from broker.queues.deaths import DEATH_PROPERTY
 from broker.queues.life import LIFE_PROPERTY, life_of
 from broker.record_header import header_of
+from broker.runs import TakesApart
 from core_log.kernels import record_run
 from core_log.kernels.batch import (
     PROPERTY_CRC,
@@ -134,15 +136,43 @@ class Metas:
         """Cut concatenated records into runs of one kind."""
         runs: list[RecordRun] = []
         while start < end:
-            topic_start, topic_end, first, last = properties_span(memory, start)
-            size = constant_size(memory, first, last)
-            meta = self.meta(
-                bytes(memory[topic_start:topic_end]), bytes(memory[first : first + size])
-            )
-            stop, count = record_run(memory, start, end, size)
-            runs.append(RecordRun(meta, memory, start, stop, count))
-            start = stop
+            runs.append(self._first_run(memory, start, end))
+            start = runs[-1].end
         return runs
+
+    def _first_run(self, memory: Memory, start: int, end: int) -> RecordRun:
+        topic_start, topic_end, first, last = properties_span(memory, start)
+        size = constant_size(memory, first, last)
+        meta = self.meta(bytes(memory[topic_start:topic_end]), bytes(memory[first : first + size]))
+        stop, count = record_run(memory, start, end, size)
+        return RecordRun(meta, memory, start, stop, count)
+
+    def runs_within(
+        self, memory: Memory, room: int, run_cost: int, takes_apart: TakesApart | None
+    ) -> tuple[list[RecordRun], int]:
+        """Cut concatenated records into runs, as many as cost no more than there is room for; at
+        least one message.
+
+        Args:
+            room: units of `broker.kernels.costs`.
+            run_cost: what each run costs.
+            takes_apart: of which kinds each message costs `MESSAGE_COST` and more; None: of none.
+
+        Returns:
+            The runs, and what they cost.
+        """
+        runs: list[RecordRun] = []
+        cost = 0
+        start = 0
+        while start < len(memory) and (cost < room or not runs):
+            run = self._first_run(memory, start, len(memory))
+            cost += run_cost
+            if takes_apart is not None and takes_apart(run.meta):
+                run, messages_cost = _first_messages(run, room - cost)
+                cost += messages_cost
+            runs.append(run)
+            start = run.end
+        return runs, cost
 
     def plain_runs(
         self, memory: Memory, start: int, end: int, *, reads_long: bool = False
@@ -153,8 +183,14 @@ class Metas:
         Args:
             reads_long: hand on records with AMQP properties in front of their bodies as they are.
         """
+        return self.plain(self.runs(memory, start, end), reads_long=reads_long)
+
+    def plain(
+        self, runs: Sequence[RecordRun], *, reads_long: bool
+    ) -> tuple[Sequence[RecordRun], int]:
+        """The same of runs."""
         shorten = None if reads_long else self._shorten
-        return plain_runs(self.runs(memory, start, end), self._plain_body, shorten)
+        return plain_runs(runs, self._plain_body, shorten)
 
     def _shorten(self, run: RecordRun, bytes_max: int) -> RecordRun:
         """The first long record of the run, and those behind it until they have so many bytes, as
@@ -180,6 +216,23 @@ class Metas:
             return decode_name(stored)
         except ValueError:  # a name that a RocketMQ client chose
             return stored
+
+
+def _first_messages(run: RecordRun, room: int) -> tuple[RecordRun, int]:
+    """The first messages of a run that is taken apart, as many as there is room for but at least
+    one, and what they cost."""
+    memory = run.memory
+    cost = 0
+    count = 0
+    at = run.start
+    while at < run.end and (cost < room or not count):
+        _, _, first, last = properties_span(memory, at)
+        cost += MESSAGE_COST + last - first
+        if run.meta.long:
+            cost += size_in_front(memory, at + RECORD_BODY_AT)
+        at += _U32.unpack_from(memory, at)[0]
+        count += 1
+    return RecordRun(run.meta, memory, run.start, at, count), cost
 
 
 def decode_messages(delivery: Delivery) -> list[Message]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from broker.kernels import RecordRun
 
-__all__ = ["RecordRun", "RunMeta"]
+__all__ = ["RecordRun", "RunMeta", "TakesApart"]
 
 
 @dataclass(slots=True)
@@ -41,3 +41,8 @@ class RunMeta:
 
     def __post_init__(self) -> None:
         self.rewritten = self.compressed or self.long
+
+
+TakesApart = Callable[[RunMeta], bool]
+"""Whether a consumer decodes each message of this kind by itself, which takes some 50 us and more
+the more properties it has. What is not taken apart is encoded run by run in a kernel."""

@@ -1,5 +1,5 @@
-"""What showing a message costs, so that a commit point moves in steps (`path.py`). A unit is some
-0.3 us."""
+"""What showing and handing out a message costs, so that a commit point moves in steps (`path.py`)
+and queues hand out in shares (`broker/queues/share.py`). A unit is some 0.3 us."""
 
 from __future__ import annotations
 
@@ -22,3 +22,9 @@ SESSION_COST: Final = 400
 ANSWER_COST: Final = 40
 """Anything else that waits for a commit point: an answer, or messages whose packet ids are stored
 now."""
+HANDED_AT_ONCE: Final = 20_000
+"""Units of what all queues hand out together before the loop has its turn."""
+RUN_COST: Final = 60
+"""A run that is read from the log: its kind is looked up, and it is encoded by itself."""
+MESSAGE_COST: Final = 150
+"""A message that its consumer decodes by itself, and one unit more for each byte of properties."""

@@ -27,7 +27,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 from broker.core import Core
-from broker.port import Consumer, Delivery
+from broker.port import Consumer, Delivery, TakesApart
 from broker.queues.cursor import Cursor
 from broker.queues.queue import Group, Hold, Queue
 
@@ -113,9 +113,16 @@ class Levels:
 
     # --- as a group -------------------------------------------------------------------------
 
-    def add(self, consumer: Consumer, priority: int = 0, *, reads_long: bool = False) -> Hold:
+    def add(
+        self,
+        consumer: Consumer,
+        priority: int = 0,
+        *,
+        reads_long: bool = False,
+        takes_apart: TakesApart | None = None,
+    ) -> Hold:
         """See `Group.add`."""
-        hold = Hold(self, consumer, priority, reads_long=reads_long)
+        hold = Hold(self, consumer, priority, reads_long=reads_long, takes_apart=takes_apart)
         self.holds.append(hold)
         for group in self._order:
             self._join(hold, group)
@@ -123,7 +130,9 @@ class Levels:
 
     def _join(self, hold: Hold, group: LevelGroup) -> None:
         consumer = _LevelConsumer(self, group.priority, hold.consumer)
-        place = group.add(consumer, hold.priority, reads_long=hold.reads_long)
+        place = group.add(
+            consumer, hold.priority, reads_long=hold.reads_long, takes_apart=hold.takes_apart
+        )
         self._joined.setdefault(hold, []).append(place)
 
     def remove(self, hold: Hold) -> None:

@@ -12,7 +12,8 @@ Two ways lead to a consumer:
   memory, or, where that is gone, in a reader thread. Meanwhile nothing overtakes: the group waits.
 
 Rule: a consumer never gets more than its credit, and one call hands out at most `pump_count_max`
-messages and `pump_bytes_max` bytes; then other work gets its turn.
+messages and `pump_bytes_max` bytes, and no more than is left of the iteration's share
+(`share.py`); then other work gets its turn.
 """
 
 from __future__ import annotations
@@ -21,12 +22,13 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from broker.kernels import Committed, QueueEnd, RecordRun
-from broker.kernels.costs import CONSUMER_COST
-from broker.port import IN_SYNC, Consumer, Delivery, Durability
+from broker.kernels.costs import CONSUMER_COST, MESSAGE_COST, RUN_COST
+from broker.port import IN_SYNC, Consumer, Delivery, Durability, TakesApart
 from broker.queues.cursor import Cursor
 from broker.queues.gates import Gate
 from broker.queues.redeliveries import Redeliveries
 from broker.reading import Reading
+from broker.runs import RunMeta
 from core_log.log_end import Span
 from core_log.queue_index import Index, MemoryIndex
 
@@ -174,7 +176,7 @@ _GONE: Final = _Gone()
 class Hold:
     """A consumer's place in a group: the `QueueConsumer` of the port."""
 
-    __slots__ = ("active", "consumer", "group", "priority", "reads_long")
+    __slots__ = ("active", "consumer", "group", "priority", "reads_long", "takes_apart")
 
     def __init__(
         self,
@@ -183,10 +185,12 @@ class Hold:
         priority: int = 0,
         *,
         reads_long: bool = False,
+        takes_apart: TakesApart | None = None,
     ) -> None:
         self.group = group
         self.priority = priority
         self.reads_long = reads_long
+        self.takes_apart = takes_apart
         self.consumer: Consumer = consumer
         self.active = True
 
@@ -212,10 +216,12 @@ class Hold:
             self.active = False
             self.group.remove(self)
             self.consumer = _GONE
+            self.takes_apart = None
 
     def end(self) -> None:
         """The queue is gone; its group has no consumers any more."""
         consumer, self.consumer = self.consumer, _GONE
+        self.takes_apart = None
         self.active = False
         consumer.cancelled()
 
@@ -236,6 +242,7 @@ class Group:
     """
 
     __slots__ = (
+        "_pump_count",
         "_pumping",
         "_reading",
         "_scheduled",
@@ -275,6 +282,7 @@ class Group:
         self._reading = False  # a reader thread is at work: nothing may overtake
         self._pumping = False
         self._scheduled = False
+        self._pump_count = reading.limits.pump_count_max  # less, where that was too much at once
         reader = queue.reader
         if reader is None:
             queue.reader = self
@@ -285,14 +293,21 @@ class Group:
 
     # --- consumers ------------------------------------------------------------------------
 
-    def add(self, consumer: Consumer, priority: int = 0, *, reads_long: bool = False) -> Hold:
+    def add(
+        self,
+        consumer: Consumer,
+        priority: int = 0,
+        *,
+        reads_long: bool = False,
+        takes_apart: TakesApart | None = None,
+    ) -> Hold:
         """A consumer joins; it gets nothing before its `ready()` or the next message.
 
         Args:
             priority: those with a higher one are served first, as long as they have credit.
-            reads_long: see `AmqpPort.consume`.
+            reads_long, takes_apart: see `AmqpPort.consume`.
         """
-        hold = Hold(self, consumer, priority, reads_long=reads_long)
+        hold = Hold(self, consumer, priority, reads_long=reads_long, takes_apart=takes_apart)
         single = self.rules is not None and self.rules.single
         self.ranked = single or self.ranked or priority != 0
         if not priority and not self.ranked:
@@ -411,6 +426,12 @@ class Group:
             if turn is None:
                 return
             hold, limit = turn
+            if hold.takes_apart is not None and hold.takes_apart(run.meta):
+                cost = run.count * MESSAGE_COST + run.end - run.start
+                if run.parts is not None or cost > self.reading.share.left:
+                    self.pump()  # `_deliver` bounds how much at once
+                    return
+                self.reading.share.spend(cost)
             taken = cursor.take(limit, first + run.count)
             assert taken is not None
             offset, count, redelivered = taken
@@ -431,9 +452,12 @@ class Group:
             return
         if self.rules is None and not self.cursor.ready_count(self.queue.visible):
             return
+        if self.reading.share.left <= 0:
+            self.pump_later()
+            return
         self._pumping = True
         try:
-            budget = self.reading.limits.pump_count_max
+            budget = self._pump_count
             while budget > 0:
                 ready = self._deliverable()
                 turn = self._next_hold(min(ready, budget)) if ready > 0 else None
@@ -464,10 +488,14 @@ class Group:
         return self.cursor.ready_count(self.queue.visible)
 
     def pump_later(self) -> None:
-        """Pump in the next loop iteration."""
+        """Pump in a later loop iteration, when it is this group's turn."""
         if not self._scheduled and self.holds:
             self._scheduled = True
-            self.reading.schedule(self._pump_scheduled)
+            self.reading.share.wait(self._pump_scheduled)
+
+    def run_cost(self) -> int:
+        """What one run costs that it hands out, in the units of `broker.kernels.costs`."""
+        return RUN_COST
 
     def _pump_scheduled(self) -> None:
         self._scheduled = False
@@ -536,17 +564,16 @@ class Group:
 
     def _deliver(self, hold: Hold, taken: tuple[int, int, bool], records: Any, found: int) -> None:
         """The records are there. What was taken and not read goes back; so does what was read and
-        is too much to decompress at once."""
+        is too much to hand out at once."""
         self._reading = False
         first, count, redelivered = taken
         if records is None:
             self.cursor.untake(first, count, redelivered)
             return
         runs: Sequence[RecordRun] = ()
+        times = 0 if self.rules is None else self.rules.delivery_count(first)
         if found and hold.active:
-            runs, found = self.reading.metas.plain_runs(
-                records, 0, len(records), reads_long=hold.reads_long
-            )
+            runs, found = self._share_of(hold, records, found, counted=times > 0)
         if found < count:
             self.cursor.untake(first + found, count - found, redelivered)
             self.pump_later()
@@ -555,12 +582,40 @@ class Group:
             if hold.active:
                 if redelivered:
                     self.reading.redelivered_count += found
-                times = 0 if self.rules is None else self.rules.delivery_count(first)
                 hold.consumer.deliver(Delivery(runs, first, found, redelivered, times))
             else:
                 self.cursor.requeue(first, found)
         if not self._pumping:
             self.pump()
+
+    def _share_of(
+        self, hold: Hold, records: Any, found: int, *, counted: bool
+    ) -> tuple[Sequence[RecordRun], int]:
+        """The runs of these records as the consumer gets them, as far as the share goes, and how
+        many messages they have: at least one.
+
+        Args:
+            found: how many there are.
+            counted: their deliveries are, which consumers write into each message.
+        """
+        reading = self.reading
+        takes_apart = hold.takes_apart
+        if counted and takes_apart is not None:
+            takes_apart = _any_kind
+        cut, cost = reading.metas.runs_within(
+            records, reading.share.left, self.run_cost(), takes_apart
+        )
+        reading.share.spend(cost)
+        runs, taken = reading.metas.plain(cut, reads_long=hold.reads_long)
+        if taken < found:  # the same would be read again and again
+            self._pump_count = 2 * taken
+        elif self._pump_count < reading.limits.pump_count_max:
+            self._pump_count = min(2 * self._pump_count, reading.limits.pump_count_max)
+        return runs, taken
+
+
+def _any_kind(_meta: RunMeta) -> bool:
+    return True
 
 
 class Groups(list[Group]):

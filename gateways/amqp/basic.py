@@ -71,6 +71,7 @@ def consume(channel: Channel, method: spec.BasicConsume) -> None:
             owner=link,
             priority=priority,
             reads_long=True,
+            takes_apart=consumer.takes_apart,
         )
         if timeout_ms is None:
             info = link.port.queue(queue, owner=link)

@@ -19,7 +19,7 @@ import struct
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final, Protocol
 
-from broker.port import Delivery, QueueConsumer, RecordRun
+from broker.port import Delivery, QueueConsumer, RecordRun, RunMeta
 from gateways.amqp import kernels, mapping
 from gateways.amqp.large_deliveries import (
     LARGE_BYTES,
@@ -111,6 +111,10 @@ class Consumer:
         self.started = False
         self.ended = False
         self.unacked_count = 0
+
+    def takes_apart(self, meta: RunMeta) -> bool:
+        """See `broker.port.TakesApart`."""
+        return not mapping.delivery_form(meta)[0] or _is_tight(self._channel.link.frame_max)
 
     # --- broker.port.Consumer ---------------------------------------------------------------
 
@@ -206,6 +210,11 @@ class Consumer:
             self.deadline.close()
 
 
+def _is_tight(frame_max: int) -> bool:
+    """Whether a header frame may be too small for properties that a kernel writes."""
+    return frame_max < ROOMY_FRAME_BYTES
+
+
 def encode(
     delivery: Delivery,
     channel: int,
@@ -248,7 +257,7 @@ def _encode_run(
     if tail:
         place += tail
     # A header frame may be too small for properties that need most of the run.
-    tight = frame_max < ROOMY_FRAME_BYTES and run.end - run.start > frame_max
+    tight = _is_tight(frame_max) and run.end - run.start > frame_max
     if not uniform or delivery.delivery_count or tight:
         return _encode_one_by_one(delivery, run, done, channel, frame_max, head, first_tag, place)
     return kernels.encode_deliveries(

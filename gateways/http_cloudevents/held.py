@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from broker.port import BrokerPort, Delivery, Message, Position, QueueConsumer
+from broker.port import BrokerPort, Delivery, Message, Position, QueueConsumer, RunMeta
 from core_log.kernels.batch import EXTRA_VERBATIM
 from gateways.http_cloudevents.codec import Event
 from gateways.http_cloudevents.filters import Predicate
@@ -41,6 +41,11 @@ class Held:
     def size(self) -> int:
         """Bytes of its data."""
         return len(self.message.body)
+
+
+def every_kind(_meta: RunMeta) -> bool:
+    """See `broker.port.TakesApart`: an event is made of each message."""
+    return True
 
 
 def take(

@@ -23,7 +23,7 @@ from typing import Any
 from broker.port import BrokerPort, Delivery, QueueConsumer, Refused
 from gateways.http_cloudevents.codec import encode_structured
 from gateways.http_cloudevents.errors import Problem
-from gateways.http_cloudevents.held import DeadLetters, Held, take
+from gateways.http_cloudevents.held import DeadLetters, Held, every_kind, take
 from gateways.http_cloudevents.limits import HttpLimits
 from gateways.http_cloudevents.locks import Lock, LockTable, ranges
 from gateways.http_cloudevents.mapping import DeadLetter, dead_letter_of
@@ -87,7 +87,9 @@ class PullSubscription:
         self._closed = False
         self.reconfigure(subscription)
         queue = port.subscription_queue(subscription.name)
-        self._queue: QueueConsumer = port.consume(queue, self, exclusive=True, owner=self)
+        self._queue: QueueConsumer = port.consume(
+            queue, self, exclusive=True, owner=self, takes_apart=every_kind
+        )
 
     def reconfigure(self, subscription: Subscription) -> None:
         """Other settings for the same queue; locks and polls go on."""

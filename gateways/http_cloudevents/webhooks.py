@@ -27,7 +27,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 
 from broker.port import BrokerPort, Delivery, QueueConsumer, Refused
-from gateways.http_cloudevents.held import DeadLetters, Held, take
+from gateways.http_cloudevents.held import DeadLetters, Held, every_kind, take
 from gateways.http_cloudevents.limits import HttpLimits
 from gateways.http_cloudevents.locks import ranges
 from gateways.http_cloudevents.mapping import DeadLetter
@@ -94,7 +94,9 @@ class Webhook:
         self._standing = Standing.NEW
         self._stopping = False
         queue = port.subscription_queue(subscription.name)
-        self._queue: QueueConsumer = port.consume(queue, self, exclusive=True, owner=self)
+        self._queue: QueueConsumer = port.consume(
+            queue, self, exclusive=True, owner=self, takes_apart=every_kind
+        )
         self._task = loop.create_task(self._run())
         self._task.add_done_callback(self._ended)
         loop.call_soon(self._make_ready)

@@ -97,8 +97,8 @@ OF_AMQP = (
         name="a-priority-queue-cuts-long-properties",
         why="AMQP consumers of a priority queue miss most of a message's headers",
         path="broker/queues/priorities.py",
-        old="group.add(consumer, hold.priority, reads_long=hold.reads_long)",
-        new="group.add(consumer, hold.priority)",
+        old="reads_long=hold.reads_long, takes_apart=hold.takes_apart",
+        new="takes_apart=hold.takes_apart",
         tests=("tests/broker/test_long_properties.py",),
     ),
     Sabotage(

@@ -9,6 +9,7 @@ IN_FLIGHT = "tests/broker/test_sessions_in_flight.py"
 UPLOADS = "tests/gateways/mqtt/test_mqtt_uploads.py"
 STEPS = "tests/broker/test_commit_steps.py"
 REPLAY = "tests/broker/test_retained_replay.py"
+SHARES = "tests/broker/test_shares.py"
 
 OF_THE_TURNS = (
     Sabotage(
@@ -126,6 +127,54 @@ OF_THE_TURNS = (
         old="                run.on_shown = self._held_is_shown\n",
         new="",
         tests=(STEPS,),
+    ),
+    Sabotage(
+        name="translated-messages-cost-nothing",
+        why="a consumer of thousands of events from HTTP stops the server for a second",
+        path="gateways/amqp/basic.py",
+        old="            takes_apart=consumer.takes_apart,\n",
+        new="",
+        tests=("tests/gateways/amqp/test_amqp_turns.py",),
+    ),
+    Sabotage(
+        name="messages-that-are-decoded-without-a-share",
+        why="a consumer that decodes each message stops the server with a thousand of them",
+        path="broker/records.py",
+        old="    while at < run.end and (cost < room or not count):\n",
+        new="    while at < run.end:\n",
+        tests=(SHARES,),
+    ),
+    Sabotage(
+        name="runs-without-a-share",
+        why="a backlog of thousands of topics is handed out while all other clients wait",
+        path="broker/records.py",
+        old="        while start < len(memory) and (cost < room or not runs):\n",
+        new="        while start < len(memory):\n",
+        tests=(SHARES,),
+    ),
+    Sabotage(
+        name="a-share-for-each-queue",
+        why="one client with consumers of a thousand queues stops the server",
+        path="broker/queues/queue.py",
+        old="        if self.reading.share.left <= 0:\n",
+        new="        if self.reading.share.left <= 0 and self._pump_count < 0:\n",
+        tests=(SHARES,),
+    ),
+    Sabotage(
+        name="live-runs-beside-the-share",
+        why="a batch of thousands of events is decoded for a consumer in one piece",
+        path="broker/queues/queue.py",
+        old="                if run.parts is not None or cost > self.reading.share.left:\n",
+        new="                if run.parts is not None:\n",
+        tests=(SHARES,),
+    ),
+    Sabotage(
+        name="who-waits-is-served-again-and-again",
+        why="one long backlog is handed out in one iteration of the loop, share after share",
+        path="broker/queues/share.py",
+        old="            while count and self.left > 0:\n",
+        new="            while self._waiting and self.left > 0:\n",
+        tests=(SHARES,),
     ),
     Sabotage(
         name="uploads-wait-for-each-other",

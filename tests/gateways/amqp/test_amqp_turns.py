@@ -5,9 +5,11 @@ from __future__ import annotations
 
 from itertools import count
 
+from broker.kernels.costs import HANDED_AT_ONCE, MESSAGE_COST
 from broker.topics import TARGETS_AT_ONCE
 from gateways.amqp import spec
 from net.turns import TURN_SECONDS
+from tests.broker.queue_bench import publish
 from tests.gateways.amqp import amqp_wire as wire
 from tests.gateways.amqp.amqp_harness import Bench, Peer
 
@@ -147,3 +149,20 @@ def test_a_publish_to_very_many_queues_is_one_of_a_turn(bench: Bench) -> None:
     while not peer.is_read():
         bench.step()
     assert queue.index.end_offset == total
+
+
+def test_messages_whose_properties_are_translated_are_delivered_in_shares(bench: Bench) -> None:
+    """Those of AMQP and MQTT are not: a kernel encodes their deliveries."""
+    peer = bench.peer(1)
+    for queue, protocol in (("events", "http"), ("messages", "amqp")):
+        peer.ask(spec.QueueDeclare(queue=queue))
+        publish(bench.broker, queue, *[b"x"] * 1000, PMQ_PROTO=protocol)
+    bench.step()
+    peer.received()
+    for queue, least, most in (
+        ("messages", 1000, 1000),
+        ("events", 1, HANDED_AT_ONCE // MESSAGE_COST),
+    ):
+        peer.ask(spec.BasicConsume(queue=queue, consumer_tag=queue, no_ack=True))
+        delivered = [one for one in peer.methods() if isinstance(one, spec.BasicDeliver)]
+        assert least <= len(delivered) <= most

@@ -24,6 +24,7 @@ from broker.port import (
     Refused,
     RunMeta,
     StorageFailed,
+    TakesApart,
     TopicInfo,
     Words,
 )
@@ -314,7 +315,16 @@ class SpyPort:
     def subscription_queue(self, name: str) -> str:
         return f"sub:{name}"
 
-    def consume(self, queue: str, consumer: Consumer, *, exclusive: bool, owner: object) -> SpyHold:
+    def consume(
+        self,
+        queue: str,
+        consumer: Consumer,
+        *,
+        exclusive: bool,
+        owner: object,
+        takes_apart: TakesApart,
+    ) -> SpyHold:
+        assert takes_apart(RunMeta("any", None, {}, 0)), "the engine bounds how many come at once"
         found = self.queues[queue]
         assert found.consumer is None, "one consumer at a time"
         found.consumer = consumer
