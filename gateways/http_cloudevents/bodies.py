@@ -3,18 +3,27 @@
 aiohttp reads a body as it comes and checks its size only then; here a declared size is checked
 first (also before `100 Continue`), the whole body has a deadline, and all bodies that are in
 memory count against one budget.
+
+aiohttp decompresses a body when it is read, and one that is there as a whole (a few KiB may mean
+many MiB) is read without a wait. So a request pauses after each slice, and of all requests that
+paused one goes on in each iteration of the loop.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections import deque
 from collections.abc import Iterator
+from typing import Final
 
 from aiohttp import web
 
 from gateways.http_cloudevents.errors import Problem
 from gateways.http_cloudevents.limits import HttpLimits
+
+SLICE_BYTES: Final = 1024 * 1024
+"""Of one body, read without a pause: some 3 ms where it has to be decompressed."""
 
 
 class Budget:
@@ -24,6 +33,8 @@ class Budget:
         self._limits = limits
         self._requests = 0
         self._bytes = 0
+        self._paused: deque[asyncio.Future[None]] = deque()
+        self._scheduled = False
 
     @contextlib.contextmanager
     def request(self) -> Iterator[Share]:
@@ -44,6 +55,28 @@ class Budget:
             raise _busy(f"{self._bytes} bytes wait for the disk")
         self._bytes += size
 
+    async def pause(self) -> None:
+        """Return in a later iteration of the loop, when all that paused before have gone on."""
+        turn = asyncio.get_running_loop().create_future()
+        self._paused.append(turn)
+        self._schedule()
+        await turn
+
+    def _schedule(self) -> None:
+        if not self._scheduled:
+            self._scheduled = True
+            asyncio.get_running_loop().call_soon(self._next)
+
+    def _next(self) -> None:
+        self._scheduled = False
+        while self._paused:
+            turn = self._paused.popleft()
+            if not turn.done():  # its request was cancelled meanwhile
+                turn.set_result(None)
+                break
+        if self._paused:
+            self._schedule()
+
 
 class Share:
     """What one request holds of the budget."""
@@ -56,6 +89,10 @@ class Share:
         """Take more bytes. Raises Problem: 429."""
         self._budget.grow(size)
         self.size += size
+
+    async def pause(self) -> None:
+        """See `Budget.pause`."""
+        await self._budget.pause()
 
 
 def _busy(text: str) -> Problem:
@@ -74,12 +111,16 @@ async def read_body(
 ) -> bytes:
     """The whole body, decompressed.
 
+    Args:
+        share: what it counts against, and pauses with; None for small bodies.
+
     Raises:
         Problem: 413, 408, 429.
     """
     check_declared_size(request, size_max)
     parts: list[bytes] = []
     size = 0
+    slice_end = SLICE_BYTES
     try:
         async with asyncio.timeout(seconds_max):
             while chunk := await request.content.readany():
@@ -89,6 +130,9 @@ async def read_body(
                 if share is not None:
                     share.grow(len(chunk))
                 parts.append(chunk)
+                if share is not None and size >= slice_end:
+                    await share.pause()
+                    slice_end = size + SLICE_BYTES
     except TimeoutError:
         raise Problem(
             408, "Body too slow", f"the body did not arrive within {seconds_max:g} seconds"

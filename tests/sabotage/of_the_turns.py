@@ -177,6 +177,22 @@ OF_THE_TURNS = (
         tests=(SHARES,),
     ),
     Sabotage(
+        name="compressed-body-in-one-piece",
+        why="a few KiB that mean many MiB stop the server while they are decompressed",
+        path="gateways/http_cloudevents/bodies.py",
+        old="                    slice_end = size + SLICE_BYTES\n",
+        new="                    slice_end = size_max\n",
+        tests=("tests/gateways/http_cloudevents/test_http_bodies.py",),
+    ),
+    Sabotage(
+        name="compressed-bodies-side-by-side",
+        why="a hundred requests with compressed bodies stop the server together",
+        path="gateways/http_cloudevents/bodies.py",
+        old="                turn.set_result(None)\n                break\n",
+        new="                turn.set_result(None)\n",
+        tests=("tests/gateways/http_cloudevents/test_http_bodies.py",),
+    ),
+    Sabotage(
         name="uploads-wait-for-each-other",
         why="clients that send large packets all at once wait for ever",
         path="gateways/mqtt/uploads.py",
