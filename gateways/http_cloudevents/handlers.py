@@ -220,7 +220,7 @@ class Handlers:
         elif verb == "reject":
             outcome = await self._in_turns.finish(part.reject(tokens))
         else:
-            outcome = part.renew(tokens)
+            outcome = await self._in_turns.finish(part.renew(tokens))
         return json_response(
             {"succeededLockTokens": outcome.succeeded, "failedLockTokens": outcome.failed}
         )

@@ -188,13 +188,15 @@ class PullSubscription:
         self._set_timer()
         return outcome
 
-    def renew(self, tokens: Iterable[str]) -> Outcome:
+    def renew(self, tokens: Iterable[str]) -> Work[Outcome]:
         """The locks of these events begin anew."""
         outcome = Outcome()
         until = self._loop.time() + self._subscription.config.lock_seconds
-        for token, lock in self._find(tokens, outcome):
-            self._locks.extend(lock, until=until)
-            outcome.succeeded.append(token)
+        for each in tokens:
+            for token, lock in self._find((each,), outcome):
+                self._locks.extend(lock, until=until)
+                outcome.succeeded.append(token)
+            yield
         self._set_timer()
         return outcome
 

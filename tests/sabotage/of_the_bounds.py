@@ -379,8 +379,9 @@ OF_THE_BOUNDS = (
         name="http-dead-letters-in-one-turn",
         why="a client that rejects 10,000 events stops all others for two seconds",
         path="gateways/http_cloudevents/pull.py",
-        old="            yield\n        self._set_timer()\n",
-        new="            if not token:\n                yield\n        self._set_timer()\n",
+        old='"the dead letter was not stored"))\n            yield\n',
+        new='"the dead letter was not stored"))\n'
+        "            if not token:\n                yield\n",
         tests=(HTTP_TURNS,),
     ),
     Sabotage(

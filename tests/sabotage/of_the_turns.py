@@ -193,6 +193,14 @@ OF_THE_TURNS = (
         tests=("tests/gateways/http_cloudevents/test_http_bodies.py",),
     ),
     Sabotage(
+        name="locks-renewed-in-one-piece",
+        why="a renewal of ten thousand locks stops the server",
+        path="gateways/http_cloudevents/pull.py",
+        old="                outcome.succeeded.append(token)\n            yield\n",
+        new="                outcome.succeeded.append(token)\n        yield\n",
+        tests=("tests/gateways/http_cloudevents/test_http_turns.py",),
+    ),
+    Sabotage(
         name="uploads-wait-for-each-other",
         why="clients that send large packets all at once wait for ever",
         path="gateways/mqtt/uploads.py",

@@ -193,6 +193,34 @@ def test_others_publish_while_events_become_dead_letters() -> None:
     run(scenario())
 
 
+@pytest.mark.parametrize("held", [True, False])
+def test_locks_are_renewed_in_turns(held: bool) -> None:
+    """Of those that are held, and of those that are not, each is a step."""
+
+    async def scenario() -> None:
+        async with http() as door:
+            await door.call("PUT", "/subscriptions/s", {"topic": "orders"})
+            await publish_batch(door, *(str(n) for n in range(100)))
+            path = "/topics/orders/subscriptions/s"
+            _, answer, _ = await door.call("POST", f"{path}:receive?maxEvents=100")
+            tokens = [each["brokerProperties"]["lockToken"] for each in answer["value"]]
+            if not held:
+                tokens = [f"{token}0" for token in tokens]
+            slow(door)
+            turns = door.server._in_turns._turns
+            waits = count()
+            wait = turns.wait
+            turns.wait = lambda turn: (next(waits), wait(turn))[1]  # type: ignore[method-assign]
+            wanted = {"lockTokens": tokens}
+            status, outcome, _ = await door.call("POST", f"{path}:renewLock", wanted)
+            assert next(waits) > len(tokens) // 2
+            failed = [each["lockToken"] for each in outcome["failedLockTokens"]]
+            assert (status, outcome["succeededLockTokens"] + failed) == (200, tokens)
+            assert bool(failed) != held
+
+    run(scenario())
+
+
 def test_others_publish_while_subscriptions_are_listed() -> None:
     async def scenario() -> None:
         async with http() as door:
