@@ -17,7 +17,7 @@ from broker.moves import QOS2_PROPERTY, settled_by
 from broker.queues.cursor import NO_STOP, Cursor
 from broker.records import TAGS
 from broker.recovered import hold_recovered
-from broker.retained import ENTRY
+from broker.retained import retained_row
 from broker.state_db import Folded, StateDb
 from broker.state_snapshot import need_snapshot
 from broker.topics import RETAIN_PROPERTY
@@ -68,7 +68,7 @@ class Fold:
             value = engine.users.row_rule(key)
         elif kind == "retained":
             entry = engine.retained.get(tuple(key.split("\x00")))
-            value = None if entry is None else list(ENTRY.unpack(entry)[:2])
+            value = None if entry is None else retained_row(entry)
         elif kind == "consumers":
             value = engine.consumer_groups.row(key)
         elif kind == "snapshot":
@@ -152,8 +152,8 @@ class Fold:
                 engine.core.group(queue, cursor, number=int(key), kind=SessionGroup)
         for key, value in folded.take("session"):
             engine.sessions.state.load(key, value)
-        for key, (position, size) in folded.take("retained"):
-            engine.retained.set(tuple(key.split("\x00")), position, size)
+        for key, (position, size, *origin) in folded.take("retained"):
+            engine.retained.set(tuple(key.split("\x00")), position, size, *origin)
         for key, value in folded.take("user"):
             engine.users.load_user(key, value)
         for key, value in folded.take("rule"):

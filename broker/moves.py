@@ -30,6 +30,7 @@ from broker.errors import Refused
 from broker.port import Position, RecordRun, RunMeta
 from broker.queues.queue import Group
 from broker.records import properties_span
+from broker.retained import ORIGIN_PROPERTY
 from broker.topics import Topics, TopicTemplate
 from core_log.kernels.batch import (
     BODY_SIZE,
@@ -63,6 +64,7 @@ _BOUND: Final = frozenset(
         SETTLES_PROPERTY.encode(),
         QOS2_PROPERTY.encode(),
         OWNER_PROPERTY.encode(),
+        ORIGIN_PROPERTY.encode(),
     }
 )
 """Properties behind the constant part that belong to one record, not to its message."""

@@ -98,7 +98,7 @@ class RetainedReplay:
         self._since_when: dict[Words, Position] = {}  # what they match comes by itself
         self._subscription: Subscription | None = None  # whose turn it is
         self._since = Position(0)
-        self._found: Iterator[tuple[str, bytes] | None] = iter(())
+        self._found: Iterator[tuple[Words, bytes] | None] = iter(())
         self._on_their_way = 0
         self.has_turn = False
 
@@ -157,11 +157,11 @@ class RetainedReplay:
         if not self._wants(subscription):  # unsubscribed meanwhile [MQTT-3.10.4-2]
             self._subscription = None
         elif match is not None and origin_of(match[1]) < self._since:
-            topic, entry = match
+            words, entry = match
             self._on_their_way += 1
             self._core.commits.when(
                 position_of(entry) + 1,
-                self._visible_at(topic),
+                self._visible_at(words[0]),
                 self._read,
                 subscription,
                 entry,

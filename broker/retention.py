@@ -48,7 +48,7 @@ from broker.journal import Op, Touched
 from broker.moves import message_properties
 from broker.port import Words
 from broker.queues.queue import Group
-from broker.retained import Retained, origin_of, position_of
+from broker.retained import ORIGIN_PROPERTY, Retained, origin_of, position_of
 from broker.state_db import StateDb
 from broker.state_snapshot import HEAD_BYTES_MAX, PIECE_BYTES_MAX, TEMPLATE, encode_snapshot
 from broker.topic_trims import TopicTrims, Trim
@@ -540,16 +540,19 @@ class Retention:
 
     def _copy_one(self, words: Words, position: int, record: Record) -> bool:
         """Append a retained message anew, unless another one took its place meanwhile. It is in no
-        queue: only new subscribers get it. False if the log does not take it."""
+        queue: only new subscribers get it. It says where it was published, so that it stays as old
+        as it is after a restart. False if the log does not take it."""
         entry = self._retained.get(words)
         if entry is None or position_of(entry) != position:
             return True
         raw = record.raw_properties
         constant = int(raw[6 : PREFIX_HEAD_SIZE - 1], 16)
+        # There is room: the first record named its queues, and took more for that.
+        origin = f"{ORIGIN_PROPERTY}\x01{origin_of(entry):x}\x02".encode()
         template = RecordTemplate(
             topic=record.topic,
             queue_id=record.queue_id,
-            properties=raw[:constant] + message_properties(raw[constant:]),
+            properties=raw[:constant] + message_properties(raw[constant:]) + origin,
             flag=record.flag,
             system_flag=SYSTEM_FLAG_STATE,
         )

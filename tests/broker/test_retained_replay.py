@@ -79,9 +79,9 @@ def test_filters_of_one_packet_are_compared_in_slices(
     looks = 0
     plain_match = Retained.match
 
-    def match(self: Retained, pattern: tuple[str, ...]) -> Iterator[Any]:
+    def match(self: Retained, *arguments: Any) -> Iterator[Any]:
         nonlocal looks
-        for found in plain_match(self, pattern):
+        for found in plain_match(self, *arguments):
             looks += 1
             yield found
 
@@ -163,7 +163,7 @@ def test_a_walk_meets_what_stays_exactly_once(pattern: tuple[str, ...]) -> None:
     assert retained.count == len([entry for entry in retained.entries() if entry is not None])
 
 
-def test_places_are_used_again() -> None:
+def test_names_that_went_are_forgotten() -> None:
     """A topic whose messages come and go takes no more memory than it had at most."""
     retained = Retained(10)
     for number in range(1_000):
@@ -171,4 +171,18 @@ def test_places_are_used_again() -> None:
         retained.set(("a", "kept"), number, 1)
         retained.clear(("a", f"{number}"))
     assert retained.count == 1
-    assert len(list(retained.match(("a", REST)))) == 2
+    assert [match for match in retained.match(("a", REST)) if match is not None] == [
+        (("a", "kept"), retained.get(("a", "kept")))
+    ]
+
+
+def test_only_names_below_the_first_words_of_a_filter_are_looked_at() -> None:
+    retained = Retained(1_000)
+    for number in range(300):
+        retained.set(("a", f"{number % 3}", f"{number}"), number, 1)
+    assert len(list(retained.match(("a", "1", REST)))) == 100
+    assert len(list(retained.match(("a", "1", ONE_WORD)))) == 100
+    assert len(list(retained.match(("a", ONE_WORD, "7")))) == 300
+    assert list(retained.match(("a", "1"))) == [None]
+    assert retained.may_match(("a", "1", "8", REST)) is False
+    assert retained.may_match((REST,)) is True

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from broker.port import REST, Session, WrongAcknowledgement
+from broker.retained import position_of
 from broker.sessions import RESENT_AT_ONCE
-from tests.broker.test_engine_sessions import connect
+from tests.broker.test_engine_sessions import connect, start_again
 from tests.harness.broker import Broker, SpyLink
 from tests.replication.test_standby import follow, rows
 
@@ -172,6 +173,22 @@ def test_a_copy_of_a_retained_message_is_no_new_one(broker: Broker) -> None:
     session.replay_retained(("r", REST), since)
     broker.step(0.1)
     assert link.publishes == [("r/a", b"kept", 1, 1, False, True)]
+
+
+def test_a_copy_of_a_copy_is_as_old_as_the_message(broker: Broker) -> None:
+    broker.publish(broker.template("r", "a", retain=True), b"kept")
+    broker.step()
+    entries = [broker.engine.retained.get(("r", "a"))]
+    for _ in range(3):
+        position = position_of(entries[-1] or b"")
+        record = broker.store.record_at(position)
+        assert broker.engine.retention._copy_one(("r", "a"), position, record)
+        broker.step(1)
+        start_again(broker, "kill")
+        entries.append(broker.engine.retained.get(("r", "a")))
+    assert len({entry[:8] for entry in entries if entry}) == 4
+    assert len({entry[12:] for entry in entries if entry}) == 1
+    assert record.raw_properties.count(b"PMQ_ORIGIN") == 1
 
 
 def test_retained_messages_fill_the_window_and_no_more(tmp_path: Path) -> None:

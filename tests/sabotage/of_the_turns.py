@@ -10,6 +10,7 @@ UPLOADS = "tests/gateways/mqtt/test_mqtt_uploads.py"
 STEPS = "tests/broker/test_commit_steps.py"
 REPLAY = "tests/broker/test_retained_replay.py"
 SHARES = "tests/broker/test_shares.py"
+SORTED = "tests/broker/test_sorted_names.py"
 
 OF_THE_TURNS = (
     Sabotage(
@@ -70,11 +71,27 @@ OF_THE_TURNS = (
         tests=(REPLAY,),
     ),
     Sabotage(
-        name="names-change-places",
+        name="names-lost-where-a-block-is-split",
+        why="a new subscriber misses retained messages",
+        path="broker/sorted_names.py",
+        old="            lasts.insert(at, block[half - 1])\n",
+        new="            lasts.insert(at, block[0])\n",
+        tests=(SORTED,),
+    ),
+    Sabotage(
+        name="walk-ends-with-its-block",
         why="a new subscriber misses retained messages while others come and go",
+        path="broker/sorted_names.py",
+        old="        at = bisect(self._lasts, begin)\n",
+        new="        at = bisect_left(self._lasts, begin)\n",
+        tests=(SORTED,),
+    ),
+    Sabotage(
+        name="filter-looks-at-all-names",
+        why="a subscription to one device compares its filter with a million names",
         path="broker/retained.py",
-        old="            place = _KEPT.unpack(kept)[1]\n",
-        new="            place = topic.add(words)\n",
+        old="            return pattern[:at]\n",
+        new="            return ()\n",
         tests=(REPLAY,),
     ),
     Sabotage(
