@@ -29,7 +29,7 @@ from core_log.acknowledged import Acknowledged
 from core_log.record import Record
 from core_log.store import Store
 
-LAZY_OPS: Final = frozenset({"acked", "acks", "committed", "drop", "snapshot", "trim"})
+LAZY_OPS: Final = frozenset({"acked", "acks", "committed", "drop", "replayed", "snapshot", "trim"})
 """Changes that gather and are written when it suits: no answer waits for them."""
 TOPIC_OPS: Final = frozenset({"topic=", "topic-"})
 """Changes behind which it is not known what messages of the topic waited for before."""

@@ -9,7 +9,8 @@ Where a subscription's messages come from:
   with that filter, each with its own group (cursor). The queue is named in each record, so it
   survives; packet ids are in the log before their PUBLISH leaves. A subscription that goes down to
   QoS 0 keeps its queue, and what stands in it keeps its QoS [MQTT-3.8.4-3].
-* Retained messages come from their places in the log.
+* Retained messages come from their places in the log. Those that a durable subscription has yet to
+  get are sent to the next connection (`owed.py`).
 * Everything else is *live*: it gets what is published while it is connected, straight from memory;
   what it cannot take at once waits in a bounded queue of positions in memory.
 
@@ -37,6 +38,7 @@ from broker.retained import ENTRY
 
 if TYPE_CHECKING:
     from broker.access.permitted import Permitted
+    from broker.owed import Owed
     from broker.retained_replay import RetainedReplay
     from broker.session_backlogs import Backlog
     from broker.sessions import Sessions
@@ -50,7 +52,7 @@ oldest one loses it beyond, as QoS 0 may."""
 class Subscription(LiveEnd):
     """One filter of one session: the consumer of its group, or a live target."""
 
-    __slots__ = ("away_end", "group", "hold", "queued_end", "queued_qos", "words")
+    __slots__ = ("away_end", "group", "hold", "owed", "queued_end", "queued_qos", "words")
 
     def __init__(self, session: MqttSession, words: Words, qos: int) -> None:
         super().__init__(session, qos)
@@ -67,6 +69,8 @@ class Subscription(LiveEnd):
         self.queued_end = 0
         """Of a subscription that was lowered to QoS 0: what stands in its queue before this offset
         was queued under that QoS, and keeps it [MQTT-3.8.4-3]."""
+        self.owed: Owed | None = None
+        """The retained messages that a durable subscription has yet to get."""
 
     @property
     def durable(self) -> bool:
@@ -247,8 +251,11 @@ class MqttSession(SessionEnd):
             return
         self._send_when_assigned(position, run, qos, tag, redelivered, retain=False)
 
-    def send_retained(self, subscription: Subscription, run: RecordRun, entry: bytes) -> None:
-        """Send a retained message, a run of one, whose place in the log is `entry`.
+    def send_retained(
+        self, subscription: Subscription, run: RecordRun, words: Words, entry: bytes
+    ) -> None:
+        """Send a retained message, a run of one, whose place in the log is `entry`. Of what is owed
+        to the subscription, it is the next one.
 
         Raises:
             Refused: its packet id can not be stored. Nothing was sent.
@@ -265,6 +272,8 @@ class MqttSession(SessionEnd):
         tag = self.unacked.next_tag
         position, size, _ = ENTRY.unpack(entry)
         op = {"op": "assign", "s": self.number, "t": tag, "g": 0, "o": position, "z": size}
+        if subscription.owed is not None and subscription.group is not None:
+            op |= {"r": subscription.group.number, "k": list(words)}
         position = self.core.journal.write({**op, "n": 1, "q": qos})
         self._send_when_assigned(position, run, qos, tag, duplicate=False, retain=True)
 
@@ -495,12 +504,17 @@ class MqttSession(SessionEnd):
 
     def resume(self) -> None:
         """See `port.Session`."""
+        for subscription in self.subscriptions.values():
+            if subscription.owed is not None:
+                subscription.owed.interrupted = True
         self.sessions.resend(self, self._resumed)
 
     def _resumed(self) -> None:
         """What was in flight is on its way again: now what is new."""
         for subscription in self.subscriptions.values():
             self.attach(subscription)
+            if subscription.owed is not None and subscription.owed.interrupted:
+                self.sessions.replay_retained(self, subscription, subscription.owed.since)
         self.ready()
 
     def attach(self, subscription: Subscription) -> None:

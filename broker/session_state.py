@@ -5,7 +5,8 @@ lead to the same `MqttSession`. Acks of what came from queues are not here: they
 (`core.py`).
 
 A subscription, in a row: [words, QoS, group], and of one that was lowered to QoS 0 the QoS that it
-had, and the offset before which that one holds.
+had, and the offset before which that one holds. What is owed to subscriptions (`owed.py`) stands
+beside them: [words, position, name] of each.
 
 What is in flight, in a row: [first tag, group, offset, count, QoS] for messages of a queue,
 [tag, 0, position, size, QoS] for a retained one. Rows and ops that were written before the QoS was
@@ -33,6 +34,7 @@ from broker.flights import (
     SessionGroup,
 )
 from broker.journal import Op, Touched
+from broker.owed import Owed, owed_of
 from broker.port import Position, Words
 from broker.queues.cursor import Cursor
 from broker.queues.dead_letters import DeadLetters
@@ -102,6 +104,7 @@ class SessionState:
             ("flown", self._apply_flown),
             ("split", self._apply_split),
             ("assign", self._apply_assign),
+            ("replayed", self._apply_replayed),
             ("rel+", self._apply_release),
             ("rel-", self._apply_complete),
             ("in-", self._apply_inbound_release),
@@ -205,6 +208,7 @@ class SessionState:
         elif subscription.durable and subscription.qos:
             subscription.queued_qos, subscription.queued_end = subscription.qos, op["o"]
         subscription.qos = op["q"]
+        subscription.owed = Owed(op["r"]) if "r" in op else None
         if op["g"] and subscription.group is None:
             self.core.saw_number(op["g"])
             queue = self.filters[words].queue
@@ -262,6 +266,9 @@ class SessionState:
         if not op["g"]:
             entry = ENTRY.pack(op["o"], op["z"], 0)
             self.retained.add(session, op["t"], entry, op["q"])
+            owed = self._owed_to(op.get("r", 0))
+            if owed is not None:
+                owed.move(tuple(op["k"]))
             return [("session", str(session.number))]
         group = self.core.groups.get(op["g"])
         if not isinstance(group, SessionGroup):
@@ -270,6 +277,21 @@ class SessionState:
         session.unacked.add(group.flight(op.get("q", UNKNOWN_QOS)), op["o"], op["n"])
         group.cursor.delivered_to(op["o"] + op["n"])
         return [("session", str(session.number)), ("group", str(op["g"]))]
+
+    def _owed_to(self, number: int) -> Owed | None:
+        """What is owed to the subscription whose group has this number."""
+        group = self.core.groups.get(number)
+        if not isinstance(group, SessionGroup) or group.subscription is None:
+            return None
+        return group.subscription.owed
+
+    def _apply_replayed(self, op: Op) -> Touched:
+        """A subscription has got all retained messages that it asked for."""
+        group = self.core.groups.get(op["g"])
+        if not isinstance(group, SessionGroup) or group.subscription is None:
+            return []
+        group.subscription.owed = None
+        return [("session", str(group.subscription.session.number))]
 
     def _apply_release(self, op: Op) -> Touched:
         session = self.by_number.get(op["s"])
@@ -330,6 +352,8 @@ class SessionState:
             group = self.core.groups.get(group_number)
             if isinstance(group, SessionGroup):
                 _join(group, subscription)
+        for words, *owed in value.get("owed", ()):
+            session.subscriptions[tuple(words)].owed = owed_of(owed)
         for tag, group_number, first, count, *sent in value.get("unacked", ()):
             qos = sent[0] if sent else UNKNOWN_QOS
             group = self.core.groups.get(group_number)
@@ -349,8 +373,14 @@ class SessionState:
         if session is None:
             return None
         away = {"away": session.away_ms} if session.away_ms else {}
+        owed = [
+            [list(subscription.words), *subscription.owed.row()]
+            for subscription in session.subscriptions.values()
+            if subscription.owed is not None
+        ]
         return {
             **away,
+            **({"owed": owed} if owed else {}),
             "c": session.client_id,
             "u": session.principal,
             "in": sorted(session.inbound),

@@ -193,6 +193,8 @@ class Sessions:
             op["f"] = queue.number
             op["o"] = queue.index.end_offset
             op["g"] = group.number if group is not None else self.core.take_number()
+        if qos > 0 and self.retained.may_match(words):
+            op["r"] = self.core.end()
         position = self.core.journal.write(op)
         session.attach(session.subscriptions[words])
         return position
@@ -279,7 +281,8 @@ class Sessions:
     def replay_retained(
         self, session: MqttSession, subscription: Subscription, since: Position
     ) -> None:
-        """Send the retained messages that match and were published before `since`."""
+        """Send the retained messages that match and were published before `since`; of a durable
+        subscription of QoS 1 or 2, what is owed to it."""
         self.replays.add(session, subscription, since)
 
 

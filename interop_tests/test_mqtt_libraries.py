@@ -182,6 +182,34 @@ def test_paho_finds_its_session_again_after_a_crash(start_server: StartServer) -
     client.stop()
 
 
+def test_paho_gets_all_retained_messages_though_the_server_crashes(
+    start_server: StartServer,
+) -> None:
+    """It acknowledges none before the crash, and does not subscribe again: its session is there."""
+    server = start_server()
+    topics = {f"state/{k:03}" for k in range(100)}
+    with paho_client(server.mqtt_port, "p") as publisher:
+        for topic in topics:
+            publisher.publish(topic, topic.encode(), qos=1, retain=True)
+    client = PahoClient("c", clean=False)
+    client.client.manual_ack_set(True)
+    assert client.start(server.mqtt_port) == ("Success", False)
+    client.subscribe(("state/#", 1))
+    first = [client.receive() for _ in range(20)]
+    assert not any(message.dup for message in first)
+    server.kill()
+    server.restart()
+    assert client.connects.get(timeout=WAIT_SECONDS_MAX) == ("Success", True)
+    found: set[str] = set()
+    while found != topics:
+        message = client.receive()
+        assert message.retain
+        assert message.payload.decode() == message.topic
+        client.client.ack(message.mid, message.qos)
+        found.add(message.topic)
+    client.stop()
+
+
 def test_paho_keeps_its_connection_alive(server: Any) -> None:
     """Pings every second hold a connection that says nothing else for several keep-alives."""
     quiet = PahoClient("quiet")

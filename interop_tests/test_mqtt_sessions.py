@@ -22,6 +22,19 @@ from interop_tests.mqtt_wire import (
     unsubscribe,
 )
 
+RETAINED_COUNT = 100
+"""More than the window of a new connection."""
+
+
+def retain_many(port: int) -> None:
+    """That many retained messages below `t`."""
+    ids = range(1, RETAINED_COUNT + 1)
+    with RawClient.connected(port, "publisher of retained") as publisher:
+        for k in ids:
+            publisher.send(publish(f"t/{k:03}", b"%d" % k, qos=1, packet_id=k, retain=True))
+        publisher.expect(*map(puback, ids))
+        publisher.disconnect()
+
 
 def publish_all(port: int, topic: str, bodies: list[bytes], *, qos: int = 1) -> None:
     """Publish and wait until every message is acknowledged."""
@@ -324,6 +337,41 @@ def test_subscribing_again_changes_nothing_that_was_sent(
     publish_all(server.mqtt_port, "t", [b"2"], qos=2)
     message = client.receive_publish()
     assert (message.body, message.qos, message.duplicate) == (b"2", granted, False)
+    client.disconnect()
+
+
+@pytest.mark.parametrize("way", ["reconnect", "kill", "SIGTERM"])
+@pytest.mark.parametrize("interruptions", [1, 4])
+def test_retained_messages_that_a_connection_did_not_get_come_to_the_next(
+    server: Any, way: str, interruptions: int
+) -> None:
+    """[MQTT-3.3.1-6]: the session is present, so its client does not subscribe again. All come
+    though the connection ends early, and new ones at the same topics come as live ones."""
+    retain_many(server.mqtt_port)
+    client = RawClient.connected(server.mqtt_port, "c", clean=False)
+    client.subscribe(("t/#", 1))
+    expected = {(b"%d" % k, True) for k in range(1, RETAINED_COUNT)}
+    seen: set[tuple[bytes, bool]] = set()
+    first_times = 0
+    for number in range(interruptions + 1):
+        while seen != expected if number == interruptions else len(seen) < 15 * (number + 1):
+            (message,) = client.acknowledge(1)
+            seen.add((message.body, message.retain))
+            first_times += not message.duplicate
+        if number < interruptions:
+            client = come_back(server, client, way)
+            with RawClient.connected(server.mqtt_port, "p") as publisher:
+                for topic in (f"t/{RETAINED_COUNT}", "t/new"):
+                    body = f"{topic}, {number}".encode()
+                    publisher.send(publish(topic, body, qos=1, packet_id=1, retain=True))
+                    publisher.expect(puback(1))
+                    expected.add((body, False))
+                publisher.disconnect()
+    assert first_times <= len(expected), "what was sent before comes again with DUP"
+    client.expect_nothing_before_ping()
+    client.disconnect()
+    client = RawClient.connected(server.mqtt_port, "c", clean=False, present=True)
+    client.expect_nothing_before_ping()
     client.disconnect()
 
 

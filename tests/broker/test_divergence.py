@@ -91,6 +91,7 @@ def test_acks_and_epochs_are_nobodys_promise(broker: Broker) -> None:
     start = place(broker)
     broker.engine.core.journal.write({"op": "acks", "g": []})
     broker.engine.core.journal.write({"op": "acked", "t": []})  # of retained messages
+    broker.engine.core.journal.write({"op": "replayed", "g": 0})  # that all of them were sent
     broker.store.restate_epochs()
     broker.engine.core.appended()
     place(broker)

@@ -91,8 +91,8 @@ COMMIT_POINTS = (
         name="retained-and-live",
         why="who subscribes while a retained message comes gets it twice, at QoS 2 as well",
         path="broker/retained_replay.py",
-        old="        elif match is not None and origin_of(match[1]) < self._since:\n",
-        new="        elif match is not None:\n",
+        old="        if match is not None and origin_of(match[1]) < self._since:\n",
+        new="        if match is not None:\n",
         tests=(IN_FLIGHT,),
     ),
     Sabotage(

@@ -36,6 +36,14 @@ OF_THE_REPLICATION = (
         tests=("tests/broker/test_divergence.py",),
     ),
     Sabotage(
+        name="ends-of-replays-are-promises",
+        why="the same, for a note that the next connection of a session makes again",
+        path="broker/divergence.py",
+        old='"drop", "replayed", ',
+        new='"drop", ',
+        tests=("tests/broker/test_divergence.py",),
+    ),
+    Sabotage(
         name="slave-acks-what-it-has-in-memory",
         why="both machines lose power, and with it what was acknowledged as on two disks",
         path="replication/client.py",

@@ -15,6 +15,7 @@ from tests.sabotage.of_the_kernels import OF_THE_KERNELS
 from tests.sabotage.of_the_names import OF_THE_NAMES
 from tests.sabotage.of_the_remoting import OF_THE_REMOTING
 from tests.sabotage.of_the_replication import OF_THE_REPLICATION
+from tests.sabotage.of_the_retained import OF_THE_RETAINED
 from tests.sabotage.of_the_retention import OF_THE_RETENTION
 from tests.sabotage.of_the_shortages import OF_THE_SHORTAGES
 from tests.sabotage.of_the_sink import OF_THE_SINK
@@ -40,6 +41,7 @@ SABOTAGES = (
     *OF_THE_SPEED,
     *OF_THE_USERS,
     *OF_THE_REMOTING,
+    *OF_THE_RETAINED,
     *OF_THE_RETENTION,
     *OF_THE_REPLICATION,
     *OF_THE_SINK,
