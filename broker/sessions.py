@@ -15,7 +15,7 @@ from broker.errors import Reason, Refused
 from broker.flights import UNKNOWN_QOS, Holder, QueueFlight, RetainedFlight
 from broker.journal import Op
 from broker.kernels import publish_qos
-from broker.port import Position, SessionLink, Words
+from broker.port import Position, RecordRun, SessionLink, Words
 from broker.queues.dead_letters import DeadLetters
 from broker.queues.queue import Queue
 from broker.retained import Retained
@@ -260,11 +260,17 @@ class Sessions:
     def _resend_records(
         self, session: MqttSession, tag: int, holder: Holder, records: bytes
     ) -> int:
-        """Returns how many messages were sent: at least one."""
+        """Returns how many messages were seen to: at least one. A retained message that the user
+        may not read any more is not sent, and is in flight no longer. (What came from a queue went
+        with its subscription.)"""
         assert session.link is not None
         assert isinstance(holder, QueueFlight | RetainedFlight)
         runs, sent = self.core.metas.plain_runs(records, 0, len(records))
         for run in runs:
+            if isinstance(holder, RetainedFlight) and not _may_read(session, run):
+                session.unacked.settle(tag, tag)
+                holder.settle(0, 1)
+                return sent
             session.link.send_publishes(
                 run,
                 qos=_sent_qos(holder, publish_qos(run)),
@@ -284,6 +290,13 @@ class Sessions:
         """Send the retained messages that match and were published before `since`; of a durable
         subscription of QoS 1 or 2, what is owed to it."""
         self.replays.add(session, subscription, since)
+
+
+def _may_read(session: MqttSession, run: RecordRun) -> bool:
+    """Whether the session's user may read what is published where this run was."""
+    topic, tag = run.meta.topic, run.meta.tag
+    words = (topic,) if tag is None else (topic, *tag.split("."))
+    return session.guard is None or session.guard.may_read(words)
 
 
 def _sent_qos(flight: QueueFlight | RetainedFlight, published: int) -> int:

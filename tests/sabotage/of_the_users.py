@@ -13,6 +13,14 @@ _PERMITTED = ("tests/broker/test_permitted.py",)
 
 OF_THE_USERS = (
     Sabotage(
+        name="retained-sent-again-without-the-right",
+        why="a user gets retained messages that it may not read any more, with each connection",
+        path="broker/sessions.py",
+        old="            if isinstance(holder, RetainedFlight) and not _may_read(session, run):\n",
+        new="            if False:\n",
+        tests=("tests/broker/test_retained_owed.py",),
+    ),
+    Sabotage(
         name="name-servers-certificates-are-believed",
         why="whoever stands in between is told of all topics, and names brokers",
         path="remoting/tls.py",
