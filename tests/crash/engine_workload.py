@@ -16,7 +16,7 @@ once with a `state.db` that may be old or missing and once without, and demands:
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from random import Random
 from typing import Final
@@ -35,6 +35,7 @@ from tests.crash.parts.keys import Keys
 from tests.crash.parts.letters import Letters
 from tests.crash.parts.offsets import Offsets
 from tests.crash.parts.once import Once
+from tests.crash.parts.owed import Owed
 from tests.crash.parts.page_cache import PageCache
 from tests.crash.parts.part import Part
 from tests.crash.parts.priorities import Priorities
@@ -55,7 +56,10 @@ PARTS: Final[dict[type[Part], float]] = {
     Once: 0.2,
     Wide: 0.04,
 }
-"""Every part, and how likely it is that a seed has it."""
+"""Every part but one, and how likely it is that a seed has it."""
+OWED_CHANCE: Final = 0.1
+"""The same of `Owed`."""
+ALL_PARTS: Final[Sequence[type[Part]]] = (*PARTS, Owed)
 RETENTIONS: Final = (0, 1500, 1500, 4000)
 """Bytes that each topic keeps; 0: all."""
 SEGMENTS: Final = (4096, 4096, 16 * 1024)
@@ -94,6 +98,10 @@ def draw_world(random: Random, subject: str) -> World:
         for part, likely in PARTS.items()
         if random.random() < likely or is_about(part, subject)
     ]
+    apart = Random()
+    apart.setstate(random.getstate())  # a seed draws all else as if there were no such part
+    if apart.random() < OWED_CHANCE or is_about(Owed, subject):
+        parts.append(Owed.drawn(apart, subject))
     wide = any(isinstance(part, Wide) for part in parts)
     return World(
         parts=parts or [Basics()],

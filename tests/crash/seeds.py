@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from tests.crash.engine_workload import PARTS
+from tests.crash.engine_workload import ALL_PARTS
 from tests.crash.explore import Explorer
 from tests.crash.explore_engine import FIRST_NUMBER, WORKLOADS_COUNT, EngineExplorer
 from tests.crash.explore_faults import FaultsExplorer
@@ -28,7 +28,7 @@ OTHERS: Final[dict[str, tuple[int, type[Explorer] | type[UpkeepExplorer]]]] = {
 }
 """Who explores something else than the workloads of an engine alone: by its subject, and where its
 states begin."""
-SUBJECTS: Final = [*OTHERS, *(name for part in PARTS for name in part.subjects())]
+SUBJECTS: Final = [*OTHERS, *(name for part in ALL_PARTS for name in part.subjects())]
 """What `make crash` can be limited to."""
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.sabotage.plan import Sabotage
 
 OWED = "tests/broker/test_retained_owed.py"
+_STATES = "--with 'retained messages owed' --states 600 --seed 1"
 
 OF_THE_RETAINED = (
     Sabotage(
@@ -30,6 +31,14 @@ OF_THE_RETAINED = (
         old='                owed.move(tuple(op["k"]))\n',
         new="                pass\n",
         tests=(OWED,),
+    ),
+    Sabotage(
+        name="owed-place-in-memory-only",
+        why="the same, as the crash tests see it",
+        path="broker/owed.py",
+        old="        self.at = self.reached = words\n",
+        new="        self.reached = words\n",
+        crash=_STATES,
     ),
     Sabotage(
         name="owed-not-in-the-row",
