@@ -107,17 +107,14 @@ class StateDb:
                 rows: dict[str, list[tuple[str, str]]] = {}
                 for kind in _kinds(connection):
                     of_kind = connection.execute(
-                        "SELECT key, value, crc FROM entity WHERE kind=?", (kind,)
+                        "SELECT key, value FROM entity WHERE kind=?", (kind,)
                     ).fetchall()
                     begin = crc32(f"{kind}\0".encode())
-                    sums = [  # `_checksum`, without calls for each of many rows
+                    total -= sum(  # `_checksum`, without calls for each of many rows
                         crc32(f"{key}\0{text}".encode("utf-8", "surrogatepass"), begin)
-                        for key, text, _ in of_kind
-                    ]
-                    if sums != [crc for _, _, crc in of_kind]:
-                        return None
-                    total -= sum(sums)
-                    rows[kind] = [(key, text) for key, text, _ in of_kind]
+                        for key, text in of_kind
+                    )
+                    rows[kind] = of_kind
         except (sqlite3.Error, OSError, UnicodeError):  # names of a damaged file may be no text
             return None
         if total & _TOTAL_MASK:

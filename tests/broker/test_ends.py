@@ -270,6 +270,24 @@ def test_an_exchange_that_lasts_ends_with_a_queue_that_does_not(broker: Broker) 
     assert broker.engine.exchange("x") is None
 
 
+def test_a_binding_that_lasts_ends_with_an_exchange_that_does_not(broker: Broker) -> None:
+    """The log has the binding, so it says that the exchange ended, though it knows no such
+    exchange. A topic of that name, which is an exchange by itself, begins without bindings, also
+    after a crash."""
+    broker.engine.declare_exchange(
+        "x", type="topic", durable=False, auto_delete=False, internal=False, arguments={}
+    )
+    declare(broker, "q")
+    bind(broker, "q", "x")
+    broker.engine.delete_exchange("x", if_unused=False)
+    broker.publish(broker.template("x", ""), b"1")
+    broker.step()
+    broker.kill()
+    broker.open()
+    assert broker.engine.exchange("x") is not None
+    assert bound(broker, "q") == []
+
+
 def test_very_many_auto_delete_exchanges_end_in_several_records(
     broker: Broker, ops: list[Op], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -386,14 +386,6 @@ FOLDS = (
         tests=("tests/core_log/test_small_files.py",),
     ),
     Sabotage(
-        name="damaged-state-believed",
-        why="a flipped bit in state.db becomes a wrong permission or a lost queue",
-        path="broker/state_db.py",
-        old="                    if sums != [crc for _, _, crc in of_kind]:\n",
-        new="                    if not sums:\n",
-        tests=("tests/broker/test_state_db.py",),
-    ),
-    Sabotage(
         name="number-reused",
         why="a new queue has the number of an old one, whose records name it",
         path="broker/core.py",
