@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from net.turns import TURN_SECONDS, TURN_SECONDS_MIN, Turns
+from net.turns import PASSED_COUNT, TURN_SECONDS, TURN_SECONDS_MIN, Turns
 
 
 class Loop:
@@ -20,6 +20,11 @@ class Loop:
         self.soon.clear()
         for callback in soon:
             callback()
+
+    def pass_by(self) -> None:
+        """The iterations between two that serve."""
+        for _ in range(PASSED_COUNT):
+            self.iterate()
 
 
 def test_a_turn_has_an_end() -> None:
@@ -65,7 +70,7 @@ def test_work_takes_at_least_one_step_and_no_more_than_its_turn() -> None:
 
 
 def test_those_who_wait_share_one_turn_of_an_iteration_and_keep_their_order() -> None:
-    """Each takes half a turn: two of them are served in an iteration, and reads in between."""
+    """Each takes half a turn: two of them are served in an iteration."""
     loop = Loop()
     served: list[str] = []
 
@@ -83,6 +88,7 @@ def test_those_who_wait_share_one_turn_of_an_iteration_and_keep_their_order() ->
         loop.iterate()
         served.append("|")
         assert len(loop.soon) == 1
+        loop.pass_by()
     assert "".join(served) == "ab|ca|bc|"
 
 
@@ -99,5 +105,34 @@ def test_an_error_in_one_turn_does_not_take_the_others_away() -> None:
         loop.iterate()
     except RuntimeError:
         served.append("failed")
+    loop.pass_by()
     loop.iterate()
     assert served == ["failed", "next"]
+
+
+def test_a_request_of_several_iterations_waits_for_one_turn_of_others() -> None:
+    """An HTTP request is read, handled, stored and answered in iterations of their own. With a turn
+    in each of them it would take many times as long as a request that is answered in one."""
+    loop = Loop()
+
+    def turn() -> None:
+        loop.now += TURN_SECONDS
+        loop.turns.wait(turn)
+
+    loop.turns.wait(turn)
+    loop.iterate()
+    began = loop.now
+    for _ in range(PASSED_COUNT):
+        loop.iterate()
+    assert loop.now == began
+    loop.iterate()
+    assert loop.now == began + TURN_SECONDS
+
+
+def test_who_comes_when_nobody_waits_is_served_in_the_next_iteration() -> None:
+    loop = Loop()
+    served: list[int] = []
+    for number in range(3):
+        loop.turns.wait(lambda number=number: served.append(number))  # type: ignore[misc]
+        loop.iterate()
+    assert served == [0, 1, 2]

@@ -205,6 +205,14 @@ OF_THE_BOUNDS = (
         tests=("tests/net/test_net_turns.py",),
     ),
     Sabotage(
+        name="a-turn-in-every-iteration",
+        why="an HTTP request waits for a turn of others in each of the iterations that it takes",
+        path="net/turns.py",
+        old="                self._to_pass = PASSED_COUNT\n",
+        new="                self._to_pass = 0\n",
+        tests=("tests/net/test_net_turns.py",),
+    ),
+    Sabotage(
         name="shown-to-half-is-committed",
         why="a publish is acknowledged while some of its queues do not have the message yet",
         path="broker/kernels/path.py",

@@ -342,7 +342,7 @@ class ManualLoop:
 
     def run(self) -> None:
         """Turns of the loop until nothing is left to do now."""
-        for _ in range(100):
+        for _ in range(1000):
             if not self.step():
                 return
         raise AssertionError("the loop does not come to rest")
