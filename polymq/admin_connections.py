@@ -30,6 +30,7 @@ class AdminConnection(web.RequestHandler):
             manager,
             loop=loop,
             access_log=None,  # type: ignore[arg-type]  # aiohttp means Logger | None
+            auto_decompress=False,  # aiohttp would decode any body to its end, in one step
         )
         self._roster = roster
 

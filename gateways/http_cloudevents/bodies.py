@@ -4,9 +4,11 @@ aiohttp reads a body as it comes and checks its size only then; here a declared 
 first (also before `100 Continue`), the whole body has a deadline, and all bodies that are in
 memory count against one budget.
 
-aiohttp decompresses a body when it is read, and one that is there as a whole (a few KiB may mean
-many MiB) is read without a wait. So a request pauses after each slice, and of all requests that
-paused one goes on in each iteration of the loop.
+aiohttp would decompress whatever arrives: before the login, and also bodies that no handler reads,
+because it reads on after the answer. So that is turned off (`connection.py`), and a body is
+decoded here, for a handler that wants it (`content_codings.py`). A few KiB may stand for many MiB,
+so a request pauses after each slice, and of all requests that paused one goes on in each iteration
+of the loop.
 """
 
 from __future__ import annotations
@@ -14,16 +16,24 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Final
 
 from aiohttp import web
 
+from gateways.http_cloudevents.attributes import printable
+from gateways.http_cloudevents.content_codings import (
+    ACCEPTED,
+    PIECE_BYTES,
+    BrokenCoding,
+    Decoder,
+    content_coding,
+)
 from gateways.http_cloudevents.errors import Problem
 from gateways.http_cloudevents.limits import HttpLimits
 
 SLICE_BYTES: Final = 1024 * 1024
-"""Of one body, read without a pause: some 3 ms where it has to be decompressed."""
+"""Of one body, read without a pause: some 3 ms where it has to be decoded."""
 
 
 class Budget:
@@ -90,10 +100,6 @@ class Share:
         self._budget.grow(size)
         self.size += size
 
-    async def pause(self) -> None:
-        """See `Budget.pause`."""
-        await self._budget.pause()
-
 
 def _busy(text: str) -> Problem:
     return Problem(429, "Too many requests under way", f"{text}; send slower")
@@ -107,39 +113,71 @@ def check_declared_size(request: web.Request, size_max: int) -> None:
 
 
 async def read_body(
-    request: web.Request, *, size_max: int, seconds_max: float, share: Share | None = None
+    request: web.Request,
+    *,
+    size_max: int,
+    seconds_max: float,
+    pause: Callable[[], Awaitable[None]],
+    share: Share | None = None,
 ) -> bytes:
-    """The whole body, decompressed.
+    """The whole body, decoded.
 
     Args:
-        share: what it counts against, and pauses with; None for small bodies.
+        size_max: of the body, as it comes and decoded.
+        pause: see `Budget.pause`.
+        share: what it counts against; None for small bodies.
 
     Raises:
-        Problem: 413, 408, 429.
+        Problem: 400, 408, 413, 415, 429.
     """
     check_declared_size(request, size_max)
+    coding = _coding(request)
+    decoder = None if coding is None else Decoder(coding)
     parts: list[bytes] = []
-    size = 0
-    slice_end = SLICE_BYTES
+    received = size = 0
+    # Small bodies that arrive together are decoded without a pause; the rest of each larger waits.
+    slice_end = SLICE_BYTES if decoder is None else PIECE_BYTES
     try:
         async with asyncio.timeout(seconds_max):
             while chunk := await request.content.readany():
-                size += len(chunk)
-                if size > size_max:
+                received += len(chunk)
+                if received > size_max:
                     raise _too_large(f"the body has more than {size_max} bytes", size_max)
-                if share is not None:
-                    share.grow(len(chunk))
-                parts.append(chunk)
-                if share is not None and size >= slice_end:
-                    await share.pause()
-                    slice_end = size + SLICE_BYTES
+                for piece in (chunk,) if decoder is None else decoder.decode(chunk):
+                    size += len(piece)
+                    if size > size_max:
+                        raise _too_large(
+                            f"the decoded body has more than {size_max} bytes", size_max
+                        )
+                    if share is not None:
+                        share.grow(len(piece))
+                    parts.append(piece)
+                    if size >= slice_end:
+                        await pause()
+                        slice_end = size + SLICE_BYTES
+            if decoder is not None:
+                decoder.finish()
     except TimeoutError:
         raise Problem(
             408, "Body too slow", f"the body did not arrive within {seconds_max:g} seconds"
         ) from None
-    except web.RequestPayloadError as error:
+    except (web.RequestPayloadError, BrokenCoding) as error:
         raise Problem(400, "Broken body", f"the body cannot be read: {error}") from None
     return b"".join(parts)
+
+
+def _coding(request: web.Request) -> str | None:
+    """The content coding of the body. Raises Problem, 415."""
+    try:
+        return content_coding(request.headers.getall("Content-Encoding", []))
+    except ValueError as error:
+        raise Problem(
+            415,
+            "Unsupported content coding",
+            f"the body is encoded as {printable(str(error))}; send it plain, or in one of "
+            f"{ACCEPTED}",
+            headers={"Accept-Encoding": ACCEPTED},
+        ) from None
 
 
 def _too_large(text: str, size_max: int) -> Problem:

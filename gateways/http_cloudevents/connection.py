@@ -1,6 +1,6 @@
 """One HTTP connection: what aiohttp leaves open about time, number and noise.
 
-Responsible for three things that aiohttp's server does not bound or does too loudly:
+Responsible for four things that aiohttp's server does not bound or does too loudly:
 
 * The time from the first byte of a request to the end of its headers, and from connecting to the
   first byte. The middleware says when a request begins and ends; bytes that arrive between
@@ -9,6 +9,7 @@ Responsible for three things that aiohttp's server does not bound or does too lo
   itself by a request that the engine lets in (`net/roster.py`).
 * Bytes that are no HTTP, and heads that are too long: one line at debug level and a problem
   document, no traceback.
+* Compressed bodies: they stay as they came until a handler reads them (`bodies.py`).
 """
 
 from __future__ import annotations
@@ -84,6 +85,7 @@ class Connection(web.RequestHandler):
             max_headers=limits.headers_count_max,
             access_log=None,  # type: ignore[arg-type]  # aiohttp means Logger | None
             lingering_time=limits.linger_seconds_max,
+            auto_decompress=False,  # `bodies.py` does, in slices, what a handler wants
         )
         self._limits = limits
         self._census = census

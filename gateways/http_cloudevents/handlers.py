@@ -121,6 +121,7 @@ class Handlers:
                 request,
                 size_max=self._limits.body_bytes_max,
                 seconds_max=self._limits.body_seconds_max,
+                pause=self._budget.pause,
                 share=share,
             )
             if mode is Mode.BINARY and not is_cloudevent(request.raw_headers):
@@ -303,6 +304,7 @@ class Handlers:
             request,
             size_max=max(self._limits.subscription_bytes_max, 64 * self._limits.lock_tokens_max),
             seconds_max=self._limits.body_seconds_max,
+            pause=self._budget.pause,
         )
 
     async def _authenticate(self, request: web.Request) -> _Who:

@@ -9,6 +9,7 @@ IN_FLIGHT = "tests/broker/test_sessions_in_flight.py"
 UPLOADS = "tests/gateways/mqtt/test_mqtt_uploads.py"
 STEPS = "tests/broker/test_commit_steps.py"
 REPLAY = "tests/broker/test_retained_replay.py"
+CODINGS = "tests/gateways/http_cloudevents/test_http_content_codings.py"
 SHARES = "tests/broker/test_shares.py"
 SORTED = "tests/broker/test_sorted_names.py"
 
@@ -197,9 +198,33 @@ OF_THE_TURNS = (
         name="compressed-body-in-one-piece",
         why="a few KiB that mean many MiB stop the server while they are decompressed",
         path="gateways/http_cloudevents/bodies.py",
-        old="                    slice_end = size + SLICE_BYTES\n",
-        new="                    slice_end = size_max\n",
+        old="                        slice_end = size + SLICE_BYTES\n",
+        new="                        slice_end = size_max\n",
         tests=("tests/gateways/http_cloudevents/test_http_bodies.py",),
+    ),
+    Sabotage(
+        name="compressed-body-without-bound",
+        why="a few KiB that mean many MiB are decompressed in one step",
+        path="gateways/http_cloudevents/content_codings.py",
+        old="stream.decompress(data, PIECE_BYTES)",
+        new="stream.decompress(data)",
+        tests=(CODINGS,),
+    ),
+    Sabotage(
+        name="compressed-bodies-that-nobody-reads",
+        why="requests that are refused, 401 say, stop the server by their compressed bodies",
+        path="gateways/http_cloudevents/connection.py",
+        old="            auto_decompress=False,",
+        new="            auto_decompress=True,",
+        tests=(CODINGS,),
+    ),
+    Sabotage(
+        name="half-a-compressed-body",
+        why="a compressed body that was cut is stored as if it were whole",
+        path="gateways/http_cloudevents/bodies.py",
+        old="                decoder.finish()\n",
+        new="                pass\n",
+        tests=(CODINGS,),
     ),
     Sabotage(
         name="compressed-bodies-side-by-side",
