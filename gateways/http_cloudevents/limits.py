@@ -78,6 +78,9 @@ class HttpLimits:
     """A request that has been under way for longer counts as slow, and its subscription shares a
     quarter of all requests with the others that are slow or failing."""
     webhook_connect_seconds_max: float = 5.0
+    webhook_head_bytes_max: int = 64 * 1024
+    """Of a sink's answer up to the end of its headers, with all interim answers (1xx) before it;
+    beyond it the connection is dropped and the delivery has failed. nginx has 8 KiB."""
     webhook_reply_bytes_max: int = 64 * 1024
     """Of an answer read, so that the connection can be used again; the rest is not read."""
     retry_after_seconds_max: float = 3_600.0

@@ -33,6 +33,7 @@ from gateways.http_cloudevents.errors import Problem
 from gateways.http_cloudevents.limits import HttpLimits, WebhookSettings
 from gateways.http_cloudevents.lookups import Lookups
 from gateways.http_cloudevents.retry import Verdict, retry_after_seconds, verdict_of
+from gateways.http_cloudevents.sink_connection import SinkConnector
 from gateways.http_cloudevents.slots import Slots, Standing
 from gateways.http_cloudevents.ssrf import AddressPolicy, GuardedResolver
 from gateways.http_cloudevents.subscriptions import Subscription, without_query
@@ -120,7 +121,8 @@ class Sinks:
             call_at=loop.call_at,
         )
         lookups = resolver or Lookups(loop, threads_max=limits.webhook_requests_max)
-        connector = aiohttp.TCPConnector(
+        connector = SinkConnector(
+            head_bytes_max=limits.webhook_head_bytes_max,
             resolver=GuardedResolver(self._policy, lookups),
             socket_factory=self._socket,
             use_dns_cache=False,  # A cached answer is a door for a name that changes its address.

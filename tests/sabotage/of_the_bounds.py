@@ -8,6 +8,7 @@ ENDS = "tests/broker/test_ends.py"
 SESSION_ENDS = "tests/broker/test_session_ends.py"
 PATTERNS = "tests/broker/test_patterns.py"
 HTTP_TURNS = "tests/gateways/http_cloudevents/test_http_turns.py"
+SINK_CONNECTION = "tests/gateways/http_cloudevents/test_http_sink_connection.py"
 STEPS = "tests/gateways/amqp/test_amqp_steps.py"
 NEWCOMERS = "tests/net/test_net_newcomers.py"
 
@@ -391,6 +392,22 @@ OF_THE_BOUNDS = (
         new='"the dead letter was not stored"))\n'
         "            if not token:\n                yield\n",
         tests=(HTTP_TURNS,),
+    ),
+    Sabotage(
+        name="interim-answers-without-end",
+        why="a sink that sends interim answers for ever stops the server and takes its memory",
+        path="gateways/http_cloudevents/sink_connection.py",
+        old="            self._head_bytes += size\n",
+        new="            self._head_bytes = size\n",
+        tests=(SINK_CONNECTION,),
+    ),
+    Sabotage(
+        name="answers-to-no-request",
+        why="a sink that answers more often than it is asked takes the server's memory",
+        path="gateways/http_cloudevents/sink_connection.py",
+        old="            self._drop()\n            return\n",
+        new="            pass\n",
+        tests=(SINK_CONNECTION,),
     ),
     Sabotage(
         name="webhooks-begin-together",
