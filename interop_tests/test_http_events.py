@@ -288,6 +288,23 @@ def test_acknowledged_events_stay_away_after_a_stop(start_server: StartServer) -
     assert got[0]["brokerProperties"]["deliveryCount"] == 2
 
 
+def test_delivery_counts_go_on_after_a_stop(start_server: StartServer) -> None:
+    """Whether an event was locked or back in its place when SIGTERM came."""
+    server = start_server()
+    subscribe(server)
+    path = "/topics/orders/subscriptions/s"
+    call(server, "POST", "/topics/orders", [{**EVENT, "id": n} for n in "abc"], BATCH)
+    for _ in range(3):
+        got = receive(server, 3, settle=False)
+        tokens = [one["brokerProperties"]["lockToken"] for one in got]
+        call(server, "POST", f"{path}:release", {"lockTokens": tokens})
+    for most in (4, 5):
+        server.restart()
+        got = receive(server, 3, settle=False)
+        assert [one["event"]["id"] for one in got] == ["a", "b", "c"]
+        assert [one["brokerProperties"]["deliveryCount"] for one in got] == [most] * 3
+
+
 def test_a_long_poll_ends_with_the_server(start_server: StartServer) -> None:
     """SIGTERM: the waiting consumer gets an empty answer, not a cut connection."""
     server = start_server()

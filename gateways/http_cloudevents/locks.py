@@ -4,7 +4,8 @@ Theory. `:receive` hands out events under lock tokens. A token names the offset 
 subscription's queue and a secret, so that nobody settles an event that another consumer has got
 since. A lock ends by acknowledge or reject (the event is done), by release or by time (it goes
 back to its place and is delivered again). How often an event was delivered is counted here while
-the subscription lives in memory; after a restart an event that came before counts as once before.
+the subscription lives in memory, and kept over a stop in order (`delivery_counts.py`); after a
+crash an event that came before counts as once before.
 
 Rules: a lock is in `_locks` from `lock` until it is taken or expires; `_counts` keeps the count of
 an event that went back; both are bounded by the caller, who hands out no more than
@@ -14,7 +15,7 @@ an event that went back; both are bounded by the caller, who hands out no more t
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -50,12 +51,13 @@ class LockTable(Generic[Content]):
 
     Args:
         secret: gives a new secret of letters and digits.
+        counts: how often events were delivered before, by offset; it is changed here.
     """
 
-    def __init__(self, secret: Callable[[], str]) -> None:
+    def __init__(self, secret: Callable[[], str], counts: dict[int, int] | None = None) -> None:
         self._secret = secret
         self._locks: dict[int, Lock[Content]] = {}
-        self._counts: dict[int, int] = {}
+        self._counts = {} if counts is None else counts
         self._deadlines: list[tuple[float, int]] = []  # heap; entries of ended locks stay in it
 
     def __len__(self) -> int:
@@ -122,6 +124,11 @@ class LockTable(Generic[Content]):
                 return until
             heapq.heappop(self._deadlines)
         return None
+
+    @property
+    def counts(self) -> Mapping[int, int]:
+        """How often the events were delivered that went back and have not come again, by offset."""
+        return self._counts
 
     def release_all(self) -> list[Lock[Content]]:
         """The server stops: release everything, in the order of the offsets."""

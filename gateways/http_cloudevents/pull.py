@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -61,6 +61,7 @@ class PullSubscription:
     Args:
         loop: its clock is the clock of the locks.
         secret: gives secrets of lock tokens.
+        counts: how often events were received before the server was started, by offset.
     """
 
     def __init__(
@@ -73,6 +74,7 @@ class PullSubscription:
         dead_letters: DeadLetters,
         broker_name: str,
         secret: Callable[[], str],
+        counts: dict[int, int],
     ) -> None:
         self._port = port
         self._limits = limits
@@ -81,7 +83,7 @@ class PullSubscription:
         self._broker_name = broker_name
         self._polls: deque[_Poll] = deque()
         self._ready: deque[Held] = deque()  # fetched, and not handed out
-        self._locks: LockTable[Held] = LockTable(secret)
+        self._locks: LockTable[Held] = LockTable(secret, counts)
         self._timer: asyncio.TimerHandle | None = None  # of the next lock to end
         self._serving = False  # a call of `_serve` is on its way
         self._closed = False
@@ -217,6 +219,11 @@ class PullSubscription:
         self._set_timer()
         for first, count in ranges(offsets):
             self._queue.requeue(first, count)
+
+    @property
+    def counts(self) -> Mapping[int, int]:
+        """How often the events were received that will come again, by offset; after `close`."""
+        return self._locks.counts
 
     # --- inside -------------------------------------------------------------------------------
 

@@ -21,6 +21,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import replace
 
 from broker.port import BrokerPort, Reason, Refused
+from gateways.http_cloudevents.delivery_counts import DeliveryCounts
 from gateways.http_cloudevents.errors import Problem
 from gateways.http_cloudevents.held import DeadLetters
 from gateways.http_cloudevents.limits import HttpLimits
@@ -75,6 +76,7 @@ class Registry:
         self._sleep = sleep
         self._dead_letters = DeadLetters(port, broker_name=broker_name)
         self._retry_states = RetryStates(port)
+        self._delivery_counts = DeliveryCounts(port)
         self._subscriptions: dict[str, Subscription] = {}
         self._parts: dict[str, PullSubscription | Webhook] = {}  # those that are not disabled
         self._changing: set[str] = set()  # names with a change under way
@@ -185,6 +187,7 @@ class Registry:
         with self._change(name):
             subscription = self.get(name)
             await self._stop_part(name, drain_seconds=0.0)
+            self._delivery_counts.forget(name)  # before the queue: its offsets may begin again
             try:
                 position = self._port.delete_subscription(name)
             except Refused:
@@ -204,6 +207,10 @@ class Registry:
     async def stop(self, drain_seconds: float) -> None:
         """Stop all parts and put back what they hold."""
         names = list(self._parts)
+        for name, part in self._parts.items():
+            if isinstance(part, PullSubscription):
+                part.close()
+                self._delivery_counts.put(name, part.counts)
         await asyncio.gather(
             *(self._stop_part(name, drain_seconds=drain_seconds) for name in names), *self._tasks
         )
@@ -261,6 +268,7 @@ class Registry:
                 dead_letters=self._dead_letters,
                 broker_name=self._broker_name,
                 secret=self._secret,
+                counts=self._delivery_counts.get(name),
             )
         else:
             self._parts[name] = Webhook(

@@ -167,6 +167,22 @@ OF_THE_GATEWAYS = (
         tests=(ACKS,),
     ),
     Sabotage(
+        name="delivery-counts-of-a-stop",
+        why="an event that no consumer takes never becomes a dead letter if the server restarts",
+        path="gateways/http_cloudevents/registry.py",
+        old="                self._delivery_counts.put(name, part.counts)\n",
+        new="                pass\n",
+        tests=("tests/gateways/http_cloudevents/test_http_receive.py",),
+    ),
+    Sabotage(
+        name="delivery-counts-of-a-namesake",
+        why="events of a new subscription become dead letters because an older one had its name",
+        path="gateways/http_cloudevents/registry.py",
+        old="            self._delivery_counts.forget(name)",
+        new="            pass",
+        tests=("tests/gateways/http_cloudevents/test_http_receive.py",),
+    ),
+    Sabotage(
         name="webhooks-of-one-host-take-all",
         why="a sink that hangs stops the webhooks of everybody",
         path="gateways/http_cloudevents/slots.py",

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
+from broker.limits import Limits
+from broker.port import BrokerPort
+from gateways.http_cloudevents.delivery_counts import DOCUMENT_KIND, RUNS_MAX, DeliveryCounts
 from gateways.http_cloudevents.limits import HttpLimits
 from tests.gateways.http_cloudevents.http_harness import (
     BINARY,
@@ -458,3 +461,62 @@ def test_plain_messages_are_received_as_events() -> None:
             assert received["event"]["data_base64"] == "MjEuNQ=="
 
     run(scenario())
+
+
+# --- delivery counts over a restart -----------------------------------------------------------
+
+
+async def received_often(port: SpyPort, *counts: int) -> None:
+    """Receive as many events as there are counts, in a server of its own; check their counts."""
+    async with http(port, limits=SHORT) as door:
+        got = await receive(door, len(counts))
+        assert [one["brokerProperties"]["deliveryCount"] for one in got] == list(counts)
+        await settle(door, "release", tokens(got)[0])
+
+
+def test_delivery_counts_are_kept_over_a_stop() -> None:
+    """Of events that were locked and of one that had gone back, until they are settled."""
+
+    async def scenario() -> None:
+        port = SpyPort()
+        async with http(port, limits=SHORT) as door:
+            await subscribe(door)
+            await publish(door, "a", "b")
+        await received_often(port, 1, 1)
+        assert port.documents(DOCUMENT_KIND) == {}  # the queue remembers that
+        await received_often(port, 2, 2)
+        assert port.documents(DOCUMENT_KIND) == {"s": {"runs": [[0, 2, 2]]}}
+        await received_often(port, 3, 3)
+        async with http(port, limits=SHORT) as door:
+            await settle(door, "acknowledge", *tokens(await receive(door)))
+        assert port.documents(DOCUMENT_KIND) == {}
+
+    run(scenario())
+
+
+def test_another_subscription_of_a_name_counts_anew() -> None:
+    async def scenario() -> None:
+        port = SpyPort()
+        async with http(port, limits=SHORT) as door:
+            await subscribe(door)
+            await publish(door, "a")
+        await received_often(port, 1)
+        await received_often(port, 2)
+        async with http(port, limits=SHORT) as door:
+            assert (await door.call("DELETE", "/subscriptions/s"))[0] == 204
+        assert port.documents(DOCUMENT_KIND) == {}
+
+    run(scenario())
+
+
+def test_kept_counts_are_bounded_and_read_back() -> None:
+    """The first ones are kept: they come again first."""
+    port = SpyPort(auto_flush=False)
+    counts = DeliveryCounts(cast("BrokerPort", port))
+    many = {offset: 2 + offset % 2 for offset in range(RUNS_MAX + 10)}
+    counts.put("s", many)
+    assert counts.get("s") == {offset: many[offset] for offset in range(RUNS_MAX)}
+    assert len(json.dumps(port.documents(DOCUMENT_KIND)["s"])) < Limits().document_bytes_max
+    counts.put("s", {1 << 60: 10**9, 5: 3, 6: 3, 7: 1})
+    assert counts.get("s") == {1 << 60: 10**9, 5: 3, 6: 3}
+    assert counts.get("other") == {}
