@@ -121,6 +121,7 @@ def _got(
     if channel.closed:  # the client went away meanwhile
         if delivery is not None:
             holder.requeue(delivery.first_offset, delivery.count)
+        release()  # it may be only the channel that is closed
         return
     if delivery is None:
         channel.link.reply(channel.number, spec.BasicGetEmpty())

@@ -424,11 +424,16 @@ class Channel:
     # --- the end ----------------------------------------------------------------------------
 
     def close(self) -> Iterator[None]:
-        """Give back what is unacknowledged and end the consumers, in steps. Nothing is delivered
-        from the first one on."""
-        if self.closed:
-            return
-        self.closed = True  # so that nothing which is given back comes here again
+        """Confirm what was taken. From this call on nothing more is taken or delivered.
+
+        Returns:
+            The steps that give back what is unacknowledged and end the consumers.
+        """
+        self.confirm()
+        self.closed = True
+        return self._closing()
+
+    def _closing(self) -> Iterator[None]:
         self.roll_back()
         yield from self.give_back_steps(self.unacked.drain(), codes.REQUEUE)
         for index, tag in enumerate(list(self.consumers), 1):

@@ -14,6 +14,7 @@ Rules:
   client that asks more than it reads of the answers.
 * What takes thousands of steps takes some of them in each turn of the connection (`work`), before
   anything that the client asks behind it. A connection that is lost takes all that are left.
+* What closes a channel takes it out of `channels` at once: whatever comes behind it is dropped.
 * Closing, from whatever side, gives unacknowledged messages back and deletes exclusive queues
   before close-ok leaves. The socket is the client's to close: until then, within bounds, what it
   sends is read and dropped (`_linger`).
@@ -211,8 +212,7 @@ class Client:
         return bool(self._steps)
 
     def _take_steps(self) -> bool:
-        """Take steps of what is left to do, as long as the turn goes on. Returns whether all is
-        done."""
+        """Take steps of what is left to do while the turn goes on; whether all are taken."""
         while self._steps:
             was_running, self._running = self._running, True
             try:
@@ -359,7 +359,9 @@ class Client:
             self._dispatch(number, method)
 
     def _dispatch(self, number: int, method: Method) -> None:
-        channel = self.channels[number]
+        channel = self.channels.get(number)
+        if channel is None:  # closed while the method waited
+            return
         try:
             _HANDLERS[type(method)](channel, method)
         except Refused as error:
@@ -459,8 +461,7 @@ class Client:
 
     def _linger(self) -> None:
         """The connection is closed, and the client's to end: read on, and drop what it still sends.
-        A socket that is closed while its client writes loses the close-ok on its way, and the
-        client gets an error instead."""
+        A socket that is closed while its client writes loses the close-ok on its way."""
         if self._stopping:
             self._transport.close()
             return
@@ -511,13 +512,12 @@ class Client:
     # --- closing ----------------------------------------------------------------------------
 
     def fail(self, error: RemoteProtocolError) -> None:
-        """Close what the error names."""
+        """Close what the error names, unless it is closed already: the first error counts."""
         if error.channel:
             channel = self.channels.pop(error.channel, None)
             if channel is not None:
-                channel.confirm()
                 self.work(channel.close())
-            self.answer(self._core.close(error))
+                self.answer(self._core.close(error))
             return
         self._end()
         data = self._core.close(error)
@@ -530,13 +530,13 @@ class Client:
         if self._ended:
             return
         self._ended = True
-        for channel in self.channels.values():
-            channel.confirm()
-        self.work(self._ending())
+        channels = list(self.channels.values())
+        self.channels.clear()
+        self.work(self._ending([channel.close() for channel in channels]))
 
-    def _ending(self) -> Iterator[None]:
-        while self.channels:
-            yield from self.channels.popitem()[1].close()
+    def _ending(self, closing: Sequence[Iterator[None]]) -> Iterator[None]:
+        for steps in closing:
+            yield from steps
             yield
         yield from self.port.release_owner(self)
         if self._holding:  # close-ok has to be heard, behind whatever was kept
@@ -650,9 +650,8 @@ class Client:
         self._choked = waiting > self.limits.answers_bytes_max
 
     def check_pressure(self) -> None:
-        """Read on only while nothing is held, the answers are within their bound, and the disk
-        keeps up. During the login it reads on within a bound, so that the end of the socket is
-        noticed."""
+        """Read on while nothing is held, the answers are within their bound and the disk keeps up.
+        During the login it reads on within a bound, to notice the end of the socket."""
         was_choked = self._choked
         self._weigh()
         still = self._stands_still and (self._choked or not self.login.asking)

@@ -105,8 +105,11 @@ class ReplyConsumer:
         channel.reply_consumer = self
 
     def deliver(self, properties: bytes, body: bytes) -> bool:
-        """Write an answer, or keep it until the socket drains. False if there is no room for it."""
+        """Write an answer, or keep it until the socket drains. False if there is no room for it,
+        or the channel is closed."""
         channel = self._channel
+        if channel.closed:
+            return False
         link = channel.link
         size = len(properties) + len(body)
         waits = self._waiting or not self._started or not link.takes_deliveries()
@@ -135,6 +138,8 @@ class ReplyConsumer:
     def ready(self) -> None:
         """The socket takes bytes again."""
         link = self._channel.link
+        if self._channel.closed:
+            return
         while self._waiting and self._started and link.takes_deliveries():
             data = self._waiting.popleft()
             self._waiting_bytes -= len(data)

@@ -328,4 +328,32 @@ OF_AMQP = (
         new="    if text:\n",
         tests=("tests/polymq/test_terminal.py",),
     ),
+    Sabotage(
+        name="amqp-second-error-closes-again",
+        why="an ack that is an error and a publish that is one, in one write, cut the connection",
+        path="gateways/amqp/client.py",
+        old="                self.work(channel.close())\n"
+        "                self.answer(self._core.close(error))\n",
+        new="                self.work(channel.close())\n"
+        "            self.answer(self._core.close(error))\n",
+        tests=("tests/gateways/amqp/test_amqp_first_error.py",),
+    ),
+    Sabotage(
+        name="amqp-publishes-behind-the-close-of-a-connection",
+        why="what a client sent behind its error is stored on other channels, or closes them too",
+        path="gateways/amqp/client.py",
+        old="        self.channels.clear()\n",
+        new="",
+        tests=("tests/gateways/amqp/test_amqp_first_error.py",),
+    ),
+    Sabotage(
+        name="amqp-delivers-behind-the-close",
+        why="a channel that an error has closed gets another message, which counts as delivered",
+        path="gateways/amqp/channel.py",
+        old="        self.closed = True\n        return self._closing()\n\n"
+        "    def _closing(self) -> Iterator[None]:\n",
+        new="        return self._closing()\n\n"
+        "    def _closing(self) -> Iterator[None]:\n        self.closed = True\n",
+        tests=("tests/gateways/amqp/test_amqp_first_error.py",),
+    ),
 )
