@@ -136,6 +136,8 @@ class Core(CoreEnd):
         self.standby: Standby | None = None
         """The slave's part of the engine, while there is one."""
         self.full = bool(follows)
+        self.is_stopping = False
+        """The server takes leave of its clients: see `Engine.begin_stop`."""
         self.read_errors_count = 0
         self.unflushed: set[Queue] = self.commits.unflushed
         """Queues with messages that are visible before they are on the disk: for readers by offset

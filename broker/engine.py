@@ -612,6 +612,13 @@ class Engine(AmqpOperations):
         """See `RocketmqPort.for_group`."""
         return self
 
+    # --- the end --------------------------------------------------------------------------
+
+    def begin_stop(self) -> None:
+        """The server is about to take leave of its clients. What they give back from now on goes
+        to its place, flagged redelivered, and does not count against a delivery limit."""
+        self.core.is_stopping = True
+
     # --- snapshots ------------------------------------------------------------------------
 
     def flush_finished(self) -> None:

@@ -9,6 +9,7 @@ import json
 import signal
 import socket
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -163,6 +164,45 @@ def test_each_protocol_takes_leave(server: Server) -> None:
     bodies = stored_bodies(server, "t")
     assert bodies == [b"%d" % k for k in range(1, len(bodies) + 1)]
     assert len(bodies) >= len(acked)
+
+
+def test_stops_do_not_count_as_deliveries(server: Server) -> None:
+    """A consumer and a get hold messages of a queue with a delivery limit over three stops. Each of
+    them comes again, flagged, and none becomes a dead letter."""
+    arguments = {
+        "x-delivery-limit": 1,
+        "x-dead-letter-exchange": "",
+        "x-dead-letter-routing-key": "dead",
+    }
+    bodies = [b"a", b"b"]
+    with amqp_connection(server) as connection:
+        channel = connection.channel()
+        channel.queue_declare("dead", durable=True)
+        channel.queue_declare("limited", durable=True, arguments=arguments)
+        channel.confirm_delivery()
+        for body in bodies:
+            channel.basic_publish("", "limited", body)
+    for stops in range(3):
+        connection = amqp_connection(server)
+        channel = connection.channel()
+        found: list[tuple[bytes, bool]] = []
+
+        def take(_: Any, method: Any, __: Any, body: bytes, found: Any = found) -> None:
+            found.append((body, method.redelivered))
+
+        method, _, body = channel.basic_get("limited")
+        take(channel, method, None, body)
+        channel.basic_consume("limited", take)
+        deadline = time.monotonic() + WAIT_SECONDS_MAX
+        while len(found) < len(bodies) and time.monotonic() < deadline:
+            connection.process_data_events(0.1)
+        assert found == [(body, stops > 0) for body in bodies]
+        assert channel.queue_declare("dead", passive=True).method.message_count == 0
+        server.process.send_signal(signal.SIGTERM)
+        with pytest.raises(pika.exceptions.ConnectionClosedByBroker):
+            connection.process_data_events(WAIT_SECONDS_MAX)
+        assert server.process.wait(WAIT_SECONDS_MAX) == 0
+        server.restart()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

@@ -336,6 +336,8 @@ class Node:
         if self._registration is not None:
             await self._registration.stop()  # first: who asks for a route is not sent here any more
         drain_seconds = self._settings.server.drain_seconds
+        if self._doors:
+            self._engine.begin_stop()
         await asyncio.gather(*(door.stop(drain_seconds) for door in self._doors.values()))
         while self._stack:
             result = self._stack.pop()()

@@ -4,7 +4,8 @@ Only messages between the oldest and the newest that were given back and are not
 place: one byte each, saturating. A queue without a limit counts nothing.
 
 The counts survive as part of the lazy record of acks and of the snapshot's row of the group, so a
-crash may forget what was given back in the last moment. A restart by itself does not count.
+crash may forget what was given back in the last moment. A restart by itself does not count: neither
+a crash nor a stop in order, during which clients give back what they hold (`Engine.begin_stop`).
 """
 
 from __future__ import annotations

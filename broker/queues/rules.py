@@ -96,7 +96,7 @@ class QueueRules:
 
     def requeued(self, group: Group, first: int, count: int) -> None:
         """See `queues.Rules`."""
-        if self.redeliveries is None:
+        if self.redeliveries is None or self._shared.core.is_stopping:
             group.cursor.requeue(first, count)
         else:
             self._count(self.redeliveries, group, first, count)

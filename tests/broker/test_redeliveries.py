@@ -226,3 +226,22 @@ def test_counts_that_the_log_did_not_take_are_written_later(
     broker.open()
     again, _ = attach(broker)
     assert again.counts == [(b"a", 1)]
+
+
+def test_what_a_stop_gives_back_does_not_count(broker: Broker) -> None:
+    """It keeps its count and its place, is flagged, and is not given up at its limit."""
+    limited(broker, 1)
+    publish(broker, "q", b"a", b"b")
+    broker.step()
+    for times in (0, 1, 1):
+        consumer, hold = attach(broker)
+        assert consumer.counts == [(b"a", times), (b"b", times)]
+        if times:
+            broker.engine.begin_stop()
+        hold.cancel()  # type: ignore[attr-defined]
+        hold.requeue(0, 2)  # type: ignore[attr-defined]
+        if times:
+            broker.restart()
+    assert look(broker, "dead") == []
+    again, _ = attach(broker)
+    assert again.counts == [(b"a", 1), (b"b", 1)]

@@ -356,4 +356,20 @@ OF_AMQP = (
         "    def _closing(self) -> Iterator[None]:\n        self.closed = True\n",
         tests=("tests/gateways/amqp/test_amqp_first_error.py",),
     ),
+    Sabotage(
+        name="a-stop-counts-as-a-delivery",
+        why="messages that a client holds become dead letters when the broker is stopped often",
+        path="broker/queues/rules.py",
+        old="        if self.redeliveries is None or self._shared.core.is_stopping:\n",
+        new="        if self.redeliveries is None:\n",
+        tests=("tests/broker/test_redeliveries.py",),
+    ),
+    Sabotage(
+        name="a-stop-is-not-announced",
+        why="messages that a client holds become dead letters when the broker is stopped often",
+        path="polymq/compose.py",
+        old="            self._engine.begin_stop()\n",
+        new="            pass\n",
+        tests=("interop_tests/test_restart_closing.py",),
+    ),
 )
