@@ -20,6 +20,9 @@ Rules:
 * A gateway says when a client's first words were valid (`spoke`) and when it has proven itself
   (`proven`). Until then the connection may be closed in favour of others (`roster.py`).
 * Deadlines are coarse (a second), because ten thousand keep-alives must not cost a timer each.
+* A connection that has ended is in no table of the loop any more: nothing waits for its deadline to
+  pass, and reference counts free it at once. Otherwise clients that come and go quickly leave
+  thousands of dead connections in memory.
 """
 
 from __future__ import annotations
@@ -113,9 +116,22 @@ class Context(Iteration):
 
     def watch(self, connection: Connection, at: float) -> None:
         """Look at the connection's deadline in the second after `at`."""
-        second = int(at / TICK_SECONDS) + 1
-        self._wheel.setdefault(second, set()).add(connection)
+        self._wheel.setdefault(_second_after(at), set()).add(connection)
         self._start_tick()
+
+    def unwatch(self, connection: Connection, at: float) -> None:
+        """Undo `watch`. No effect once the wheel has looked."""
+        second = _second_after(at)
+        watched = self._wheel.get(second)
+        if watched is not None:
+            watched.discard(connection)
+            if not watched:
+                del self._wheel[second]
+
+    @property
+    def watched_count(self) -> int:
+        """How many connections have a deadline."""
+        return sum(map(len, self._wheel.values()))
 
     def _start_tick(self) -> None:
         if self._tick is None and not self._closed:
@@ -130,6 +146,10 @@ class Context(Iteration):
                 connection.look_at_deadline(now)
         if self._wheel:
             self._start_tick()
+
+
+def _second_after(at: float) -> int:
+    return int(at / TICK_SECONDS) + 1
 
 
 class Connection(Stream, asyncio.BufferedProtocol):
@@ -183,8 +203,14 @@ class Connection(Stream, asyncio.BufferedProtocol):
         """Call `expired` within a second after loop time `at`; None for never."""
         self._deadline = at
         if at is not None and (self._watched is None or at < self._watched):
+            self._unwatch()
             self._watched = at
             self.context.watch(self, at)
+
+    def _unwatch(self) -> None:
+        if self._watched is not None:
+            self.context.unwatch(self, self._watched)
+            self._watched = None
 
     @property
     def address(self) -> str:
@@ -227,11 +253,13 @@ class Connection(Stream, asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.forget()
-        self._deadline = None
         self.lost(exc)
         if self.roster is not None:
             self.roster.gone(self)
             self.roster = None
+        # Last, because `lost` may have set a deadline again.
+        self._deadline = None
+        self._unwatch()
         if self.context.on_ended is not None:
             self.context.on_ended(self)
 

@@ -14,7 +14,9 @@ portions, and what survives is set aside (`gc.freeze`) and never looked at again
 A cycle that dies after it was set aside stays. So what comes and goes in numbers (connections,
 queues, sessions, subscriptions) takes its cycles apart when it ends, and `Departed` counts the
 connections that are still there although they ended: with what hangs at them they are most of what
-could ever stay. If they become many, one full collection is worth its pause.
+could ever stay. If they become many, one full collection is worth its pause. What it leaves is in
+use, and looking again would free nothing. The next one therefore waits until twice as many are
+there.
 
 Gaps are how late a timer of the loop is: what a client waits for that sends something just then.
 """
@@ -104,6 +106,7 @@ class Pauses:
         self._clock = clock
         self._began = 0.0
         self._rounds = 0
+        self._in_use = 0  # what ended and the last full collection left, less what went since
         self._thresholds = gc.get_threshold()
         self._tick: asyncio.TimerHandle | None = None
 
@@ -136,7 +139,8 @@ class Pauses:
     def settle(self) -> None:
         """Collect what is not set aside, and set aside what survives."""
         self._rounds = 0
-        if len(self._departed) > DEPARTED_MAX:
+        self._in_use = min(self._in_use, len(self._departed))
+        if len(self._departed) > max(DEPARTED_MAX, 2 * self._in_use):
             self._collect_fully()
         gc.collect()
         gc.freeze()
@@ -146,9 +150,9 @@ class Pauses:
         gc.unfreeze()
         gc.collect()
         self.full_count += 1
-        left = len(self._departed)
+        self._in_use = len(self._departed)
         log = logger("polymq")
-        log.warning("collected all garbage", ended=count, still_in_use=left)
+        log.warning("collected all garbage", ended=count, still_in_use=self._in_use)
 
     # --- gaps ---------------------------------------------------------------------------------
 

@@ -42,6 +42,10 @@ class Caller:
     leave: Callable[[], None]
 
 
+def _gone(_why: str) -> None:
+    """The connection has ended already."""
+
+
 class Callers:
     """The users of one connection.
 
@@ -117,3 +121,4 @@ class Callers:
         """The connection is gone."""
         for caller in self:
             caller.leave()
+        self._expelled = _gone  # else the two would keep each other

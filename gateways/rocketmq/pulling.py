@@ -65,6 +65,23 @@ class Client(Protocol):
         """Leave what comes in the kernel's buffers."""
 
 
+class _Gone:
+    """In place of a client whose connection has ended, so that the two do not keep each other."""
+
+    context: Context  # nothing is asked of it: `closing` is looked at first
+    paused = True
+    closing = True
+
+    def answer(self, serial: int, answer: Answer) -> None:
+        """Nobody reads it."""
+
+    def stop_reading(self) -> None:
+        """Nothing comes any more."""
+
+
+_GONE: Final = _Gone()
+
+
 class Pulls:
     """The pulls of one connection.
 
@@ -73,7 +90,7 @@ class Pulls:
     """
 
     def __init__(self, client: Client, shared: Shared) -> None:
-        self._client = client
+        self._client: Client = client
         self._shared = shared
         self._limits: RocketmqLimits = shared.limits
         self.draining = False
@@ -89,6 +106,7 @@ class Pulls:
 
     def forget(self) -> None:
         """The connection is gone."""
+        self._client = _GONE
         self._turn.clear()
         self._held.clear()
         self._shared.holds.drop(self)

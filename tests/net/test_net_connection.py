@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import socket
 import ssl
+import weakref
 from collections.abc import Awaitable, Callable
 
 import pytest
@@ -173,6 +175,33 @@ def test_a_deadline_closes_a_silent_connection(monkeypatch: pytest.MonkeyPatch) 
         assert await reader.read() == b""
         assert connection.expired_count == 1
         await connection.gone.wait()
+
+    serve(scenario)
+
+
+def test_an_ended_connection_is_free_before_its_deadline() -> None:
+    """By reference counts alone, also if its deadline moved, or was set when it ended."""
+
+    async def scenario(_: Listener, made: list[Lines], streams: Streams) -> None:
+        reader, writer = streams
+        writer.write(b"hello\n")
+        await reader.readline()
+        connection = made.pop()
+        now = connection.context.now()
+        for seconds in (3600, 60, 1800, 30):
+            connection.deadline(now + seconds)
+        gone, ended = connection.gone, weakref.ref(connection)
+        context = connection.context
+        gc.disable()
+        try:
+            writer.close()
+            del connection
+            await gone.wait()
+            await asyncio.sleep(0)
+            assert ended() is None
+            assert not context.watched_count
+        finally:
+            gc.enable()
 
     serve(scenario)
 

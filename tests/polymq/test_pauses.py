@@ -132,6 +132,25 @@ def test_cycles_that_were_set_aside_have_a_limit(bench: Bench) -> None:
     del first
 
 
+def test_what_a_full_collection_left_is_not_worth_another(bench: Bench) -> None:
+    """Only when twice as many have ended; what goes meanwhile no longer counts."""
+    things = [Thing() for _ in range(4 * DEPARTED_MAX)]
+    found = []
+    for count in (DEPARTED_MAX, DEPARTED_MAX + 1, 2 * DEPARTED_MAX + 2, 2 * DEPARTED_MAX + 3):
+        for thing in things[:count]:
+            bench.departed.note(thing)
+        bench.pauses.settle()
+        found.append(bench.pauses.full_count)
+    assert found == [0, 1, 1, 2]
+    del things[:], thing
+    bench.pauses.settle()
+    more = [Thing() for _ in range(DEPARTED_MAX + 1)]
+    for thing in more:
+        bench.departed.note(thing)
+    bench.pauses.settle()
+    assert bench.pauses.full_count == 3
+
+
 def test_values_are_counted_by_their_size() -> None:
     histogram = Histogram((0.1, 1.0))
     for value in (0.05, 0.1, 0.5, 7.0):

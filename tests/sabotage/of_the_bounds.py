@@ -533,4 +533,28 @@ OF_THE_BOUNDS = (
         new="        if answer.code is not None:\n            self.roster",
         tests=("tests/namesrv/test_names_server.py",),
     ),
+    Sabotage(
+        name="ended-connections-wait-for-their-deadline",
+        why="clients that come and go quickly leave thousands of dead connections in memory",
+        path="net/connection.py",
+        old="        self._unwatch()\n        if self.context.on_ended",
+        new="        if self.context.on_ended",
+        tests=("tests/net/test_net_connection.py",),
+    ),
+    Sabotage(
+        name="pulls-keep-their-client",
+        why="each RocketMQ connection that ended waits for the garbage collector",
+        path="gateways/rocketmq/pulling.py",
+        old="        self._client = _GONE\n",
+        new="",
+        tests=("tests/polymq/test_ended_connections.py",),
+    ),
+    Sabotage(
+        name="collected-again-in-vain",
+        why="full collections that free nothing stop the loop every few seconds",
+        path="polymq/pauses.py",
+        old="max(DEPARTED_MAX, 2 * self._in_use)",
+        new="DEPARTED_MAX",
+        tests=("tests/polymq/test_pauses.py",),
+    ),
 )
