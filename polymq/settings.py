@@ -155,7 +155,10 @@ class MqttSettings(Section):
         "The quota `inflight` bounds the clients of one user.",
     )
     subscriptions_max: PositiveInt = Field(
-        default=10_000, description="Topic filters of one client; one more is refused (0x80)."
+        default=10_000,
+        description="Topic filters of one client; one more is refused (0x80). One SUBSCRIBE or "
+        "UNSUBSCRIBE may name any number of them: only the size of a packet is bounded, by "
+        "`storage.message_bytes_max` and 64 KiB more.",
     )
     session_expiry_seconds: Seconds = Field(
         default=0,

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import logging
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Final
 
@@ -436,21 +436,28 @@ class MqttConnection(Connection):
     def _subscribe(self, packet: Subscribe) -> Iterator[None]:
         session = self._session
         assert session is not None
+        for _ in packet.filters():  # a packet that breaks the protocol changes nothing
+            yield
         return_codes = bytearray()
-        granted: list[tuple[Words, Position]] = []
+        granted: dict[Words, Position] = {}  # no more than a session may have, whatever is sent
         position = session.position
-        for pattern, qos in packet.filters:
+        refused = 0
+        for pattern, qos in packet.filters():
             try:
                 words = self._mapping.words(pattern)
                 since = session.subscribe(words, qos)
             except Refused as error:
-                log.info("%s: filter %r refused: %s", self._client_id, pattern, error.text)
+                refused += 1
+                if refused == 1:  # one line: there may be a million
+                    log.info("%s: filter %r refused: %s", self._client_id, pattern, error.text)
                 return_codes.append(SUBSCRIBE_FAILURE)
             else:
                 return_codes.append(qos)
-                granted.append((words, since))
+                granted[words] = since
                 position = max(position, since)
             yield
+        if refused > 1:
+            log.info("%s: %d filters of one SUBSCRIBE refused", self._client_id, refused)
         self.lane.waiting += 1
         self._port.when_committed(
             position,
@@ -460,11 +467,11 @@ class MqttConnection(Connection):
             granted,
         )
 
-    def _subscribed(self, data: bytes, granted: list[tuple[Words, Position]]) -> None:
+    def _subscribed(self, data: bytes, granted: Mapping[Words, Position]) -> None:
         """SUBACK, then the retained messages [MQTT-3.3.1-6], [MQTT-3.8.4-3]."""
         self.lane.waiting -= 1
         self.write_answer(data)
-        for words, since in granted:
+        for words, since in granted.items():
             if self._session is not None:
                 self._session.replay_retained(words, since)
         self.leave_if_done()
@@ -472,12 +479,14 @@ class MqttConnection(Connection):
     def _unsubscribe(self, packet: Unsubscribe) -> Iterator[None]:
         session = self._session
         assert session is not None
+        for _ in packet.filters():
+            yield
         position = session.position
-        for pattern in packet.filters:
+        for pattern in packet.filters():
             try:
                 words = self._mapping.words(pattern)
             except Refused as error:  # a filter that nobody can have subscribed to
-                log.info("%s: filter %r: %s", self._client_id, pattern, error.text)
+                log.debug("%s: filter %r: %s", self._client_id, pattern, error.text)
             else:
                 # UNSUBACK cannot say no: what the log does not take closes the connection.
                 position = max(position, session.unsubscribe(words))

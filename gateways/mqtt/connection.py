@@ -209,11 +209,7 @@ class ConnectionCore:
             raise RemoteProtocolError("our limit", f"{kind.name} is too large")
         if length > end - content:
             return NEED_DATA
-        packet = decode_packet(
-            kind,
-            bytes(buffer[content : content + length]),
-            filters_max=self._limits.filters_per_packet_max,
-        )
+        packet = decode_packet(kind, bytes(buffer[content : content + length]))
         self.at = content + length
         self.state = state
         return packet

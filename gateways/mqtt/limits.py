@@ -70,11 +70,6 @@ class Limits:
     """CONNACK 2 beyond. 3.1.1 promises 23 characters [MQTT-3.1.3-5]; ids made of a UUID and names
     need about 100. The id is kept for every session and goes into records of QoS 2 messages."""
 
-    filters_per_packet_max: int = 1_024
-    """Of one SUBSCRIBE or UNSUBSCRIBE. Each filter is a change of state. They are made in turns
-    with other clients, and their results are kept until the one answer. The connection is closed
-    beyond."""
-
     topic_levels_max: int = 128
     """Of a topic name or filter: the routing trie is as deep as this. EMQX: 128; Mosquitto: 200."""
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import enum
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -105,14 +105,36 @@ class Connect:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subscribe:
     packet_id: int
-    filters: tuple[tuple[str, int], ...]
-    """Topic filter and requested QoS, in the client's order."""
+    payload: bytes
+    """The filters as they came. A large packet may have millions of them, so they are decoded one
+    at a time (`filters`)."""
+
+    def filters(self) -> Iterator[tuple[str, int]]:
+        """Topic filter and requested QoS, in the client's order.
+
+        Raises:
+            RemoteProtocolError: at the first filter that breaks a rule.
+        """
+        content = _Content(self.payload, "SUBSCRIBE")
+        while content.left:
+            pattern = decode_filter(content.field())
+            qos = content.byte()
+            if qos > 2:
+                raise RemoteProtocolError("MQTT-3-8.3-4", "a requested QoS is not 0, 1 or 2")
+            yield pattern, qos
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unsubscribe:
     packet_id: int
-    filters: tuple[str, ...]
+    payload: bytes
+    """See `Subscribe`."""
+
+    def filters(self) -> Iterator[str]:
+        """Topic filters, in the client's order. Raises as those of `Subscribe`."""
+        content = _Content(self.payload, "UNSUBSCRIBE")
+        while content.left:
+            yield decode_filter(content.field())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -228,6 +250,9 @@ class _Content:
             raise RemoteProtocolError("MQTT-2.3.1-1", f"{self._name} has packet id 0")
         return packet_id
 
+    def rest(self) -> bytes:
+        return self.take(self.left)
+
     def finish(self) -> None:
         if self.left:
             raise RemoteProtocolError("3.1.1 part 2.2.3", f"{self._name} goes on after its end")
@@ -245,19 +270,20 @@ _PASSWORD: Final = 0x40
 _USER: Final = 0x80
 
 
-def decode_packet(kind: PacketType, data: bytes, *, filters_max: int) -> Packet:
-    """One packet from a client, without its fixed header.
+def decode_packet(kind: PacketType, data: bytes) -> Packet:
+    """One packet from a client, without its fixed header. The filters of SUBSCRIBE and UNSUBSCRIBE
+    are not looked at yet.
 
     Raises:
         RemoteProtocolError: with the rule that it breaks.
     """
     content = _Content(data, kind.name)
-    packet = _DECODERS[kind](content, filters_max)
+    packet = _DECODERS[kind](content)
     content.finish()
     return packet
 
 
-def _decode_connect(content: _Content, _filters_max: int) -> Connect:
+def _decode_connect(content: _Content) -> Connect:
     name = content.field()
     if name not in _LEVELS:
         raise RemoteProtocolError("MQTT-3.1.2-1", "the protocol name is neither MQTT nor MQIsdp")
@@ -311,43 +337,26 @@ def _check_connect_flags(flags: int) -> None:
         raise RemoteProtocolError("MQTT-3.1.2-22", "a password without a user name")
 
 
-def _decode_subscribe(content: _Content, filters_max: int) -> Subscribe:
+def _decode_subscribe(content: _Content) -> Subscribe:
     packet_id = content.packet_id()
-    filters: list[tuple[str, int]] = []
-    while content.left:
-        _check_room(len(filters), filters_max)
-        pattern = decode_filter(content.field())
-        qos = content.byte()
-        if qos > 2:
-            raise RemoteProtocolError("MQTT-3-8.3-4", "a requested QoS is not 0, 1 or 2")
-        filters.append((pattern, qos))
-    if not filters:
+    if not content.left:
         raise RemoteProtocolError("MQTT-3.8.3-3", "SUBSCRIBE has no topic filter")
-    return Subscribe(packet_id=packet_id, filters=tuple(filters))
+    return Subscribe(packet_id=packet_id, payload=content.rest())
 
 
-def _decode_unsubscribe(content: _Content, filters_max: int) -> Unsubscribe:
+def _decode_unsubscribe(content: _Content) -> Unsubscribe:
     packet_id = content.packet_id()
-    filters: list[str] = []
-    while content.left:
-        _check_room(len(filters), filters_max)
-        filters.append(decode_filter(content.field()))
-    if not filters:
+    if not content.left:
         raise RemoteProtocolError("MQTT-3.10.3-2", "UNSUBSCRIBE has no topic filter")
-    return Unsubscribe(packet_id=packet_id, filters=tuple(filters))
+    return Unsubscribe(packet_id=packet_id, payload=content.rest())
 
 
-def _check_room(count: int, filters_max: int) -> None:
-    if count == filters_max:
-        raise RemoteProtocolError("our limit", f"more than {filters_max} filters in one packet")
-
-
-_DECODERS: Final[Mapping[PacketType, Callable[[_Content, int], Packet]]] = {
+_DECODERS: Final[Mapping[PacketType, Callable[[_Content], Packet]]] = {
     PacketType.CONNECT: _decode_connect,
     PacketType.SUBSCRIBE: _decode_subscribe,
     PacketType.UNSUBSCRIBE: _decode_unsubscribe,
-    PacketType.PINGREQ: lambda _content, _filters_max: PingRequest(),
-    PacketType.DISCONNECT: lambda _content, _filters_max: Disconnect(),
+    PacketType.PINGREQ: lambda _content: PingRequest(),
+    PacketType.DISCONNECT: lambda _content: Disconnect(),
 }
 
 # --- encoding --------------------------------------------------------------------------------

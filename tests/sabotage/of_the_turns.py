@@ -32,6 +32,23 @@ OF_THE_TURNS = (
         tests=(MQTT_TURNS,),
     ),
     Sabotage(
+        name="filters-without-a-turn",
+        why="a SUBSCRIBE with a million filters stops all other clients for seconds",
+        path="gateways/mqtt/client.py",
+        old="            yield\n        if refused > 1:\n",
+        new="        if refused > 1:\n",
+        tests=(MQTT_TURNS,),
+    ),
+    Sabotage(
+        name="filters-in-part",
+        why="a session keeps subscriptions of a SUBSCRIBE that broke the protocol",
+        path="gateways/mqtt/client.py",
+        old="        for _ in packet.filters():  # a packet that breaks the protocol "
+        "changes nothing\n",
+        new="        for _ in ():\n",
+        tests=(MQTT_TURNS,),
+    ),
+    Sabotage(
         name="resent-within-each-other",
         why="a session with many gaps in what is in flight gets nothing after it reconnects",
         path="broker/sessions.py",

@@ -31,6 +31,8 @@ from gateways.mqtt.packets import (
     LocalProtocolError,
     PacketType,
     RemoteProtocolError,
+    Subscribe,
+    Unsubscribe,
     encode_connack,
     encode_length,
     encode_suback,
@@ -76,6 +78,10 @@ def plain(value: Any) -> Any:
 
 
 def describe(event: Event) -> list[dict[str, Any]]:
+    if isinstance(event, Subscribe | Unsubscribe):
+        filters = plain(list(event.filters()))
+        kind = type(event).__name__
+        return [{"type": kind, "packet_id": event.packet_id, "filters": filters}]
     if event is not PUBLISHES:
         assert dataclasses.is_dataclass(event)
         return [{"type": type(event).__name__, **plain(dataclasses.asdict(event))}]

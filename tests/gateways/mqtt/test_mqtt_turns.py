@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from itertools import count
+
+import pytest
 
 from broker.port import Reason, Refused
 from gateways.mqtt.client import RELEASED_AT_ONCE
 from gateways.mqtt.kernels.bulk import ACKS_AT_ONCE
-from gateways.mqtt.packets import encode_unsuback
+from gateways.mqtt.packets import Subscribe, Unsubscribe, encode_unsuback
 from gateways.mqtt.reading import ONE_BY_ONE_MAX, RUNS_AT_ONCE
 from interop_tests import mqtt_wire as wire
 from net.turns import TURN_SECONDS
@@ -95,13 +98,59 @@ def test_a_packet_with_many_filters_is_handled_in_turns() -> None:
     session.refused[("f", "3")] = Refused(Reason.LIMIT, "no")
     filters = [(name, 1) for name in names]
     read(peer, wire.subscribe(7, *filters) + wire.unsubscribe(8, *names) + wire.PINGREQ)
-    assert 0 < len([call for call in session.calls if call[0] == "subscribe"]) < 9
-    assert not peer.transport.reading
-    broker.loop.run()
+    counts = [0]
+    while broker.loop.step():
+        counts.append(len([call for call in session.calls if "subscribe" in call[0]]))
+        assert counts[-1] - counts[-2] <= 2 * TURN_LOOKS
+        assert peer.transport.reading == (counts[-1] == 19)
     done_kinds = [call[0] for call in session.calls if "subscribe" in call[0]]
     assert done_kinds == ["subscribe"] * 9 + ["unsubscribe"] * 10
     suback = wire.suback(7, *(0x80 if name == b"f/3" else 1 for name in names))
     assert peer.receive() == [suback, encode_unsuback(8), wire.PINGRESP]
+
+
+@pytest.mark.parametrize("kind", [Subscribe, Unsubscribe])
+def test_a_packet_of_very_many_filters_is_decoded_one_at_a_time(
+    kind: type[Subscribe] | type[Unsubscribe],
+) -> None:
+    """All that a packet has room for, in as many steps as filters, twice: first all are read."""
+    broker = Broker()
+    peer = broker.peer()
+    session = peer.session
+    count = 100_000
+    end = b"\x01" if kind is Subscribe else b""
+    packet = kind(packet_id=9, payload=(b"\x00\x01a" + end) * count)
+    tracemalloc.start()
+    try:
+        work = peer.connection.handle(packet)
+        assert work is not None
+        steps = 0
+        session.calls.clear()
+        for _ in work:
+            steps += 1
+            assert len(session.calls) == (steps > count)
+            session.calls.clear()
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert steps == 2 * count
+    assert peak < 20 * count
+
+
+@pytest.mark.parametrize("last", [b"\x00\x02a#", b"\x00\x09a"])
+def test_a_malformed_filter_after_many_changes_nothing(last: bytes) -> None:
+    """The connection is closed, and none of the filters before it was subscribed to."""
+    for start, end in ((b"\x82", b"\x01"), (b"\xa2", b"")):
+        broker = Broker()
+        peer = broker.peer()
+        session = peer.session
+        slow(broker)
+        payload = b"\x00\x07" + (b"\x00\x01a" + end) * 20 + last
+        read(peer, start + bytes([len(payload)]) + payload)
+        until_it_rests(broker)
+        assert [call for call in session.calls if "subscribe" in call[0]] == []
+        assert peer.is_closed()
+        assert broker.shared.counters.protocol_errors == 1
 
 
 def test_what_waits_for_its_turn_ends_with_the_connection() -> None:
@@ -110,10 +159,11 @@ def test_what_waits_for_its_turn_ends_with_the_connection() -> None:
     session = peer.session
     slow(broker)
     read(peer, wire.subscribe(7, *((b"f/%d" % n, 1) for n in range(10))) + publishes(1, 9))
-    before = len([call for call in session.calls if call[0] == "subscribe"])
+    while not (before := len([call for call in session.calls if call[0] == "subscribe"])):
+        assert broker.loop.step()
     peer.connection.connection_lost(None)
     broker.loop.run()
-    assert len([call for call in session.calls if call[0] == "subscribe"]) == before
+    assert len([call for call in session.calls if call[0] == "subscribe"]) == before < 10
     assert bodies(broker) == []
 
 
