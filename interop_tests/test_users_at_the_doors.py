@@ -186,6 +186,44 @@ def test_a_signature_opens_the_rocketmq_door(start_server) -> None:
     assert good["Signature"] not in log
 
 
+def test_retry_topics_take_messages_from_members_of_their_group_alone(server, people) -> None:
+    """As RocketMQ's clients send them where giving back fails. A right to publish everywhere does
+    not count there, and other protocols have no way in, not even for members."""
+    people.allow("ann", "publish,create", "#")
+    people.add("member")
+    people.allow("member", "subscribe,create", "%RETRY%g.#")
+    keys = {name: people.good("POST", f"/users/{name}/access-keys") for name in ("ann", "member")}
+    sent = {
+        "a": "CLIENT_INNER_PRODUCER", "b": "%RETRY%g", "c": "TBW102", "d": 1, "e": 0, "f": 0,
+        "g": 1, "h": 0, "i": "RETRY_TOPIC\x01orders", "j": 1,
+    }  # fmt: skip
+    dead = {**sent, "b": "%DLQ%g"}
+    with remoting.Client(server.host, server.rocketmq_port) as client:
+
+        def send(user: str, fields: dict[str, object], body: bytes) -> int:
+            return client.ask(310, body, **signed(keys[user], body, **fields)).code
+
+        assert send("member", sent, b"returned") == 0
+        people.allow("member", "publish,create", "#")
+        assert send("ann", sent, b"forged") == 16
+        for user in ("ann", "member"):
+            assert send(user, dead, b"forged") == 16
+            for topic in ("%RETRY%g", "%DLQ%g"):
+                path = topic.replace("%", "%25")
+                assert http_publish(server, path, "x", b"forged", basic(user)) == 403
+                assert not MqttClient(server, user).publish(f"{topic}/x", b"forged")
+                connection = amqp(server, user)
+                channel = connection.channel()
+                channel.confirm_delivery()
+                with pytest.raises(pika.exceptions.ChannelClosedByBroker, match="403"):
+                    channel.basic_publish(topic, "x", b"forged")
+                connection.close()
+        pulled = client.ask(11, **signed(keys["member"], **pull_fields("%RETRY%g"))).body
+        assert (pulled.count(b"returned"), pulled.count(b"forged")) == (1, 0)
+        people.deny("member", "subscribe", "%RETRY%g.#")
+        assert send("member", sent, b"forged") == 16
+
+
 @pytest.mark.parametrize("how", ["remove", "disable", "delete", "password"])
 def test_who_may_not_sign_any_more_is_cut_off(server, people, how: str) -> None:
     """With a pull that waits: its client gets nothing that comes later, and has to connect anew.

@@ -13,6 +13,14 @@ _PERMITTED = ("tests/broker/test_permitted.py",)
 
 OF_THE_USERS = (
     Sabotage(
+        name="retry-topics-of-everybody",
+        why="who may publish everywhere forges what members of a consumer group get again",
+        path="broker/access/permissions.py",
+        old="    return action is Action.PUBLISH and topic.startswith(UNPUBLISHABLE_PREFIXES)\n",
+        new="    return action is Action.PUBLISH and topic.startswith(DEAD_LETTER_PREFIX)\n",
+        tests=("interop_tests/test_users_at_the_doors.py",),
+    ),
+    Sabotage(
         name="retained-sent-again-without-the-right",
         why="a user gets retained messages that it may not read any more, with each connection",
         path="broker/sessions.py",
