@@ -388,6 +388,22 @@ def test_batch_with_too_many_events() -> None:
     run(scenario())
 
 
+@pytest.mark.parametrize("padding", [0, 100_000], ids=["small", "large"])
+@pytest.mark.parametrize("batch", [False, True], ids=["event", "batch"])
+@pytest.mark.parametrize(("depth", "status"), [(900, 204), (1_000, 400)])
+def test_how_deep_data_may_be_nested(depth: int, status: int, batch: bool, padding: int) -> None:
+    """As the documentation says, in both ways in which events are decoded."""
+    nested = b"[" * depth + b" " * padding + b"]" * depth
+    event = json.dumps(EVENT).encode()[:-1] + b',"data":' + nested + b"}"
+    body, headers = (b"[" + event + b"]", BATCH) if batch else (event, STRUCTURED)
+
+    async def scenario() -> None:
+        async with http() as door:
+            assert (await door.publish(body, headers))[0] == status
+
+    run(scenario())
+
+
 def test_decompression_is_bounded() -> None:
     """A small body that unpacks to a large one."""
 
