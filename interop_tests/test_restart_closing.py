@@ -191,6 +191,7 @@ def test_stops_do_not_count_as_deliveries(server: Server) -> None:
             found.append((body, method.redelivered))
 
         method, _, body = channel.basic_get("limited")
+        assert method is not None, "the queue has given up a message"
         take(channel, method, None, body)
         channel.basic_consume("limited", take)
         deadline = time.monotonic() + WAIT_SECONDS_MAX
