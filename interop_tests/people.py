@@ -13,9 +13,14 @@ from typing import Any
 
 import paho.mqtt.client as mqtt
 import pika
+import pytest
 from paho.mqtt.enums import CallbackAPIVersion
 
+from interop_tests.conftest import Server
+
 PASSWORD = "pass-4-ann-9351"
+BAD_CREDENTIALS, NOT_AUTHORIZED, REFUSED_FILTER = 134, 135, 128
+"""Of MQTT."""
 SECONDS = 10
 COMMAND_SECONDS = 60
 
@@ -198,3 +203,41 @@ def http_publish(
 ) -> int:
     headers = {"PolyMQ-Tag": tag, "Content-Type": "text/plain"}
     return http_ask(server, "POST", f"/topics/{topic}", body, authorization, **headers)[0]
+
+
+# --- fixtures ---------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def house(tmp_path_factory):
+    """One server for all tests that do not need one of their own."""
+    directory = tmp_path_factory.mktemp("house")
+    made = Server(directory, {}, {}, (sys.executable, "-m", "polymq"))
+    made.start()
+    Admin(made).add("keeper")  # so that there is always a user
+    yield made
+    made.close(sys.stdout)
+
+
+@pytest.fixture
+def server(house):
+    """The house, with nobody in it but its keeper."""
+    admin = Admin(house)
+    for user in admin.good("GET", "/users")["users"]:
+        if user["name"] != "keeper":
+            admin.good("DELETE", f"/users/{user['name']}")
+    for rule in admin.good("GET", "/permissions")["permissions"]:
+        admin.good("DELETE", "/permissions", rule_body(rule))
+    return house
+
+
+def rule_body(rule: dict) -> dict:
+    return {"subject": rule["subject"], "actions": [rule["action"]], "topic": rule["topic"]}
+
+
+@pytest.fixture
+def people(server):
+    """The operator of the house, with the user ann, who has no rights yet."""
+    admin = Admin(server)
+    admin.add("ann")
+    return admin

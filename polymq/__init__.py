@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from importlib.metadata import PackageNotFoundError, version
-
 
 def program_version() -> str:
     """The installed version, or a plain word in a tree that was never installed."""
+    from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415  (`__main__.py`)
+
     try:
         return version("polymq")
     except PackageNotFoundError:

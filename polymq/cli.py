@@ -1,13 +1,12 @@
 """The command line: what a person types. Parses options, calls one function, prints.
 
-Rule: nothing here catches errors; they end in `polymq.__main__`, which makes one line of each.
+Rule: nothing here catches errors; they end in `polymq.program`, which makes one line of each.
 Heavy imports stand inside the commands, because `polymq --version` should not load a server; and
 the start of a server does not load the other commands (`ELSEWHERE`).
 """
 
 from __future__ import annotations
 
-import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -21,12 +20,6 @@ from polymq.cli_options import config_option, setting_flag, settings_from
 from polymq.errors import ExitCode
 
 Command = TypeVar("Command", bound=Callable[..., Any])
-
-
-def _ignore_hangups() -> None:
-    """A SIGHUP ends no server, not even one that is still loading. Once it runs, its log says that
-    the signal was ignored."""
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
 
 CONTEXT: Final = {"help_option_names": ["-h", "--help"], "max_content_width": 96}
@@ -91,7 +84,6 @@ def serve(ready_file: Path | None, print_config: bool, **options: Any) -> int:
 
     A message is acknowledged once it is on disk, and is still there after a crash.
     """
-    _ignore_hangups()
     settings = settings_from(options)
     if print_config:
         from polymq.render import render_toml
@@ -122,7 +114,6 @@ def namesrv(ready_file: Path | None, **options: Any) -> int:
     lives. `polymq serve` runs one already: this is for clusters. Several of them know nothing of
     each other; every broker is told all of their addresses.
     """
-    _ignore_hangups()
     from polymq.name_server import run_name_server
 
     return run_name_server(settings_from(options), ready_file=ready_file)

@@ -82,7 +82,7 @@ Seconds = Annotated[float, Field(ge=0)]
 class Section(BaseModel):
     """A table of the file. Frozen: what was read at the start is what runs."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class ServerSettings(Section):

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import structlog
 
-from polymq import __main__ as program
+from polymq import program
 from polymq.operator_token import TOKEN_FILE, read_token
 from polymq.serve import run_server
 from polymq.settings import load_settings

@@ -15,7 +15,7 @@ import pytest
 
 from broker.access.quotas import NAMES
 from broker.topic_settings import TopicSettings
-from polymq import __main__ as program
+from polymq import program
 from polymq.cli import polymq
 from polymq.errors import ExitCode, Failure
 from polymq.settings import Settings
@@ -78,7 +78,7 @@ def test_a_server_does_not_load_the_commands() -> None:
     """A start takes as long as its imports: what only clients, checks, TLS or rare settings need
     is left out."""
     loaded = loaded_by(
-        "import polymq.__main__, polymq.serve; from polymq.settings import load_settings;"
+        "import polymq.program, polymq.serve; from polymq.settings import load_settings;"
         " load_settings()"
     )
     assert "broker.engine" in loaded
@@ -90,7 +90,7 @@ def test_a_server_does_not_load_the_commands() -> None:
 
 
 def test_a_command_of_another_module_is_found_when_it_is_used() -> None:
-    loaded = loaded_by("from polymq.__main__ import run; run(['topic', '--help'])")
+    loaded = loaded_by("from polymq.program import run; run(['topic', '--help'])")
     assert "polymq.cli_client" in loaded
     assert not loaded & {"polymq.cli_users", "polymq.cli_sink", "polymq.cli_broker"}
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from polymq import doctor
-from polymq.__main__ import run
 from polymq.doctor import Status
 from polymq.kernel_forms import KERNELS
 from polymq.ports import FILE_NAME, Ports, write_ports
+from polymq.program import run
 from polymq.settings import Settings, load_settings
 
 JAVA = """#!/bin/sh

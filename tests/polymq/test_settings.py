@@ -167,3 +167,23 @@ def test_names_of_a_group_are_said_once(old: str, new: str) -> None:
     """Replication had settings of its own for what name servers have to know, too."""
     with pytest.raises(Failure, match=f"replication.{old} is {new} now"):
         load_settings(flags={"replication": {old: "x"}})
+
+
+FLOATS = [
+    (section, key)
+    for section, table in Settings.model_fields.items()
+    for key, field in table.annotation.model_fields.items()  # type: ignore[union-attr]
+    if field.annotation is float
+]
+
+
+@pytest.mark.parametrize(("section", "key"), FLOATS)
+@pytest.mark.parametrize("value", ["inf", "-inf", "nan", float("inf"), float("nan")])
+def test_numbers_are_finite(section: str, key: str, value: str | float) -> None:
+    """An endless interval would be one that never comes."""
+    assert f"{section}.{key}: input should be" in refusal(flags={section: {key: value}})
+
+
+def test_all_settings_in_seconds_are_looked_at() -> None:
+    assert ("storage", "save_seconds") in FLOATS
+    assert len(FLOATS) >= 6

@@ -1,4 +1,4 @@
-"""Where the program starts, and the one place that turns errors into a line and an exit code."""
+"""Runs a command line: the one place that turns errors into a line and an exit code."""
 
 from __future__ import annotations
 
@@ -17,11 +17,6 @@ _NO_DESCRIPTORS: Final = (
     "this process, or the system, may not open more files: raise the limit (ulimit -n, LimitNOFILE="
     " of a systemd unit, --ulimit nofile= of a container)"
 )
-
-
-def main(arguments: list[str] | None = None) -> None:
-    """Run a command line and end the process as `docs/configuration.md` says."""
-    sys.exit(run(arguments))
 
 
 def run(arguments: list[str] | None = None) -> int:
@@ -60,7 +55,3 @@ def complain(text: str, code: ExitCode) -> ExitCode:
     text = printable(text, kept="\n")
     print(f"polymq: {text}", file=sys.stderr)
     return code
-
-
-if __name__ == "__main__":
-    main()
