@@ -342,7 +342,7 @@ def test_what_the_sink_is_told_wins_over_the_configuration(
         told.append((*(chosen[name] for name in names), settings.sink.fail_on_data_loss))
         return 0
 
-    monkeypatch.setattr("polymq.sink.run_sink", run_sink)
+    monkeypatch.setattr("polymq.cli_sink.run_sink", run_sink)
     config = tmp_path / "polymq.toml"
     config.write_text('[sink]\ntopics = ["a"]\nexclude_topics = ["x"]\n')
     assert program.run(["sink", "--config", str(config), *arguments]) == 0
