@@ -194,12 +194,12 @@ class NameServer:
             self.bug_count += 1
             self._log.error("bug", exc_info=error)
         finally:
+            self.roster.gone(number)  # before it is closed: nothing may choose it meanwhile
             del self._scopes[number]
             self._buffered_bytes -= len(buffer)
             for who in self.requests.connection_lost(number):
                 self._log.info("broker left", broker=who.name, address=who.address)
             await trio.aclose_forcefully(stream)
-            self.roster.gone(number)
 
     def _close_newcomer(self, number: int) -> None:
         self._scopes[number].cancel()

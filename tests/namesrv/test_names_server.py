@@ -190,6 +190,44 @@ def test_silent_connections_of_one_address_keep_nobody_out() -> None:
     trio.run(scenario)
 
 
+class Lingering(trio.abc.Stream):  # type: ignore[misc]
+    """A stream that has ended, and takes long to close."""
+
+    def __init__(self, may_close: trio.Event) -> None:
+        self._may_close = may_close
+
+    async def receive_some(self, max_bytes: int | None = None) -> bytes:
+        return b""
+
+    async def send_all(self, data: bytes) -> None:
+        raise trio.BrokenResourceError
+
+    async def wait_send_all_might_not_block(self) -> None:
+        raise trio.BrokenResourceError
+
+    async def aclose(self) -> None:
+        with trio.CancelScope(shield=True):
+            await self._may_close.wait()
+
+
+def test_connections_that_are_being_closed_give_way_to_nobody() -> None:
+    """They are more than there is room for, and none of them is chosen to be closed again."""
+
+    async def scenario() -> None:
+        may_close = trio.Event()
+        async with name_server(connections_max=100) as (server, _), trio.open_nursery() as nursery:
+            for _ in range(200):
+                nursery.start_soon(server.handle, Lingering(may_close))
+            try:
+                await trio.testing.wait_all_tasks_blocked()
+                assert server.roster.crowded_out_count == 0
+                assert server.connection_count == 0
+            finally:
+                may_close.set()
+
+    trio.run(scenario)
+
+
 def test_an_idle_connection_is_closed() -> None:
     async def scenario() -> None:
         async with name_server(idle_seconds_max=0.05) as (server, address):
