@@ -51,7 +51,7 @@ install: $(VENV)/.installed  ## Install PolyMQ into .venv (editable).
 demo: $(VENV)/.installed-demo  ## Every protocol to every protocol, a crash, a failover, and Parquet (about a minute).
 	@$(RUN) examples.demo
 
-test: $(VENV)/.installed-dev  ## Run the tests, but for those that take long (about 6 minutes on two processors).
+test: $(VENV)/.installed-dev  ## Run the tests, but for those that take long (about 8 minutes on two processors).
 	$(RUN) pytest $(PARALLEL) -m "$(QUICK)" $(TESTS)
 
 test-all: $(VENV)/.installed-dev  ## Run all tests, with Spark, Java, kill loops and simulations (about 15 minutes).
