@@ -607,10 +607,9 @@ class Group:
         )
         reading.share.spend(cost)
         runs, taken = reading.metas.plain(cut, reads_long=hold.reads_long)
-        if taken < found:  # the same would be read again and again
-            self._pump_count = 2 * taken
-        elif self._pump_count < reading.limits.pump_count_max:
-            self._pump_count = min(2 * self._pump_count, reading.limits.pump_count_max)
+        # What does not go out would be read again and again.
+        suits = 2 * (taken if taken < found else self._pump_count)
+        self._pump_count = min(suits, reading.limits.pump_count_max)
         return runs, taken
 
 

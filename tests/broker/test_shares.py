@@ -133,6 +133,31 @@ def test_runs_of_one_message_come_in_shares(iterations: Iterations, broker: Brok
     check(iterations.counts, 1 + HANDED_AT_ONCE // RUN_COST)
 
 
+def test_no_pump_hands_out_more_than_its_limit(tmp_path: Path) -> None:
+    """Nor after one that was cut short by the share, just below the limit."""
+    most = 6 * HANDED_AT_ONCE // RUN_COST // 5
+    broker = Broker(tmp_path, pump_count_max=most)
+    declare(broker, "work")
+    for number, body in enumerate(BODIES[:most]):
+        publish(broker, "work", body, kind=f"{number}")
+    publish(broker, "work", *BODIES)
+    broker.step()
+    counts: list[int] = []
+
+    class Consumer(SpyConsumer):
+        def deliver(self, delivery: Delivery) -> None:
+            counts.append(delivery.count)
+            super().deliver(delivery)
+
+    consumer = Consumer(10 * COUNT)
+    broker.engine.consume("work", consumer, exclusive=False, owner=OWNER).ready()
+    broker.step()
+    assert consumer.bodies == BODIES[:most] + BODIES
+    assert most // 2 < counts[0] < most, "the first was cut short"
+    assert max(counts) <= most
+    broker.stop()
+
+
 def test_a_plain_run_comes_at_once(iterations: Iterations, broker: Broker) -> None:
     declare(broker, "work")
     publish(broker, "work", *BODIES)
