@@ -52,7 +52,7 @@ from polymq.doors import DOORS, TLS_DOORS, Door, ManyPorts, check_tls
 from polymq.errors import ExitCode, Failure
 from polymq.http_metrics import http_probes
 from polymq.kernel_forms import kernel_forms
-from polymq.logs import logger
+from polymq.logs import logger, suppressed_lines
 from polymq.metrics import Probe, make_registry
 from polymq.mqtt_metrics import mqtt_probes
 from polymq.name_server import NameServerThread, is_installed, names_credentials
@@ -624,5 +624,11 @@ class Node:
                 kind="gauge",
                 text="Connections that all listeners together accept, as open files allow it.",
                 read=lambda: self._budget.total,
+            ),
+            Probe(
+                name="polymq_logging_suppressed_lines",
+                kind="counter",
+                text="Lines that were not logged because there were too many of their kind.",
+                read=suppressed_lines,
             ),
         ]

@@ -1,7 +1,7 @@
 """Logs on stderr: one event a line, for a person or for a machine.
 
 The folders below know only the standard library's `logging`; what they say goes through the same
-processors as what the program says itself, so there is one format and one level.
+processors as what the program says itself, so there is one format, one level, and one limit.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from typing import Any, Final, TextIO
 import structlog
 from structlog.typing import EventDict
 
+from broker.access import audit
+from polymq.log_limits import LineLimit
 from polymq.settings import LogSettings
 from polymq.terminal import printable
 
@@ -24,9 +26,10 @@ SHARED: Final[tuple[Any, ...]] = (
     structlog.processors.TimeStamper(fmt="iso", utc=True),
 )
 
-
 _OF_ERRORS: Final = frozenset({"exception", "stack"})
 """Texts of several lines, which the program itself makes."""
+_BOUND_THEIR_LINES: Final = frozenset({audit.LOGGER})
+"""Loggers whose lines have limits of their own."""
 
 
 def configure_logs(settings: LogSettings, stream: TextIO | None = None) -> None:
@@ -45,6 +48,7 @@ def configure_logs(settings: LogSettings, stream: TextIO | None = None) -> None:
     )
     handler = logging.StreamHandler(stream)
     handler.setFormatter(formatter)
+    handler.addFilter(LineLimit(exempt=_BOUND_THEIR_LINES))
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(settings.level.upper())
@@ -61,6 +65,16 @@ def configure_logs(settings: LogSettings, stream: TextIO | None = None) -> None:
         logger_factory=structlog.stdlib.LoggerFactory(),
         wrapper_class=structlog.stdlib.BoundLogger,
         cache_logger_on_first_use=True,
+    )
+
+
+def suppressed_lines() -> int:
+    """Lines that were not written because there were too many of their kind."""
+    return sum(
+        found.suppressed_count
+        for handler in logging.getLogger().handlers
+        for found in handler.filters
+        if isinstance(found, LineLimit)
     )
 
 

@@ -557,4 +557,20 @@ OF_THE_BOUNDS = (
         new="DEPARTED_MAX",
         tests=("tests/polymq/test_pauses.py",),
     ),
+    Sabotage(
+        name="lines-repeat-without-end",
+        why="strangers who connect and send nonsense fill the disk with lines about them",
+        path="polymq/log_limits.py",
+        old="            if count > LINES_PER_MINUTE:\n",
+        new="            if count > 100 * LINES_PER_MINUTE:\n",
+        tests=("tests/polymq/test_log_limits.py",),
+    ),
+    Sabotage(
+        name="composed-lines-have-no-limit",
+        why="lines that hold what clients chose are each of a kind of their own",
+        path="polymq/log_limits.py",
+        old='            kind = ("", "")\n',
+        new="            pass\n",
+        tests=("tests/polymq/test_log_limits.py",),
+    ),
 )
