@@ -28,6 +28,43 @@ def pinned(role: Literal["server", "generator"]) -> Sequence[str]:
     return (taskset, "--cpu-list", str(cores[0] if role == "server" else cores[1]))
 
 
+class Theft:
+    """How much of the processors the machine had to leave to others: what a host that runs several
+    machines calls steal time. Nobody is measured well in it.
+
+    It counts from the making of the object. On a system that does not tell, there is none.
+    """
+
+    def __init__(self) -> None:
+        self._began = _processor_ticks()
+
+    def share(self) -> float:
+        """Of the time since then, on the core where it was most: 0 to 1."""
+        return max(
+            (
+                (stolen - self._began[core][0]) / max(1, total - self._began[core][1])
+                for core, (stolen, total) in _processor_ticks().items()
+                if core in self._began
+            ),
+            default=0.0,
+        )
+
+
+def _processor_ticks() -> dict[str, tuple[int, int]]:
+    """Of each core: the time that was stolen from it, and all of its time."""
+    try:
+        lines = Path("/proc/stat").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return {}
+    found = {}
+    for line in lines:
+        name, *ticks = line.split()
+        # User, nice, system, idle, waiting, interrupts of two kinds, stolen; the rest is in these.
+        if name.startswith("cpu") and name != "cpu" and len(ticks) >= 8:
+            found[name] = (int(ticks[7]), sum(map(int, ticks[:8])))
+    return found
+
+
 def free_port() -> int:
     """A port of loopback that nobody listens on now, for servers that can not pick one."""
     with socket.socket() as probe:

@@ -8,9 +8,10 @@ from collections.abc import Iterator, Mapping
 
 import pytest
 
-from benchmarks.fairness import fairness_line, fairness_table
+from benchmarks.fairness import ATTEMPTS, at_rest, fairness_line, fairness_table
 from benchmarks.fairness_probe import PER_SECOND, Paced
 from benchmarks.fairness_wire import AmqpSpeaker
+from benchmarks.machine import Theft
 
 STEP = 1 / PER_SECOND
 
@@ -78,6 +79,7 @@ def test_the_table_compares_what_speaks_the_same_protocol() -> None:
             "seconds": 1.0,
             "done": True,
             "own": {"worst_ms": own},
+            "stolen": 0.0,
             "clients": {
                 kind: {"p99_ms": p99, "worst_ms": worst} for kind, (p99, worst) in clients.items()
             },
@@ -93,3 +95,29 @@ def test_the_table_compares_what_speaks_the_same_protocol() -> None:
     assert list(fairness_table(found))[2:] == ["| quiet | 50 / 60 | 3 / 4 | 2 / 8 | 50 / 60 |  |"]
     assert "late by 30 themselves" in fairness_line("PolyMQ", figures({}, own=30.0))
     assert "not done" in fairness_line("PolyMQ", {**figures({}), "done": False})
+    assert "took 30% of a core" in fairness_line("PolyMQ", {**figures({}), "stolen": 0.3})
+
+
+@pytest.mark.parametrize(
+    ("stolen", "reported", "attempts"),
+    [
+        ([0.01, 0.0], 0.01, 1),
+        ([0.3, 0.02, 0.0], 0.02, 2),
+        ([0.3, 0.1, 0.2, 0.4, 0.0], 0.1, ATTEMPTS),
+    ],
+)
+def test_a_case_is_measured_again_while_others_have_the_processor(
+    stolen: list[float], reported: float, attempts: int
+) -> None:
+    left = iter(stolen)
+    assert at_rest(lambda: {"stolen": next(left)}) == {"stolen": reported}
+    assert len(list(left)) == len(stolen) - attempts
+
+
+def test_a_case_that_fails_is_not_measured_again() -> None:
+    found: list[dict[str, object]] = [{"stolen": 0.5}, {"failure": "it ended"}]
+    assert at_rest(iter(found).__next__) == {"failure": "it ended"}
+
+
+def test_the_time_that_other_machines_take_is_a_share() -> None:
+    assert 0 <= Theft().share() <= 1
