@@ -22,7 +22,7 @@ subscription changes nothing of that (`flights.py`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from broker.committed import Committed
@@ -44,6 +44,8 @@ if TYPE_CHECKING:
     from broker.sessions import Sessions
 
 
+END_STEPS: Final = 8
+"""Steps of the sweeper that the end of a subscription counts as: it takes some 100 us."""
 RETIRED_MAX: Final = 16
 """Subscriptions raised from QoS 0 on one connection that still have something to deliver. The
 oldest one loses it beyond, as QoS 0 may."""
@@ -482,8 +484,9 @@ class MqttSession(SessionEnd):
         return self.sessions.subscribe(self, words, qos)
 
     def unsubscribe(self, words: Words) -> Position:
-        """See `port.Session`."""
-        return self.sessions.unsubscribe(self, words)
+        """See `port.Session`. What the user may not read any more is not sent again, either."""
+        forget = self.guard is not None and not self.guard.may_read(words)
+        return self.sessions.unsubscribe(self, words, forget=forget)
 
     def replay_retained(self, words: Words, since: Position) -> None:
         """See `port.Session`."""
@@ -507,7 +510,26 @@ class MqttSession(SessionEnd):
         for subscription in self.subscriptions.values():
             if subscription.owed is not None:
                 subscription.owed.interrupted = True
-        self.sessions.resend(self, self._resumed)
+        self.sessions.resuming.add(self._resume(self.connection_number))
+
+    def _resume(self, connection_number: int) -> Iterator[None]:
+        """Nothing is sent before all subscriptions that the user has no right to have ended. They
+        end one by one, in steps; a connection that is lost meanwhile leaves the rest to the next.
+        """
+        guard, before = self.guard, self.unacked.next_tag
+        if guard is not None:
+            for words in list(self.subscriptions):
+                if self.link is None or connection_number != self.connection_number:
+                    return
+                try:
+                    ended = guard.end_forbidden(self, words)
+                except Refused:
+                    self.link.expelled("the log does not take the end of its subscriptions")
+                    return
+                for _ in range(END_STEPS if ended else 1):
+                    yield
+        if self.link is not None and connection_number == self.connection_number:
+            self.sessions.resend(self, before, self._resumed)
 
     def _resumed(self) -> None:
         """What was in flight is on its way again: now what is new."""

@@ -25,6 +25,7 @@ from broker.session_backlogs import SessionBacklogs
 from broker.session_expiry import SessionExpiry
 from broker.session_settings import SessionSettings
 from broker.session_state import SessionState
+from broker.sweeping import Sweeper
 from broker.topics import Topics
 
 RESENT_AT_ONCE: Final = 64
@@ -51,6 +52,8 @@ class Sessions:
         self.topics = topics
         self.retained = retained
         self.replays = RetainedReplays(core, topics, retained)
+        self.resuming = Sweeper(core.scheduler.call_soon)
+        """Sessions whose subscriptions are looked at before anything is sent to them."""
         self.subscription_counts: dict[str, int] = {}
         """Subscriptions of all sessions by principal."""
         self.counts: dict[str, int] = {}
@@ -233,13 +236,17 @@ class Sessions:
 
     # --- in flight ------------------------------------------------------------------------
 
-    def resend(self, session: MqttSession, done: Callable[[], None]) -> None:
+    def resend(self, session: MqttSession, before: int, done: Callable[[], None]) -> None:
         """Send again what is in flight, in order, then the owed PUBRELs [MQTT-4.4.0-1]; then
-        `done`. What is no longer in memory is read in a thread, and the rest waits for it."""
+        `done`. What is no longer in memory is read in a thread, and the rest waits for it.
+
+        Args:
+            before: only tags below this one. What has others was first sent to this connection.
+        """
         if session.number:
             self.state.forget_settled([session.number])  # what retention took meanwhile
             self.state.look_for_flown()
-        _Resending(self, session, done).step()
+        _Resending(self, session, before, done).step()
 
     def _read_held(
         self,
@@ -313,11 +320,17 @@ class _Resending:
     """What was in flight is sent again to one connection of a session. (An object, and not two
     functions that call each other: those would be a cycle.)"""
 
-    def __init__(self, sessions: Sessions, session: MqttSession, done: Callable[[], None]) -> None:
+    def __init__(
+        self, sessions: Sessions, session: MqttSession, before: int, done: Callable[[], None]
+    ) -> None:
         self._sessions = sessions
         self._session = session
         self._connection = session.connection_number
-        self._runs = deque(session.unacked.runs())
+        self._runs = deque(
+            (tag, holder, offset, min(count, before - tag))
+            for tag, holder, offset, count in session.unacked.runs()
+            if tag < before
+        )
         self._done = done
         self._reading = False  # a run is on its way from the log
         self._stepping = False

@@ -236,9 +236,9 @@ class Admission:
             audit.warn("sessions of a deleted user stay", user=principal, reason=error.text)
 
     def _check_session(self, session: MqttSession, guard: Permitted) -> None:
-        lost = [words for words in session.subscriptions if not guard.may_read(words)]
-        if lost and session.link is not None:
-            session.link.expelled("it may no longer have what it subscribed to")
+        if session.link is None or all(guard.may_read(words) for words in session.subscriptions):
+            return
+        session.link.expelled("it may no longer have what it subscribed to")
 
 
 def _nothing() -> None:

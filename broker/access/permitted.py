@@ -433,8 +433,8 @@ class Permitted(PermittedReading):
         principal: str,
         inflight_max: int | None = None,
     ) -> Session:
-        """See `BrokerPort.connect_session`. A session that is resumed loses the subscriptions
-        that are not allowed any more."""
+        """See `BrokerPort.connect_session`. When the session is resumed, it loses the
+        subscriptions that are not allowed any more (`end_forbidden`)."""
         sessions = self._engine.sessions
         quotas = self._admission.quotas_of(self.principal)
         if not clean and client_id not in sessions.by_client:
@@ -457,16 +457,22 @@ class Permitted(PermittedReading):
                 )
             raise
         session.guard = self
-        for words in [words for words in session.subscriptions if not self.may_read(words)]:
+        return session
+
+    def end_forbidden(self, session: MqttSession, words: Words) -> bool:
+        """End a subscription that is not allowed any more, with all that waits for it or is in
+        flight. Returns whether it was one. Raises Refused: the log takes nothing."""
+        if words not in session.subscriptions or self.may_read(words):
+            return False
+        if self._is_new("subscription", words):
             audit.warn(
                 "subscription ended",
                 user=self.principal,
-                client_id=client_id,
+                client_id=session.client_id,
                 place=format_pattern(words),
             )
-            ended = sessions.unsubscribe(session, words, forget=True)
-            session.position = max(session.position, ended)
-        return session
+        self._engine.sessions.unsubscribe(session, words, forget=True)
+        return True
 
     def check_subscribe(self, session: MqttSession, words: Words) -> None:
         """The session's question before it subscribes. Raises Refused: FORBIDDEN, LIMIT."""
@@ -478,7 +484,8 @@ class Permitted(PermittedReading):
 
     def _check_quota(self, what: str, count: int, most: int | None) -> None:
         if most is not None and count >= most:
-            audit.warn("refused", user=self.principal, what=what, reason="quota")
+            if self._is_new(what, ()):
+                audit.warn("refused", user=self.principal, what=what, reason="quota")
             raise Refused(
                 Reason.LIMIT, f"user '{self.principal}' has {count} {what}, and may have {most}"
             )

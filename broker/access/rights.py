@@ -140,14 +140,20 @@ class Rights:
 
     def _tell(self, what: str, words: Words, *, rule: str = "") -> None:
         """Log a refusal, unless that was done since the rights changed."""
+        if self._is_new(what, words):
+            audit.warn(
+                "refused",
+                user=self.principal,
+                what=what,
+                place=format_pattern(words),
+                client_id=self._client_id or "",
+                rule=rule,
+            )
+
+    def _is_new(self, what: str, words: Words) -> bool:
+        """Whether there is to be a line about this: one since the rights changed, and about
+        `TOLD_MAX` things at most."""
         if (what, words) in self._told or len(self._told) >= TOLD_MAX:
-            return
+            return False
         self._told |= {(what, words)}
-        audit.warn(
-            "refused",
-            user=self.principal,
-            what=what,
-            place=format_pattern(words),
-            client_id=self._client_id or "",
-            rule=rule,
-        )
+        return True

@@ -13,15 +13,17 @@ import pytest
 from broker.access.permitted import Permitted
 from broker.access.permitted_reading import PermittedReading
 from broker.access.quotas import Pace, Quotas, TokenBucket
-from broker.port import ONE_WORD, REST, BrokerPort, Publishing, Reason, Refused, Session
+from broker.port import ONE_WORD, REST, BrokerPort, Publishing, Reason, Refused
 from tests.harness.broker import Broker, SpyConsumer, SpyLink, batch_of
 from tests.harness.people import (
     add_user,
     allow,
+    connect,
     deny,
     forbidden,
     hash_of,
     port_of,
+    publish,
     take_back,
     template_of,
 )
@@ -33,23 +35,6 @@ def reason_of(operation: Callable[[], object]) -> Reason | None:
     except Refused as error:
         return error.reason
     return None
-
-
-def connect(
-    port: BrokerPort, broker: Broker, client: str, *, clean: bool = False, user: str = "ann"
-) -> tuple[Session, SpyLink]:
-    link = SpyLink()
-    session = port.connect_session(client, clean=clean, link=link, principal=user)
-    broker.step()
-    session.resume()
-    broker.step()
-    return session, link
-
-
-def publish(broker: Broker, topic: str, tag: str | None, *bodies: bytes) -> None:
-    """As root, without checks in the way."""
-    broker.publish(broker.template(topic, tag), *bodies)
-    broker.step()
 
 
 def declare(port: BrokerPort, name: str, owner: object = None, **arguments: Any) -> None:
@@ -335,49 +320,6 @@ def test_a_client_id_in_a_rule_is_the_connections_own(people: Broker) -> None:
             subscribe()
         else:
             forbidden(subscribe)
-
-
-@pytest.mark.parametrize("clean", [True, False])
-@pytest.mark.parametrize("qos", [0, 1])
-def test_a_session_that_loses_a_right_is_told_to_go(people: Broker, clean: bool, qos: int) -> None:
-    allow(people, "ann", "subscribe", "a.#")
-    allow(people, "ann", "subscribe", "b.#")
-    session, link = connect(port_of(people, "ann", "c"), people, "c", clean=clean)
-    session.subscribe(("a", REST), qos)
-    session.subscribe(("b", REST), qos)
-    people.step()
-    deny(people, "ann", "subscribe", "c.#")
-    assert link.expelled_for == ""
-    deny(people, "ann", "subscribe", "b.secret")
-    assert link.expelled_for
-
-
-def test_a_resumed_session_has_lost_what_is_not_allowed_any_more(people: Broker) -> None:
-    """Also the messages that waited for it, and those that it had not acknowledged; the rest of it
-    goes on."""
-    allow(people, "ann", "subscribe", "#")
-    session, link = connect(port_of(people, "ann"), people, "c")
-    session.subscribe(("a", REST), 1)
-    session.subscribe(("b", REST), 1)
-    session.subscribe(("d",), 0)
-    people.step()
-    publish(people, "b", "x", b"0")
-    assert link.bodies == [b"0"]
-    session.disconnect()
-    publish(people, "a", "x", b"1")
-    publish(people, "b", "x", b"2")
-    deny(people, "ann", "subscribe", "b.#")
-    deny(people, "ann", "subscribe", "d")
-    again, link = connect(port_of(people, "ann"), people, "c")
-    assert again.present
-    assert link.bodies == [b"1"]
-    for topic in ("a", "b"):
-        publish(people, topic, "x", b"3")
-    publish(people, "d", None, b"3")
-    assert link.bodies == [b"1", b"3"]
-    people.restart()
-    session = people.engine.sessions.by_client["c"]
-    assert list(session.subscriptions) == [("a", REST)]
 
 
 def test_a_session_belongs_to_its_user(people: Broker) -> None:

@@ -57,6 +57,13 @@ class ManualLoop:
         self._count += 1
         self._later.append((self.now + delay, self._count, callback))
 
+    def step(self) -> bool:
+        """Run one callback. Returns whether there was one."""
+        if self._soon:
+            self._soon.popleft()()
+            return True
+        return False
+
     def run(self, seconds: float = 0.0) -> None:
         """Run everything that is due within the next `seconds`."""
         end = self.now + seconds

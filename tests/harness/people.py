@@ -9,8 +9,8 @@ import pytest
 
 from broker.access.passwords import make_hash
 from broker.access.permissions import Action, Effect, Rule, parse_pattern
-from broker.port import BrokerPort, Reason, Refused, Template
-from tests.harness.broker import Broker
+from broker.port import BrokerPort, Reason, Refused, Session, Template
+from tests.harness.broker import Broker, SpyLink
 
 PASSWORD = b"correct horse"
 
@@ -75,3 +75,21 @@ def forbidden(operation: Callable[[], object]) -> str:
         operation()
     assert caught.value.reason is Reason.FORBIDDEN, caught.value.text
     return caught.value.text
+
+
+def connect(
+    port: BrokerPort, broker: Broker, client: str, *, clean: bool = False, user: str = "ann"
+) -> tuple[Session, SpyLink]:
+    """A session over MQTT that goes on with what it had."""
+    link = SpyLink()
+    session = port.connect_session(client, clean=clean, link=link, principal=user)
+    broker.step()
+    session.resume()
+    broker.step()
+    return session, link
+
+
+def publish(broker: Broker, topic: str, tag: str | None, *bodies: bytes) -> None:
+    """As root, without checks in the way."""
+    broker.publish(broker.template(topic, tag), *bodies)
+    broker.step()

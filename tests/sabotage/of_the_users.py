@@ -9,7 +9,7 @@ _LOGINS = ("tests/broker/test_logins.py", "tests/broker/test_login_lines.py")
 _KEYS = ("tests/broker/test_access_keys.py",)
 _CALLERS = ("tests/gateways/rocketmq/test_rocketmq_users.py",)
 _OWNERS = ("tests/broker/test_owners.py",)
-_PERMITTED = ("tests/broker/test_permitted.py",)
+_PERMITTED = ("tests/broker/test_permitted.py", "tests/broker/test_lost_rights.py")
 
 OF_THE_USERS = (
     Sabotage(
@@ -136,8 +136,8 @@ OF_THE_USERS = (
         name="unread-by-a-lost-right",
         why="a session that comes back gets again what it may not read any more",
         path="broker/access/permitted.py",
-        old="            ended = sessions.unsubscribe(session, words, forget=True)\n",
-        new="            ended = sessions.unsubscribe(session, words)\n",
+        old="        self._engine.sessions.unsubscribe(session, words, forget=True)\n",
+        new="        self._engine.sessions.unsubscribe(session, words)\n",
         tests=_PERMITTED,
     ),
     Sabotage(
@@ -343,8 +343,8 @@ OF_THE_USERS = (
         name="session-outlives-its-right",
         why="a connected subscriber goes on reading what was denied to it",
         path="broker/access/admission.py",
-        old="        if lost and session.link is not None:\n",
-        new="        if not lost and session.link is None:\n",
+        old='        session.link.expelled("it may no longer have what it subscribed to")\n',
+        new="        pass\n",
         tests=_PERMITTED,
     ),
     Sabotage(
@@ -359,8 +359,32 @@ OF_THE_USERS = (
         name="resumed-session-unchecked",
         why="a subscription from before the change delivers as soon as its client is back",
         path="broker/access/permitted.py",
-        old=" in [words for words in session.subscriptions if not self.may_read(words)]:\n",
-        new=" in []:\n",
+        old="        if words not in session.subscriptions or self.may_read(words):\n",
+        new="        if True:\n",
+        tests=_PERMITTED,
+    ),
+    Sabotage(
+        name="subscriptions-end-at-once",
+        why="a client that comes back without a right stops all others for more than a second",
+        path="broker/session.py",
+        old="                for _ in range(END_STEPS if ended else 1):\n",
+        new="                for _ in ():\n",
+        tests=_PERMITTED,
+    ),
+    Sabotage(
+        name="sent-before-the-last-has-ended",
+        why="a client gets in flight again what it may not read any more, as soon as it is back",
+        path="broker/session.py",
+        old="        forget = self.guard is not None and not self.guard.may_read(words)\n",
+        new="        forget = False\n",
+        tests=_PERMITTED,
+    ),
+    Sabotage(
+        name="new-messages-sent-again",
+        why="a client that subscribes while it is resumed gets its first messages twice",
+        path="broker/session.py",
+        old="        guard, before = self.guard, self.unacked.next_tag\n",
+        new="        guard, before = self.guard, 1 << 62\n",
         tests=_PERMITTED,
     ),
     Sabotage(
