@@ -3,13 +3,15 @@ that a second recovery finds nothing to do."""
 
 from __future__ import annotations
 
+import errno
+import os
 from dataclasses import replace
 
 import pytest
 
 from core_log import recovery
-from core_log.checkpoint import read_checkpoint, write_checkpoint
-from core_log.errors import StoreCorrupt
+from core_log.checkpoint import CHECKPOINT_NAME, read_checkpoint, write_checkpoint
+from core_log.errors import StoreCorrupt, StoreRefused
 from core_log.record import RecordTemplate
 from core_log.settings import StoreSettings
 from tests.harness.damage import (
@@ -22,7 +24,7 @@ from tests.harness.damage import (
     sized,
     written_store,
 )
-from tests.harness.files import EVERYTHING, NOTHING, MemoryFiles
+from tests.harness.files import EVERYTHING, NOTHING, MemoryFiles, WrappedFiles
 from tests.harness.stores import (
     DIRECTORY,
     LIVES,
@@ -282,6 +284,28 @@ def test_a_log_that_begins_right_at_its_checkpoint_is_opened() -> None:
     for name in names[:2]:
         files.unlink(f"{LOG}/{name}")
     assert Bench(files, settings=sized(4096)).store.log.start == int(names[2])
+
+
+@pytest.mark.parametrize("error", [errno.EIO, errno.EACCES, errno.EMFILE])
+def test_a_checkpoint_that_can_not_be_read_is_not_taken_for_none(error: int) -> None:
+    """Without it the whole log would be read, and be cut at a record that is damaged since long
+    ago, with all that was acknowledged behind it."""
+    files = written_store(6, checkpoint_at=5)
+    data = bytearray(files.read(FIRST))
+    data[record_starts(bytes(data))[2] + 100] ^= 1
+    files.overwrite(FIRST, bytes(data))
+    end = end_of(files)
+    assert end == len(files.read(FIRST).rstrip(b"\0"))
+
+    class Unreadable(WrappedFiles):
+        def open(self, path: str, *, create: bool = False) -> int:
+            if path == f"{DIRECTORY}/{CHECKPOINT_NAME}":
+                raise OSError(error, os.strerror(error))
+            return super().open(path, create=create)
+
+    with pytest.raises(StoreRefused, match=os.strerror(error)):
+        Bench(Unreadable(files), settings=WIDE)
+    assert end_of(files) == end
 
 
 def test_a_file_that_reaches_into_the_next_one_refuses_to_open() -> None:

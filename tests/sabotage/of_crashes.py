@@ -135,7 +135,7 @@ OF_CRASHES = (
         path="core_log/checkpoint.py",
         old="    except FileNotFoundError:\n        return None\n    try:\n",
         new="    except OSError:\n        return None\n    try:\n",
-        crash="--with errors --states 150 --seed 15",
+        tests=("tests/core_log/test_recovery_log.py",),
     ),
     Sabotage(
         name="failed-sync-of-zeros-taken-for-passing",
