@@ -348,7 +348,7 @@ OF_CRASHES = (
         "            self._short = False\n",
         new='            self._failure.short("syncing the log", error)\n'
         "            self._short = True\n",
-        crash="--with upkeep --states 40 --seed 10",
+        crash="--with upkeep --states 300 --seed 1",
     ),
     Sabotage(
         name="no-descriptor-ends-all-writing-while-clients-are-served",
@@ -356,7 +356,7 @@ OF_CRASHES = (
         path="core_log/errors.py",
         old="self.short(what, cause) if is_short(cause) else self.fail(what, cause)\n",
         new="self.fail(what, cause)\n",
-        crash="--with upkeep --states 40 --seed 7",
+        crash="--with upkeep --states 300 --seed 36",
     ),
     Sabotage(
         name="everything-acknowledged-when-the-disk-fails",
