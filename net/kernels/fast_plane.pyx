@@ -12,8 +12,9 @@ Rules:
 * To a stream a `PlaneTransport` is an asyncio transport: the same methods, the same order of calls.
   `connection_lost` is called once, never from within a call of the stream's.
 * Fair: a socket is read once per turn, at most one buffer; a turn takes EVENTS_MAX events, and
-  stops after READ_BYTES_MAX. What is left of its events comes first in the next turn, so that the
-  first sockets of a batch do not starve its last ones. Between two turns the loop has its own.
+  stops after TURN_NANOSECONDS. What is left of its events comes first in the next turn, so that the
+  first sockets of a batch do not starve its last ones. Between two turns the loop has its own: an
+  HTTP request takes several, and waits for each.
 * An event says descriptor and generation. A socket that was closed by another one's callback in the
   same turn is out of the table; one that got its descriptor anew has another generation.
 * Nothing is asked of epoll that would come again and again without being answered: a socket that is
@@ -28,6 +29,7 @@ from libc.errno cimport (
 )
 from libc.stdint cimport uint32_t, uint64_t
 from libc.string cimport memset, strerror
+from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
 from posix.unistd cimport close
 
 from net.kernels.fast cimport Iteration, Stream, Wire
@@ -106,8 +108,8 @@ cdef extern from *:
     unsigned short ntohs(unsigned short value) nogil
 
 cdef enum:
-    EVENTS_MAX = 256                # sockets in a turn: with small reads about 2 ms
-    READ_BYTES_MAX = 4 * 1024 * 1024  # of a turn: with large reads about 10 ms
+    EVENTS_MAX = 256                # sockets that are asked for at once
+    TURN_NANOSECONDS = 5_000_000    # no further socket is served then: `net.turns.TURN_SECONDS`
     ACCEPTS_MAX = 64                # new connections in a turn and listener
     PIECES_MAX = 64                 # writes that leave together once the peer reads again
     HIGH_WATER = 64 * 1024          # as asyncio has it, until the stream says otherwise
@@ -300,7 +302,6 @@ cdef class PlaneTransport(Watched):
         cdef char* place = stream.room(&size)
         count = recv(self.fd, place, size, 0)
         if count > 0:
-            self.plane.taken += count
             return stream.received(count)
         if count == 0:
             self.reading = False
@@ -532,6 +533,13 @@ cdef object address_of(sockaddr_in6 *address):
     return None
 
 
+cdef inline long long nanoseconds() noexcept:
+    """Of a clock that does not go back."""
+    cdef timespec now
+    clock_gettime(CLOCK_MONOTONIC, &now)
+    return <long long> now.tv_sec * 1_000_000_000 + now.tv_nsec
+
+
 cdef class Plane:
     """The epoll set of one loop. Not for use from other threads.
 
@@ -547,7 +555,6 @@ cdef class Plane:
     cdef epoll_event events[EVENTS_MAX]
     cdef int at             # the next event to be looked at
     cdef int count          # events of the last `epoll_wait`
-    cdef Py_ssize_t taken   # bytes read in this turn
     cdef list table         # descriptor -> Watched or None
     cdef uint32_t generation
 
@@ -600,13 +607,13 @@ cdef class Plane:
         cdef Watched watched
         cdef uint32_t fd
         cdef epoll_event *event
+        cdef long long end = nanoseconds() + TURN_NANOSECONDS
         if self.at >= self.count:
             self.at = 0
             self.count = epoll_wait(self.epoll, self.events, EVENTS_MAX, 0)
-        self.taken = 0
         iteration.begun = True
         try:
-            while self.at < self.count and self.taken < READ_BYTES_MAX and self.epoll >= 0:
+            while self.at < self.count and self.epoll >= 0:
                 event = &self.events[self.at]
                 self.at += 1
                 fd = <uint32_t> event.data.u64
@@ -619,6 +626,8 @@ cdef class Plane:
                     watched.ready(event.events)
                 except Exception as error:
                     watched.failed(error)
+                if nanoseconds() >= end:
+                    break
         finally:
             iteration.finish()
 

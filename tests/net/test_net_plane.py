@@ -10,7 +10,9 @@ import logging
 import os
 import socket
 import struct
-from collections.abc import Awaitable, Callable
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import pytest
@@ -19,6 +21,7 @@ import uvloop
 from net import kernels, listener
 from net.connection import HIGH_WATER_BYTES, Connection, Context
 from net.listener import Listener, listen
+from net.turns import TURN_SECONDS
 from tests.harness.descriptors import no_more_descriptors
 
 TURNS_MAX = 100_000
@@ -88,7 +91,11 @@ async def until(condition: Callable[[], object]) -> None:
             await asyncio.sleep(0)
 
 
-def serve(scenario: Callable[[Server], Awaitable[None]], connections_max: int = 1000) -> None:
+def serve(
+    scenario: Callable[[Server], Awaitable[None]],
+    connections_max: int = 1000,
+    planes: Sequence[bool] = PLANES,
+) -> None:
     """Run a scenario on both loops, on their transports and on the plane."""
 
     async def run(*, plane: bool) -> None:
@@ -114,7 +121,7 @@ def serve(scenario: Callable[[Server], Awaitable[None]], connections_max: int = 
             assert connection.transport is None
 
     for policy in (asyncio.new_event_loop, uvloop.new_event_loop):
-        for plane in PLANES:
+        for plane in planes:
             with asyncio.Runner(loop_factory=policy) as runner:
                 runner.run(run(plane=plane))
 
@@ -377,6 +384,42 @@ def test_a_turn_that_had_to_stop_goes_on_where_it_stopped() -> None:
     for policy in (asyncio.new_event_loop, uvloop.new_event_loop):
         with asyncio.Runner(loop_factory=policy) as runner:
             runner.run(scenario())
+
+
+@pytest.mark.skipif(kernels.Plane is None, reason="the loops serve all sockets that are ready")
+def test_a_turn_ends_with_its_time() -> None:
+    """However little each socket sends. A request that takes several iterations of the loop waits
+    for a turn in each of them."""
+    slow_seconds = 0.6 * TURN_SECONDS
+
+    async def scenario(server: Server) -> None:
+        loop = asyncio.get_running_loop()
+        clients = [await server.client() for _ in range(12)]
+        for client, connection in clients:
+            connection.stop_reading()
+            client.sendall(b"x")
+        iterations = 0
+        served: list[int] = []
+
+        def count() -> None:
+            nonlocal iterations
+            iterations += 1
+            loop.call_soon(count)
+
+        def work(_one: Recorder, _data: bytes) -> None:
+            served.append(iterations)
+            end = time.monotonic() + slow_seconds
+            while time.monotonic() < end:
+                pass
+
+        server.on_bytes = work
+        count()
+        for _, connection in clients:
+            connection.resume_reading()
+        await until(lambda: len(served) == len(clients))
+        assert max(Counter(served).values()) == 2
+
+    serve(scenario, planes=[True])
 
 
 # --- accepting -----------------------------------------------------------------------------------
