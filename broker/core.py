@@ -28,6 +28,7 @@ from broker.records import Metas
 from broker.replicas import Replicas
 from broker.sweeping import Sweeper
 from broker.timers import Timers
+from broker.unhurried import unhurried
 from core_log.errors import (
     CorruptRecord,
     Follows,
@@ -94,7 +95,8 @@ class Core(CoreEnd):
         self.store = store
         self.limits = limits
         self.timers = Timers(loop=scheduler, clock_ms=clock_ms, limits=limits)
-        self.sweeper = Sweeper(scheduler.call_soon)
+        self.unhurried = unhurried(scheduler.call_soon)
+        self.sweeper = Sweeper(self.unhurried)
         """Takes out of memory what is gone."""
         self.notices = Notices(lambda: clock_ms() / 1000)
         """Where the parts log what did not go as somebody wanted."""

@@ -72,7 +72,7 @@ class RetainedReplays:
     def _schedule(self) -> None:
         if not self._scheduled:
             self._scheduled = True
-            self.core.scheduler.call_soon(self._step)
+            self.core.unhurried(self._step)
 
     def _step(self) -> None:
         """One iteration's slice."""

@@ -52,7 +52,7 @@ class Sessions:
         self.topics = topics
         self.retained = retained
         self.replays = RetainedReplays(core, topics, retained)
-        self.resuming = Sweeper(core.scheduler.call_soon)
+        self.resuming = Sweeper(core.unhurried)
         """Sessions whose subscriptions are looked at before anything is sent to them."""
         self.subscription_counts: dict[str, int] = {}
         """Subscriptions of all sessions by principal."""

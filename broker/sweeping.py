@@ -2,7 +2,7 @@
 
 A queue may have thousands of bindings, and end at once: its record is written, and from then on
 nobody finds it. What it leaves in the engine's tables is of no meaning any more, and is swept out
-of them in steps, one in each iteration of the loop, so that other clients do not wait.
+of them in steps, with some iterations of the loop between them, so that other clients do not wait.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class Sweeper:
     """The work that is left, in the order of its coming.
 
     Args:
-        later: calls back in the loop's next iteration.
+        later: calls back in another iteration of the loop.
     """
 
     def __init__(self, later: Callable[[Callable[[], None]], object]) -> None:

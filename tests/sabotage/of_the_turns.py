@@ -323,4 +323,28 @@ OF_THE_TURNS = (
         new="        still = self._stands_still\n",
         tests=("tests/gateways/amqp/test_amqp_login.py",),
     ),
+    Sabotage(
+        name="sockets-served-however-long-it-takes",
+        why="requests over HTTP wait for all sockets that are ready, several times each",
+        path="net/kernels/fast_plane.pyx",
+        old="                if nanoseconds() >= end:\n",
+        new="                if False:\n",
+        tests=("tests/net/test_net_plane.py",),
+    ),
+    Sabotage(
+        name="sockets-served-in-each-iteration",
+        why="requests over HTTP wait for a turn of the sockets in each of their iterations",
+        path="net/kernels/fast_plane.pyx",
+        old="                    self.to_pass = PASSED_COUNT\n",
+        new="                    self.to_pass = 0\n",
+        tests=("tests/net/test_net_plane.py",),
+    ),
+    Sabotage(
+        name="long-work-in-each-iteration",
+        why="requests over HTTP wait for a slice of retained messages in each of their iterations",
+        path="broker/unhurried.py",
+        old="        call_soon(partial(later, callback, left - 1) if left else callback)\n",
+        new="        call_soon(callback)\n",
+        tests=(REPLAY,),
+    ),
 )
