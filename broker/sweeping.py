@@ -55,6 +55,13 @@ class Sweeper:
                 next(self._work[0])
             except StopIteration:
                 self._work.popleft()
+            except BaseException:
+                self._work.popleft()  # it is over, and the others go on
+                self._go_on()
+                raise
+        self._go_on()
+
+    def _go_on(self) -> None:
         if self._work:
             self._scheduled = True
             self._later(self._step)

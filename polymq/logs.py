@@ -29,7 +29,7 @@ SHARED: Final[tuple[Any, ...]] = (
 _OF_ERRORS: Final = frozenset({"exception", "stack"})
 """Texts of several lines, which the program itself makes."""
 _BOUND_THEIR_LINES: Final = frozenset({audit.LOGGER})
-"""Loggers whose lines have limits of their own."""
+"""Loggers that leave nothing out by chance: what strangers can cause is bounded there."""
 
 
 def configure_logs(settings: LogSettings, stream: TextIO | None = None) -> None:

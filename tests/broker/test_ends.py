@@ -392,3 +392,28 @@ def test_the_sweeper_takes_turns_with_the_loop() -> None:
     sweeper.add(work("c", 2 * SWEPT_AT_ONCE))
     sweeper.finish()
     assert len(done) == 3 * SWEPT_AT_ONCE + 2
+
+
+def test_work_that_fails_does_not_hold_up_what_comes_behind_it() -> None:
+    soon: list[Any] = []
+    sweeper = Sweeper(soon.append)
+    done: list[int] = []
+
+    def failing() -> Any:
+        for _ in range(SWEPT_AT_ONCE):
+            yield
+        raise ValueError("a bug")
+
+    def work(number: int) -> Any:
+        done.append(number)
+        yield
+
+    sweeper.add(failing())
+    sweeper.add(work(1))
+    with pytest.raises(ValueError, match="a bug"):
+        soon.pop()()
+    sweeper.add(work(2))
+    soon.pop()()
+    assert done == [1, 2]
+    assert sweeper.is_done
+    assert not soon
