@@ -95,10 +95,6 @@ class Bindings(MutableMapping[BindingKey, Words]):
         """Whether the queue is bound to the default exchange by its name."""
         return self._of.bound_by_name
 
-    def bind_by_name(self) -> None:
-        """Bind the queue to the default exchange by its name."""
-        self._of.bound_by_name = True
-
     def chosen(self) -> Sequence[BindingKey]:
         """The keys of those that somebody chose: all but the one to the default exchange."""
         return tuple(key for key in self._of.bound_more or () if key[0])

@@ -368,8 +368,9 @@ class Exchanges:
     def load_binding_by_name(self, found: NamedQueue) -> None:
         """`load_binding` for what nearly every queue has: its binding to the default exchange."""
         self._binding_changes += 1
-        found.bindings.bind_by_name()
-        self.topics.router.subscribe((found.name,), found.queue)
+        found.bound_by_name = True
+        queue = found.queue
+        self.topics.router.subscribe((queue.name,), queue)
 
     def load_binding(self, found: NamedQueue, key: BindingKey, words: Words) -> None:
         """Take a binding from its op or its snapshot."""

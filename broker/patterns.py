@@ -239,6 +239,10 @@ class Trie(Generic[Target]):
             node = node.grow(word)
         return node.put(pattern[-1], target)
 
+    def add_word(self, word: str, target: Target) -> bool:
+        """`add` for a pattern of one word."""
+        return self._root.put(word, target)
+
     def remove(self, pattern: Words, target: Target) -> bool:
         """Returns False if it was not there. Empty nodes go with it."""
         path: list[Node[Target]] = [self._root]
@@ -347,6 +351,10 @@ class Patterns(Generic[Target]):
         self.complex_words += len(pattern)
         self._place(pattern, Node(target))
         return True
+
+    def add_word(self, word: str, target: Target) -> bool:
+        """`add` for the pattern of one word, no wildcard."""
+        return self._trie.add_word(word, target)
 
     def _place(self, pattern: Words, targets: Node[Target]) -> None:
         block = self._blocks[-1] if self._blocks else None

@@ -130,6 +130,11 @@ class Router(RouterEnd, Generic[Target, R]):
         patterns = self.patterns
         if exchange:
             patterns = self._of_exchanges.setdefault(exchange, Patterns())
+        elif len(pattern) == 1 and is_exact(pattern):  # a hundred thousand queues by their names
+            added = patterns.add_word(pattern[0], target)
+            if added and self._routes:
+                self._note(True, pattern, target)
+            return added
         before = patterns.complex_words
         added = patterns.add(pattern, target)
         self.complex_words += patterns.complex_words - before

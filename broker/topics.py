@@ -387,7 +387,7 @@ class Topics(Publisher):
         if is_hashed(stored):
             core.topic_names[stored] = name
         own_values = value.get("set", NO_VALUES)
-        settings = self.defaults.with_values(own_values)
+        settings = self.defaults.with_values(own_values) if own_values else self.defaults
         topic = self.topics[name] = Topic(
             name, stored, queues, value["inc"], value.get("first", ()), own_values, settings
         )
