@@ -172,8 +172,7 @@ class Core(CoreEnd):
         Args:
             own: it is a topic's own queue (RocketMQ's entries).
         """
-        if number >= self.next_number:
-            self.next_number = number + 1
+        self.saw_number(number)
         return Queue(number, self.store.index(number, ENTRY_SIZE if own else PRIVATE_ENTRY_SIZE))
 
     def volatile_queue(self, count_max: int, entry_size: int = ENTRY_SIZE) -> Queue:

@@ -51,6 +51,13 @@ class UnackedRuns:
         self._runs.append((count, holder, first_offset))
         return first_tag
 
+    def copy(self) -> Any:
+        """Another with the same runs."""
+        found = type(self)()
+        found.next_tag, found.count = self.next_tag, self.count
+        found._first, found._runs = self._first[:], self._runs[:]
+        return found
+
     @property
     def first_tag(self) -> int:
         """The oldest unacknowledged tag; `next_tag` if there is none."""

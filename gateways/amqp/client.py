@@ -29,6 +29,7 @@ from typing import Any, Final
 
 from broker.port import BrokerPort, Durability, Position, Refused
 from gateways.amqp import basic, mapping, spec, topology, transactions
+from gateways.amqp.ack_errors import rows_before_error
 from gateways.amqp.answers import Answers
 from gateways.amqp.channel import Channel
 from gateways.amqp.connection import AmqpConnection, Work
@@ -256,11 +257,12 @@ class Client:
 
     def _traffic(self, traffic: Traffic) -> None:
         """The publishes, then the acks. An error between them lets those before it count. What is
-        left when the turn is over comes again."""
-        settled = 0
+        behind it, or left when the turn is over, comes again."""
+        count, settlements = traffic.batch.count, traffic.settlements
+        settled = self._settle(settlements, 0, 0)
         confirming: dict[Channel, None] = {}
-        rows = traffic.batch.count
-        for index, run in enumerate(self.publisher.portions(self.channels, traffic)):
+        rows = rows_before_error(self.channels, settlements[settled:], count)
+        for index, run in enumerate(self.publisher.portions(self.channels, traffic, rows)):
             if index and self._turns.is_over():
                 rows = run.first
                 break
@@ -270,22 +272,21 @@ class Client:
             try:
                 self.publisher.publish(channel, traffic.batch, run)
             except RemoteProtocolError as error:
-                settled = self._settle(traffic.settlements, settled, run.first)
+                settled = self._settle(settlements, settled, run.first)
                 self.fail(error)
                 continue
             if channel.confirming:
                 confirming[channel] = None
-        if traffic.batch.count == 1 and self.publisher.stored_with is not None:
+        if count == 1 and self.publisher.stored_with is not None:
             self._learn(traffic)
         for channel in confirming:
             channel.confirm()
-        if rows < traffic.batch.count:
+        if rows < count:
             # Settlements behind the last row that was taken come again with what follows it.
-            settled = self._settle(traffic.settlements, settled, rows - 1)
-            self._core.cut(rows, traffic.settlements[settled:])
-            self._rest_until_next_turn()
+            settled = self._settle(settlements, settled, rows - 1)
+            self._core.cut(rows, settlements[settled:])
         else:
-            self._settle(traffic.settlements, settled, rows)
+            self._settle(settlements, settled, rows)
         if traffic.runs:
             self.keeps_up()
 

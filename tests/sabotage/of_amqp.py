@@ -6,6 +6,22 @@ from tests.sabotage.plan import Sabotage
 
 OF_AMQP = (
     Sabotage(
+        name="publishes-behind-a-failing-ack-are-stored",
+        why="what a client published on a channel that was closed before is there all the same",
+        path="gateways/amqp/ack_errors.py",
+        old="            return settlement.rows\n",
+        new="            return rows\n",
+        tests=("tests/gateways/amqp/test_amqp_first_error.py",),
+    ),
+    Sabotage(
+        name="acks-are-tried-for-good",
+        why="the second time, the first ack of a read is an error, and the channel is closed",
+        path="gateways/amqp/ack_errors.py",
+        old="channel.unacked.copy()",
+        new="channel.unacked",
+        tests=("tests/gateways/amqp/test_amqp_publish.py",),
+    ),
+    Sabotage(
         name="no-share-of-unfinished-contents",
         why="one client with many unfinished messages uses up the memory of all",
         path="gateways/amqp/contents.py",

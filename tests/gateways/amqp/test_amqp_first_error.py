@@ -145,6 +145,35 @@ def test_the_first_error_of_a_channel_is_the_one_that_counts(
         expect_one_close(queues, peer, code)
 
 
+GONE = "ack of what was acknowledged before it in the same read"
+
+
+@pytest.mark.parametrize(
+    "fault", ["ack", "acks in a row", "ack of all up to one", "nack", "reject", GONE]
+)
+@pytest.mark.parametrize("mode", ["plain", "confirms"])
+def test_what_is_published_behind_a_failing_ack_is_not_stored(
+    queues: Bench, mode: str, fault: str
+) -> None:
+    """Nor confirmed, although it is in the same read as what was published before the ack, which
+    is both. Another channel's publishes count."""
+    peer = prepared(queues, mode)
+    before = ready(queues.broker, "q")
+    good, ack = HARMLESS["publishes"], ask(spec.BasicAck(delivery_tag=1))
+    peer.send(
+        good + ack + good + (ack if fault == GONE else FAULTS[fault][1]),
+        good + wire.publish(2, "", "q", b"other"),
+        ALIVE,
+    )
+    methods = settle_down(queues, peer)
+    closed = [one for one in methods if isinstance(one, spec.ChannelClose)]
+    assert [one.reply_code for one in closed] == [406], methods
+    assert ready(queues.broker, "q") == before + 7
+    confirmed = [one.delivery_tag for one in methods if isinstance(one, spec.BasicAck)]
+    assert max(confirmed, default=0) == (7 if mode == "confirms" else 0)  # 1: of `prepared`
+    assert ready(queues.broker, "deliveries") == 1  # the one whose ack came before the error
+
+
 def test_nothing_is_delivered_on_a_channel_behind_its_close(queues: Bench) -> None:
     """An ack that makes room, and one that is an error, in one read."""
     peer = queues.peer(1, 2)

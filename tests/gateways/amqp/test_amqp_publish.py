@@ -5,9 +5,13 @@ from __future__ import annotations
 import pytest
 
 from broker.port import Durability, Reason, Refused
+from core_log.kernels.batch import Batch
 from gateways.amqp import spec
+from gateways.amqp.channel import Channel
+from gateways.amqp.events import Run
+from tests.broker.queue_bench import declare, publish, ready
 from tests.gateways.amqp import amqp_wire as wire
-from tests.gateways.amqp.amqp_harness import Peer, SpyPort, answer, spy_peer
+from tests.gateways.amqp.amqp_harness import Bench, Peer, SpyPort, answer, spy_peer
 
 PERSISTENT = wire.properties(delivery_mode=2)
 
@@ -295,6 +299,42 @@ def test_publishes_and_acks_of_one_read_count_up_to_an_error() -> None:
     assert ack == spec.BasicAck(delivery_tag=1)
     assert isinstance(close, spec.ChannelClose)
     assert close.reply_text == "PRECONDITION_FAILED - unknown delivery tag 7"
+
+
+def test_publishes_between_acks_are_stored_together(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Acks of what is unacknowledged do not part the publishes of a read, whatever their order."""
+    declare(bench.broker, "jobs")
+    declare(bench.broker, "results")
+    publish(bench.broker, "jobs", *(b"%d" % number for number in range(6)))
+    peer = bench.peer(1)
+    peer.ask(spec.BasicConsume(queue="jobs", consumer_tag="worker"))
+    bench.step()
+    peer.received()
+    acks = [
+        spec.BasicAck(delivery_tag=2),
+        spec.BasicAck(delivery_tag=1),
+        spec.BasicReject(delivery_tag=4, requeue=False),
+        spec.BasicAck(delivery_tag=5, multiple=True),
+        spec.BasicAck(delivery_tag=0, multiple=True),
+    ]
+    publisher, counts = peer.client.publisher, []
+    store = publisher.publish
+
+    def count(channel: Channel, batch: Batch, run: Run) -> None:
+        counts.append(run.last - run.first)
+        store(channel, batch, run)
+
+    monkeypatch.setattr(publisher, "publish", count)
+    result = wire.publish(1, "", "results", b"r")
+    peer.send(b"".join(result + wire.method(1, ack) for ack in acks) + result)
+    assert counts == [6]
+    bench.step()
+    assert peer.methods() == []
+    assert ready(bench.broker, "results") == 6
+    peer.client.lost()
+    assert ready(bench.broker, "jobs") == 0
 
 
 def test_a_publisher_is_not_read_while_the_disk_is_behind() -> None:
