@@ -3,7 +3,8 @@
 Clients cause most lines: whoever connects and sends nonsense is turned away, and the log says so.
 Lines are of one kind if they differ only in their values. Of each kind, `LINES_PER_MINUTE` are
 written a minute; the last of them says that it is the last. So a flood shows, whatever it is made
-of, and does not fill the disk.
+of, and does not fill the disk. Some lines are counted for each user, so that the flood of one user
+does not hide what is said of the others.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ class LineLimit(logging.Filter):
 
     Args:
         exempt: names of loggers that bound their lines themselves.
+        by_user: (logger, text) of lines whose value `user` makes a kind of its own, also of loggers
+            that are exempt.
         now: seconds, of a clock that does not go back.
 
     Attributes:
@@ -34,22 +37,30 @@ class LineLimit(logging.Filter):
     """
 
     def __init__(
-        self, *, exempt: frozenset[str], now: Callable[[], float] = time.monotonic
+        self,
+        *,
+        exempt: frozenset[str],
+        by_user: frozenset[tuple[str, str]] = frozenset(),
+        now: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__()
         self._exempt = exempt
+        self._by_user = by_user
         self._now = now
         self._lock = threading.Lock()
         self._since = now()
-        self._counts: dict[tuple[str, str], int] = {}
+        self._counts: dict[tuple[str, str, str], int] = {}
         self.suppressed_count = 0
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Whether the line is written."""
-        if record.name in self._exempt:
+        text, user = _text(record), ""
+        if (record.name, text) in self._by_user:
+            user = str(getattr(record, "user", ""))
+        elif record.name in self._exempt:
             return True
         with self._lock:
-            count = self._count((record.name, _text(record)))
+            count = self._count((record.name, text, user))
             if count > LINES_PER_MINUTE:
                 self.suppressed_count += 1
                 return False
@@ -57,14 +68,14 @@ class LineLimit(logging.Filter):
             _add(record, more=LAST)
         return True
 
-    def _count(self, kind: tuple[str, str]) -> int:
+    def _count(self, kind: tuple[str, str, str]) -> int:
         """How many lines of this kind there are in this minute, with this one."""
         now = self._now()
         if now - self._since >= 60:
             self._since = now
             self._counts.clear()
         if kind not in self._counts and len(self._counts) >= KINDS_MAX:
-            kind = ("", "")
+            kind = ("", "", "")
         self._counts[kind] = count = self._counts.get(kind, 0) + 1
         return count
 

@@ -30,6 +30,8 @@ _OF_ERRORS: Final = frozenset({"exception", "stack"})
 """Texts of several lines, which the program itself makes."""
 _BOUND_THEIR_LINES: Final = frozenset({audit.LOGGER})
 """Loggers that leave nothing out by chance: what strangers can cause is bounded there."""
+_OF_EACH_USER: Final = frozenset({(audit.LOGGER, audit.REFUSED)})
+"""Lines that a user can cause with each new connection."""
 
 
 def configure_logs(settings: LogSettings, stream: TextIO | None = None) -> None:
@@ -48,7 +50,7 @@ def configure_logs(settings: LogSettings, stream: TextIO | None = None) -> None:
     )
     handler = logging.StreamHandler(stream)
     handler.setFormatter(formatter)
-    handler.addFilter(LineLimit(exempt=_BOUND_THEIR_LINES))
+    handler.addFilter(LineLimit(exempt=_BOUND_THEIR_LINES, by_user=_OF_EACH_USER))
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(settings.level.upper())

@@ -167,7 +167,7 @@ class Admission:
             most = self.quotas_of(principal).connections
             count = self._counts.get(principal, 0)
             if most is not None and count >= most:
-                audit.warn("refused", user=principal, what="connection", reason="quota")
+                audit.warn(audit.REFUSED, user=principal, what="connection", reason="quota")
                 raise Refused(
                     Reason.LIMIT, f"user {principal!r} has {count} connections, and may have {most}"
                 )

@@ -13,9 +13,11 @@ from typing import Final
 from broker import notices
 from broker.notices import escaped, printable
 
-__all__ = ["LOGGER", "Throttle", "note", "printable", "warn"]
+__all__ = ["LOGGER", "REFUSED", "Throttle", "note", "printable", "warn"]
 
 LOGGER: Final = "polymq.audit"
+REFUSED: Final = "refused"
+"""A user may not do something, or has as much as its quota gives."""
 
 _log = logging.getLogger(LOGGER)
 

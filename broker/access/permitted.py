@@ -453,7 +453,7 @@ class Permitted(PermittedReading):
         except Refused as error:
             if error.reason is Reason.FORBIDDEN:
                 audit.warn(
-                    "refused", user=self.principal, what="session", client_id=client_id, rule=""
+                    audit.REFUSED, user=self.principal, what="session", client_id=client_id, rule=""
                 )
             raise
         session.guard = self
@@ -485,7 +485,7 @@ class Permitted(PermittedReading):
     def _check_quota(self, what: str, count: int, most: int | None) -> None:
         if most is not None and count >= most:
             if self._is_new(what, ()):
-                audit.warn("refused", user=self.principal, what=what, reason="quota")
+                audit.warn(audit.REFUSED, user=self.principal, what=what, reason="quota")
             raise Refused(
                 Reason.LIMIT, f"user '{self.principal}' has {count} {what}, and may have {most}"
             )

@@ -142,7 +142,7 @@ class Rights:
         """Log a refusal, unless that was done since the rights changed."""
         if self._is_new(what, words):
             audit.warn(
-                "refused",
+                audit.REFUSED,
                 user=self.principal,
                 what=what,
                 place=format_pattern(words),

@@ -80,6 +80,9 @@ from gateways.amqp.tables import Buffer
 SETTLEMENTS_MAX: Final = 1024
 """Settlements of one read; acks that follow each other are one. A kernel that meets the bound
 stops, and is called again with the rest."""
+BULK_BYTES: Final = 128 * 1024
+"""Of a read, that are one event, unless a message is longer. What a turn does not get to is parsed
+again in the next one, so there must not be much of it."""
 WAIT_FOR_BODY_BYTES_MAX: Final = 32 * 1024
 """A publish whose end has not come is presented again with the next read, so that the kernel can
 take it whole. A larger one is put together here, lest its bytes be moved again and again."""
@@ -185,19 +188,25 @@ class AmqpConnection:
         work = self._work
         start = self.position
         again, self._cut_bytes = self._cut_bytes, 0
-        at, stop, run_count, settlement_count = kernels.parse(
-            self._buffer,
-            start,
-            start + again if again else self._end,
-            self.frame_max,
-            self._limits.body_bytes_max,
-            work.batch,
-            work.runs,
-            work.settlements,
-        )
-        self.position = at
-        if run_count or settlement_count:
-            return self._traffic(run_count, settlement_count, again=again > 0), True
+        size = again or BULK_BYTES
+        while True:
+            end = min(self._end, start + size)
+            at, stop, run_count, settlement_count = kernels.parse(
+                self._buffer,
+                start,
+                end,
+                self.frame_max,
+                self._limits.body_bytes_max,
+                work.batch,
+                work.runs,
+                work.settlements,
+            )
+            self.position = at
+            if run_count or settlement_count:
+                return self._traffic(run_count, settlement_count, again=again > 0), True
+            if end == self._end or stop != codes.NEED_DATA:
+                break
+            size *= 2  # the first message is longer
         if stop == codes.NEED_DATA:
             if self._end - at < WAIT_FOR_BODY_BYTES_MAX or not self._frame_is_whole():
                 return None, False

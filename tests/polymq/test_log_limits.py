@@ -102,6 +102,18 @@ def test_the_last_line_says_that_it_is_the_last(stream: io.StringIO, is_ours: bo
     assert suppressed_lines() - before == FLOOD - LINES_PER_MINUTE
 
 
+def test_refusals_of_one_user_do_not_hide_those_of_others(stream: io.StringIO) -> None:
+    """A client that connects again and again is refused each time."""
+    before = suppressed_lines()
+    for number in range(FLOOD):
+        audit.warn(audit.REFUSED, user="greedy", what="connection", reason=f"quota {number}")
+    audit.warn(audit.REFUSED, user="other", what="publish", place="t")
+    users = [event["user"] for event in events(stream)]
+    assert users == ["greedy"] * LINES_PER_MINUTE + ["other"]
+    assert events(stream)[LINES_PER_MINUTE - 1]["more"] == LAST
+    assert suppressed_lines() - before == FLOOD - LINES_PER_MINUTE
+
+
 def test_the_audit_log_has_limits_of_its_own(stream: io.StringIO) -> None:
     for number in range(FLOOD):
         audit.note("user changed", user=f"u{number}")

@@ -6,6 +6,14 @@ from tests.sabotage.plan import Sabotage
 
 OF_AMQP = (
     Sabotage(
+        name="large-reads-are-parsed-whole",
+        why="what a turn does not get to is parsed again in each of the next ones",
+        path="gateways/amqp/connection.py",
+        old="        size = again or BULK_BYTES\n",
+        new="        size = again or self._end\n",
+        tests=("tests/gateways/amqp/test_amqp_connection.py",),
+    ),
+    Sabotage(
         name="publishes-behind-a-failing-ack-are-stored",
         why="what a client published on a channel that was closed before is there all the same",
         path="gateways/amqp/ack_errors.py",

@@ -16,8 +16,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateways.amqp import spec
-from gateways.amqp.connection import WAIT_FOR_BODY_BYTES_MAX
+from gateways.amqp import kernels, spec
+from gateways.amqp.connection import BULK_BYTES, WAIT_FOR_BODY_BYTES_MAX
 from gateways.amqp.errors import LocalProtocolError, RemoteProtocolError, ReplyCode
 from gateways.amqp.limits import Limits
 from gateways.amqp.methods import method_frame
@@ -331,3 +331,28 @@ def test_a_channel_that_the_server_closed_can_be_opened_again() -> None:
     assert driver.lines == ["1 channel.open"]
     assert driver.publishes == ["1 publish e/k taken"]
     assert driver.settled == []
+
+
+def test_a_part_of_a_large_read_is_one_event(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a turn does not get to is parsed again in the next one. A message that is longer than
+    the part is found all the same."""
+    parse, ends = kernels.parse, []
+
+    def noted(source: Any, start: int, end: int, *rest: Any) -> tuple[int, int, int, int]:
+        ends.append(end - start)
+        return parse(source, start, end, *rest)
+
+    small = [wire.publish(1 + number % 2, "", "q", b"%d" % number) for number in range(6_000)]
+    longer = wire.publish(1, "", "q", bytes(BULK_BYTES + 1_000), body_frames=2)
+    ack = wire.method(1, spec.BasicAck(delivery_tag=1))
+    data = b"".join(small) + longer + ack + small[0]
+    assert len(data) > 3 * BULK_BYTES
+    driver = opened(1, 2, limits=Limits())
+    monkeypatch.setattr(kernels, "parse", noted)
+    driver.feed(data)
+    assert driver.rest == b""
+    assert len(driver.publishes) == 6_002
+    assert driver.publishes[:2] == ["1 publish /q 0", "2 publish /q 1"]
+    assert driver.settled == ["1 ack 1"]
+    assert max(ends[: len(b"".join(small)) // BULK_BYTES]) == BULK_BYTES
+    assert max(ends) <= 2 * BULK_BYTES
