@@ -17,6 +17,10 @@ LOWEST = 10_240
 OUTGOING_DEFAULT = 32_768
 RANGE_FILE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 ATTEMPTS_MAX = 1_000
+_chance = random.SystemRandom()
+"""Tests in other processes begin with the same seed, and would choose the same ports."""
+_given: set[int] = set()
+"""Ports of servers that have not begun yet look free, too."""
 
 
 def lasting_ports() -> dict[str, int]:
@@ -26,8 +30,9 @@ def lasting_ports() -> dict[str, int]:
         highest = int(RANGE_FILE.read_text().split()[0])
     ports: dict[str, int] = {}
     for _ in range(ATTEMPTS_MAX):
-        port = random.randrange(LOWEST, highest)
-        if port not in ports.values() and _is_free(port):
+        port = _chance.randrange(LOWEST, highest)
+        if port not in _given and _is_free(port):
+            _given.add(port)
             ports[f"{DOORS[len(ports)]}.port"] = port
         if len(ports) == len(DOORS):
             return ports
