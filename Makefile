@@ -7,8 +7,8 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 RUN := $(BIN)/python -m
 
-PACKAGES := $(wildcard core_log broker net remoting namesrv replication gateways spark_sink polymq)
-CHECKED := $(PACKAGES) $(wildcard examples benchmarks)
+FOLDERS := core_log broker net remoting namesrv replication gateways spark_sink polymq
+CHECKED := polymq examples benchmarks
 # Four processes of tests, also on two processors: many wait for servers and Java machines.
 # For a debugger: make test PARALLEL= TESTS="--pdb tests/broker".
 PARALLEL := --numprocesses 4 --dist worksteal
@@ -16,7 +16,7 @@ QUICK := not slow and not spark and not java_clients
 # Tests start some hundreds of servers: with what Python compiled of them, each is up in two thirds of
 # the time. An environment that has it switched off (as images of containers do) does not mean them.
 export PYTHONDONTWRITEBYTECODE :=
-BUILD_INPUTS := pyproject.toml setup.py $(shell find $(PACKAGES) -path '*/kernels/*' \( -name '*.pyx' -o -name '*.pxd' -o -name '*.py' \))
+BUILD_INPUTS := pyproject.toml setup.py $(shell find $(FOLDERS) -path '*/kernels/*' \( -name '*.pyx' -o -name '*.pxd' -o -name '*.py' \))
 
 .DEFAULT_GOAL := install
 .PHONY: install demo test test-all crash kills replica-kills model sabotage check run bench clean help
@@ -86,5 +86,5 @@ bench: $(VENV)/.installed-dev  ## Measure against the peers that are installed h
 
 clean:  ## Remove what was built (not ./data).
 	rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
-	find $(PACKAGES) -name '*.so' -delete
+	find $(FOLDERS) -name '*.so' -delete
 	rm -f $(VENV)/.installed $(VENV)/.installed-demo $(VENV)/.installed-dev

@@ -18,17 +18,7 @@ from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
 ROOT = Path(__file__).resolve().parent
-PACKAGES = (
-    "core_log",
-    "broker",
-    "net",
-    "remoting",
-    "namesrv",
-    "replication",
-    "gateways",
-    "spark_sink",
-    "polymq",
-)
+PACKAGE = ROOT / "polymq"
 BUILT = Path("build/cython")
 PROBE = "#include <Python.h>\nint main(void) { return PY_MAJOR_VERSION - 3; }\n"
 
@@ -61,22 +51,25 @@ def kernel_sources() -> dict[str, Path]:
     """The source of each extension by its name: `kernels/fast.pyx` is one, and `kernels/x.py` with
     a `kernels/fast_x.pxd` beside it, which says of what types it is where it is compiled."""
     sources = {}
-    for package in PACKAGES:
-        for path in sorted(ROOT.glob(f"{package}/**/kernels/*.p[yx][xd]")):
-            if path.suffix == ".pxd":
-                source = path.with_name(f"{path.stem.removeprefix('fast_')}.py")
-                if not path.stem.startswith("fast_") or not source.exists():
-                    continue
-            else:
-                source = path
-            name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
-            sources[name] = source.relative_to(ROOT)
+    for path in kernel_files("*.p[yx][xd]"):
+        source = path
+        if path.suffix == ".pxd":
+            source = path.with_name(f"{path.stem.removeprefix('fast_')}.py")
+            if not path.stem.startswith("fast_") or not (ROOT / source).exists():
+                continue
+        sources[".".join(path.with_suffix("").parts)] = source
     return sources
 
 
 def kernel_declarations() -> list[Path]:
     """What kernels declare for one another: where classes have their fields and methods."""
-    found = (path for package in PACKAGES for path in ROOT.glob(f"{package}/**/kernels/*.pxd"))
+    return kernel_files("*.pxd")
+
+
+def kernel_files(pattern: str) -> list[Path]:
+    """Files of kernels, as the package has them: its folders are links here, and none in a source
+    distribution. (A pattern of `**` alone would not look behind links.)"""
+    found = (path for folder in PACKAGE.iterdir() for path in folder.glob(f"**/kernels/{pattern}"))
     return sorted(path.relative_to(ROOT) for path in found)
 
 

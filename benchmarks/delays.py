@@ -28,12 +28,12 @@ from typing import Any, Final
 
 import uvloop
 
-from broker.engine import Engine
-from broker.port import Delivery, Durability, Template
-from broker.state_db import StateDb
-from core_log.files import RealFiles
-from core_log.kernels.batch import RECORD_BODY_AT, Batch
-from core_log.store import Store
+from polymq.broker.engine import Engine
+from polymq.broker.port import Delivery, Durability, Template
+from polymq.broker.state_db import StateDb
+from polymq.core_log.files import RealFiles
+from polymq.core_log.kernels.batch import RECORD_BODY_AT, Batch
+from polymq.core_log.store import Store
 
 QUEUE: Final = "due"
 BODY_SIZE: Final = 100

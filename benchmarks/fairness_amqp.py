@@ -6,9 +6,9 @@ from typing import Final
 
 from benchmarks.fairness_stage import LARGE_BYTES, LARGE_COUNT, Measured, Stage
 from benchmarks.fairness_wire import AmqpSpeaker, amqp_publish
-from gateways.amqp import spec
-from gateways.amqp.methods import method_frame
-from gateways.amqp.tables import encode_sized_table
+from polymq.gateways.amqp import spec
+from polymq.gateways.amqp.methods import method_frame
+from polymq.gateways.amqp.tables import encode_sized_table
 
 FANOUT_QUEUES: Final = 10_000
 BACKLOG: Final = 1_000_000

@@ -10,7 +10,7 @@ from benchmarks.errors import BenchmarkFailed
 from benchmarks.fairness_stage import LARGE_BYTES, Measured, Stage
 from benchmarks.fairness_wire import RECEIVE_BYTES, rocketmq_send
 from benchmarks.machine import HOST
-from gateways.amqp import spec
+from polymq.gateways.amqp import spec
 
 BATCHED: Final = "application/cloudevents-batch+json"
 STRUCTURED: Final = "application/cloudevents+json"

@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from benchmarks.errors import BenchmarkFailed
-from gateways.amqp import spec
-from gateways.amqp.methods import PROTOCOL_HEADER, encode_method, frame, method_frame
-from remoting.codes import RequestCode
-from remoting.frames import Command, encode_frame
+from polymq.gateways.amqp import spec
+from polymq.gateways.amqp.methods import PROTOCOL_HEADER, encode_method, frame, method_frame
+from polymq.remoting.codes import RequestCode
+from polymq.remoting.frames import Command, encode_frame
 
 RECEIVE_BYTES: Final = 256 * 1024
 FRAME_MAX: Final = 131_072

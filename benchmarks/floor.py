@@ -26,8 +26,8 @@ import uvloop
 from benchmarks.errors import BenchmarkFailed
 from benchmarks.generators import BUILT, RUN_SECONDS_MAX
 from benchmarks.machine import HOST, ROOT, pinned
-from net.connection import Connection, Context
-from net.listener import listen
+from polymq.net.connection import Connection, Context
+from polymq.net.listener import listen
 
 MESSAGE_BYTES: Final = 100
 READ_BYTES: Final = 65_536

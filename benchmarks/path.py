@@ -28,15 +28,15 @@ from typing import Any, Final
 
 from benchmarks.errors import BenchmarkFailed
 from benchmarks.machine import ROOT
-from broker.engine import Engine
-from core_log.files import RealFiles
-from core_log.settings import StoreSettings
-from core_log.store import Store
-from gateways.mqtt.client import MqttConnection
-from gateways.mqtt.limits import Limits
-from gateways.mqtt.mapping import TopicMapping
-from gateways.mqtt.shared import Shared
-from net.connection import Context
+from polymq.broker.engine import Engine
+from polymq.core_log.files import RealFiles
+from polymq.core_log.settings import StoreSettings
+from polymq.core_log.store import Store
+from polymq.gateways.mqtt.client import MqttConnection
+from polymq.gateways.mqtt.limits import Limits
+from polymq.gateways.mqtt.mapping import TopicMapping
+from polymq.gateways.mqtt.shared import Shared
+from polymq.net.connection import Context
 
 LOADS: Final = ((50, 1), (50, 20), (4, 250))
 """(publishers, messages in each of their reads); a round is one read of each."""

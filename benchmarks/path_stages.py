@@ -14,17 +14,17 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
-import gateways.mqtt.connection
-from broker.core import Core
-from broker.queues.queue import Queue
-from broker.session import MqttSession, Subscription
-from broker.topics import TopicTemplate
-from core_log.commit_log import CommitLog
-from gateways.mqtt.client import MqttConnection
-from gateways.mqtt.mapping import TopicMapping
+import polymq.gateways.mqtt.connection
+from polymq.broker.core import Core
+from polymq.broker.queues.queue import Queue
+from polymq.broker.session import MqttSession, Subscription
+from polymq.broker.topics import TopicTemplate
+from polymq.core_log.commit_log import CommitLog
+from polymq.gateways.mqtt.client import MqttConnection
+from polymq.gateways.mqtt.mapping import TopicMapping
 
 STAGES: Final[tuple[tuple[str, Any, str], ...]] = (
-    ("parse", gateways.mqtt.connection, "parse"),
+    ("parse", polymq.gateways.mqtt.connection, "parse"),
     ("route", TopicMapping, "template"),
     ("route", TopicTemplate, "refresh"),
     ("append", CommitLog, "append_run"),

@@ -20,14 +20,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-from broker.engine import Engine
-from broker.port import Delivery, Template
-from broker.state_db import StateDb
-from broker.state_saving import StateSaving
-from core_log.files import RealFiles
-from core_log.indexes import Preparation
-from core_log.kernels.batch import Batch
-from core_log.store import Store
+from polymq.broker.engine import Engine
+from polymq.broker.port import Delivery, Template
+from polymq.broker.state_db import StateDb
+from polymq.broker.state_saving import StateSaving
+from polymq.core_log.files import RealFiles
+from polymq.core_log.indexes import Preparation
+from polymq.core_log.kernels.batch import Batch
+from polymq.core_log.store import Store
 from polymq.upkeep import GATHER_COUNT
 
 DECLARES_PER_FLUSH: Final = 100

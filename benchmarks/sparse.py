@@ -19,15 +19,15 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.path import Client, Loop, NoReaders, UnsyncedFiles, commit_all, publish, string
-from broker.engine import Engine
-from broker.port import APPENDED, FLUSHED
-from broker.topic_settings import TopicSettings
-from core_log.settings import StoreSettings
-from core_log.store import Store
-from gateways.mqtt.limits import Limits
-from gateways.mqtt.mapping import TopicMapping
-from gateways.mqtt.shared import Shared
-from net.connection import Context
+from polymq.broker.engine import Engine
+from polymq.broker.port import APPENDED, FLUSHED
+from polymq.broker.topic_settings import TopicSettings
+from polymq.core_log.settings import StoreSettings
+from polymq.core_log.store import Store
+from polymq.gateways.mqtt.limits import Limits
+from polymq.gateways.mqtt.mapping import TopicMapping
+from polymq.gateways.mqtt.shared import Shared
+from polymq.net.connection import Context
 
 PAIRS: Final = 50
 READS: Final = (1, 5, 25)

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, Final
 
-from core_log.kernels.batch import CAPACITY, EXTRA_BASE64, EXTRA_NONE, Batch
-from core_log.record import RecordTemplate
+from polymq.core_log.kernels.batch import CAPACITY, EXTRA_BASE64, EXTRA_NONE, Batch
+from polymq.core_log.record import RecordTemplate
 
 MESSAGES: Final = 500
 """In a batch: about what a 64 KiB read of small publishes holds."""
@@ -100,10 +100,10 @@ def _forms() -> Iterator[tuple[str, Kernels]]:
             yield (
                 form,
                 Kernels(
-                    importlib.import_module(f"core_log.kernels.{plain}"),
-                    importlib.import_module(f"core_log.kernels.{walk}"),
-                    importlib.import_module(f"gateways.mqtt.kernels.{plain}"),
-                    importlib.import_module(f"gateways.amqp.kernels.{plain}"),
+                    importlib.import_module(f"polymq.core_log.kernels.{plain}"),
+                    importlib.import_module(f"polymq.core_log.kernels.{walk}"),
+                    importlib.import_module(f"polymq.gateways.mqtt.kernels.{plain}"),
+                    importlib.import_module(f"polymq.gateways.amqp.kernels.{plain}"),
                 ),
             )
         except ImportError:

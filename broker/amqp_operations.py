@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from broker.core import Core
-from broker.exchanges import Exchanges
-from broker.header_routing import is_routed
-from broker.named_queues import NamedQueues
-from broker.port import (
+from polymq.broker.core import Core
+from polymq.broker.exchanges import Exchanges
+from polymq.broker.header_routing import is_routed
+from polymq.broker.named_queues import NamedQueues
+from polymq.broker.port import (
     Consumer,
     Delivery,
     ExchangeInfo,
@@ -21,8 +21,8 @@ from broker.port import (
     Template,
     Words,
 )
-from broker.topics import TopicTemplate
-from core_log.kernels.batch import Batch
+from polymq.broker.topics import TopicTemplate
+from polymq.core_log.kernels.batch import Batch
 
 
 class AmqpOperations:

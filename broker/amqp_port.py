@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from broker.infos import ExchangeInfo, QueueInfo
-from broker.messages import Delivery
-from broker.runs import TakesApart
+from polymq.broker.infos import ExchangeInfo, QueueInfo
+from polymq.broker.messages import Delivery
+from polymq.broker.runs import TakesApart
 
 if TYPE_CHECKING:
-    from broker.port import Consumer, Position, QueueConsumer, Route, Template, Words
-    from core_log.kernels.batch import Batch
+    from polymq.broker.port import Consumer, Position, QueueConsumer, Route, Template, Words
+    from polymq.core_log.kernels.batch import Batch
 
 
 class AmqpPort(Protocol):

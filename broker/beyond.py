@@ -6,8 +6,8 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from broker.queues.queue import Queue
-    from broker.topic_routes import TopicRoute
+    from polymq.broker.queues.queue import Queue
+    from polymq.broker.topic_routes import TopicRoute
 
 Outcome = tuple[tuple["Queue", ...], tuple["Queue", ...]]
 """The queues and the fallback of a `Beyond`."""

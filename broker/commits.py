@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from broker.durability import Durability
-from broker.kernels import CommitPoints as CommitEnd
+from polymq.broker.durability import Durability
+from polymq.broker.kernels import CommitPoints as CommitEnd
 
 
 class CommitPoints(CommitEnd):

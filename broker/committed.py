@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from broker.kernels import Committed
+from polymq.broker.kernels import Committed
 
 __all__ = ["Committed"]

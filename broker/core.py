@@ -12,24 +12,24 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from broker.commits import CommitPoints
-from broker.disk import SHORT, Disk
-from broker.errors import Reason, Refused, StorageFailed
-from broker.journal import Journal, Op, Touched
-from broker.kernels import CoreEnd
-from broker.limits import Limits
-from broker.notices import Notices
-from broker.plain import PlainBody
-from broker.port import FLUSHED, Durability, Position
-from broker.queues.cursor import Cursor
-from broker.queues.queue import Group, Queue
-from broker.reading import PatientReaders, Readers, Reading
-from broker.records import Metas
-from broker.replicas import Replicas
-from broker.sweeping import Sweeper
-from broker.timers import Timers
-from broker.unhurried import unhurried
-from core_log.errors import (
+from polymq.broker.commits import CommitPoints
+from polymq.broker.disk import SHORT, Disk
+from polymq.broker.errors import Reason, Refused, StorageFailed
+from polymq.broker.journal import Journal, Op, Touched
+from polymq.broker.kernels import CoreEnd
+from polymq.broker.limits import Limits
+from polymq.broker.notices import Notices
+from polymq.broker.plain import PlainBody
+from polymq.broker.port import FLUSHED, Durability, Position
+from polymq.broker.queues.cursor import Cursor
+from polymq.broker.queues.queue import Group, Queue
+from polymq.broker.reading import PatientReaders, Readers, Reading
+from polymq.broker.records import Metas
+from polymq.broker.replicas import Replicas
+from polymq.broker.sweeping import Sweeper
+from polymq.broker.timers import Timers
+from polymq.broker.unhurried import unhurried
+from polymq.core_log.errors import (
     CorruptRecord,
     Follows,
     StorageBusy,
@@ -38,12 +38,12 @@ from core_log.errors import (
     StoreError,
     TooLarge,
 )
-from core_log.kernels.layout import ENTRY_SIZE, PRIVATE_ENTRY_SIZE
-from core_log.queue_index import Index, MemoryIndex
-from core_log.store import Store
+from polymq.core_log.kernels.layout import ENTRY_SIZE, PRIVATE_ENTRY_SIZE
+from polymq.core_log.queue_index import Index, MemoryIndex
+from polymq.core_log.store import Store
 
 if TYPE_CHECKING:
-    from broker.standby import Standby
+    from polymq.broker.standby import Standby
 
 SYSTEM_FLAG_STATE: Final = 0x0001_0000
 """Bit of the record's system flag, beyond RocketMQ's: a data record that also changes state

@@ -21,13 +21,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from broker.journal import OP_TAG, STATE_TOPIC, Op
-from broker.names import encode_name
-from broker.port import IN_SYNC
-from broker.records import TAGS
-from core_log.acknowledged import Acknowledged
-from core_log.record import Record
-from core_log.store import Store
+from polymq.broker.journal import OP_TAG, STATE_TOPIC, Op
+from polymq.broker.names import encode_name
+from polymq.broker.port import IN_SYNC
+from polymq.broker.records import TAGS
+from polymq.core_log.acknowledged import Acknowledged
+from polymq.core_log.record import Record
+from polymq.core_log.store import Store
 
 LAZY_OPS: Final = frozenset({"acked", "acks", "committed", "drop", "replayed", "snapshot", "trim"})
 """Changes that gather and are written when it suits: no answer waits for them."""

@@ -6,10 +6,10 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from broker.core import Core
-from broker.errors import Reason, Refused
-from broker.journal import Op, Touched
-from broker.port import Position
+from polymq.broker.core import Core
+from polymq.broker.errors import Reason, Refused
+from polymq.broker.journal import Op, Touched
+from polymq.broker.port import Position
 
 
 class Documents:

@@ -12,31 +12,31 @@ import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from broker.access.admission import Admission
-from broker.access.logins import Hashers, Logins
-from broker.access.owners import Owners
-from broker.access.readers import QueueReaders
-from broker.access.users import Users
-from broker.amqp_operations import AmqpOperations
-from broker.core import SYSTEM_FLAG_STATE, Core, Scheduler
-from broker.disk import Disk, DiskSettings
-from broker.documents import Documents
-from broker.entities import NamedQueue
-from broker.errors import Refused, StorageFailed
-from broker.exchanges import Exchanges
-from broker.fold import Fold
-from broker.group_names import name_of
-from broker.groups import ConsumerGroups
-from broker.half_messages import HalfMessages
-from broker.header_routing import HeaderReader
-from broker.journal import Entity
-from broker.later.delay import Delays
-from broker.later.delayed import deliver_ms
-from broker.limits import Limits
-from broker.moves import QOS2_PROPERTY, Moves
-from broker.named_queues import NamedQueues
-from broker.plain import PlainBody
-from broker.port import (
+from polymq.broker.access.admission import Admission
+from polymq.broker.access.logins import Hashers, Logins
+from polymq.broker.access.owners import Owners
+from polymq.broker.access.readers import QueueReaders
+from polymq.broker.access.users import Users
+from polymq.broker.amqp_operations import AmqpOperations
+from polymq.broker.core import SYSTEM_FLAG_STATE, Core, Scheduler
+from polymq.broker.disk import Disk, DiskSettings
+from polymq.broker.documents import Documents
+from polymq.broker.entities import NamedQueue
+from polymq.broker.errors import Refused, StorageFailed
+from polymq.broker.exchanges import Exchanges
+from polymq.broker.fold import Fold
+from polymq.broker.group_names import name_of
+from polymq.broker.groups import ConsumerGroups
+from polymq.broker.half_messages import HalfMessages
+from polymq.broker.header_routing import HeaderReader
+from polymq.broker.journal import Entity
+from polymq.broker.later.delay import Delays
+from polymq.broker.later.delayed import deliver_ms
+from polymq.broker.limits import Limits
+from polymq.broker.moves import QOS2_PROPERTY, Moves
+from polymq.broker.named_queues import NamedQueues
+from polymq.broker.plain import PlainBody
+from polymq.broker.port import (
     FLUSHED,
     IN_SYNC,
     BrokerPort,
@@ -53,25 +53,25 @@ from broker.port import (
     TopicInfo,
     Words,
 )
-from broker.queries import Queries, places_of
-from broker.reading import Readers
-from broker.retained import Retained
-from broker.retention import Retention
-from broker.rocketmq_port import GroupInfo
-from broker.session import MqttSession
-from broker.session_settings import SessionSettings
-from broker.sessions import Sessions
-from broker.set_aside import SetAside
-from broker.standby import Standby
-from broker.state_db import StateDb
-from broker.state_saving import StateSaving
-from broker.topic_routes import TopicRoute
-from broker.topic_settings import TopicSettings
-from broker.topics import Topics, TopicTemplate
-from broker.transaction_port import HalfMessage, Prepared
-from broker.transactions import Transactions, place_of
-from core_log.kernels.batch import EXTRA_NONE, Batch
-from core_log.store import Store
+from polymq.broker.queries import Queries, places_of
+from polymq.broker.reading import Readers
+from polymq.broker.retained import Retained
+from polymq.broker.retention import Retention
+from polymq.broker.rocketmq_port import GroupInfo
+from polymq.broker.session import MqttSession
+from polymq.broker.session_settings import SessionSettings
+from polymq.broker.sessions import Sessions
+from polymq.broker.set_aside import SetAside
+from polymq.broker.standby import Standby
+from polymq.broker.state_db import StateDb
+from polymq.broker.state_saving import StateSaving
+from polymq.broker.topic_routes import TopicRoute
+from polymq.broker.topic_settings import TopicSettings
+from polymq.broker.topics import Topics, TopicTemplate
+from polymq.broker.transaction_port import HalfMessage, Prepared
+from polymq.broker.transactions import Transactions, place_of
+from polymq.core_log.kernels.batch import EXTRA_NONE, Batch
+from polymq.core_log.store import Store
 
 
 class Engine(AmqpOperations):

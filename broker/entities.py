@@ -10,19 +10,19 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final
 
-from broker.access.owners import is_owner, owner_of
-from broker.bindings import BindingKey, Bindings
-from broker.core import Core
-from broker.errors import Reason, Refused
-from broker.header_match import pattern_text
-from broker.journal import Op
-from broker.names import ROOT_EXCHANGE, SERVER_NAMED
-from broker.patterns import normal_form
-from broker.port import ONE_WORD, REST, ExchangeInfo, Position, QueueInfo, Words
-from broker.queues.leases import Lease
-from broker.queues.priorities import Levels
-from broker.queues.queue import Group, Hold, Queue
-from broker.queues.settings import QueueSettings, settings_of
+from polymq.broker.access.owners import is_owner, owner_of
+from polymq.broker.bindings import BindingKey, Bindings
+from polymq.broker.core import Core
+from polymq.broker.errors import Reason, Refused
+from polymq.broker.header_match import pattern_text
+from polymq.broker.journal import Op
+from polymq.broker.names import ROOT_EXCHANGE, SERVER_NAMED
+from polymq.broker.patterns import normal_form
+from polymq.broker.port import ONE_WORD, REST, ExchangeInfo, Position, QueueInfo, Words
+from polymq.broker.queues.leases import Lease
+from polymq.broker.queues.priorities import Levels
+from polymq.broker.queues.queue import Group, Hold, Queue
+from polymq.broker.queues.settings import QueueSettings, settings_of
 
 TYPES: Final = ("direct", "fanout", "topic", "headers")
 """How an exchange reads its bindings."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import enum
 from typing import Final
 
-from core_log.errors import StorageFailed
+from polymq.core_log.errors import StorageFailed
 
 __all__ = [
     "PASSING",

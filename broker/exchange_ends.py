@@ -24,15 +24,15 @@ from functools import partial
 from itertools import islice
 from typing import Final
 
-from broker.bindings import BindingKey
-from broker.core import Core
-from broker.entities import Exchange, NamedQueue, write_op
-from broker.errors import Refused
-from broker.exchange_graph import ExchangeGraph
-from broker.journal import Entity, Op, Touched
-from broker.port import Position
-from broker.queues.queue import Queue
-from broker.topics import Topics
+from polymq.broker.bindings import BindingKey
+from polymq.broker.core import Core
+from polymq.broker.entities import Exchange, NamedQueue, write_op
+from polymq.broker.errors import Refused
+from polymq.broker.exchange_graph import ExchangeGraph
+from polymq.broker.journal import Entity, Op, Touched
+from polymq.broker.port import Position
+from polymq.broker.queues.queue import Queue
+from polymq.broker.topics import Topics
 
 ENDING_TOO_MAX: Final = 256
 """Auto-delete exchanges that one op names besides what it ends."""

@@ -34,22 +34,22 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from broker.access.owners import Owners
-from broker.access.users import Change
-from broker.beyond import Beyond
-from broker.bindings import BindingKey
-from broker.entities import Exchange, everything_in, place_of
-from broker.errors import Reason, Refused
-from broker.header_index import HeaderIndex
-from broker.header_match import HeaderPattern, Tagged
-from broker.names import ROOT_EXCHANGE
-from broker.notices import Notices
-from broker.patterns import Patterns
-from broker.port import REST, Words
-from broker.queues.queue import Queue
-from broker.routing import ROUTES_MAX, Router, words_of
-from broker.sweeping import Sweeper
-from broker.topic_routes import Target, TopicRoute
+from polymq.broker.access.owners import Owners
+from polymq.broker.access.users import Change
+from polymq.broker.beyond import Beyond
+from polymq.broker.bindings import BindingKey
+from polymq.broker.entities import Exchange, everything_in, place_of
+from polymq.broker.errors import Reason, Refused
+from polymq.broker.header_index import HeaderIndex
+from polymq.broker.header_match import HeaderPattern, Tagged
+from polymq.broker.names import ROOT_EXCHANGE
+from polymq.broker.notices import Notices
+from polymq.broker.patterns import Patterns
+from polymq.broker.port import REST, Words
+from polymq.broker.queues.queue import Queue
+from polymq.broker.routing import ROUTES_MAX, Router, words_of
+from polymq.broker.sweeping import Sweeper
+from polymq.broker.topic_routes import Target, TopicRoute
 
 BRANCHES_MAX: Final = 1_024
 """Outcomes that one route keeps; beyond that all are forgotten, and found again with use."""

@@ -22,10 +22,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from broker.access.owners import Owners
-from broker.bindings import BindingKey
-from broker.core import Core
-from broker.entities import (
+from polymq.broker.access.owners import Owners
+from polymq.broker.bindings import BindingKey
+from polymq.broker.core import Core
+from polymq.broker.entities import (
     ALTERNATE_ARGUMENT,
     DELAYED_ARGUMENT,
     DELAYED_TYPE,
@@ -43,18 +43,18 @@ from broker.entities import (
     position_of,
     write_op,
 )
-from broker.errors import Reason, Refused
-from broker.exchange_ends import ExchangeEnds
-from broker.exchange_graph import ExchangeGraph, Link, LinkKey
-from broker.header_match import is_pattern, pattern_of
-from broker.journal import Entity, Op, Touched
-from broker.names import ROOT_EXCHANGE, SERVER_NAMED, check_characters
-from broker.patterns import normal_form
-from broker.port import Position, Words
-from broker.queues.queue import Queue
-from broker.routing import words_of
-from broker.topic_routes import Copying, TopicRoute
-from broker.topics import Topics
+from polymq.broker.errors import Reason, Refused
+from polymq.broker.exchange_ends import ExchangeEnds
+from polymq.broker.exchange_graph import ExchangeGraph, Link, LinkKey
+from polymq.broker.header_match import is_pattern, pattern_of
+from polymq.broker.journal import Entity, Op, Touched
+from polymq.broker.names import ROOT_EXCHANGE, SERVER_NAMED, check_characters
+from polymq.broker.patterns import normal_form
+from polymq.broker.port import Position, Words
+from polymq.broker.queues.queue import Queue
+from polymq.broker.routing import words_of
+from polymq.broker.topic_routes import Copying, TopicRoute
+from polymq.broker.topics import Topics
 
 UNBOUND_AT_ONCE: Final = 16
 """Bindings that are undone with their queue at once. More are swept out later: that costs each

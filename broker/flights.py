@@ -21,20 +21,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
-from broker.core import Core
-from broker.errors import Refused
-from broker.journal import Op, Touched
-from broker.kernels import LiveFlight, publish_qos
-from broker.kernels.costs import LIVE_COST, SESSION_COST
-from broker.queues.queue import Group
-from broker.retained import position_of
+from polymq.broker.core import Core
+from polymq.broker.errors import Refused
+from polymq.broker.journal import Op, Touched
+from polymq.broker.kernels import LiveFlight, publish_qos
+from polymq.broker.kernels.costs import LIVE_COST, SESSION_COST
+from polymq.broker.queues.queue import Group
+from polymq.broker.retained import position_of
 
 if TYPE_CHECKING:
-    from broker.committed import Committed
-    from broker.queues.cursor import Cursor
-    from broker.queues.queue import Queue
-    from broker.reading import Reading
-    from broker.session import MqttSession, Subscription
+    from polymq.broker.committed import Committed
+    from polymq.broker.queues.cursor import Cursor
+    from polymq.broker.queues.queue import Queue
+    from polymq.broker.reading import Reading
+    from polymq.broker.session import MqttSession, Subscription
 
 UNKNOWN_QOS: Final = 0
 """Of messages whose record was written before records said it."""

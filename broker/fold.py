@@ -10,21 +10,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from broker.core import SYSTEM_FLAG_STATE
-from broker.flights import SessionGroup
-from broker.journal import OP_TAG, STATE_TOPIC
-from broker.moves import QOS2_PROPERTY, settled_by
-from broker.queues.cursor import NO_STOP, Cursor
-from broker.records import TAGS
-from broker.recovered import hold_recovered
-from broker.retained import retained_row
-from broker.state_db import Folded, StateDb
-from broker.state_snapshot import need_snapshot
-from broker.topics import RETAIN_PROPERTY
-from core_log.record import Record
+from polymq.broker.core import SYSTEM_FLAG_STATE
+from polymq.broker.flights import SessionGroup
+from polymq.broker.journal import OP_TAG, STATE_TOPIC
+from polymq.broker.moves import QOS2_PROPERTY, settled_by
+from polymq.broker.queues.cursor import NO_STOP, Cursor
+from polymq.broker.records import TAGS
+from polymq.broker.recovered import hold_recovered
+from polymq.broker.retained import retained_row
+from polymq.broker.state_db import Folded, StateDb
+from polymq.broker.state_snapshot import need_snapshot
+from polymq.broker.topics import RETAIN_PROPERTY
+from polymq.core_log.record import Record
 
 if TYPE_CHECKING:
-    from broker.engine import Engine
+    from polymq.broker.engine import Engine
 
 
 class Fold:

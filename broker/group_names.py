@@ -5,10 +5,10 @@ Slow on purpose: nothing is kept for it, and it is asked when an operator wants 
 
 from __future__ import annotations
 
-from broker.exchanges import Exchanges
-from broker.flights import SessionGroup
-from broker.queues.queue import Group
-from core_log.kernels.layout import ENTRY_SIZE
+from polymq.broker.exchanges import Exchanges
+from polymq.broker.flights import SessionGroup
+from polymq.broker.queues.queue import Group
+from polymq.core_log.kernels.layout import ENTRY_SIZE
 
 
 def is_ours(group: Group) -> bool:

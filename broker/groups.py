@@ -22,12 +22,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from broker.core import Core
-from broker.errors import Reason, Refused
-from broker.journal import Op, Touched
-from broker.port import Position
-from broker.rocketmq_port import GroupInfo
-from broker.topics import Topic, Topics
+from polymq.broker.core import Core
+from polymq.broker.errors import Reason, Refused
+from polymq.broker.journal import Op, Touched
+from polymq.broker.port import Position
+from polymq.broker.rocketmq_port import GroupInfo
+from polymq.broker.topics import Topic, Topics
 
 Place = tuple[str, int]
 """A topic and a queue id."""

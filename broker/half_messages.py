@@ -32,23 +32,23 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple, Protocol
 
-from broker.bounded_cache import BoundedCache
-from broker.core import Core
-from broker.errors import Reason, Refused
-from broker.journal import Op, Touched
-from broker.later.delayed import Delayed, take_apart
-from broker.later.kept import Kept
-from broker.later.wheel import Taken
-from broker.moves import Moves
-from broker.port import FLUSHED, Durability, Route
-from broker.queues.queue import Group
-from broker.record_header import HEADER_PROPERTY, header_of
-from broker.records import PREFIX_PROPERTY, TAGS, parse_properties
-from broker.timers import Timer
-from broker.topics import Topics, TopicTemplate
-from broker.transaction_port import HalfMessage, Prepared
-from core_log.kernels.batch import RECORD_POSITION_AT, Batch
-from core_log.kernels.layout import ENTRY_SIZE
+from polymq.broker.bounded_cache import BoundedCache
+from polymq.broker.core import Core
+from polymq.broker.errors import Reason, Refused
+from polymq.broker.journal import Op, Touched
+from polymq.broker.later.delayed import Delayed, take_apart
+from polymq.broker.later.kept import Kept
+from polymq.broker.later.wheel import Taken
+from polymq.broker.moves import Moves
+from polymq.broker.port import FLUSHED, Durability, Route
+from polymq.broker.queues.queue import Group
+from polymq.broker.record_header import HEADER_PROPERTY, header_of
+from polymq.broker.records import PREFIX_PROPERTY, TAGS, parse_properties
+from polymq.broker.timers import Timer
+from polymq.broker.topics import Topics, TopicTemplate
+from polymq.broker.transaction_port import HalfMessage, Prepared
+from polymq.core_log.kernels.batch import RECORD_POSITION_AT, Batch
+from polymq.core_log.kernels.layout import ENTRY_SIZE
 
 HALF_TOPIC: Final = b"RMQ_SYS_TRANS_HALF_TOPIC"
 EXPIRED_TOPIC: Final = "TRANS_CHECK_MAX_TIME_TOPIC"

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Mapping
 from typing import Generic, TypeVar
 
-from broker.header_match import HeaderPattern, Tagged
+from polymq.broker.header_match import HeaderPattern, Tagged
 
 Key = TypeVar("Key", bound=Hashable)
 

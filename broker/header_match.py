@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from decimal import Decimal
 from typing import Any, Final
 
-from broker.errors import Reason, Refused
+from polymq.broker.errors import Reason, Refused
 
 MATCH: Final = "x-match"
 MODES: Final = ("all", "any", "all-with-x", "any-with-x")

@@ -14,13 +14,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Final, Protocol
 
-from broker.errors import Refused
-from broker.header_match import tag_headers
-from broker.long_properties import IN_FRONT_SIZE, size_in_front
-from broker.port import Position
-from broker.queues.gates import publish_gated
-from broker.records import parse_properties
-from core_log.kernels.batch import (
+from polymq.broker.errors import Refused
+from polymq.broker.header_match import tag_headers
+from polymq.broker.long_properties import IN_FRONT_SIZE, size_in_front
+from polymq.broker.port import Position
+from polymq.broker.queues.gates import publish_gated
+from polymq.broker.records import parse_properties
+from polymq.core_log.kernels.batch import (
     BODY_START,
     COLUMNS,
     EXTRA_BASE64,
@@ -29,11 +29,11 @@ from core_log.kernels.batch import (
     EXTRA_START,
     Batch,
 )
-from core_log.record import RecordTemplate
+from polymq.core_log.record import RecordTemplate
 
 if TYPE_CHECKING:
-    from broker.topic_routes import TopicRoute
-    from broker.topics import Topics, TopicTemplate
+    from polymq.broker.topic_routes import TopicRoute
+    from polymq.broker.topics import Topics, TopicTemplate
 
 TABLES_MAX: Final = 1_024
 """Tables of headers that one template remembers, a few hundred bytes each. Beyond that all are

@@ -19,11 +19,11 @@ import json
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
-from broker.errors import Refused
-from broker.port import Position
-from core_log.commit_log import CommitLog
-from core_log.errors import StoreError
-from core_log.record import RecordParts, RecordTemplate
+from polymq.broker.errors import Refused
+from polymq.broker.port import Position
+from polymq.core_log.commit_log import CommitLog
+from polymq.core_log.errors import StoreError
+from polymq.core_log.record import RecordParts, RecordTemplate
 
 STATE_TOPIC: Final = "RMQ_SYS_POLYMQ_STATE"
 """The system topic of all state records. Closed to clients."""

@@ -26,14 +26,14 @@ import struct
 import zlib
 from typing import Final
 
-from broker.constant_part import Memory, constant_size
-from core_log.kernels.batch import (
+from polymq.broker.constant_part import Memory, constant_size
+from polymq.core_log.kernels.batch import (
     RECORD_BODY_AT,
     RECORD_BODY_CRC_AT,
     RECORD_BODY_SIZE_AT,
     RECORD_SIZE_AT,
 )
-from core_log.large_record import CRC_MASK, combined_crc
+from polymq.core_log.large_record import CRC_MASK, combined_crc
 
 LONG_PROPERTY: Final = "PMQ_LONG"
 IN_FRONT: Final = "1"

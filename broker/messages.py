@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from broker.runs import RecordRun
+from polymq.broker.runs import RecordRun
 
 
 @dataclass(slots=True)
@@ -27,7 +27,7 @@ class Delivery:
 
     def messages(self) -> list[Message]:
         """The messages as values, bodies copied. For cold paths (HTTP, tests) only."""
-        from broker.records import decode_messages  # noqa: PLC0415  (a cycle otherwise)
+        from polymq.broker.records import decode_messages  # noqa: PLC0415  (a cycle otherwise)
 
         return decode_messages(self)
 

@@ -25,14 +25,14 @@ from binascii import b2a_base64
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple
 
-from broker.core import SYSTEM_FLAG_STATE, Core
-from broker.errors import Refused
-from broker.port import Position, RecordRun, RunMeta
-from broker.queues.queue import Group
-from broker.records import properties_span
-from broker.retained import ORIGIN_PROPERTY
-from broker.topics import Topics, TopicTemplate
-from core_log.kernels.batch import (
+from polymq.broker.core import SYSTEM_FLAG_STATE, Core
+from polymq.broker.errors import Refused
+from polymq.broker.port import Position, RecordRun, RunMeta
+from polymq.broker.queues.queue import Group
+from polymq.broker.records import properties_span
+from polymq.broker.retained import ORIGIN_PROPERTY
+from polymq.broker.topics import Topics, TopicTemplate
+from polymq.core_log.kernels.batch import (
     BODY_SIZE,
     BODY_START,
     COLUMNS,

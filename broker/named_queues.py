@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from broker.core import Core
-from broker.entities import (
+from polymq.broker.core import Core
+from polymq.broker.entities import (
     NamedQueue,
     check_equal,
     locked,
@@ -20,20 +20,20 @@ from broker.entities import (
     position_of,
     write_op,
 )
-from broker.errors import Reason, Refused
-from broker.exchanges import Exchanges
-from broker.journal import Entity, Op, Touched
-from broker.moves import Moves
-from broker.names import SERVER_NAMED, check_characters
-from broker.patterns import normal_form
-from broker.port import Consumer, Delivery, Position, QueueInfo, TakesApart, Words
-from broker.queues.dead_letters import DeadLetters
-from broker.queues.features import QueueFeatures
-from broker.queues.priorities import Levels
-from broker.queues.queue import Group, Hold
-from broker.queues.settings import ARGUMENTS, DEAD_LETTER_EXCHANGE, settings_of
-from broker.set_aside import SetAside
-from broker.topics import Topics
+from polymq.broker.errors import Reason, Refused
+from polymq.broker.exchanges import Exchanges
+from polymq.broker.journal import Entity, Op, Touched
+from polymq.broker.moves import Moves
+from polymq.broker.names import SERVER_NAMED, check_characters
+from polymq.broker.patterns import normal_form
+from polymq.broker.port import Consumer, Delivery, Position, QueueInfo, TakesApart, Words
+from polymq.broker.queues.dead_letters import DeadLetters
+from polymq.broker.queues.features import QueueFeatures
+from polymq.broker.queues.priorities import Levels
+from polymq.broker.queues.queue import Group, Hold
+from polymq.broker.queues.settings import ARGUMENTS, DEAD_LETTER_EXCHANGE, settings_of
+from polymq.broker.set_aside import SetAside
+from polymq.broker.topics import Topics
 
 SUBSCRIPTION_PREFIX: Final = "%SUB%"
 """Queue names of named subscriptions. AMQP clients may not declare them."""

@@ -21,7 +21,7 @@ import string
 from collections.abc import Mapping
 from typing import Final
 
-from broker.errors import Reason, Refused
+from polymq.broker.errors import Reason, Refused
 
 NAME_BYTES_MAX: Final = 127
 """One byte holds the topic's size in a V1 record, and RocketMQ clients refuse more."""

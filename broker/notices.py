@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
-from broker.bounded_cache import BoundedCache
+from polymq.broker.bounded_cache import BoundedCache
 
 LINES_PER_MINUTE: Final = 20
 """About one thing: a flood shows, and does not fill the disk."""

@@ -21,8 +21,8 @@ import zlib
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from broker.runs import RecordRun
-from core_log.kernels.batch import (
+from polymq.broker.runs import RecordRun
+from polymq.core_log.kernels.batch import (
     RECORD_BODY_AT,
     RECORD_BODY_CRC_AT,
     RECORD_BODY_SIZE_AT,

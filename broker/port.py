@@ -26,16 +26,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NewType, Protocol
 
-from broker.amqp_content import AMQP_PROPERTY, AmqpContent, read_amqp_content
-from broker.amqp_port import AmqpPort
-from broker.bounded_cache import BoundedCache
-from broker.copies import COPIES_PROPERTY, Copies
-from broker.durability import APPENDED, FLUSHED, IN_SYNC, Durability
-from broker.errors import BrokerError, Reason, Refused, StorageFailed, WrongAcknowledgement
-from broker.infos import ExchangeInfo, QueueInfo, TopicInfo
-from broker.long_properties import LONG_CONSTANT, in_front, size_in_front, without_long
-from broker.messages import Delivery, Message
-from broker.names import (
+from polymq.broker.amqp_content import AMQP_PROPERTY, AmqpContent, read_amqp_content
+from polymq.broker.amqp_port import AmqpPort
+from polymq.broker.bounded_cache import BoundedCache
+from polymq.broker.copies import COPIES_PROPERTY, Copies
+from polymq.broker.durability import APPENDED, FLUSHED, IN_SYNC, Durability
+from polymq.broker.errors import BrokerError, Reason, Refused, StorageFailed, WrongAcknowledgement
+from polymq.broker.infos import ExchangeInfo, QueueInfo, TopicInfo
+from polymq.broker.long_properties import LONG_CONSTANT, in_front, size_in_front, without_long
+from polymq.broker.messages import Delivery, Message
+from polymq.broker.names import (
     EXCHANGE_PROPERTY,
     ROOT_EXCHANGE,
     decode_name,
@@ -44,14 +44,14 @@ from broker.names import (
     exchange_and_key,
     parse_display_name,
 )
-from broker.queues.deaths import DEATH_PROPERTY, History, history_of
-from broker.queues.life import LIFE_PROPERTY, life_property
-from broker.queues.unacked import Unacked
-from broker.record_header import header_property
-from broker.rocketmq_port import GroupInfo, Placed, RocketmqPort
-from broker.runs import RecordRun, RunMeta, TakesApart
-from broker.transaction_port import HalfMessage, Prepared, TransactionPort
-from core_log.kernels.batch import EXTRA_NONE, Batch
+from polymq.broker.queues.deaths import DEATH_PROPERTY, History, history_of
+from polymq.broker.queues.life import LIFE_PROPERTY, life_property
+from polymq.broker.queues.unacked import Unacked
+from polymq.broker.record_header import header_property
+from polymq.broker.rocketmq_port import GroupInfo, Placed, RocketmqPort
+from polymq.broker.runs import RecordRun, RunMeta, TakesApart
+from polymq.broker.transaction_port import HalfMessage, Prepared, TransactionPort
+from polymq.core_log.kernels.batch import EXTRA_NONE, Batch
 
 __all__ = [
     "AMQP_PROPERTY",

@@ -14,17 +14,17 @@ import struct
 from collections.abc import Callable
 from typing import Final
 
-from broker.core import Core, Scheduler
-from broker.errors import Reason, Refused
-from broker.names import display_name
-from broker.port import Durability
-from broker.queues.queue import Queue
-from broker.tag_filter import pull_tagged
-from broker.topics import Topic, Topics
-from core_log.kernels.batch import RECORD_STORE_MS_AT
-from core_log.kernels.layout import RECORD_SIZE_MIN
-from core_log.queue_index import Index
-from core_log.record import Record, decode_record
+from polymq.broker.core import Core, Scheduler
+from polymq.broker.errors import Reason, Refused
+from polymq.broker.names import display_name
+from polymq.broker.port import Durability
+from polymq.broker.queues.queue import Queue
+from polymq.broker.tag_filter import pull_tagged
+from polymq.broker.topics import Topic, Topics
+from polymq.core_log.kernels.batch import RECORD_STORE_MS_AT
+from polymq.core_log.kernels.layout import RECORD_SIZE_MIN
+from polymq.core_log.queue_index import Index
+from polymq.core_log.record import Record, decode_record
 
 _PLACE: Final = struct.Struct(">Q12x")
 

@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
-from broker.limits import Limits
-from broker.queues.share import Share
-from broker.records import Metas
-from core_log.errors import StorageShort, is_short
-from core_log.kernels import fit
-from core_log.kernels.layout import ENTRY_SIZE
-from core_log.queue_index import Index
-from core_log.store import Store
+from polymq.broker.limits import Limits
+from polymq.broker.queues.share import Share
+from polymq.broker.records import Metas
+from polymq.core_log.errors import StorageShort, is_short
+from polymq.core_log.kernels import fit
+from polymq.core_log.kernels.layout import ENTRY_SIZE
+from polymq.core_log.queue_index import Index
+from polymq.core_log.store import Store
 
 AGAIN_SECONDS: Final = 0.2
 """Between two attempts at a read for which the process had no descriptor."""

@@ -12,20 +12,20 @@ from binascii import b2a_base64
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from broker.amqp_content import AMQP_PROPERTY
-from broker.bounded_cache import BoundedCache
-from broker.constant_part import PREFIX_HEAD_SIZE, constant_size
-from broker.kernels.costs import MESSAGE_COST
-from broker.long_properties import is_long, short_record, size_in_front, split_body
-from broker.names import QUEUES_TOPIC, decode_name, is_hashed
-from broker.plain import COMPRESSED, PlainBody, as_sent, plain_runs
-from broker.port import Delivery, Message, RecordRun, RunMeta
-from broker.queues.deaths import DEATH_PROPERTY
-from broker.queues.life import LIFE_PROPERTY, life_of
-from broker.record_header import header_of
-from broker.runs import TakesApart
-from core_log.kernels import record_run
-from core_log.kernels.batch import (
+from polymq.broker.amqp_content import AMQP_PROPERTY
+from polymq.broker.bounded_cache import BoundedCache
+from polymq.broker.constant_part import PREFIX_HEAD_SIZE, constant_size
+from polymq.broker.kernels.costs import MESSAGE_COST
+from polymq.broker.long_properties import is_long, short_record, size_in_front, split_body
+from polymq.broker.names import QUEUES_TOPIC, decode_name, is_hashed
+from polymq.broker.plain import COMPRESSED, PlainBody, as_sent, plain_runs
+from polymq.broker.port import Delivery, Message, RecordRun, RunMeta
+from polymq.broker.queues.deaths import DEATH_PROPERTY
+from polymq.broker.queues.life import LIFE_PROPERTY, life_of
+from polymq.broker.record_header import header_of
+from polymq.broker.runs import TakesApart
+from polymq.core_log.kernels import record_run
+from polymq.core_log.kernels.batch import (
     PROPERTY_CRC,
     PROPERTY_DISPATCH,
     RECORD_BODY_AT,

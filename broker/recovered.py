@@ -11,11 +11,11 @@ and for readers by offset, until the in-sync point passes what was there at the 
 
 from __future__ import annotations
 
-from broker.core import Core
-from broker.port import FLUSHED, IN_SYNC, Durability
-from broker.queues.queue import Queue
-from broker.topics import Topics
-from core_log.record import SYSTEM_TOPIC
+from polymq.broker.core import Core
+from polymq.broker.port import FLUSHED, IN_SYNC, Durability
+from polymq.broker.queues.queue import Queue
+from polymq.broker.topics import Topics
+from polymq.core_log.record import SYSTEM_TOPIC
 
 
 def hold_recovered(core: Core, topics: Topics) -> None:

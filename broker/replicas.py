@@ -16,8 +16,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from broker.commits import CommitPoints
-from broker.port import FLUSHED, IN_SYNC, Durability
+from polymq.broker.commits import CommitPoints
+from polymq.broker.port import FLUSHED, IN_SYNC, Durability
 
 
 class Replicas:

@@ -18,12 +18,12 @@ import struct
 from collections.abc import Iterator
 from typing import Final
 
-from broker.constant_part import PREFIX_HEAD_SIZE
-from broker.patterns import Block, is_exact, normal_form
-from broker.port import ONE_WORD, REST, Words
-from broker.records import TAGS, Metas, parse_properties
-from broker.sorted_names import SortedNames
-from core_log.record import Record
+from polymq.broker.constant_part import PREFIX_HEAD_SIZE
+from polymq.broker.patterns import Block, is_exact, normal_form
+from polymq.broker.port import ONE_WORD, REST, Words
+from polymq.broker.records import TAGS, Metas, parse_properties
+from polymq.broker.sorted_names import SortedNames
+from polymq.core_log.record import Record
 
 ENTRY: Final = struct.Struct(">QIq")
 """An index entry of 20 bytes: position, size, and, in place of the tag hash, the origin."""

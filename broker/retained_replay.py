@@ -23,16 +23,16 @@ from collections import deque
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
-from broker.errors import Refused
-from broker.kernels import publish_qos
-from broker.port import FLUSHED, Durability, Position, RecordRun, Words
-from broker.retained import Retained, origin_of, position_of
+from polymq.broker.errors import Refused
+from polymq.broker.kernels import publish_qos
+from polymq.broker.port import FLUSHED, Durability, Position, RecordRun, Words
+from polymq.broker.retained import Retained, origin_of, position_of
 
 if TYPE_CHECKING:
-    from broker.core import Core
-    from broker.owed import Owed
-    from broker.session import MqttSession, Subscription
-    from broker.topics import Topics
+    from polymq.broker.core import Core
+    from polymq.broker.owed import Owed
+    from polymq.broker.session import MqttSession, Subscription
+    from polymq.broker.topics import Topics
 
 REPLAYED_AT_ONCE: Final = 4_000
 """Units of one iteration, some 0.5 us each: what retained messages take of a loop that is busy with

@@ -39,25 +39,25 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, NamedTuple
 
-from broker.constant_part import PREFIX_HEAD_SIZE
-from broker.core import SYSTEM_FLAG_STATE, Core
-from broker.errors import Refused
-from broker.flights import RetainedFlights, tags_of
-from broker.group_names import is_ours
-from broker.journal import Op, Touched
-from broker.moves import message_properties
-from broker.port import Words
-from broker.queues.queue import Group
-from broker.retained import ORIGIN_PROPERTY, Retained, origin_of, position_of
-from broker.state_db import StateDb
-from broker.state_snapshot import HEAD_BYTES_MAX, PIECE_BYTES_MAX, TEMPLATE, encode_snapshot
-from broker.topic_trims import TopicTrims, Trim
-from broker.topics import Topics
-from core_log.errors import CorruptRecord, StorageFailed, StoreError
-from core_log.log_end import Span
-from core_log.queue_index import MemoryIndex, QueueIndex
-from core_log.record import Record, RecordTemplate
-from core_log.retention import first_after_position, position_at
+from polymq.broker.constant_part import PREFIX_HEAD_SIZE
+from polymq.broker.core import SYSTEM_FLAG_STATE, Core
+from polymq.broker.errors import Refused
+from polymq.broker.flights import RetainedFlights, tags_of
+from polymq.broker.group_names import is_ours
+from polymq.broker.journal import Op, Touched
+from polymq.broker.moves import message_properties
+from polymq.broker.port import Words
+from polymq.broker.queues.queue import Group
+from polymq.broker.retained import ORIGIN_PROPERTY, Retained, origin_of, position_of
+from polymq.broker.state_db import StateDb
+from polymq.broker.state_snapshot import HEAD_BYTES_MAX, PIECE_BYTES_MAX, TEMPLATE, encode_snapshot
+from polymq.broker.topic_trims import TopicTrims, Trim
+from polymq.broker.topics import Topics
+from polymq.core_log.errors import CorruptRecord, StorageFailed, StoreError
+from polymq.core_log.log_end import Span
+from polymq.core_log.queue_index import MemoryIndex, QueueIndex
+from polymq.core_log.record import Record, RecordTemplate
+from polymq.core_log.retention import first_after_position, position_at
 
 SLICE_COUNT: Final = 128
 """Topics or groups looked at before other work gets its turn: about two milliseconds."""

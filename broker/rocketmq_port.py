@@ -11,10 +11,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from core_log.kernels.batch import Batch
+from polymq.core_log.kernels.batch import Batch
 
 if TYPE_CHECKING:
-    from broker.port import BrokerPort, Position, Template
+    from polymq.broker.port import BrokerPort, Position, Template
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

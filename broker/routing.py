@@ -29,12 +29,12 @@ from collections.abc import Callable, Collection, Iterator
 from itertools import chain
 from typing import Any, Final, Generic, TypeVar
 
-from broker.bounded_cache import BoundedCache
-from broker.errors import Reason, Refused
-from broker.kernels import RouteEnd, RouterEnd
-from broker.names import ROOT_EXCHANGE
-from broker.patterns import Patterns, is_complex, is_exact, matches, normal_form
-from broker.port import Words
+from polymq.broker.bounded_cache import BoundedCache
+from polymq.broker.errors import Reason, Refused
+from polymq.broker.kernels import RouteEnd, RouterEnd
+from polymq.broker.names import ROOT_EXCHANGE
+from polymq.broker.patterns import Patterns, is_complex, is_exact, matches, normal_form
+from polymq.broker.port import Words
 
 ROUTES_MAX: Final = 100_000
 """Cached routes; about 0.5 KiB each. Of more, the oldest goes, and is matched anew with its use."""

@@ -25,23 +25,23 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
-from broker.committed import Committed
-from broker.errors import Refused, WrongAcknowledgement
-from broker.flights import Holder, RetainedFlight, SessionGroup
-from broker.kernels import EXACTLY_ONCE, LiveEnd, SessionEnd, publish_qos
-from broker.kernels.delivery import PACKET_IDS, QOS_KEY
-from broker.port import Delivery, Position, RecordRun, Words
-from broker.queues.cursor import Cursor
-from broker.queues.queue import Hold, Queue
-from broker.queues.unacked import Unacked
-from broker.retained import ENTRY
+from polymq.broker.committed import Committed
+from polymq.broker.errors import Refused, WrongAcknowledgement
+from polymq.broker.flights import Holder, RetainedFlight, SessionGroup
+from polymq.broker.kernels import EXACTLY_ONCE, LiveEnd, SessionEnd, publish_qos
+from polymq.broker.kernels.delivery import PACKET_IDS, QOS_KEY
+from polymq.broker.port import Delivery, Position, RecordRun, Words
+from polymq.broker.queues.cursor import Cursor
+from polymq.broker.queues.queue import Hold, Queue
+from polymq.broker.queues.unacked import Unacked
+from polymq.broker.retained import ENTRY
 
 if TYPE_CHECKING:
-    from broker.access.permitted import Permitted
-    from broker.owed import Owed
-    from broker.retained_replay import RetainedReplay
-    from broker.session_backlogs import Backlog
-    from broker.sessions import Sessions
+    from polymq.broker.access.permitted import Permitted
+    from polymq.broker.owed import Owed
+    from polymq.broker.retained_replay import RetainedReplay
+    from polymq.broker.session_backlogs import Backlog
+    from polymq.broker.sessions import Sessions
 
 
 END_STEPS: Final = 8

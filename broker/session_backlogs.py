@@ -29,19 +29,19 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from broker.committed import Committed
-from broker.core import Core
-from broker.errors import Refused
-from broker.flights import SessionGroup
-from broker.journal import Op, Touched
-from broker.queues.cursor import NO_STOP
-from broker.queues.dead_letters import DeadLetterCounts
-from broker.queues.deaths import Cause
-from broker.session_settings import DROP_NEWEST, SessionSettings
+from polymq.broker.committed import Committed
+from polymq.broker.core import Core
+from polymq.broker.errors import Refused
+from polymq.broker.flights import SessionGroup
+from polymq.broker.journal import Op, Touched
+from polymq.broker.queues.cursor import NO_STOP
+from polymq.broker.queues.dead_letters import DeadLetterCounts
+from polymq.broker.queues.deaths import Cause
+from polymq.broker.session_settings import DROP_NEWEST, SessionSettings
 
 if TYPE_CHECKING:
-    from broker.session import MqttSession
-    from broker.session_state import SessionState
+    from polymq.broker.session import MqttSession
+    from polymq.broker.session_state import SessionState
 
 SLICE_COUNT: Final = 512
 """Sessions seen to in one loop iteration, about 10 us each."""

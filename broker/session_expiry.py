@@ -17,11 +17,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from broker.errors import Refused
+from polymq.broker.errors import Refused
 
 if TYPE_CHECKING:
-    from broker.core import Core
-    from broker.session import MqttSession
+    from polymq.broker.core import Core
+    from polymq.broker.session import MqttSession
 
 SLICE_COUNT: Final = 4096
 """Sessions looked at in one iteration of the loop: about a millisecond."""

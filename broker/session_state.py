@@ -24,29 +24,29 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
-from broker.core import Core
-from broker.errors import Refused
-from broker.flights import (
+from polymq.broker.core import Core
+from polymq.broker.errors import Refused
+from polymq.broker.flights import (
     UNKNOWN_QOS,
     QueueFlight,
     RetainedFlight,
     RetainedFlights,
     SessionGroup,
 )
-from broker.journal import Op, Touched
-from broker.owed import Owed, owed_of
-from broker.port import Position, Words
-from broker.queues.cursor import Cursor
-from broker.queues.dead_letters import DeadLetters
-from broker.queues.queue import Group, Queue
-from broker.queues.rules import QueueRules
-from broker.queues.settings import PLAIN
-from broker.retained import ENTRY
-from broker.session import MqttSession, Subscription
-from broker.topics import Topics
+from polymq.broker.journal import Op, Touched
+from polymq.broker.owed import Owed, owed_of
+from polymq.broker.port import Position, Words
+from polymq.broker.queues.cursor import Cursor
+from polymq.broker.queues.dead_letters import DeadLetters
+from polymq.broker.queues.queue import Group, Queue
+from polymq.broker.queues.rules import QueueRules
+from polymq.broker.queues.settings import PLAIN
+from polymq.broker.retained import ENTRY
+from polymq.broker.session import MqttSession, Subscription
+from polymq.broker.topics import Topics
 
 if TYPE_CHECKING:
-    from broker.sessions import Sessions
+    from polymq.broker.sessions import Sessions
 
 
 ENDED_AT_ONCE: Final = 128

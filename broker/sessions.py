@@ -10,23 +10,23 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-from broker.core import Core
-from broker.errors import Reason, Refused
-from broker.flights import UNKNOWN_QOS, Holder, QueueFlight, RetainedFlight
-from broker.journal import Op
-from broker.kernels import publish_qos
-from broker.port import Position, RecordRun, SessionLink, Words
-from broker.queues.dead_letters import DeadLetters
-from broker.queues.queue import Queue
-from broker.retained import Retained
-from broker.retained_replay import RetainedReplays
-from broker.session import MqttSession, Subscription, packet_id
-from broker.session_backlogs import SessionBacklogs
-from broker.session_expiry import SessionExpiry
-from broker.session_settings import SessionSettings
-from broker.session_state import SessionState
-from broker.sweeping import Sweeper
-from broker.topics import Topics
+from polymq.broker.core import Core
+from polymq.broker.errors import Reason, Refused
+from polymq.broker.flights import UNKNOWN_QOS, Holder, QueueFlight, RetainedFlight
+from polymq.broker.journal import Op
+from polymq.broker.kernels import publish_qos
+from polymq.broker.port import Position, RecordRun, SessionLink, Words
+from polymq.broker.queues.dead_letters import DeadLetters
+from polymq.broker.queues.queue import Queue
+from polymq.broker.retained import Retained
+from polymq.broker.retained_replay import RetainedReplays
+from polymq.broker.session import MqttSession, Subscription, packet_id
+from polymq.broker.session_backlogs import SessionBacklogs
+from polymq.broker.session_expiry import SessionExpiry
+from polymq.broker.session_settings import SessionSettings
+from polymq.broker.session_state import SessionState
+from polymq.broker.sweeping import Sweeper
+from polymq.broker.topics import Topics
 
 RESENT_AT_ONCE: Final = 64
 """Runs of messages in flight that are sent again in one iteration, some 20 us each. Where a client

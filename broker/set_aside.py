@@ -21,15 +21,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from broker.core import Core
-from broker.errors import PASSING, Refused
-from broker.moves import Moves, Row, rows_of_run
-from broker.names import encode_name
-from broker.queues.life import LIFE_PROPERTY
-from broker.queues.queue import Group
-from broker.records import TAGS
-from broker.topic_routes import TopicRoute
-from broker.topics import RETAIN_PROPERTY, Topics
+from polymq.broker.core import Core
+from polymq.broker.errors import PASSING, Refused
+from polymq.broker.moves import Moves, Row, rows_of_run
+from polymq.broker.names import encode_name
+from polymq.broker.queues.life import LIFE_PROPERTY
+from polymq.broker.queues.queue import Group
+from polymq.broker.records import TAGS
+from polymq.broker.topic_routes import TopicRoute
+from polymq.broker.topics import RETAIN_PROPERTY, Topics
 
 ASIDE_TOPIC: Final = "%DLQ%polymq_set_aside"
 REAL_TOPIC: Final = "REAL_TOPIC"

@@ -21,14 +21,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from broker.commits import CommitPoints
-from broker.core import SYSTEM_FLAG_STATE
-from broker.port import FLUSHED, IN_SYNC, Durability
-from broker.queues.queue import Queue
-from core_log.following import Following, Taken
+from polymq.broker.commits import CommitPoints
+from polymq.broker.core import SYSTEM_FLAG_STATE
+from polymq.broker.port import FLUSHED, IN_SYNC, Durability
+from polymq.broker.queues.queue import Queue
+from polymq.core_log.following import Following, Taken
 
 if TYPE_CHECKING:
-    from broker.engine import Engine
+    from polymq.broker.engine import Engine
 
 
 class Standby:

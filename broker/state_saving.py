@@ -17,9 +17,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
-from broker.core import Core
-from broker.journal import Entity
-from broker.state_db import Row, StateDb, json_text
+from polymq.broker.core import Core
+from polymq.broker.journal import Entity
+from polymq.broker.state_db import Row, StateDb, json_text
 
 ROUNDS_MAX: Final = 8
 """How often a slice too large for one call is put off. Changes come slower than rows are made, so

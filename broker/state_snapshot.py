@@ -24,11 +24,11 @@ from dataclasses import dataclass
 from typing import Final
 from zlib import crc32
 
-from broker.journal import STATE_TOPIC
-from broker.state_db import Folded
-from core_log.errors import CorruptRecord, StoreCorrupt
-from core_log.record import Record, RecordTemplate, encode_properties
-from core_log.store import Store
+from polymq.broker.journal import STATE_TOPIC
+from polymq.broker.state_db import Folded
+from polymq.core_log.errors import CorruptRecord, StoreCorrupt
+from polymq.core_log.record import Record, RecordTemplate, encode_properties
+from polymq.core_log.store import Store
 
 SNAPSHOT_TAG: Final = "snapshot"
 PIECE_BYTES_MAX: Final = 64 * 1024

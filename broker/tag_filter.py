@@ -16,10 +16,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from broker.core import Core
-from broker.queues.queue import Queue
-from core_log.kernels import java_hash
-from core_log.kernels.layout import ENTRY_SIZE
+from polymq.broker.core import Core
+from polymq.broker.queues.queue import Queue
+from polymq.core_log.kernels import java_hash
+from polymq.core_log.kernels.layout import ENTRY_SIZE
 
 _HASH_AT = 12  # in an entry
 _SIZE_AT = slice(8, 12)

@@ -22,7 +22,7 @@ import heapq
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
-from broker.limits import Limits
+from polymq.broker.limits import Limits
 
 COMPACT_COUNT_MIN: Final = 64
 """Cancelled timers that are not worth a pass over the heap."""

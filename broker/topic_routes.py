@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final, Protocol
 
-from broker.beyond import Beyond
-from broker.committed import Committed
-from broker.header_match import Tagged
-from broker.port import Words
-from broker.queues.queue import Queue
-from broker.routing import CachedRoute, Router
+from polymq.broker.beyond import Beyond
+from polymq.broker.committed import Committed
+from polymq.broker.header_match import Tagged
+from polymq.broker.port import Words
+from polymq.broker.queues.queue import Queue
+from polymq.broker.routing import CachedRoute, Router
 
 
 class LiveTarget(Protocol):

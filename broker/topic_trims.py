@@ -15,12 +15,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from broker.topic_settings import TopicSettings
-from broker.topics import Topic
-from core_log.errors import CorruptRecord, StorageFailed
-from core_log.queue_index import QueueIndex
-from core_log.retention import first_after_position, first_after_time, position_at, sizes
-from core_log.store import Store
+from polymq.broker.topic_settings import TopicSettings
+from polymq.broker.topics import Topic
+from polymq.core_log.errors import CorruptRecord, StorageFailed
+from polymq.core_log.queue_index import QueueIndex
+from polymq.core_log.retention import first_after_position, first_after_time, position_at, sizes
+from polymq.core_log.store import Store
 
 SLACK_PART: Final = 20
 """A message may stay a twentieth of its time longer, so that a busy queue is not searched in each

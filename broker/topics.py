@@ -15,18 +15,18 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final, Protocol
 
-from broker.core import SYSTEM_FLAG_STATE, Core
-from broker.errors import Reason, Refused
-from broker.header_match import Tagged
-from broker.header_routing import (
+from polymq.broker.core import SYSTEM_FLAG_STATE, Core
+from polymq.broker.errors import Reason, Refused
+from polymq.broker.header_match import Tagged
+from polymq.broker.header_routing import (
     HeaderReader,
     PlainHeaders,
     TemplateBranches,
     publish_by_headers,
 )
-from broker.journal import STATE_TOPIC, Op, Touched
-from broker.kernels import PlainTemplate, Publisher, Waiting
-from broker.names import (
+from polymq.broker.journal import STATE_TOPIC, Op, Touched
+from polymq.broker.kernels import PlainTemplate, Publisher, Waiting
+from polymq.broker.names import (
     EXCHANGE_PROPERTY,
     QUEUES_TOPIC,
     check_characters,
@@ -35,26 +35,26 @@ from broker.names import (
     is_hashed,
     is_own_topic,
 )
-from broker.port import APPENDED, FLUSHED, Durability, Position, RunMeta, TopicInfo, Words
-from broker.queues.gates import Gate, publish_gated
-from broker.queues.queue import Queue
-from broker.record_header import header_of
-from broker.records import constant_properties
-from broker.retained import Retained
-from broker.routing import Router, words_of
-from broker.topic_routes import Copying, Detour, OwnRoute, RouteGraph, Target, TopicRoute
-from broker.topic_settings import TopicSettings, Value, parse_settings
-from core_log.errors import StoreError
-from core_log.kernels import widen
-from core_log.kernels.batch import (
+from polymq.broker.port import APPENDED, FLUSHED, Durability, Position, RunMeta, TopicInfo, Words
+from polymq.broker.queues.gates import Gate, publish_gated
+from polymq.broker.queues.queue import Queue
+from polymq.broker.record_header import header_of
+from polymq.broker.records import constant_properties
+from polymq.broker.retained import Retained
+from polymq.broker.routing import Router, words_of
+from polymq.broker.topic_routes import Copying, Detour, OwnRoute, RouteGraph, Target, TopicRoute
+from polymq.broker.topic_settings import TopicSettings, Value, parse_settings
+from polymq.core_log.errors import StoreError
+from polymq.core_log.kernels import widen
+from polymq.core_log.kernels.batch import (
     BODY_SIZE,
     COLUMNS,
     EXTRA_NONE,
     PROPERTIES_SIZE_MAX,
     Batch,
 )
-from core_log.log_end import Span
-from core_log.record import RecordTemplate, java_hash
+from polymq.core_log.log_end import Span
+from polymq.core_log.record import RecordTemplate, java_hash
 
 QUEUES_TOPIC_QUEUES: Final = 8
 """Own queues of the system topic: within one, what needs no flush waits behind what does."""

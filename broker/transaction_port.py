@@ -9,11 +9,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from broker.errors import Refused
-from core_log.kernels.batch import Batch
+from polymq.broker.errors import Refused
+from polymq.core_log.kernels.batch import Batch
 
 if TYPE_CHECKING:
-    from broker.port import Position, Publishing, Settlement, Template
+    from polymq.broker.port import Position, Publishing, Settlement, Template
 
 
 class Prepared(NamedTuple):

@@ -20,19 +20,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from broker.core import Core
-from broker.errors import Reason, Refused
-from broker.header_routing import by_branch
-from broker.later.delay import Delays
-from broker.port import Position, Publishing, QueueConsumer, Settlement
-from broker.queues.priorities import Levels
-from broker.queues.queue import Group, Queue
-from broker.topics import Topics, TopicTemplate
-from core_log.atomic import part_of
-from core_log.errors import StoreError
-from core_log.kernels.batch import BODY_START, EXTRA_START
-from core_log.log_end import Span
-from core_log.record import RecordParts
+from polymq.broker.core import Core
+from polymq.broker.errors import Reason, Refused
+from polymq.broker.header_routing import by_branch
+from polymq.broker.later.delay import Delays
+from polymq.broker.port import Position, Publishing, QueueConsumer, Settlement
+from polymq.broker.queues.priorities import Levels
+from polymq.broker.queues.queue import Group, Queue
+from polymq.broker.topics import Topics, TopicTemplate
+from polymq.core_log.atomic import part_of
+from polymq.core_log.errors import StoreError
+from polymq.core_log.kernels.batch import BODY_START, EXTRA_START
+from polymq.core_log.log_end import Span
+from polymq.core_log.record import RecordParts
 
 
 class Transactions:

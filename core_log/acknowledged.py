@@ -27,7 +27,7 @@ import zlib
 from dataclasses import dataclass
 from typing import Final
 
-from core_log.files import Files
+from polymq.core_log.files import Files
 
 ACKNOWLEDGED_NAME: Final = "acknowledged"
 EVERYTHING: Final = (1 << 63) - 1

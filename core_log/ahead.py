@@ -21,8 +21,8 @@ import threading
 from collections.abc import Callable
 from typing import Final
 
-from core_log.errors import StorageFull, StoreError
-from core_log.segments import Segments
+from polymq.core_log.errors import StorageFull, StoreError
+from polymq.core_log.segments import Segments
 
 SYNCS_WEIGHED: Final = 64
 """About so many of the last syncs count for the average: a tenth of a second of a busy log."""

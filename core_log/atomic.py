@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from core_log.kernels.batch import COLUMNS, DISPATCH_TARGETS_MAX, Batch
-from core_log.kernels.layout import (
+from polymq.core_log.kernels.batch import COLUMNS, DISPATCH_TARGETS_MAX, Batch
+from polymq.core_log.kernels.layout import (
     ENTRY_SIZE,
     PROPERTY_BATCH,
     PROPERTY_CONSTANT,
@@ -19,7 +19,7 @@ from core_log.kernels.layout import (
     PROPERTY_LIFE_SIZE,
     PROPERTY_OF,
 )
-from core_log.record import SYSTEM_TOPIC, RecordParts, RecordTemplate
+from polymq.core_log.record import SYSTEM_TOPIC, RecordParts, RecordTemplate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,8 +12,8 @@ import struct
 import zlib
 from typing import Final
 
-from core_log.checkpoint import read_whole_file, write_whole_file
-from core_log.files import Files
+from polymq.core_log.checkpoint import read_whole_file, write_whole_file
+from polymq.core_log.files import Files
 
 BOOKMARK_NAME: Final = "bookmark"
 

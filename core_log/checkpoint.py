@@ -25,7 +25,7 @@ import zlib
 from dataclasses import dataclass
 from typing import Final
 
-from core_log.files import Files, sync_file, sync_names
+from polymq.core_log.files import Files, sync_file, sync_names
 
 CHECKPOINT_NAME: Final = "checkpoint"
 CHECKPOINT_NEW_NAME: Final = "checkpoint.new"

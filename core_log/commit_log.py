@@ -23,9 +23,17 @@ import struct
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from core_log import kernels
-from core_log.atomic import Piece, batch_property, continuation, expand, life_of, part_of, row_of
-from core_log.errors import (
+from polymq.core_log import kernels
+from polymq.core_log.atomic import (
+    Piece,
+    batch_property,
+    continuation,
+    expand,
+    life_of,
+    part_of,
+    row_of,
+)
+from polymq.core_log.errors import (
     FailureLatch,
     Follows,
     StorageBusy,
@@ -33,8 +41,8 @@ from core_log.errors import (
     StoreError,
     TooLarge,
 )
-from core_log.files import Files
-from core_log.kernels.batch import (
+from polymq.core_log.files import Files
+from polymq.core_log.kernels.batch import (
     BLANK_SIZE,
     BODY_START,
     DISPATCH_TARGETS_MAX,
@@ -44,15 +52,15 @@ from core_log.kernels.batch import (
     Batch,
     LargeBatch,
 )
-from core_log.kernels.layout import PROPERTY_BATCH_SIZE
-from core_log.large_record import seal_large
-from core_log.log_end import Chunk, LogEnd, Span
-from core_log.reader import LogReader
-from core_log.record import RecordParts, RecordTemplate, encode_host
-from core_log.segment_files import Segment
-from core_log.segments import Segments
-from core_log.settings import StoreSettings
-from core_log.tail import Tail
+from polymq.core_log.kernels.layout import PROPERTY_BATCH_SIZE
+from polymq.core_log.large_record import seal_large
+from polymq.core_log.log_end import Chunk, LogEnd, Span
+from polymq.core_log.reader import LogReader
+from polymq.core_log.record import RecordParts, RecordTemplate, encode_host
+from polymq.core_log.segment_files import Segment
+from polymq.core_log.segments import Segments
+from polymq.core_log.settings import StoreSettings
+from polymq.core_log.tail import Tail
 
 BLANK: Final = struct.Struct(">II")
 ENTRY_HEAD: Final = struct.Struct(">qi")

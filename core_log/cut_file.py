@@ -16,14 +16,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from core_log import kernels
-from core_log.errors import CorruptRecord
-from core_log.files import Files, make_directories
-from core_log.kernels.batch import BLANK_SIZE, MAGIC_BLANK
-from core_log.kernels.layout import REASONS, STOP_END
-from core_log.record import Record, decode_record
-from core_log.recovery import LOG_NAME, is_place
-from core_log.segments import segment_name
+from polymq.core_log import kernels
+from polymq.core_log.errors import CorruptRecord
+from polymq.core_log.files import Files, make_directories
+from polymq.core_log.kernels.batch import BLANK_SIZE, MAGIC_BLANK
+from polymq.core_log.kernels.layout import REASONS, STOP_END
+from polymq.core_log.record import Record, decode_record
+from polymq.core_log.recovery import LOG_NAME, is_place
+from polymq.core_log.segments import segment_name
 
 HEAD_BYTES: Final = 4096
 SUFFIX: Final = ".cut"

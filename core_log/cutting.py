@@ -11,13 +11,13 @@ follows. The order matters: the checkpoint first, or it would speak of what is n
 
 from __future__ import annotations
 
-from core_log.checkpoint import CHECKPOINT_NAME, make_abort, read_checkpoint
-from core_log.errors import StoreError, StoreRefused, describe
-from core_log.files import Files
-from core_log.key_index import KEY_INDEX_NAME, KNOWN_NAME
-from core_log.recovery import LOG_NAME, is_place
-from core_log.segments import segment_name
-from core_log.store import take_lock
+from polymq.core_log.checkpoint import CHECKPOINT_NAME, make_abort, read_checkpoint
+from polymq.core_log.errors import StoreError, StoreRefused, describe
+from polymq.core_log.files import Files
+from polymq.core_log.key_index import KEY_INDEX_NAME, KNOWN_NAME
+from polymq.core_log.recovery import LOG_NAME, is_place
+from polymq.core_log.segments import segment_name
+from polymq.core_log.store import take_lock
 
 
 def cut_log(files: Files, directory: str, position: int) -> None:

@@ -27,10 +27,10 @@ import zlib
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from core_log.checkpoint import read_whole_file, write_whole_file
-from core_log.files import Files
-from core_log.kernels.layout import PROPERTY_EPOCH
-from core_log.record import SYSTEM_TOPIC, Record, RecordTemplate
+from polymq.core_log.checkpoint import read_whole_file, write_whole_file
+from polymq.core_log.files import Files
+from polymq.core_log.kernels.layout import PROPERTY_EPOCH
+from polymq.core_log.record import SYSTEM_TOPIC, Record, RecordTemplate
 
 EPOCHS_NAME: Final = "epochFileCheckpoint"
 EPOCHS_BYTES_MAX: Final = 64 * 1024 * 1024

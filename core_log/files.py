@@ -22,8 +22,8 @@ import os
 from collections.abc import Sequence
 from typing import Protocol
 
-from core_log.errors import NotBegun, SyncFailed, is_short
-from core_log.files_end import FilesEnd
+from polymq.core_log.errors import NotBegun, SyncFailed, is_short
+from polymq.core_log.files_end import FilesEnd
 
 Buffer = bytes | bytearray | memoryview
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from core_log.kernels import FORM
+from polymq.core_log.kernels import FORM
 
 if TYPE_CHECKING or FORM == "pure":
-    from core_log.kernels.pure_files import FilesEnd
+    from polymq.core_log.kernels.pure_files import FilesEnd
 elif os.environ.get("POLYMQ_KERNELS") == "compiled":
-    from core_log.kernels.fast_files import FilesEnd
+    from polymq.core_log.kernels.fast_files import FilesEnd
 else:
     try:
-        from core_log.kernels.fast_files import FilesEnd
+        from polymq.core_log.kernels.fast_files import FilesEnd
     except ImportError:
-        from core_log.kernels.pure_files import FilesEnd
+        from polymq.core_log.kernels.pure_files import FilesEnd
 
 __all__ = ["FilesEnd"]

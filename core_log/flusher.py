@@ -29,11 +29,11 @@ import os
 import threading
 from typing import Final
 
-from core_log.ahead import Ahead
-from core_log.commit_log import CommitLog
-from core_log.errors import FailureLatch, NotBegun
-from core_log.gathering import HOLD_SECONDS_MAX, Gathering
-from core_log.segments import Segments
+from polymq.core_log.ahead import Ahead
+from polymq.core_log.commit_log import CommitLog
+from polymq.core_log.errors import FailureLatch, NotBegun
+from polymq.core_log.gathering import HOLD_SECONDS_MAX, Gathering
+from polymq.core_log.segments import Segments
 
 RETRY_SECONDS: Final = 0.1
 """Between two attempts at a turn for which there was no descriptor."""

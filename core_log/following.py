@@ -20,11 +20,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from core_log import kernels
-from core_log.epochs import epochs_of, marks_of
-from core_log.errors import CorruptRecord
-from core_log.kernels.batch import BLANK_SIZE
-from core_log.kernels.layout import (
+from polymq.core_log import kernels
+from polymq.core_log.epochs import epochs_of, marks_of
+from polymq.core_log.errors import CorruptRecord
+from polymq.core_log.kernels.batch import BLANK_SIZE
+from polymq.core_log.kernels.layout import (
     NO_BATCH,
     PROPERTY_EPOCH,
     REASONS,
@@ -33,8 +33,8 @@ from core_log.kernels.layout import (
     STOP_SHORT,
     SYSTEM_TOPIC,
 )
-from core_log.record import Record, decode_record
-from core_log.store import Store
+from polymq.core_log.record import Record, decode_record
+from polymq.core_log.store import Store
 
 SHORT: Final = (STOP_END, STOP_SHORT)
 

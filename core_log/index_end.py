@@ -5,19 +5,19 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from core_log.kernels import FORM
+from polymq.core_log.kernels import FORM
 
 if TYPE_CHECKING or FORM == "pure":
-    from core_log.kernels.index_end import BLOCK_BYTES, IndexEnd, TailEnd
+    from polymq.core_log.kernels.index_end import BLOCK_BYTES, IndexEnd, TailEnd
 elif os.environ.get("POLYMQ_KERNELS") == "compiled":
-    from core_log.kernels.fast_index_end import IndexEnd, TailEnd
-    from core_log.kernels.index_end import BLOCK_BYTES
+    from polymq.core_log.kernels.fast_index_end import IndexEnd, TailEnd
+    from polymq.core_log.kernels.index_end import BLOCK_BYTES
 else:
-    from core_log.kernels.index_end import BLOCK_BYTES
+    from polymq.core_log.kernels.index_end import BLOCK_BYTES
 
     try:
-        from core_log.kernels.fast_index_end import IndexEnd, TailEnd
+        from polymq.core_log.kernels.fast_index_end import IndexEnd, TailEnd
     except ImportError:
-        from core_log.kernels.index_end import IndexEnd, TailEnd
+        from polymq.core_log.kernels.index_end import IndexEnd, TailEnd
 
 __all__ = ["BLOCK_BYTES", "IndexEnd", "TailEnd"]

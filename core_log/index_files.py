@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from core_log.errors import StorageFailed
-from core_log.files import Files, sync_file, sync_names
-from core_log.segments import NAME_DIGITS
+from polymq.core_log.errors import StorageFailed
+from polymq.core_log.files import Files, sync_file, sync_names
+from polymq.core_log.segments import NAME_DIGITS
 
 MENDING_SUFFIX: Final = ".mending"
 """Of the note that an index's files are being made again."""

@@ -21,10 +21,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from core_log import kernels
-from core_log.index_files import IndexFiles
-from core_log.kernels.layout import ENTRY_SIZE, RECORD_SIZE_MIN
-from core_log.reader import LogReader
+from polymq.core_log import kernels
+from polymq.core_log.index_files import IndexFiles
+from polymq.core_log.kernels.layout import ENTRY_SIZE, RECORD_SIZE_MIN
+from polymq.core_log.reader import LogReader
 
 HELD_BYTES_MAX: Final = 64 << 20
 """Entries made again that may be in memory before they are written."""

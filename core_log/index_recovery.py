@@ -31,27 +31,27 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
-from core_log import kernels
-from core_log.checkpoint import CHECKPOINT_NAME, Checkpoint
-from core_log.errors import (
+from polymq.core_log import kernels
+from polymq.core_log.checkpoint import CHECKPOINT_NAME, Checkpoint
+from polymq.core_log.errors import (
     CorruptRecord,
     FailureLatch,
     StorageFailed,
     StorageFull,
     StoreCorrupt,
 )
-from core_log.files import Files, sync_file, sync_names
-from core_log.index_files import MENDING_SUFFIX
-from core_log.index_mending import Contradiction, Mending, mend
-from core_log.indexes import INDEXES_NAME, Indexes
-from core_log.kernels.batch import DISPATCH_TARGETS_MAX
-from core_log.kernels.layout import ENTRY_SIZE, REASONS, RECORD_SIZE_MIN
-from core_log.packs import BLOCK, DROPPED, FILED, PACKED, PACKS_NAME, PackDamaged
-from core_log.queue_index import QueueIndex
-from core_log.reader import LogReader
-from core_log.record import decode_record
-from core_log.segments import NAME_DIGITS
-from core_log.settings import StoreSettings
+from polymq.core_log.files import Files, sync_file, sync_names
+from polymq.core_log.index_files import MENDING_SUFFIX
+from polymq.core_log.index_mending import Contradiction, Mending, mend
+from polymq.core_log.indexes import INDEXES_NAME, Indexes
+from polymq.core_log.kernels.batch import DISPATCH_TARGETS_MAX
+from polymq.core_log.kernels.layout import ENTRY_SIZE, REASONS, RECORD_SIZE_MIN
+from polymq.core_log.packs import BLOCK, DROPPED, FILED, PACKED, PACKS_NAME, PackDamaged
+from polymq.core_log.queue_index import QueueIndex
+from polymq.core_log.reader import LogReader
+from polymq.core_log.record import decode_record
+from polymq.core_log.segments import NAME_DIGITS
+from polymq.core_log.settings import StoreSettings
 
 SPILL_BYTES_MAX: Final = 128 << 20
 """Entries made again that may be in memory before they are written, with what indexes need to hold

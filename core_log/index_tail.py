@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 
-from core_log.index_end import BLOCK_BYTES, TailEnd
+from polymq.core_log.index_end import BLOCK_BYTES, TailEnd
 
 __all__ = ["BLOCK_BYTES", "IndexTail", "count_before"]
 

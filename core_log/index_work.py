@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from core_log.queue_index import Extents, QueueIndex
+    from polymq.core_log.queue_index import Extents, QueueIndex
 
 COPIED_BYTES_MAX: Final = 1024
 """Entries of one index that are copied: to take a view of them costs as much."""

@@ -25,16 +25,25 @@ import threading
 from collections.abc import Callable, Collection
 from typing import Final
 
-from core_log.checkpoint import Checkpoint, write_checkpoint
-from core_log.errors import FailureLatch
-from core_log.files import Files
-from core_log.index_files import IndexFiles
-from core_log.index_mending import entry_again
-from core_log.index_work import Places, Work
-from core_log.packs import BLOCK, DROPPED, FILED, FIRST, PACKED, PACKS_NAME, Packs, PackWriter
-from core_log.queue_index import Extents, IndexHome, QueueIndex
-from core_log.reader import LogReader
-from core_log.settings import StoreSettings
+from polymq.core_log.checkpoint import Checkpoint, write_checkpoint
+from polymq.core_log.errors import FailureLatch
+from polymq.core_log.files import Files
+from polymq.core_log.index_files import IndexFiles
+from polymq.core_log.index_mending import entry_again
+from polymq.core_log.index_work import Places, Work
+from polymq.core_log.packs import (
+    BLOCK,
+    DROPPED,
+    FILED,
+    FIRST,
+    PACKED,
+    PACKS_NAME,
+    Packs,
+    PackWriter,
+)
+from polymq.core_log.queue_index import Extents, IndexHome, QueueIndex
+from polymq.core_log.reader import LogReader
+from polymq.core_log.settings import StoreSettings
 
 INDEXES_NAME: Final = "consumequeue"
 

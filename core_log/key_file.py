@@ -19,8 +19,8 @@ from dataclasses import dataclass, replace
 from typing import Final
 from zlib import crc32
 
-from core_log import kernels
-from core_log.files import Files
+from polymq.core_log import kernels
+from polymq.core_log.files import Files
 
 HEADER: Final = struct.Struct(">qqqqII")
 SLOT_SIZE: Final = 4

@@ -31,14 +31,14 @@ from datetime import UTC, datetime
 from typing import Final
 from zlib import crc32
 
-from core_log import kernels
-from core_log.checkpoint import read_whole_file, write_whole_file
-from core_log.files import Files
-from core_log.kernels.pure_keys import keys_of
-from core_log.key_file import ROW, KeyFileDamaged, KeyFileReader, KeyFileState, KeyFileWriter
-from core_log.reader import LogReader
-from core_log.record import Record
-from core_log.settings import StoreSettings
+from polymq.core_log import kernels
+from polymq.core_log.checkpoint import read_whole_file, write_whole_file
+from polymq.core_log.files import Files
+from polymq.core_log.kernels.pure_keys import keys_of
+from polymq.core_log.key_file import ROW, KeyFileDamaged, KeyFileReader, KeyFileState, KeyFileWriter
+from polymq.core_log.reader import LogReader
+from polymq.core_log.record import Record
+from polymq.core_log.settings import StoreSettings
 
 KEY_INDEX_NAME: Final = "index"
 KNOWN_NAME: Final = "known"

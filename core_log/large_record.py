@@ -15,9 +15,9 @@ import zlib
 from collections.abc import Sequence
 from typing import Final
 
-from core_log import kernels
-from core_log.atomic import part_of, row_of
-from core_log.kernels.batch import (
+from polymq.core_log import kernels
+from polymq.core_log.atomic import part_of, row_of
+from polymq.core_log.kernels.batch import (
     BODY_SIZE,
     BODY_START,
     EXTRA_START,
@@ -29,7 +29,7 @@ from core_log.kernels.batch import (
     RECORD_SIZE_AT,
     LargeBatch,
 )
-from core_log.record import RecordTemplate
+from polymq.core_log.record import RecordTemplate
 
 CRC_MASK: Final = 0x7FFF_FFFF
 _U32: Final = struct.Struct(">I")

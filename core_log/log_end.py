@@ -5,16 +5,16 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from core_log.kernels import FORM
+from polymq.core_log.kernels import FORM
 
 if TYPE_CHECKING or FORM == "pure":
-    from core_log.kernels.log_end import Chunk, ChunksEnd, LogEnd, Span
+    from polymq.core_log.kernels.log_end import Chunk, ChunksEnd, LogEnd, Span
 elif os.environ.get("POLYMQ_KERNELS") == "compiled":
-    from core_log.kernels.fast_log_end import Chunk, ChunksEnd, LogEnd, Span
+    from polymq.core_log.kernels.fast_log_end import Chunk, ChunksEnd, LogEnd, Span
 else:
     try:
-        from core_log.kernels.fast_log_end import Chunk, ChunksEnd, LogEnd, Span
+        from polymq.core_log.kernels.fast_log_end import Chunk, ChunksEnd, LogEnd, Span
     except ImportError:
-        from core_log.kernels.log_end import Chunk, ChunksEnd, LogEnd, Span
+        from polymq.core_log.kernels.log_end import Chunk, ChunksEnd, LogEnd, Span
 
 __all__ = ["Chunk", "ChunksEnd", "LogEnd", "Span"]

@@ -33,8 +33,8 @@ import threading
 from collections.abc import Iterable
 from typing import Final
 
-from core_log.errors import FailureLatch, StorageFull
-from core_log.files import Files, sync_file, sync_names
+from polymq.core_log.errors import FailureLatch, StorageFull
+from polymq.core_log.files import Files, sync_file, sync_names
 
 PREPARED_NAME: Final = "next"
 SPARE_NAMES: Final = ("spare1", "spare2")

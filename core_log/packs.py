@@ -33,10 +33,10 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 from zlib import crc32
 
-from core_log.errors import StorageFailed
-from core_log.files import Files, sync_file, sync_names
-from core_log.index_work import COPIED_BYTES_MAX
-from core_log.segments import NAME_DIGITS
+from polymq.core_log.errors import StorageFailed
+from polymq.core_log.files import Files, sync_file, sync_names
+from polymq.core_log.index_work import COPIED_BYTES_MAX
+from polymq.core_log.segments import NAME_DIGITS
 
 PACKS_NAME: Final = "packedqueue"
 

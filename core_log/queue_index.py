@@ -29,13 +29,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from core_log import kernels
-from core_log.errors import StorageFailed, StorageShort, describe, is_short
-from core_log.index_end import IndexEnd
-from core_log.index_files import IndexFiles
-from core_log.index_tail import IndexTail
-from core_log.kernels.layout import ENTRY_SIZE, PRIVATE_ENTRY_SIZE
-from core_log.packs import Packs
+from polymq.core_log import kernels
+from polymq.core_log.errors import StorageFailed, StorageShort, describe, is_short
+from polymq.core_log.index_end import IndexEnd
+from polymq.core_log.index_files import IndexFiles
+from polymq.core_log.index_tail import IndexTail
+from polymq.core_log.kernels.layout import ENTRY_SIZE, PRIVATE_ENTRY_SIZE
+from polymq.core_log.packs import Packs
 
 widen = kernels.widen
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from core_log import kernels
-from core_log.errors import CorruptRecord, StorageShort, describe, is_short
-from core_log.files import Files
-from core_log.kernels.batch import MAGIC_V1, RECORD_POSITION_AT
-from core_log.kernels.layout import (
+from polymq.core_log import kernels
+from polymq.core_log.errors import CorruptRecord, StorageShort, describe, is_short
+from polymq.core_log.files import Files
+from polymq.core_log.kernels.batch import MAGIC_V1, RECORD_POSITION_AT
+from polymq.core_log.kernels.layout import (
     NO_BATCH,
     REASONS,
     STOP_BLANK,
@@ -23,9 +23,9 @@ from core_log.kernels.layout import (
     STOP_ZERO,
     SYSTEM_TOPIC,
 )
-from core_log.record import Record, decode_record
-from core_log.segment_files import CLOSED, Segment
-from core_log.segments import Segments
+from polymq.core_log.record import Record, decode_record
+from polymq.core_log.segment_files import CLOSED, Segment
+from polymq.core_log.segments import Segments
 
 READ_GAP_MAX: Final = 16 * 1024
 """Between two records: reading this much too much costs less than another call."""

@@ -23,10 +23,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from core_log import kernels
-from core_log.errors import CorruptRecord, TooLarge
-from core_log.kernels import java_hash
-from core_log.kernels.batch import (
+from polymq.core_log import kernels
+from polymq.core_log.errors import CorruptRecord, TooLarge
+from polymq.core_log.kernels import java_hash
+from polymq.core_log.kernels.batch import (
     DISPATCH_TARGET_SIZE,
     EXTRA_NONE,
     MAGIC_V1,
@@ -36,7 +36,7 @@ from core_log.kernels.batch import (
     RECORD_BODY_AT,
     VALUE_END,
 )
-from core_log.kernels.layout import PROPERTY_BATCH, REASONS, STOP_END, SYSTEM_TOPIC
+from polymq.core_log.kernels.layout import PROPERTY_BATCH, REASONS, STOP_END, SYSTEM_TOPIC
 
 __all__ = [
     "HEADER",

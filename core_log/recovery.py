@@ -30,31 +30,31 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
-from core_log import kernels
-from core_log.acknowledged import ACKNOWLEDGED_NAME
-from core_log.bookmark import BOOKMARK_NAME
-from core_log.checkpoint import (
+from polymq.core_log import kernels
+from polymq.core_log.acknowledged import ACKNOWLEDGED_NAME
+from polymq.core_log.bookmark import BOOKMARK_NAME
+from polymq.core_log.checkpoint import (
     ABORT_NAME,
     CHECKPOINT_NAME,
     CLOSED_NAME,
     Checkpoint,
     read_checkpoint,
 )
-from core_log.epochs import EPOCHS_NAME, epochs_of, marks_of, read_epochs, read_marks
-from core_log.errors import FailureLatch, StoreCorrupt, is_full
-from core_log.files import Files
-from core_log.index_recovery import recover_indexes
-from core_log.indexes import INDEXES_NAME, Indexes
-from core_log.kernels.batch import MAGIC_V1
-from core_log.kernels.layout import NO_BATCH, PROPERTY_EPOCH, REASONS, STOP_ZERO
-from core_log.key_index import KEY_INDEX_NAME
-from core_log.next_segment import PREPARED_NAME, SPARE_NAMES, NextSegment
-from core_log.packs import PACKS_NAME
-from core_log.reader import LogReader, Walk
-from core_log.record import SYSTEM_TOPIC, decode_record
-from core_log.segment_files import OpenSegments, Segment
-from core_log.segments import NAME_DIGITS, UNSYNCED_NAME, Segments
-from core_log.settings import StoreSettings
+from polymq.core_log.epochs import EPOCHS_NAME, epochs_of, marks_of, read_epochs, read_marks
+from polymq.core_log.errors import FailureLatch, StoreCorrupt, is_full
+from polymq.core_log.files import Files
+from polymq.core_log.index_recovery import recover_indexes
+from polymq.core_log.indexes import INDEXES_NAME, Indexes
+from polymq.core_log.kernels.batch import MAGIC_V1
+from polymq.core_log.kernels.layout import NO_BATCH, PROPERTY_EPOCH, REASONS, STOP_ZERO
+from polymq.core_log.key_index import KEY_INDEX_NAME
+from polymq.core_log.next_segment import PREPARED_NAME, SPARE_NAMES, NextSegment
+from polymq.core_log.packs import PACKS_NAME
+from polymq.core_log.reader import LogReader, Walk
+from polymq.core_log.record import SYSTEM_TOPIC, decode_record
+from polymq.core_log.segment_files import OpenSegments, Segment
+from polymq.core_log.segments import NAME_DIGITS, UNSYNCED_NAME, Segments
+from polymq.core_log.settings import StoreSettings
 
 LOG_NAME: Final = "commitlog"
 LOCK_NAME: Final = "lock"

@@ -15,9 +15,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from core_log.errors import CorruptRecord
-from core_log.queue_index import Index, QueueIndex
-from core_log.store import Store
+from polymq.core_log.errors import CorruptRecord
+from polymq.core_log.queue_index import Index, QueueIndex
+from polymq.core_log.store import Store
 
 SIZES_READ_MAX: Final = 4096
 """Entries whose sizes are added up per read of an index: 80 KiB."""

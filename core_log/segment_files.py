@@ -20,8 +20,8 @@ from __future__ import annotations
 import threading
 from typing import Final
 
-from core_log.errors import is_short
-from core_log.files import Files
+from polymq.core_log.errors import is_short
+from polymq.core_log.files import Files
 
 CLOSED: Final = -1
 

@@ -23,10 +23,10 @@ from __future__ import annotations
 from bisect import bisect_right
 from operator import attrgetter
 
-from core_log.errors import FailureLatch, NotBegun, StorageShort, StoreError
-from core_log.files import Files, sync_file, sync_names
-from core_log.next_segment import NextSegment
-from core_log.segment_files import OpenSegments, Segment
+from polymq.core_log.errors import FailureLatch, NotBegun, StorageShort, StoreError
+from polymq.core_log.files import Files, sync_file, sync_names
+from polymq.core_log.next_segment import NextSegment
+from polymq.core_log.segment_files import OpenSegments, Segment
 
 NAME_DIGITS = 20
 """RocketMQ's file names: the first position, padded to the width of the largest long."""

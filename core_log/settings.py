@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from core_log.kernels.batch import BLANK_SIZE
-from core_log.next_segment import SPARE_NAMES
+from polymq.core_log.kernels.batch import BLANK_SIZE
+from polymq.core_log.next_segment import SPARE_NAMES
 
 MEBIBYTE = 1 << 20
 

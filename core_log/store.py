@@ -20,11 +20,11 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
-from core_log import kernels
-from core_log.bookmark import read_bookmark, write_bookmark
-from core_log.checkpoint import make_abort, remove_abort
-from core_log.commit_log import CommitLog
-from core_log.epochs import (
+from polymq.core_log import kernels
+from polymq.core_log.bookmark import read_bookmark, write_bookmark
+from polymq.core_log.checkpoint import make_abort, remove_abort
+from polymq.core_log.commit_log import CommitLog
+from polymq.core_log.epochs import (
     TERM_EPOCHS,
     encode_epochs,
     epoch_holds,
@@ -33,7 +33,7 @@ from core_log.epochs import (
     term_of,
     write_epochs,
 )
-from core_log.errors import (
+from polymq.core_log.errors import (
     CorruptRecord,
     FailureLatch,
     StoreError,
@@ -42,17 +42,17 @@ from core_log.errors import (
     is_full,
     is_short,
 )
-from core_log.files import Files, make_directories
-from core_log.flusher import Flusher
-from core_log.indexes import INDEXES_NAME, Indexes, Preparation
-from core_log.kernels.batch import (
+from polymq.core_log.files import Files, make_directories
+from polymq.core_log.flusher import Flusher
+from polymq.core_log.indexes import INDEXES_NAME, Indexes, Preparation
+from polymq.core_log.kernels.batch import (
     BLANK_SIZE,
     MAGIC_BLANK,
     MAGIC_V1,
     RECORD_BODY_AT,
     RECORD_STORE_MS_AT,
 )
-from core_log.kernels.layout import (
+from polymq.core_log.kernels.layout import (
     NO_BATCH,
     REASONS,
     STOP_BATCH,
@@ -60,14 +60,14 @@ from core_log.kernels.layout import (
     STOP_END,
     STOP_SHORT,
 )
-from core_log.key_index import KeyIndex
-from core_log.packs import PACKS_NAME
-from core_log.queue_index import Index, QueueIndex
-from core_log.reader import LogReader
-from core_log.record import Record
-from core_log.recovery import LOCK_NAME, LOG_NAME, RecoveryReport, recover
-from core_log.segments import Segments
-from core_log.settings import StoreSettings
+from polymq.core_log.key_index import KeyIndex
+from polymq.core_log.packs import PACKS_NAME
+from polymq.core_log.queue_index import Index, QueueIndex
+from polymq.core_log.reader import LogReader
+from polymq.core_log.record import Record
+from polymq.core_log.recovery import LOCK_NAME, LOG_NAME, RecoveryReport, recover
+from polymq.core_log.segments import Segments
+from polymq.core_log.settings import StoreSettings
 
 
 class Store:

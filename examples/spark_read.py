@@ -1,7 +1,7 @@
 """Read a topic with Spark, straight from the server: no files in between.
 
 pip install 'polymq[spark]'
-JAVA_HOME=$(python -m spark_sink.java) python examples/spark_read.py sensors
+JAVA_HOME=$(python -m polymq.spark_sink.java) python examples/spark_read.py sensors
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import sys
 
 from pyspark.sql import SparkSession
 
-from spark_sink import register
-from spark_sink.java import java_home
+from polymq.spark_sink import register
+from polymq.spark_sink.java import java_home
 
 parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument("topic")

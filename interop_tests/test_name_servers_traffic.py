@@ -30,10 +30,10 @@ __all__ = ["name_servers", "pytestmark"]
 CREATE_TOPIC = 17
 PROGRAM = """
 import sys, threading
-from remoting.consumer_settings import Begin, ConsumerSettings
-from remoting.driver_threads import open_consumer, open_producer
-from remoting.errors import RemotingError
-from remoting.messages import Message
+from polymq.remoting.consumer_settings import Begin, ConsumerSettings
+from polymq.remoting.driver_threads import open_consumer, open_producer
+from polymq.remoting.errors import RemotingError
+from polymq.remoting.messages import Message
 
 names, group, topic = sys.argv[1:]
 settings = ConsumerSettings(begin=Begin.FIRST, pause_seconds=0.2)

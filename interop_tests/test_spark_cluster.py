@@ -29,7 +29,6 @@ from interop_tests.conftest import Server
 pytestmark = [pytest.mark.spark, pytest.mark.slow(seconds=90)]
 
 ROOT = Path(__file__).resolve().parents[1]
-PACKAGES = ("core_log", "broker", "net", "remoting", "gateways", "spark_sink", "polymq")
 FILES = ("pyproject.toml", "setup.py", "README.md", "LICENSE")
 COMMAND_SECONDS_MAX = 300.0
 START_SECONDS_MAX = 90.0
@@ -84,8 +83,7 @@ def python(directory: Path, environment: dict[str, str]) -> Path:
     """The Python of an environment with the wheel and its extra `spark`."""
     source = directory / "source"
     ignored = shutil.ignore_patterns("__pycache__", "*.so", "*.c")
-    for package in PACKAGES:
-        shutil.copytree(ROOT / package, source / package, ignore=ignored)
+    shutil.copytree(ROOT / "polymq", source / "polymq", ignore=ignored)
     for name in FILES:
         shutil.copy(ROOT / name, source)
     # The kernels are not what is tested here: without a compiler they stay in Python, and the
@@ -151,7 +149,7 @@ class Daemon:
 @pytest.fixture
 def master(python: Path, directory: Path, environment: dict[str, str]) -> Iterator[str]:
     """The address of a running master with one worker."""
-    ask_java: list[str | Path] = [python, "-m", "spark_sink.java"]
+    ask_java: list[str | Path] = [python, "-m", "polymq.spark_sink.java"]
     java_home = run(ask_java, environment=environment, directory=directory).strip()
     ask_home: list[str | Path] = [python, "-c", "import pyspark; print(pyspark.__path__[0])"]
     spark_home = run(ask_home, environment=environment, directory=directory).strip()

@@ -14,7 +14,7 @@ from typing import Final, Protocol, Self
 
 import trio
 
-from namesrv.errors import CannotKeep, InUse
+from polymq.namesrv.errors import CannotKeep, InUse
 
 FILE_NAME: Final = "kvConfig.json"
 LOCK_NAME: Final = "namesrv.lock"

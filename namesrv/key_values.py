@@ -14,8 +14,8 @@ import json
 from dataclasses import dataclass
 from typing import Final
 
-from namesrv.errors import Busy, CannotKeep, Refused
-from namesrv.limits import NameServerLimits
+from polymq.namesrv.errors import Busy, CannotKeep, Refused
+from polymq.namesrv.limits import NameServerLimits
 
 ORDER_NAMESPACE: Final = "ORDER_TOPIC_CONFIG"
 

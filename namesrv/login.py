@@ -22,11 +22,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from namesrv.errors import NotAllowed, UnknownField
-from remoting.codes import RequestCode
-from remoting.frames import Command
-from remoting.headers import Fields, TopicFields
-from remoting.name_fields import (
+from polymq.namesrv.errors import NotAllowed, UnknownField
+from polymq.remoting.codes import RequestCode
+from polymq.remoting.frames import Command
+from polymq.remoting.headers import Fields, TopicFields
+from polymq.remoting.name_fields import (
     BrokerFields,
     BrokerNameFields,
     ClusterFields,
@@ -38,8 +38,8 @@ from remoting.name_fields import (
     NamespaceFields,
     RegisterFields,
 )
-from remoting.signed_fields import unknown_field
-from remoting.signing import Credentials, signature_of
+from polymq.remoting.signed_fields import unknown_field
+from polymq.remoting.signing import Credentials, signature_of
 
 CHANGES: Final = frozenset(
     {

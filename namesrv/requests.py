@@ -17,24 +17,24 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from namesrv.errors import Busy, NotAllowed, Refused, UnknownField
-from namesrv.key_values import ORDER_NAMESPACE, Change, KeyValues
-from namesrv.limits import NameServerLimits
-from namesrv.login import Login
-from namesrv.tables import ConnectionId, Hello, Tables, Who
-from remoting.bodies import (
+from polymq.namesrv.errors import Busy, NotAllowed, Refused, UnknownField
+from polymq.namesrv.key_values import ORDER_NAMESPACE, Change, KeyValues
+from polymq.namesrv.limits import NameServerLimits
+from polymq.namesrv.login import Login
+from polymq.namesrv.tables import ConnectionId, Hello, Tables, Who
+from polymq.remoting.bodies import (
     BrokerMembers,
     ClusterInfo,
     MemberGroup,
     TopicList,
     encode_body,
 )
-from remoting.bodies import KeyValues as KeyValuesBody
-from remoting.codes import RequestCode, ResponseCode
-from remoting.errors import BadFields
-from remoting.frames import Command
-from remoting.headers import TopicFields, read_fields, write_fields
-from remoting.name_fields import (
+from polymq.remoting.bodies import KeyValues as KeyValuesBody
+from polymq.remoting.codes import RequestCode, ResponseCode
+from polymq.remoting.errors import BadFields
+from polymq.remoting.frames import Command
+from polymq.remoting.headers import TopicFields, read_fields, write_fields
+from polymq.remoting.name_fields import (
     BrokerFields,
     BrokerNameFields,
     ClusterFields,
@@ -51,7 +51,7 @@ from remoting.name_fields import (
     ValueAnswer,
     WipeAnswer,
 )
-from remoting.registration import (
+from polymq.remoting.registration import (
     body_checksum,
     decode_data_version,
     decode_registration,

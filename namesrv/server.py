@@ -22,18 +22,18 @@ from typing import Any, Final, Protocol
 
 import trio
 
-from namesrv.errors import CannotKeep, CannotListen
-from namesrv.keeping import Keeper
-from namesrv.key_values import KeyValues
-from namesrv.limits import NameServerLimits
-from namesrv.login import Login
-from namesrv.requests import Answer, Asked, Requests
-from namesrv.tables import Tables
-from net.budget import Budget, Share
-from net.roster import Roster
-from remoting.codes import ResponseCode
-from remoting.connection import Connection, RequestReceived
-from remoting.errors import LocalProtocolError, RemoteProtocolError
+from polymq.namesrv.errors import CannotKeep, CannotListen
+from polymq.namesrv.keeping import Keeper
+from polymq.namesrv.key_values import KeyValues
+from polymq.namesrv.limits import NameServerLimits
+from polymq.namesrv.login import Login
+from polymq.namesrv.requests import Answer, Asked, Requests
+from polymq.namesrv.tables import Tables
+from polymq.net.budget import Budget, Share
+from polymq.net.roster import Roster
+from polymq.remoting.codes import ResponseCode
+from polymq.remoting.connection import Connection, RequestReceived
+from polymq.remoting.errors import LocalProtocolError, RemoteProtocolError
 
 BACKLOG: Final = 1024
 """Handshakes that the kernel holds: all clients come back at once after a restart."""

@@ -26,11 +26,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
-from namesrv.errors import BrokersFull, Refused, TopicsFull
-from namesrv.limits import NameServerLimits
-from remoting.bodies import BrokerData, QueueData, TopicRoute
-from remoting.codes import MASTER_ID, PERMISSION_WRITE
-from remoting.registration import DataVersion, Registration, TopicConfig
+from polymq.namesrv.errors import BrokersFull, Refused, TopicsFull
+from polymq.namesrv.limits import NameServerLimits
+from polymq.remoting.bodies import BrokerData, QueueData, TopicRoute
+from polymq.remoting.codes import MASTER_ID, PERMISSION_WRITE
+from polymq.remoting.registration import DataVersion, Registration, TopicConfig
 
 Address = tuple[str, str]
 """Cluster, and `host:port`."""

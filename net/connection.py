@@ -31,12 +31,12 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
-from net import kernels
-from net.budget import Budget
-from net.kernels import BUFFER_BYTES, Iteration, Stream
-from net.plane import Plane
-from net.roster import Roster
-from net.turns import Turns
+from polymq.net import kernels
+from polymq.net.budget import Budget
+from polymq.net.kernels import BUFFER_BYTES, Iteration, Stream
+from polymq.net.plane import Plane
+from polymq.net.roster import Roster
+from polymq.net.turns import Turns
 
 __all__ = ["BUFFER_BYTES", "HIGH_WATER_BYTES", "Connection", "Context"]
 

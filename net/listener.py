@@ -12,11 +12,11 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final, Protocol
 
-from net.budget import Share
-from net.connection import Connection, Context
-from net.loop_server import EXHAUSTED_SECONDS, Exhaustion, LoopServer
-from net.plane import Acceptor, Plane
-from net.roster import Roster
+from polymq.net.budget import Share
+from polymq.net.connection import Connection, Context
+from polymq.net.loop_server import EXHAUSTED_SECONDS, Exhaustion, LoopServer
+from polymq.net.plane import Acceptor, Plane
+from polymq.net.roster import Roster
 
 log = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from net.kernels import Stream
+from polymq.net.kernels import Stream
 
 
 class Acceptor(Protocol):

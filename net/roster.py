@@ -17,8 +17,8 @@ import logging
 from collections.abc import Callable, Hashable
 from typing import Final, Generic, TypeVar
 
-from net.budget import Share
-from net.newcomers import Newcomers, network_of
+from polymq.net.budget import Share
+from polymq.net.newcomers import Newcomers, network_of
 
 log = logging.getLogger(__name__)
 

@@ -13,15 +13,15 @@ import select
 import threading
 from collections.abc import Callable
 
-from core_log.acknowledged import (
+from polymq.core_log.acknowledged import (
     ACKNOWLEDGED_NAME,
     EVERYTHING,
     Acknowledged,
     AcknowledgedFile,
 )
-from core_log.files import Files
-from core_log.store import Store
-from net.connection import Context
+from polymq.core_log.files import Files
+from polymq.core_log.store import Store
+from polymq.net.connection import Context
 
 
 class Acknowledging:

@@ -18,16 +18,16 @@ from urllib.parse import urlsplit
 import prometheus_client
 from aiohttp import web
 
-from broker.engine import Engine
-from broker.port import Position, Reason, Refused, StorageFailed, TopicInfo, display_name
-from net.budget import Share
-from net.roster import Roster
 from polymq.admin_access import Access, named_topic
 from polymq.admin_connections import AdminConnection
 from polymq.admin_queries import QueryHandlers
 from polymq.admin_users import UserHandlers
+from polymq.broker.engine import Engine
+from polymq.broker.port import Position, Reason, Refused, StorageFailed, TopicInfo, display_name
 from polymq.errors import ExitCode, Failure, bind_problem
 from polymq.metrics import metrics_route
+from polymq.net.budget import Share
+from polymq.net.roster import Roster
 from polymq.ports import ADMIN_HEADER, ADMIN_HOST
 from polymq.settings import is_loopback
 

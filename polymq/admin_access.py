@@ -14,9 +14,9 @@ from typing import Final
 
 from aiohttp import web
 
-from broker.access.admission import Admission
-from broker.errors import Reason, Refused
-from broker.port import REST, BrokerPort, Words, parse_display_name
+from polymq.broker.access.admission import Admission
+from polymq.broker.errors import Reason, Refused
+from polymq.broker.port import REST, BrokerPort, Words, parse_display_name
 
 OPERATOR: Final = "(operator's token)"
 """What the audit log calls who came with the token; no user can be called so."""

@@ -7,7 +7,7 @@ from typing import Final
 
 from aiohttp import web
 
-from net.roster import Roster
+from polymq.net.roster import Roster
 
 ADMIN_CONNECTIONS_MAX: Final = 256
 """Operators, their tools and a few monitors: more are refused, unless some have not made a valid

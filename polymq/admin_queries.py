@@ -10,8 +10,8 @@ from typing import Final
 
 from aiohttp import web
 
-from broker.port import BrokerPort, Reason, Refused
 from polymq.admin_access import named_topic
+from polymq.broker.port import BrokerPort, Reason, Refused
 
 COUNT_DEFAULT: Final = 64
 TIME_MAX: Final = (1 << 63) - 1

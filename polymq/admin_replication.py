@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from aiohttp import web
 
-from broker.port import Reason, Refused
+from polymq.broker.port import Reason, Refused
 from polymq.errors import Failure
 from polymq.replicating import Replication
 

@@ -17,9 +17,10 @@ from typing import Any, Final
 
 from aiohttp import web
 
-from broker.access import access_keys, audit, quotas
-from broker.access.passwords import SALT_BYTES
-from broker.access.permissions import (
+from polymq.admin_access import CALLER
+from polymq.broker.access import access_keys, audit, quotas
+from polymq.broker.access.passwords import SALT_BYTES
+from polymq.broker.access.permissions import (
     Action,
     BadPattern,
     Effect,
@@ -27,11 +28,10 @@ from broker.access.permissions import (
     format_pattern,
     parse_pattern,
 )
-from broker.access.user import User
-from broker.engine import Engine
-from broker.errors import Reason, Refused
-from broker.port import Position
-from polymq.admin_access import CALLER
+from polymq.broker.access.user import User
+from polymq.broker.engine import Engine
+from polymq.broker.errors import Reason, Refused
+from polymq.broker.port import Position
 
 COUNT_MAX: Final = 2**53
 """Of a quota: what JSON numbers hold exactly."""

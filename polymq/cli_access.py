@@ -19,8 +19,8 @@ from polymq.client_users import UserClient
 from polymq.errors import ExitCode, Failure
 from polymq.operator_token import read_token
 from polymq.ports import find_ports
+from polymq.remoting.signing import Credentials
 from polymq.settings import Settings
-from remoting.signing import Credentials
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 

@@ -18,8 +18,8 @@ import click
 from polymq.cli_options import config_option, data_flag, settings_from
 from polymq.client import StoredMessage, stored_message
 from polymq.errors import ExitCode, Failure
+from polymq.remoting.records import iterate_records
 from polymq.terminal import echo
-from remoting.records import iterate_records
 
 STATE_TOPIC: Final = b"RMQ_SYS_POLYMQ_STATE"
 
@@ -45,8 +45,8 @@ def add_commands(group: click.Group, show: Callable[[StoredMessage, str], None])
     @click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
     def cut_list(as_json: bool, **options: Any) -> int:
         """List the files, with what stretch of the log each has."""
-        from core_log.cut_file import CutFile, list_cuts  # noqa: PLC0415  (loads the store)
-        from core_log.files import RealFiles  # noqa: PLC0415
+        from polymq.core_log.cut_file import CutFile, list_cuts  # noqa: PLC0415  (loads the store)
+        from polymq.core_log.files import RealFiles  # noqa: PLC0415
 
         files, directory = RealFiles(), directory_of(options)
         try:
@@ -88,9 +88,9 @@ def add_commands(group: click.Group, show: Callable[[StoredMessage, str], None])
         To publish one again, use `--format json`: it has the topic, the tag, all properties, and
         the body in base64. `polymq message publish` takes the body.
         """
-        from core_log.cut_file import CutFile  # noqa: PLC0415  (loads the store)
-        from core_log.errors import CorruptRecord  # noqa: PLC0415
-        from core_log.files import RealFiles  # noqa: PLC0415
+        from polymq.core_log.cut_file import CutFile  # noqa: PLC0415  (loads the store)
+        from polymq.core_log.errors import CorruptRecord  # noqa: PLC0415
+        from polymq.core_log.files import RealFiles  # noqa: PLC0415
 
         path = Path(file) if "/" in file else directory_of(options) / file
         shown = changes = 0

@@ -13,17 +13,17 @@ from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import quote, urlencode
 
-from broker.port import decode_name, display_name
+from polymq.broker.port import decode_name, display_name
 from polymq.errors import ExitCode, Failure
 from polymq.ports import ADMIN_HEADER, ADMIN_HOST, Ports
+from polymq.remoting.client import ClientSettings
+from polymq.remoting.codes import ResponseCode
+from polymq.remoting.driver_blocking import BlockingClient
+from polymq.remoting.errors import CallFailed, RequestFailed, Unreachable
+from polymq.remoting.records import Record, iterate_records, message_of
+from polymq.remoting.signing import Credentials
+from polymq.remoting.tls import Tls
 from polymq.terminal import printable
-from remoting.client import ClientSettings
-from remoting.codes import ResponseCode
-from remoting.driver_blocking import BlockingClient
-from remoting.errors import CallFailed, RequestFailed, Unreachable
-from remoting.records import Record, iterate_records, message_of
-from remoting.signing import Credentials
-from remoting.tls import Tls
 
 ANSWER_SECONDS_MAX: Final = 30.0
 PULL_COUNT: Final = 256

@@ -22,26 +22,20 @@ from typing import Any, Final
 
 from prometheus_client import CollectorRegistry
 
-from broker import errors as broker_errors
-from broker.disk import DiskSettings
-from broker.engine import Engine
-from broker.limits import Limits as EngineLimits
-from broker.session_settings import SessionSettings
-from broker.state_db import StateDb
-from broker.topic_settings import TopicSettings
-from core_log.errors import StorageFailed, StorageFull, StoreCorrupt, StoreError, is_full
-from core_log.files import Files, RealFiles
-from core_log.settings import StoreSettings
-from core_log.store import Store
-from gateways.amqp.headers import AmqpHeaders
-from net.budget import Budget
-from net.connection import Context
-from net.kernels import clock_ms
-from net.listener import CannotListen
-from net.roster import Roster
 from polymq.admin import AdminServer
 from polymq.admin_connections import ADMIN_CONNECTIONS_MAX
 from polymq.admin_replication import replication_routes
+from polymq.broker import errors as broker_errors
+from polymq.broker.disk import DiskSettings
+from polymq.broker.engine import Engine
+from polymq.broker.limits import Limits as EngineLimits
+from polymq.broker.session_settings import SessionSettings
+from polymq.broker.state_db import StateDb
+from polymq.broker.topic_settings import TopicSettings
+from polymq.core_log.errors import StorageFailed, StorageFull, StoreCorrupt, StoreError, is_full
+from polymq.core_log.files import Files, RealFiles
+from polymq.core_log.settings import StoreSettings
+from polymq.core_log.store import Store
 from polymq.descriptors import (
     connection_budget,
     open_files_max,
@@ -50,6 +44,7 @@ from polymq.descriptors import (
 )
 from polymq.doors import DOORS, TLS_DOORS, Door, ManyPorts, check_tls
 from polymq.errors import ExitCode, Failure
+from polymq.gateways.amqp.headers import AmqpHeaders
 from polymq.http_metrics import http_probes
 from polymq.kernel_forms import kernel_forms
 from polymq.logs import logger, suppressed_lines
@@ -57,10 +52,16 @@ from polymq.metrics import Probe, make_registry
 from polymq.mqtt_metrics import mqtt_probes
 from polymq.name_server import NameServerThread, is_installed, names_credentials
 from polymq.names import Registration, names_probe, record_host
+from polymq.net.budget import Budget
+from polymq.net.connection import Context
+from polymq.net.kernels import clock_ms
+from polymq.net.listener import CannotListen
+from polymq.net.roster import Roster
 from polymq.operator_token import new_token, remove_token, write_token
 from polymq.pauses import Departed, Pauses
 from polymq.ports import Ports
 from polymq.queue_metrics import queue_probes
+from polymq.remoting.compression import plain_body
 from polymq.replicating import Replication, promoted_value
 from polymq.replication_memory import CUT_DIRECTORY, STORE_DIRECTORY, above_term, refusal
 from polymq.replication_settings import check_settings
@@ -71,7 +72,6 @@ from polymq.store_report import store_probes, store_value
 from polymq.tls import HTTP_PROTOCOLS, make_tls, warn_of_dates
 from polymq.upkeep import Upkeep
 from polymq.workers import HASHERS_COUNT, READERS_COUNT, Workers
-from remoting.compression import plain_body
 
 STATE_FILE: Final = "state.db"
 NAME_BYTES: Final = 16

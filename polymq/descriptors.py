@@ -10,8 +10,8 @@ from __future__ import annotations
 import resource
 from typing import Final
 
-from net.budget import Budget
 from polymq.logs import logger
+from polymq.net.budget import Budget
 
 RESERVED: Final = 512
 """Webhooks have up to 256 requests under way, the log 64 files, name servers and replicas a few

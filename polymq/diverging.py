@@ -12,18 +12,18 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from broker.divergence import Divergence, diverged
-from broker.engine import Engine
-from broker.topics import Topic
-from core_log.cut_file import CutHead, keep_cut
-from core_log.files import RealFiles
-from core_log.store import Store
 from polymq.acknowledging import Acknowledging
+from polymq.broker.divergence import Divergence, diverged
+from polymq.broker.engine import Engine
+from polymq.broker.topics import Topic
+from polymq.core_log.cut_file import CutHead, keep_cut
+from polymq.core_log.files import RealFiles
+from polymq.core_log.store import Store
 from polymq.errors import ExitCode, Failure
 from polymq.logs import logger
 from polymq.promotion import moment
+from polymq.replication.server import Readers
 from polymq.replication_memory import CUT_DIRECTORY, STORE_DIRECTORY
-from replication.server import Readers
 
 
 def disks_of(topic: Topic) -> int:

@@ -23,13 +23,13 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
-from broker.disk import Disk, DiskSettings, DiskState
-from core_log.files import RealFiles
-from net.kernels import Plane
 from polymq import program_version
+from polymq.broker.disk import Disk, DiskSettings, DiskState
 from polymq.client import server_health
+from polymq.core_log.files import RealFiles
 from polymq.errors import Failure, bind_problem
 from polymq.kernel_forms import kernel_forms
+from polymq.net.kernels import Plane
 from polymq.ports import running_server
 from polymq.segment_size import segment_bytes_of
 from polymq.settings import Settings

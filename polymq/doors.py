@@ -11,11 +11,11 @@ from typing import Any, Final, Protocol, runtime_checkable
 
 from prometheus_client import CollectorRegistry
 
-from broker.port import BrokerPort
-from net.connection import Context
-from net.roster import Roster
+from polymq.broker.port import BrokerPort
 from polymq.errors import ExitCode, Failure
 from polymq.metrics import metrics_route
+from polymq.net.connection import Context
+from polymq.net.roster import Roster
 from polymq.settings import MIB, Settings, is_loopback
 from polymq.tls import make_tls, names_tls
 
@@ -59,8 +59,8 @@ def make_mqtt(
     settings: Settings, engine: BrokerPort, context: Context, _registry: CollectorRegistry
 ) -> Door:
     """MQTT over TCP."""
-    from gateways.mqtt.limits import PUBLISH_OVERHEAD_BYTES, Limits
-    from gateways.mqtt.server import MqttServer
+    from polymq.gateways.mqtt.limits import PUBLISH_OVERHEAD_BYTES, Limits
+    from polymq.gateways.mqtt.server import MqttServer
 
     limits = Limits(
         connections_max=settings.mqtt.connections_max,
@@ -76,8 +76,8 @@ def make_amqp(
     settings: Settings, engine: BrokerPort, context: Context, _registry: CollectorRegistry
 ) -> Door:
     """AMQP 0-9-1 over TCP."""
-    from gateways.amqp.limits import Limits
-    from gateways.amqp.server import AmqpServer
+    from polymq.gateways.amqp.limits import Limits
+    from polymq.gateways.amqp.server import AmqpServer
 
     body_bytes_max = settings.storage.message_bytes_max
     defaults = Limits()
@@ -94,8 +94,8 @@ def make_http(
     settings: Settings, engine: BrokerPort, context: Context, registry: CollectorRegistry
 ) -> Door:
     """CloudEvents over HTTP, and `/metrics` as long as only this machine can ask for it."""
-    from gateways.http_cloudevents.limits import HttpLimits, WebhookSettings
-    from gateways.http_cloudevents.server import HttpServer
+    from polymq.gateways.http_cloudevents.limits import HttpLimits, WebhookSettings
+    from polymq.gateways.http_cloudevents.server import HttpServer
 
     body_bytes_max = _one_piece_max(settings)
     limits = HttpLimits(
@@ -119,8 +119,8 @@ def make_rocketmq(
     settings: Settings, engine: BrokerPort, context: Context, _registry: CollectorRegistry
 ) -> Door:
     """RocketMQ's remoting protocol."""
-    from gateways.rocketmq.limits import RocketmqLimits
-    from gateways.rocketmq.server import RocketmqServer
+    from polymq.gateways.rocketmq.limits import RocketmqLimits
+    from polymq.gateways.rocketmq.server import RocketmqServer
 
     limits = RocketmqLimits(connections_max=settings.rocketmq.connections_max)
     return RocketmqServer(

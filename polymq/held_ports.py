@@ -12,9 +12,9 @@ import socket
 from collections.abc import Iterator
 from contextlib import ExitStack
 
-from net.listener import explain
 from polymq.doors import TLS_DOORS
 from polymq.errors import ExitCode, Failure
+from polymq.net.listener import explain
 from polymq.ports import ADMIN_HOST, running_server
 from polymq.settings import Settings
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Literal, Protocol, runtime_checkable
 
-from gateways.http_cloudevents.statistics import HttpStatistics
+from polymq.gateways.http_cloudevents.statistics import HttpStatistics
 from polymq.metrics import Probe, Value
 
 

@@ -7,12 +7,12 @@ from types import ModuleType
 from typing import Final
 
 KERNELS: Final = (
-    "core_log.kernels",
-    "broker.kernels",
-    "gateways.mqtt.kernels",
-    "gateways.amqp.kernels",
-    "gateways.http_cloudevents.kernels",
-    "net.kernels",
+    "polymq.core_log.kernels",
+    "polymq.broker.kernels",
+    "polymq.gateways.mqtt.kernels",
+    "polymq.gateways.amqp.kernels",
+    "polymq.gateways.http_cloudevents.kernels",
+    "polymq.net.kernels",
 )
 
 

@@ -19,9 +19,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
-from namesrv.limits import NameServerLimits
-from net.budget import Budget, Share
-from net.roster import Roster
 from polymq.descriptors import (
     connection_budget,
     open_files_max,
@@ -30,10 +27,13 @@ from polymq.descriptors import (
 )
 from polymq.errors import ExitCode, Failure, bind_problem
 from polymq.logs import configure_logs, logger
+from polymq.namesrv.limits import NameServerLimits
+from polymq.net.budget import Budget, Share
+from polymq.net.roster import Roster
+from polymq.remoting.signing import Credentials
 from polymq.secret_file import read_secret_file
 from polymq.settings import Settings, is_loopback
 from polymq.tls import make_tls
-from remoting.signing import Credentials
 
 DIRECTORY: Final = "namesrv"
 """Of the data directory: what the name server keeps."""
@@ -184,9 +184,9 @@ Ready = Callable[[int, "int | None", Roster[int]], None]
 async def _run(settings: Settings, ready: Ready, share: Share, *, until_signal: bool) -> None:
     import trio
 
-    from namesrv.keeping import DirectoryKeeper
-    from namesrv.login import Login
-    from namesrv.server import Listener, NameServer, open_listeners
+    from polymq.namesrv.keeping import DirectoryKeeper
+    from polymq.namesrv.login import Login
+    from polymq.namesrv.server import Listener, NameServer, open_listeners
 
     log, host = logger("polymq.namesrv"), settings.server.host
     credentials, tls = names_credentials(settings), make_tls(settings.tls)
@@ -238,7 +238,7 @@ async def _wait_for_signal(signals: object) -> None:
 @contextmanager
 def _failures_in_words(settings: Settings) -> Iterator[None]:
     """The name server's errors as a `Failure`."""
-    from namesrv.errors import CannotKeep, CannotListen, InUse
+    from polymq.namesrv.errors import CannotKeep, CannotListen, InUse
 
     try:
         yield

@@ -17,18 +17,18 @@ from collections.abc import Callable, Iterator
 from itertools import chain
 from typing import Final
 
-from broker.engine import Engine
-from gateways.rocketmq.mapping import AUTO_QUEUES, AUTO_TOPIC, TOPIC_PERMISSION
+from polymq.broker.engine import Engine
+from polymq.gateways.rocketmq.mapping import AUTO_QUEUES, AUTO_TOPIC, TOPIC_PERMISSION
 from polymq.logs import logger
 from polymq.metrics import Probe
 from polymq.name_server import names_credentials
+from polymq.remoting.codes import MASTER_ID
+from polymq.remoting.driver_asyncio import AsyncioDriver
+from polymq.remoting.registrar import Identity, Registrar, Standing
+from polymq.remoting.registration import TopicConfig
+from polymq.remoting.steps import Address
 from polymq.settings import Settings
 from polymq.tls import names_tls
-from remoting.codes import MASTER_ID
-from remoting.driver_asyncio import AsyncioDriver
-from remoting.registrar import Identity, Registrar, Standing
-from remoting.registration import TopicConfig
-from remoting.steps import Address
 
 _FAR_AWAY: Final = ("192.0.2.1", 9)
 """Of a network that is reserved for documentation: nothing is sent there."""

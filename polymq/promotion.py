@@ -12,13 +12,13 @@ import asyncio
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from core_log.epochs import term_of
+from polymq.core_log.epochs import term_of
 from polymq.errors import ExitCode, Failure
+from polymq.replication.follower import Answered
+from polymq.replication.meeting import meet
 from polymq.replication_memory import above_term, last_epoch, recall
 from polymq.replication_settings import connecting_tls, identity_of, new_nonce, place_of
 from polymq.settings import Settings
-from replication.follower import Answered
-from replication.meeting import meet
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

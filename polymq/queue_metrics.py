@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from broker.engine import Engine
-from broker.queues.deaths import Cause
+from polymq.broker.engine import Engine
+from polymq.broker.queues.deaths import Cause
 from polymq.metrics import Probe, Value
 
 

@@ -13,23 +13,26 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final, Literal
 
-from broker.divergence import Divergence
-from broker.engine import Engine
-from broker.errors import StorageFailed
-from core_log.acknowledged import ACKNOWLEDGED_NAME
-from core_log.epochs import term_of
-from core_log.errors import StoreRefused
-from core_log.files import RealFiles
-from core_log.store import Store
-from net.connection import Context
-from net.listener import CannotListen, reserve
-from net.roster import Roster
 from polymq.acknowledging import Acknowledging, is_kept
+from polymq.broker.divergence import Divergence
+from polymq.broker.engine import Engine
+from polymq.broker.errors import StorageFailed
+from polymq.core_log.acknowledged import ACKNOWLEDGED_NAME
+from polymq.core_log.epochs import term_of
+from polymq.core_log.errors import StoreRefused
+from polymq.core_log.files import RealFiles
+from polymq.core_log.store import Store
 from polymq.diverging import Diverging
 from polymq.errors import ExitCode, Failure
 from polymq.logs import logger
 from polymq.metrics import Probe
+from polymq.net.connection import Context
+from polymq.net.listener import CannotListen, reserve
+from polymq.net.roster import Roster
 from polymq.promotion import Copy, ask_others, objections, others_of
+from polymq.replication.client import MasterLink
+from polymq.replication.limits import MEETINGS_SECONDS
+from polymq.replication.server import ReplicationServer
 from polymq.replication_memory import (
     FILE_NAME,
     STORE_DIRECTORY,
@@ -44,9 +47,6 @@ from polymq.replication_memory import (
 from polymq.replication_settings import connecting_tls, identity_of, new_nonce, place_of
 from polymq.settings import Settings
 from polymq.tls import make_tls
-from replication.client import MasterLink
-from replication.limits import MEETINGS_SECONDS
-from replication.server import ReplicationServer
 
 SAVE_SECONDS: Final = 1.0
 """How old the remembered points may be: what came since is held back after a restart until the

@@ -16,8 +16,8 @@ import json
 from dataclasses import asdict, dataclass
 from typing import Final
 
-from core_log.epochs import read_epochs, term_of
-from core_log.files import RealFiles
+from polymq.core_log.epochs import read_epochs, term_of
+from polymq.core_log.files import RealFiles
 from polymq.ports import write_values
 from polymq.settings import Settings
 

@@ -7,11 +7,11 @@ import ssl
 from typing import Final
 
 from polymq.errors import ExitCode, Failure
+from polymq.replication.limits import NONCE_SIZE
+from polymq.replication.source import Identity
 from polymq.secret_file import read_secret_file
 from polymq.settings import ReplicationSettings, Settings
 from polymq.tls import check_private
-from replication.limits import NONCE_SIZE
-from replication.source import Identity
 
 PORT_DEFAULT: Final = 10912
 """RocketMQ's for the same purpose."""

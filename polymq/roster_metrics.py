@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
-from net.roster import Roster
 from polymq.metrics import Probe, Value
+from polymq.net.roster import Roster
 
 Rosters = Mapping[str, Sequence[Roster[Any]]]
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from core_log.files import Files
-from core_log.recovery import LOG_NAME, is_place
+from polymq.core_log.files import Files
+from polymq.core_log.recovery import LOG_NAME, is_place
 from polymq.logs import logger
 from polymq.replication_memory import STORE_DIRECTORY
 from polymq.settings import MIB, Settings

@@ -19,11 +19,11 @@ from typing import Any, Final
 
 import uvloop
 
-from core_log.cutting import cut_log
-from core_log.errors import StorageFull, StoreError, is_full, is_short
-from core_log.files import RealFiles
-from core_log.store import Store
 from polymq.compose import Node, open_store
+from polymq.core_log.cutting import cut_log
+from polymq.core_log.errors import StorageFull, StoreError, is_full, is_short
+from polymq.core_log.files import RealFiles
+from polymq.core_log.store import Store
 from polymq.descriptors import raise_open_files
 from polymq.errors import ExitCode, Failure
 from polymq.held_ports import hold_ports

@@ -31,10 +31,10 @@ from pydantic import (
     model_validator,
 )
 
-from broker.topic_settings import BYTES_MAX, DISKS_MAX, SECONDS_MAX
+from polymq.broker.topic_settings import BYTES_MAX, DISKS_MAX, SECONDS_MAX
 from polymq.errors import ExitCode, Failure
-from remoting.errors import LocalProtocolError
-from remoting.steps import Address
+from polymq.remoting.errors import LocalProtocolError
+from polymq.remoting.steps import Address
 
 ENVIRONMENT_PREFIX: Final = "POLYMQ_"
 NESTED: Final = "__"

@@ -8,10 +8,10 @@ from typing import Final
 from polymq.errors import ExitCode, Failure
 from polymq.logs import configure_logs, logger
 from polymq.ports import find_ports
+from polymq.remoting.signing import Credentials
+from polymq.remoting.tls import Tls
 from polymq.settings import Settings
 from polymq.tls import own_tls
-from remoting.signing import Credentials
-from remoting.tls import Tls
 
 NEEDED: Final = ("pyspark", "pyarrow")
 
@@ -42,8 +42,8 @@ def run_sink(
     if missing:
         text = f"polymq sink needs {' and '.join(missing)}: pip install 'polymq[spark]'"
         raise Failure(ExitCode.FAILED, text)
-    from spark_sink.errors import BadOption, OutputRefused, SinkError  # noqa: PLC0415
-    from spark_sink.job import run_sink as run  # noqa: PLC0415
+    from polymq.spark_sink.errors import BadOption, OutputRefused, SinkError  # noqa: PLC0415
+    from polymq.spark_sink.job import run_sink as run  # noqa: PLC0415
 
     configure_logs(settings.log)
     if broker is None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from broker.engine import Engine
-from broker.port import display_name
-from broker.retention import Hold
-from core_log.cut_file import list_cuts
-from core_log.files import RealFiles
-from core_log.store import Store
+from polymq.broker.engine import Engine
+from polymq.broker.port import display_name
+from polymq.broker.retention import Hold
+from polymq.core_log.cut_file import list_cuts
+from polymq.core_log.files import RealFiles
+from polymq.core_log.store import Store
 from polymq.metrics import Probe
 
 

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Final
 
 from polymq.errors import ExitCode, Failure
+from polymq.remoting.tls import Tls
 from polymq.settings import Settings, TlsSettings
-from remoting.tls import Tls
 
 HTTP_PROTOCOLS: Final = ("http/1.1",)
 SOON_DAYS: Final = 14

@@ -12,12 +12,12 @@ import asyncio
 import sqlite3
 from typing import Any, Final
 
-from broker.disk import DiskState
-from broker.engine import Engine
-from broker.port import Position
-from broker.retention import InWorker, Round, UntilFlushed
-from core_log.errors import StoreError
-from core_log.store import Store
+from polymq.broker.disk import DiskState
+from polymq.broker.engine import Engine
+from polymq.broker.port import Position
+from polymq.broker.retention import InWorker, Round, UntilFlushed
+from polymq.core_log.errors import StoreError
+from polymq.core_log.store import Store
 from polymq.logs import logger
 from polymq.workers import Workers
 

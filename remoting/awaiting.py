@@ -13,17 +13,17 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
-from remoting.errors import CallFailed, LocalProtocolError
-from remoting.frames import Command
-from remoting.records import Record
-from remoting.steps import Call, Fetch, Invoke, Pause, Start, Step, Steps
+from polymq.remoting.errors import CallFailed, LocalProtocolError
+from polymq.remoting.frames import Command
+from polymq.remoting.records import Record
+from polymq.remoting.steps import Call, Fetch, Invoke, Pause, Start, Step, Steps
 
 if TYPE_CHECKING:  # a broker that only registers starts without them
-    from remoting.consumer import Consumer
-    from remoting.group_bodies import MessageQueue
-    from remoting.messages import Message
-    from remoting.producer import Producer, Sent
-    from remoting.transactions import Decision, Transactions
+    from polymq.remoting.consumer import Consumer
+    from polymq.remoting.group_bodies import MessageQueue
+    from polymq.remoting.messages import Message
+    from polymq.remoting.producer import Producer, Sent
+    from polymq.remoting.transactions import Decision, Transactions
 
 LEAVE_SECONDS: Final = 5.0
 """For last commits and the goodbye."""

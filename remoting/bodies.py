@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from remoting.errors import BadFields
+from polymq.remoting.errors import BadFields
 
 
 class QueueData(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):

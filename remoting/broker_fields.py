@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from remoting.headers import Fields, Int, Long
+from polymq.remoting.headers import Fields, Int, Long
 
 _LONG_NAMES: Final = {
     "a": "producerGroup",

@@ -18,11 +18,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from remoting.bodies import BrokerData, TopicRoute, decode_route, decode_topic_list
-from remoting.codes import PERMISSION_READ, RequestCode, ResponseCode
-from remoting.errors import CallFailed, LocalProtocolError, RequestFailed, Unreachable
-from remoting.frames import Command
-from remoting.headers import (
+from polymq.remoting.bodies import BrokerData, TopicRoute, decode_route, decode_topic_list
+from polymq.remoting.codes import PERMISSION_READ, RequestCode, ResponseCode
+from polymq.remoting.errors import CallFailed, LocalProtocolError, RequestFailed, Unreachable
+from polymq.remoting.frames import Command
+from polymq.remoting.headers import (
     READER_GROUP,
     Fields,
     OffsetAnswer,
@@ -34,7 +34,7 @@ from remoting.headers import (
     read_fields,
     write_fields,
 )
-from remoting.steps import Address, Call, Pause, Steps
+from polymq.remoting.steps import Address, Call, Pause, Steps
 
 _MASTER_ID: Final = "0"
 _BUSY: Final = frozenset((ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE))

@@ -15,17 +15,17 @@ import time
 from collections.abc import Mapping
 from typing import Final
 
-from remoting.compression import Decompressors
-from remoting.consumer import Consumer
-from remoting.consumer_settings import ConsumerSettings
-from remoting.errors import LocalProtocolError
-from remoting.link import Handler
-from remoting.producer import Producer, ProducerSettings
-from remoting.routes import NameServers, Routes, parse_name_servers
-from remoting.steps import Address
-from remoting.transactions import Listener, Transactions
+from polymq.remoting.compression import Decompressors
+from polymq.remoting.consumer import Consumer
+from polymq.remoting.consumer_settings import ConsumerSettings
+from polymq.remoting.errors import LocalProtocolError
+from polymq.remoting.link import Handler
+from polymq.remoting.producer import Producer, ProducerSettings
+from polymq.remoting.routes import NameServers, Routes, parse_name_servers
+from polymq.remoting.steps import Address
+from polymq.remoting.transactions import Listener, Transactions
 
-log = logging.getLogger("remoting")
+log = logging.getLogger("polymq.remoting")
 _ID_BYTES: Final = 16
 
 

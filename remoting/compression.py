@@ -17,7 +17,7 @@ from typing import Final
 
 import lz4.frame
 
-from remoting.errors import BadBody
+from polymq.remoting.errors import BadBody
 
 if sys.version_info >= (3, 14):
     from compression import zstd

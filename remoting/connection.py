@@ -18,9 +18,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from remoting.codes import FLAG_ONEWAY, FLAG_RESPONSE, SerializeType
-from remoting.errors import LocalProtocolError, RemoteProtocolError
-from remoting.frames import FRAME_BYTES_MAX, Command, encode_frame, encode_head, take_frame
+from polymq.remoting.codes import FLAG_ONEWAY, FLAG_RESPONSE, SerializeType
+from polymq.remoting.errors import LocalProtocolError, RemoteProtocolError
+from polymq.remoting.frames import FRAME_BYTES_MAX, Command, encode_frame, encode_head, take_frame
 
 REQUESTS_OPEN_MAX: Final = 65_536
 """Requests of the peer that wait for our answer. A client with a thousand queues holds a thousand

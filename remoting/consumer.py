@@ -34,10 +34,10 @@ from typing import Final, Never
 
 import msgspec
 
-from remoting.codes import RequestCode, ResponseCode
-from remoting.compression import Decompressors
-from remoting.consumer_settings import ConsumerSettings, Model
-from remoting.errors import (
+from polymq.remoting.codes import RequestCode, ResponseCode
+from polymq.remoting.compression import Decompressors
+from polymq.remoting.consumer_settings import ConsumerSettings, Model
+from polymq.remoting.errors import (
     BadBody,
     BadFields,
     CallFailed,
@@ -45,24 +45,24 @@ from remoting.errors import (
     RequestFailed,
     Unreachable,
 )
-from remoting.frames import Command
-from remoting.group_bodies import ConsumerData, MessageQueue, SubscriptionData
-from remoting.group_calls import DEAD_LETTER, GroupCalls
-from remoting.headers import PullAnswer, read_fields
-from remoting.link import Reply
-from remoting.messages import RETRY_PREFIX, RETRY_TOPIC, TAGS, hash_code
-from remoting.ordering import QueueLocks
-from remoting.presence import Presence
-from remoting.records import (
+from polymq.remoting.frames import Command
+from polymq.remoting.group_bodies import ConsumerData, MessageQueue, SubscriptionData
+from polymq.remoting.group_calls import DEAD_LETTER, GroupCalls
+from polymq.remoting.headers import PullAnswer, read_fields
+from polymq.remoting.link import Reply
+from polymq.remoting.messages import RETRY_PREFIX, RETRY_TOPIC, TAGS, hash_code
+from polymq.remoting.ordering import QueueLocks
+from polymq.remoting.presence import Presence
+from polymq.remoting.records import (
     Record,
     decompressed,
     iterate_records,
     message_name,
     parse_properties,
 )
-from remoting.routes import Routes, queues_to_read
-from remoting.sharing import share_evenly
-from remoting.steps import Address, Invoke, Pause, Signal, Start, Steps
+from polymq.remoting.routes import Routes, queues_to_read
+from polymq.remoting.sharing import share_evenly
+from polymq.remoting.steps import Address, Invoke, Pause, Signal, Start, Steps
 
 ALL_TAGS: Final = "*"
 _FAILURES: Final = (CallFailed, RequestFailed, BadFields, Unreachable, RemoteProtocolError)

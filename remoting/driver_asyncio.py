@@ -16,20 +16,27 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, cast
 
-from remoting.awaiting import AwaitingDriver, AwaitingProducer, Group, Handle, consuming, producing
-from remoting.errors import CallFailed, RemoteProtocolError
-from remoting.fetching import fetch
-from remoting.frames import Command
-from remoting.link import Handler, Link
-from remoting.signing import Credentials, credentials_from
-from remoting.steps import Address, Call, Fetch, Pause, Steps
+from polymq.remoting.awaiting import (
+    AwaitingDriver,
+    AwaitingProducer,
+    Group,
+    Handle,
+    consuming,
+    producing,
+)
+from polymq.remoting.errors import CallFailed, RemoteProtocolError
+from polymq.remoting.fetching import fetch
+from polymq.remoting.frames import Command
+from polymq.remoting.link import Handler, Link
+from polymq.remoting.signing import Credentials, credentials_from
+from polymq.remoting.steps import Address, Call, Fetch, Pause, Steps
 
 if TYPE_CHECKING:  # a broker that only registers starts without them
-    from remoting.compression import Decompressors
-    from remoting.consumer import Consumer
-    from remoting.consumer_settings import ConsumerSettings
-    from remoting.producer import ProducerSettings
-    from remoting.transactions import Listener
+    from polymq.remoting.compression import Decompressors
+    from polymq.remoting.consumer import Consumer
+    from polymq.remoting.consumer_settings import ConsumerSettings
+    from polymq.remoting.producer import ProducerSettings
+    from polymq.remoting.transactions import Listener
 
 _Waiter = asyncio.Future[Command]
 _GIVEN_UP = "nobody waits for the answer any more"
@@ -258,7 +265,7 @@ async def open_producer(
     Raises:
         LocalProtocolError: no name server is given, or a name is none, or one of the keys is.
     """
-    from remoting.compose import compose_producer, handlers
+    from polymq.remoting.compose import compose_producer, handlers
 
     producer, transactions = compose_producer(
         group, name_servers, address_server, settings, listener
@@ -298,7 +305,7 @@ async def open_consumer(
 
     The rest, and what is raised, as of `open_producer`.
     """
-    from remoting.compose import compose_consumer
+    from polymq.remoting.compose import compose_consumer
 
     consumer = compose_consumer(
         group, subscriptions, name_servers, address_server, settings, decompressors

@@ -13,17 +13,17 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Final, Self, TypeVar
 
-from remoting.client import ClientCore, ClientSettings, Pulled, QueueBounds, Route, TopicName
-from remoting.consumer import Consumer
-from remoting.errors import CallFailed, LocalProtocolError, RemoteProtocolError
-from remoting.fetching import fetch
-from remoting.frames import Command
-from remoting.group_bodies import MessageQueue
-from remoting.link import Handler, Link
-from remoting.presence import HEARTBEAT_SECONDS
-from remoting.records import Record
-from remoting.signing import Credentials, credentials_from
-from remoting.steps import Address, Call, Fetch, Invoke, Pause, Start, Step, Steps
+from polymq.remoting.client import ClientCore, ClientSettings, Pulled, QueueBounds, Route, TopicName
+from polymq.remoting.consumer import Consumer
+from polymq.remoting.errors import CallFailed, LocalProtocolError, RemoteProtocolError
+from polymq.remoting.fetching import fetch
+from polymq.remoting.frames import Command
+from polymq.remoting.group_bodies import MessageQueue
+from polymq.remoting.link import Handler, Link
+from polymq.remoting.presence import HEARTBEAT_SECONDS
+from polymq.remoting.records import Record
+from polymq.remoting.signing import Credentials, credentials_from
+from polymq.remoting.steps import Address, Call, Fetch, Invoke, Pause, Start, Step, Steps
 
 POLL_PAUSE_SECONDS: Final = 0.1
 """Between two looks at queues that have nothing."""

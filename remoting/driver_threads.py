@@ -21,16 +21,16 @@ from contextlib import AbstractAsyncContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar, cast
 
-from remoting import driver_asyncio
-from remoting.awaiting import AwaitingProducer
-from remoting.compression import Decompressors
-from remoting.consumer import Consumer
-from remoting.consumer_settings import ConsumerSettings
-from remoting.group_bodies import MessageQueue
-from remoting.messages import Message
-from remoting.producer import ProducerSettings, Sent
-from remoting.records import Record
-from remoting.transactions import Decision, Listener
+from polymq.remoting import driver_asyncio
+from polymq.remoting.awaiting import AwaitingProducer
+from polymq.remoting.compression import Decompressors
+from polymq.remoting.consumer import Consumer
+from polymq.remoting.consumer_settings import ConsumerSettings
+from polymq.remoting.group_bodies import MessageQueue
+from polymq.remoting.messages import Message
+from polymq.remoting.producer import ProducerSettings, Sent
+from polymq.remoting.records import Record
+from polymq.remoting.transactions import Decision, Listener
 
 THREADS_MAX: Final = 20
 """That handle messages, as in RocketMQ's Java client."""

@@ -16,19 +16,26 @@ from typing import Final
 
 import trio
 
-from remoting.awaiting import AwaitingDriver, AwaitingProducer, Group, Handle, consuming, producing
-from remoting.compose import compose_consumer, compose_producer, handlers
-from remoting.compression import Decompressors
-from remoting.consumer import Consumer
-from remoting.consumer_settings import ConsumerSettings
-from remoting.errors import CallFailed, RemoteProtocolError
-from remoting.fetching import fetch
-from remoting.frames import Command
-from remoting.link import Handler, Link
-from remoting.producer import ProducerSettings
-from remoting.signing import Credentials, credentials_from
-from remoting.steps import Address, Call, Fetch, Pause, Steps
-from remoting.transactions import Listener
+from polymq.remoting.awaiting import (
+    AwaitingDriver,
+    AwaitingProducer,
+    Group,
+    Handle,
+    consuming,
+    producing,
+)
+from polymq.remoting.compose import compose_consumer, compose_producer, handlers
+from polymq.remoting.compression import Decompressors
+from polymq.remoting.consumer import Consumer
+from polymq.remoting.consumer_settings import ConsumerSettings
+from polymq.remoting.errors import CallFailed, RemoteProtocolError
+from polymq.remoting.fetching import fetch
+from polymq.remoting.frames import Command
+from polymq.remoting.link import Handler, Link
+from polymq.remoting.producer import ProducerSettings
+from polymq.remoting.signing import Credentials, credentials_from
+from polymq.remoting.steps import Address, Call, Fetch, Pause, Steps
+from polymq.remoting.transactions import Listener
 
 READ_BYTES: Final = 256 * 1024
 """Of one read: a pull's answer in a few of them."""

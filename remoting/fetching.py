@@ -10,8 +10,8 @@ import urllib.error
 import urllib.request
 from typing import Final
 
-from remoting.errors import CallFailed
-from remoting.frames import Command
+from polymq.remoting.errors import CallFailed
+from polymq.remoting.frames import Command
 
 ANSWER_BYTES_MAX: Final = 64 * 1024
 """A list of some thousand addresses."""

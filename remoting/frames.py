@@ -26,7 +26,7 @@ from typing import Any, Final
 
 import msgspec
 
-from remoting.codes import (
+from polymq.remoting.codes import (
     FLAG_ONEWAY,
     FLAG_RESPONSE,
     LANGUAGES,
@@ -34,7 +34,7 @@ from remoting.codes import (
     OUR_VERSION,
     SerializeType,
 )
-from remoting.errors import LocalProtocolError, RemoteProtocolError
+from polymq.remoting.errors import LocalProtocolError, RemoteProtocolError
 
 FRAME_BYTES_MAX: Final = 16 * 1024 * 1024
 """RocketMQ's own bound (`frameMaxLength`), on what follows the length word."""

@@ -13,25 +13,25 @@ from typing import Final
 
 import msgspec
 
-from remoting.broker_fields import (
+from polymq.remoting.broker_fields import (
     CommitFields,
     GroupFields,
     GroupOffsetFields,
     SearchFields,
     SendBackFields,
 )
-from remoting.codes import PULL_SUBSCRIPTION, PULL_SUSPEND, RequestCode, ResponseCode
-from remoting.consumer_settings import Begin, ConsumerSettings
-from remoting.errors import BadFields, CallFailed, RequestFailed
-from remoting.frames import Command
-from remoting.group_bodies import (
+from polymq.remoting.codes import PULL_SUBSCRIPTION, PULL_SUSPEND, RequestCode, ResponseCode
+from polymq.remoting.consumer_settings import Begin, ConsumerSettings
+from polymq.remoting.errors import BadFields, CallFailed, RequestFailed
+from polymq.remoting.frames import Command
+from polymq.remoting.group_bodies import (
     ConsumerList,
     LockAnswer,
     LockRequest,
     MessageQueue,
     encode_json,
 )
-from remoting.headers import (
+from polymq.remoting.headers import (
     Fields,
     OffsetAnswer,
     PullFields,
@@ -39,10 +39,10 @@ from remoting.headers import (
     read_fields,
     write_fields,
 )
-from remoting.messages import RETRY_PREFIX
-from remoting.records import Record, parse_properties
-from remoting.routes import Routes, master_of
-from remoting.steps import Call, Signal, Steps
+from polymq.remoting.messages import RETRY_PREFIX
+from polymq.remoting.records import Record, parse_properties
+from polymq.remoting.routes import Routes, master_of
+from polymq.remoting.steps import Call, Signal, Steps
 
 PULL_GOOD: Final = (
     ResponseCode.SUCCESS,

@@ -21,8 +21,8 @@ from typing import Annotated, Final, TypeVar
 
 import msgspec
 
-from remoting.errors import BadFields
-from remoting.frames import text
+from polymq.remoting.errors import BadFields
+from polymq.remoting.frames import text
 
 Int = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
 Long = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]

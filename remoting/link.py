@@ -17,11 +17,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-from remoting.codes import ResponseCode
-from remoting.connection import AnswerReceived, Connection, RequestReceived
-from remoting.frames import ANSWER_BYTES_MAX, Command
-from remoting.signing import Credentials, sign
-from remoting.steps import Address, Call
+from polymq.remoting.codes import ResponseCode
+from polymq.remoting.connection import AnswerReceived, Connection, RequestReceived
+from polymq.remoting.frames import ANSWER_BYTES_MAX, Command
+from polymq.remoting.signing import Credentials, sign
+from polymq.remoting.steps import Address, Call
 
 Waiter = TypeVar("Waiter")
 

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from remoting.broker_fields import SendFields, short_names
-from remoting.errors import LocalProtocolError
-from remoting.headers import write_fields
+from polymq.remoting.broker_fields import SendFields, short_names
+from polymq.remoting.errors import LocalProtocolError
+from polymq.remoting.headers import write_fields
 
 KEYS: Final = "KEYS"
 TAGS: Final = "TAGS"

@@ -14,7 +14,7 @@ from typing import Annotated
 
 import msgspec
 
-from remoting.headers import Fields, Int, Long
+from polymq.remoting.headers import Fields, Int, Long
 
 BrokerId = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 

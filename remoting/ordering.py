@@ -20,10 +20,10 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Final, Never
 
-from remoting.errors import BadFields, CallFailed, RequestFailed, Unreachable
-from remoting.group_bodies import MessageQueue
-from remoting.group_calls import GroupCalls
-from remoting.steps import Pause, Steps
+from polymq.remoting.errors import BadFields, CallFailed, RequestFailed, Unreachable
+from polymq.remoting.group_bodies import MessageQueue
+from polymq.remoting.group_calls import GroupCalls
+from polymq.remoting.steps import Pause, Steps
 
 TRUSTED_SECONDS: Final = 50.0
 """Ten less than a broker's lock lasts; RocketMQ's clients believe in theirs for 30."""

@@ -12,13 +12,13 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Never
 
-from remoting.broker_fields import UnregisterFields
-from remoting.codes import RequestCode
-from remoting.errors import CallFailed
-from remoting.group_bodies import ConsumerData, Heartbeat, ProducerData, encode_json
-from remoting.headers import write_fields
-from remoting.routes import Routes, master_of
-from remoting.steps import Address, Call, Pause, Signal, Steps
+from polymq.remoting.broker_fields import UnregisterFields
+from polymq.remoting.codes import RequestCode
+from polymq.remoting.errors import CallFailed
+from polymq.remoting.group_bodies import ConsumerData, Heartbeat, ProducerData, encode_json
+from polymq.remoting.headers import write_fields
+from polymq.remoting.routes import Routes, master_of
+from polymq.remoting.steps import Address, Call, Pause, Signal, Steps
 
 HEARTBEAT_SECONDS: Final = 30.0
 """RocketMQ's `heartbeatBrokerInterval`; brokers forget a client after 120 seconds."""

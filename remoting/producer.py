@@ -27,15 +27,15 @@ from typing import Final
 
 import msgspec
 
-from remoting.bodies import TopicRoute
-from remoting.broker_fields import SendAnswer, SendFields
-from remoting.codes import RequestCode, ResponseCode
-from remoting.compression import ZLIB_FLAG, compress
-from remoting.errors import CallFailed, LocalProtocolError, RequestFailed, Unreachable
-from remoting.frames import Command
-from remoting.group_bodies import MessageQueue
-from remoting.headers import read_fields
-from remoting.messages import (
+from polymq.remoting.bodies import TopicRoute
+from polymq.remoting.broker_fields import SendAnswer, SendFields
+from polymq.remoting.codes import RequestCode, ResponseCode
+from polymq.remoting.compression import ZLIB_FLAG, compress
+from polymq.remoting.errors import CallFailed, LocalProtocolError, RequestFailed, Unreachable
+from polymq.remoting.frames import Command
+from polymq.remoting.group_bodies import MessageQueue
+from polymq.remoting.headers import read_fields
+from polymq.remoting.messages import (
     AUTO_TOPIC,
     DELAYS,
     PREPARED_PROPERTY,
@@ -49,9 +49,9 @@ from remoting.messages import (
     hash_code,
     send_fields,
 )
-from remoting.presence import Presence
-from remoting.routes import TOPICS_COUNT_MAX, Routes, master_of, queues_to_write
-from remoting.steps import Call, Steps
+from polymq.remoting.presence import Presence
+from polymq.remoting.routes import TOPICS_COUNT_MAX, Routes, master_of, queues_to_write
+from polymq.remoting.steps import Call, Steps
 
 RETRIED: Final = frozenset(
     (

@@ -24,8 +24,8 @@ from typing import Final
 
 import msgspec
 
-from remoting.compression import COMPRESSED, TYPE_MASK, Decompressors, decompress, plain_body
-from remoting.errors import BadBody, RemoteProtocolError
+from polymq.remoting.compression import COMPRESSED, TYPE_MASK, Decompressors, decompress, plain_body
+from polymq.remoting.errors import BadBody, RemoteProtocolError
 
 MAGIC_V1: Final = 0xDAA320A7
 MAGIC_V2: Final = 0xDAA320AB

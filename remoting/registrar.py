@@ -23,12 +23,12 @@ from dataclasses import dataclass, field
 from itertools import chain, islice
 from typing import Final, Never
 
-from remoting.codes import PERMISSION_INHERIT, RequestCode, ResponseCode
-from remoting.errors import BadFields, CallFailed, LocalProtocolError, RequestFailed
-from remoting.frames import FRAME_BYTES_MAX, HEADER_BYTES_MAX, Command
-from remoting.headers import read_fields, write_fields
-from remoting.name_fields import BrokerFields, DataVersionAnswer, RegisterFields
-from remoting.registration import (
+from polymq.remoting.codes import PERMISSION_INHERIT, RequestCode, ResponseCode
+from polymq.remoting.errors import BadFields, CallFailed, LocalProtocolError, RequestFailed
+from polymq.remoting.frames import FRAME_BYTES_MAX, HEADER_BYTES_MAX, Command
+from polymq.remoting.headers import read_fields, write_fields
+from polymq.remoting.name_fields import BrokerFields, DataVersionAnswer, RegisterFields
+from polymq.remoting.registration import (
     DataVersion,
     Registration,
     TopicConfig,
@@ -37,7 +37,7 @@ from remoting.registration import (
     encode_registration,
     pack_registration,
 )
-from remoting.steps import Address, Call, Pause, Signal, Steps
+from polymq.remoting.steps import Address, Call, Pause, Signal, Steps
 
 ASK_FIRST_BYTES: Final = 64 * 1024
 """A registration that is larger is sent only after the question whether it is needed."""

@@ -28,9 +28,9 @@ from typing import Final
 
 import msgspec
 
-from remoting.errors import BadFields
-from remoting.headers import Long
-from remoting.steps import Pause, Steps
+from polymq.remoting.errors import BadFields
+from polymq.remoting.headers import Long
+from polymq.remoting.steps import Pause, Steps
 
 BODY_BYTES_MAX: Final = 64 * 1024 * 1024
 """Unpacked: about 300,000 topics with names of a hundred bytes. A frame, which bounds the packed

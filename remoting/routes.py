@@ -17,24 +17,24 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Never
 
-from remoting.bodies import TopicRoute, decode_route
-from remoting.codes import (
+from polymq.remoting.bodies import TopicRoute, decode_route
+from polymq.remoting.codes import (
     MASTER_ID,
     PERMISSION_READ,
     PERMISSION_WRITE,
     RequestCode,
     ResponseCode,
 )
-from remoting.errors import (
+from polymq.remoting.errors import (
     BadFields,
     CallFailed,
     LocalProtocolError,
     RequestFailed,
     Unreachable,
 )
-from remoting.group_bodies import MessageQueue
-from remoting.headers import TopicFields, write_fields
-from remoting.steps import Address, Call, Fetch, Pause, Signal, Steps
+from polymq.remoting.group_bodies import MessageQueue
+from polymq.remoting.headers import TopicFields, write_fields
+from polymq.remoting.steps import Address, Call, Fetch, Pause, Signal, Steps
 
 ADDRESSES_VARIABLE: Final = "NAMESRV_ADDR"
 """RocketMQ's environment variable: `host:port;host:port`."""

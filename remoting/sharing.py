@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from remoting.group_bodies import MessageQueue
+from polymq.remoting.group_bodies import MessageQueue
 
 
 def share_evenly(

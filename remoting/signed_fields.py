@@ -15,10 +15,10 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Final
 
-from remoting.broker_fields import SHORT_FIELDS
-from remoting.codes import RequestCode
-from remoting.headers import Fields, wire_names
-from remoting.signing import ACCESS_KEY, SECURITY_TOKEN, SIGNATURE
+from polymq.remoting.broker_fields import SHORT_FIELDS
+from polymq.remoting.codes import RequestCode
+from polymq.remoting.headers import Fields, wire_names
+from polymq.remoting.signing import ACCESS_KEY, SECURITY_TOKEN, SIGNATURE
 
 EVERYWHERE: Final = frozenset(
     {

@@ -28,8 +28,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from remoting.errors import LocalProtocolError
-from remoting.frames import Command
+from polymq.remoting.errors import LocalProtocolError
+from polymq.remoting.frames import Command
 
 ACCESS_KEY: Final = "AccessKey"
 SECURITY_TOKEN: Final = "SecurityToken"

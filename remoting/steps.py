@@ -22,8 +22,8 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import TypeVar
 
-from remoting.errors import LocalProtocolError
-from remoting.frames import Command
+from polymq.remoting.errors import LocalProtocolError
+from polymq.remoting.frames import Command
 
 
 @dataclass(frozen=True, slots=True, order=True)

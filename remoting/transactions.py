@@ -25,18 +25,18 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Final, Never, Protocol
 
-from remoting.broker_fields import CheckFields, EndTransactionFields
-from remoting.codes import RequestCode, ResponseCode
-from remoting.compression import Decompressors
-from remoting.errors import BadBody, BadFields, CallFailed, RemoteProtocolError
-from remoting.frames import Command
-from remoting.headers import read_fields, write_fields
-from remoting.link import Reply
-from remoting.messages import Message
-from remoting.producer import Producer, Sent
-from remoting.records import Record, decompressed, iterate_records, message_name
-from remoting.routes import master_of
-from remoting.steps import Address, Call, Invoke, Pause, Signal, Steps
+from polymq.remoting.broker_fields import CheckFields, EndTransactionFields
+from polymq.remoting.codes import RequestCode, ResponseCode
+from polymq.remoting.compression import Decompressors
+from polymq.remoting.errors import BadBody, BadFields, CallFailed, RemoteProtocolError
+from polymq.remoting.frames import Command
+from polymq.remoting.headers import read_fields, write_fields
+from polymq.remoting.link import Reply
+from polymq.remoting.messages import Message
+from polymq.remoting.producer import Producer, Sent
+from polymq.remoting.records import Record, decompressed, iterate_records, message_name
+from polymq.remoting.routes import master_of
+from polymq.remoting.steps import Address, Call, Invoke, Pause, Signal, Steps
 
 CHECKS_COUNT_MAX: Final = 1_000
 """Questions that wait. RocketMQ's producers keep 2,000."""

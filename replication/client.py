@@ -8,21 +8,21 @@ import ssl
 from collections.abc import Callable
 from typing import Protocol
 
-from core_log.errors import StoreError
-from core_log.store import Store
-from net.connection import Connection, Context
-from replication.follower import Cut, Follower, FollowerEvent, Following, Refused
-from replication.frames import Range
-from replication.lag import Lag
-from replication.limits import (
+from polymq.core_log.errors import StoreError
+from polymq.core_log.store import Store
+from polymq.net.connection import Connection, Context
+from polymq.replication.follower import Cut, Follower, FollowerEvent, Following, Refused
+from polymq.replication.frames import Range
+from polymq.replication.lag import Lag
+from polymq.replication.limits import (
     HANDSHAKE_SECONDS,
     HEARTBEAT_SECONDS,
     RETRY_SECONDS_FIRST,
     RETRY_SECONDS_MAX,
     SILENCE_SECONDS,
 )
-from replication.source import Identity
-from replication.standing import standing_of
+from polymq.replication.source import Identity
+from polymq.replication.standing import standing_of
 
 log = logging.getLogger("polymq.replication")
 

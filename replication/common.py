@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from replication.frames import PeerFault
-from replication.limits import EPOCHS_MAX
+from polymq.replication.frames import PeerFault
+from polymq.replication.limits import EPOCHS_MAX
 
 Epoch = tuple[int, int, int]
 """Number, start position, mark (the CRC-32 of the record that begins it; 0: not known)."""

@@ -10,9 +10,9 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
-from core_log.epochs import term_of
-from replication.common import Standing
-from replication.frames import (
+from polymq.core_log.epochs import term_of
+from polymq.replication.common import Standing
+from polymq.replication.frames import (
     ACK,
     Frames,
     Kind,
@@ -27,13 +27,13 @@ from replication.frames import (
     prove,
     text_of,
 )
-from replication.limits import (
+from polymq.replication.limits import (
     NAME_SIZE_MAX,
     RANGE_BYTES_MAX,
     TABLE_BYTES_MAX,
     VERSION,
 )
-from replication.source import Identity
+from polymq.replication.source import Identity
 
 TEXT_SIZE_MAX = 1_000
 """Of a sentence from the master."""

@@ -9,10 +9,10 @@ import asyncio
 import contextlib
 import ssl
 
-from replication.common import Standing
-from replication.follower import Answered, Follower
-from replication.limits import MEETING_SECONDS
-from replication.source import Identity
+from polymq.replication.common import Standing
+from polymq.replication.follower import Answered, Follower
+from polymq.replication.limits import MEETING_SECONDS
+from polymq.replication.source import Identity
 
 NOTHING = Standing(start=0, end=0, epochs=[])
 

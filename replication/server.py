@@ -23,12 +23,12 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Protocol, TypeVar
 
-from core_log.store import Store
-from net.connection import Connection, Context
-from net.listener import Listener, listen
-from net.roster import Roster
-from replication.lag import Lag
-from replication.limits import (
+from polymq.core_log.store import Store
+from polymq.net.connection import Connection, Context
+from polymq.net.listener import Listener, listen
+from polymq.net.roster import Roster
+from polymq.replication.lag import Lag
+from polymq.replication.limits import (
     CONNECTIONS_MAX,
     HEARTBEAT_SECONDS,
     NEWCOMERS_MAX,
@@ -38,8 +38,17 @@ from replication.limits import (
     SLAVES_MAX,
     UNPROVEN_SECONDS,
 )
-from replication.source import Acked, Ahead, Identity, Joined, Met, Outranked, Rejected, Source
-from replication.standing import standing_of
+from polymq.replication.source import (
+    Acked,
+    Ahead,
+    Identity,
+    Joined,
+    Met,
+    Outranked,
+    Rejected,
+    Source,
+)
+from polymq.replication.standing import standing_of
 
 log = logging.getLogger("polymq.replication")
 T = TypeVar("T")

@@ -19,9 +19,9 @@ import enum
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from core_log.epochs import term_of
-from replication.common import Standing, common_end, epochs_from
-from replication.frames import (
+from polymq.core_log.epochs import term_of
+from polymq.replication.common import Standing, common_end, epochs_from
+from polymq.replication.frames import (
     ACK,
     Frames,
     Kind,
@@ -35,7 +35,7 @@ from replication.frames import (
     prove,
     text_of,
 )
-from replication.limits import (
+from polymq.replication.limits import (
     HELLO_BYTES_MAX,
     NAME_SIZE_MAX,
     RANGE_BYTES,

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from core_log.store import Store
-from replication.common import Standing
-from replication.limits import EPOCHS_MAX
+from polymq.core_log.store import Store
+from polymq.replication.common import Standing
+from polymq.replication.limits import EPOCHS_MAX
 
 
 def standing_of(store: Store) -> Standing:

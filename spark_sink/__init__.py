@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 def register(spark: SparkSession) -> None:
     """Make the formats known to a session."""
     # Imported here: pyspark is an extra, and the rest of this package is useful without it.
-    from spark_sink.sink import PolymqParquetSink  # noqa: PLC0415
-    from spark_sink.source import PolymqDataSource  # noqa: PLC0415
+    from polymq.spark_sink.sink import PolymqParquetSink  # noqa: PLC0415
+    from polymq.spark_sink.source import PolymqDataSource  # noqa: PLC0415
 
     spark.dataSource.register(PolymqDataSource)
     spark.dataSource.register(PolymqParquetSink)

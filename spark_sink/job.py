@@ -39,16 +39,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from remoting.client import ClientSettings
-from remoting.signing import Credentials
-from remoting.tls import Tls
-from spark_sink import register
-from spark_sink.errors import SinkError, SparkEnded
-from spark_sink.java import java_home
-from spark_sink.options import Options
-from spark_sink.output import Run, manifests, open_run, renewed
-from spark_sink.reading import connect, list_topics, sink_errors
-from spark_sink.retries import FAILURES_MAX, Retries, failure_of
+from polymq.remoting.client import ClientSettings
+from polymq.remoting.signing import Credentials
+from polymq.remoting.tls import Tls
+from polymq.spark_sink import register
+from polymq.spark_sink.errors import SinkError, SparkEnded
+from polymq.spark_sink.java import java_home
+from polymq.spark_sink.options import Options
+from polymq.spark_sink.output import Run, manifests, open_run, renewed
+from polymq.spark_sink.reading import connect, list_topics, sink_errors
+from polymq.spark_sink.retries import FAILURES_MAX, Retries, failure_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

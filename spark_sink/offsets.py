@@ -32,8 +32,8 @@ from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple
 
-from spark_sink import former
-from spark_sink.errors import BadOption, DataLoss, Unavailable
+from polymq.spark_sink import former
+from polymq.spark_sink.errors import BadOption, DataLoss, Unavailable
 
 LATEST: Final = -1
 EARLIEST: Final = -2

@@ -13,13 +13,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from remoting.driver_blocking import BlockingClient
-from remoting.errors import LocalProtocolError
-from remoting.signing import Credentials, credentials_from
-from remoting.tls import Tls
-from spark_sink.errors import BadOption
-from spark_sink.reading import Seen, connect, look, parse_brokers
-from spark_sink.selection import Selection, parse_pattern
+from polymq.remoting.driver_blocking import BlockingClient
+from polymq.remoting.errors import LocalProtocolError
+from polymq.remoting.signing import Credentials, credentials_from
+from polymq.remoting.tls import Tls
+from polymq.spark_sink.errors import BadOption
+from polymq.spark_sink.reading import Seen, connect, look, parse_brokers
+from polymq.spark_sink.selection import Selection, parse_pattern
 
 OPTIONS: Final = (
     *("broker", "topic", "topicPattern", "excludeTopic", "accessKey", "secretKey"),

@@ -44,7 +44,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-from spark_sink.durable import (
+from polymq.spark_sink.durable import (
     locked,
     make_directory,
     read_json,
@@ -52,9 +52,9 @@ from spark_sink.durable import (
     sync_file,
     write_json,
 )
-from spark_sink.errors import OutputRefused, SinkError, Stale
-from spark_sink.faults import Reach, reach_nothing
-from spark_sink.layout import MANIFEST, SUFFIX, TEMPORARY, TEMPORARY_SUFFIX
+from polymq.spark_sink.errors import OutputRefused, SinkError, Stale
+from polymq.spark_sink.faults import Reach, reach_nothing
+from polymq.spark_sink.layout import MANIFEST, SUFFIX, TEMPORARY, TEMPORARY_SUFFIX
 
 MANIFESTS_KEPT: Final = 1000
 """Older ones are deleted: nothing reads them, and a file every ten seconds adds up."""

@@ -26,11 +26,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from spark_sink.envelope import RANGE_COLUMN, TOPIC_COLUMN
-from spark_sink.errors import SinkError
-from spark_sink.former import former_path
-from spark_sink.layout import HOUR_US, Span, final_path, parse_range
-from spark_sink.output import WrittenFile, temporary_path
+from polymq.spark_sink.envelope import RANGE_COLUMN, TOPIC_COLUMN
+from polymq.spark_sink.errors import SinkError
+from polymq.spark_sink.former import former_path
+from polymq.spark_sink.layout import HOUR_US, Span, final_path, parse_range
+from polymq.spark_sink.output import WrittenFile, temporary_path
 
 OPEN_FILES_MAX: Final = 8
 """Hours that are written at the same time; the one that is longest unused is finished first."""

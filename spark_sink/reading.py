@@ -19,18 +19,18 @@ from typing import Final, Protocol
 
 import pyarrow as pa
 
-from remoting.client import ClientSettings, QueueBounds, Route
-from remoting.codes import ResponseCode
-from remoting.driver_blocking import BlockingClient
-from remoting.errors import CallFailed, RemotingError, RequestFailed, Unreachable
-from remoting.records import Record, iterate_records
-from remoting.signing import Credentials
-from remoting.tls import Tls
-from spark_sink.envelope import EnvelopeBuilder
-from spark_sink.errors import BadOption, DataLoss, SinkError, Unavailable
-from spark_sink.layout import range_text
-from spark_sink.offsets import Bounds, Queue, Range, lose
-from spark_sink.selection import Selection
+from polymq.remoting.client import ClientSettings, QueueBounds, Route
+from polymq.remoting.codes import ResponseCode
+from polymq.remoting.driver_blocking import BlockingClient
+from polymq.remoting.errors import CallFailed, RemotingError, RequestFailed, Unreachable
+from polymq.remoting.records import Record, iterate_records
+from polymq.remoting.signing import Credentials
+from polymq.remoting.tls import Tls
+from polymq.spark_sink.envelope import EnvelopeBuilder
+from polymq.spark_sink.errors import BadOption, DataLoss, SinkError, Unavailable
+from polymq.spark_sink.layout import range_text
+from polymq.spark_sink.offsets import Bounds, Queue, Range, lose
+from polymq.spark_sink.selection import Selection
 
 PULL_COUNT: Final = 4096
 PULL_BYTES: Final = 4 * 1024 * 1024

@@ -14,8 +14,8 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from spark_sink import errors
-from spark_sink.errors import SinkError, SinkFailed, Unavailable
+from polymq.spark_sink import errors
+from polymq.spark_sink.errors import SinkError, SinkFailed, Unavailable
 
 FAILURES_MAX: Final = 10
 """In a row. With the pauses, and two minutes in which each attempt waits for its broker, a broker

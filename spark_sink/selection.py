@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from spark_sink.errors import BadOption
+from polymq.spark_sink.errors import BadOption
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

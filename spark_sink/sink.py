@@ -26,11 +26,11 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from spark_sink import faults
-from spark_sink.envelope import RANGE_COLUMN
-from spark_sink.errors import BadOption
-from spark_sink.output import Run, WrittenFile, abort, commit
-from spark_sink.parquet import TaskFiles
+from polymq.spark_sink import faults
+from polymq.spark_sink.envelope import RANGE_COLUMN
+from polymq.spark_sink.errors import BadOption
+from polymq.spark_sink.output import Run, WrittenFile, abort, commit
+from polymq.spark_sink.parquet import TaskFiles
 
 _BATCH_PROPERTY = "streaming.sql.batchId"
 

@@ -49,9 +49,9 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from spark_sink.envelope import RANGE_COLUMN, arrow_schema, envelope_schema
-from spark_sink.errors import BadOption
-from spark_sink.offsets import (
+from polymq.spark_sink.envelope import RANGE_COLUMN, arrow_schema, envelope_schema
+from polymq.spark_sink.errors import BadOption
+from polymq.spark_sink.offsets import (
     Positions,
     Range,
     Snapshot,
@@ -63,9 +63,9 @@ from spark_sink.offsets import (
     split,
     starting_positions,
 )
-from spark_sink.options import Options
-from spark_sink.reading import Reading, connect, read_range
-from spark_sink.selection import Selection
+from polymq.spark_sink.options import Options
+from polymq.spark_sink.reading import Reading, connect, read_range
+from polymq.spark_sink.selection import Selection
 
 
 class RangePartition(InputPartition):

@@ -19,7 +19,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 
-OURS = frozenset(
+LINKED = frozenset(
     {
         "core_log",
         "broker",
@@ -29,13 +29,12 @@ OURS = frozenset(
         "replication",
         "gateways",
         "spark_sink",
-        "polymq",
-        "interop_tests",
-        "tests",
-        "examples",
-        "benchmarks",
     }
 )
+"""Folders that the package `polymq` has links to: their modules are imported as its own."""
+BARE = "(without polymq.) "
+"""Before the name of a module of theirs that is imported as if its folder were a package."""
+OURS = LINKED | {"polymq", "interop_tests", "tests", "examples", "benchmarks"}
 
 GATEWAY = frozenset({"broker.port", "net", "core_log.kernels.batch"})
 
@@ -91,15 +90,16 @@ def _python_imports(text: str, package: tuple[str, ...], root: Path) -> Iterator
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Import):
             for alias in node.names:
-                yield Import(module=alias.name, line=node.lineno)
+                yield Import(module=_known_as(alias.name), line=node.lineno)
         elif isinstance(node, ast.ImportFrom):
             base = _resolve("." * node.level + (node.module or ""), package)
             for alias in node.names:
-                yield Import(module=_member(base, alias.name, root), line=node.lineno)
+                found = _known_as(_member(base, alias.name, root), node.level)
+                yield Import(module=found, line=node.lineno)
         elif isinstance(node, ast.Call) and _imports_dynamically(node.func):
             for argument in node.args[:1]:
                 if isinstance(argument, ast.Constant) and isinstance(argument.value, str):
-                    yield Import(module=argument.value, line=node.lineno)
+                    yield Import(module=_known_as(argument.value), line=node.lineno)
 
 
 def _imports_dynamically(function: ast.expr) -> bool:
@@ -119,10 +119,11 @@ def _cython_imports(text: str, package: tuple[str, ...], root: Path) -> Iterator
             base = _resolve(found[1], package)
             names = [name.split()[0] for name in re.split(r"[,)]", found[2]) if name.strip()]
             for name in names or ["*"]:
-                yield Import(module=_member(base, name, root), line=number)
+                member = _known_as(_member(base, name, root), found[1].count(".", 0, 1))
+                yield Import(module=member, line=number)
         elif found := CYTHON_IMPORT.match(line):
             for name in found[1].split(","):
-                yield Import(module=name.split()[0], line=number)
+                yield Import(module=_known_as(name.split()[0]), line=number)
 
 
 def _resolve(name: str, package: tuple[str, ...]) -> str:
@@ -133,9 +134,21 @@ def _resolve(name: str, package: tuple[str, ...]) -> str:
     return ".".join((*parent, *filter(None, [name[level:]])))
 
 
+def _known_as(module: str, level: int = 0) -> str:
+    """The name of an imported module in the table, which says `broker` for `polymq.broker`. One
+    that was not imported relatively (level 0) and says so itself is marked as bare."""
+    top, _, rest = module.partition(".")
+    if top == "polymq" and rest.split(".")[0] in LINKED:
+        return rest
+    return BARE + module if top in LINKED and not level else module
+
+
 def _member(base: str, name: str, root: Path) -> str:
     """`from base import name`: the module `base.name` if there is one, else `base`."""
-    place = root.joinpath(*base.split("."), name)
+    parts = base.split(".")
+    if parts[0] == "polymq" and [*parts, name][1] in LINKED:
+        parts = parts[1:]
+    place = root.joinpath(*parts, name)
     is_module = place.is_dir() or any(place.with_suffix(end).exists() for end in (".py", ".pyx"))
     return f"{base}.{name}" if is_module else base
 
@@ -152,6 +165,8 @@ def is_within(module: str, prefix: str) -> bool:
 
 def is_legal(imported: Import, path: Path, root: Path) -> bool:
     module = imported.module
+    if module.startswith(BARE):
+        return False
     top = module.split(".")[0]
     folder = folder_of(path, root)
     if top in sys.stdlib_module_names or is_within(module, folder):
@@ -186,6 +201,25 @@ def test_the_tree_has_no_import_outside_the_table() -> None:
     assert violations(ROOT) == []
 
 
+@pytest.mark.parametrize("folder", sorted(OURS))
+def test_everybody_names_the_package(folder: str) -> None:
+    """`import broker` works in this tree only, and would be a second copy of the module."""
+    bare = [
+        f"{path.relative_to(ROOT)}:{imported.line}: {imported.module}"
+        for path in sorted((ROOT / folder).rglob("*.py*"))
+        if path.suffix in (".py", ".pyx", ".pxd")
+        for imported in imports_of(path, ROOT)
+        if imported.module.startswith(BARE)
+    ]
+    assert bare == []
+
+
+def test_the_package_has_a_link_to_every_folder() -> None:
+    links = {path.name for path in (ROOT / "polymq").iterdir() if path.is_symlink()}
+    assert links == LINKED
+    assert all((ROOT / "polymq" / name).samefile(ROOT / name) for name in LINKED)
+
+
 def test_the_table_covers_every_package_of_the_tree() -> None:
     """A new top-level package has to be given its row before it can import anything."""
     packages = {path.parent.name for path in ROOT.glob("*/__init__.py")}
@@ -196,28 +230,50 @@ def test_the_table_covers_every_package_of_the_tree() -> None:
 @pytest.mark.parametrize(
     ("path", "source", "wrong"),
     [
-        ("core_log/store.py", "import broker.port", "broker.port"),
+        ("core_log/store.py", "import polymq.broker.port", "broker.port"),
         ("core_log/store.py", "import msgspec", "msgspec"),
-        ("broker/engine.py", "from gateways.mqtt import server", "gateways.mqtt"),
-        ("broker/engine.py", "def f():\n    import net", "net"),
+        ("broker/engine.py", "from polymq.gateways.mqtt import server", "gateways.mqtt"),
+        ("broker/engine.py", "def f():\n    import polymq.net", "net"),
         ("net/listener.py", "import aiohttp", "aiohttp"),
         ("remoting/frame.py", "import trio", "trio"),
-        ("remoting/client.py", "from net import connection", "net"),
-        ("gateways/mqtt/server.py", "from gateways.amqp import server", "gateways.amqp"),
+        ("remoting/client.py", "from polymq.net import connection", "net"),
+        ("gateways/mqtt/server.py", "from polymq.gateways.amqp import server", "gateways.amqp"),
         ("gateways/mqtt/server.py", "from ..amqp.server import X", "gateways.amqp.server"),
         ("gateways/mqtt/server.py", "from .. import amqp", "gateways.amqp"),
-        ("gateways/mqtt/server.py", "from broker import engine", "broker.engine"),
-        ("gateways/mqtt/server.py", "from core_log import store", "core_log.store"),
-        ("gateways/amqp/server.py", "import remoting.frame", "remoting.frame"),
-        ("gateways/amqp/kernels/fast.pyx", "from core_log.store cimport X", "core_log.store"),
+        ("gateways/mqtt/server.py", "from polymq.broker import engine", "broker.engine"),
+        ("gateways/mqtt/server.py", "from polymq.core_log import store", "core_log.store"),
+        ("gateways/amqp/server.py", "import polymq.remoting.frame", "remoting.frame"),
+        (
+            "gateways/amqp/kernels/fast.pyx",
+            "from polymq.core_log.store cimport X",
+            "core_log.store",
+        ),
         ("gateways/amqp/kernels/fast.pyx", "cimport numpy as np", "numpy"),
-        ("gateways/amqp/kernels/fast.pyx", "if True:\n    cimport broker.engine", "broker.engine"),
+        (
+            "gateways/amqp/kernels/fast.pyx",
+            "if True:\n    cimport polymq.broker.engine",
+            "broker.engine",
+        ),
         ("gateways/http_cloudevents/codec.py", "import cloudevents", "cloudevents"),
         ("spark_sink/source.py", "import duckdb", "duckdb"),
-        ("spark_sink/source.py", "import broker", "broker"),
+        ("spark_sink/source.py", "import polymq.broker", "broker"),
+        ("spark_sink/source.py", "from polymq import broker", "broker"),
+        ("broker/engine.py", "import core_log.store", "core_log.store"),
+        ("broker/engine.py", "from broker import engine", "broker.engine"),
+        ("polymq/compose.py", "from broker.engine import Engine", "broker.engine"),
+        ("examples/read.py", "from remoting import frames", "remoting"),
+        (
+            "core_log/kernels/fast.pyx",
+            "from core_log.kernels.crc cimport x",
+            "core_log.kernels.crc",
+        ),
         ("polymq/compose.py", "import tests.helpers", "tests.helpers"),
         ("examples/read.py", "import polymq.settings", "polymq.settings"),
-        ("interop_tests/test_x.py", "import importlib\nimportlib.import_module('net')", "net"),
+        (
+            "interop_tests/test_x.py",
+            "import importlib\nimportlib.import_module('polymq.net')",
+            "net",
+        ),
         (
             "broker/engine.py",
             "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import polymq",
@@ -237,23 +293,32 @@ def test_a_wrong_arrow_is_found(tmp_path: Path, path: str, source: str, wrong: s
     found = violations(tmp_path)
     assert len(found) == 1, found
     assert found[0].startswith(f"{path}:")
-    assert f"imports {wrong}" in found[0]
+    assert found[0].endswith(wrong)
 
 
 @pytest.mark.parametrize(
     ("path", "source"),
     [
-        ("core_log/store.py", "import os, zlib\nfrom core_log.kernels import batch"),
+        ("core_log/store.py", "import os, zlib\nfrom polymq.core_log.kernels import batch"),
         ("core_log/kernels/fast.pyx", "cimport cython\nfrom libc.string cimport memcpy, memset"),
-        ("core_log/kernels/fast.pyx", '"""Prose.\n\nimport broker is what we never do.\n"""'),
-        ("broker/engine.py", "from core_log import store"),
-        ("gateways/mqtt/server.py", "from broker.port import BrokerPort\nfrom broker import port"),
-        ("gateways/mqtt/server.py", "from . import codec\nfrom net.connection import Connection"),
+        (
+            "core_log/kernels/fast.pyx",
+            '"""Prose.\n\nimport polymq.broker is what we never do.\n"""',
+        ),
+        ("broker/engine.py", "from polymq.core_log import store"),
+        (
+            "gateways/mqtt/server.py",
+            "from polymq.broker.port import BrokerPort\nfrom polymq.broker import port",
+        ),
+        (
+            "gateways/mqtt/server.py",
+            "from . import codec\nfrom polymq.net.connection import Connection",
+        ),
         ("gateways/http_cloudevents/server.py", "import aiohttp.web, msgspec"),
-        ("gateways/rocketmq/server.py", "from remoting.frame import decode"),
+        ("gateways/rocketmq/server.py", "from polymq.remoting.frame import decode"),
         ("remoting/driver_trio.py", "import trio"),
         ("spark_sink/source.py", "import pyspark.sql, pyarrow"),
-        ("polymq/compose.py", "import broker.engine, click, gateways.mqtt.server"),
+        ("polymq/compose.py", "import polymq.broker.engine, click, polymq.gateways.mqtt.server"),
         ("examples/demo/run.py", "import paho.mqtt.client, pika\nfrom examples.demo import cells"),
         ("interop_tests/test_x.py", "import pika, pytest"),
     ],

@@ -23,21 +23,21 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 from weakref import WeakValueDictionary
 
-from broker.access import audit
-from broker.access.login_lines import Answer
-from broker.access.logins import WRONG, Logins
-from broker.access.permissions import ADMIN_RULES, ANONYMOUS, RuleSet
-from broker.access.permitted import Permitted
-from broker.access.permitted_returns import PermittedReturns
-from broker.access.quotas import DEFAULT, Pace, Quotas
-from broker.access.users import Change, Users
-from broker.bounded_cache import BoundedCache
-from broker.errors import Reason, Refused
-from broker.port import BrokerPort
+from polymq.broker.access import audit
+from polymq.broker.access.login_lines import Answer
+from polymq.broker.access.logins import WRONG, Logins
+from polymq.broker.access.permissions import ADMIN_RULES, ANONYMOUS, RuleSet
+from polymq.broker.access.permitted import Permitted
+from polymq.broker.access.permitted_returns import PermittedReturns
+from polymq.broker.access.quotas import DEFAULT, Pace, Quotas
+from polymq.broker.access.users import Change, Users
+from polymq.broker.bounded_cache import BoundedCache
+from polymq.broker.errors import Reason, Refused
+from polymq.broker.port import BrokerPort
 
 if TYPE_CHECKING:
-    from broker.engine import Engine
-    from broker.session import MqttSession
+    from polymq.broker.engine import Engine
+    from polymq.broker.session import MqttSession
 
 Expelled = Callable[[str], None]
 """Told to end a connection, and why, in words."""

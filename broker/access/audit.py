@@ -10,8 +10,8 @@ from __future__ import annotations
 import logging
 from typing import Final
 
-from broker import notices
-from broker.notices import escaped, printable
+from polymq.broker import notices
+from polymq.broker.notices import escaped, printable
 
 __all__ = ["LOGGER", "REFUSED", "Throttle", "note", "printable", "warn"]
 

@@ -17,7 +17,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from broker.errors import Refused
+from polymq.broker.errors import Refused
 
 Answer = Callable[[str | Refused], None]
 """Told once: the principal, or why there is none."""

@@ -34,15 +34,15 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, Protocol
 
-from broker.access import audit, passwords
-from broker.access.login_lines import Answer, Attempt, Lines
-from broker.access.spraying import Spraying
-from broker.access.users import Users
-from broker.bounded_cache import BoundedCache
-from broker.core import Scheduler
-from broker.errors import Reason, Refused
-from broker.limits import Limits
-from net.newcomers import network_of
+from polymq.broker.access import audit, passwords
+from polymq.broker.access.login_lines import Answer, Attempt, Lines
+from polymq.broker.access.spraying import Spraying
+from polymq.broker.access.users import Users
+from polymq.broker.bounded_cache import BoundedCache
+from polymq.broker.core import Scheduler
+from polymq.broker.errors import Reason, Refused
+from polymq.broker.limits import Limits
+from polymq.net.newcomers import network_of
 
 WRONG: Final = "user or password is wrong"
 WRONG_SIGNATURE: Final = (

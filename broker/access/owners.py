@@ -21,9 +21,9 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from typing import Final
 
-from broker.access.permissions import ANONYMOUS, Action, RuleSet
-from broker.access.users import Change, Users
-from broker.port import Words
+from polymq.broker.access.permissions import ANONYMOUS, Action, RuleSet
+from polymq.broker.access.users import Change, Users
+from polymq.broker.port import Words
 
 DECISIONS_MAX: Final = 10_000
 """Decisions that are kept, about 0.3 KiB each. Beyond that all are forgotten."""

@@ -38,8 +38,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from broker.names import is_own_topic
-from broker.port import ONE_WORD, REST, Words
+from polymq.broker.names import is_own_topic
+from polymq.broker.port import ONE_WORD, REST, Words
 
 USER: Final = "\x00user"
 """In a pattern: the name of the user who asks."""

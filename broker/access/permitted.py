@@ -24,20 +24,20 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from broker.access import audit
-from broker.access.permissions import Action, format_pattern
-from broker.access.permitted_reading import PermittedReading
-from broker.access.readers import Reader
-from broker.entities import (
+from polymq.broker.access import audit
+from polymq.broker.access.permissions import Action, format_pattern
+from polymq.broker.access.permitted_reading import PermittedReading
+from polymq.broker.access.readers import Reader
+from polymq.broker.entities import (
     ALTERNATE_ARGUMENT,
     binding_words,
     everything_in,
     is_server_named,
     place_of,
 )
-from broker.errors import Reason, Refused, StorageFailed
-from broker.names import ROOT_EXCHANGE
-from broker.port import (
+from polymq.broker.errors import Reason, Refused, StorageFailed
+from polymq.broker.names import ROOT_EXCHANGE
+from polymq.broker.port import (
     REST,
     BrokerPort,
     Consumer,
@@ -56,11 +56,11 @@ from broker.port import (
     Template,
     Words,
 )
-from broker.queues.settings import DEAD_LETTER_EXCHANGE, DEAD_LETTER_KEY
-from broker.routing import words_of
-from broker.session import MqttSession
-from broker.transaction_port import HalfMessage, Prepared
-from core_log.kernels.batch import Batch
+from polymq.broker.queues.settings import DEAD_LETTER_EXCHANGE, DEAD_LETTER_KEY
+from polymq.broker.routing import words_of
+from polymq.broker.session import MqttSession
+from polymq.broker.transaction_port import HalfMessage, Prepared
+from polymq.core_log.kernels.batch import Batch
 
 
 class PermittedTemplate:

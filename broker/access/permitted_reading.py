@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from broker.access.permissions import Action, group_place
-from broker.access.rights import Rights
-from broker.errors import Reason, Refused
-from broker.port import REST, GroupInfo, Position, TopicInfo, Words
+from polymq.broker.access.permissions import Action, group_place
+from polymq.broker.access.rights import Rights
+from polymq.broker.errors import Reason, Refused
+from polymq.broker.port import REST, GroupInfo, Position, TopicInfo, Words
 
 if TYPE_CHECKING:
-    from broker.access.admission import Admission
-    from broker.engine import Engine
+    from polymq.broker.access.admission import Admission
+    from polymq.broker.engine import Engine
 
 
 class PermittedReading(Rights):

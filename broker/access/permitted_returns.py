@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from broker.access.permissions import DEAD_LETTER_PREFIX, RETRY_PREFIX, Action
-from broker.access.permitted import Permitted
-from broker.port import Words
+from polymq.broker.access.permissions import DEAD_LETTER_PREFIX, RETRY_PREFIX, Action
+from polymq.broker.access.permitted import Permitted
+from polymq.broker.port import Words
 
 if TYPE_CHECKING:
-    from broker.access.admission import Admission
-    from broker.engine import Engine
+    from polymq.broker.access.admission import Admission
+    from polymq.broker.engine import Engine
 
 
 class PermittedReturns(Permitted):

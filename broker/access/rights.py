@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from broker.access import audit
-from broker.access.permissions import ANONYMOUS, Action, Decision, RuleSet, format_pattern
-from broker.access.quotas import Pace
-from broker.errors import Reason, Refused
-from broker.port import Words
+from polymq.broker.access import audit
+from polymq.broker.access.permissions import ANONYMOUS, Action, Decision, RuleSet, format_pattern
+from polymq.broker.access.quotas import Pace
+from polymq.broker.errors import Reason, Refused
+from polymq.broker.port import Words
 
 if TYPE_CHECKING:
-    from broker.access.admission import Admission
+    from polymq.broker.access.admission import Admission
 
 TOLD_MAX: Final = 32
 """Places of one client whose refusal is logged, until its rights change: one that asks for ever

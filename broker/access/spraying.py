@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from broker.bounded_cache import BoundedCache
-from broker.limits import Limits
+from polymq.broker.bounded_cache import BoundedCache
+from polymq.broker.limits import Limits
 
 
 @dataclass(slots=True)

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from broker.access import access_keys, quotas
-from broker.access.access_keys import AccessKey
-from broker.access.quotas import Quotas
+from polymq.broker.access import access_keys, quotas
+from polymq.broker.access.access_keys import AccessKey
+from polymq.broker.access.quotas import Quotas
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,9 +19,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from broker.access import access_keys
-from broker.access.access_keys import AccessKey, KeyRing
-from broker.access.permissions import (
+from polymq.broker.access import access_keys
+from polymq.broker.access.access_keys import AccessKey, KeyRing
+from polymq.broker.access.permissions import (
     ADMIN_ROLE,
     ADMIN_RULES,
     ANONYMOUS,
@@ -31,12 +31,12 @@ from broker.access.permissions import (
     RuleSet,
     format_pattern,
 )
-from broker.access.quotas import Quotas
-from broker.access.user import User, user_from, user_row
-from broker.core import Core
-from broker.errors import Reason, Refused
-from broker.journal import Op, Touched
-from broker.port import Position, Words
+from polymq.broker.access.quotas import Quotas
+from polymq.broker.access.user import User, user_from, user_row
+from polymq.broker.core import Core
+from polymq.broker.errors import Reason, Refused
+from polymq.broker.journal import Op, Touched
+from polymq.broker.port import Position, Words
 
 NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
 ROLE_PREFIX: Final = "role:"

@@ -7,20 +7,20 @@ import importlib
 import os
 from typing import TYPE_CHECKING, Final
 
-from core_log import index_end, log_end
+from polymq.core_log import index_end, log_end
 
 _PARTS: Final = ("path", "unacked", "delivery")
 
 
 def _choose() -> str:
     """Which form runs: all parts are compiled, and the store's end of the log, or none is."""
-    if log_end.LogEnd.__module__ != "core_log.kernels.fast_log_end":
+    if log_end.LogEnd.__module__ != "polymq.core_log.kernels.fast_log_end":
         return "pure"
-    if index_end.IndexEnd.__module__ != "core_log.kernels.fast_index_end":
+    if index_end.IndexEnd.__module__ != "polymq.core_log.kernels.fast_index_end":
         return "pure"
     try:
         for name in _PARTS:
-            importlib.import_module(f"broker.kernels.fast_{name}")
+            importlib.import_module(f"polymq.broker.kernels.fast_{name}")
     except ImportError:
         if os.environ.get("POLYMQ_KERNELS") == "compiled":
             raise
@@ -32,29 +32,14 @@ FORM: Final = _choose()
 """Which form runs: "compiled" or "pure"."""
 
 if TYPE_CHECKING or FORM == "pure":
-    from broker.kernels.delivery import EXACTLY_ONCE, LiveEnd, LiveFlight, SessionEnd, publish_qos
-    from broker.kernels.path import (
-        CommitPoints,
-        Committed,
-        CoreEnd,
-        PlainTemplate,
-        Publisher,
-        QueueEnd,
-        RecordRun,
-        RouteEnd,
-        RouterEnd,
-        Waiting,
-    )
-    from broker.kernels.unacked import UnackedRuns
-else:
-    from broker.kernels.fast_delivery import (
+    from polymq.broker.kernels.delivery import (
         EXACTLY_ONCE,
         LiveEnd,
         LiveFlight,
         SessionEnd,
         publish_qos,
     )
-    from broker.kernels.fast_path import (
+    from polymq.broker.kernels.path import (
         CommitPoints,
         Committed,
         CoreEnd,
@@ -66,7 +51,28 @@ else:
         RouterEnd,
         Waiting,
     )
-    from broker.kernels.fast_unacked import UnackedRuns
+    from polymq.broker.kernels.unacked import UnackedRuns
+else:
+    from polymq.broker.kernels.fast_delivery import (
+        EXACTLY_ONCE,
+        LiveEnd,
+        LiveFlight,
+        SessionEnd,
+        publish_qos,
+    )
+    from polymq.broker.kernels.fast_path import (
+        CommitPoints,
+        Committed,
+        CoreEnd,
+        PlainTemplate,
+        Publisher,
+        QueueEnd,
+        RecordRun,
+        RouteEnd,
+        RouterEnd,
+        Waiting,
+    )
+    from polymq.broker.kernels.fast_unacked import UnackedRuns
 
 __all__ = [
     "EXACTLY_ONCE",

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from broker.errors import WrongAcknowledgement
+from polymq.broker.errors import WrongAcknowledgement
 
 if TYPE_CHECKING:
-    from broker.kernels import path
-    from broker.port import SessionLink
-    from broker.queues.unacked import Unacked
-    from broker.runs import RunMeta
+    from polymq.broker.kernels import path
+    from polymq.broker.port import SessionLink
+    from polymq.broker.queues.unacked import Unacked
+    from polymq.broker.runs import RunMeta
 
 PACKET_IDS: Final = 65_535
 QOS_PROPERTY: Final = "PMQ_QOS"

@@ -3,8 +3,8 @@
 
 cimport cython
 
-from broker.kernels.fast_path cimport Committed, RecordRun
-from broker.kernels.fast_unacked cimport UnackedRuns
+from polymq.broker.kernels.fast_path cimport Committed, RecordRun
+from polymq.broker.kernels.fast_unacked cimport UnackedRuns
 
 cdef long long PACKET_IDS
 

@@ -3,8 +3,8 @@
 
 cimport cython
 
-from core_log.kernels.fast_index_end cimport IndexEnd
-from core_log.kernels.fast_log_end cimport LogEnd, Span
+from polymq.core_log.kernels.fast_index_end cimport IndexEnd
+from polymq.core_log.kernels.fast_log_end cimport LogEnd, Span
 
 cdef Py_ssize_t JOINED_COUNT_MAX
 cdef int SHOWN_AT_ONCE, QUEUE_COST, QUEUES_MANY, LIVE_COST, LIVE_BYTES_SHIFT, ANSWER_COST

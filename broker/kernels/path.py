@@ -21,9 +21,9 @@ import struct
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
-from broker.disk import SHORT
-from broker.durability import APPENDED, FLUSHED, Durability
-from broker.kernels.costs import (
+from polymq.broker.disk import SHORT
+from polymq.broker.durability import APPENDED, FLUSHED, Durability
+from polymq.broker.kernels.costs import (
     ANSWER_COST,
     LIVE_BYTES_SHIFT,
     LIVE_COST,
@@ -31,25 +31,25 @@ from broker.kernels.costs import (
     QUEUES_MANY,
     SHOWN_AT_ONCE,
 )
-from broker.kernels.steps import release_part
-from core_log.errors import StorageFailed, StorageFull, StorageShort
-from core_log.kernels.layout import ENTRY_SIZE
+from polymq.broker.kernels.steps import release_part
+from polymq.core_log.errors import StorageFailed, StorageFull, StorageShort
+from polymq.core_log.kernels.layout import ENTRY_SIZE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from broker.core import Scheduler
-    from broker.disk import Disk
-    from broker.port import Position
-    from broker.queues.queue import Group, Groups, Queue
-    from broker.runs import RunMeta
-    from broker.topic_routes import LiveTarget, TopicRoute
-    from broker.topics import TopicTemplate
-    from core_log import log_end
-    from core_log.commit_log import CommitLog
-    from core_log.kernels.batch import Batch
-    from core_log.queue_index import Index
-    from core_log.record import RecordTemplate
+    from polymq.broker.core import Scheduler
+    from polymq.broker.disk import Disk
+    from polymq.broker.port import Position
+    from polymq.broker.queues.queue import Group, Groups, Queue
+    from polymq.broker.runs import RunMeta
+    from polymq.broker.topic_routes import LiveTarget, TopicRoute
+    from polymq.broker.topics import TopicTemplate
+    from polymq.core_log import log_end
+    from polymq.core_log.commit_log import CommitLog
+    from polymq.core_log.kernels.batch import Batch
+    from polymq.core_log.queue_index import Index
+    from polymq.core_log.record import RecordTemplate
 
 JOINED_COUNT_MAX: Final = 1024
 """Messages of a run that others may still join: beyond that it saves nothing any more."""

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from broker.kernels.costs import LIVE_BYTES_SHIFT, LIVE_COST, QUEUE_COST, SHOWN_AT_ONCE
+from polymq.broker.kernels.costs import LIVE_BYTES_SHIFT, LIVE_COST, QUEUE_COST, SHOWN_AT_ONCE
 
 if TYPE_CHECKING:
-    from broker.kernels.path import Waiting
-    from broker.queues.queue import Queue
+    from polymq.broker.kernels.path import Waiting
+    from polymq.broker.queues.queue import Queue
 
 
 def release_part(run: Waiting, unflushed: set[Queue]) -> bool:

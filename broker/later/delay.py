@@ -36,28 +36,28 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from broker.core import SYSTEM_FLAG_STATE, Core
-from broker.errors import PASSING, Reason, Refused
-from broker.later.delayed import DELAY_TOPIC, Delayed, delayed_record, take_apart
-from broker.later.held import Held
-from broker.later.kept import Kept
-from broker.later.wheel import Taken
-from broker.moves import Moves, Row, settling_batch
-from broker.port import Position
-from broker.queues.cursor import Cursor
-from broker.queues.queue import Group
-from broker.records import PREFIX_PROPERTY, parse_properties
-from broker.set_aside import SetAside
-from broker.timers import Timer
-from broker.topics import Topics, TopicTemplate
-from core_log.errors import StoreError, TooLarge
-from core_log.kernels.batch import (
+from polymq.broker.core import SYSTEM_FLAG_STATE, Core
+from polymq.broker.errors import PASSING, Reason, Refused
+from polymq.broker.later.delayed import DELAY_TOPIC, Delayed, delayed_record, take_apart
+from polymq.broker.later.held import Held
+from polymq.broker.later.kept import Kept
+from polymq.broker.later.wheel import Taken
+from polymq.broker.moves import Moves, Row, settling_batch
+from polymq.broker.port import Position
+from polymq.broker.queues.cursor import Cursor
+from polymq.broker.queues.queue import Group
+from polymq.broker.records import PREFIX_PROPERTY, parse_properties
+from polymq.broker.set_aside import SetAside
+from polymq.broker.timers import Timer
+from polymq.broker.topics import Topics, TopicTemplate
+from polymq.core_log.errors import StoreError, TooLarge
+from polymq.core_log.kernels.batch import (
     EXTRA_VERBATIM,
     Batch,
 )
-from core_log.kernels.layout import ENTRY_SIZE
-from core_log.log_end import Span
-from core_log.record import RecordTemplate
+from polymq.core_log.kernels.layout import ENTRY_SIZE
+from polymq.core_log.log_end import Span
+from polymq.core_log.record import RecordTemplate
 
 
 class Delays:

@@ -21,12 +21,12 @@ import struct
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
-from broker.constant_part import constant_size
-from broker.errors import Reason, Refused
-from broker.moves import OWNER_PROPERTY, Row, message_properties
-from broker.records import properties_span
-from core_log.kernels.batch import RECORD_BODY_AT, RECORD_BODY_SIZE_AT, RECORD_BORN_MS_AT
-from core_log.record import RecordTemplate
+from polymq.broker.constant_part import constant_size
+from polymq.broker.errors import Reason, Refused
+from polymq.broker.moves import OWNER_PROPERTY, Row, message_properties
+from polymq.broker.records import properties_span
+from polymq.core_log.kernels.batch import RECORD_BODY_AT, RECORD_BODY_SIZE_AT, RECORD_BORN_MS_AT
+from polymq.core_log.record import RecordTemplate
 
 DELAY_TOPIC: Final = b"rmq_sys_wheel_timer"
 DELAY_PROPERTY: Final = "PMQ_D"

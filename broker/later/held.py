@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from array import array
 
-from broker.later.wheel import Taken
-from core_log.kernels import fit
-from core_log.kernels.layout import ENTRY_SIZE
+from polymq.broker.later.wheel import Taken
+from polymq.core_log.kernels import fit
+from polymq.core_log.kernels.layout import ENTRY_SIZE
 
 
 class _Line:

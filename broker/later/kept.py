@@ -19,21 +19,21 @@ import struct
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from broker.bounded_cache import BoundedCache
-from broker.core import Core
-from broker.journal import Op, Touched
-from broker.later.delayed import delayed_record, dues_of_tags, take_apart
-from broker.later.wheel import OFFSET_BITS, Taken, Wheel
-from broker.names import decode_name, is_hashed
-from broker.queues.cursor import Cursor
-from broker.queues.queue import Group
-from broker.records import PREFIX_PROPERTY, TAGS, parse_properties
-from broker.topics import RETAIN_PROPERTY, Topic, Topics, TopicTemplate
-from core_log.errors import StoreError
-from core_log.kernels.batch import Batch
-from core_log.kernels.layout import ENTRY_SIZE
-from core_log.log_end import Span
-from core_log.record import RecordTemplate
+from polymq.broker.bounded_cache import BoundedCache
+from polymq.broker.core import Core
+from polymq.broker.journal import Op, Touched
+from polymq.broker.later.delayed import delayed_record, dues_of_tags, take_apart
+from polymq.broker.later.wheel import OFFSET_BITS, Taken, Wheel
+from polymq.broker.names import decode_name, is_hashed
+from polymq.broker.queues.cursor import Cursor
+from polymq.broker.queues.queue import Group
+from polymq.broker.records import PREFIX_PROPERTY, TAGS, parse_properties
+from polymq.broker.topics import RETAIN_PROPERTY, Topic, Topics, TopicTemplate
+from polymq.core_log.errors import StoreError
+from polymq.core_log.kernels.batch import Batch
+from polymq.core_log.kernels.layout import ENTRY_SIZE
+from polymq.core_log.log_end import Span
+from polymq.core_log.record import RecordTemplate
 
 REBUILD_COUNT: Final = 65_536
 """Index entries of one read at a start."""

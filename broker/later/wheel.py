@@ -32,7 +32,7 @@ import struct
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
-from core_log.kernels.layout import ENTRY_SIZE
+from polymq.core_log.kernels.layout import ENTRY_SIZE
 
 WIDTHS_MS: Final = (1, 50, 60_000, 6 * 3_600_000)
 """Of a slot of each level; each a multiple of the one before."""

@@ -30,20 +30,20 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, Protocol
 
-from broker.copies import COPIES_PROPERTY, copies_of
-from broker.core import Core
-from broker.errors import PASSING, Reason, Refused
-from broker.moves import Moves
-from broker.names import EXCHANGE_PROPERTY, exchange_and_key
-from broker.port import RunMeta
-from broker.queues.deaths import CUT_MAX, DEATH_PROPERTY, Cause, Death, History, history_of
-from broker.queues.life import LIFE_PROPERTY, life_property
-from broker.queues.queue import Group, Queue
-from broker.queues.settings import QueueSettings
-from broker.set_aside import SetAside
-from broker.topic_routes import TopicRoute
-from broker.topics import RETAIN_PROPERTY, Topics, TopicTemplate
-from core_log.kernels.batch import Batch
+from polymq.broker.copies import COPIES_PROPERTY, copies_of
+from polymq.broker.core import Core
+from polymq.broker.errors import PASSING, Reason, Refused
+from polymq.broker.moves import Moves
+from polymq.broker.names import EXCHANGE_PROPERTY, exchange_and_key
+from polymq.broker.port import RunMeta
+from polymq.broker.queues.deaths import CUT_MAX, DEATH_PROPERTY, Cause, Death, History, history_of
+from polymq.broker.queues.life import LIFE_PROPERTY, life_property
+from polymq.broker.queues.queue import Group, Queue
+from polymq.broker.queues.settings import QueueSettings
+from polymq.broker.set_aside import SetAside
+from polymq.broker.topic_routes import TopicRoute
+from polymq.broker.topics import RETAIN_PROPERTY, Topics, TopicTemplate
+from polymq.core_log.kernels.batch import Batch
 
 STRETCHES_AT_ONCE: Final = 16
 """Stretches that wait and are moved in one loop iteration: some milliseconds."""

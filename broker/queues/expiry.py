@@ -22,11 +22,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from broker.core import Core
-from broker.queues.heads import LOOK_COUNT, Head
-from broker.queues.queue import Group
-from broker.timers import Timer
-from core_log.kernels import expired
+from polymq.broker.core import Core
+from polymq.broker.queues.heads import LOOK_COUNT, Head
+from polymq.broker.queues.queue import Group
+from polymq.broker.timers import Timer
+from polymq.core_log.kernels import expired
 
 NOT_KNOWN: Final = -1
 """What is at the head has to be read from the disk first; the group is pumped when it is there."""

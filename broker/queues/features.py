@@ -11,18 +11,18 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final, Protocol
 
-from broker.core import Core
-from broker.entities import NamedQueue, Terms, canonical
-from broker.journal import Op, Touched
-from broker.port import Position
-from broker.queues.cursor import Cursor
-from broker.queues.dead_letters import DeadLetters
-from broker.queues.leases import Lease
-from broker.queues.priorities import Levels
-from broker.queues.queue import Group, Queue
-from broker.queues.rules import QueueRules
-from broker.queues.settings import DROP_HEAD, PLAIN
-from core_log.kernels.layout import PRIVATE_ENTRY_SIZE
+from polymq.broker.core import Core
+from polymq.broker.entities import NamedQueue, Terms, canonical
+from polymq.broker.journal import Op, Touched
+from polymq.broker.port import Position
+from polymq.broker.queues.cursor import Cursor
+from polymq.broker.queues.dead_letters import DeadLetters
+from polymq.broker.queues.leases import Lease
+from polymq.broker.queues.priorities import Levels
+from polymq.broker.queues.queue import Group, Queue
+from polymq.broker.queues.rules import QueueRules
+from polymq.broker.queues.settings import DROP_HEAD, PLAIN
+from polymq.core_log.kernels.layout import PRIVATE_ENTRY_SIZE
 
 TERMS_MAX: Final = 1_000
 """Different terms that are kept for queues to share. Beyond that each new queue has its own, about

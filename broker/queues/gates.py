@@ -14,13 +14,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from broker.errors import Refused
-from broker.port import Position
-from core_log.kernels.batch import Batch
-from core_log.record import RecordTemplate
+from polymq.broker.errors import Refused
+from polymq.broker.port import Position
+from polymq.core_log.kernels.batch import Batch
+from polymq.core_log.record import RecordTemplate
 
 if TYPE_CHECKING:
-    from broker.topics import Topics, TopicTemplate
+    from polymq.broker.topics import Topics, TopicTemplate
 
 
 class Gate(Protocol):

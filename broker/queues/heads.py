@@ -12,9 +12,9 @@ from array import array
 from collections.abc import Callable
 from typing import Final
 
-from broker.core import Core
-from broker.queues.queue import Group
-from core_log.kernels.layout import PRIVATE_ENTRY_SIZE
+from polymq.broker.core import Core
+from polymq.broker.queues.queue import Group
+from polymq.core_log.kernels.layout import PRIVATE_ENTRY_SIZE
 
 LOOK_COUNT: Final = 256
 """Entries that are looked at first: 8 KiB."""

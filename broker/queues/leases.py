@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from broker.errors import Refused
-from broker.timers import Timer, Timers
+from polymq.broker.errors import Refused
+from polymq.broker.timers import Timer, Timers
 
 
 class Lease:

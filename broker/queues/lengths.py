@@ -25,11 +25,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from broker.core import Core
-from broker.queues.heads import LOOK_COUNT, Head, sizes_of
-from broker.queues.queue import Group
-from broker.queues.settings import DROP_HEAD, QueueSettings
-from core_log.kernels.batch import BODY_SIZE, COLUMNS, EXTRA_SIZE, Batch
+from polymq.broker.core import Core
+from polymq.broker.queues.heads import LOOK_COUNT, Head, sizes_of
+from polymq.broker.queues.queue import Group
+from polymq.broker.queues.settings import DROP_HEAD, QueueSettings
+from polymq.core_log.kernels.batch import BODY_SIZE, COLUMNS, EXTRA_SIZE, Batch
 
 RECORD_OVERHEAD_BYTES = 150
 """Of a message that is not a record yet, for its place in a queue that is bounded in bytes."""

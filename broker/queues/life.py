@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from core_log.kernels.layout import PROPERTY_LIFE, TTL_CODE_MAX
+from polymq.core_log.kernels.layout import PROPERTY_LIFE, TTL_CODE_MAX
 
 LIFE_PROPERTY: Final = PROPERTY_LIFE.decode()
 TTL_MS_MAX: Final = TTL_CODE_MAX - 1

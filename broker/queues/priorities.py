@@ -26,10 +26,10 @@ import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
-from broker.core import Core
-from broker.port import Consumer, Delivery, TakesApart
-from broker.queues.cursor import Cursor
-from broker.queues.queue import Group, Hold, Queue
+from polymq.broker.core import Core
+from polymq.broker.port import Consumer, Delivery, TakesApart
+from polymq.broker.queues.cursor import Cursor
+from polymq.broker.queues.queue import Group, Hold, Queue
 
 OFFSET_BITS: Final = 48
 """An offset has at most so many (`core_log.kernels.layout.OFFSET_MAX`)."""

@@ -21,20 +21,20 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from broker.kernels import Committed, QueueEnd, RecordRun
-from broker.kernels.costs import CONSUMER_COST, MESSAGE_COST, RUN_COST
-from broker.port import IN_SYNC, Consumer, Delivery, Durability, TakesApart
-from broker.queues.cursor import Cursor
-from broker.queues.gates import Gate
-from broker.queues.redeliveries import Redeliveries
-from broker.reading import Reading
-from broker.runs import RunMeta
-from core_log.log_end import Span
-from core_log.queue_index import Index, MemoryIndex
+from polymq.broker.kernels import Committed, QueueEnd, RecordRun
+from polymq.broker.kernels.costs import CONSUMER_COST, MESSAGE_COST, RUN_COST
+from polymq.broker.port import IN_SYNC, Consumer, Delivery, Durability, TakesApart
+from polymq.broker.queues.cursor import Cursor
+from polymq.broker.queues.gates import Gate
+from polymq.broker.queues.redeliveries import Redeliveries
+from polymq.broker.reading import Reading
+from polymq.broker.runs import RunMeta
+from polymq.core_log.log_end import Span
+from polymq.core_log.queue_index import Index, MemoryIndex
 
 if TYPE_CHECKING:
-    from broker.queues.lengths import Lengths
-    from broker.queues.priorities import Levels
+    from polymq.broker.queues.lengths import Lengths
+    from polymq.broker.queues.priorities import Levels
 
 
 class Queue(QueueEnd):

@@ -10,16 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from broker.committed import Committed
-from broker.queues.dead_letters import DeadLetters, Undertaker
-from broker.queues.deaths import Cause
-from broker.queues.expiry import Expiry
-from broker.queues.lengths import Lengths
-from broker.queues.queue import Group
-from broker.queues.redeliveries import Redeliveries
-from broker.queues.settings import REJECT_PUBLISH_DLX, QueueSettings
-from broker.topics import TopicTemplate
-from core_log.kernels.batch import Batch
+from polymq.broker.committed import Committed
+from polymq.broker.queues.dead_letters import DeadLetters, Undertaker
+from polymq.broker.queues.deaths import Cause
+from polymq.broker.queues.expiry import Expiry
+from polymq.broker.queues.lengths import Lengths
+from polymq.broker.queues.queue import Group
+from polymq.broker.queues.redeliveries import Redeliveries
+from polymq.broker.queues.settings import REJECT_PUBLISH_DLX, QueueSettings
+from polymq.broker.topics import TopicTemplate
+from polymq.core_log.kernels.batch import Batch
 
 
 class QueueRules:

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from broker.errors import Reason, Refused
+from polymq.broker.errors import Reason, Refused
 
 MILLISECONDS_MAX: Final = 0xFFFF_FFFF - 1
 """49 days: what an index entry holds, and one less than RabbitMQ's bound."""

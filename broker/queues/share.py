@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
-from broker.kernels.costs import HANDED_AT_ONCE
+from polymq.broker.kernels.costs import HANDED_AT_ONCE
 
 
 class Share:

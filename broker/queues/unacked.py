@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from broker.kernels import UnackedRuns
+from polymq.broker.kernels import UnackedRuns
 
 Holder = TypeVar("Holder")
 

@@ -14,22 +14,22 @@ if _choice not in ("", "compiled", "pure"):
     raise ImportError(f"POLYMQ_KERNELS is {_choice!r}: it can be 'compiled' or 'pure'")
 
 if TYPE_CHECKING or _choice == "pure":
-    from core_log.kernels import pure as chosen
-    from core_log.kernels import pure_keys as chosen_keys
-    from core_log.kernels import pure_walk as chosen_walk
+    from polymq.core_log.kernels import pure as chosen
+    from polymq.core_log.kernels import pure_keys as chosen_keys
+    from polymq.core_log.kernels import pure_walk as chosen_walk
 elif _choice == "compiled":
-    from core_log.kernels import fast as chosen
-    from core_log.kernels import fast_keys as chosen_keys
-    from core_log.kernels import fast_walk as chosen_walk
+    from polymq.core_log.kernels import fast as chosen
+    from polymq.core_log.kernels import fast_keys as chosen_keys
+    from polymq.core_log.kernels import fast_walk as chosen_walk
 else:
     try:
-        from core_log.kernels import fast as chosen
-        from core_log.kernels import fast_keys as chosen_keys
-        from core_log.kernels import fast_walk as chosen_walk
+        from polymq.core_log.kernels import fast as chosen
+        from polymq.core_log.kernels import fast_keys as chosen_keys
+        from polymq.core_log.kernels import fast_walk as chosen_walk
     except ImportError:
-        from core_log.kernels import pure as chosen
-        from core_log.kernels import pure_keys as chosen_keys
-        from core_log.kernels import pure_walk as chosen_walk
+        from polymq.core_log.kernels import pure as chosen
+        from polymq.core_log.kernels import pure_keys as chosen_keys
+        from polymq.core_log.kernels import pure_walk as chosen_walk
 
 FORM: Final = "pure" if chosen.__name__.endswith(".pure") else "compiled"
 """Which form runs: "compiled" or "pure"."""

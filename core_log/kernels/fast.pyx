@@ -15,11 +15,11 @@ from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_GET_SIZE
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcmp, memcpy
 
-from core_log.kernels.crc cimport crc_folds, crc_prepare, crc_update, entry_check
-from core_log.kernels.numbers cimport get32, get64, put16, put32, put64
+from polymq.core_log.kernels.crc cimport crc_folds, crc_prepare, crc_update, entry_check
+from polymq.core_log.kernels.numbers cimport get32, get64, put16, put32, put64
 
-from core_log.kernels import batch as _batch
-from core_log.kernels import layout as _layout
+from polymq.core_log.kernels import batch as _batch
+from polymq.core_log.kernels import layout as _layout
 
 # Copies of declarations in batch.py and layout.py, as C constants; checked below at import.
 cdef enum:
@@ -78,7 +78,9 @@ if (
     != (PROPERTIES_SIZE_MAX, HOST_SIZE, NUMBER_MAX, OFFSET_MAX)
     or (_layout.ENTRY_SIZE, _layout.PRIVATE_ENTRY_SIZE) != (ENTRY_SIZE, PRIVATE_ENTRY_SIZE)
 ):
-    raise ImportError("core_log.kernels.fast was built for other declarations: build it again")
+    raise ImportError(
+        "polymq.core_log.kernels.fast was built for other declarations: build it again"
+    )
 
 for _value in range(256):
     HEX_PAIRS[_value][0], HEX_PAIRS[_value][1] = b"%02x" % _value

@@ -7,7 +7,7 @@ from libc.errno cimport EINTR, EIO, errno
 from libc.string cimport strerror
 from posix.unistd cimport pwrite
 
-from core_log.kernels.pure_files import FilesEnd as _FilesEnd
+from polymq.core_log.kernels.pure_files import FilesEnd as _FilesEnd
 
 
 cdef class FilesEnd:

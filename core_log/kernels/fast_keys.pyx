@@ -11,14 +11,14 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.stdint cimport int64_t, uint8_t, uint32_t
 from libc.string cimport memchr, memcmp
 
-from core_log.kernels.numbers cimport get32, get64, put32, put64
-from core_log.kernels.record cimport (
+from polymq.core_log.kernels.numbers cimport get32, get64, put32, put64
+from polymq.core_log.kernels.record cimport (
     BODY_AT, BODY_SIZE_AT, POSITION_AT, PROPERTY_CRC_SIZE, SYSTEM_TOPIC, SYSTEM_TOPIC_SIZE,
     has_topic, properties_at, size_of,
 )
 
-from core_log.kernels import batch as _batch
-from core_log.kernels.fast import java_hash
+from polymq.core_log.kernels import batch as _batch
+from polymq.core_log.kernels.fast import java_hash
 
 cdef enum:
     ROW_SIZE = 20
@@ -28,7 +28,9 @@ cdef enum:
     MESSAGE_ID_BIT = 7
 
 if _batch.RECORD_STORE_MS_AT != STORE_MS_OFFSET or _batch.PROPERTIES_SIZE_MAX > 32767:
-    raise ImportError("core_log.kernels.fast_keys was built for other declarations: build it again")
+    raise ImportError(
+        "polymq.core_log.kernels.fast_keys was built for other declarations: build it again"
+    )
 
 cdef const char *KINDS = "sstbbssss"
 

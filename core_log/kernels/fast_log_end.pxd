@@ -3,7 +3,7 @@
 
 cimport cython
 
-from core_log.kernels.fast cimport Appender
+from polymq.core_log.kernels.fast cimport Appender
 
 cdef class Span:
     cdef public bytearray memory

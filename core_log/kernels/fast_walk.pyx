@@ -12,9 +12,9 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memchr, memcmp, memcpy, memset
 
-from core_log.kernels.crc cimport crc_prepare, entry_check
-from core_log.kernels.numbers cimport get32, get64, put16, put32, put64
-from core_log.kernels.record cimport (
+from polymq.core_log.kernels.crc cimport crc_prepare, entry_check
+from polymq.core_log.kernels.numbers cimport get32, get64, put16, put32, put64
+from polymq.core_log.kernels.record cimport (
     BATCH_SIZE, BATCH_START, BATCH_START_SIZE, BODY_AT, BODY_SIZE_AT, CONSTANT_SIZE,
     CONSTANT_START, CONSTANT_START_SIZE, CRC_START, CRC_START_SIZE, DISPATCH_START,
     DISPATCH_START_SIZE, ENTRY_SIZE, LIFE_SIZE, LIFE_START, LIFE_START_SIZE, MAGIC_BLANK, MAGIC_V1,
@@ -25,9 +25,9 @@ from core_log.kernels.record cimport (
     properties_at, read_hex, size_of,
 )
 
-from core_log.kernels import batch as _batch
-from core_log.kernels import layout as _layout
-from core_log.kernels.fast import java_hash
+from polymq.core_log.kernels import batch as _batch
+from polymq.core_log.kernels import layout as _layout
+from polymq.core_log.kernels.fast import java_hash
 
 # record.pxd has copies of declarations in batch.py and layout.py.
 if (
@@ -56,7 +56,9 @@ if (
     != (STOP_MAGIC, STOP_SIZE, STOP_POSITION, STOP_CRC)
     or _layout.STOP_BATCH != STOP_BATCH
 ):
-    raise ImportError("core_log.kernels.fast_walk was built for other declarations: build it again")
+    raise ImportError(
+        "polymq.core_log.kernels.fast_walk was built for other declarations: build it again"
+    )
 
 crc_prepare(1)
 

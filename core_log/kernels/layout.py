@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from core_log.kernels.batch import PROPERTY_CRC_SIZE, RECORD_BODY_AT
+from polymq.core_log.kernels.batch import PROPERTY_CRC_SIZE, RECORD_BODY_AT
 
 SYSTEM_TOPIC: Final = b"RMQ_SYS_POLYMQ_STATE"
 """The topic of system records. Closed to clients."""

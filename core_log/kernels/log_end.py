@@ -10,16 +10,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from core_log import kernels
-from core_log.kernels.layout import ENTRY_SIZE
+from polymq.core_log import kernels
+from polymq.core_log.kernels.layout import ENTRY_SIZE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from core_log.errors import FailureLatch, Follows, StorageFull, StoreError
-    from core_log.files import Files
-    from core_log.kernels.batch import Batch
-    from core_log.record import RecordTemplate
+    from polymq.core_log.errors import FailureLatch, Follows, StorageFull, StoreError
+    from polymq.core_log.files import Files
+    from polymq.core_log.kernels.batch import Batch
+    from polymq.core_log.record import RecordTemplate
 
 
 class Span:

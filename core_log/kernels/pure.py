@@ -19,7 +19,7 @@ from binascii import b2a_base64
 from collections.abc import Sequence
 from typing import Final
 
-from core_log.kernels.batch import (
+from polymq.core_log.kernels.batch import (
     BODY_START,
     COLUMNS,
     DISPATCH_TARGET_SIZE,
@@ -41,7 +41,7 @@ from core_log.kernels.batch import (
     TOPIC_START,
     Batch,
 )
-from core_log.kernels.layout import (
+from polymq.core_log.kernels.layout import (
     ENTRY_SIZE,
     HOST_SIZE,
     NUMBER_MAX,
@@ -49,7 +49,7 @@ from core_log.kernels.layout import (
     PRIVATE_ENTRY_SIZE,
     TTL_CODE_MAX,
 )
-from core_log.kernels.pure_alike import ALIKE_MIN, alike, write_alike
+from polymq.core_log.kernels.pure_alike import ALIKE_MIN, alike, write_alike
 
 Memory = bytes | bytearray | memoryview
 Form = tuple[bytes, bytes, bytes, int, bytes, int]

@@ -16,7 +16,7 @@ import zlib
 from collections.abc import Sequence
 from typing import Final
 
-from core_log.kernels.batch import (
+from polymq.core_log.kernels.batch import (
     BODY_START,
     COLUMNS,
     EXTRA_NONE,
@@ -24,7 +24,7 @@ from core_log.kernels.batch import (
     PROPERTY_CRC_SIZE,
     Batch,
 )
-from core_log.kernels.layout import ENTRY_SIZE
+from polymq.core_log.kernels.layout import ENTRY_SIZE
 
 ALIKE_MIN: Final = 32
 """Fewer rows are written faster one by one."""

@@ -16,16 +16,16 @@ import struct
 from collections.abc import Iterator
 from typing import Final
 
-from core_log.kernels.batch import (
+from polymq.core_log.kernels.batch import (
     PROPERTY_CRC_SIZE,
     RECORD_BODY_AT,
     RECORD_BODY_SIZE_AT,
     RECORD_POSITION_AT,
     RECORD_STORE_MS_AT,
 )
-from core_log.kernels.layout import SYSTEM_TOPIC
-from core_log.kernels.pure import INT, LONG, Memory, java_hash
-from core_log.kernels.pure_walk import _properties_start, _size_of
+from polymq.core_log.kernels.layout import SYSTEM_TOPIC
+from polymq.core_log.kernels.pure import INT, LONG, Memory, java_hash
+from polymq.core_log.kernels.pure_walk import _properties_start, _size_of
 
 ROW: Final = struct.Struct(">Iqq")
 KEY_ENTRY: Final = struct.Struct(">IqiI")

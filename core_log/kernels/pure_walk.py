@@ -10,7 +10,7 @@ import struct
 import zlib
 from typing import Final
 
-from core_log.kernels.batch import (
+from polymq.core_log.kernels.batch import (
     DISPATCH_TARGET_SIZE,
     DISPATCH_TARGETS_MAX,
     MAGIC_BLANK,
@@ -22,7 +22,7 @@ from core_log.kernels.batch import (
     RECORD_STORE_MS_AT,
     RECORD_SYSTEM_FLAG_AT,
 )
-from core_log.kernels.layout import (
+from polymq.core_log.kernels.layout import (
     ENTRY_SIZE,
     NO_BATCH,
     OFFSET_MAX,
@@ -47,7 +47,7 @@ from core_log.kernels.layout import (
     STOP_ZERO,
     SYSTEM_TOPIC,
 )
-from core_log.kernels.pure import (
+from polymq.core_log.kernels.pure import (
     DISPATCH_START,
     ENTRY,
     INT,

@@ -10,8 +10,8 @@
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcmp
 
-from core_log.kernels.crc cimport crc_update
-from core_log.kernels.numbers cimport get32, get64
+from polymq.core_log.kernels.crc cimport crc_update
+from polymq.core_log.kernels.numbers cimport get32, get64
 
 cdef enum:
     POSITION_AT = 28

@@ -18,8 +18,8 @@ import duckdb
 
 from examples.demo.server import POLYMQ, DemoServer
 from examples.demo.workers import DemoFailed
-from remoting.driver_blocking import BlockingClient
-from remoting.records import iterate_records
+from polymq.remoting.driver_blocking import BlockingClient
+from polymq.remoting.records import iterate_records
 
 SINK_SECONDS_MAX = 240.0
 PULL_COUNT = 1000

@@ -24,7 +24,7 @@ from paho.mqtt.enums import CallbackAPIVersion
 from examples.demo.messages import CONTENT_TYPE, TOPIC, Item, plan, stream_item
 from examples.demo.rocketmq import publish_rocketmq
 from examples.demo.workers import HOST, say, say_acked
-from remoting.errors import Unreachable
+from polymq.remoting.errors import Unreachable
 
 WINDOW = 100
 """Messages that the MQTT client has under way at once in the endless plan."""

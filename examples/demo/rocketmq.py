@@ -10,14 +10,14 @@ from collections.abc import Iterator
 
 from examples.demo.messages import CONTENT_TYPE, TOPIC, Item
 from examples.demo.workers import HOST, Receiver, say, say_acked, until_input_closes
-from remoting.compose import compose_consumer
-from remoting.consumer import Consumer
-from remoting.consumer_settings import Begin, ConsumerSettings
-from remoting.driver_blocking import BlockingDriver
-from remoting.driver_threads import open_consumer, open_producer
-from remoting.messages import KEYS, TAGS, Message
-from remoting.producer import ProducerSettings
-from remoting.records import Record, parse_properties
+from polymq.remoting.compose import compose_consumer
+from polymq.remoting.consumer import Consumer
+from polymq.remoting.consumer_settings import Begin, ConsumerSettings
+from polymq.remoting.driver_blocking import BlockingDriver
+from polymq.remoting.driver_threads import open_consumer, open_producer
+from polymq.remoting.messages import KEYS, TAGS, Message
+from polymq.remoting.producer import ProducerSettings
+from polymq.remoting.records import Record, parse_properties
 
 READY_SECONDS_MAX = 30.0
 LOOK_SECONDS = 0.02

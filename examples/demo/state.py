@@ -21,10 +21,10 @@ from paho.mqtt.enums import CallbackAPIVersion
 from examples.demo.rocketmq import ONCE, address, polling_consumer
 from examples.demo.subscribe import call, open_sink
 from examples.demo.workers import HOST
-from remoting.consumer_settings import Begin, ConsumerSettings
-from remoting.driver_threads import open_producer
-from remoting.messages import Message
-from remoting.records import Record
+from polymq.remoting.consumer_settings import Begin, ConsumerSettings
+from polymq.remoting.driver_threads import open_producer
+from polymq.remoting.messages import Message
+from polymq.remoting.records import Record
 
 WAIT_SECONDS_MAX = 20.0
 """For what has to come. What is not there by then is lost."""

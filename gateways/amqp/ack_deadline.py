@@ -12,11 +12,11 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
-from gateways.amqp.errors import RemoteProtocolError, ReplyCode
+from polymq.gateways.amqp.errors import RemoteProtocolError, ReplyCode
 
 if TYPE_CHECKING:
-    from gateways.amqp.channel import Channel
-    from gateways.amqp.consumer import Consumer
+    from polymq.gateways.amqp.channel import Channel
+    from polymq.gateways.amqp.consumer import Consumer
 
 PARTS_MAX: Final = 4
 PART_MS_MIN: Final = 1000

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from broker.port import Unacked
-from gateways.amqp.channel import Channel
-from gateways.amqp.consumer import Holder
-from gateways.amqp.events import Settlement
-from gateways.amqp.kernels import codes
+from polymq.broker.port import Unacked
+from polymq.gateways.amqp.channel import Channel
+from polymq.gateways.amqp.consumer import Holder
+from polymq.gateways.amqp.events import Settlement
+from polymq.gateways.amqp.kernels import codes
 
 
 def rows_before_error(

@@ -13,8 +13,8 @@ import struct
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from broker.port import History
-from gateways.amqp.tables import Long, Timestamp, encode_pairs, split_pairs
+from polymq.broker.port import History
+from polymq.gateways.amqp.tables import Long, Timestamp, encode_pairs, split_pairs
 
 _HEADERS: Final = 1 << 13
 _EXPIRATION: Final = 1 << 8

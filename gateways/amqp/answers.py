@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
-from broker.port import BrokerPort, Durability, Position
+from polymq.broker.port import BrokerPort, Durability, Position
 
 Waiting = tuple[int, Durability, bytes, Callable[[], None] | None]
 """The position that an answer depends on, its class, the bytes, what to call then."""

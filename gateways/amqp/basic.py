@@ -10,16 +10,16 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Final
 
-from broker.port import Delivery, QueueConsumer, Reason, Refused
-from gateways.amqp import direct_reply, mapping, spec
-from gateways.amqp.ack_deadline import AckDeadline
-from gateways.amqp.channel import Channel
-from gateways.amqp.consumer import Consumer, Getter, encode
-from gateways.amqp.errors import RemoteProtocolError, ReplyCode
-from gateways.amqp.kernels import codes
-from gateways.amqp.large_deliveries import LargeBody
-from gateways.amqp.spec import Method
-from gateways.amqp.topology import Handler
+from polymq.broker.port import Delivery, QueueConsumer, Reason, Refused
+from polymq.gateways.amqp import direct_reply, mapping, spec
+from polymq.gateways.amqp.ack_deadline import AckDeadline
+from polymq.gateways.amqp.channel import Channel
+from polymq.gateways.amqp.consumer import Consumer, Getter, encode
+from polymq.gateways.amqp.errors import RemoteProtocolError, ReplyCode
+from polymq.gateways.amqp.kernels import codes
+from polymq.gateways.amqp.large_deliveries import LargeBody
+from polymq.gateways.amqp.spec import Method
+from polymq.gateways.amqp.topology import Handler
 
 _GET_OK_HEAD: Final = struct.pack(">HH", spec.BasicGetOk.CLASS_ID, spec.BasicGetOk.METHOD_ID)
 _COUNT: Final = struct.Struct(">I")

@@ -16,21 +16,21 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 
-from broker.port import APPENDED, BrokerPort, Copies, Durability, Position, Unacked
-from core_log.kernels.batch import Batch
-from gateways.amqp import spec
-from gateways.amqp.consumer import Consumer, Holder
-from gateways.amqp.errors import RemoteProtocolError, ReplyCode
-from gateways.amqp.kernels import codes
-from gateways.amqp.large_deliveries import LargeBody
-from gateways.amqp.limits import Limits
-from gateways.amqp.spec import Method
-from gateways.amqp.transactions import Transaction
+from polymq.broker.port import APPENDED, BrokerPort, Copies, Durability, Position, Unacked
+from polymq.core_log.kernels.batch import Batch
+from polymq.gateways.amqp import spec
+from polymq.gateways.amqp.consumer import Consumer, Holder
+from polymq.gateways.amqp.errors import RemoteProtocolError, ReplyCode
+from polymq.gateways.amqp.kernels import codes
+from polymq.gateways.amqp.large_deliveries import LargeBody
+from polymq.gateways.amqp.limits import Limits
+from polymq.gateways.amqp.spec import Method
+from polymq.gateways.amqp.transactions import Transaction
 
 if TYPE_CHECKING:
-    from gateways.amqp.ack_deadline import AckDeadline
-    from gateways.amqp.direct_reply import Replies, ReplyConsumer
-    from gateways.amqp.publishing import Publisher
+    from polymq.gateways.amqp.ack_deadline import AckDeadline
+    from polymq.gateways.amqp.direct_reply import Replies, ReplyConsumer
+    from polymq.gateways.amqp.publishing import Publisher
 
 _CONFIRM: Final = struct.Struct(">BHIHHQBB")
 """A whole frame of basic.ack or basic.nack."""

@@ -27,15 +27,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
-from broker.port import BrokerPort, Durability, Position, Refused
-from gateways.amqp import basic, mapping, spec, topology, transactions
-from gateways.amqp.ack_errors import rows_before_error
-from gateways.amqp.answers import Answers
-from gateways.amqp.channel import Channel
-from gateways.amqp.connection import AmqpConnection, Work
-from gateways.amqp.direct_reply import Replies
-from gateways.amqp.errors import RemoteProtocolError, ReplyCode
-from gateways.amqp.events import (
+from polymq.broker.port import BrokerPort, Durability, Position, Refused
+from polymq.gateways.amqp import basic, mapping, spec, topology, transactions
+from polymq.gateways.amqp.ack_errors import rows_before_error
+from polymq.gateways.amqp.answers import Answers
+from polymq.gateways.amqp.channel import Channel
+from polymq.gateways.amqp.connection import AmqpConnection, Work
+from polymq.gateways.amqp.direct_reply import Replies
+from polymq.gateways.amqp.errors import RemoteProtocolError, ReplyCode
+from polymq.gateways.amqp.events import (
     Event,
     HeaderReceived,
     HeaderRefused,
@@ -43,18 +43,18 @@ from gateways.amqp.events import (
     Settlement,
     Traffic,
 )
-from gateways.amqp.kernels import codes
-from gateways.amqp.lanes import PLACE_AT, Kind, Lane
-from gateways.amqp.large_deliveries import OUTBOX_BYTES, LargeBody, Outbox
-from gateways.amqp.limits import Limits
-from gateways.amqp.login import Login, check_vhost
-from gateways.amqp.publishing import Publisher, Templates
-from gateways.amqp.sasl import MECHANISMS
-from gateways.amqp.spec import Method
-from gateways.amqp.states import State
-from gateways.amqp.tables import Buffer
-from gateways.amqp.transport import Transport
-from net.turns import Turns
+from polymq.gateways.amqp.kernels import codes
+from polymq.gateways.amqp.lanes import PLACE_AT, Kind, Lane
+from polymq.gateways.amqp.large_deliveries import OUTBOX_BYTES, LargeBody, Outbox
+from polymq.gateways.amqp.limits import Limits
+from polymq.gateways.amqp.login import Login, check_vhost
+from polymq.gateways.amqp.publishing import Publisher, Templates
+from polymq.gateways.amqp.sasl import MECHANISMS
+from polymq.gateways.amqp.spec import Method
+from polymq.gateways.amqp.states import State
+from polymq.gateways.amqp.tables import Buffer
+from polymq.gateways.amqp.transport import Transport
+from polymq.net.turns import Turns
 
 SHORT_STRING_MAX: Final = 255
 """AMQP's short strings have a size of one byte; the reasons are plain ASCII."""

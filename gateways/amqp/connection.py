@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
-from core_log.kernels.batch import (
+from polymq.core_log.kernels.batch import (
     BODY_SIZE,
     BODY_START,
     CAPACITY,
@@ -31,10 +31,15 @@ from core_log.kernels.batch import (
     FLAGS,
     Batch,
 )
-from gateways.amqp import kernels, spec
-from gateways.amqp.contents import Assembling, Contents
-from gateways.amqp.errors import LocalProtocolError, Malformed, RemoteProtocolError, ReplyCode
-from gateways.amqp.events import (
+from polymq.gateways.amqp import kernels, spec
+from polymq.gateways.amqp.contents import Assembling, Contents
+from polymq.gateways.amqp.errors import (
+    LocalProtocolError,
+    Malformed,
+    RemoteProtocolError,
+    ReplyCode,
+)
+from polymq.gateways.amqp.events import (
     Event,
     HeaderReceived,
     HeaderRefused,
@@ -43,9 +48,14 @@ from gateways.amqp.events import (
     Settlement,
     Traffic,
 )
-from gateways.amqp.kernels import codes
-from gateways.amqp.limits import FRAME_BYTES_MIN, FRAME_OVERHEAD, HANDSHAKE_FRAME_BYTES_MAX, Limits
-from gateways.amqp.methods import (
+from polymq.gateways.amqp.kernels import codes
+from polymq.gateways.amqp.limits import (
+    FRAME_BYTES_MIN,
+    FRAME_OVERHEAD,
+    HANDSHAKE_FRAME_BYTES_MAX,
+    Limits,
+)
+from polymq.gateways.amqp.methods import (
     FRAME_BODY,
     FRAME_END,
     FRAME_HEAD,
@@ -59,8 +69,8 @@ from gateways.amqp.methods import (
     method_frame,
     method_kind,
 )
-from gateways.amqp.spec import Method
-from gateways.amqp.states import (
+from polymq.gateways.amqp.spec import Method
+from polymq.gateways.amqp.states import (
     AGAIN,
     CHANNEL_RECEIVED,
     CHANNEL_SENT,
@@ -75,7 +85,7 @@ from gateways.amqp.states import (
     fault_of_channel,
     fault_of_connection,
 )
-from gateways.amqp.tables import Buffer
+from polymq.gateways.amqp.tables import Buffer
 
 SETTLEMENTS_MAX: Final = 1024
 """Settlements of one read; acks that follow each other are one. A kernel that meets the bound

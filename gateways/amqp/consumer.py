@@ -19,21 +19,21 @@ import struct
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final, Protocol
 
-from broker.port import Delivery, QueueConsumer, RecordRun, RunMeta
-from gateways.amqp import kernels, mapping
-from gateways.amqp.large_deliveries import (
+from polymq.broker.port import Delivery, QueueConsumer, RecordRun, RunMeta
+from polymq.gateways.amqp import kernels, mapping
+from polymq.gateways.amqp.large_deliveries import (
     LARGE_BYTES,
     LargeBody,
     announce,
     split_run,
     without_body,
 )
-from gateways.amqp.long_properties import ROOMY_FRAME_BYTES
-from gateways.amqp.methods import content_frames, short_string
+from polymq.gateways.amqp.long_properties import ROOMY_FRAME_BYTES
+from polymq.gateways.amqp.methods import content_frames, short_string
 
 if TYPE_CHECKING:
-    from gateways.amqp.ack_deadline import AckDeadline
-    from gateways.amqp.channel import Channel
+    from polymq.gateways.amqp.ack_deadline import AckDeadline
+    from polymq.gateways.amqp.channel import Channel
 
 _TAG: Final = struct.Struct(">QB")
 

@@ -18,15 +18,15 @@ from __future__ import annotations
 import zlib
 from dataclasses import dataclass, field
 
-from broker.port import in_front
-from core_log.kernels.batch import LARGE_BODY_BYTES, RECORD_BODY_AT, Batch, LargeBatch
-from gateways.amqp import kernels, spec
-from gateways.amqp.errors import Malformed, RemoteProtocolError, ReplyCode
-from gateways.amqp.events import Run, Traffic
-from gateways.amqp.kernels import codes
-from gateways.amqp.limits import Limits
-from gateways.amqp.methods import CONTENT_HEAD, METHOD_HEAD
-from gateways.amqp.tables import Buffer
+from polymq.broker.port import in_front
+from polymq.core_log.kernels.batch import LARGE_BODY_BYTES, RECORD_BODY_AT, Batch, LargeBatch
+from polymq.gateways.amqp import kernels, spec
+from polymq.gateways.amqp.errors import Malformed, RemoteProtocolError, ReplyCode
+from polymq.gateways.amqp.events import Run, Traffic
+from polymq.gateways.amqp.kernels import codes
+from polymq.gateways.amqp.limits import Limits
+from polymq.gateways.amqp.methods import CONTENT_HEAD, METHOD_HEAD
+from polymq.gateways.amqp.tables import Buffer
 
 
 @dataclass(slots=True)

@@ -15,7 +15,7 @@ import struct
 from collections.abc import Mapping
 from typing import Final
 
-from core_log.kernels.batch import (
+from polymq.core_log.kernels.batch import (
     BODY_SIZE,
     BODY_START,
     COLUMNS,
@@ -23,7 +23,7 @@ from core_log.kernels.batch import (
     EXTRA_START,
     Batch,
 )
-from gateways.amqp.tables import decode_sized_table, split_pairs
+from polymq.gateways.amqp.tables import decode_sized_table, split_pairs
 
 EXCHANGE_TYPE: Final = "x-delayed-message"
 HEADER: Final = b"\x07x-delay"

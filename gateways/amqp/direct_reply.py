@@ -24,11 +24,11 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from broker.port import Reason, Refused
-from gateways.amqp.methods import content_frames, short_string
+from polymq.broker.port import Reason, Refused
+from polymq.gateways.amqp.methods import content_frames, short_string
 
 if TYPE_CHECKING:
-    from gateways.amqp.channel import Channel
+    from polymq.gateways.amqp.channel import Channel
 
 NAME: Final = "amq.rabbitmq.reply-to"
 PREFIX: Final = f"{NAME}."

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from core_log.kernels.batch import Batch
-from gateways.amqp.spec import Method
+from polymq.core_log.kernels.batch import Batch
+from polymq.gateways.amqp.spec import Method
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

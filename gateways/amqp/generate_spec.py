@@ -2,7 +2,7 @@
 
 Run from the project's root after a change of the table:
 
-    python -m gateways.amqp.generate_spec
+    python -m polymq.gateways.amqp.generate_spec
 
 A test compares `spec.py` with what this script would write, so the two cannot part.
 

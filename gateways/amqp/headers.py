@@ -10,9 +10,9 @@ import base64
 from collections.abc import Mapping
 from typing import Final
 
-from gateways.amqp.errors import Malformed
-from gateways.amqp.mapping import EXTRA_NAME, headers_span, translate_properties
-from gateways.amqp.tables import decode_table
+from polymq.gateways.amqp.errors import Malformed
+from polymq.gateways.amqp.mapping import EXTRA_NAME, headers_span, translate_properties
+from polymq.gateways.amqp.tables import decode_table
 
 _NONE: Final[Mapping[str, object]] = {}
 

@@ -5,17 +5,17 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from gateways.amqp.kernels import FORM
-from gateways.amqp.kernels.lane import PLACE_AT
+from polymq.gateways.amqp.kernels import FORM
+from polymq.gateways.amqp.kernels.lane import PLACE_AT
 
 if TYPE_CHECKING or FORM == "pure":
-    from gateways.amqp.kernels.lane import Kind, Lane
+    from polymq.gateways.amqp.kernels.lane import Kind, Lane
 elif os.environ.get("POLYMQ_KERNELS") == "compiled":
-    from gateways.amqp.kernels.fast_lane import Kind, Lane
+    from polymq.gateways.amqp.kernels.fast_lane import Kind, Lane
 else:
     try:
-        from gateways.amqp.kernels.fast_lane import Kind, Lane
+        from polymq.gateways.amqp.kernels.fast_lane import Kind, Lane
     except ImportError:
-        from gateways.amqp.kernels.lane import Kind, Lane
+        from polymq.gateways.amqp.kernels.lane import Kind, Lane
 
 __all__ = ["PLACE_AT", "Kind", "Lane"]

@@ -14,10 +14,10 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Final
 
-from broker.port import RecordRun, size_in_front
-from core_log.kernels.batch import RECORD_BODY_AT, RECORD_BODY_SIZE_AT, RECORD_SIZE_AT
-from gateways.amqp.limits import FRAME_OVERHEAD
-from gateways.amqp.methods import FRAME_BODY, FRAME_END, FRAME_HEAD
+from polymq.broker.port import RecordRun, size_in_front
+from polymq.core_log.kernels.batch import RECORD_BODY_AT, RECORD_BODY_SIZE_AT, RECORD_SIZE_AT
+from polymq.gateways.amqp.limits import FRAME_OVERHEAD
+from polymq.gateways.amqp.methods import FRAME_BODY, FRAME_END, FRAME_HEAD
 
 LARGE_BYTES: Final = 1024 * 1024
 """From this size on a record is delivered so."""

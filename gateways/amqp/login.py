@@ -15,12 +15,12 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Final, Protocol
 
-from broker.port import BrokerPort, Reason, Refused
-from gateways.amqp import spec
-from gateways.amqp.errors import Malformed, RemoteProtocolError, ReplyCode
-from gateways.amqp.limits import Limits
-from gateways.amqp.sasl import credentials
-from gateways.amqp.transport import Transport
+from polymq.broker.port import BrokerPort, Reason, Refused
+from polymq.gateways.amqp import spec
+from polymq.gateways.amqp.errors import Malformed, RemoteProtocolError, ReplyCode
+from polymq.gateways.amqp.limits import Limits
+from polymq.gateways.amqp.sasl import credentials
+from polymq.gateways.amqp.transport import Transport
 
 VHOST: Final = "/"
 """The one virtual host that there is."""

@@ -13,8 +13,8 @@ from __future__ import annotations
 import struct
 from typing import Final
 
-from broker.port import Reason, Refused, in_front, size_in_front
-from core_log.kernels.batch import (
+from polymq.broker.port import Reason, Refused, in_front, size_in_front
+from polymq.core_log.kernels.batch import (
     BODY_SIZE,
     BODY_START,
     COLUMNS,
@@ -24,10 +24,10 @@ from core_log.kernels.batch import (
     Batch,
     LargeBatch,
 )
-from gateways.amqp.kernels.codes import LONG_BYTES
-from gateways.amqp.limits import FRAME_OVERHEAD, Limits
-from gateways.amqp.mapping import headers_span
-from gateways.amqp.tables import encode_pairs, split_pairs
+from polymq.gateways.amqp.kernels.codes import LONG_BYTES
+from polymq.gateways.amqp.limits import FRAME_OVERHEAD, Limits
+from polymq.gateways.amqp.mapping import headers_span
+from polymq.gateways.amqp.tables import encode_pairs, split_pairs
 
 SHORT_BYTES: Final = 8 * 1024
 """Of the short form. RocketMQ's consumers get its headers a second time, in their own words."""

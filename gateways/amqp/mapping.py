@@ -26,7 +26,7 @@ from collections.abc import Mapping
 from decimal import Decimal
 from typing import Any, Final
 
-from broker.port import (
+from polymq.broker.port import (
     COPIES_PROPERTY,
     DEATH_PROPERTY,
     EXCHANGE_PROPERTY,
@@ -41,10 +41,10 @@ from broker.port import (
     history_of,
     life_property,
 )
-from gateways.amqp.added_headers import DELIVERY_COUNT, death_headers, with_headers
-from gateways.amqp.errors import Malformed, RemoteProtocolError, ReplyCode
-from gateways.amqp.spec import Method
-from gateways.amqp.tables import Buffer, Long, encode_sized_table
+from polymq.gateways.amqp.added_headers import DELIVERY_COUNT, death_headers, with_headers
+from polymq.gateways.amqp.errors import Malformed, RemoteProtocolError, ReplyCode
+from polymq.gateways.amqp.spec import Method
+from polymq.gateways.amqp.tables import Buffer, Long, encode_sized_table
 
 EXTRA_NAME: Final = "PMQ_AMQP"
 """The per-message property that keeps AMQP's own properties, in base64."""

@@ -9,11 +9,11 @@ import struct
 from collections.abc import Mapping
 from typing import Any, Final, TypeVar
 
-from gateways.amqp.errors import Malformed
-from gateways.amqp.limits import FRAME_OVERHEAD
-from gateways.amqp.long_properties import fitting
-from gateways.amqp.spec import METHODS, Method
-from gateways.amqp.tables import Buffer, decode_sized_table, encode_sized_table
+from polymq.gateways.amqp.errors import Malformed
+from polymq.gateways.amqp.limits import FRAME_OVERHEAD
+from polymq.gateways.amqp.long_properties import fitting
+from polymq.gateways.amqp.spec import METHODS, Method
+from polymq.gateways.amqp.tables import Buffer, decode_sized_table, encode_sized_table
 
 PROTOCOL_HEADER: Final = b"AMQP\x00\x00\x09\x01"
 PROTOCOL_HEADER_0_9: Final = b"AMQP\x01\x01\x00\x09"

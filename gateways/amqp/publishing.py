@@ -18,7 +18,7 @@ from functools import partial
 from typing import Final
 from weakref import WeakValueDictionary
 
-from broker.port import (
+from polymq.broker.port import (
     APPENDED,
     FLUSHED,
     BoundedCache,
@@ -30,7 +30,7 @@ from broker.port import (
     Route,
     Template,
 )
-from core_log.kernels.batch import (
+from polymq.core_log.kernels.batch import (
     BODY_SIZE,
     BODY_START,
     COLUMNS,
@@ -39,14 +39,14 @@ from core_log.kernels.batch import (
     EXTRA_START,
     Batch,
 )
-from gateways.amqp import delays, direct_reply, mapping, spec
-from gateways.amqp.channel import Channel
-from gateways.amqp.errors import Malformed, RemoteProtocolError, ReplyCode
-from gateways.amqp.events import Run, Traffic
-from gateways.amqp.kernels import codes
-from gateways.amqp.long_properties import as_stored, check_size, is_long
-from gateways.amqp.methods import content_frames, encode_method
-from gateways.amqp.rewriting import one_row, rewrite
+from polymq.gateways.amqp import delays, direct_reply, mapping, spec
+from polymq.gateways.amqp.channel import Channel
+from polymq.gateways.amqp.errors import Malformed, RemoteProtocolError, ReplyCode
+from polymq.gateways.amqp.events import Run, Traffic
+from polymq.gateways.amqp.kernels import codes
+from polymq.gateways.amqp.long_properties import as_stored, check_size, is_long
+from polymq.gateways.amqp.methods import content_frames, encode_method
+from polymq.gateways.amqp.rewriting import one_row, rewrite
 
 ROWS_AT_ONCE: Final = 8
 """Publishes of a run that are stored without a look at where they go."""

@@ -12,12 +12,12 @@ import struct
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
-from broker.port import Copies, Reason, Refused
-from core_log.kernels.batch import BODY_SIZE, BODY_START, COLUMNS, Batch
-from gateways.amqp import direct_reply
-from gateways.amqp.mapping import REPLY_TO, headers_span, property_span
-from gateways.amqp.methods import short_string
-from gateways.amqp.tables import decode_table, split_pairs
+from polymq.broker.port import Copies, Reason, Refused
+from polymq.core_log.kernels.batch import BODY_SIZE, BODY_START, COLUMNS, Batch
+from polymq.gateways.amqp import direct_reply
+from polymq.gateways.amqp.mapping import REPLY_TO, headers_span, property_span
+from polymq.gateways.amqp.methods import short_string
+from polymq.gateways.amqp.tables import decode_table, split_pairs
 
 COPIES_MAX: Final = 256
 """Routing keys in `CC` and `BCC` together: each is looked up by itself."""

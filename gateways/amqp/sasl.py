@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from gateways.amqp.errors import Malformed
-from gateways.amqp.tables import decode_table
+from polymq.gateways.amqp.errors import Malformed
+from polymq.gateways.amqp.tables import decode_table
 
 MECHANISMS: Final = b"PLAIN AMQPLAIN"
 

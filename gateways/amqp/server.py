@@ -14,17 +14,17 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final
 
-from broker.port import BrokerPort, StorageFailed
-from gateways.amqp.client import Client
-from gateways.amqp.connection import Work
-from gateways.amqp.direct_reply import Replies
-from gateways.amqp.heartbeat import Beat, Heartbeat
-from gateways.amqp.limits import Limits
-from gateways.amqp.methods import HEARTBEAT
-from gateways.amqp.publishing import Templates
-from net.connection import Connection, Context
-from net.listener import Listener, listen
-from net.roster import Roster
+from polymq.broker.port import BrokerPort, StorageFailed
+from polymq.gateways.amqp.client import Client
+from polymq.gateways.amqp.connection import Work
+from polymq.gateways.amqp.direct_reply import Replies
+from polymq.gateways.amqp.heartbeat import Beat, Heartbeat
+from polymq.gateways.amqp.limits import Limits
+from polymq.gateways.amqp.methods import HEARTBEAT
+from polymq.gateways.amqp.publishing import Templates
+from polymq.net.connection import Connection, Context
+from polymq.net.listener import Listener, listen
+from polymq.net.roster import Roster
 
 ABORT_SECONDS: Final = 1.0
 """How long the loop may take to report sockets that were aborted."""

@@ -17,9 +17,9 @@ from __future__ import annotations
 import enum
 from typing import Final
 
-from gateways.amqp import spec
-from gateways.amqp.errors import RemoteProtocolError, ReplyCode
-from gateways.amqp.spec import METHODS, Method
+from polymq.gateways.amqp import spec
+from polymq.gateways.amqp.errors import RemoteProtocolError, ReplyCode
+from polymq.gateways.amqp.spec import METHODS, Method
 
 
 class State(enum.Enum):

@@ -17,8 +17,8 @@ from collections.abc import Callable, Iterator, Mapping
 from decimal import Decimal
 from typing import Any, Final
 
-from gateways.amqp.errors import Malformed
-from gateways.amqp.limits import TABLE_COUNT_MAX, TABLE_DEPTH_MAX
+from polymq.gateways.amqp.errors import Malformed
+from polymq.gateways.amqp.limits import TABLE_COUNT_MAX, TABLE_DEPTH_MAX
 
 Buffer = bytes | bytearray | memoryview
 

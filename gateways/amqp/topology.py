@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from broker.port import Reason, Refused
-from gateways.amqp import mapping, spec
-from gateways.amqp.channel import Channel
-from gateways.amqp.errors import RemoteProtocolError, ReplyCode
-from gateways.amqp.spec import Method
+from polymq.broker.port import Reason, Refused
+from polymq.gateways.amqp import mapping, spec
+from polymq.gateways.amqp.channel import Channel
+from polymq.gateways.amqp.errors import RemoteProtocolError, ReplyCode
+from polymq.gateways.amqp.spec import Method
 
 Handler = Callable[[Channel, Any], None]
 

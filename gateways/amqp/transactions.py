@@ -23,8 +23,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from broker.port import Copies, Durability, Publishing, Reason, Refused, Settlement, Template
-from core_log.kernels.batch import (
+from polymq.broker.port import Copies, Durability, Publishing, Reason, Refused, Settlement, Template
+from polymq.core_log.kernels.batch import (
     BODY_SIZE,
     BODY_START,
     COLUMNS,
@@ -32,14 +32,14 @@ from core_log.kernels.batch import (
     EXTRA_START,
     Batch,
 )
-from gateways.amqp import delays, direct_reply, spec
-from gateways.amqp.kernels import codes
-from gateways.amqp.long_properties import as_stored, is_long
+from polymq.gateways.amqp import delays, direct_reply, spec
+from polymq.gateways.amqp.kernels import codes
+from polymq.gateways.amqp.long_properties import as_stored, is_long
 
 if TYPE_CHECKING:
-    from gateways.amqp.channel import Channel
-    from gateways.amqp.consumer import Holder
-    from gateways.amqp.limits import Limits
+    from polymq.gateways.amqp.channel import Channel
+    from polymq.gateways.amqp.consumer import Holder
+    from polymq.gateways.amqp.limits import Limits
 
 HELD_OVERHEAD_BYTES: Final = 512
 """What a held run costs beyond its bytes, roughly: the batch with its rows."""

@@ -22,7 +22,7 @@ from datetime import datetime
 from typing import Final
 from urllib.parse import quote, unquote_to_bytes
 
-from gateways.http_cloudevents.errors import BadEvent
+from polymq.gateways.http_cloudevents.errors import BadEvent
 
 REQUIRED: Final = ("specversion", "id", "source", "type")
 DELIVERY_TIME: Final = "deliverattime"

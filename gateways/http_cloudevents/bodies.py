@@ -21,16 +21,16 @@ from typing import Final
 
 from aiohttp import web
 
-from gateways.http_cloudevents.attributes import printable
-from gateways.http_cloudevents.content_codings import (
+from polymq.gateways.http_cloudevents.attributes import printable
+from polymq.gateways.http_cloudevents.content_codings import (
     ACCEPTED,
     PIECE_BYTES,
     BrokenCoding,
     Decoder,
     content_coding,
 )
-from gateways.http_cloudevents.errors import Problem
-from gateways.http_cloudevents.limits import HttpLimits
+from polymq.gateways.http_cloudevents.errors import Problem
+from polymq.gateways.http_cloudevents.limits import HttpLimits
 
 SLICE_BYTES: Final = 1024 * 1024
 """Of one body, read without a pause: some 3 ms where it has to be decoded."""

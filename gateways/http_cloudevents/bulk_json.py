@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from gateways.http_cloudevents.codec import (
+from polymq.gateways.http_cloudevents.codec import (
     Event,
     Form,
     Members,
@@ -32,9 +32,9 @@ from gateways.http_cloudevents.codec import (
     id_of,
     read_members,
 )
-from gateways.http_cloudevents.errors import BadBatch, BadEvent, BatchFault, Problem
-from gateways.http_cloudevents.kernels import children
-from gateways.http_cloudevents.kernels.codes import (
+from polymq.gateways.http_cloudevents.errors import BadBatch, BadEvent, BatchFault, Problem
+from polymq.gateways.http_cloudevents.kernels import children
+from polymq.gateways.http_cloudevents.kernels.codes import (
     NAME_END,
     NAME_START,
     NOT_UTF8,
@@ -45,7 +45,7 @@ from gateways.http_cloudevents.kernels.codes import (
     VALUE_START,
     WRONG_KIND,
 )
-from gateways.http_cloudevents.work import Work
+from polymq.gateways.http_cloudevents.work import Work
 
 PIECE_BYTES: Final = 64 * 1024
 """Of a text or of base64, decoded in one step: some 0.1 ms. An event up to this size is decoded as

@@ -34,7 +34,7 @@ from typing import Final
 
 import msgspec
 
-from gateways.http_cloudevents.attributes import (
+from polymq.gateways.http_cloudevents.attributes import (
     CHECKS,
     OPTIONAL,
     REQUIRED,
@@ -48,7 +48,7 @@ from gateways.http_cloudevents.attributes import (
     media_type,
     printable,
 )
-from gateways.http_cloudevents.errors import BadEvent, Problem
+from polymq.gateways.http_cloudevents.errors import BadEvent, Problem
 
 STRUCTURED: Final = "application/cloudevents+json"
 BATCHED: Final = "application/cloudevents-batch+json"

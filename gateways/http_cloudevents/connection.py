@@ -23,9 +23,9 @@ import msgspec
 from aiohttp import web
 from aiohttp.http_exceptions import LineTooLong
 
-from gateways.http_cloudevents.attributes import printable
-from gateways.http_cloudevents.limits import HttpLimits
-from net.roster import Roster
+from polymq.gateways.http_cloudevents.attributes import printable
+from polymq.gateways.http_cloudevents.limits import HttpLimits
+from polymq.net.roster import Roster
 
 FULL: Final = (
     b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nContent-Length: 0\r\n"

@@ -14,7 +14,7 @@ import logging
 from collections.abc import Mapping
 from typing import Final
 
-from broker.port import BrokerError, BrokerPort
+from polymq.broker.port import BrokerError, BrokerPort
 
 DOCUMENT_KIND: Final = "pull-counts"
 RUNS_MAX: Final = 1_500

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from broker.port import Reason
+from polymq.broker.port import Reason
 
 STATUS_OF_REASON: Final[Mapping[Reason, int]] = {
     Reason.NOT_FOUND: 404,

@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from gateways.http_cloudevents.attributes import NAME
-from gateways.http_cloudevents.errors import Problem
+from polymq.gateways.http_cloudevents.attributes import NAME
+from polymq.gateways.http_cloudevents.errors import Problem
 
 Attributes = Mapping[str, str]
 Predicate = Callable[[Attributes], bool]

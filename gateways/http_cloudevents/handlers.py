@@ -23,31 +23,31 @@ from urllib.parse import unquote_to_bytes
 import msgspec
 from aiohttp import web
 
-from broker.port import BoundedCache, BrokerPort, Refused, parse_display_name
-from gateways.http_cloudevents import subscriptions
-from gateways.http_cloudevents.attributes import check_value, decode_header_value, printable
-from gateways.http_cloudevents.bodies import Budget, check_declared_size, read_body
-from gateways.http_cloudevents.bulk_json import (
+from polymq.broker.port import BoundedCache, BrokerPort, Refused, parse_display_name
+from polymq.gateways.http_cloudevents import subscriptions
+from polymq.gateways.http_cloudevents.attributes import check_value, decode_header_value, printable
+from polymq.gateways.http_cloudevents.bodies import Budget, check_declared_size, read_body
+from polymq.gateways.http_cloudevents.bulk_json import (
     decode_batch,
     decode_event,
     scan_batch,
     scan_event,
 )
-from gateways.http_cloudevents.codec import (
+from polymq.gateways.http_cloudevents.codec import (
     Event,
     Mode,
     content_mode,
     decode_binary,
     is_cloudevent,
 )
-from gateways.http_cloudevents.connection import Connection
-from gateways.http_cloudevents.errors import Problem
-from gateways.http_cloudevents.limits import HttpLimits
-from gateways.http_cloudevents.publishing import Commits, Publisher
-from gateways.http_cloudevents.pull import Outcome, encode_received
-from gateways.http_cloudevents.registry import Registry
-from gateways.http_cloudevents.responses import json_response, problem_response
-from gateways.http_cloudevents.work import InTurns, Work
+from polymq.gateways.http_cloudevents.connection import Connection
+from polymq.gateways.http_cloudevents.errors import Problem
+from polymq.gateways.http_cloudevents.limits import HttpLimits
+from polymq.gateways.http_cloudevents.publishing import Commits, Publisher
+from polymq.gateways.http_cloudevents.pull import Outcome, encode_received
+from polymq.gateways.http_cloudevents.registry import Registry
+from polymq.gateways.http_cloudevents.responses import json_response, problem_response
+from polymq.gateways.http_cloudevents.work import InTurns, Work
 
 TAG_HEADER: Final = "PolyMQ-Tag"
 """Tag of a body that is no CloudEvent, percent-encoded like a ce- header."""

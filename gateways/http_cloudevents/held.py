@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from broker.port import BrokerPort, Delivery, Message, Position, QueueConsumer, RunMeta
-from core_log.kernels.batch import EXTRA_VERBATIM
-from gateways.http_cloudevents.codec import Event
-from gateways.http_cloudevents.filters import Predicate
-from gateways.http_cloudevents.mapping import (
+from polymq.broker.port import BrokerPort, Delivery, Message, Position, QueueConsumer, RunMeta
+from polymq.core_log.kernels.batch import EXTRA_VERBATIM
+from polymq.gateways.http_cloudevents.codec import Event
+from polymq.gateways.http_cloudevents.filters import Predicate
+from polymq.gateways.http_cloudevents.mapping import (
     DeadLetter,
     dead_letter_constant,
     dead_letter_extra,

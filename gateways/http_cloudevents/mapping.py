@@ -39,9 +39,9 @@ from urllib.parse import quote
 
 import msgspec
 
-from broker.port import AMQP_PROPERTY, REST, Message, Words, display_name, read_amqp_content
-from core_log.kernels.batch import Batch
-from gateways.http_cloudevents.attributes import (
+from polymq.broker.port import AMQP_PROPERTY, REST, Message, Words, display_name, read_amqp_content
+from polymq.core_log.kernels.batch import Batch
+from polymq.gateways.http_cloudevents.attributes import (
     DELIVERY_TIME,
     EXPIRY_TIME,
     FORBIDDEN,
@@ -51,9 +51,9 @@ from gateways.http_cloudevents.attributes import (
     media_type,
     time_ms,
 )
-from gateways.http_cloudevents.codec import STRUCTURED, Event, Form, decode_structured
-from gateways.http_cloudevents.errors import BadEvent
-from gateways.http_cloudevents.work import Work
+from polymq.gateways.http_cloudevents.codec import STRUCTURED, Event, Form, decode_structured
+from polymq.gateways.http_cloudevents.errors import BadEvent
+from polymq.gateways.http_cloudevents.work import Work
 
 CONSTANT_PROPERTIES: Final[Mapping[str, str]] = {"PMQ_PROTO": "http"}
 """What all messages of this gateway have in common."""

@@ -18,7 +18,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
-from broker.port import (
+from polymq.broker.port import (
     LIFE_PROPERTY,
     BoundedCache,
     BrokerPort,
@@ -29,25 +29,25 @@ from broker.port import (
     Template,
     life_property,
 )
-from core_log.kernels.batch import (
+from polymq.core_log.kernels.batch import (
     BODY_SIZE,
     COLUMNS,
     EXTRA_SIZE,
     EXTRA_VERBATIM,
     Batch,
 )
-from gateways.http_cloudevents.codec import Event
-from gateways.http_cloudevents.errors import STATUS_OF_REASON, Problem
-from gateways.http_cloudevents.limits import HttpLimits
-from gateways.http_cloudevents.mapping import (
+from polymq.gateways.http_cloudevents.codec import Event
+from polymq.gateways.http_cloudevents.errors import STATUS_OF_REASON, Problem
+from polymq.gateways.http_cloudevents.limits import HttpLimits
+from polymq.gateways.http_cloudevents.mapping import (
     CONSTANT_PROPERTIES,
     Run,
     life_ms,
     row_of_raw,
     rows_of,
 )
-from gateways.http_cloudevents.responses import storage_problem
-from gateways.http_cloudevents.work import Work
+from polymq.gateways.http_cloudevents.responses import storage_problem
+from polymq.gateways.http_cloudevents.work import Work
 
 TEMPLATES_MAX: Final = 4_096
 """Templates kept: kinds of messages (topic, type, shard) in use at one time."""

@@ -20,15 +20,15 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from broker.port import BrokerPort, Delivery, QueueConsumer, Refused
-from gateways.http_cloudevents.codec import encode_structured
-from gateways.http_cloudevents.errors import Problem
-from gateways.http_cloudevents.held import DeadLetters, Held, every_kind, take
-from gateways.http_cloudevents.limits import HttpLimits
-from gateways.http_cloudevents.locks import Lock, LockTable, ranges
-from gateways.http_cloudevents.mapping import DeadLetter, dead_letter_of
-from gateways.http_cloudevents.subscriptions import Subscription
-from gateways.http_cloudevents.work import Work
+from polymq.broker.port import BrokerPort, Delivery, QueueConsumer, Refused
+from polymq.gateways.http_cloudevents.codec import encode_structured
+from polymq.gateways.http_cloudevents.errors import Problem
+from polymq.gateways.http_cloudevents.held import DeadLetters, Held, every_kind, take
+from polymq.gateways.http_cloudevents.limits import HttpLimits
+from polymq.gateways.http_cloudevents.locks import Lock, LockTable, ranges
+from polymq.gateways.http_cloudevents.mapping import DeadLetter, dead_letter_of
+from polymq.gateways.http_cloudevents.subscriptions import Subscription
+from polymq.gateways.http_cloudevents.work import Work
 
 
 @dataclass(slots=True, eq=False)

@@ -20,23 +20,23 @@ import logging
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import replace
 
-from broker.port import BrokerPort, Reason, Refused
-from gateways.http_cloudevents.delivery_counts import DeliveryCounts
-from gateways.http_cloudevents.errors import Problem
-from gateways.http_cloudevents.held import DeadLetters
-from gateways.http_cloudevents.limits import HttpLimits
-from gateways.http_cloudevents.publishing import Commits
-from gateways.http_cloudevents.pull import PullSubscription
-from gateways.http_cloudevents.retry_state import RetryStates
-from gateways.http_cloudevents.sinks import Sinks
-from gateways.http_cloudevents.starts import Starts
-from gateways.http_cloudevents.subscriptions import (
+from polymq.broker.port import BrokerPort, Reason, Refused
+from polymq.gateways.http_cloudevents.delivery_counts import DeliveryCounts
+from polymq.gateways.http_cloudevents.errors import Problem
+from polymq.gateways.http_cloudevents.held import DeadLetters
+from polymq.gateways.http_cloudevents.limits import HttpLimits
+from polymq.gateways.http_cloudevents.publishing import Commits
+from polymq.gateways.http_cloudevents.pull import PullSubscription
+from polymq.gateways.http_cloudevents.retry_state import RetryStates
+from polymq.gateways.http_cloudevents.sinks import Sinks
+from polymq.gateways.http_cloudevents.starts import Starts
+from polymq.gateways.http_cloudevents.subscriptions import (
     DOCUMENT_KIND,
     Subscription,
     disabled,
     from_document,
 )
-from gateways.http_cloudevents.webhooks import Webhook
+from polymq.gateways.http_cloudevents.webhooks import Webhook
 
 logger = logging.getLogger(__name__)
 

@@ -11,9 +11,9 @@ import msgspec
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
-from broker.port import BrokerError, Refused, StorageFailed
-from gateways.http_cloudevents.connection import Connection
-from gateways.http_cloudevents.errors import STATUS_OF_REASON, BadBatch, BadEvent, Problem
+from polymq.broker.port import BrokerError, Refused, StorageFailed
+from polymq.gateways.http_cloudevents.connection import Connection
+from polymq.gateways.http_cloudevents.errors import STATUS_OF_REASON, BadBatch, BadEvent, Problem
 
 PROBLEM_TYPE: Final = "application/problem+json"
 SERVER: Final = "PolyMQ"

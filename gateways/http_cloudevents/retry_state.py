@@ -12,7 +12,7 @@ import logging
 from dataclasses import asdict, dataclass
 from typing import Final
 
-from broker.port import BrokerPort, Refused
+from polymq.broker.port import BrokerPort, Refused
 
 DOCUMENT_KIND: Final = "webhook-retry"
 

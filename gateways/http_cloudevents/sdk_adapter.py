@@ -14,7 +14,7 @@ from typing import Any
 
 from cloudevents.core.v1.event import CloudEvent
 
-from gateways.http_cloudevents.attributes import (
+from polymq.gateways.http_cloudevents.attributes import (
     charset_codec,
     check_name,
     check_required,
@@ -22,7 +22,7 @@ from gateways.http_cloudevents.attributes import (
     is_json,
     media_type,
 )
-from gateways.http_cloudevents.codec import Event, Form
+from polymq.gateways.http_cloudevents.codec import Event, Form
 
 _FRACTION_DIGITS = 6
 """Of a second, which `datetime` keeps."""

@@ -28,20 +28,20 @@ from typing import Final
 from aiohttp import web
 from aiohttp.abc import AbstractResolver
 
-from broker.port import BrokerPort
-from gateways.http_cloudevents.connection import FULL, Census, Connection
-from gateways.http_cloudevents.handlers import Handlers, allow
-from gateways.http_cloudevents.limits import HttpLimits, WebhookSettings
-from gateways.http_cloudevents.publishing import Commits
-from gateways.http_cloudevents.registry import Registry
-from gateways.http_cloudevents.responses import problems
-from gateways.http_cloudevents.sinks import Sinks
-from gateways.http_cloudevents.statistics import HttpStatistics
-from gateways.http_cloudevents.work import InTurns
-from net.connection import Context
-from net.listener import CannotListen, bind
-from net.loop_server import LoopServer
-from net.roster import Roster
+from polymq.broker.port import BrokerPort
+from polymq.gateways.http_cloudevents.connection import FULL, Census, Connection
+from polymq.gateways.http_cloudevents.handlers import Handlers, allow
+from polymq.gateways.http_cloudevents.limits import HttpLimits, WebhookSettings
+from polymq.gateways.http_cloudevents.publishing import Commits
+from polymq.gateways.http_cloudevents.registry import Registry
+from polymq.gateways.http_cloudevents.responses import problems
+from polymq.gateways.http_cloudevents.sinks import Sinks
+from polymq.gateways.http_cloudevents.statistics import HttpStatistics
+from polymq.gateways.http_cloudevents.work import InTurns
+from polymq.net.connection import Context
+from polymq.net.listener import CannotListen, bind
+from polymq.net.loop_server import LoopServer
+from polymq.net.roster import Roster
 
 SUBSCRIPTION_METHODS: Final = "GET, PUT, DELETE, OPTIONS"
 SECRET_BYTES: Final = 8

@@ -20,8 +20,8 @@ from urllib.parse import urlsplit
 import aiohttp
 from aiohttp.abc import AbstractResolver
 
-from gateways.http_cloudevents.attributes import is_plain_header_value
-from gateways.http_cloudevents.codec import (
+from polymq.gateways.http_cloudevents.attributes import is_plain_header_value
+from polymq.gateways.http_cloudevents.codec import (
     BATCHED,
     STRUCTURED,
     Event,
@@ -29,14 +29,14 @@ from gateways.http_cloudevents.codec import (
     encode_binary,
     encode_structured,
 )
-from gateways.http_cloudevents.errors import Problem
-from gateways.http_cloudevents.limits import HttpLimits, WebhookSettings
-from gateways.http_cloudevents.lookups import Lookups
-from gateways.http_cloudevents.retry import Verdict, retry_after_seconds, verdict_of
-from gateways.http_cloudevents.sink_connection import SinkConnector
-from gateways.http_cloudevents.slots import Slots, Standing
-from gateways.http_cloudevents.ssrf import AddressPolicy, GuardedResolver
-from gateways.http_cloudevents.subscriptions import Subscription, without_query
+from polymq.gateways.http_cloudevents.errors import Problem
+from polymq.gateways.http_cloudevents.limits import HttpLimits, WebhookSettings
+from polymq.gateways.http_cloudevents.lookups import Lookups
+from polymq.gateways.http_cloudevents.retry import Verdict, retry_after_seconds, verdict_of
+from polymq.gateways.http_cloudevents.sink_connection import SinkConnector
+from polymq.gateways.http_cloudevents.slots import Slots, Standing
+from polymq.gateways.http_cloudevents.ssrf import AddressPolicy, GuardedResolver
+from polymq.gateways.http_cloudevents.subscriptions import Subscription, without_query
 
 KEEP_ALIVE_SECONDS: Final = 15.0
 """How long a connection waits for the next request to its host."""

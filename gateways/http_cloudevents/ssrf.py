@@ -27,7 +27,7 @@ from urllib.parse import urlsplit
 
 from aiohttp.abc import AbstractResolver, ResolveResult
 
-from gateways.http_cloudevents.limits import Network
+from polymq.gateways.http_cloudevents.limits import Network
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 

@@ -17,12 +17,12 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 import msgspec
 from msgspec import Meta
 
-from broker.port import Words, display_name, parse_display_name
-from gateways.http_cloudevents.errors import Problem
-from gateways.http_cloudevents.filters import Predicate, compile_filters
-from gateways.http_cloudevents.limits import HttpLimits
-from gateways.http_cloudevents.mapping import words_of
-from gateways.http_cloudevents.retry import RetryPolicy
+from polymq.broker.port import Words, display_name, parse_display_name
+from polymq.gateways.http_cloudevents.errors import Problem
+from polymq.gateways.http_cloudevents.filters import Predicate, compile_filters
+from polymq.gateways.http_cloudevents.limits import HttpLimits
+from polymq.gateways.http_cloudevents.mapping import words_of
+from polymq.gateways.http_cloudevents.retry import RetryPolicy
 
 DOCUMENT_KIND: Final = "http.subscription"
 NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._\-]{0,63}")

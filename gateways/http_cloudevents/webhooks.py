@@ -26,17 +26,17 @@ import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 
-from broker.port import BrokerPort, Delivery, QueueConsumer, Refused
-from gateways.http_cloudevents.held import DeadLetters, Held, every_kind, take
-from gateways.http_cloudevents.limits import HttpLimits
-from gateways.http_cloudevents.locks import ranges
-from gateways.http_cloudevents.mapping import DeadLetter
-from gateways.http_cloudevents.retry import RetryPolicy, TokenBucket, Verdict
-from gateways.http_cloudevents.retry_state import RetryState, RetryStates
-from gateways.http_cloudevents.sinks import Answer, Sinks
-from gateways.http_cloudevents.slots import Standing
-from gateways.http_cloudevents.starts import Starts
-from gateways.http_cloudevents.subscriptions import Subscription, without_query
+from polymq.broker.port import BrokerPort, Delivery, QueueConsumer, Refused
+from polymq.gateways.http_cloudevents.held import DeadLetters, Held, every_kind, take
+from polymq.gateways.http_cloudevents.limits import HttpLimits
+from polymq.gateways.http_cloudevents.locks import ranges
+from polymq.gateways.http_cloudevents.mapping import DeadLetter
+from polymq.gateways.http_cloudevents.retry import RetryPolicy, TokenBucket, Verdict
+from polymq.gateways.http_cloudevents.retry_state import RetryState, RetryStates
+from polymq.gateways.http_cloudevents.sinks import Answer, Sinks
+from polymq.gateways.http_cloudevents.slots import Standing
+from polymq.gateways.http_cloudevents.starts import Starts
+from polymq.gateways.http_cloudevents.subscriptions import Subscription, without_query
 
 logger = logging.getLogger(__name__)
 

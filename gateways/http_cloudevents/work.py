@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Generator
 from typing import Any, TypeVar
 
-from net.turns import Turns
+from polymq.net.turns import Turns
 
 Result = TypeVar("Result")
 Work = Generator[None, None, Result]

@@ -27,7 +27,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Final
 
-from broker.port import (
+from polymq.broker.port import (
     BrokerError,
     Position,
     Reason,
@@ -37,13 +37,13 @@ from broker.port import (
     Words,
     WrongAcknowledgement,
 )
-from core_log.kernels.batch import COLUMNS, FLAGS, IDENTIFIER, Batch
-from gateways.mqtt.connection import OPEN, ConnectionCore, Event, State
-from gateways.mqtt.delays import delay_ms
-from gateways.mqtt.kernels import codes, encode_ids
-from gateways.mqtt.lanes import Lane
-from gateways.mqtt.mapping import CONNECT_CODES, is_ignored
-from gateways.mqtt.packets import (
+from polymq.core_log.kernels.batch import COLUMNS, FLAGS, IDENTIFIER, Batch
+from polymq.gateways.mqtt.connection import OPEN, ConnectionCore, Event, State
+from polymq.gateways.mqtt.delays import delay_ms
+from polymq.gateways.mqtt.kernels import codes, encode_ids
+from polymq.gateways.mqtt.lanes import Lane
+from polymq.gateways.mqtt.mapping import CONNECT_CODES, is_ignored
+from polymq.gateways.mqtt.packets import (
     PING_RESPONSE,
     SUBSCRIBE_FAILURE,
     Connect,
@@ -57,9 +57,9 @@ from gateways.mqtt.packets import (
     encode_suback,
     encode_unsuback,
 )
-from gateways.mqtt.reading import Reading
-from gateways.mqtt.shared import Shared
-from net.connection import Connection
+from polymq.gateways.mqtt.reading import Reading
+from polymq.gateways.mqtt.shared import Shared
+from polymq.net.connection import Connection
 
 log = logging.getLogger(__name__)
 

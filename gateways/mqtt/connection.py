@@ -23,10 +23,10 @@ from array import array
 from collections.abc import Mapping
 from typing import Final
 
-from core_log.kernels.batch import CAPACITY, Batch
-from gateways.mqtt.kernels import codes, parse
-from gateways.mqtt.limits import Limits
-from gateways.mqtt.packets import (
+from polymq.core_log.kernels.batch import CAPACITY, Batch
+from polymq.gateways.mqtt.kernels import codes, parse
+from polymq.gateways.mqtt.limits import Limits
+from polymq.gateways.mqtt.packets import (
     FIXED_FLAGS,
     ConnectCode,
     LocalProtocolError,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from broker.port import Reason, Refused
+from polymq.broker.port import Reason, Refused
 
 PREFIX: Final = "$delayed/"
 _DIGITS_MAX: Final = 10

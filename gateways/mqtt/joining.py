@@ -22,16 +22,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from broker.port import FLUSHED, BrokerError, Durability, Position
-from core_log.kernels.batch import FLAGS
-from gateways.mqtt.connection import Inbox
-from gateways.mqtt.kernels import encode_acks, parse
+from polymq.broker.port import FLUSHED, BrokerError, Durability, Position
+from polymq.core_log.kernels.batch import FLAGS
+from polymq.gateways.mqtt.connection import Inbox
+from polymq.gateways.mqtt.kernels import encode_acks, parse
 
 if TYPE_CHECKING:
-    from gateways.mqtt.client import MqttConnection
-    from gateways.mqtt.lanes import Yard
-    from gateways.mqtt.mapping import TopicMapping
-    from net.connection import Context
+    from polymq.gateways.mqtt.client import MqttConnection
+    from polymq.gateways.mqtt.lanes import Yard
+    from polymq.gateways.mqtt.mapping import TopicMapping
+    from polymq.net.connection import Context
 
 ROWS_MIN: Final = 2
 """A read of one packet takes the lane."""

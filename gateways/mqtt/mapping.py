@@ -33,7 +33,7 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
-from broker.port import (
+from polymq.broker.port import (
     ONE_WORD,
     REST,
     BoundedCache,
@@ -45,10 +45,10 @@ from broker.port import (
     Template,
     Words,
 )
-from gateways.mqtt.delays import undelayed
-from gateways.mqtt.kernels.codes import FLAG_QOS, FLAG_QOS_SHIFT, FLAG_RETAIN
-from gateways.mqtt.limits import Limits
-from gateways.mqtt.packets import ConnectCode, decode_topic
+from polymq.gateways.mqtt.delays import undelayed
+from polymq.gateways.mqtt.kernels.codes import FLAG_QOS, FLAG_QOS_SHIFT, FLAG_RETAIN
+from polymq.gateways.mqtt.limits import Limits
+from polymq.gateways.mqtt.packets import ConnectCode, decode_topic
 
 TOPIC_BYTES_MAX: Final = 65_535
 """Of a topic name on the wire: its size is two bytes (3.1.1 part 1.5.3)."""

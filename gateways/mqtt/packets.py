@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from gateways.mqtt.kernels.codes import REMAINING_LENGTH_MAX
+from polymq.gateways.mqtt.kernels.codes import REMAINING_LENGTH_MAX
 
 Buffer = bytes | bytearray | memoryview
 

@@ -17,16 +17,16 @@ import contextlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
-from broker.port import Refused
-from core_log.kernels.batch import BODY_SIZE, BODY_START, COLUMNS, FLAGS
-from gateways.mqtt.connection import NEED_DATA, PUBLISHES, ConnectionCore, Inbox
-from gateways.mqtt.kernels import codes
-from gateways.mqtt.kernels.bulk import DOLLAR, EXACTLY_ONCE, ROWS_AT_ONCE
-from net.turns import Turns
+from polymq.broker.port import Refused
+from polymq.core_log.kernels.batch import BODY_SIZE, BODY_START, COLUMNS, FLAGS
+from polymq.gateways.mqtt.connection import NEED_DATA, PUBLISHES, ConnectionCore, Inbox
+from polymq.gateways.mqtt.kernels import codes
+from polymq.gateways.mqtt.kernels.bulk import DOLLAR, EXACTLY_ONCE, ROWS_AT_ONCE
+from polymq.net.turns import Turns
 
 if TYPE_CHECKING:
-    from gateways.mqtt.client import MqttConnection
-    from gateways.mqtt.lanes import Bulk
+    from polymq.gateways.mqtt.client import MqttConnection
+    from polymq.gateways.mqtt.lanes import Bulk
 
 PARSED_BYTES_MAX: Final = 32 * 1024
 """Bytes that are parsed at once where a read is not handled as a whole: 8,192 acknowledgements."""

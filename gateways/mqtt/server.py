@@ -8,14 +8,14 @@ import ssl
 from collections.abc import Callable, Sequence
 from dataclasses import fields
 
-from broker.port import BrokerPort, StorageFailed
-from gateways.mqtt.client import MqttConnection
-from gateways.mqtt.limits import Limits
-from gateways.mqtt.mapping import TopicMapping
-from gateways.mqtt.shared import Counters, Shared
-from net.connection import Connection, Context
-from net.listener import Listener, listen
-from net.roster import Roster
+from polymq.broker.port import BrokerPort, StorageFailed
+from polymq.gateways.mqtt.client import MqttConnection
+from polymq.gateways.mqtt.limits import Limits
+from polymq.gateways.mqtt.mapping import TopicMapping
+from polymq.gateways.mqtt.shared import Counters, Shared
+from polymq.net.connection import Connection, Context
+from polymq.net.listener import Listener, listen
+from polymq.net.roster import Roster
 
 log = logging.getLogger(__name__)
 

@@ -7,17 +7,17 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from broker.port import BrokerError, BrokerPort, Position
-from core_log.kernels.batch import Batch
-from gateways.mqtt.connection import Inbox
-from gateways.mqtt.joining import Joined
-from gateways.mqtt.kernels import FORM, codes
-from gateways.mqtt.lanes import Bulk, Yard
-from gateways.mqtt.limits import Limits
-from gateways.mqtt.mapping import TopicMapping
-from gateways.mqtt.packets import Will
-from gateways.mqtt.uploads import Uploads
-from net.connection import Context
+from polymq.broker.port import BrokerError, BrokerPort, Position
+from polymq.core_log.kernels.batch import Batch
+from polymq.gateways.mqtt.connection import Inbox
+from polymq.gateways.mqtt.joining import Joined
+from polymq.gateways.mqtt.kernels import FORM, codes
+from polymq.gateways.mqtt.lanes import Bulk, Yard
+from polymq.gateways.mqtt.limits import Limits
+from polymq.gateways.mqtt.mapping import TopicMapping
+from polymq.gateways.mqtt.packets import Will
+from polymq.gateways.mqtt.uploads import Uploads
+from polymq.net.connection import Context
 
 log = logging.getLogger(__name__)
 

@@ -19,10 +19,10 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
-from net.connection import BUFFER_BYTES
+from polymq.net.connection import BUFFER_BYTES
 
 if TYPE_CHECKING:
-    from gateways.mqtt.limits import Limits
+    from polymq.gateways.mqtt.limits import Limits
 
 
 class Uploading(Protocol):

@@ -13,12 +13,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 
-from broker.port import REST, GroupInfo, TopicInfo, encode_name
-from gateways.rocketmq import mapping
-from gateways.rocketmq.connection import Request
-from gateways.rocketmq.mapping import RETRY_PREFIX, Answer
-from gateways.rocketmq.resets import reset_offsets
-from remoting.broker_fields import (
+from polymq.broker.port import REST, GroupInfo, TopicInfo, encode_name
+from polymq.gateways.rocketmq import mapping
+from polymq.gateways.rocketmq.connection import Request
+from polymq.gateways.rocketmq.mapping import RETRY_PREFIX, Answer
+from polymq.gateways.rocketmq.resets import reset_offsets
+from polymq.remoting.broker_fields import (
     CreateTopicFields,
     DeleteGroupFields,
     GroupConfigFields,
@@ -26,19 +26,19 @@ from remoting.broker_fields import (
     GroupTopicFields,
     ProducerGroupFields,
 )
-from remoting.codes import (
+from polymq.remoting.codes import (
     OUR_VERSION,
     PERMISSION_READ,
     PERMISSION_WRITE,
     RequestCode,
     ResponseCode,
 )
-from remoting.errors import BadFields
-from remoting.group_bodies import decode_object, encode_json
-from remoting.headers import TopicFields
+from polymq.remoting.errors import BadFields
+from polymq.remoting.group_bodies import decode_object, encode_json
+from polymq.remoting.headers import TopicFields
 
 if TYPE_CHECKING:
-    from gateways.rocketmq.client import RocketmqConnection
+    from polymq.gateways.rocketmq.client import RocketmqConnection
 
 READ_WRITE: Final = PERMISSION_READ | PERMISSION_WRITE
 QUEUES_MAX: Final = 1_024

@@ -29,16 +29,16 @@ from collections.abc import Iterator
 from typing import Final
 from urllib.parse import quote
 
-from broker.port import AMQP_PROPERTY, read_amqp_content, without_long
-from core_log.kernels.batch import (
+from polymq.broker.port import AMQP_PROPERTY, read_amqp_content, without_long
+from polymq.core_log.kernels.batch import (
     PROPERTY_CRC,
     RECORD_BODY_AT,
     RECORD_BODY_SIZE_AT,
     RECORD_MAGIC_AT,
 )
-from gateways.rocketmq.messages import DELAYS, RESERVED, TAGS
-from remoting.messages import PROPERTIES_BYTES_MAX
-from remoting.records import MAGIC_V1, parse_properties
+from polymq.gateways.rocketmq.messages import DELAYS, RESERVED, TAGS
+from polymq.remoting.messages import PROPERTIES_BYTES_MAX
+from polymq.remoting.records import MAGIC_V1, parse_properties
 
 Memory = bytes | memoryview
 

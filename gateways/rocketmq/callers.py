@@ -17,9 +17,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from broker.port import BoundedCache, BrokerPort, Reason, Refused
-from gateways.rocketmq.sending import Sender
-from remoting.signing import Signature
+from polymq.broker.port import BoundedCache, BrokerPort, Reason, Refused
+from polymq.gateways.rocketmq.sending import Sender
+from polymq.remoting.signing import Signature
 
 RETURNS_MAX: Final = 16
 """Groups of one connection for which is remembered how their messages come back: a process has

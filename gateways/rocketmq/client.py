@@ -15,22 +15,22 @@ import logging
 from collections import deque
 from typing import Final
 
-from broker.port import BrokerPort, Durability, Position, Refused
-from gateways.rocketmq import mapping
-from gateways.rocketmq.callers import Callers
-from gateways.rocketmq.connection import Event, Malformed, Request, RocketmqCore, Unsupported
-from gateways.rocketmq.mapping import Answer
-from gateways.rocketmq.messages import BadMessage
-from gateways.rocketmq.pulling import Pulls
-from gateways.rocketmq.requests import HANDLERS
-from gateways.rocketmq.rights import admit
-from gateways.rocketmq.sending import Sender
-from gateways.rocketmq.shared import Shared
-from net.connection import Connection
-from remoting.broker_fields import GroupFields
-from remoting.codes import PULL_COMMIT_OFFSET, RequestCode, ResponseCode
-from remoting.errors import BadFields, LocalProtocolError, RemoteProtocolError
-from remoting.headers import PullFields, write_fields
+from polymq.broker.port import BrokerPort, Durability, Position, Refused
+from polymq.gateways.rocketmq import mapping
+from polymq.gateways.rocketmq.callers import Callers
+from polymq.gateways.rocketmq.connection import Event, Malformed, Request, RocketmqCore, Unsupported
+from polymq.gateways.rocketmq.mapping import Answer
+from polymq.gateways.rocketmq.messages import BadMessage
+from polymq.gateways.rocketmq.pulling import Pulls
+from polymq.gateways.rocketmq.requests import HANDLERS
+from polymq.gateways.rocketmq.rights import admit
+from polymq.gateways.rocketmq.sending import Sender
+from polymq.gateways.rocketmq.shared import Shared
+from polymq.net.connection import Connection
+from polymq.remoting.broker_fields import GroupFields
+from polymq.remoting.codes import PULL_COMMIT_OFFSET, RequestCode, ResponseCode
+from polymq.remoting.errors import BadFields, LocalProtocolError, RemoteProtocolError
+from polymq.remoting.headers import PullFields, write_fields
 
 log = logging.getLogger(__name__)
 

@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from remoting.broker_fields import (
+from polymq.remoting.broker_fields import (
     CommitFields,
     CreateTopicFields,
     DeleteGroupFields,
@@ -38,13 +38,13 @@ from remoting.broker_fields import (
     ViewFields,
     long_names,
 )
-from remoting.codes import RequestCode
-from remoting.connection import Connection, RequestReceived
-from remoting.errors import BadFields
-from remoting.frames import ANSWER_BYTES_MAX, FRAME_BYTES_MAX, Command
-from remoting.headers import Fields, PullFields, QueueFields, TopicFields, read_fields
-from remoting.signed_fields import unknown_field
-from remoting.signing import Signature, signature_of
+from polymq.remoting.codes import RequestCode
+from polymq.remoting.connection import Connection, RequestReceived
+from polymq.remoting.errors import BadFields
+from polymq.remoting.frames import ANSWER_BYTES_MAX, FRAME_BYTES_MAX, Command
+from polymq.remoting.headers import Fields, PullFields, QueueFields, TopicFields, read_fields
+from polymq.remoting.signed_fields import unknown_field
+from polymq.remoting.signing import Signature, signature_of
 
 REQUESTS: Final[Mapping[int, type[Fields]]] = {
     RequestCode.SEND_MESSAGE: SendFields,

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from remoting.group_bodies import MessageQueue
+from polymq.remoting.group_bodies import MessageQueue
 
 Holder = tuple[str, str]
 """A user and a client id."""

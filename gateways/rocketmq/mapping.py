@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from broker.port import (
+from polymq.broker.port import (
     REST,
     BrokerPort,
     Reason,
@@ -32,18 +32,18 @@ from broker.port import (
     encode_name,
     parse_display_name,
 )
-from core_log.kernels.batch import RECORD_STORE_MS_AT
-from gateways.rocketmq.amqp_messages import in_rocketmq_words
-from remoting.bodies import BrokerData, QueueData, TopicList, TopicRoute, encode_body
-from remoting.broker_fields import CommitFields, GroupOffsetFields, SendAnswer
-from remoting.codes import (
+from polymq.core_log.kernels.batch import RECORD_STORE_MS_AT
+from polymq.gateways.rocketmq.amqp_messages import in_rocketmq_words
+from polymq.remoting.bodies import BrokerData, QueueData, TopicList, TopicRoute, encode_body
+from polymq.remoting.broker_fields import CommitFields, GroupOffsetFields, SendAnswer
+from polymq.remoting.codes import (
     PERMISSION_READ,
     PERMISSION_WRITE,
     PULL_SUSPEND,
     RequestCode,
     ResponseCode,
 )
-from remoting.headers import (
+from polymq.remoting.headers import (
     Fields,
     OffsetAnswer,
     PullAnswer,

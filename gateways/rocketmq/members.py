@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final, Generic, TypeVar
 
-from remoting.group_bodies import ConsumerData, Heartbeat, SubscriptionData
+from polymq.remoting.group_bodies import ConsumerData, Heartbeat, SubscriptionData
 
 SILENT_SECONDS: Final = 120.0
 """RocketMQ's bound: four heartbeats that did not come."""

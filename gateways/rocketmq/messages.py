@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from core_log.kernels.batch import PROPERTY_CRC
+from polymq.core_log.kernels.batch import PROPERTY_CRC
 
 TAGS: Final = "TAGS"
 DELAYS: Final = {"DELAY", "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS"}

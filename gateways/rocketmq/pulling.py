@@ -20,16 +20,16 @@ from collections import deque
 from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
-from broker.port import BrokerPort, Refused, TopicInfo
-from gateways.rocketmq import mapping
-from gateways.rocketmq.amqp_messages import in_rocketmq_words
-from gateways.rocketmq.holds import Hold
-from gateways.rocketmq.limits import RocketmqLimits
-from gateways.rocketmq.mapping import Answer
-from gateways.rocketmq.shared import Shared
-from net.connection import Context
-from remoting.codes import PULL_SUBSCRIPTION, ResponseCode
-from remoting.headers import READER_GROUP, PullFields
+from polymq.broker.port import BrokerPort, Refused, TopicInfo
+from polymq.gateways.rocketmq import mapping
+from polymq.gateways.rocketmq.amqp_messages import in_rocketmq_words
+from polymq.gateways.rocketmq.holds import Hold
+from polymq.gateways.rocketmq.limits import RocketmqLimits
+from polymq.gateways.rocketmq.mapping import Answer
+from polymq.gateways.rocketmq.shared import Shared
+from polymq.net.connection import Context
+from polymq.remoting.codes import PULL_SUBSCRIPTION, ResponseCode
+from polymq.remoting.headers import READER_GROUP, PullFields
 
 TURN_BYTES_MAX: Final = 1024 * 1024
 """Of answers to one connection in one iteration of the loop: as much as its transport takes before

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from broker.port import Reason, Refused
-from gateways.rocketmq import admin, mapping
-from gateways.rocketmq.connection import Request
-from gateways.rocketmq.mapping import RETRY_PREFIX, Answer
-from gateways.rocketmq.messages import (
+from polymq.broker.port import Reason, Refused
+from polymq.gateways.rocketmq import admin, mapping
+from polymq.gateways.rocketmq.connection import Request
+from polymq.gateways.rocketmq.mapping import RETRY_PREFIX, Answer
+from polymq.gateways.rocketmq.messages import (
     PREPARED,
     ROLLED_BACK,
     BadMessage,
@@ -21,10 +21,10 @@ from gateways.rocketmq.messages import (
     messages_of,
     system_flag_of,
 )
-from gateways.rocketmq.retries import send_back
-from gateways.rocketmq.sending import RECONSUME_MAX, Order
-from gateways.rocketmq.transactions import UNIQUE_KEY, end_transaction
-from remoting.broker_fields import (
+from polymq.gateways.rocketmq.retries import send_back
+from polymq.gateways.rocketmq.sending import RECONSUME_MAX, Order
+from polymq.gateways.rocketmq.transactions import UNIQUE_KEY, end_transaction
+from polymq.remoting.broker_fields import (
     CommitFields,
     GroupFields,
     GroupOffsetFields,
@@ -34,8 +34,8 @@ from remoting.broker_fields import (
     UnregisterFields,
     ViewFields,
 )
-from remoting.codes import RequestCode, ResponseCode
-from remoting.group_bodies import (
+from polymq.remoting.codes import RequestCode, ResponseCode
+from polymq.remoting.group_bodies import (
     Body,
     ClientCheck,
     ConsumerList,
@@ -45,10 +45,10 @@ from remoting.group_bodies import (
     MessageQueue,
     encode_json,
 )
-from remoting.headers import Fields, QueueFields, TopicFields
+from polymq.remoting.headers import Fields, QueueFields, TopicFields
 
 if TYPE_CHECKING:
-    from gateways.rocketmq.client import RocketmqConnection
+    from polymq.gateways.rocketmq.client import RocketmqConnection
 
 Handler = Callable[["RocketmqConnection", Request], Answer | None]
 F = TypeVar("F", bound=Fields)

@@ -11,17 +11,17 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from broker.port import REST, BoundedCache, Refused, TopicInfo, encode_name
-from gateways.rocketmq import mapping
-from gateways.rocketmq.connection import Request
-from gateways.rocketmq.mapping import Answer
-from remoting.broker_fields import ResetFields
-from remoting.codes import ResponseCode
-from remoting.errors import BadFields
-from remoting.group_bodies import encode_json
+from polymq.broker.port import REST, BoundedCache, Refused, TopicInfo, encode_name
+from polymq.gateways.rocketmq import mapping
+from polymq.gateways.rocketmq.connection import Request
+from polymq.gateways.rocketmq.mapping import Answer
+from polymq.remoting.broker_fields import ResetFields
+from polymq.remoting.codes import ResponseCode
+from polymq.remoting.errors import BadFields
+from polymq.remoting.group_bodies import encode_json
 
 if TYPE_CHECKING:
-    from gateways.rocketmq.client import RocketmqConnection
+    from polymq.gateways.rocketmq.client import RocketmqConnection
 
 NEWEST: Final = -1
 """Instead of a time: the end of each queue."""

@@ -4,24 +4,24 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from broker.port import Refused, without_long
-from gateways.rocketmq import mapping
-from gateways.rocketmq.connection import Request
-from gateways.rocketmq.mapping import DEAD_LETTER_PREFIX, RETRY_PREFIX, Answer
-from gateways.rocketmq.messages import (
+from polymq.broker.port import Refused, without_long
+from polymq.gateways.rocketmq import mapping
+from polymq.gateways.rocketmq.connection import Request
+from polymq.gateways.rocketmq.mapping import DEAD_LETTER_PREFIX, RETRY_PREFIX, Answer
+from polymq.gateways.rocketmq.messages import (
     DELAYS,
     BadMessage,
     kept_flags,
     parse_properties,
     sent_of,
 )
-from gateways.rocketmq.sending import RECONSUME_MAX, Order
-from remoting.broker_fields import SendBackFields
-from remoting.codes import ResponseCode
-from remoting.records import Record, iterate_records
+from polymq.gateways.rocketmq.sending import RECONSUME_MAX, Order
+from polymq.remoting.broker_fields import SendBackFields
+from polymq.remoting.codes import ResponseCode
+from polymq.remoting.records import Record, iterate_records
 
 if TYPE_CHECKING:
-    from gateways.rocketmq.client import RocketmqConnection
+    from polymq.gateways.rocketmq.client import RocketmqConnection
 
 RETRY_TOPIC: Final = "RETRY_TOPIC"
 """Property: the topic that the message was published to. Consumers show it instead of theirs."""

@@ -26,14 +26,14 @@ from dataclasses import replace
 from functools import cache, lru_cache, partial
 from typing import Final
 
-from broker.port import REST, BrokerPort, Reason, Refused, decode_name, parse_display_name
-from gateways.rocketmq import mapping
-from gateways.rocketmq.connection import Request
-from gateways.rocketmq.limits import RocketmqLimits
-from gateways.rocketmq.mapping import RETRY_PREFIX
-from remoting.codes import RequestCode
-from remoting.group_bodies import ClientCheck, Heartbeat, LockRequest, decode_body
-from remoting.headers import READER_GROUP, PullFields
+from polymq.broker.port import REST, BrokerPort, Reason, Refused, decode_name, parse_display_name
+from polymq.gateways.rocketmq import mapping
+from polymq.gateways.rocketmq.connection import Request
+from polymq.gateways.rocketmq.limits import RocketmqLimits
+from polymq.gateways.rocketmq.mapping import RETRY_PREFIX
+from polymq.remoting.codes import RequestCode
+from polymq.remoting.group_bodies import ClientCheck, Heartbeat, LockRequest, decode_body
+from polymq.remoting.headers import READER_GROUP, PullFields
 
 NAMES_KEPT_MAX: Final = 4_096
 """Topics whose names were decoded: those that clients ask for again and again."""

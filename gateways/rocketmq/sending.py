@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Final
 
-from broker.port import (
+from polymq.broker.port import (
     BoundedCache,
     BrokerPort,
     Durability,
@@ -30,9 +30,9 @@ from broker.port import (
     Template,
     header_property,
 )
-from core_log.kernels.batch import EXTRA_VERBATIM, Batch
-from gateways.rocketmq.mapping import DEAD_LETTER_PREFIX, RETRY_PREFIX, user_name
-from gateways.rocketmq.messages import Sent
+from polymq.core_log.kernels.batch import EXTRA_VERBATIM, Batch
+from polymq.gateways.rocketmq.mapping import DEAD_LETTER_PREFIX, RETRY_PREFIX, user_name
+from polymq.gateways.rocketmq.messages import Sent
 
 TEMPLATES_MAX: Final = 16_384
 """Kinds of messages (topic, tag, queue, flags) kept: those in use at one time."""

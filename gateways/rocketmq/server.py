@@ -6,15 +6,15 @@ import asyncio
 import ssl
 from collections.abc import Sequence
 
-from broker.port import BrokerPort
-from gateways.rocketmq.client import RocketmqConnection
-from gateways.rocketmq.limits import RocketmqLimits
-from gateways.rocketmq.mapping import Identity
-from gateways.rocketmq.shared import Shared
-from gateways.rocketmq.transactions import ask_producers
-from net.connection import Connection, Context
-from net.listener import Listener, listen
-from net.roster import Roster
+from polymq.broker.port import BrokerPort
+from polymq.gateways.rocketmq.client import RocketmqConnection
+from polymq.gateways.rocketmq.limits import RocketmqLimits
+from polymq.gateways.rocketmq.mapping import Identity
+from polymq.gateways.rocketmq.shared import Shared
+from polymq.gateways.rocketmq.transactions import ask_producers
+from polymq.net.connection import Connection, Context
+from polymq.net.listener import Listener, listen
+from polymq.net.roster import Roster
 
 
 class RocketmqServer:

@@ -7,19 +7,19 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from broker.port import BrokerPort
-from gateways.rocketmq.holds import Hold, Holds
-from gateways.rocketmq.limits import RocketmqLimits
-from gateways.rocketmq.locks import Locks
-from gateways.rocketmq.mapping import Identity
-from gateways.rocketmq.members import Members
-from gateways.rocketmq.resets import Resets
-from gateways.rocketmq.rights import rights_left
-from net.connection import Context
+from polymq.broker.port import BrokerPort
+from polymq.gateways.rocketmq.holds import Hold, Holds
+from polymq.gateways.rocketmq.limits import RocketmqLimits
+from polymq.gateways.rocketmq.locks import Locks
+from polymq.gateways.rocketmq.mapping import Identity
+from polymq.gateways.rocketmq.members import Members
+from polymq.gateways.rocketmq.resets import Resets
+from polymq.gateways.rocketmq.rights import rights_left
+from polymq.net.connection import Context
 
 if TYPE_CHECKING:
-    from gateways.rocketmq.client import RocketmqConnection
-    from gateways.rocketmq.pulling import Pulls
+    from polymq.gateways.rocketmq.client import RocketmqConnection
+    from polymq.gateways.rocketmq.pulling import Pulls
 
 HOLD_TICK_SECONDS = 0.1
 """How late a held pull may notice that its time is up, or that its topic is gone."""

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from broker.port import HalfMessage, Position, Reason, Refused, encode_name
-from gateways.rocketmq import mapping
-from gateways.rocketmq.connection import Request
-from gateways.rocketmq.mapping import Answer
-from gateways.rocketmq.messages import COMMITTED, ROLLED_BACK
-from remoting.broker_fields import CheckFields, EndTransactionFields
-from remoting.codes import RequestCode
-from remoting.headers import write_fields
-from remoting.records import encode_record
+from polymq.broker.port import HalfMessage, Position, Reason, Refused, encode_name
+from polymq.gateways.rocketmq import mapping
+from polymq.gateways.rocketmq.connection import Request
+from polymq.gateways.rocketmq.mapping import Answer
+from polymq.gateways.rocketmq.messages import COMMITTED, ROLLED_BACK
+from polymq.remoting.broker_fields import CheckFields, EndTransactionFields
+from polymq.remoting.codes import RequestCode
+from polymq.remoting.headers import write_fields
+from polymq.remoting.records import encode_record
 
 if TYPE_CHECKING:
-    from gateways.rocketmq.client import RocketmqConnection
-    from gateways.rocketmq.shared import Shared
+    from polymq.gateways.rocketmq.client import RocketmqConnection
+    from polymq.gateways.rocketmq.shared import Shared
 
 PRODUCER: Final = "PGROUP"
 UNIQUE_KEY: Final = "UNIQ_KEY"

@@ -20,20 +20,20 @@ if _choice not in ("", "compiled", "pure"):
 Plane: Any = None
 
 if TYPE_CHECKING or _choice == "pure":
-    from net.kernels import pure as chosen
+    from polymq.net.kernels import pure as chosen
 elif _choice == "compiled":
-    from net.kernels import fast as chosen
+    from polymq.net.kernels import fast as chosen
 
     if sys.platform == "linux":
-        from net.kernels.fast_plane import Plane
+        from polymq.net.kernels.fast_plane import Plane
 else:
     try:
-        from net.kernels import fast as chosen
+        from polymq.net.kernels import fast as chosen
     except ImportError:
-        from net.kernels import pure as chosen
+        from polymq.net.kernels import pure as chosen
     else:
         try:
-            from net.kernels.fast_plane import Plane
+            from polymq.net.kernels.fast_plane import Plane
         except ImportError:
             Plane = None
 

@@ -33,7 +33,7 @@ from libc.string cimport memset, strerror
 from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
 from posix.unistd cimport close
 
-from net.kernels.fast cimport Iteration, Stream, Wire
+from polymq.net.kernels.fast cimport Iteration, Stream, Wire
 
 cdef extern from "<sys/epoll.h>" nogil:
     enum:

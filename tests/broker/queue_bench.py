@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from broker.port import (
+from polymq.broker.port import (
     LIFE_PROPERTY,
     Delivery,
     Durability,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.port import Reason, Refused
+from polymq.broker.port import Reason, Refused
 from tests.harness.broker import Broker
 from tests.harness.people import add_user, hash_of
 

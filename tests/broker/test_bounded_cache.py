@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from broker.bounded_cache import BoundedCache
+from polymq.broker.bounded_cache import BoundedCache
 
 
 def test_the_oldest_gives_way() -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from broker.flights import SessionGroup
-from broker.kernels import Committed
-from broker.kernels.costs import (
+from polymq.broker.flights import SessionGroup
+from polymq.broker.kernels import Committed
+from polymq.broker.kernels.costs import (
     ANSWER_COST,
     CONSUMER_COST,
     LIVE_COST,
@@ -14,7 +14,7 @@ from broker.kernels.costs import (
     SESSION_COST,
     SHOWN_AT_ONCE,
 )
-from broker.port import Durability, Session, Template
+from polymq.broker.port import Durability, Session, Template
 from tests.broker.test_engine_sessions import connect
 from tests.harness.broker import Broker, SpyConsumer, SpyLink
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from broker.commits import CommitPoints
-from broker.port import Durability
+from polymq.broker.commits import CommitPoints
+from polymq.broker.port import Durability
 
 
 def test_what_waits_is_let_go_in_order_of_position() -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from broker.errors import Reason, Refused
+from polymq.broker.errors import Reason, Refused
 from tests.broker.queue_bench import OWNER, MessagesConsumer, consume, declare, publish, ready
 from tests.harness.broker import Broker
 

@@ -7,7 +7,7 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.queues.cursor import Cursor
+from polymq.broker.queues.cursor import Cursor
 
 
 def test_messages_are_handed_out_once_in_order() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from broker.port import Publishing
+from polymq.broker.port import Publishing
 from tests.harness.broker import Broker, SpyConsumer, batch_of
 
 OWNER = object()

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from broker.disk import Disk, DiskSettings, DiskState
-from broker.errors import Reason, Refused, StorageFailed
-from broker.port import REST
-from core_log.settings import StoreSettings
+from polymq.broker.disk import Disk, DiskSettings, DiskState
+from polymq.broker.errors import Reason, Refused, StorageFailed
+from polymq.broker.port import REST
+from polymq.core_log.settings import StoreSettings
 from tests.broker.test_retention import BODY, SEGMENT, age, consume, declare, fill, first_offset
 from tests.harness.broker import Broker, SpyLink, batch_of
 

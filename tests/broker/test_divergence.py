@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from broker.divergence import Divergence, diverged
-from core_log.acknowledged import EVERYTHING, Acknowledged
+from polymq.broker.divergence import Divergence, diverged
+from polymq.core_log.acknowledged import EVERYTHING, Acknowledged
 from polymq.diverging import disks_of
 from tests.harness.broker import Broker
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.port import Durability, Reason, Refused
+from polymq.broker.port import Durability, Reason, Refused
 from tests.harness.broker import Broker, SpyConsumer, batch_of
 
 OWNER = object()

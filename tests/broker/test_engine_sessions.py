@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.port import REST, Durability, Refused, Session
+from polymq.broker.port import REST, Durability, Refused, Session
 from tests.harness.broker import Broker, SpyLink, batch_of
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from broker.port import Reason, Refused
+from polymq.broker.port import Reason, Refused
 from tests.harness.broker import Broker
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from broker.errors import Refused
-from broker.queues.deaths import history_of
+from polymq.broker.errors import Refused
+from polymq.broker.queues.deaths import history_of
 from tests.broker.queue_bench import OWNER, bind, consume, declare, exchange, look, publish, ready
 from tests.harness.broker import Broker
 

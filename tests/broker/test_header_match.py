@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.errors import Reason, Refused
-from broker.header_match import is_pattern, pattern_of, pattern_text, tag_headers
-from gateways.amqp.tables import Timestamp
+from polymq.broker.errors import Reason, Refused
+from polymq.broker.header_match import is_pattern, pattern_of, pattern_text, tag_headers
+from polymq.gateways.amqp.tables import Timestamp
 
 
 def hits(arguments: dict[str, Any], headers: dict[str, Any]) -> bool:

@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from broker.commits import CommitPoints
-from broker.port import APPENDED, FLUSHED, IN_SYNC, REST, Durability, Reason, Refused
-from broker.replicas import Replicas
+from polymq.broker.commits import CommitPoints
+from polymq.broker.port import APPENDED, FLUSHED, IN_SYNC, REST, Durability, Reason, Refused
+from polymq.broker.replicas import Replicas
 from tests.broker.test_engine_sessions import connect
 from tests.harness.broker import Broker, SpyConsumer
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from broker.kernels.path import JOINED_COUNT_MAX
-from broker.port import Delivery, Durability, Template
+from polymq.broker.kernels.path import JOINED_COUNT_MAX
+from polymq.broker.port import Delivery, Durability, Template
 from tests.harness.broker import Broker, SpyConsumer, SpyLink
 
 

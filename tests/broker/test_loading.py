@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from broker import state_db
-from broker.journal import STATE_TOPIC
-from broker.queues.queue import Queue
-from broker.state_db import StateDb
+from polymq.broker import state_db
+from polymq.broker.journal import STATE_TOPIC
+from polymq.broker.queues.queue import Queue
+from polymq.broker.state_db import StateDb
 from tests.harness.broker import Broker
 
 OWNER = object()

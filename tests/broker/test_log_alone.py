@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from core_log.bookmark import write_bookmark
-from core_log.record import Record
-from core_log.store import Store
+from polymq.core_log.bookmark import write_bookmark
+from polymq.core_log.record import Record
+from polymq.core_log.store import Store
 from tests.broker.test_retention import (
     SEGMENT,
     age,

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from broker.access import passwords
-from broker.access.logins import Logins
-from broker.access.users import Users
-from broker.port import Reason, Refused
-from net.newcomers import network_of
+from polymq.broker.access import passwords
+from polymq.broker.access.logins import Logins
+from polymq.broker.access.users import Users
+from polymq.broker.port import Reason, Refused
+from polymq.net.newcomers import network_of
 from tests.harness.broker import Broker
 from tests.harness.people import PASSWORD, add_user, allow, hash_of, login
 

@@ -13,18 +13,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.header_routing import TABLES_BYTES_MAX
-from broker.long_properties import split_body
-from broker.port import LONG_CONSTANT, REST, in_front, without_long
-from broker.records import constant_properties
-from broker.topics import TopicTemplate
-from core_log.atomic import row_of
-from core_log.files import RealFiles
-from core_log.kernels.batch import EXTRA_VERBATIM
-from core_log.record import RecordTemplate, decode_record
-from core_log.settings import StoreSettings
-from core_log.store import Store
-from gateways.amqp.headers import AmqpHeaders
+from polymq.broker.header_routing import TABLES_BYTES_MAX
+from polymq.broker.long_properties import split_body
+from polymq.broker.port import LONG_CONSTANT, REST, in_front, without_long
+from polymq.broker.records import constant_properties
+from polymq.broker.topics import TopicTemplate
+from polymq.core_log.atomic import row_of
+from polymq.core_log.files import RealFiles
+from polymq.core_log.kernels.batch import EXTRA_VERBATIM
+from polymq.core_log.record import RecordTemplate, decode_record
+from polymq.core_log.settings import StoreSettings
+from polymq.core_log.store import Store
+from polymq.gateways.amqp.headers import AmqpHeaders
 from tests.broker.queue_bench import OWNER, bind, consume, declare, exchange, publish
 from tests.broker.test_engine_sessions import connect
 from tests.gateways.amqp import amqp_wire as wire

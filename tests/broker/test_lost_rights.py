@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from broker.access.quotas import Quotas
-from broker.access.rights import TOLD_MAX
-from broker.journal import Op
-from broker.port import REST, Reason, Refused
-from broker.session import END_STEPS
-from broker.sweeping import SWEPT_AT_ONCE
+from polymq.broker.access.quotas import Quotas
+from polymq.broker.access.rights import TOLD_MAX
+from polymq.broker.journal import Op
+from polymq.broker.port import REST, Reason, Refused
+from polymq.broker.session import END_STEPS
+from polymq.broker.sweeping import SWEPT_AT_ONCE
 from tests.harness.broker import Broker, SpyLink
 from tests.harness.people import allow, connect, deny, port_of, publish, take_back
 

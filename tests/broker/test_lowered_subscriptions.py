@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.port import REST, Session
+from polymq.broker.port import REST, Session
 from tests.broker.test_engine_sessions import connect
 from tests.broker.test_sessions_in_flight import EVERY_WAY, WITH_AND_WITHOUT, Pair, pair
 from tests.harness.broker import Broker, SpyLink

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from broker.entities import NamedQueue
-from broker.errors import Reason, Refused
-from broker.port import Message, RunMeta
-from broker.topics import TopicTemplate
-from core_log.errors import StorageFull
-from core_log.kernels.batch import EXTRA_BASE64, Batch
+from polymq.broker.entities import NamedQueue
+from polymq.broker.errors import Reason, Refused
+from polymq.broker.port import Message, RunMeta
+from polymq.broker.topics import TopicTemplate
+from polymq.core_log.errors import StorageFull
+from polymq.core_log.kernels.batch import EXTRA_BASE64, Batch
 from tests.harness.broker import Broker, SpyConsumer, batch_of
 
 OWNER = object()

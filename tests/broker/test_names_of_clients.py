@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from broker.errors import Reason, Refused
-from broker.names import check_characters
+from polymq.broker.errors import Reason, Refused
+from polymq.broker.names import check_characters
 from tests.broker.queue_bench import declare, exchange
 from tests.harness.broker import Broker
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from broker.errors import Reason, Refused
-from broker.port import BrokerPort
+from polymq.broker.errors import Reason, Refused
+from polymq.broker.port import BrokerPort
 from tests.broker.queue_bench import look, ready
 from tests.harness.broker import Broker, batch_of
 from tests.harness.people import add_user, allow, deny, port_of, take_back

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from broker.port import REST, Durability, Position, RecordRun
-from core_log.kernels.batch import RECORD_STORE_MS_AT
+from polymq.broker.port import REST, Durability, Position, RecordRun
+from polymq.core_log.kernels.batch import RECORD_STORE_MS_AT
 from tests.harness.broker import Broker, SpyLink
 
 

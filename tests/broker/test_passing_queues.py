@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from broker.errors import Reason, Refused
-from broker.names import QUEUES_TOPIC
-from broker.port import REST, QueueConsumer
+from polymq.broker.errors import Reason, Refused
+from polymq.broker.names import QUEUES_TOPIC
+from polymq.broker.port import REST, QueueConsumer
 from tests.broker.queue_bench import MessagesConsumer, declare, look, publish
 from tests.harness.broker import Broker, SpyLink
 

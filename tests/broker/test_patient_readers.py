@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from broker.reading import PatientReaders
-from core_log.errors import CorruptRecord, StorageShort
+from polymq.broker.reading import PatientReaders
+from polymq.core_log.errors import CorruptRecord, StorageShort
 
 SHORT: list[Exception] = [StorageShort("no descriptor"), OSError(errno.EMFILE, "too many files")]
 

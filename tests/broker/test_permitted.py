@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from broker.access.permitted import Permitted
-from broker.access.permitted_reading import PermittedReading
-from broker.access.quotas import Pace, Quotas, TokenBucket
-from broker.port import ONE_WORD, REST, BrokerPort, Publishing, Reason, Refused
+from polymq.broker.access.permitted import Permitted
+from polymq.broker.access.permitted_reading import PermittedReading
+from polymq.broker.access.quotas import Pace, Quotas, TokenBucket
+from polymq.broker.port import ONE_WORD, REST, BrokerPort, Publishing, Reason, Refused
 from tests.harness.broker import Broker, SpyConsumer, SpyLink, batch_of
 from tests.harness.people import (
     add_user,
@@ -45,7 +45,7 @@ def declare(port: BrokerPort, name: str, owner: object = None, **arguments: Any)
 
 def test_every_operation_of_the_port_is_checked_or_handed_on_by_choice() -> None:
     """Who adds an operation to the port has to say here what right it needs."""
-    parts = [part for part in BrokerPort.__mro__ if part.__module__.startswith("broker.")]
+    parts = [part for part in BrokerPort.__mro__ if part.__module__.startswith("polymq.broker.")]
     operations = {name for part in parts for name in vars(part) if not name.startswith("_")}
     assert len(parts) > 3
     checked = {*vars(Permitted), *vars(PermittedReading)}

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from broker.errors import Reason, Refused
-from broker.port import Durability
-from broker.topic_settings import TopicSettings
-from core_log.record import Record
+from polymq.broker.errors import Reason, Refused
+from polymq.broker.port import Durability
+from polymq.broker.topic_settings import TopicSettings
+from polymq.core_log.record import Record
 from tests.harness.broker import Broker
 from tests.harness.stores import decode_all
 

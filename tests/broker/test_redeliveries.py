@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.errors import Reason, Refused
-from broker.journal import Op
-from broker.port import Delivery, Position
-from broker.queues.deaths import history_of
-from broker.queues.redeliveries import Redeliveries
+from polymq.broker.errors import Reason, Refused
+from polymq.broker.journal import Op
+from polymq.broker.port import Delivery, Position
+from polymq.broker.queues.deaths import history_of
+from polymq.broker.queues.redeliveries import Redeliveries
 from tests.broker.queue_bench import (
     OWNER,
     MessagesConsumer,

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from broker.port import ONE_WORD, REST, Session
-from broker.retained import Retained, position_of
-from broker.retained_replay import LOOK_COST, REPLAYED_AT_ONCE, SEND_COST, TURN_UNITS
-from broker.unhurried import PASSED_COUNT
+from polymq.broker.port import ONE_WORD, REST, Session
+from polymq.broker.retained import Retained, position_of
+from polymq.broker.retained_replay import LOOK_COST, REPLAYED_AT_ONCE, SEND_COST, TURN_UNITS
+from polymq.broker.unhurried import PASSED_COUNT
 from tests.broker.test_commit_steps import one_iteration
 from tests.broker.test_engine_sessions import connect
 from tests.harness.broker import Broker, SpyLink

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from broker.errors import Reason, Refused
-from broker.port import ONE_WORD, REST, Session
-from core_log.errors import StorageFailed, StoreCorrupt
-from core_log.settings import StoreSettings
+from polymq.broker.errors import Reason, Refused
+from polymq.broker.port import ONE_WORD, REST, Session
+from polymq.core_log.errors import StorageFailed, StoreCorrupt
+from polymq.core_log.settings import StoreSettings
 from tests.harness.broker import Broker, SpyConsumer, SpyLink, batch_of
 
 SEGMENT = 64 * 1024

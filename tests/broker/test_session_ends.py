@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from broker.errors import Reason, Refused
-from broker.journal import Op
-from broker.port import REST, Durability, Session
-from broker.session_settings import DROP_NEWEST, SessionSettings
-from broker.session_state import ENDED_AT_ONCE
-from broker.sweeping import SWEPT_AT_ONCE
+from polymq.broker.errors import Reason, Refused
+from polymq.broker.journal import Op
+from polymq.broker.port import REST, Durability, Session
+from polymq.broker.session_settings import DROP_NEWEST, SessionSettings
+from polymq.broker.session_state import ENDED_AT_ONCE
+from polymq.broker.sweeping import SWEPT_AT_ONCE
 from tests.broker.test_commit_steps import one_iteration
 from tests.broker.test_ends import is_sweeping, ops
 from tests.broker.test_engine_sessions import connect

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from broker.port import REST, Session, WrongAcknowledgement
-from broker.retained import position_of
-from broker.sessions import RESENT_AT_ONCE
+from polymq.broker.port import REST, Session, WrongAcknowledgement
+from polymq.broker.retained import position_of
+from polymq.broker.sessions import RESENT_AT_ONCE
 from tests.broker.test_engine_sessions import connect, start_again
 from tests.harness.broker import Broker, SpyLink
 from tests.replication.test_standby import follow, rows

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.port import RecordRun
-from broker.tag_filter import choose
-from core_log.kernels import java_hash
+from polymq.broker.port import RecordRun
+from polymq.broker.tag_filter import choose
+from polymq.core_log.kernels import java_hash
 from tests.harness.broker import Broker, bodies_of
 
 TAGS = ("a", "b", "Aa", "BB", "")  # "Aa" and "BB" have one hash

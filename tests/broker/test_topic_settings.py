@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from broker.errors import Reason, Refused
-from broker.port import Durability
-from broker.topic_settings import (
+from polymq.broker.errors import Reason, Refused
+from polymq.broker.port import Durability
+from polymq.broker.topic_settings import (
     DEFAULT,
     SECONDS_MAX,
     SETTING_NAMES,

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from broker.port import Publishing, Reason, Refused
+from polymq.broker.port import Publishing, Reason, Refused
 from tests.harness.broker import Broker, SpyConsumer, batch_of
 
 OWNER = object()

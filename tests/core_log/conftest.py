@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from core_log.errors import StorageFailed
-from core_log.flusher import Flusher
+from polymq.core_log.errors import StorageFailed
+from polymq.core_log.flusher import Flusher
 
 
 @pytest.fixture(autouse=True)

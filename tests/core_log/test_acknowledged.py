@@ -7,10 +7,10 @@ from random import Random
 
 import pytest
 
-from core_log.acknowledged import EVERYTHING, Acknowledged, AcknowledgedFile
-from core_log.cut_file import HEAD_BYTES, CutFile, CutHead, keep_cut, list_cuts
-from core_log.errors import CorruptRecord
-from core_log.store import Store
+from polymq.core_log.acknowledged import EVERYTHING, Acknowledged, AcknowledgedFile
+from polymq.core_log.cut_file import HEAD_BYTES, CutFile, CutHead, keep_cut, list_cuts
+from polymq.core_log.errors import CorruptRecord
+from polymq.core_log.store import Store
 from tests.crash.disk import Disk
 from tests.crash.losses import NOTHING, Parts
 from tests.harness.stores import DIRECTORY, TINY

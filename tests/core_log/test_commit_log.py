@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core_log import commit_log
-from core_log.errors import (
+from polymq.core_log import commit_log
+from polymq.core_log.errors import (
     CorruptRecord,
     StorageBusy,
     StorageFailed,
@@ -20,10 +20,10 @@ from core_log.errors import (
     StoreRefused,
     TooLarge,
 )
-from core_log.kernels.batch import BLANK_SIZE, Batch
-from core_log.queue_index import widen
-from core_log.record import RecordTemplate
-from core_log.settings import StoreSettings
+from polymq.core_log.kernels.batch import BLANK_SIZE, Batch
+from polymq.core_log.queue_index import widen
+from polymq.core_log.record import RecordTemplate
+from polymq.core_log.settings import StoreSettings
 from tests.harness.files import FailingFiles, HeldFiles, MemoryFiles
 from tests.harness.stores import DIRECTORY, TINY, Bench, decode_all, numbered, select_readable
 

@@ -8,10 +8,10 @@ import threading
 
 import pytest
 
-from core_log.errors import StorageFailed
-from core_log.flusher import Flusher
-from core_log.settings import StoreSettings
-from core_log.store import Store
+from polymq.core_log.errors import StorageFailed
+from polymq.core_log.flusher import Flusher
+from polymq.core_log.settings import StoreSettings
+from polymq.core_log.store import Store
 from tests.harness.files import EVERYTHING, NOTHING, FailingFiles, HeldFiles, MemoryFiles
 from tests.harness.stores import DIRECTORY, TEMPLATE, TINY, Bench, numbered
 

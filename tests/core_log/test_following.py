@@ -7,12 +7,12 @@ from random import Random
 
 import pytest
 
-from core_log.cutting import cut_log
-from core_log.errors import CorruptRecord, Follows, StoreRefused
-from core_log.files import RealFiles
-from core_log.following import Following
-from core_log.settings import StoreSettings
-from core_log.store import Store
+from polymq.core_log.cutting import cut_log
+from polymq.core_log.errors import CorruptRecord, Follows, StoreRefused
+from polymq.core_log.files import RealFiles
+from polymq.core_log.following import Following
+from polymq.core_log.settings import StoreSettings
+from polymq.core_log.store import Store
 from tests.harness.stores import OWN, PRIVATE, TINY
 from tests.replication.logs import fill, stream
 

@@ -10,11 +10,11 @@ from dataclasses import replace
 
 import pytest
 
-from core_log.checkpoint import ABORT_NAME, CHECKPOINT_NAME, CLOSED_NAME
-from core_log.epochs import read_epochs
-from core_log.errors import StorageFull
-from core_log.files import Buffer
-from core_log.settings import StoreSettings
+from polymq.core_log.checkpoint import ABORT_NAME, CHECKPOINT_NAME, CLOSED_NAME
+from polymq.core_log.epochs import read_epochs
+from polymq.core_log.errors import StorageFull
+from polymq.core_log.files import Buffer
+from polymq.core_log.settings import StoreSettings
 from tests.harness.files import MemoryFiles, WrappedFiles
 from tests.harness.stores import DIRECTORY, PACKED, TINY, Bench, numbered
 

@@ -7,10 +7,10 @@ import time
 
 import pytest
 
-from core_log import flusher as flusher_module
-from core_log.flusher import Flusher
-from core_log.gathering import REST_FLUSHES, RUNS_MIN, TRIES_MAX, Gathering
-from core_log.settings import StoreSettings
+from polymq.core_log import flusher as flusher_module
+from polymq.core_log.flusher import Flusher
+from polymq.core_log.gathering import REST_FLUSHES, RUNS_MIN, TRIES_MAX, Gathering
+from polymq.core_log.settings import StoreSettings
 from tests.harness.files import HeldFiles, MemoryFiles
 from tests.harness.stores import Bench, numbered
 

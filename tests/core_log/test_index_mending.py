@@ -8,8 +8,8 @@ from random import Random
 
 import pytest
 
-from core_log.errors import CorruptRecord, StorageFailed, StoreError
-from core_log.index_recovery import DAMAGED
+from polymq.core_log.errors import CorruptRecord, StorageFailed, StoreError
+from polymq.core_log.index_recovery import DAMAGED
 from tests.harness.files import EVERYTHING, Chooser, MemoryFiles
 from tests.harness.stores import DIRECTORY, TINY, Bench, numbered, recover_only
 

@@ -16,11 +16,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from core_log import kernels
-from core_log.kernels import pure_keys
-from core_log.kernels.batch import EXTRA_BASE64, EXTRA_VERBATIM, Batch
-from core_log.record import Record, RecordTemplate, encode_properties
-from core_log.settings import StoreSettings
+from polymq.core_log import kernels
+from polymq.core_log.kernels import pure_keys
+from polymq.core_log.kernels.batch import EXTRA_BASE64, EXTRA_VERBATIM, Batch
+from polymq.core_log.record import Record, RecordTemplate, encode_properties
+from polymq.core_log.settings import StoreSettings
 from tests.harness.files import EVERYTHING, NOTHING, Chooser, FailingFiles, MemoryFiles
 from tests.harness.stores import DIRECTORY, TINY, Bench
 
@@ -29,7 +29,7 @@ SMALL = replace(TINY, segment_bytes=1 << 16, key_slots=7, key_file_entries=12)
 FOREVER = 1 << 62
 
 try:
-    fast_keys: Any = importlib.import_module("core_log.kernels.fast_keys")
+    fast_keys: Any = importlib.import_module("polymq.core_log.kernels.fast_keys")
 except ImportError:
     fast_keys = None
 both_forms = pytest.mark.skipif(fast_keys is None, reason="the kernels were not compiled")

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from core_log.errors import CorruptRecord, StorageFailed
-from core_log.files import RealFiles
-from core_log.retention import first_after_position, first_after_time, position_at, sizes
-from core_log.segment_files import CLOSED
-from core_log.store import Store
+from polymq.core_log.errors import CorruptRecord, StorageFailed
+from polymq.core_log.files import RealFiles
+from polymq.core_log.retention import first_after_position, first_after_time, position_at, sizes
+from polymq.core_log.segment_files import CLOSED
+from polymq.core_log.store import Store
 from tests.harness.files import FailingFiles, MemoryFiles
 from tests.harness.stores import DIRECTORY, TINY, Bench, numbered
 

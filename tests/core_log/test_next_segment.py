@@ -10,14 +10,14 @@ from random import Random
 
 import pytest
 
-from core_log import kernels
-from core_log.atomic import row_of
-from core_log.errors import FailureLatch, StoreError
-from core_log.files import Buffer, Files
-from core_log.next_segment import NextSegment
-from core_log.record import RecordTemplate, encode_host, encode_properties
-from core_log.settings import StoreSettings
-from core_log.store import Store
+from polymq.core_log import kernels
+from polymq.core_log.atomic import row_of
+from polymq.core_log.errors import FailureLatch, StoreError
+from polymq.core_log.files import Buffer, Files
+from polymq.core_log.next_segment import NextSegment
+from polymq.core_log.record import RecordTemplate, encode_host, encode_properties
+from polymq.core_log.settings import StoreSettings
+from polymq.core_log.store import Store
 from tests.crash.disk import Disk, apply
 from tests.crash.losses import POWER_CUTS, Subset
 from tests.harness.files import FailingFiles, MemoryFiles, WrappedFiles

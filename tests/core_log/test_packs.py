@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from core_log.errors import StorageFailed, StorageFull
-from core_log.index_tail import BLOCK_BYTES, IndexTail
-from core_log.packs import PackWriter
-from core_log.queue_index import QueueIndex
+from polymq.core_log.errors import StorageFailed, StorageFull
+from polymq.core_log.index_tail import BLOCK_BYTES, IndexTail
+from polymq.core_log.packs import PackWriter
+from polymq.core_log.queue_index import QueueIndex
 from tests.harness.damage import QUEUES
 from tests.harness.files import EVERYTHING, NOTHING, Chooser, FailingFiles, MemoryFiles
 from tests.harness.stores import DIRECTORY, MIXED, PACKED, TINY, Bench, numbered, recover_only

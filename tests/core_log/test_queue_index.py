@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core_log.errors import CorruptRecord, StorageFailed, StorageFull
-from core_log.kernels import expired, find_damaged
-from core_log.queue_index import MemoryIndex, QueueIndex, widen
-from core_log.settings import StoreSettings
+from polymq.core_log.errors import CorruptRecord, StorageFailed, StorageFull
+from polymq.core_log.kernels import expired, find_damaged
+from polymq.core_log.queue_index import MemoryIndex, QueueIndex, widen
+from polymq.core_log.settings import StoreSettings
 from tests.harness.files import NOTHING, FailingFiles, MemoryFiles
 from tests.harness.stores import DIRECTORY, TINY, Bench, decode_all, numbered
 

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core_log.errors import CorruptRecord, TooLarge
-from core_log.kernels.batch import EXTRA_BASE64, EXTRA_NONE, EXTRA_VERBATIM, Batch
-from core_log.record import (
+from polymq.core_log.errors import CorruptRecord, TooLarge
+from polymq.core_log.kernels.batch import EXTRA_BASE64, EXTRA_NONE, EXTRA_VERBATIM, Batch
+from polymq.core_log.record import (
     RecordTemplate,
     decode_record,
     encode_host,

@@ -7,10 +7,10 @@ from random import Random
 
 import pytest
 
-from core_log import index_recovery
-from core_log.errors import CorruptRecord, StoreError
-from core_log.indexes import Indexes
-from core_log.settings import StoreSettings
+from polymq.core_log import index_recovery
+from polymq.core_log.errors import CorruptRecord, StoreError
+from polymq.core_log.indexes import Indexes
+from polymq.core_log.settings import StoreSettings
 from tests.harness.damage import (
     FIRST,
     QUEUES,

@@ -9,11 +9,11 @@ from dataclasses import replace
 
 import pytest
 
-from core_log import recovery
-from core_log.checkpoint import CHECKPOINT_NAME, read_checkpoint, write_checkpoint
-from core_log.errors import StoreCorrupt, StoreRefused
-from core_log.record import RecordTemplate
-from core_log.settings import StoreSettings
+from polymq.core_log import recovery
+from polymq.core_log.checkpoint import CHECKPOINT_NAME, read_checkpoint, write_checkpoint
+from polymq.core_log.errors import StoreCorrupt, StoreRefused
+from polymq.core_log.record import RecordTemplate
+from polymq.core_log.settings import StoreSettings
 from tests.harness.damage import (
     FIRST,
     LOG,

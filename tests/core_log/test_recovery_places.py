@@ -6,7 +6,7 @@ import errno
 
 import pytest
 
-from core_log.errors import CorruptRecord, StoreRefused
+from polymq.core_log.errors import CorruptRecord, StoreRefused
 from tests.harness.damage import (
     FIRST,
     LOG,

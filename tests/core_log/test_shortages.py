@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from core_log.errors import NotBegun, StorageFailed, StorageFull, StorageShort
-from core_log.files import Files, RealFiles
-from core_log.segment_files import CLOSED, OpenSegments, Segment
+from polymq.core_log.errors import NotBegun, StorageFailed, StorageFull, StorageShort
+from polymq.core_log.files import Files, RealFiles
+from polymq.core_log.segment_files import CLOSED, OpenSegments, Segment
 from tests.harness.descriptors import no_more_descriptors
 from tests.harness.files import FailingFiles, HeldFiles, MemoryFiles, WrappedFiles
 from tests.harness.stores import PACKED, TINY, Bench, numbered, select_readable
@@ -164,7 +164,7 @@ def select_soon(bench: Bench) -> bool:
 def test_a_close_without_a_descriptor_says_that_it_is_not_in_order(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("core_log.flusher.RETRY_SECONDS", 0.001)
+    monkeypatch.setattr("polymq.core_log.flusher.RETRY_SECONDS", 0.001)
     memory = MemoryFiles()
     files = NoDirectories(memory)
     bench = Bench(files)

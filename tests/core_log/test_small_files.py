@@ -7,14 +7,14 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core_log.bookmark import read_bookmark, write_bookmark
-from core_log.checkpoint import (
+from polymq.core_log.bookmark import read_bookmark, write_bookmark
+from polymq.core_log.checkpoint import (
     Checkpoint,
     decode_checkpoint,
     encode_checkpoint,
     write_whole_file,
 )
-from core_log.epochs import decode_epochs, encode_epochs, epoch_holds
+from polymq.core_log.epochs import decode_epochs, encode_epochs, epoch_holds
 from tests.harness.files import EVERYTHING, NOTHING, Chooser, MemoryFiles
 
 LONG = st.integers(0, (1 << 63) - 1)

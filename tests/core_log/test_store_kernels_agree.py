@@ -13,13 +13,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core_log.kernels import pure, pure_walk
-from core_log.kernels.batch import EXTRA_BASE64, EXTRA_NONE, EXTRA_VERBATIM, Batch
-from core_log.kernels.layout import NO_BATCH, SYSTEM_TOPIC
-from core_log.record import RecordTemplate, encode_properties, java_hash
+from polymq.core_log.kernels import pure, pure_walk
+from polymq.core_log.kernels.batch import EXTRA_BASE64, EXTRA_NONE, EXTRA_VERBATIM, Batch
+from polymq.core_log.kernels.layout import NO_BATCH, SYSTEM_TOPIC
+from polymq.core_log.record import RecordTemplate, encode_properties, java_hash
 
-fast: Any = pytest.importorskip("core_log.kernels.fast", reason="the kernels were not compiled")
-fast_walk: Any = pytest.importorskip("core_log.kernels.fast_walk", reason="not compiled")
+fast: Any = pytest.importorskip(
+    "polymq.core_log.kernels.fast", reason="the kernels were not compiled"
+)
+fast_walk: Any = pytest.importorskip("polymq.core_log.kernels.fast_walk", reason="not compiled")
 
 HOSTS = bytes(range(8))
 LETTERS = st.characters(codec="utf-8", exclude_characters="\x01\x02") | st.just("\udcff")

@@ -9,20 +9,20 @@ from typing import Any
 
 import pytest
 
-from core_log.kernels import pure
-from core_log.kernels.batch import (
+from polymq.core_log.kernels import pure
+from polymq.core_log.kernels.batch import (
     EXTRA_BASE64,
     EXTRA_NONE,
     EXTRA_VERBATIM,
     PROPERTIES_SIZE_MAX,
     Batch,
 )
-from core_log.kernels.pure_alike import ALIKE_MIN, BODY_BYTES_MAX
-from core_log.record import RecordTemplate
+from polymq.core_log.kernels.pure_alike import ALIKE_MIN, BODY_BYTES_MAX
+from polymq.core_log.record import RecordTemplate
 
 fast: Any = None
 try:
-    from core_log.kernels import fast
+    from polymq.core_log.kernels import fast
 except ImportError:
     pass
 

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core_log.files import RealFiles
-from core_log.kernels import pure_walk
-from core_log.record import RecordTemplate, encode_properties
-from core_log.settings import StoreSettings
-from core_log.store import Store
+from polymq.core_log.files import RealFiles
+from polymq.core_log.kernels import pure_walk
+from polymq.core_log.record import RecordTemplate, encode_properties
+from polymq.core_log.settings import StoreSettings
+from polymq.core_log.store import Store
 
-fast_walk: Any = pytest.importorskip("core_log.kernels.fast_walk", reason="not compiled")
+fast_walk: Any = pytest.importorskip("polymq.core_log.kernels.fast_walk", reason="not compiled")
 
 KINDS = [
     RecordTemplate(topic=topic, queue_id=0, properties=encode_properties(pairs), system_flag=flags)

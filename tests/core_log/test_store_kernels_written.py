@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from core_log.kernels import pure
-from core_log.kernels.batch import EXTRA_BASE64, EXTRA_NONE, EXTRA_VERBATIM, Batch
-from core_log.record import RecordTemplate
+from polymq.core_log.kernels import pure
+from polymq.core_log.kernels.batch import EXTRA_BASE64, EXTRA_NONE, EXTRA_VERBATIM, Batch
+from polymq.core_log.record import RecordTemplate
 
 fast: Any
 try:
-    fast = importlib.import_module("core_log.kernels.fast")
+    fast = importlib.import_module("polymq.core_log.kernels.fast")
 except ImportError:  # no compiler on this machine: there is nothing to compare with
     pytest.skip("no compiled kernels on this machine", allow_module_level=True)
 

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from core_log.errors import StoreRefused
-from core_log.files import RealFiles
-from core_log.settings import StoreSettings
-from core_log.store import Store
+from polymq.core_log.errors import StoreRefused
+from polymq.core_log.files import RealFiles
+from polymq.core_log.settings import StoreSettings
+from polymq.core_log.store import Store
 from tests.harness.files import HeldFiles
 from tests.harness.stores import Bench, numbered, select_readable
 
@@ -24,8 +24,8 @@ ROOT = Path(__file__).resolve().parents[2]
 
 HOLDER = """
 import sys
-from core_log.files import RealFiles
-from core_log.store import Store
+from polymq.core_log.files import RealFiles
+from polymq.core_log.store import Store
 try:
     store = Store.open(sys.argv[1], files=RealFiles(), clock_ms=lambda: 1)
 except Exception as error:
@@ -37,7 +37,7 @@ else:
 
 PUBLISHER = """
 import sys
-from core_log.files import RealFiles
+from polymq.core_log.files import RealFiles
 from tests.harness.stores import Bench, numbered
 bench = Bench(RealFiles(), directory=sys.argv[1])
 while True:
@@ -202,7 +202,9 @@ def test_large_writes_arrive_whole_though_the_system_takes_them_in_parts(
 @pytest.mark.parametrize("name", ["pure_files", "fast_files"])
 def test_a_part_that_the_system_takes_in_parts_is_gone_on_with(tmp_path: Path, name: str) -> None:
     """The system takes what is below a limit, and says why it takes no more."""
-    form = pytest.importorskip(f"core_log.kernels.{name}", reason="the kernels were not compiled")
+    form = pytest.importorskip(
+        f"polymq.core_log.kernels.{name}", reason="the kernels were not compiled"
+    )
     handle = os.open(tmp_path / "file", os.O_RDWR | os.O_CREAT)
     files = form.FilesEnd()
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)

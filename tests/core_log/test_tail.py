@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from core_log.tail import Chunk, Tail
+from polymq.core_log.tail import Chunk, Tail
 
 
 def filled(tail: Tail, position: int, size: int = 100) -> Chunk:

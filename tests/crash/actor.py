@@ -14,17 +14,17 @@ from collections.abc import Callable, Mapping, Sequence
 from random import Random
 from typing import Final
 
-from core_log import kernels
-from core_log.atomic import row_of
-from core_log.cutting import cut_log
-from core_log.errors import CorruptRecord, StorageFull, StorageShort, StoreRefused, is_short
-from core_log.indexes import Preparation
-from core_log.kernels.batch import RECORD_BODY_AT, Batch, LargeBatch
-from core_log.log_end import Span
-from core_log.queue_index import widen
-from core_log.record import RecordParts, encode_host
-from core_log.settings import StoreSettings
-from core_log.store import Store
+from polymq.core_log import kernels
+from polymq.core_log.atomic import row_of
+from polymq.core_log.cutting import cut_log
+from polymq.core_log.errors import CorruptRecord, StorageFull, StorageShort, StoreRefused, is_short
+from polymq.core_log.indexes import Preparation
+from polymq.core_log.kernels.batch import RECORD_BODY_AT, Batch, LargeBatch
+from polymq.core_log.log_end import Span
+from polymq.core_log.queue_index import widen
+from polymq.core_log.record import RecordParts, encode_host
+from polymq.core_log.settings import StoreSettings
+from polymq.core_log.store import Store
 from tests.crash.attempted import Attempted, Dropped
 from tests.crash.disk import Disk
 from tests.crash.losses import POWER_CUTS

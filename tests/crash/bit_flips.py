@@ -26,16 +26,16 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
-from broker.state_db import StateDb
-from core_log.checkpoint import CHECKPOINT_NAME
-from core_log.epochs import EPOCHS_NAME
-from core_log.errors import CorruptRecord, StorageFailed, StoreError
-from core_log.index_recovery import CHECKPOINT_DAMAGED
-from core_log.indexes import INDEXES_NAME
-from core_log.packs import PACKS_NAME
-from core_log.queue_index import QueueIndex
-from core_log.settings import StoreSettings
-from core_log.store import Store
+from polymq.broker.state_db import StateDb
+from polymq.core_log.checkpoint import CHECKPOINT_NAME
+from polymq.core_log.epochs import EPOCHS_NAME
+from polymq.core_log.errors import CorruptRecord, StorageFailed, StoreError
+from polymq.core_log.index_recovery import CHECKPOINT_DAMAGED
+from polymq.core_log.indexes import INDEXES_NAME
+from polymq.core_log.packs import PACKS_NAME
+from polymq.core_log.queue_index import QueueIndex
+from polymq.core_log.settings import StoreSettings
+from polymq.core_log.store import Store
 from tests.crash.checks import demand
 from tests.crash.disk import LOG_PART, Disk
 from tests.crash.engine import EngineActor, World

@@ -27,14 +27,14 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from typing import Final
 
-from core_log.acknowledged import AcknowledgedFile
-from core_log.checkpoint import read_checkpoint
-from core_log.errors import CorruptRecord, StorageFailed, StoreRefused
-from core_log.index_recovery import CHECKPOINT_DAMAGED
-from core_log.queue_index import Index, widen
-from core_log.recovery import RecoveryReport
-from core_log.settings import StoreSettings
-from core_log.store import Store
+from polymq.core_log.acknowledged import AcknowledgedFile
+from polymq.core_log.checkpoint import read_checkpoint
+from polymq.core_log.errors import CorruptRecord, StorageFailed, StoreRefused
+from polymq.core_log.index_recovery import CHECKPOINT_DAMAGED
+from polymq.core_log.queue_index import Index, widen
+from polymq.core_log.recovery import RecoveryReport
+from polymq.core_log.settings import StoreSettings
+from polymq.core_log.store import Store
 from tests.crash.actor import NOW_MS, Actor, open_store
 from tests.crash.attempted import Attempted
 from tests.crash.disk import Disk

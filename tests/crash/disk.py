@@ -33,8 +33,8 @@ import posixpath
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, Protocol
 
-from core_log.errors import NotBegun, is_short
-from core_log.files import Buffer
+from polymq.core_log.errors import NotBegun, is_short
+from polymq.core_log.files import Buffer
 
 if TYPE_CHECKING:
     from tests.crash.faults import Fault

@@ -15,16 +15,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from broker.engine import Engine
-from broker.errors import Reason, Refused
-from broker.limits import Limits
-from broker.port import APPENDED, FLUSHED, Template
-from broker.retention import InWorker, UntilFlushed
-from broker.state_db import Folded, Row, StateDb
-from broker.topic_settings import TopicSettings
-from core_log.record import Record
-from core_log.settings import StoreSettings
-from core_log.store import Store
+from polymq.broker.engine import Engine
+from polymq.broker.errors import Reason, Refused
+from polymq.broker.limits import Limits
+from polymq.broker.port import APPENDED, FLUSHED, Template
+from polymq.broker.retention import InWorker, UntilFlushed
+from polymq.broker.state_db import Folded, Row, StateDb
+from polymq.broker.topic_settings import TopicSettings
+from polymq.core_log.record import Record
+from polymq.core_log.settings import StoreSettings
+from polymq.core_log.store import Store
 from tests.crash.disk import Disk
 from tests.harness.broker import ManualLoop, SpyConsumer, batch_of
 from tests.harness.stores import DIRECTORY, decode_all

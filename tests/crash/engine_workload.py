@@ -21,8 +21,8 @@ from dataclasses import replace
 from random import Random
 from typing import Final
 
-from broker.state_db import StateDb
-from core_log.recovery import living_epochs
+from polymq.broker.state_db import StateDb
+from polymq.core_log.recovery import living_epochs
 from tests.crash.checks import demand
 from tests.crash.disk import Disk
 from tests.crash.engine import LAZY_SECONDS, SETTINGS, EngineActor, MemoryStateDb, World

@@ -16,7 +16,7 @@ import errno
 from random import Random
 from typing import Final
 
-from core_log.errors import StoreError
+from polymq.core_log.errors import StoreError
 from tests.crash.actor import Actor, Workload, draw_settings
 from tests.crash.checks import ENDINGS, check, check_damaged, sure_after_damage
 from tests.crash.disk import Disk

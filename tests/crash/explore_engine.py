@@ -8,9 +8,9 @@ from contextlib import AbstractContextManager
 from random import Random
 from typing import Final
 
-from broker.state_db import StateDb
-from core_log.epochs import EPOCHS_NAME
-from core_log.errors import StoreError
+from polymq.broker.state_db import StateDb
+from polymq.core_log.epochs import EPOCHS_NAME
+from polymq.core_log.errors import StoreError
 from tests.crash.disk import Disk
 from tests.crash.engine import EngineActor, MemoryStateDb, World
 from tests.crash.engine_workload import DOWN_SECONDS, EngineWorkload, check_engine

@@ -15,7 +15,7 @@ from dataclasses import replace
 from random import Random
 from typing import Final
 
-from core_log.errors import StoreRefused
+from polymq.core_log.errors import StoreRefused
 from tests.crash.actor import READING, Actor, Workload, open_store
 from tests.crash.checks import check_contents, demand, was_cut
 from tests.crash.disk import Disk

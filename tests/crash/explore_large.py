@@ -12,7 +12,7 @@ from dataclasses import replace
 from random import Random
 from typing import Final
 
-from core_log.settings import StoreSettings
+from polymq.core_log.settings import StoreSettings
 from tests.crash import threads
 from tests.crash.actor import SLICED, Workload
 from tests.crash.disk import Disk

@@ -24,7 +24,7 @@ from random import Random
 from types import ModuleType, SimpleNamespace
 from typing import Any, Final
 
-from core_log import ahead, flusher, indexes, key_index, next_segment, segment_files
+from polymq.core_log import ahead, flusher, indexes, key_index, next_segment, segment_files
 
 WITH_LOCKS: Final = (ahead, flusher, indexes, key_index, next_segment, segment_files)
 WITH_EVENTS: Final = (ahead, flusher)

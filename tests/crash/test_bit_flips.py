@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from core_log import kernels
+from polymq.core_log import kernels
 from tests.crash import bit_flips
 from tests.crash.bit_flips import KINDS, make_sound, run_trials
 

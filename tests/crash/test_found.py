@@ -12,11 +12,17 @@ from random import Random
 
 import pytest
 
-from broker.port import REST
-from core_log.errors import CorruptRecord, StorageFailed, StoreCorrupt, StoreError, StoreRefused
-from core_log.kernels.batch import MAGIC_V1
-from core_log.recovery import CANDIDATES_BYTES_MAX
-from core_log.settings import StoreSettings
+from polymq.broker.port import REST
+from polymq.core_log.errors import (
+    CorruptRecord,
+    StorageFailed,
+    StoreCorrupt,
+    StoreError,
+    StoreRefused,
+)
+from polymq.core_log.kernels.batch import MAGIC_V1
+from polymq.core_log.recovery import CANDIDATES_BYTES_MAX
+from polymq.core_log.settings import StoreSettings
 from tests.crash.actor import WIDE_FIRST, Actor, open_store
 from tests.crash.attempted import Attempted
 from tests.crash.checks import check_contents

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from core_log.commit_log import CommitLog
+from polymq.core_log.commit_log import CommitLog
 from tests.crash.explore_large import LargeExplorer, LargeThreadsExplorer
 
 

@@ -8,10 +8,10 @@ from random import Random
 
 import pytest
 
-from broker.core import Core
-from core_log import recovery
-from core_log.recovery import Recovery
-from core_log.segments import Segments
+from polymq.broker.core import Core
+from polymq.core_log import recovery
+from polymq.core_log.recovery import Recovery
+from polymq.core_log.segments import Segments
 from tests.crash.disk import Disk, File
 from tests.crash.explore import Explorer
 from tests.crash.explore_engine import FIRST_NUMBER, EngineExplorer

@@ -6,9 +6,9 @@ from random import Random
 
 import pytest
 
-from core_log.flusher import Flusher
-from core_log.next_segment import NextSegment
-from core_log.settings import StoreSettings
+from polymq.core_log.flusher import Flusher
+from polymq.core_log.next_segment import NextSegment
+from polymq.core_log.settings import StoreSettings
 from tests.crash.actor import Actor, open_store
 from tests.crash.attempted import Attempted
 from tests.crash.checks import check_contents

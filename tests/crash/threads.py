@@ -13,10 +13,10 @@ from collections.abc import Callable, Mapping
 from random import Random
 from typing import Final
 
-from core_log.acknowledged import Acknowledged, AcknowledgedFile
-from core_log.errors import StorageFailed, StorageFull, StoreError, is_short
-from core_log.settings import StoreSettings
-from core_log.store import Store
+from polymq.core_log.acknowledged import Acknowledged, AcknowledgedFile
+from polymq.core_log.errors import StorageFailed, StorageFull, StoreError, is_short
+from polymq.core_log.settings import StoreSettings
+from polymq.core_log.store import Store
 from tests.crash.actor import NOW_MS, Actor, Workload
 from tests.crash.attempted import Attempted
 from tests.crash.disk import Disk

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from random import Random
 from typing import Any, Final, cast
 
-from broker.errors import Refused
-from broker.state_db import StateDb
+from polymq.broker.errors import Refused
+from polymq.broker.state_db import StateDb
 from polymq.upkeep import Upkeep
 from polymq.workers import Workers
 from tests.crash.checks import demand

@@ -20,7 +20,7 @@ from typing import Any, Self
 import pika
 from pika.frame import Body, Header, Method, ProtocolHeader, decode_frame
 
-from broker.unhurried import PASSED_COUNT
+from polymq.broker.unhurried import PASSED_COUNT
 from polymq.client import MessageReader
 from polymq.ports import Ports
 from tests.durability import mqtt_packets as mqtt

@@ -18,10 +18,10 @@ from typing import Any, TypeVar
 
 import uvloop
 
-from core_log.errors import StoreError
-from core_log.files import Files, RealFiles
-from core_log.store import Store
 from polymq.compose import Node, open_store
+from polymq.core_log.errors import StoreError
+from polymq.core_log.files import Files, RealFiles
+from polymq.core_log.store import Store
 from polymq.operator_token import read_token
 from polymq.ports import Ports
 from polymq.settings import Settings, load_settings

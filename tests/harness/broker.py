@@ -10,19 +10,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from broker.disk import DiskSettings
-from broker.engine import Engine
-from broker.limits import Limits
-from broker.plain import PlainBody
-from broker.port import Delivery, Durability, RecordRun, Template
-from broker.retention import InWorker, Step, UntilFlushed
-from broker.session_settings import SessionSettings
-from broker.state_db import StateDb
-from broker.topic_settings import TopicSettings
-from core_log.files import RealFiles
-from core_log.kernels.batch import RECORD_BODY_AT, RECORD_BODY_SIZE_AT, Batch
-from core_log.settings import StoreSettings
-from core_log.store import Store
+from polymq.broker.disk import DiskSettings
+from polymq.broker.engine import Engine
+from polymq.broker.limits import Limits
+from polymq.broker.plain import PlainBody
+from polymq.broker.port import Delivery, Durability, RecordRun, Template
+from polymq.broker.retention import InWorker, Step, UntilFlushed
+from polymq.broker.session_settings import SessionSettings
+from polymq.broker.state_db import StateDb
+from polymq.broker.topic_settings import TopicSettings
+from polymq.core_log.files import RealFiles
+from polymq.core_log.kernels.batch import RECORD_BODY_AT, RECORD_BODY_SIZE_AT, Batch
+from polymq.core_log.settings import StoreSettings
+from polymq.core_log.store import Store
 
 START_MS = 1_700_000_000_000
 """The wall clock when a `Broker` is made."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from core_log.kernels.batch import MAGIC_V1
-from core_log.settings import StoreSettings
+from polymq.core_log.kernels.batch import MAGIC_V1
+from polymq.core_log.settings import StoreSettings
 from tests.harness.files import EVERYTHING, NOTHING, MemoryFiles
 from tests.harness.stores import DIRECTORY, Bench, numbered, recover_only
 

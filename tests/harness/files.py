@@ -28,7 +28,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from core_log.files import Buffer, Files
+from polymq.core_log.files import Buffer, Files
 
 SECTOR = 512
 

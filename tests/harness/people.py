@@ -7,9 +7,9 @@ from functools import cache
 
 import pytest
 
-from broker.access.passwords import make_hash
-from broker.access.permissions import Action, Effect, Rule, parse_pattern
-from broker.port import BrokerPort, Reason, Refused, Session, Template
+from polymq.broker.access.passwords import make_hash
+from polymq.broker.access.permissions import Action, Effect, Rule, parse_pattern
+from polymq.broker.port import BrokerPort, Reason, Refused, Session, Template
 from tests.harness.broker import Broker, SpyLink
 
 PASSWORD = b"correct horse"

@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
-from core_log import kernels
-from core_log.errors import FailureLatch, StorageFailed
-from core_log.files import Files
-from core_log.kernels.batch import EXTRA_BASE64, Batch
-from core_log.log_end import Span
-from core_log.queue_index import Index, widen
-from core_log.record import (
+from polymq.core_log import kernels
+from polymq.core_log.errors import FailureLatch, StorageFailed
+from polymq.core_log.files import Files
+from polymq.core_log.kernels.batch import EXTRA_BASE64, Batch
+from polymq.core_log.log_end import Span
+from polymq.core_log.queue_index import Index, widen
+from polymq.core_log.record import (
     Record,
     RecordParts,
     RecordTemplate,
@@ -22,9 +22,9 @@ from core_log.record import (
     encode_properties,
     java_hash,
 )
-from core_log.recovery import RecoveryReport, recover
-from core_log.settings import StoreSettings
-from core_log.store import Store, take_lock
+from polymq.core_log.recovery import RecoveryReport, recover
+from polymq.core_log.settings import StoreSettings
+from polymq.core_log.store import Store, take_lock
 
 DIRECTORY: Final = "/data/store"
 OWN: Final = 1

@@ -9,10 +9,10 @@ from typing import Any
 
 import trio
 
-from namesrv.limits import NameServerLimits
-from namesrv.login import Login
-from namesrv.server import Listener, NameServer, open_listeners
-from remoting.steps import Address
+from polymq.namesrv.limits import NameServerLimits
+from polymq.namesrv.login import Login
+from polymq.namesrv.server import Listener, NameServer, open_listeners
+from polymq.remoting.steps import Address
 
 SECONDS_MAX = 20.0
 

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from namesrv.key_values import KeyValues
-from namesrv.limits import NameServerLimits
-from namesrv.login import Login
-from namesrv.requests import Answer, Asked, Requests
-from namesrv.tables import Tables
-from remoting.bodies import TopicRoute, decode_route
-from remoting.codes import MASTER_ID, RequestCode, ResponseCode
-from remoting.frames import Command
-from remoting.headers import write_fields
-from remoting.name_fields import BrokerFields, RegisterFields
-from remoting.registration import (
+from polymq.namesrv.key_values import KeyValues
+from polymq.namesrv.limits import NameServerLimits
+from polymq.namesrv.login import Login
+from polymq.namesrv.requests import Answer, Asked, Requests
+from polymq.namesrv.tables import Tables
+from polymq.remoting.bodies import TopicRoute, decode_route
+from polymq.remoting.codes import MASTER_ID, RequestCode, ResponseCode
+from polymq.remoting.frames import Command
+from polymq.remoting.headers import write_fields
+from polymq.remoting.name_fields import BrokerFields, RegisterFields
+from polymq.remoting.registration import (
     DataVersion,
     Registration,
     TopicConfig,

@@ -10,13 +10,13 @@ import pytest
 
 trio = pytest.importorskip("trio", reason="the name server needs trio")
 
-from namesrv.login import CHANGES, HEADERS, READS, Login  # noqa: E402
-from namesrv.requests import HANDLERS  # noqa: E402
-from remoting.codes import ResponseCode  # noqa: E402
-from remoting.driver_trio import open_trio_driver  # noqa: E402
-from remoting.headers import Fields, wire_names  # noqa: E402
-from remoting.signing import Credentials, sign  # noqa: E402
-from remoting.steps import Address  # noqa: E402
+from polymq.namesrv.login import CHANGES, HEADERS, READS, Login  # noqa: E402
+from polymq.namesrv.requests import HANDLERS  # noqa: E402
+from polymq.remoting.codes import ResponseCode  # noqa: E402
+from polymq.remoting.driver_trio import open_trio_driver  # noqa: E402
+from polymq.remoting.headers import Fields, wire_names  # noqa: E402
+from polymq.remoting.signing import Credentials, sign  # noqa: E402
+from polymq.remoting.steps import Address  # noqa: E402
 from tests.namesrv.running import name_server  # noqa: E402
 from tests.namesrv.speaking import Speaker  # noqa: E402
 from tests.namesrv.test_names_server import register, route_code  # noqa: E402

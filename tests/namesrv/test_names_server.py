@@ -9,20 +9,20 @@ import pytest
 
 trio = pytest.importorskip("trio", reason="the name server needs trio")
 
-from namesrv.errors import CannotKeep, CannotListen, InUse  # noqa: E402
-from namesrv.keeping import FILE_NAME, DirectoryKeeper  # noqa: E402
-from namesrv.key_values import KeyValues  # noqa: E402
-from namesrv.limits import NameServerLimits  # noqa: E402
-from namesrv.server import open_listeners  # noqa: E402
-from remoting.bodies import decode_route  # noqa: E402
-from remoting.codes import RequestCode, ResponseCode, SerializeType  # noqa: E402
-from remoting.driver_trio import TrioDriver, open_trio_driver  # noqa: E402
-from remoting.errors import CallFailed  # noqa: E402
-from remoting.frames import Command, encode_frame, take_frame  # noqa: E402
-from remoting.headers import write_fields  # noqa: E402
-from remoting.name_fields import RegisterFields  # noqa: E402
-from remoting.registration import Registration, encode_registration  # noqa: E402
-from remoting.steps import Address, Call, Steps  # noqa: E402
+from polymq.namesrv.errors import CannotKeep, CannotListen, InUse  # noqa: E402
+from polymq.namesrv.keeping import FILE_NAME, DirectoryKeeper  # noqa: E402
+from polymq.namesrv.key_values import KeyValues  # noqa: E402
+from polymq.namesrv.limits import NameServerLimits  # noqa: E402
+from polymq.namesrv.server import open_listeners  # noqa: E402
+from polymq.remoting.bodies import decode_route  # noqa: E402
+from polymq.remoting.codes import RequestCode, ResponseCode, SerializeType  # noqa: E402
+from polymq.remoting.driver_trio import TrioDriver, open_trio_driver  # noqa: E402
+from polymq.remoting.errors import CallFailed  # noqa: E402
+from polymq.remoting.frames import Command, encode_frame, take_frame  # noqa: E402
+from polymq.remoting.headers import write_fields  # noqa: E402
+from polymq.remoting.name_fields import RegisterFields  # noqa: E402
+from polymq.remoting.registration import Registration, encode_registration  # noqa: E402
+from polymq.remoting.steps import Address, Call, Steps  # noqa: E402
 from tests.namesrv.running import Memory, Words, name_server  # noqa: E402
 from tests.namesrv.speaking import table  # noqa: E402
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from remoting.codes import RequestCode, ResponseCode
-from remoting.headers import write_fields
-from remoting.name_fields import BrokerFields, RegisterFields
-from remoting.registration import (
+from polymq.remoting.codes import RequestCode, ResponseCode
+from polymq.remoting.headers import write_fields
+from polymq.remoting.name_fields import BrokerFields, RegisterFields
+from polymq.remoting.registration import (
     DataVersion,
     Registration,
     decode_data_version,

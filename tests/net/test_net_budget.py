@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 import uvloop
 
-from net import kernels, listener, loop_server
-from net.budget import Budget, Share
-from net.connection import Connection, Context
-from net.listener import Listener, listen
+from polymq.net import kernels, listener, loop_server
+from polymq.net.budget import Budget, Share
+from polymq.net.connection import Connection, Context
+from polymq.net.listener import Listener, listen
 from tests.harness.descriptors import no_more_descriptors
 
 CERTIFICATES = Path(__file__).parent.parent.parent / "interop_tests" / "certificates"

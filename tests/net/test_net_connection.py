@@ -13,8 +13,8 @@ from collections.abc import Awaitable, Callable
 import pytest
 import uvloop
 
-from net.connection import BUFFER_BYTES, Connection, Context
-from net.listener import CannotListen, Listener, bind, listen
+from polymq.net.connection import BUFFER_BYTES, Connection, Context
+from polymq.net.listener import CannotListen, Listener, bind, listen
 
 
 class Lines(Connection):
@@ -163,7 +163,7 @@ def test_a_peer_that_does_not_read_pauses_the_connection() -> None:
 
 def test_a_deadline_closes_a_silent_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     """The wheel calls `expired` within a tick after the time."""
-    monkeypatch.setattr("net.connection.TICK_SECONDS", 0.05)
+    monkeypatch.setattr("polymq.net.connection.TICK_SECONDS", 0.05)
 
     async def scenario(_: Listener, made: list[Lines], streams: Streams) -> None:
         reader, writer = streams

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from net.kernels import pure
+from polymq.net.kernels import pure
 
 fast: ModuleType | None
 try:
-    from net.kernels import fast
+    from polymq.net.kernels import fast
 except ImportError:
     fast = None
 

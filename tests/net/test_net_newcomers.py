@@ -6,9 +6,9 @@ import random
 
 import pytest
 
-from net.budget import NEWCOMERS_MAX, NEWCOMERS_MIN, Budget, Share
-from net.newcomers import Newcomers, network_of
-from net.roster import CROWD_MIN, REPORT_SECONDS, Roster
+from polymq.net.budget import NEWCOMERS_MAX, NEWCOMERS_MIN, Budget, Share
+from polymq.net.newcomers import Newcomers, network_of
+from polymq.net.roster import CROWD_MIN, REPORT_SECONDS, Roster
 
 FLOOD, OTHER, THIRD = "127.0.0.2", "127.0.0.3", "127.0.0.4"
 

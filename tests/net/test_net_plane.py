@@ -19,9 +19,9 @@ from typing import Any
 import pytest
 import uvloop
 
-from net import kernels, listener
-from net.connection import HIGH_WATER_BYTES, Connection, Context
-from net.listener import Listener, listen
+from polymq.net import kernels, listener
+from polymq.net.connection import HIGH_WATER_BYTES, Connection, Context
+from polymq.net.listener import Listener, listen
 from tests.harness.descriptors import no_more_descriptors
 
 TURNS_MAX = 100_000

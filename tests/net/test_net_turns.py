@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from net.turns import PASSED_COUNT, TURN_SECONDS, TURN_SECONDS_MIN, Turns
+from polymq.net.turns import PASSED_COUNT, TURN_SECONDS, TURN_SECONDS_MIN, Turns
 
 
 class Loop:

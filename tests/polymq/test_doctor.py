@@ -166,7 +166,7 @@ def test_pure_kernels_by_choice_are_not_an_accident(monkeypatch: pytest.MonkeyPa
 def test_every_kernel_package_of_the_tree_is_asked() -> None:
     root = Path(__file__).resolve().parents[2]
     found = {
-        ".".join(path.parent.relative_to(root).parts)
+        ".".join(("polymq", *path.parent.relative_to(root).parts))
         for folder in ("core_log", "broker", "net", "gateways", "remoting", "spark_sink")
         for path in (root / folder).rglob("kernels/__init__.py")
     }
@@ -212,7 +212,7 @@ def test_room_is_held_against_the_marks(
     free: int, status: Status, text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What a server would do at once is told before it is started."""
-    monkeypatch.setattr("core_log.files.RealFiles.space", lambda *_: (free, 100_000))
+    monkeypatch.setattr("polymq.core_log.files.RealFiles.space", lambda *_: (free, 100_000))
     marks = {"disk_reserve_bytes": 1000, "disk_early_bytes": 2000}
     finding = doctor.check_room(load_settings(flags={"storage": marks}))
     assert finding.status is status

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import structlog
 
-from broker.access import audit
+from polymq.broker.access import audit
 from polymq.log_limits import KINDS_MAX, LAST, LINES_PER_MINUTE, LineLimit
 from polymq.logs import configure_logs, logger, suppressed_lines
 from polymq.settings import LogSettings
@@ -45,7 +45,7 @@ def stream() -> Iterator[io.StringIO]:
     structlog.reset_defaults()
 
 
-def line(text: str, *values: object, name: str = "gateways.mqtt") -> logging.LogRecord:
+def line(text: str, *values: object, name: str = "polymq.gateways.mqtt") -> logging.LogRecord:
     return logging.LogRecord(name, logging.INFO, __file__, 1, text, values, None)
 
 
@@ -63,7 +63,7 @@ def test_other_kinds_are_counted_by_themselves(limit: LineLimit) -> None:
     for number in range(FLOOD):
         limit.filter(line("closing %s", number))
     assert limit.filter(line("refused %s", 1))
-    assert limit.filter(line("closing %s", 1, name="gateways.rocketmq"))
+    assert limit.filter(line("closing %s", 1, name="polymq.gateways.rocketmq"))
 
 
 def test_the_next_minute_is_a_new_one(limit: LineLimit, clock: Clock) -> None:
@@ -94,7 +94,7 @@ def test_the_last_line_says_that_it_is_the_last(stream: io.StringIO, is_ours: bo
         if is_ours:
             logger("polymq.test").info("broker joined", number=number)
         else:
-            logging.getLogger("gateways.mqtt").info("closing %d", number)
+            logging.getLogger("polymq.gateways.mqtt").info("closing %d", number)
     found = events(stream)
     assert len(found) == LINES_PER_MINUTE
     assert found[-1].pop("more") == LAST

@@ -25,8 +25,8 @@ def test_json_logs_are_one_object_a_line_from_us_and_from_the_libraries() -> Non
     stream = io.StringIO()
     configure_logs(LogSettings(format="json"), stream)
     logger("polymq.test").info("ready", mqtt=1883)
-    logging.getLogger("gateways.mqtt").warning("closing %d", 3, extra={"peer": "1.2.3.4:5"})
-    logging.getLogger("gateways.mqtt").debug("too much")
+    logging.getLogger("polymq.gateways.mqtt").warning("closing %d", 3, extra={"peer": "1.2.3.4:5"})
+    logging.getLogger("polymq.gateways.mqtt").debug("too much")
     try:
         raise ValueError("in a callback")
     except ValueError:
@@ -34,7 +34,7 @@ def test_json_logs_are_one_object_a_line_from_us_and_from_the_libraries() -> Non
     ours, theirs, bug = (json.loads(line) for line in stream.getvalue().splitlines())
     assert (ours["event"], ours["mqtt"], ours["level"]) == ("ready", 1883, "info")
     assert (theirs["event"], theirs["level"]) == ("closing 3", "warning")
-    assert (theirs["logger"], theirs["peer"]) == ("gateways.mqtt", "1.2.3.4:5")
+    assert (theirs["logger"], theirs["peer"]) == ("polymq.gateways.mqtt", "1.2.3.4:5")
     assert ours["timestamp"].endswith("Z")
     assert "ValueError: in a callback" in bug["exception"]
 

@@ -19,9 +19,9 @@ from typing import Any
 import pytest
 import structlog
 
-from core_log.files import RealFiles
 from polymq import compose
 from polymq.compose import Node, open_store
+from polymq.core_log.files import RealFiles
 from polymq.errors import ExitCode, Failure
 from polymq.ports import Ports
 from polymq.serve import raise_open_files, run_server

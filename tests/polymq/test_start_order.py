@@ -15,12 +15,12 @@ from typing import Any
 import pytest
 import structlog
 
-from core_log.files import Files
-from net.budget import Budget
 from polymq import name_server
+from polymq.core_log.files import Files
 from polymq.errors import ExitCode, Failure
 from polymq.held_ports import hold_ports
 from polymq.name_server import NameServerThread
+from polymq.net.budget import Budget
 from polymq.segment_size import segment_bytes_of
 from polymq.serve import run_server
 from polymq.settings import MIB, Settings, load_settings

@@ -9,10 +9,10 @@ from typing import Any, cast
 
 import pytest
 
-from broker.engine import Engine
-from broker.errors import StorageFailed
-from core_log.errors import StorageFull
-from core_log.store import Store
+from polymq.broker.engine import Engine
+from polymq.broker.errors import StorageFailed
+from polymq.core_log.errors import StorageFull
+from polymq.core_log.store import Store
 from polymq.upkeep import Upkeep
 from polymq.workers import Workers
 

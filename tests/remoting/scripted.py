@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-from remoting.bodies import BrokerData, QueueData, TopicRoute, encode_body
-from remoting.codes import RequestCode
-from remoting.errors import CallFailed
-from remoting.frames import Command
-from remoting.routes import NameServers, Routes
-from remoting.steps import Address, Call, Invoke, Start, Step, Steps
+from polymq.remoting.bodies import BrokerData, QueueData, TopicRoute, encode_body
+from polymq.remoting.codes import RequestCode
+from polymq.remoting.errors import CallFailed
+from polymq.remoting.frames import Command
+from polymq.remoting.routes import NameServers, Routes
+from polymq.remoting.steps import Address, Call, Invoke, Start, Step, Steps
 
 T = TypeVar("T")
 NAMES = Address("names", 9876)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from remoting.errors import CallFailed
-from remoting.steps import Call, Fetch, Invoke, Pause, Start, Step, Steps
+from polymq.remoting.errors import CallFailed
+from polymq.remoting.steps import Call, Fetch, Invoke, Pause, Start, Step, Steps
 from tests.remoting.scripted import World
 
 HELD = object()

@@ -14,11 +14,11 @@ import pytest
 trio = pytest.importorskip("trio", reason="one of the drivers needs trio")
 
 from polymq.client import OperatorDoor  # noqa: E402
-from remoting.codes import ResponseCode  # noqa: E402
-from remoting.driver_blocking import BlockingClient  # noqa: E402
-from remoting.errors import LocalProtocolError, RemotingError, RequestFailed  # noqa: E402
-from remoting.messages import Message  # noqa: E402
-from remoting.records import Record, iterate_records  # noqa: E402
+from polymq.remoting.codes import ResponseCode  # noqa: E402
+from polymq.remoting.driver_blocking import BlockingClient  # noqa: E402
+from polymq.remoting.errors import LocalProtocolError, RemotingError, RequestFailed  # noqa: E402
+from polymq.remoting.messages import Message  # noqa: E402
+from polymq.remoting.records import Record, iterate_records  # noqa: E402
 from tests.durability.running import Running, running  # noqa: E402
 from tests.remoting.test_remoting_as_users import FIRST, Users  # noqa: E402
 

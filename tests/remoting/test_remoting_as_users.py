@@ -18,13 +18,13 @@ import pytest
 
 trio = pytest.importorskip("trio", reason="the name server and one of the drivers need trio")
 
-from remoting import driver_asyncio, driver_threads, driver_trio  # noqa: E402
-from remoting.consumer_settings import Begin, ConsumerSettings  # noqa: E402
-from remoting.errors import LocalProtocolError, Unreachable  # noqa: E402
-from remoting.messages import Message  # noqa: E402
-from remoting.producer import ProducerSettings, Sent  # noqa: E402
-from remoting.records import Record  # noqa: E402
-from remoting.transactions import Decision  # noqa: E402
+from polymq.remoting import driver_asyncio, driver_threads, driver_trio  # noqa: E402
+from polymq.remoting.consumer_settings import Begin, ConsumerSettings  # noqa: E402
+from polymq.remoting.errors import LocalProtocolError, Unreachable  # noqa: E402
+from polymq.remoting.messages import Message  # noqa: E402
+from polymq.remoting.producer import ProducerSettings, Sent  # noqa: E402
+from polymq.remoting.records import Record  # noqa: E402
+from polymq.remoting.transactions import Decision  # noqa: E402
 from tests.durability.running import Running, running  # noqa: E402
 
 SECONDS_MAX = 30.0

@@ -10,8 +10,8 @@ from typing import Any, Generic, TypeVar
 
 import pytest
 
-from remoting.bodies import BrokerData, QueueData, TopicList, TopicRoute, encode_body
-from remoting.client import (
+from polymq.remoting.bodies import BrokerData, QueueData, TopicList, TopicRoute, encode_body
+from polymq.remoting.client import (
     BrokerQueues,
     ClientCore,
     ClientSettings,
@@ -20,17 +20,17 @@ from remoting.client import (
     Route,
     TopicName,
 )
-from remoting.connection import Connection, RequestReceived
-from remoting.driver_blocking import BlockingClient
-from remoting.errors import (
+from polymq.remoting.connection import Connection, RequestReceived
+from polymq.remoting.driver_blocking import BlockingClient
+from polymq.remoting.errors import (
     BadFields,
     CallFailed,
     LocalProtocolError,
     RequestFailed,
     Unreachable,
 )
-from remoting.frames import Command
-from remoting.steps import Address, Call, Pause, Step, Steps
+from polymq.remoting.frames import Command
+from polymq.remoting.steps import Address, Call, Pause, Step, Steps
 
 T = TypeVar("T")
 MAX, ROUTE = 30, 105

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remoting.compression import (
+from polymq.remoting.compression import (
     COMPRESSED,
     LZ4,
     PLAIN_BYTES_MAX,
@@ -20,7 +20,7 @@ from remoting.compression import (
     decompress,
     plain_body,
 )
-from remoting.errors import BadBody
+from polymq.remoting.errors import BadBody
 
 if sys.version_info >= (3, 14):
     from compression import zstd

@@ -6,10 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remoting.codes import SerializeType
-from remoting.connection import AnswerReceived, Connection, Event, LateAnswer, RequestReceived
-from remoting.errors import LocalProtocolError, RemoteProtocolError
-from remoting.frames import Command, encode_frame
+from polymq.remoting.codes import SerializeType
+from polymq.remoting.connection import (
+    AnswerReceived,
+    Connection,
+    Event,
+    LateAnswer,
+    RequestReceived,
+)
+from polymq.remoting.errors import LocalProtocolError, RemoteProtocolError
+from polymq.remoting.frames import Command, encode_frame
 
 
 def deliver(receiver: Connection, data: bytes) -> list[Event]:
@@ -139,8 +145,8 @@ def test_a_connection_that_broke_the_protocol_stays_broken() -> None:
 
 def test_too_many_open_questions(monkeypatch: pytest.MonkeyPatch) -> None:
     """A peer that asks and never reads, and a caller of ours that never waits."""
-    monkeypatch.setattr("remoting.connection.REQUESTS_OPEN_MAX", 2)
-    monkeypatch.setattr("remoting.connection.CALLS_OPEN_MAX", 2)
+    monkeypatch.setattr("polymq.remoting.connection.REQUESTS_OPEN_MAX", 2)
+    monkeypatch.setattr("polymq.remoting.connection.CALLS_OPEN_MAX", 2)
     connection = Connection()
     deliver(connection, ask() * 2)
     with pytest.raises(RemoteProtocolError, match="wait"):

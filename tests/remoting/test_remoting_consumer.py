@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remoting.codes import RequestCode
-from remoting.consumer import Consumer
-from remoting.consumer_settings import Begin, ConsumerSettings, Model
-from remoting.frames import Command
-from remoting.group_bodies import MessageQueue
-from remoting.records import encode_record
-from remoting.sharing import share_evenly
-from remoting.steps import Address, Call
+from polymq.remoting.codes import RequestCode
+from polymq.remoting.consumer import Consumer
+from polymq.remoting.consumer_settings import Begin, ConsumerSettings, Model
+from polymq.remoting.frames import Command
+from polymq.remoting.group_bodies import MessageQueue
+from polymq.remoting.records import encode_record
+from polymq.remoting.sharing import share_evenly
+from polymq.remoting.steps import Address, Call
 from tests.remoting.scripted import World, bad, good
 
 PULL, COMMIT, BACK, MEMBERS = 11, 15, 36, 38

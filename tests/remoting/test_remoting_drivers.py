@@ -11,12 +11,12 @@ import pytest
 
 trio = pytest.importorskip("trio", reason="one of the drivers needs trio")
 
-from remoting.connection import Connection, RequestReceived  # noqa: E402
-from remoting.driver_asyncio import AsyncioDriver  # noqa: E402
-from remoting.driver_trio import open_trio_driver  # noqa: E402
-from remoting.errors import CallFailed  # noqa: E402
-from remoting.frames import Command  # noqa: E402
-from remoting.steps import Address, Call, Signal, Start, Steps  # noqa: E402
+from polymq.remoting.connection import Connection, RequestReceived  # noqa: E402
+from polymq.remoting.driver_asyncio import AsyncioDriver  # noqa: E402
+from polymq.remoting.driver_trio import open_trio_driver  # noqa: E402
+from polymq.remoting.errors import CallFailed  # noqa: E402
+from polymq.remoting.frames import Command  # noqa: E402
+from polymq.remoting.steps import Address, Call, Signal, Start, Steps  # noqa: E402
 
 SECONDS_MAX = 20.0
 HELD, QUICK, RELEASE = 11, 30, 99

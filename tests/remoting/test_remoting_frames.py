@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remoting.codes import LANGUAGES, SerializeType
-from remoting.errors import LocalProtocolError, RemoteProtocolError
-from remoting.frames import (
+from polymq.remoting.codes import LANGUAGES, SerializeType
+from polymq.remoting.errors import LocalProtocolError, RemoteProtocolError
+from polymq.remoting.frames import (
     FIELDS_COUNT_MAX,
     FRAME_BYTES_MAX,
     HEADER_BYTES_MAX,

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from remoting.bodies import (
+from polymq.remoting.bodies import (
     BrokerData,
     QueueData,
     TopicList,
@@ -16,8 +16,8 @@ from remoting.bodies import (
     encode_body,
     quote_keys,
 )
-from remoting.errors import BadFields
-from remoting.headers import (
+from polymq.remoting.errors import BadFields
+from polymq.remoting.headers import (
     OffsetAnswer,
     PullAnswer,
     PullFields,

@@ -8,13 +8,13 @@ from random import Random
 
 import pytest
 
-from remoting.broker_fields import SendFields, long_names
-from remoting.errors import LocalProtocolError, RequestFailed, Unreachable
-from remoting.frames import Command
-from remoting.group_bodies import MessageQueue
-from remoting.headers import read_fields
-from remoting.messages import Message, encode_batch, encode_properties, hash_code
-from remoting.producer import Producer, ProducerSettings
+from polymq.remoting.broker_fields import SendFields, long_names
+from polymq.remoting.errors import LocalProtocolError, RequestFailed, Unreachable
+from polymq.remoting.frames import Command
+from polymq.remoting.group_bodies import MessageQueue
+from polymq.remoting.headers import read_fields
+from polymq.remoting.messages import Message, encode_batch, encode_properties, hash_code
+from polymq.remoting.producer import Producer, ProducerSettings
 from tests.remoting.scripted import SEND, SEND_BATCH, World, bad, stores
 
 
@@ -195,7 +195,7 @@ def test_how_much_and_how_small_is_the_user_s() -> None:
 
 
 def test_topics_that_were_once_sent_to_do_not_pile_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("remoting.producer.TOPICS_COUNT_MAX", 3)
+    monkeypatch.setattr("polymq.remoting.producer.TOPICS_COUNT_MAX", 3)
     world = World(**{f"t{number}": {"a": 2} for number in range(6)})
     world.answers["a", SEND] = stores
     sender = producer(world)

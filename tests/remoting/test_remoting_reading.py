@@ -11,13 +11,13 @@ from typing import Any
 import lz4.frame
 import pytest
 
-from remoting.compression import COMPRESSED, LZ4, ZLIB_FLAG
-from remoting.consumer import Consumer
-from remoting.consumer_settings import Begin, ConsumerSettings
-from remoting.frames import Command
-from remoting.group_bodies import MessageQueue
-from remoting.records import Record
-from remoting.steps import Call
+from polymq.remoting.compression import COMPRESSED, LZ4, ZLIB_FLAG
+from polymq.remoting.consumer import Consumer
+from polymq.remoting.consumer_settings import Begin, ConsumerSettings
+from polymq.remoting.frames import Command
+from polymq.remoting.group_bodies import MessageQueue
+from polymq.remoting.records import Record
+from polymq.remoting.steps import Call
 from tests.remoting.record_builder import build_properties, build_record
 from tests.remoting.scripted import World, bad, good
 from tests.remoting.stage import HELD, Stage

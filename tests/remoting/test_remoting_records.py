@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remoting.errors import RemoteProtocolError
-from remoting.records import iterate_records, parse_properties
+from polymq.remoting.errors import RemoteProtocolError
+from polymq.remoting.records import iterate_records, parse_properties
 from tests.remoting.record_builder import HOST_V4, HOST_V6, build_properties, build_record
 
 

@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 import pytest
 
-from remoting.codes import RequestCode, ResponseCode
-from remoting.errors import CallFailed
-from remoting.frames import FRAME_BYTES_MAX, HEADER_BYTES_MAX, Command
-from remoting.headers import read_fields
-from remoting.name_fields import RegisterFields
-from remoting.registrar import (
+from polymq.remoting.codes import RequestCode, ResponseCode
+from polymq.remoting.errors import CallFailed
+from polymq.remoting.frames import FRAME_BYTES_MAX, HEADER_BYTES_MAX, Command
+from polymq.remoting.headers import read_fields
+from polymq.remoting.name_fields import RegisterFields
+from polymq.remoting.registrar import (
     ASK_FIRST_BYTES,
     JSON_TOPICS_MAX,
     Identity,
@@ -19,13 +19,13 @@ from remoting.registrar import (
     RegistrarSettings,
     Standing,
 )
-from remoting.registration import (
+from polymq.remoting.registration import (
     TopicConfig,
     body_checksum,
     decode_data_version,
     decode_registration,
 )
-from remoting.steps import Address, Call, Pause, Step, Steps
+from polymq.remoting.steps import Address, Call, Pause, Step, Steps
 
 SERVER = Address("ns", 9876)
 GOOD = Command(code=0, opaque=1)
@@ -268,7 +268,7 @@ def test_a_table_that_no_frame_takes_is_told_and_tried_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     assert FRAME_BYTES_MAX > HEADER_BYTES_MAX
-    monkeypatch.setattr("remoting.registrar.FRAME_BYTES_MAX", HEADER_BYTES_MAX + 10)
+    monkeypatch.setattr("polymq.remoting.registrar.FRAME_BYTES_MAX", HEADER_BYTES_MAX + 10)
     broker = Broker("t")
     driven = Driven(broker.registrar.keep_registered(SERVER))
     assert broker.told == [(False, "the names of 3 topics are more than a frame takes")]

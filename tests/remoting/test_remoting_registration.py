@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remoting import registration as module
-from remoting.errors import BadFields
-from remoting.headers import read_fields, write_fields
-from remoting.name_fields import RegisterFields
-from remoting.registration import (
+from polymq.remoting import registration as module
+from polymq.remoting.errors import BadFields
+from polymq.remoting.headers import read_fields, write_fields
+from polymq.remoting.name_fields import RegisterFields
+from polymq.remoting.registration import (
     SLICE_TOPICS,
     DataVersion,
     Registration,
@@ -27,7 +27,7 @@ from remoting.registration import (
     encode_registration,
     pack_registration,
 )
-from remoting.steps import Pause
+from polymq.remoting.steps import Pause
 
 EXAMPLE = Registration(
     topics=TopicTable(

@@ -9,11 +9,11 @@ from typing import TypeVar
 
 import pytest
 
-from remoting.bodies import BrokerData, QueueData, TopicRoute, encode_body
-from remoting.driver_blocking import BlockingDriver
-from remoting.errors import CallFailed, LocalProtocolError, RequestFailed, Unreachable
-from remoting.frames import Command
-from remoting.routes import (
+from polymq.remoting.bodies import BrokerData, QueueData, TopicRoute, encode_body
+from polymq.remoting.driver_blocking import BlockingDriver
+from polymq.remoting.errors import CallFailed, LocalProtocolError, RequestFailed, Unreachable
+from polymq.remoting.frames import Command
+from polymq.remoting.routes import (
     NameServers,
     Routes,
     master_of,
@@ -21,7 +21,7 @@ from remoting.routes import (
     queues_to_read,
     queues_to_write,
 )
-from remoting.steps import Address, Call, Fetch, Steps
+from polymq.remoting.steps import Address, Call, Fetch, Steps
 
 T = TypeVar("T")
 A, B, C = (Address(name, 9876) for name in "abc")

@@ -6,13 +6,13 @@ import base64
 
 import pytest
 
-from remoting.codes import SerializeType
-from remoting.connection import Connection, RequestReceived
-from remoting.errors import LocalProtocolError
-from remoting.frames import Command, encode_frame, take_frame
-from remoting.link import Link
-from remoting.signing import Credentials, Signature, credentials_from, sign, signature_of
-from remoting.steps import Address, Call
+from polymq.remoting.codes import SerializeType
+from polymq.remoting.connection import Connection, RequestReceived
+from polymq.remoting.errors import LocalProtocolError
+from polymq.remoting.frames import Command, encode_frame, take_frame
+from polymq.remoting.link import Link
+from polymq.remoting.signing import Credentials, Signature, credentials_from, sign, signature_of
+from polymq.remoting.steps import Address, Call
 
 PLAIN = Credentials(access_key="PMQKEY1", secret_key="secret")
 FIELDS = {"topic": "orders", "queueId": "3", "b": "lower", "B": "upper", "_x": "1"}

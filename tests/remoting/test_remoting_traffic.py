@@ -15,17 +15,17 @@ import pytest
 
 trio = pytest.importorskip("trio", reason="the name server and one of the drivers need trio")
 
-from remoting import driver_asyncio, driver_trio  # noqa: E402
-from remoting.awaiting import consume  # noqa: E402
-from remoting.consumer import Consumer  # noqa: E402
-from remoting.consumer_settings import Begin, ConsumerSettings  # noqa: E402
-from remoting.driver_blocking import BlockingDriver, PollingConsumer  # noqa: E402
-from remoting.errors import RequestFailed  # noqa: E402
-from remoting.messages import Message  # noqa: E402
-from remoting.producer import Producer  # noqa: E402
-from remoting.records import Record, parse_properties  # noqa: E402
-from remoting.routes import NameServers, Routes  # noqa: E402
-from remoting.steps import Address  # noqa: E402
+from polymq.remoting import driver_asyncio, driver_trio  # noqa: E402
+from polymq.remoting.awaiting import consume  # noqa: E402
+from polymq.remoting.consumer import Consumer  # noqa: E402
+from polymq.remoting.consumer_settings import Begin, ConsumerSettings  # noqa: E402
+from polymq.remoting.driver_blocking import BlockingDriver, PollingConsumer  # noqa: E402
+from polymq.remoting.errors import RequestFailed  # noqa: E402
+from polymq.remoting.messages import Message  # noqa: E402
+from polymq.remoting.producer import Producer  # noqa: E402
+from polymq.remoting.records import Record, parse_properties  # noqa: E402
+from polymq.remoting.routes import NameServers, Routes  # noqa: E402
+from polymq.remoting.steps import Address  # noqa: E402
 from tests.durability.running import Running, running  # noqa: E402
 
 SECONDS_MAX = 30.0

@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
-from remoting.broker_fields import EndTransactionFields, SendFields, long_names
-from remoting.compression import ZLIB_FLAG
-from remoting.errors import BadFields, CallFailed, LocalProtocolError, RequestFailed
-from remoting.frames import Command
-from remoting.headers import read_fields
-from remoting.messages import Message
-from remoting.producer import PREPARED, Producer, ProducerSettings, Sent
-from remoting.records import Record
-from remoting.steps import Address, Call
-from remoting.transactions import CHECKS_COUNT_MAX, Decision, Transactions
+from polymq.remoting.broker_fields import EndTransactionFields, SendFields, long_names
+from polymq.remoting.compression import ZLIB_FLAG
+from polymq.remoting.errors import BadFields, CallFailed, LocalProtocolError, RequestFailed
+from polymq.remoting.frames import Command
+from polymq.remoting.headers import read_fields
+from polymq.remoting.messages import Message
+from polymq.remoting.producer import PREPARED, Producer, ProducerSettings, Sent
+from polymq.remoting.records import Record
+from polymq.remoting.steps import Address, Call
+from polymq.remoting.transactions import CHECKS_COUNT_MAX, Decision, Transactions
 from tests.remoting.record_builder import build_properties, build_record
 from tests.remoting.scripted import SEND, World, bad, good
 from tests.remoting.stage import Stage

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from random import Random
 
-from core_log.queue_index import widen
-from core_log.record import RecordParts
-from core_log.store import Store
+from polymq.core_log.queue_index import widen
+from polymq.core_log.record import RecordParts
+from polymq.core_log.store import Store
 from tests.harness.broker import batch_of
 from tests.harness.stores import OWN, PRIVATE, TEMPLATE
 

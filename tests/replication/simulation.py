@@ -23,19 +23,19 @@ from __future__ import annotations
 import hashlib
 from random import Random
 
-from broker.divergence import Divergence, diverged
-from core_log.cut_file import CutFile, CutHead, keep_cut
-from core_log.cutting import cut_log
-from core_log.errors import StoreError
-from core_log.following import Following
-from core_log.retention import first_after_position
-from core_log.store import Store
 from polymq.acknowledging import Acknowledging
-from replication import follower, source
-from replication.common import common_end
-from replication.frames import Range
-from replication.source import Identity, Source
-from replication.standing import standing_of
+from polymq.broker.divergence import Divergence, diverged
+from polymq.core_log.cut_file import CutFile, CutHead, keep_cut
+from polymq.core_log.cutting import cut_log
+from polymq.core_log.errors import StoreError
+from polymq.core_log.following import Following
+from polymq.core_log.retention import first_after_position
+from polymq.core_log.store import Store
+from polymq.replication import follower, source
+from polymq.replication.common import common_end
+from polymq.replication.frames import Range
+from polymq.replication.source import Identity, Source
+from polymq.replication.standing import standing_of
 from tests.crash.disk import Disk
 from tests.crash.losses import NOTHING, Parts
 from tests.harness.stores import DIRECTORY, OWN, PRIVATE, TEMPLATE, TINY

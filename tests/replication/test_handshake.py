@@ -8,11 +8,20 @@ from typing import Any
 
 import pytest
 
-from replication.common import Standing, common_end
-from replication.follower import Answered, Cut, Follower, Following, Refused
-from replication.frames import Kind, Range, encode, encode_range, encode_values
-from replication.limits import HELLO_BYTES_MAX, WINDOW_BYTES
-from replication.source import Acked, Ahead, Identity, Joined, Met, Outranked, Rejected, Source
+from polymq.replication.common import Standing, common_end
+from polymq.replication.follower import Answered, Cut, Follower, Following, Refused
+from polymq.replication.frames import Kind, Range, encode, encode_range, encode_values
+from polymq.replication.limits import HELLO_BYTES_MAX, WINDOW_BYTES
+from polymq.replication.source import (
+    Acked,
+    Ahead,
+    Identity,
+    Joined,
+    Met,
+    Outranked,
+    Rejected,
+    Source,
+)
 
 SECRET = b"sixteen bytes or more"
 MASTER = Standing(start=0, end=1000, epochs=[(1, 0, 11), (2, 400, 12)])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from replication.lag import Lag
+from polymq.replication.lag import Lag
 
 
 def test_a_copy_that_has_all_is_level() -> None:

@@ -8,11 +8,11 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from broker.port import FLUSHED, IN_SYNC, Position, Refused
-from net.connection import Context
-from replication.client import MasterLink
-from replication.server import ReplicationServer
-from replication.source import Identity
+from polymq.broker.port import FLUSHED, IN_SYNC, Position, Refused
+from polymq.net.connection import Context
+from polymq.replication.client import MasterLink
+from polymq.replication.server import ReplicationServer
+from polymq.replication.source import Identity
 from tests.harness.broker import Broker, InlineReaders
 from tests.replication.logs import stream
 

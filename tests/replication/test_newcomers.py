@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import socket
 
-from replication.limits import NEWCOMERS_MAX
+from polymq.replication.limits import NEWCOMERS_MAX
 from tests.harness.broker import Broker
 from tests.replication.test_link import Pair, run
 

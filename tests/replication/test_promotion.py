@@ -8,17 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from core_log.acknowledged import EVERYTHING
-from core_log.files import RealFiles
-from net.connection import Context
 from polymq.acknowledging import Acknowledging
 from polymq.compose import open_store
+from polymq.core_log.acknowledged import EVERYTHING
+from polymq.core_log.files import RealFiles
 from polymq.errors import Failure
+from polymq.net.connection import Context
 from polymq.promotion import Copy, check_promotion, objections
+from polymq.replication.server import ReplicationServer
 from polymq.replication_memory import Memory, remember
 from polymq.replication_settings import identity_of
 from polymq.settings import Settings
-from replication.server import ReplicationServer
 from tests.harness.broker import Broker, InlineReaders
 from tests.replication.test_fencing import opened, settings_of
 

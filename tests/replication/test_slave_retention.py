@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from replication.common import Standing, common_end
-from replication.standing import standing_of
+from polymq.replication.common import Standing, common_end
+from polymq.replication.standing import standing_of
 from tests.broker.test_retention import SEGMENT, age, consume, declare, fill, pulled
 from tests.harness.broker import Broker
 from tests.replication.conftest import FOLLOWS

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import pytest
 
-from core_log.cutting import cut_log
-from core_log.files import RealFiles
-from replication.follower import Cut, Follower, Following
-from replication.source import Identity, Source
-from replication.standing import standing_of
+from polymq.core_log.cutting import cut_log
+from polymq.core_log.files import RealFiles
+from polymq.replication.follower import Cut, Follower, Following
+from polymq.replication.source import Identity, Source
+from polymq.replication.standing import standing_of
 from tests.harness.broker import Broker
 from tests.replication.conftest import FOLLOWS
 from tests.replication.logs import stream

@@ -42,11 +42,17 @@ def rebuilt(copy: Path, source: Path) -> Iterator[None]:
         found[0].write_bytes(sound)
 
 
+def as_in_the_package(copy: Path, source: Path) -> Path:
+    """The source behind the package's link to its folder: from this path Cython takes the name."""
+    inside = source.relative_to(copy)
+    return "polymq" / inside if (copy / "polymq" / inside).exists() else inside
+
+
 def build(copy: Path, source: Path) -> None:
     """Compile one kernel in its place. Raises CannotBuild."""
     command = [sys.executable, "-m", "Cython.Build.Cythonize", "--inplace", "--force", "-3"]
     done = subprocess.run(
-        [*command, str(source.relative_to(copy))],
+        [*command, str(as_in_the_package(copy, source))],
         cwd=copy,
         capture_output=True,
         text=True,

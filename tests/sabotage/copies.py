@@ -28,10 +28,11 @@ def make_copy(place: Path) -> Path:
     ).stdout
     kernels = [str(path.relative_to(ROOT)) for path in ROOT.glob("*/**/kernels/*.so")]
     for name in [*filter(None, names.split("\0")), *kernels]:
-        if not (ROOT / name).is_file() or name.startswith("build/"):
+        source = ROOT / name
+        if not (source.is_file() or source.is_symlink()) or name.startswith("build/"):
             continue  # deleted and not committed yet; or left by a build
         (place / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy2(ROOT / name, place / name)
+        shutil.copy2(source, place / name, follow_symlinks=False)
     return place
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-import core_log
+import polymq.core_log
 
 WITNESS = "SABOTAGE_WITNESS"
 TESTS = ("tests", "interop_tests")
@@ -64,8 +64,8 @@ class Witness:
 
 def pytest_configure(config: pytest.Config) -> None:
     root = config.rootpath
-    if not Path(core_log.__file__).is_relative_to(root):
+    if not Path(polymq.core_log.__file__).is_relative_to(root):
         raise pytest.UsageError(
-            f"these tests would try {core_log.__file__}, not the code in {root}"
+            f"these tests would try {polymq.core_log.__file__}, not the code in {root}"
         )
     config.pluginmanager.register(Witness(root, Path(os.environ[WITNESS])), "witness-notes")

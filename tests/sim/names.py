@@ -29,7 +29,7 @@ import trio
 import trio.testing
 from trio._core import _run as trio_run
 
-from remoting.registrar import RegistrarSettings
+from polymq.remoting.registrar import RegistrarSettings
 from tests.sim.network import Link, Network, pass_time
 from tests.sim.nodes import BrokerNode, ClientNode, NameServerNode, Node, address_of
 

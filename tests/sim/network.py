@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 
 import trio
 
-from remoting.steps import Address
+from polymq.remoting.steps import Address
 
 PORT = 1
 CONNECT_SECONDS_MAX = 120.0

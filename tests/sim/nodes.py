@@ -7,16 +7,16 @@ from random import Random
 
 import trio
 
-from namesrv.server import NameServer
-from remoting.connection import Connection, RequestReceived
-from remoting.driver_trio import TrioDriver, open_trio_driver
-from remoting.errors import RemoteProtocolError, RemotingError
-from remoting.messages import Message
-from remoting.producer import Producer, ProducerSettings
-from remoting.registrar import Identity, Registrar
-from remoting.registration import TopicConfig
-from remoting.routes import NameServers, Routes
-from remoting.steps import Address
+from polymq.namesrv.server import NameServer
+from polymq.remoting.connection import Connection, RequestReceived
+from polymq.remoting.driver_trio import TrioDriver, open_trio_driver
+from polymq.remoting.errors import RemoteProtocolError, RemotingError
+from polymq.remoting.messages import Message
+from polymq.remoting.producer import Producer, ProducerSettings
+from polymq.remoting.registrar import Identity, Registrar
+from polymq.remoting.registration import TopicConfig
+from polymq.remoting.routes import NameServers, Routes
+from polymq.remoting.steps import Address
 from tests.namesrv.running import Memory, Words
 from tests.sim.network import PORT, Network, pass_time
 

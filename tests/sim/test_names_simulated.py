@@ -12,7 +12,7 @@ import pytest
 
 trio = pytest.importorskip("trio", reason="the simulation needs trio")
 
-from remoting.steps import Address  # noqa: E402
+from polymq.remoting.steps import Address  # noqa: E402
 from tests.sim.names import FAULTS, Report, Violation, run_seed  # noqa: E402
 from tests.sim.network import PORT, Network  # noqa: E402
 

@@ -19,10 +19,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remoting.records import iterate_records
-from spark_sink import amqp_properties, envelope
-from spark_sink.amqp_properties import DEPTH_MAX, decode_amqp_properties
-from spark_sink.envelope import EnvelopeBuilder, arrow_schema, envelope_schema
+from polymq.remoting.records import iterate_records
+from polymq.spark_sink import amqp_properties, envelope
+from polymq.spark_sink.amqp_properties import DEPTH_MAX, decode_amqp_properties
+from polymq.spark_sink.envelope import EnvelopeBuilder, arrow_schema, envelope_schema
 from tests.remoting.record_builder import build_properties, build_record
 
 if sys.version_info >= (3, 14):

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from spark_sink import java
-from spark_sink.errors import NoJava
-from spark_sink.java import java_home
+from polymq.spark_sink import java
+from polymq.spark_sink.errors import NoJava
+from polymq.spark_sink.java import java_home
 
 VECTOR = "--add-modules=jdk.incubator.vector"
 

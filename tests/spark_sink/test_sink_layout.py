@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_sink.former import current_topic, former_path
-from spark_sink.layout import (
+from polymq.spark_sink.former import current_topic, former_path
+from polymq.spark_sink.layout import (
     NAME_BYTES_MAX,
     Span,
     file_name,

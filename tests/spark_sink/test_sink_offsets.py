@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_sink import offsets
-from spark_sink.errors import BadOption, DataLoss, Unavailable
-from spark_sink.offsets import (
+from polymq.spark_sink import offsets
+from polymq.spark_sink.errors import BadOption, DataLoss, Unavailable
+from polymq.spark_sink.offsets import (
     Bounds,
     Positions,
     Queue,
@@ -23,7 +23,7 @@ from spark_sink.offsets import (
     split,
     starting_positions,
 )
-from spark_sink.selection import Selection
+from polymq.spark_sink.selection import Selection
 
 A, B = Queue("b", "t", 0), Queue("b", "t", 1)
 Held = Mapping[Queue, Bounds]

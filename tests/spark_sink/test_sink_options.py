@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 from pyspark.sql.datasource import CaseInsensitiveDict, InputPartition
 
-from remoting.signing import Credentials
-from remoting.tls import Tls
-from spark_sink.errors import BadOption
-from spark_sink.options import OPTIONS, Options
-from spark_sink.reading import parse_brokers
-from spark_sink.selection import Selection, parse_pattern
-from spark_sink.source import PolymqDataSource
+from polymq.remoting.signing import Credentials
+from polymq.remoting.tls import Tls
+from polymq.spark_sink.errors import BadOption
+from polymq.spark_sink.options import OPTIONS, Options
+from polymq.spark_sink.reading import parse_brokers
+from polymq.spark_sink.selection import Selection, parse_pattern
+from polymq.spark_sink.source import PolymqDataSource
 
 CA = Path(__file__).parents[2] / "interop_tests" / "certificates" / "ca.pem"
 

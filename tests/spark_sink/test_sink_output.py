@@ -17,11 +17,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_sink import output
-from spark_sink.errors import OutputRefused, SinkError, Stale
-from spark_sink.former import former_path
-from spark_sink.layout import Span, final_path
-from spark_sink.output import (
+from polymq.spark_sink import output
+from polymq.spark_sink.errors import OutputRefused, SinkError, Stale
+from polymq.spark_sink.former import former_path
+from polymq.spark_sink.layout import Span, final_path
+from polymq.spark_sink.output import (
     Run,
     WrittenFile,
     abort,

@@ -15,12 +15,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from remoting.records import iterate_records
-from spark_sink import parquet
-from spark_sink.envelope import EnvelopeBuilder, arrow_schema, envelope_schema
-from spark_sink.errors import SinkError
-from spark_sink.output import WrittenFile
-from spark_sink.parquet import TaskFiles
+from polymq.remoting.records import iterate_records
+from polymq.spark_sink import parquet
+from polymq.spark_sink.envelope import EnvelopeBuilder, arrow_schema, envelope_schema
+from polymq.spark_sink.errors import SinkError
+from polymq.spark_sink.output import WrittenFile
+from polymq.spark_sink.parquet import TaskFiles
 from tests.remoting.record_builder import build_record
 
 HOUR_MS = 3_600_000

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from remoting.client import ClientSettings, Pulled, TopicName
-from remoting.driver_blocking import BlockingClient
-from spark_sink import reading
-from spark_sink.envelope import arrow_schema, envelope_schema
-from spark_sink.errors import DataLoss, SinkError, Unavailable
-from spark_sink.offsets import Bounds, Queue, Range
-from spark_sink.reading import Reading, list_topics, look, read_range
-from spark_sink.selection import Selection, parse_pattern
+from polymq.remoting.client import ClientSettings, Pulled, TopicName
+from polymq.remoting.driver_blocking import BlockingClient
+from polymq.spark_sink import reading
+from polymq.spark_sink.envelope import arrow_schema, envelope_schema
+from polymq.spark_sink.errors import DataLoss, SinkError, Unavailable
+from polymq.spark_sink.offsets import Bounds, Queue, Range
+from polymq.spark_sink.reading import Reading, list_topics, look, read_range
+from polymq.spark_sink.selection import Selection, parse_pattern
 from tests.spark_sink.topic_server import TopicServer, topic_server
 
 T0 = Queue("broker-a", "t", 0)

@@ -12,8 +12,8 @@ import pytest
 from py4j.protocol import Py4JNetworkError
 from pyspark.errors import StreamingQueryException
 
-from spark_sink import retries
-from spark_sink.errors import (
+from polymq.spark_sink import retries
+from polymq.spark_sink.errors import (
     BadOption,
     DataLoss,
     SinkError,
@@ -22,9 +22,9 @@ from spark_sink.errors import (
     Stale,
     Unavailable,
 )
-from spark_sink.job import Attempts
-from spark_sink.output import Run, open_run
-from spark_sink.retries import FAILURES_MAX, STEADY_SECONDS, Retries, failure_of
+from polymq.spark_sink.job import Attempts
+from polymq.spark_sink.output import Run, open_run
+from polymq.spark_sink.retries import FAILURES_MAX, STEADY_SECONDS, Retries, failure_of
 
 WORKER = (
     """[STREAM_FAILED] Query [id = 5] terminated with exception: Job aborted due to stage failure:

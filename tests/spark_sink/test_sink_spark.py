@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from spark_sink import register
-from spark_sink.java import java_home
+from polymq.spark_sink import register
+from polymq.spark_sink.java import java_home
 from tests.spark_sink.topic_server import TopicServer, topic_server
 
 if TYPE_CHECKING:

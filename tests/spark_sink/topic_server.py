@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from gateways.rocketmq.server import RocketmqServer
-from net.connection import Context
+from polymq.gateways.rocketmq.server import RocketmqServer
+from polymq.net.connection import Context
 from tests.gateways.rocketmq.rocketmq_spy_port import SpyPort
 
 

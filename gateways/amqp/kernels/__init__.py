@@ -9,10 +9,10 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from gateways.amqp.kernels import pure
+from polymq.gateways.amqp.kernels import pure
 
 if TYPE_CHECKING:
-    from gateways.amqp.kernels.pure import FORM, encode_deliveries, parse, scan_properties
+    from polymq.gateways.amqp.kernels.pure import FORM, encode_deliveries, parse, scan_properties
 else:
     _wanted = os.environ.get("POLYMQ_KERNELS", "")
     if _wanted not in ("", "compiled", "pure"):
@@ -20,10 +20,20 @@ else:
     try:
         if _wanted == "pure":
             raise ImportError("plain Python was asked for")
-        from gateways.amqp.kernels.fast import FORM, encode_deliveries, parse, scan_properties
+        from polymq.gateways.amqp.kernels.fast import (
+            FORM,
+            encode_deliveries,
+            parse,
+            scan_properties,
+        )
     except ImportError:
         if _wanted == "compiled":
             raise
-        from gateways.amqp.kernels.pure import FORM, encode_deliveries, parse, scan_properties
+        from polymq.gateways.amqp.kernels.pure import (
+            FORM,
+            encode_deliveries,
+            parse,
+            scan_properties,
+        )
 
 __all__ = ["FORM", "encode_deliveries", "parse", "pure", "scan_properties"]

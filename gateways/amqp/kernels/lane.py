@@ -28,20 +28,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from broker.port import APPENDED, Refused
-from gateways.amqp.errors import RemoteProtocolError
-from gateways.amqp.kernels import scan_properties
-from gateways.amqp.states import TRAFFIC_STATE
+from polymq.broker.port import APPENDED, Refused
+from polymq.gateways.amqp.errors import RemoteProtocolError
+from polymq.gateways.amqp.kernels import scan_properties
+from polymq.gateways.amqp.states import TRAFFIC_STATE
 
 if TYPE_CHECKING:
     from array import array
 
-    from broker.port import Template
-    from core_log.kernels.batch import Batch
-    from gateways.amqp.channel import Channel
-    from gateways.amqp.client import Client
-    from gateways.amqp.connection import AmqpConnection
-    from gateways.amqp.states import ChannelState
+    from polymq.broker.port import Template
+    from polymq.core_log.kernels.batch import Batch
+    from polymq.gateways.amqp.channel import Channel
+    from polymq.gateways.amqp.client import Client
+    from polymq.gateways.amqp.connection import AmqpConnection
+    from polymq.gateways.amqp.states import ChannelState
 
 ASK_BYTES: Final = 64 * 1024
 """How much the log grows until it is asked again whether the disk keeps up: a 512th of what makes

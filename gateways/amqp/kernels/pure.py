@@ -21,8 +21,8 @@ import struct
 from array import array
 from typing import Final
 
-from core_log.kernels.batch import COLUMNS, Batch
-from gateways.amqp.kernels.codes import (
+from polymq.core_log.kernels.batch import COLUMNS, Batch
+from polymq.gateways.amqp.kernels.codes import (
     BAD_END,
     BAD_TYPE,
     CHANNEL_SHIFT,
@@ -40,8 +40,8 @@ from gateways.amqp.kernels.codes import (
     SETTLEMENT_COUNT,
     SETTLEMENT_FIRST,
 )
-from gateways.amqp.kernels.pure_deliveries import encode_deliveries
-from gateways.amqp.kernels.pure_properties import scan_properties
+from polymq.gateways.amqp.kernels.pure_deliveries import encode_deliveries
+from polymq.gateways.amqp.kernels.pure_properties import scan_properties
 
 __all__ = ["FORM", "encode_deliveries", "parse", "scan_properties"]
 

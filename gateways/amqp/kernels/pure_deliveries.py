@@ -12,7 +12,7 @@ from binascii import a2b_base64
 from collections.abc import Iterator
 from typing import Any, Final
 
-from core_log.kernels.batch import RECORD_BODY_AT, RECORD_BODY_SIZE_AT, VALUE_END
+from polymq.core_log.kernels.batch import RECORD_BODY_AT, RECORD_BODY_SIZE_AT, VALUE_END
 
 Buffer = bytes | bytearray | memoryview
 Sizes = tuple[int, int, int, int]

@@ -10,7 +10,7 @@ import struct
 from functools import lru_cache
 from typing import Final
 
-from gateways.amqp.kernels.codes import CHECKED, KEYED, LONG_BYTES, PERSISTENT
+from polymq.gateways.amqp.kernels.codes import CHECKED, KEYED, LONG_BYTES, PERSISTENT
 
 Buffer = bytes | bytearray | memoryview
 

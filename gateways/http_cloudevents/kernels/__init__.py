@@ -9,10 +9,10 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from gateways.http_cloudevents.kernels import pure
+from polymq.gateways.http_cloudevents.kernels import pure
 
 if TYPE_CHECKING:
-    from gateways.http_cloudevents.kernels.pure import FORM, children
+    from polymq.gateways.http_cloudevents.kernels.pure import FORM, children
 else:
     _wanted = os.environ.get("POLYMQ_KERNELS", "")
     if _wanted not in ("", "compiled", "pure"):
@@ -20,10 +20,10 @@ else:
     try:
         if _wanted == "pure":
             raise ImportError("plain Python was asked for")
-        from gateways.http_cloudevents.kernels.fast import FORM, children
+        from polymq.gateways.http_cloudevents.kernels.fast import FORM, children
     except ImportError:
         if _wanted == "compiled":
             raise
-        from gateways.http_cloudevents.kernels.pure import FORM, children
+        from polymq.gateways.http_cloudevents.kernels.pure import FORM, children
 
 __all__ = ["FORM", "children", "pure"]

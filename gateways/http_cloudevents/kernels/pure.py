@@ -15,7 +15,7 @@ import re
 from array import array
 from typing import Final
 
-from gateways.http_cloudevents.kernels.codes import (
+from polymq.gateways.http_cloudevents.kernels.codes import (
     DEPTH_MAX,
     MALFORMED,
     NAME_END,

@@ -14,14 +14,14 @@ if _choice not in ("", "compiled", "pure"):
     raise ImportError(f"POLYMQ_KERNELS is {_choice!r}: it has to be 'compiled' or 'pure'")
 
 if TYPE_CHECKING or _choice == "pure":
-    from gateways.mqtt.kernels import pure as chosen
+    from polymq.gateways.mqtt.kernels import pure as chosen
 elif _choice == "compiled":
-    from gateways.mqtt.kernels import fast as chosen
+    from polymq.gateways.mqtt.kernels import fast as chosen
 else:
     try:
-        from gateways.mqtt.kernels import fast as chosen
+        from polymq.gateways.mqtt.kernels import fast as chosen
     except ImportError:
-        from gateways.mqtt.kernels import pure as chosen
+        from polymq.gateways.mqtt.kernels import pure as chosen
 
 FORM: Final = chosen.FORM
 encode_acks = chosen.encode_acks

@@ -19,17 +19,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from broker.port import APPENDED, FLUSHED, Position, Refused
-from core_log.kernels.batch import COLUMNS, FLAGS, TOPIC_SIZE, TOPIC_START
-from gateways.mqtt.kernels import encode_acks, parse
-from gateways.mqtt.kernels.codes import ACK_COLUMNS, FLAG_QOS, TYPE_PUBACK, TYPE_PUBREL
+from polymq.broker.port import APPENDED, FLUSHED, Position, Refused
+from polymq.core_log.kernels.batch import COLUMNS, FLAGS, TOPIC_SIZE, TOPIC_START
+from polymq.gateways.mqtt.kernels import encode_acks, parse
+from polymq.gateways.mqtt.kernels.codes import ACK_COLUMNS, FLAG_QOS, TYPE_PUBACK, TYPE_PUBREL
 
 if TYPE_CHECKING:
     from array import array
 
-    from core_log.kernels.batch import Batch
-    from gateways.mqtt import lanes
-    from gateways.mqtt.connection import Inbox
+    from polymq.core_log.kernels.batch import Batch
+    from polymq.gateways.mqtt import lanes
+    from polymq.gateways.mqtt.connection import Inbox
 
 ASK_BYTES: Final = 64 * 1024
 """How much the log grows until it is asked again whether the disk keeps up: as in `lane.py`."""

@@ -11,8 +11,8 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.stdint cimport int64_t, uint8_t, uint32_t
 from libc.string cimport memcmp, memcpy
 
-from core_log.kernels import batch as _batch
-from gateways.mqtt.kernels import codes as _codes
+from polymq.core_log.kernels import batch as _batch
+from polymq.gateways.mqtt.kernels import codes as _codes
 
 FORM = "compiled"
 

@@ -3,7 +3,7 @@
 
 cimport cython
 
-from gateways.mqtt.kernels.fast_lane cimport Lane, Yard
+from polymq.gateways.mqtt.kernels.fast_lane cimport Lane, Yard
 
 cdef int EXACTLY_ONCE, DOLLAR, FLAG_QOS
 cdef Py_ssize_t RUNS_AT_ONCE, ROWS_AT_ONCE, ACKS_AT_ONCE, RECORD_COST, ACK_COLUMNS

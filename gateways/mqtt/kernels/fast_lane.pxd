@@ -3,7 +3,7 @@
 
 cimport cython
 
-from net.kernels.fast cimport Shortcut, Stream
+from polymq.net.kernels.fast cimport Shortcut, Stream
 
 cdef int PUBLISH, PUBACK, PUBREL, DOLLAR
 cdef long long ASK_BYTES

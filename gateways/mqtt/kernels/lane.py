@@ -29,21 +29,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from broker.port import APPENDED, FLUSHED, BrokerError, Durability, Refused
-from core_log.kernels.batch import Batch
-from gateways.mqtt.kernels import encode_ids, encode_publishes
-from gateways.mqtt.packets import RemoteProtocolError
+from polymq.broker.port import APPENDED, FLUSHED, BrokerError, Durability, Refused
+from polymq.core_log.kernels.batch import Batch
+from polymq.gateways.mqtt.kernels import encode_ids, encode_publishes
+from polymq.gateways.mqtt.packets import RemoteProtocolError
 
 if TYPE_CHECKING:
     from array import array
     from collections.abc import Callable
 
-    from broker.port import BrokerPort, Position, RecordRun, RunMeta, Session, Template
-    from gateways.mqtt.client import MqttConnection
-    from gateways.mqtt.lanes import Bulk
-    from gateways.mqtt.limits import Limits
-    from gateways.mqtt.mapping import TopicMapping
-    from gateways.mqtt.shared import Counters
+    from polymq.broker.port import BrokerPort, Position, RecordRun, RunMeta, Session, Template
+    from polymq.gateways.mqtt.client import MqttConnection
+    from polymq.gateways.mqtt.lanes import Bulk
+    from polymq.gateways.mqtt.limits import Limits
+    from polymq.gateways.mqtt.mapping import TopicMapping
+    from polymq.gateways.mqtt.shared import Counters
 
 ASK_BYTES: Final = 64 * 1024
 """How much the log grows until it is asked again whether the disk keeps up: a 512th of what makes

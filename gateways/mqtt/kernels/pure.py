@@ -22,8 +22,8 @@ from array import array
 from collections.abc import Iterable
 from typing import Final
 
-from core_log.kernels.batch import COLUMNS, RECORD_BODY_AT, RECORD_BODY_SIZE_AT, Batch
-from gateways.mqtt.kernels.codes import (
+from polymq.core_log.kernels.batch import COLUMNS, RECORD_BODY_AT, RECORD_BODY_SIZE_AT, Batch
+from polymq.gateways.mqtt.kernels.codes import (
     ACK_COLUMNS,
     FLAG_QOS,
     FLAG_QOS_SHIFT,

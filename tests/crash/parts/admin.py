@@ -7,8 +7,8 @@ import json
 from random import Random
 from typing import ClassVar, Final
 
-from broker.access.permissions import Action, Effect, Rule, parse_pattern
-from broker.port import Refused
+from polymq.broker.access.permissions import Action, Effect, Rule, parse_pattern
+from polymq.broker.port import Refused
 from tests.crash.checks import demand
 from tests.crash.engine import EngineActor
 from tests.crash.parts.part import Part

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from random import Random
 from typing import Any, ClassVar, Final
 
-from broker.port import REST
+from polymq.broker.port import REST
 from tests.crash.checks import demand
 from tests.crash.engine import EVERYTHING_CREDIT, EngineActor
 from tests.crash.parts.part import Message, Part, Reader, Stream, bodies_of, left_of, publish

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from random import Random
 from typing import ClassVar, Final
 
-from broker.port import Reason, Refused
-from broker.transaction_port import Prepared
+from polymq.broker.port import Reason, Refused
+from polymq.broker.transaction_port import Prepared
 from tests.crash.checks import demand
 from tests.crash.engine import EngineActor
 from tests.crash.parts.part import NEVER, Part, Reader, any_order

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from random import Random
 from typing import Any, ClassVar, Final
 
-from broker.port import LONG_CONSTANT, in_front
+from polymq.broker.port import LONG_CONSTANT, in_front
 from tests.crash.checks import demand
 from tests.crash.engine import EVERYTHING_CREDIT, EngineActor
 from tests.crash.parts.part import Message, Part, Reader, any_order, bodies_of, left_of, publish

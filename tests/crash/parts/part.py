@@ -20,8 +20,8 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any, ClassVar, Final, TypeVar
 
-from broker.port import Template
-from core_log.record import Record
+from polymq.broker.port import Template
+from polymq.core_log.record import Record
 from tests.crash.checks import demand
 from tests.crash.engine import EVERYTHING_CREDIT, EngineActor
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from random import Random
 from typing import ClassVar, Final
 
-from broker.port import LIFE_PROPERTY, life_property
+from polymq.broker.port import LIFE_PROPERTY, life_property
 from tests.crash.engine import EngineActor
 from tests.crash.parts.part import Message, Part, Reader, bodies_of, left_of, publish
 

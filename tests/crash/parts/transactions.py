@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import ClassVar, Final
 
-from broker.port import Publishing
+from polymq.broker.port import Publishing
 from tests.crash.checks import demand
 from tests.crash.engine import EngineActor
 from tests.crash.parts.part import NEVER, Message, Part, Reader, bodies_of, left_of, publish

@@ -13,14 +13,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from gateways.amqp import spec
-from gateways.amqp.connection import AmqpConnection, Work
-from gateways.amqp.errors import RemoteProtocolError
-from gateways.amqp.events import HeaderReceived, HeaderRefused, MethodReceived, Traffic
-from gateways.amqp.kernels import codes
-from gateways.amqp.limits import Limits
-from gateways.amqp.spec import Method
-from gateways.amqp.states import ChannelState, State
+from polymq.gateways.amqp import spec
+from polymq.gateways.amqp.connection import AmqpConnection, Work
+from polymq.gateways.amqp.errors import RemoteProtocolError
+from polymq.gateways.amqp.events import HeaderReceived, HeaderRefused, MethodReceived, Traffic
+from polymq.gateways.amqp.kernels import codes
+from polymq.gateways.amqp.limits import Limits
+from polymq.gateways.amqp.spec import Method
+from polymq.gateways.amqp.states import ChannelState, State
 from tests.gateways.amqp import amqp_wire as wire
 
 LIMITS = Limits(body_bytes_max=1000, empty_body_frames_max=3, assembling_bytes_max=1500)

@@ -7,16 +7,16 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
-from broker.port import BrokerPort, Durability, ExchangeInfo, Position, Refused
-from core_log.kernels.batch import Batch
-from gateways.amqp import spec
-from gateways.amqp.client import Client
-from gateways.amqp.connection import Work
-from gateways.amqp.direct_reply import Replies
-from gateways.amqp.limits import Limits
-from gateways.amqp.publishing import Templates
-from gateways.amqp.spec import Method
-from net.turns import Turns
+from polymq.broker.port import BrokerPort, Durability, ExchangeInfo, Position, Refused
+from polymq.core_log.kernels.batch import Batch
+from polymq.gateways.amqp import spec
+from polymq.gateways.amqp.client import Client
+from polymq.gateways.amqp.connection import Work
+from polymq.gateways.amqp.direct_reply import Replies
+from polymq.gateways.amqp.limits import Limits
+from polymq.gateways.amqp.publishing import Templates
+from polymq.gateways.amqp.spec import Method
+from polymq.net.turns import Turns
 from tests.gateways.amqp import amqp_wire as wire
 from tests.gateways.amqp.amqp_core_driver import HANDSHAKE, HEADER, OPEN, TUNE_OK, channel_open
 from tests.gateways.amqp.amqp_wire import Sent

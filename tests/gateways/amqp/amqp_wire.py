@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from gateways.amqp.methods import decode_method, encode_method
-from gateways.amqp.spec import METHODS, BasicPublish, Method
-from gateways.amqp.tables import encode_sized_table
+from polymq.gateways.amqp.methods import decode_method, encode_method
+from polymq.gateways.amqp.spec import METHODS, BasicPublish, Method
+from polymq.gateways.amqp.tables import encode_sized_table
 
 
 def frame(kind: int, channel: int, payload: bytes) -> bytes:

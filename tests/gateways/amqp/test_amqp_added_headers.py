@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import struct
 
-from broker.port import History
-from broker.queues.deaths import Death
-from gateways.amqp.added_headers import death_headers, with_headers
-from gateways.amqp.tables import decode_sized_table, encode_sized_table
+from polymq.broker.port import History
+from polymq.broker.queues.deaths import Death
+from polymq.gateways.amqp.added_headers import death_headers, with_headers
+from polymq.gateways.amqp.tables import decode_sized_table, encode_sized_table
 
 
 def test_other_headers_and_properties_stay_as_they_are() -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import cast
 
-from broker.commits import CommitPoints
-from broker.port import BrokerPort, Durability
-from gateways.amqp.answers import Answers
+from polymq.broker.commits import CommitPoints
+from polymq.broker.port import BrokerPort, Durability
+from polymq.gateways.amqp.answers import Answers
 
 APPENDED, FLUSHED = Durability.APPENDED, Durability.FLUSHED
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateways.amqp import spec
+from polymq.gateways.amqp import spec
 from tests.gateways.amqp import amqp_wire as wire
 from tests.gateways.amqp.amqp_harness import Bench, Peer, answer
 

@@ -16,13 +16,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateways.amqp import kernels, spec
-from gateways.amqp.connection import BULK_BYTES, WAIT_FOR_BODY_BYTES_MAX
-from gateways.amqp.errors import LocalProtocolError, RemoteProtocolError, ReplyCode
-from gateways.amqp.limits import Limits
-from gateways.amqp.methods import method_frame
-from gateways.amqp.spec import METHODS, Method
-from gateways.amqp.states import (
+from polymq.gateways.amqp import kernels, spec
+from polymq.gateways.amqp.connection import BULK_BYTES, WAIT_FOR_BODY_BYTES_MAX
+from polymq.gateways.amqp.errors import LocalProtocolError, RemoteProtocolError, ReplyCode
+from polymq.gateways.amqp.limits import Limits
+from polymq.gateways.amqp.methods import method_frame
+from polymq.gateways.amqp.spec import METHODS, Method
+from polymq.gateways.amqp.states import (
     AGAIN,
     CHANNEL_RECEIVED,
     CHANNEL_SENT,

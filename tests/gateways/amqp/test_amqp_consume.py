@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from gateways.amqp import spec
-from gateways.amqp.spec import Method
+from polymq.gateways.amqp import spec
+from polymq.gateways.amqp.spec import Method
 from tests.gateways.amqp import amqp_wire as wire
 from tests.gateways.amqp.amqp_harness import Bench, Peer, answer
 

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from broker.copies import KEPT_MAX
-from gateways.amqp import kernels, rewriting, spec
-from gateways.amqp.headers import AmqpHeaders
-from gateways.amqp.kernels import codes, pure
-from gateways.amqp.tables import decode_table
+from polymq.broker.copies import KEPT_MAX
+from polymq.gateways.amqp import kernels, rewriting, spec
+from polymq.gateways.amqp.headers import AmqpHeaders
+from polymq.gateways.amqp.kernels import codes, pure
+from polymq.gateways.amqp.tables import decode_table
 from tests.gateways.amqp import amqp_wire as wire
 from tests.gateways.amqp.amqp_harness import Bench, Peer
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from gateways.amqp import spec
-from gateways.amqp.delays import take_delay
-from gateways.amqp.tables import decode_sized_table
+from polymq.gateways.amqp import spec
+from polymq.gateways.amqp.delays import take_delay
+from polymq.gateways.amqp.tables import decode_sized_table
 from tests.gateways.amqp import amqp_wire as wire
 from tests.gateways.amqp.amqp_harness import Bench, Peer
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gateways.amqp import direct_reply, kernels, spec
-from gateways.amqp.kernels import codes, pure
+from polymq.gateways.amqp import direct_reply, kernels, spec
+from polymq.gateways.amqp.kernels import codes, pure
 from tests.gateways.amqp import amqp_wire as wire
 from tests.gateways.amqp.amqp_harness import Bench, Peer, answer
 

@@ -7,8 +7,8 @@ from collections import Counter
 
 import pytest
 
-from gateways.amqp import spec
-from gateways.amqp.spec import Method
+from polymq.gateways.amqp import spec
+from polymq.gateways.amqp.spec import Method
 from tests.broker.queue_bench import declare, publish, ready
 from tests.gateways.amqp import amqp_wire as wire
 from tests.gateways.amqp.amqp_harness import Bench, Peer, answer

@@ -9,13 +9,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from broker.entities import NamedQueue
-from broker.queues.queue import Group, Hold
-from broker.session import MqttSession, Subscription
-from gateways.amqp import spec
-from gateways.amqp.channel import Channel
-from gateways.amqp.client import Client
-from gateways.amqp.consumer import Consumer
+from polymq.broker.entities import NamedQueue
+from polymq.broker.queues.queue import Group, Hold
+from polymq.broker.session import MqttSession, Subscription
+from polymq.gateways.amqp import spec
+from polymq.gateways.amqp.channel import Channel
+from polymq.gateways.amqp.client import Client
+from polymq.gateways.amqp.consumer import Consumer
 from tests.gateways.amqp.amqp_harness import Bench
 from tests.harness.broker import SpyLink
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from gateways.amqp import spec
-from gateways.amqp.headers import AmqpHeaders
-from gateways.amqp.mapping import HEADERS, translate_properties
-from gateways.amqp.tables import Timestamp, encode_sized_table
+from polymq.gateways.amqp import spec
+from polymq.gateways.amqp.headers import AmqpHeaders
+from polymq.gateways.amqp.mapping import HEADERS, translate_properties
+from polymq.gateways.amqp.tables import Timestamp, encode_sized_table
 from tests.gateways.amqp import amqp_wire as wire
 from tests.gateways.amqp.amqp_harness import Bench, Peer
 

@@ -16,9 +16,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from core_log.kernels.batch import COLUMNS, Batch
-from gateways.amqp.kernels import codes, pure, pure_properties
-from gateways.amqp.spec import (
+from polymq.core_log.kernels.batch import COLUMNS, Batch
+from polymq.gateways.amqp.kernels import codes, pure, pure_properties
+from polymq.gateways.amqp.spec import (
     BasicAck,
     BasicNack,
     BasicQos,
@@ -30,7 +30,7 @@ from tests.gateways.amqp import amqp_wire as wire
 
 fast: ModuleType | None
 try:
-    fast = importlib.import_module("gateways.amqp.kernels.fast")
+    fast = importlib.import_module("polymq.gateways.amqp.kernels.fast")
 except ImportError:  # no compiler at hand: the plain form is all there is
     fast = None
 

@@ -17,17 +17,17 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import gateways.amqp.client
-from broker.port import Position, Reason, Refused
-from gateways.amqp import spec
-from gateways.amqp.kernels import FORM
-from gateways.amqp.kernels import lane as plain
+import polymq.gateways.amqp.client
+from polymq.broker.port import Position, Reason, Refused
+from polymq.gateways.amqp import spec
+from polymq.gateways.amqp.kernels import FORM
+from polymq.gateways.amqp.kernels import lane as plain
 from tests.gateways.amqp import amqp_wire as wire
 from tests.gateways.amqp.amqp_harness import Bench, Peer
 from tests.harness.broker import Broker
 
 try:
-    compiled: ModuleType | None = importlib.import_module("gateways.amqp.kernels.fast_lane")
+    compiled: ModuleType | None = importlib.import_module("polymq.gateways.amqp.kernels.fast_lane")
 except ImportError:  # no compiler at hand: the plain form is all there is
     compiled = None
 
@@ -123,7 +123,7 @@ def form(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Mod
     """Clients that are made from now on have lanes of this form."""
     chosen: ModuleType = request.param
     for name in ("Lane", "Kind"):
-        monkeypatch.setattr(gateways.amqp.client, name, getattr(chosen, name))
+        monkeypatch.setattr(polymq.gateways.amqp.client, name, getattr(chosen, name))
     return chosen
 
 

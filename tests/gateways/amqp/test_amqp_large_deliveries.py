@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gateways.amqp import spec
-from gateways.amqp.large_deliveries import LargeBody
+from polymq.gateways.amqp import spec
+from polymq.gateways.amqp.large_deliveries import LargeBody
 from tests.gateways.amqp import amqp_wire as wire
 from tests.gateways.amqp.amqp_harness import Bench, Peer
 from tests.gateways.amqp.test_amqp_consume import consumer, declare, publish
@@ -17,9 +17,9 @@ PIECE = 300
 @pytest.fixture(autouse=True)
 def small_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that what counts as large fits into a test."""
-    monkeypatch.setattr("gateways.amqp.large_deliveries.LARGE_BYTES", 800)
-    monkeypatch.setattr("gateways.amqp.consumer.LARGE_BYTES", 800)
-    monkeypatch.setattr("gateways.amqp.client.OUTBOX_BYTES", PIECE)
+    monkeypatch.setattr("polymq.gateways.amqp.large_deliveries.LARGE_BYTES", 800)
+    monkeypatch.setattr("polymq.gateways.amqp.consumer.LARGE_BYTES", 800)
+    monkeypatch.setattr("polymq.gateways.amqp.client.OUTBOX_BYTES", PIECE)
 
 
 def bodies(peer: Peer) -> list[str]:

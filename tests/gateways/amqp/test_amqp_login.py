@@ -9,9 +9,9 @@ from typing import Any, cast
 
 import pytest
 
-from broker.access.quotas import Quotas
-from broker.port import BrokerPort
-from gateways.amqp import spec
+from polymq.broker.access.quotas import Quotas
+from polymq.broker.port import BrokerPort
+from polymq.gateways.amqp import spec
 from tests.gateways.amqp import amqp_wire as wire
 from tests.gateways.amqp.amqp_core_driver import HEADER, OPEN, TUNE_OK, channel_open
 from tests.gateways.amqp.amqp_harness import CAPABILITIES, Bench, Peer

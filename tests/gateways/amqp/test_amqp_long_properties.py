@@ -9,15 +9,15 @@ from types import ModuleType
 
 import pytest
 
-from broker.port import in_front
-from core_log.kernels.batch import RECORD_BODY_AT, Batch, LargeBatch
-from gateways.amqp import spec
-from gateways.amqp.contents import Assembling, Contents
-from gateways.amqp.kernels.codes import CHECKED, LONG_BYTES
-from gateways.amqp.limits import Limits
-from gateways.amqp.long_properties import LEFT_OUT, SHORT_BYTES, as_stored, fitting
-from gateways.amqp.methods import content_frames, encode_method
-from gateways.amqp.tables import decode_sized_table, encode_sized_table, split_pairs
+from polymq.broker.port import in_front
+from polymq.core_log.kernels.batch import RECORD_BODY_AT, Batch, LargeBatch
+from polymq.gateways.amqp import spec
+from polymq.gateways.amqp.contents import Assembling, Contents
+from polymq.gateways.amqp.kernels.codes import CHECKED, LONG_BYTES
+from polymq.gateways.amqp.limits import Limits
+from polymq.gateways.amqp.long_properties import LEFT_OUT, SHORT_BYTES, as_stored, fitting
+from polymq.gateways.amqp.methods import content_frames, encode_method
+from polymq.gateways.amqp.tables import decode_sized_table, encode_sized_table, split_pairs
 from tests.gateways.amqp import amqp_wire as wire
 from tests.gateways.amqp.test_amqp_kernels import FORMS
 
@@ -86,7 +86,7 @@ def large_batch() -> Batch:
 
 def test_a_large_body_is_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is collected behind its properties, and its sum is that of both."""
-    monkeypatch.setattr("gateways.amqp.contents.LARGE_BODY_BYTES", 10)
+    monkeypatch.setattr("polymq.gateways.amqp.contents.LARGE_BODY_BYTES", 10)
     batch = large_batch()
     assert isinstance(batch, LargeBatch)
     whole = in_front(LONG) + b"01234567899876543210"

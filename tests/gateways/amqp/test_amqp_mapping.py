@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.port import Reason, Refused, RunMeta
-from core_log.kernels.batch import EXTRA_VERBATIM, Batch
-from gateways.amqp import mapping, spec
-from gateways.amqp.errors import Malformed, ReplyCode
+from polymq.broker.port import Reason, Refused, RunMeta
+from polymq.core_log.kernels.batch import EXTRA_VERBATIM, Batch
+from polymq.gateways.amqp import mapping, spec
+from polymq.gateways.amqp.errors import Malformed, ReplyCode
 from tests.gateways.amqp import amqp_wire as wire
 from tests.gateways.amqp.amqp_harness import Bench, Peer
 

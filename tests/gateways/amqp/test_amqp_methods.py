@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateways.amqp import generate_spec, spec
-from gateways.amqp.errors import Malformed
-from gateways.amqp.methods import content_frames, decode_method, encode_method, short_string
-from gateways.amqp.spec import METHODS, Method
+from polymq.gateways.amqp import generate_spec, spec
+from polymq.gateways.amqp.errors import Malformed
+from polymq.gateways.amqp.methods import content_frames, decode_method, encode_method, short_string
+from polymq.gateways.amqp.spec import METHODS, Method
 from tests.gateways.amqp import amqp_wire as wire
 
 SHORT = st.text(max_size=30).filter(lambda text: len(text.encode()) <= 255)

@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from gateways.amqp import spec
-from gateways.amqp.headers import AmqpHeaders
+from polymq.gateways.amqp import spec
+from polymq.gateways.amqp.headers import AmqpHeaders
 from tests.gateways.amqp import amqp_wire as wire
 from tests.gateways.amqp.amqp_harness import Bench, Peer
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from broker.port import Durability, Reason, Refused
-from core_log.kernels.batch import Batch
-from gateways.amqp import spec
-from gateways.amqp.channel import Channel
-from gateways.amqp.events import Run
+from polymq.broker.port import Durability, Reason, Refused
+from polymq.core_log.kernels.batch import Batch
+from polymq.gateways.amqp import spec
+from polymq.gateways.amqp.channel import Channel
+from polymq.gateways.amqp.events import Run
 from tests.broker.queue_bench import declare, publish, ready
 from tests.gateways.amqp import amqp_wire as wire
 from tests.gateways.amqp.amqp_harness import Bench, Peer, SpyPort, answer, spy_peer

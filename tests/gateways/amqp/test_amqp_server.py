@@ -13,14 +13,14 @@ from typing import Any, cast
 
 import pytest
 
-from broker.port import BrokerPort, StorageFailed
-from gateways.amqp import spec
-from gateways.amqp.heartbeat import Beat, Heartbeat
-from gateways.amqp.limits import Limits
-from gateways.amqp.methods import HEARTBEAT, PROTOCOL_HEADER
-from gateways.amqp.server import AmqpServer, AmqpSocket
-from net.connection import Context
-from net.turns import Turns
+from polymq.broker.port import BrokerPort, StorageFailed
+from polymq.gateways.amqp import spec
+from polymq.gateways.amqp.heartbeat import Beat, Heartbeat
+from polymq.gateways.amqp.limits import Limits
+from polymq.gateways.amqp.methods import HEARTBEAT, PROTOCOL_HEADER
+from polymq.gateways.amqp.server import AmqpServer, AmqpSocket
+from polymq.net.connection import Context
+from polymq.net.turns import Turns
 from tests.gateways.amqp import amqp_wire as wire
 from tests.gateways.amqp.amqp_core_driver import HEADER, OPEN, START_OK, channel_open
 from tests.gateways.amqp.amqp_harness import SpyPort

@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import pytest
 
-from broker.queues.queue import Group
-from gateways.amqp import spec
-from gateways.amqp.channel import STEP_COUNT
+from polymq.broker.queues.queue import Group
+from polymq.gateways.amqp import spec
+from polymq.gateways.amqp.channel import STEP_COUNT
 from tests.gateways.amqp import amqp_wire as wire
 from tests.gateways.amqp.amqp_harness import Bench, Peer
 from tests.gateways.amqp.test_amqp_turns import slow

@@ -15,9 +15,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core_log.kernels.batch import COLUMNS, Batch
-from gateways.amqp.kernels import codes, pure
-from gateways.amqp.spec import BasicNack, BasicReject
+from polymq.core_log.kernels.batch import COLUMNS, Batch
+from polymq.gateways.amqp.kernels import codes, pure
+from polymq.gateways.amqp.spec import BasicNack, BasicReject
 from tests.gateways.amqp import amqp_wire as wire
 from tests.gateways.amqp.test_amqp_kernels import (
     DEFAULT,

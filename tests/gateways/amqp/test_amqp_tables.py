@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateways.amqp.errors import Malformed
-from gateways.amqp.limits import TABLE_COUNT_MAX, TABLE_DEPTH_MAX
-from gateways.amqp.tables import (
+from polymq.gateways.amqp.errors import Malformed
+from polymq.gateways.amqp.limits import TABLE_COUNT_MAX, TABLE_DEPTH_MAX
+from polymq.gateways.amqp.tables import (
     Timestamp,
     decode_sized_table,
     decode_table,

@@ -8,13 +8,13 @@ from typing import Any, cast
 
 import pytest
 
-from broker.port import BrokerPort, Reason, Refused
-from gateways.amqp import basic, client, spec, topology
-from gateways.amqp.errors import Malformed
-from gateways.amqp.sasl import credentials
-from gateways.amqp.spec import METHODS, Method
-from gateways.amqp.states import CHANNEL_RECEIVED, ChannelState
-from gateways.amqp.tables import Timestamp, encode_sized_table
+from polymq.broker.port import BrokerPort, Reason, Refused
+from polymq.gateways.amqp import basic, client, spec, topology
+from polymq.gateways.amqp.errors import Malformed
+from polymq.gateways.amqp.sasl import credentials
+from polymq.gateways.amqp.spec import METHODS, Method
+from polymq.gateways.amqp.states import CHANNEL_RECEIVED, ChannelState
+from polymq.gateways.amqp.tables import Timestamp, encode_sized_table
 from tests.gateways.amqp import amqp_wire as wire
 from tests.gateways.amqp.amqp_core_driver import HEADER, OPEN, TUNE_OK
 from tests.gateways.amqp.amqp_harness import CAPABILITIES, Bench, Peer, answer

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from itertools import count
 
-from broker.kernels.costs import HANDED_AT_ONCE, MESSAGE_COST
-from broker.topics import TARGETS_AT_ONCE
-from gateways.amqp import spec
-from net.turns import TURN_SECONDS
+from polymq.broker.kernels.costs import HANDED_AT_ONCE, MESSAGE_COST
+from polymq.broker.topics import TARGETS_AT_ONCE
+from polymq.gateways.amqp import spec
+from polymq.net.turns import TURN_SECONDS
 from tests.broker.queue_bench import publish
 from tests.gateways.amqp import amqp_wire as wire
 from tests.gateways.amqp.amqp_harness import Bench, Peer

@@ -7,8 +7,8 @@ from base64 import b64encode
 
 from hypothesis import strategies as st
 
-from gateways.http_cloudevents.attributes import FORBIDDEN, encode_header_value
-from gateways.http_cloudevents.codec import Event, decode_binary, decode_structured
+from polymq.gateways.http_cloudevents.attributes import FORBIDDEN, encode_header_value
+from polymq.gateways.http_cloudevents.codec import Event, decode_binary, decode_structured
 
 
 def attribute_texts(min_size: int = 0) -> st.SearchStrategy[str]:

@@ -14,9 +14,9 @@ from typing import Any
 import aiohttp
 from aiohttp import web
 
-from gateways.http_cloudevents.limits import HttpLimits, WebhookSettings
-from gateways.http_cloudevents.server import HttpServer
-from net.connection import Context
+from polymq.gateways.http_cloudevents.limits import HttpLimits, WebhookSettings
+from polymq.gateways.http_cloudevents.server import HttpServer
+from polymq.net.connection import Context
 from tests.gateways.http_cloudevents.http_spy_port import SpyPort, SpyQueue
 
 LOOPBACK = (ipaddress.ip_network("127.0.0.0/8"),)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from broker.port import (
+from polymq.broker.port import (
     ONE_WORD,
     REST,
     Consumer,
@@ -28,7 +28,7 @@ from broker.port import (
     TopicInfo,
     Words,
 )
-from core_log.kernels.batch import (
+from polymq.core_log.kernels.batch import (
     BODY_SIZE,
     BODY_START,
     COLUMNS,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TypeVar
 
-from gateways.http_cloudevents import bulk_json
-from gateways.http_cloudevents.codec import Event
-from gateways.http_cloudevents.work import Work
+from polymq.gateways.http_cloudevents import bulk_json
+from polymq.gateways.http_cloudevents.codec import Event
+from polymq.gateways.http_cloudevents.work import Work
 
 Result = TypeVar("Result")
 

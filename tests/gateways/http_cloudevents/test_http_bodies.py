@@ -12,9 +12,9 @@ import pytest
 from aiohttp import web
 from multidict import CIMultiDict
 
-from gateways.http_cloudevents.bodies import SLICE_BYTES, Budget, read_body
-from gateways.http_cloudevents.content_codings import PIECE_BYTES
-from gateways.http_cloudevents.limits import HttpLimits
+from polymq.gateways.http_cloudevents.bodies import SLICE_BYTES, Budget, read_body
+from polymq.gateways.http_cloudevents.content_codings import PIECE_BYTES
+from polymq.gateways.http_cloudevents.limits import HttpLimits
 
 CHUNK = b"x" * (SLICE_BYTES // 4)
 CHUNKS = 20

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateways.http_cloudevents import codec
-from gateways.http_cloudevents.attributes import decode_header_value, encode_header_value
-from gateways.http_cloudevents.codec import Event, Form, Mode
-from gateways.http_cloudevents.errors import BadBatch, BadEvent, Problem
+from polymq.gateways.http_cloudevents import codec
+from polymq.gateways.http_cloudevents.attributes import decode_header_value, encode_header_value
+from polymq.gateways.http_cloudevents.codec import Event, Form, Mode
+from polymq.gateways.http_cloudevents.errors import BadBatch, BadEvent, Problem
 from tests.gateways.http_cloudevents.event_strategies import attribute_texts, events
 from tests.gateways.http_cloudevents.http_work import decode_batch
 

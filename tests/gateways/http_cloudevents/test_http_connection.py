@@ -10,10 +10,10 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from gateways.http_cloudevents.limits import HttpLimits
-from gateways.http_cloudevents.server import HttpServer
-from net.connection import Context
-from net.listener import CannotListen
+from polymq.gateways.http_cloudevents.limits import HttpLimits
+from polymq.gateways.http_cloudevents.server import HttpServer
+from polymq.net.connection import Context
+from polymq.net.listener import CannotListen
 from tests.gateways.http_cloudevents.http_harness import BINARY, http, run, until
 from tests.gateways.http_cloudevents.http_spy_port import SpyPort
 

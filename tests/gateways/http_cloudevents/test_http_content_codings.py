@@ -13,16 +13,16 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from broker.port import BrokerPort
-from gateways.http_cloudevents.content_codings import (
+from polymq.broker.port import BrokerPort
+from polymq.gateways.http_cloudevents.content_codings import (
     PIECE_BYTES,
     BrokenCoding,
     Decoder,
     content_coding,
 )
-from gateways.http_cloudevents.limits import HttpLimits
-from gateways.http_cloudevents.server import HttpServer
-from net.connection import Context
+from polymq.gateways.http_cloudevents.limits import HttpLimits
+from polymq.gateways.http_cloudevents.server import HttpServer
+from polymq.net.connection import Context
 from tests.gateways.http_cloudevents.http_harness import BINARY, http, run
 from tests.gateways.http_cloudevents.http_spy_port import SpyPort
 

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateways.http_cloudevents.errors import Problem
-from gateways.http_cloudevents.filters import Predicate, compile_filters
-from gateways.http_cloudevents.mapping import words_of
+from polymq.gateways.http_cloudevents.errors import Problem
+from polymq.gateways.http_cloudevents.filters import Predicate, compile_filters
+from polymq.gateways.http_cloudevents.mapping import words_of
 from tests.gateways.http_cloudevents.http_spy_port import matches
 
 EVENT = {"specversion": "1.0", "id": "1", "source": "/shop", "type": "order.created", "n": "5"}

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from gateways.http_cloudevents.kernels import pure
-from gateways.http_cloudevents.kernels.codes import (
+from polymq.gateways.http_cloudevents.kernels import pure
+from polymq.gateways.http_cloudevents.kernels.codes import (
     DEPTH_MAX,
     MALFORMED,
     NAME_END,
@@ -30,7 +30,7 @@ from gateways.http_cloudevents.kernels.codes import (
 
 FORMS: list[ModuleType] = [pure]
 with contextlib.suppress(ImportError):  # without a compiler the plain form is all there is
-    FORMS.append(importlib.import_module("gateways.http_cloudevents.kernels.fast"))
+    FORMS.append(importlib.import_module("polymq.gateways.http_cloudevents.kernels.fast"))
 
 ARRAY, OBJECT = b"[{"
 COUNT_MAX = 20

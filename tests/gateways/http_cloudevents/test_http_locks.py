@@ -7,7 +7,7 @@ from itertools import count
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from gateways.http_cloudevents.locks import LockTable, ranges
+from polymq.gateways.http_cloudevents.locks import LockTable, ranges
 
 
 def table() -> LockTable[str]:

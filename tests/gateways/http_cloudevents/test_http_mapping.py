@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.port import REST, Message
-from core_log.kernels.batch import EXTRA_SIZE
-from gateways.http_cloudevents import codec, mapping
-from gateways.http_cloudevents.codec import Event, Form
+from polymq.broker.port import REST, Message
+from polymq.core_log.kernels.batch import EXTRA_SIZE
+from polymq.gateways.http_cloudevents import codec, mapping
+from polymq.gateways.http_cloudevents.codec import Event, Form
 from tests.gateways.http_cloudevents.event_strategies import events
 from tests.gateways.http_cloudevents.http_spy_port import STORE_MS, SpyPort, SpyTemplate
 from tests.gateways.http_cloudevents.http_work import at_once

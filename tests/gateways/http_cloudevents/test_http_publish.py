@@ -9,12 +9,12 @@ from base64 import b64encode
 
 import pytest
 
-from broker.port import LIFE_PROPERTY, Reason, Refused, life_property
-from gateways.http_cloudevents.attributes import time_ms
-from gateways.http_cloudevents.errors import STATUS_OF_REASON
-from gateways.http_cloudevents.limits import HttpLimits
-from gateways.http_cloudevents.mapping import life_ms
-from gateways.http_cloudevents.publishing import Publisher
+from polymq.broker.port import LIFE_PROPERTY, Reason, Refused, life_property
+from polymq.gateways.http_cloudevents.attributes import time_ms
+from polymq.gateways.http_cloudevents.errors import STATUS_OF_REASON
+from polymq.gateways.http_cloudevents.limits import HttpLimits
+from polymq.gateways.http_cloudevents.mapping import life_ms
+from polymq.gateways.http_cloudevents.publishing import Publisher
 from tests.gateways.http_cloudevents.http_harness import (
     BATCH,
     BINARY,

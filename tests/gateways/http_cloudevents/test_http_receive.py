@@ -8,10 +8,10 @@ from typing import Any, cast
 
 import pytest
 
-from broker.limits import Limits
-from broker.port import BrokerPort
-from gateways.http_cloudevents.delivery_counts import DOCUMENT_KIND, RUNS_MAX, DeliveryCounts
-from gateways.http_cloudevents.limits import HttpLimits
+from polymq.broker.limits import Limits
+from polymq.broker.port import BrokerPort
+from polymq.gateways.http_cloudevents.delivery_counts import DOCUMENT_KIND, RUNS_MAX, DeliveryCounts
+from polymq.gateways.http_cloudevents.limits import HttpLimits
 from tests.gateways.http_cloudevents.http_harness import (
     BINARY,
     EVENT,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateways.http_cloudevents.retry import (
+from polymq.gateways.http_cloudevents.retry import (
     RetryPolicy,
     TokenBucket,
     Verdict,

@@ -12,10 +12,10 @@ from cloudevents.core.v1.event import CloudEvent
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateways.http_cloudevents import codec
-from gateways.http_cloudevents.codec import Event
-from gateways.http_cloudevents.errors import BadEvent
-from gateways.http_cloudevents.sdk_adapter import from_sdk_event, to_sdk_event
+from polymq.gateways.http_cloudevents import codec
+from polymq.gateways.http_cloudevents.codec import Event
+from polymq.gateways.http_cloudevents.errors import BadEvent
+from polymq.gateways.http_cloudevents.sdk_adapter import from_sdk_event, to_sdk_event
 
 TIME = datetime(2026, 5, 3, 9, 30, 0, 250_000, tzinfo=UTC)
 

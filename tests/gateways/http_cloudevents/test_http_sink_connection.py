@@ -11,8 +11,8 @@ from aiohttp import web
 from aiohttp.http import RawResponseMessage
 from aiohttp.streams import StreamReader
 
-from gateways.http_cloudevents.limits import HttpLimits
-from gateways.http_cloudevents.sink_connection import PIECE_BYTES, SinkConnection
+from polymq.gateways.http_cloudevents.limits import HttpLimits
+from polymq.gateways.http_cloudevents.sink_connection import PIECE_BYTES, SinkConnection
 from tests.gateways.http_cloudevents.http_harness import (
     Answer,
     http,

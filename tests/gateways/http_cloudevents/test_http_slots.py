@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from gateways.http_cloudevents.sinks import _host_of
-from gateways.http_cloudevents.slots import Slots, Standing
+from polymq.gateways.http_cloudevents.sinks import _host_of
+from polymq.gateways.http_cloudevents.slots import Slots, Standing
 from tests.gateways.http_cloudevents.http_harness import run, until
 
 PROVEN, NEW, DOUBTFUL = Standing

@@ -16,7 +16,7 @@ from aiohttp.abc import AbstractResolver, ResolveResult
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateways.http_cloudevents.ssrf import (
+from polymq.gateways.http_cloudevents.ssrf import (
     AddressPolicy,
     AddressRefused,
     GuardedResolver,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from gateways.http_cloudevents.limits import HttpLimits
-from gateways.http_cloudevents.starts import Starts
+from polymq.gateways.http_cloudevents.limits import HttpLimits
+from polymq.gateways.http_cloudevents.starts import Starts
 from tests.gateways.http_cloudevents.http_harness import (
     BINARY,
     http,

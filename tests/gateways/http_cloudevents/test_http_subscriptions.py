@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from broker.port import REST, Position, Reason, Refused, Words
-from gateways.http_cloudevents.limits import HttpLimits, WebhookSettings
-from gateways.http_cloudevents.subscriptions import (
+from polymq.broker.port import REST, Position, Reason, Refused, Words
+from polymq.gateways.http_cloudevents.limits import HttpLimits, WebhookSettings
+from polymq.gateways.http_cloudevents.subscriptions import (
     DOCUMENT_KIND,
     from_document,
     hide_query,

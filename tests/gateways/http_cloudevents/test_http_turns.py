@@ -12,11 +12,11 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from broker.port import Reason, Refused
-from gateways.http_cloudevents import bulk_json, codec
-from gateways.http_cloudevents.codec import Event
-from gateways.http_cloudevents.errors import BadBatch, BadEvent
-from net.turns import TURN_SECONDS
+from polymq.broker.port import Reason, Refused
+from polymq.gateways.http_cloudevents import bulk_json, codec
+from polymq.gateways.http_cloudevents.codec import Event
+from polymq.gateways.http_cloudevents.errors import BadBatch, BadEvent
+from polymq.net.turns import TURN_SECONDS
 from tests.gateways.http_cloudevents.event_strategies import events
 from tests.gateways.http_cloudevents.http_harness import (
     BATCH,

@@ -12,8 +12,8 @@ from urllib.parse import unquote
 import pytest
 from aiohttp import web
 
-from broker.port import Reason, Refused
-from gateways.http_cloudevents.limits import HttpLimits
+from polymq.broker.port import Reason, Refused
+from polymq.gateways.http_cloudevents.limits import HttpLimits
 from tests.gateways.http_cloudevents.http_harness import (
     BINARY,
     EVENT,

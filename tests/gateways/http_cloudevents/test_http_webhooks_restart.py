@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from aiohttp import web
 
-from gateways.http_cloudevents.retry_state import DOCUMENT_KIND
+from polymq.gateways.http_cloudevents.retry_state import DOCUMENT_KIND
 from tests.gateways.http_cloudevents.http_harness import (
     Sleeps,
     http,

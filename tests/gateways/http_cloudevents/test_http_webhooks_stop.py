@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from aiohttp import web
 
-from broker.port import Reason, Refused
+from polymq.broker.port import Reason, Refused
 from tests.gateways.http_cloudevents.http_harness import (
     Sleeps,
     http,

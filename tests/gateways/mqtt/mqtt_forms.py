@@ -7,9 +7,9 @@ from types import ModuleType
 
 import pytest
 
-import gateways.mqtt.client
-import gateways.mqtt.shared
-from gateways.mqtt.kernels import FORM
+import polymq.gateways.mqtt.client
+import polymq.gateways.mqtt.shared
+from polymq.gateways.mqtt.kernels import FORM
 
 PREFIXES = ("", "fast_")
 
@@ -20,12 +20,14 @@ def use_form(prefix: str, monkeypatch: pytest.MonkeyPatch) -> tuple[ModuleType, 
     if prefix and FORM == "pure":
         pytest.skip("the compiled lane goes with compiled kernels")
     try:
-        lane = importlib.import_module(f"gateways.mqtt.kernels.{prefix}lane")
-        bulk = importlib.import_module(f"gateways.mqtt.kernels.{prefix}bulk")
+        lane = importlib.import_module(f"polymq.gateways.mqtt.kernels.{prefix}lane")
+        bulk = importlib.import_module(f"polymq.gateways.mqtt.kernels.{prefix}bulk")
     except ImportError:
         pytest.skip("not compiled here")
-    monkeypatch.setattr(gateways.mqtt.shared, "FORM", "")  # each read by itself, in both forms
-    monkeypatch.setattr(gateways.mqtt.client, "Lane", lane.Lane)
-    monkeypatch.setattr(gateways.mqtt.shared, "Yard", lane.Yard)
-    monkeypatch.setattr(gateways.mqtt.shared, "Bulk", bulk.Bulk)
+    monkeypatch.setattr(
+        polymq.gateways.mqtt.shared, "FORM", ""
+    )  # each read by itself, in both forms
+    monkeypatch.setattr(polymq.gateways.mqtt.client, "Lane", lane.Lane)
+    monkeypatch.setattr(polymq.gateways.mqtt.shared, "Yard", lane.Yard)
+    monkeypatch.setattr(polymq.gateways.mqtt.shared, "Bulk", bulk.Bulk)
     return lane, bulk

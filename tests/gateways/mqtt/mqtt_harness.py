@@ -9,7 +9,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from broker.port import (
+from interop_tests import mqtt_wire as wire
+from polymq.broker.port import (
     BrokerPort,
     Durability,
     Position,
@@ -21,14 +22,13 @@ from broker.port import (
     StorageFailed,
     Words,
 )
-from core_log.kernels.batch import BODY_SIZE, BODY_START, Batch
-from gateways.mqtt.client import MqttConnection
-from gateways.mqtt.limits import Limits
-from gateways.mqtt.mapping import TopicMapping
-from gateways.mqtt.shared import Shared
-from interop_tests import mqtt_wire as wire
-from net.connection import Context
-from net.turns import Turns
+from polymq.core_log.kernels.batch import BODY_SIZE, BODY_START, Batch
+from polymq.gateways.mqtt.client import MqttConnection
+from polymq.gateways.mqtt.limits import Limits
+from polymq.gateways.mqtt.mapping import TopicMapping
+from polymq.gateways.mqtt.shared import Shared
+from polymq.net.connection import Context
+from polymq.net.turns import Turns
 from tests.gateways.mqtt.mqtt_records import records
 
 

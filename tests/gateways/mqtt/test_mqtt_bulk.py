@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-import gateways.mqtt.shared
-from broker.port import APPENDED, IN_SYNC, Durability, Position, Reason, Refused
-from gateways.mqtt.kernels.bulk import ASK_BYTES
+import polymq.gateways.mqtt.shared
 from interop_tests import mqtt_wire as wire
+from polymq.broker.port import APPENDED, IN_SYNC, Durability, Position, Reason, Refused
+from polymq.gateways.mqtt.kernels.bulk import ASK_BYTES
 from tests.gateways.mqtt.mqtt_forms import PREFIXES, use_form
 from tests.gateways.mqtt.mqtt_harness import Broker, Peer
 
@@ -80,7 +80,7 @@ def test_a_read_has_the_same_effect_as_its_packets_have_in_the_core(
             return False
 
     bulk = Broker()
-    monkeypatch.setattr(gateways.mqtt.shared, "Bulk", NothingTaken)
+    monkeypatch.setattr(polymq.gateways.mqtt.shared, "Bulk", NothingTaken)
     core = Broker()
     found = []
     for broker in (bulk, core):

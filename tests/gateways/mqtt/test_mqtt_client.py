@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from broker.port import ONE_WORD, REST, Reason, Refused
-from gateways.mqtt.limits import Limits
 from interop_tests import mqtt_wire as wire
+from polymq.broker.port import ONE_WORD, REST, Reason, Refused
+from polymq.gateways.mqtt.limits import Limits
 from tests.gateways.mqtt.mqtt_harness import Broker, Published, SpyPort
 
 WILL = ("status/c", b"gone", 1, True)

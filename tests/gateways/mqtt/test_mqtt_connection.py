@@ -13,7 +13,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from gateways.mqtt.connection import (
+from interop_tests import mqtt_wire as wire
+from polymq.gateways.mqtt.connection import (
     BULK,
     NEED_DATA,
     PUBLISHES,
@@ -23,9 +24,9 @@ from gateways.mqtt.connection import (
     Inbox,
     State,
 )
-from gateways.mqtt.kernels import codes
-from gateways.mqtt.limits import Limits
-from gateways.mqtt.packets import (
+from polymq.gateways.mqtt.kernels import codes
+from polymq.gateways.mqtt.limits import Limits
+from polymq.gateways.mqtt.packets import (
     PING_RESPONSE,
     ConnectCode,
     LocalProtocolError,
@@ -38,7 +39,6 @@ from gateways.mqtt.packets import (
     encode_suback,
     encode_unsuback,
 )
-from interop_tests import mqtt_wire as wire
 
 CASES = Path(__file__).resolve().parents[2] / "wire_cases"
 INBOX = Inbox()

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from broker.port import Durability
-from gateways.mqtt.limits import Limits
 from interop_tests import mqtt_wire as wire
+from polymq.broker.port import Durability
+from polymq.gateways.mqtt.limits import Limits
 from tests.gateways.mqtt.mqtt_harness import Broker, Peer, make_run
 
 

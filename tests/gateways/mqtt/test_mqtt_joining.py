@@ -7,18 +7,18 @@ from contextlib import contextmanager
 
 import pytest
 
-import gateways.mqtt.shared
-from broker.port import Position, Reason, Refused
-from gateways.mqtt.joining import ASK_BYTES, JOIN_BYTES_MAX, ROWS_MAX
-from gateways.mqtt.limits import Limits
+import polymq.gateways.mqtt.shared
 from interop_tests import mqtt_wire as wire
+from polymq.broker.port import Position, Reason, Refused
+from polymq.gateways.mqtt.joining import ASK_BYTES, JOIN_BYTES_MAX, ROWS_MAX
+from polymq.gateways.mqtt.limits import Limits
 from tests.gateways.mqtt.mqtt_harness import Broker, Peer
 
 
 @pytest.fixture(autouse=True)
 def joining(monkeypatch: pytest.MonkeyPatch) -> None:
     """Brokers join reads, whatever form the lanes have."""
-    monkeypatch.setattr(gateways.mqtt.shared, "FORM", "pure")
+    monkeypatch.setattr(polymq.gateways.mqtt.shared, "FORM", "pure")
 
 
 def publish(*packet_ids: int, topic: bytes = b"a/b", size: int = 8, qos: int = 1) -> bytes:

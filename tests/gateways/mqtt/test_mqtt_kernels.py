@@ -12,14 +12,14 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from core_log.kernels.batch import COLUMNS, Batch
-from gateways.mqtt.kernels import codes, pure
 from interop_tests import mqtt_wire as wire
+from polymq.core_log.kernels.batch import COLUMNS, Batch
+from polymq.gateways.mqtt.kernels import codes, pure
 from tests.gateways.mqtt.mqtt_records import record, records
 
 fast: Any
 try:
-    fast = importlib.import_module("gateways.mqtt.kernels.fast")
+    fast = importlib.import_module("polymq.gateways.mqtt.kernels.fast")
 except ImportError:  # no compiler on this machine: the plain form is tested alone
     fast = None
 

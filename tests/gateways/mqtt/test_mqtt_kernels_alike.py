@@ -11,15 +11,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from core_log.kernels.batch import Batch
-from gateways.mqtt.kernels import pure
 from interop_tests import mqtt_wire as wire
+from polymq.core_log.kernels.batch import Batch
+from polymq.gateways.mqtt.kernels import pure
 from tests.gateways.mqtt.mqtt_records import records
 from tests.gateways.mqtt.test_mqtt_kernels import outcome, parse_call
 
 fast: Any
 try:
-    fast = importlib.import_module("gateways.mqtt.kernels.fast")
+    fast = importlib.import_module("polymq.gateways.mqtt.kernels.fast")
 except ImportError:  # no compiler on this machine: there is nothing to compare with
     pytest.skip("no compiled kernels on this machine", allow_module_level=True)
 

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-import gateways.mqtt.client
-from broker.port import (
+import polymq.gateways.mqtt.client
+from interop_tests import mqtt_wire as wire
+from polymq.broker.port import (
     APPENDED,
     FLUSHED,
     IN_SYNC,
@@ -20,9 +21,8 @@ from broker.port import (
     Reason,
     Refused,
 )
-from gateways.mqtt.kernels.lane import ASK_BYTES
-from gateways.mqtt.limits import Limits
-from interop_tests import mqtt_wire as wire
+from polymq.gateways.mqtt.kernels.lane import ASK_BYTES
+from polymq.gateways.mqtt.limits import Limits
 from tests.gateways.mqtt.mqtt_forms import PREFIXES, use_form
 from tests.gateways.mqtt.mqtt_harness import Broker, Peer
 
@@ -138,7 +138,7 @@ def test_a_read_has_the_same_effect_either_way(
 
     limits = Limits(packet_bytes_max=16_200)
     short = primed(limits)
-    monkeypatch.setattr(gateways.mqtt.client, "Lane", LongWay)
+    monkeypatch.setattr(polymq.gateways.mqtt.client, "Lane", LongWay)
     long = primed(limits)
     data = bytearray(b"before" + read.data + b"behind")
     assert short[1].connection.lane.take(data, 6, 6 + len(read.data)) == read.taken

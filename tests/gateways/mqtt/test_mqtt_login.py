@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from broker.port import Reason, Refused
-from gateways.mqtt.limits import Limits
 from interop_tests import mqtt_wire as wire
+from polymq.broker.port import Reason, Refused
+from polymq.gateways.mqtt.limits import Limits
 from tests.gateways.mqtt.mqtt_harness import Broker, Peer, SpyPort, SpySession
 
 

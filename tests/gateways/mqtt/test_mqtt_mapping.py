@@ -8,13 +8,13 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from broker.patterns import matches
-from broker.port import ONE_WORD, REST, BrokerPort, Reason, Refused, RunMeta
-from broker.routing import words_of
-from gateways.mqtt.kernels.codes import FLAG_RETAIN
-from gateways.mqtt.limits import Limits
-from gateways.mqtt.mapping import CONNECT_CODES, TopicMapping
-from gateways.mqtt.packets import RemoteProtocolError
+from polymq.broker.patterns import matches
+from polymq.broker.port import ONE_WORD, REST, BrokerPort, Reason, Refused, RunMeta
+from polymq.broker.routing import words_of
+from polymq.gateways.mqtt.kernels.codes import FLAG_RETAIN
+from polymq.gateways.mqtt.limits import Limits
+from polymq.gateways.mqtt.mapping import CONNECT_CODES, TopicMapping
+from polymq.gateways.mqtt.packets import RemoteProtocolError
 from tests.gateways.mqtt.mqtt_harness import SpyPort
 
 

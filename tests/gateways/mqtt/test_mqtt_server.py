@@ -11,12 +11,12 @@ from typing import cast
 import pytest
 import uvloop
 
-from broker.port import BrokerPort
-from gateways.mqtt.limits import Limits
-from gateways.mqtt.server import MqttServer, random_client_id
 from interop_tests import mqtt_wire as wire
-from net.connection import Context
-from net.listener import CannotListen
+from polymq.broker.port import BrokerPort
+from polymq.gateways.mqtt.limits import Limits
+from polymq.gateways.mqtt.server import MqttServer, random_client_id
+from polymq.net.connection import Context
+from polymq.net.listener import CannotListen
 from tests.gateways.mqtt.mqtt_harness import Published, SpyPort
 
 WAIT_SECONDS_MAX = 10.0

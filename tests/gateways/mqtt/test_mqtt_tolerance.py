@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import pytest
 
-from broker.port import WrongAcknowledgement
-from gateways.mqtt.limits import Limits
 from interop_tests import mqtt_wire as wire
+from polymq.broker.port import WrongAcknowledgement
+from polymq.gateways.mqtt.limits import Limits
 from tests.gateways.mqtt.mqtt_harness import Broker, Peer
 
 STATE = "$SYS/broker/connection/host.bridge/state"

@@ -7,13 +7,13 @@ from itertools import count
 
 import pytest
 
-from broker.port import Reason, Refused
-from gateways.mqtt.client import RELEASED_AT_ONCE
-from gateways.mqtt.kernels.bulk import ACKS_AT_ONCE
-from gateways.mqtt.packets import Subscribe, Unsubscribe, encode_unsuback
-from gateways.mqtt.reading import ONE_BY_ONE_MAX, RUNS_AT_ONCE
 from interop_tests import mqtt_wire as wire
-from net.turns import TURN_SECONDS
+from polymq.broker.port import Reason, Refused
+from polymq.gateways.mqtt.client import RELEASED_AT_ONCE
+from polymq.gateways.mqtt.kernels.bulk import ACKS_AT_ONCE
+from polymq.gateways.mqtt.packets import Subscribe, Unsubscribe, encode_unsuback
+from polymq.gateways.mqtt.reading import ONE_BY_ONE_MAX, RUNS_AT_ONCE
+from polymq.net.turns import TURN_SECONDS
 from tests.gateways.mqtt.mqtt_harness import Broker, Peer
 
 TURN_LOOKS = 2

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from gateways.mqtt.limits import KIB, Limits
 from interop_tests import mqtt_wire as wire
+from polymq.gateways.mqtt.limits import KIB, Limits
 from tests.gateways.mqtt.mqtt_harness import Broker, Peer
 from tests.gateways.mqtt.test_mqtt_turns import read
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
-from broker.port import BrokerPort, GroupInfo, Reason, Refused, TopicInfo
-from remoting.records import iterate_records
+from polymq.broker.port import BrokerPort, GroupInfo, Reason, Refused, TopicInfo
+from polymq.remoting.records import iterate_records
 from tests.remoting.record_builder import build_record
 
 

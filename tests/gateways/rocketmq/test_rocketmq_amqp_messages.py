@@ -8,10 +8,10 @@ import struct
 
 import pytest
 
-from gateways.rocketmq.amqp_messages import in_rocketmq_words
-from remoting.errors import RemoteProtocolError
-from remoting.messages import PROPERTIES_BYTES_MAX
-from remoting.records import (
+from polymq.gateways.rocketmq.amqp_messages import in_rocketmq_words
+from polymq.remoting.errors import RemoteProtocolError
+from polymq.remoting.messages import PROPERTIES_BYTES_MAX
+from polymq.remoting.records import (
     encode_record,
     iterate_records,
     message_of,

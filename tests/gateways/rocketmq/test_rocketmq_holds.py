@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gateways.rocketmq.holds import Hold, Holds
+from polymq.gateways.rocketmq.holds import Hold, Holds
 
 
 def hold(serial: int, *, owner: str = "c", topic: str = "t", offset: int = 5) -> Hold[str]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from gateways.rocketmq.locks import LEASE_SECONDS, Locks
-from remoting.group_bodies import MessageQueue
+from polymq.gateways.rocketmq.locks import LEASE_SECONDS, Locks
+from polymq.remoting.group_bodies import MessageQueue
 
 QUEUES = [MessageQueue(topic="orders", broker_name="broker-a", queue_id=n) for n in range(4)]
 

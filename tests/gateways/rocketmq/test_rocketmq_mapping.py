@@ -8,14 +8,14 @@ from typing import cast
 
 import pytest
 
-from broker.port import REST, BrokerPort, Reason, TopicInfo, encode_name
-from gateways.rocketmq import mapping
-from gateways.rocketmq.connection import Request
-from gateways.rocketmq.limits import RocketmqLimits
-from gateways.rocketmq.mapping import Identity
-from gateways.rocketmq.rights import admit
-from remoting.codes import RequestCode, ResponseCode
-from remoting.headers import PullFields, QueueFields, TopicFields
+from polymq.broker.port import REST, BrokerPort, Reason, TopicInfo, encode_name
+from polymq.gateways.rocketmq import mapping
+from polymq.gateways.rocketmq.connection import Request
+from polymq.gateways.rocketmq.limits import RocketmqLimits
+from polymq.gateways.rocketmq.mapping import Identity
+from polymq.gateways.rocketmq.rights import admit
+from polymq.remoting.codes import RequestCode, ResponseCode
+from polymq.remoting.headers import PullFields, QueueFields, TopicFields
 from tests.gateways.rocketmq.rocketmq_spy_port import SpyPort
 
 ME = Identity(cluster="DefaultCluster", broker_name="broker-a")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gateways.rocketmq.members import SILENT_SECONDS, Members
-from remoting.group_bodies import ConsumerData, Heartbeat, ProducerData, SubscriptionData
+from polymq.gateways.rocketmq.members import SILENT_SECONDS, Members
+from polymq.remoting.group_bodies import ConsumerData, Heartbeat, ProducerData, SubscriptionData
 
 
 class Scene:

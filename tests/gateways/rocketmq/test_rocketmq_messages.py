@@ -6,7 +6,7 @@ import struct
 
 import pytest
 
-from gateways.rocketmq.messages import BadMessage, message_of, messages_of, system_flag_of
+from polymq.gateways.rocketmq.messages import BadMessage, message_of, messages_of, system_flag_of
 
 
 def part(body: bytes, properties: str = "", flag: int = 0) -> bytes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from broker.port import Reason, Refused
+from polymq.broker.port import Reason, Refused
 from tests.gateways.rocketmq.rocketmq_spy_port import SpyPort
 from tests.gateways.rocketmq.test_rocketmq_server import play, scene
 

@@ -13,16 +13,16 @@ from typing import Any
 
 import pytest
 
-from gateways.rocketmq.connection import REQUESTS
-from gateways.rocketmq.limits import RocketmqLimits
-from gateways.rocketmq.requests import HANDLERS
-from gateways.rocketmq.rights import RIGHTS, Right
-from gateways.rocketmq.server import RocketmqServer
-from net.connection import Context
-from remoting.codes import RequestCode
-from remoting.frames import Command
-from remoting.records import iterate_records
-from remoting.signing import Credentials, sign
+from polymq.gateways.rocketmq.connection import REQUESTS
+from polymq.gateways.rocketmq.limits import RocketmqLimits
+from polymq.gateways.rocketmq.requests import HANDLERS
+from polymq.gateways.rocketmq.rights import RIGHTS, Right
+from polymq.gateways.rocketmq.server import RocketmqServer
+from polymq.net.connection import Context
+from polymq.remoting.codes import RequestCode
+from polymq.remoting.frames import Command
+from polymq.remoting.records import iterate_records
+from polymq.remoting.signing import Credentials, sign
 from tests.gateways.rocketmq.test_rocketmq_server import Peer
 from tests.harness.broker import Broker
 from tests.harness.people import add_user, allow, take_back

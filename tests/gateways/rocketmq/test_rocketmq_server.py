@@ -14,16 +14,16 @@ from typing import Any
 
 import pytest
 
-from gateways.rocketmq.client import RocketmqConnection
-from gateways.rocketmq.limits import RocketmqLimits
-from gateways.rocketmq.members import Consumers
-from gateways.rocketmq.server import RocketmqServer
-from net.connection import Context
-from remoting.codes import SerializeType
-from remoting.driver_blocking import BlockingClient
-from remoting.frames import Command, encode_frame, take_frame
-from remoting.group_bodies import SubscriptionData
-from remoting.records import iterate_records
+from polymq.gateways.rocketmq.client import RocketmqConnection
+from polymq.gateways.rocketmq.limits import RocketmqLimits
+from polymq.gateways.rocketmq.members import Consumers
+from polymq.gateways.rocketmq.server import RocketmqServer
+from polymq.net.connection import Context
+from polymq.remoting.codes import SerializeType
+from polymq.remoting.driver_blocking import BlockingClient
+from polymq.remoting.frames import Command, encode_frame, take_frame
+from polymq.remoting.group_bodies import SubscriptionData
+from polymq.remoting.records import iterate_records
 from tests.gateways.rocketmq.rocketmq_spy_port import SpyPort
 
 CERTIFICATE = Path(__file__).parents[1] / "mqtt" / "mqtt_tls_for_tests.pem"
@@ -614,7 +614,7 @@ def test_an_answer_that_is_too_large_for_a_frame_is_an_error_in_words(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """More than RocketMQ's clients read. The connection goes on."""
-    monkeypatch.setattr("gateways.rocketmq.connection.FRAME_BYTES_MAX", 2_000)
+    monkeypatch.setattr("polymq.gateways.rocketmq.connection.FRAME_BYTES_MAX", 2_000)
 
     async def story() -> None:
         async with scene() as stage:

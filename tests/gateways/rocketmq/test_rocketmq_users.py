@@ -7,10 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from broker.port import Reason, Refused
-from gateways.rocketmq.limits import RocketmqLimits
-from remoting.frames import Command
-from remoting.signing import Credentials, content_of, sign
+from polymq.broker.port import Reason, Refused
+from polymq.gateways.rocketmq.limits import RocketmqLimits
+from polymq.remoting.frames import Command
+from polymq.remoting.signing import Credentials, content_of, sign
 from tests.gateways.rocketmq.rocketmq_spy_port import SpyPort
 from tests.gateways.rocketmq.test_rocketmq_server import Peer, play, scene
 

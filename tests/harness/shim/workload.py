@@ -19,8 +19,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Final
 
-from core_log.errors import StorageFailed, StoreError
-from core_log.files import RealFiles
+from polymq.core_log.errors import StorageFailed, StoreError
+from polymq.core_log.files import RealFiles
 from tests.harness.stores import Bench, numbered
 
 SHORT: Final = 100_000
