@@ -30,12 +30,11 @@ __all__ = ["name_servers", "pytestmark"]
 CREATE_TOPIC = 17
 PROGRAM = """
 import sys, threading
-from polymq.remoting.consumer_settings import Begin, ConsumerSettings
-from polymq.remoting.driver_threads import open_consumer, open_producer
-from polymq.remoting.errors import RemotingError
-from polymq.remoting.messages import Message
+from polymq.client import Begin, ClientOptions, ConsumerSettings, Message, RemotingError
+from polymq.client.threads import open_consumer, open_producer
 
 names, group, topic = sys.argv[1:]
+options = ClientOptions(name_servers=names)
 settings = ConsumerSettings(begin=Begin.FIRST, pause_seconds=0.2)
 lock = threading.Lock()
 def say(*words):
@@ -44,8 +43,8 @@ def say(*words):
 def handle(record):
     say("got", record.body.decode())
 with (
-    open_producer("senders", name_servers=names) as producer,
-    open_consumer(group, {topic: "*"}, handle, name_servers=names, settings=settings),
+    open_producer("senders", options) as producer,
+    open_consumer(group, {topic: "*"}, handle, options, settings=settings),
 ):
     for line in sys.stdin:
         to, body = line.split()

@@ -15,6 +15,7 @@ import sys
 import tempfile
 import time
 import venv
+import zipfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -101,6 +102,9 @@ def python(directory: Path, environment: dict[str, str]) -> Path:
     ]
     run([*build, "--wheel-dir", wheels, source], environment=built, directory=directory)
     (wheel,) = wheels.glob("polymq-*.whl")
+    with zipfile.ZipFile(wheel) as packed:
+        tops = {name.partition("/")[0] for name in packed.namelist()}
+    assert {name for name in tops if not name.endswith(".dist-info")} == {"polymq"}
     venv.create(directory / "venv", with_pip=True)
     python = directory / "venv" / "bin" / "python"
     # The pip cache of the user serves again; everything else is looked for from scratch.
@@ -190,7 +194,7 @@ def test_executors_write_the_files_with_nothing_but_the_wheel(
     client.disconnect()
     client.loop_stop()
 
-    where: list[str | Path] = [python, "-c", "import spark_sink; print(spark_sink.__file__)"]
+    where: list[str | Path] = [python, "-c", "import polymq.spark_sink as s; print(s.__file__)"]
     installed = run(where, environment=environment, directory=directory)
     assert Path(installed.strip()).is_relative_to(directory)
     command: list[str | Path] = [python, "-m", "polymq", "sink", "--once", "--master", master]

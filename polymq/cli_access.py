@@ -14,8 +14,8 @@ from typing import Any, Final, TypeVar
 
 import click
 
+from polymq.admin_client_users import UserClient
 from polymq.cli_options import settings_from
-from polymq.client_users import UserClient
 from polymq.errors import ExitCode, Failure
 from polymq.operator_token import read_token
 from polymq.ports import find_ports

@@ -8,9 +8,9 @@ from typing import Any, Final
 
 import click
 
+from polymq.admin_client import OperatorDoor
 from polymq.cli_access import as_options, credentials, operator_credentials
 from polymq.cli_options import config_option, data_flag, settings_from
-from polymq.client import OperatorDoor
 from polymq.errors import ExitCode, Failure
 from polymq.ports import find_ports
 from polymq.terminal import echo

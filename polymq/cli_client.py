@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from polymq import cli_cut
+from polymq.admin_client import AdminClient, MessageReader, StoredMessage, publish
 from polymq.cli_access import (
     access_key,
     access_key_options,
@@ -20,7 +21,6 @@ from polymq.cli_access import (
 )
 from polymq.cli_find import add_commands
 from polymq.cli_options import config_option, data_flag, settings_from
-from polymq.client import AdminClient, MessageReader, StoredMessage, publish
 from polymq.errors import ExitCode
 from polymq.ports import Ports, find_ports
 from polymq.terminal import echo, printable

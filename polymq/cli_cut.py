@@ -15,8 +15,8 @@ from typing import Any, Final
 
 import click
 
+from polymq.admin_client import StoredMessage, stored_message
 from polymq.cli_options import config_option, data_flag, settings_from
-from polymq.client import StoredMessage, stored_message
 from polymq.errors import ExitCode, Failure
 from polymq.remoting.records import iterate_records
 from polymq.terminal import echo

@@ -10,9 +10,9 @@ from typing import Any, Final
 
 import click
 
+from polymq.admin_client import AdminClient, StoredMessage
 from polymq.cli_access import as_options
 from polymq.cli_options import config_option, data_flag
-from polymq.client import AdminClient, StoredMessage
 from polymq.errors import ExitCode
 from polymq.terminal import echo
 

@@ -24,8 +24,8 @@ from pathlib import Path
 from typing import Final
 
 from polymq import program_version
+from polymq.admin_client import server_health
 from polymq.broker.disk import Disk, DiskSettings, DiskState
-from polymq.client import server_health
 from polymq.core_log.files import RealFiles
 from polymq.errors import Failure, bind_problem
 from polymq.kernel_forms import kernel_forms

@@ -1,7 +1,7 @@
 """Puts producers and consumers together, with this machine's clocks, chance and environment.
 
 The cores take all that as arguments; here it is chosen once for all drivers, for those who do not
-want to choose themselves. What goes wrong is logged under the name `remoting`.
+want to choose themselves. What goes wrong is logged under the name `polymq.remoting`.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import time
 from collections.abc import Mapping
 from typing import Final
 
+from polymq.remoting.client_options import ClientOptions
 from polymq.remoting.compression import Decompressors
 from polymq.remoting.consumer import Consumer
 from polymq.remoting.consumer_settings import ConsumerSettings
@@ -40,8 +41,7 @@ def compose_routes(name_servers: str, address_server: str) -> Routes:
 
 def compose_producer(
     group: str,
-    name_servers: str,
-    address_server: str,
+    options: ClientOptions,
     settings: ProducerSettings | None,
     listener: Listener | None,
 ) -> tuple[Producer, Transactions | None]:
@@ -50,7 +50,7 @@ def compose_producer(
     producer = Producer(
         group=group,
         client_id=_client_id(),
-        routes=compose_routes(name_servers, address_server),
+        routes=compose_routes(options.name_servers, options.address_server),
         clock=time.monotonic,
         clock_ms=_clock_ms,
         choose=random.randrange,
@@ -65,8 +65,7 @@ def compose_producer(
 def compose_consumer(
     group: str,
     subscriptions: Mapping[str, str],
-    name_servers: str,
-    address_server: str,
+    options: ClientOptions,
     settings: ConsumerSettings | None,
     decompressors: Decompressors | None,
 ) -> Consumer:
@@ -77,7 +76,7 @@ def compose_consumer(
     return Consumer(
         group=group,
         client_id=_client_id(),
-        routes=compose_routes(name_servers, address_server),
+        routes=compose_routes(options.name_servers, options.address_server),
         subscriptions=subscriptions,
         started_ms=_clock_ms(),
         clock=time.monotonic,

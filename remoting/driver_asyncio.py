@@ -4,7 +4,7 @@ One connection per address, made when it is first needed and shared by all opera
 read by a protocol's callback, so a waiting connection costs no task. Where a server does not take
 what is sent, calls wait before they are sent, each no longer than it may take.
 
-    async with open_producer("shop", name_servers="127.0.0.1:9876") as producer:
+    async with open_producer("shop", ClientOptions(name_servers="127.0.0.1:9876")) as producer:
         await producer.send(Message(topic="orders", body=b"..."))
 """
 
@@ -24,11 +24,12 @@ from polymq.remoting.awaiting import (
     consuming,
     producing,
 )
+from polymq.remoting.client_options import ClientOptions
 from polymq.remoting.errors import CallFailed, RemoteProtocolError
 from polymq.remoting.fetching import fetch
 from polymq.remoting.frames import Command
 from polymq.remoting.link import Handler, Link
-from polymq.remoting.signing import Credentials, credentials_from
+from polymq.remoting.signing import Credentials
 from polymq.remoting.steps import Address, Call, Fetch, Pause, Steps
 
 if TYPE_CHECKING:  # a broker that only registers starts without them
@@ -244,36 +245,28 @@ class _Group:
 @asynccontextmanager
 async def open_producer(
     group: str,
+    options: ClientOptions | None = None,
     *,
-    name_servers: str = "",
-    address_server: str = "",
     settings: ProducerSettings | None = None,
     listener: Listener | None = None,
-    tls: ssl.SSLContext | None = None,
-    access_key: str | None = None,
-    secret_key: str | None = None,
 ) -> AsyncIterator[AwaitingProducer]:
     """A producer for one group of producers, connected when it sends.
 
     Args:
-        name_servers: `host:port` between `;`; else the environment's `NAMESRV_ADDR`.
-        address_server: the URL of a list of name servers, instead of both.
+        options: where brokers are, and as whom to speak to them.
         listener: for transactions (`transactions.Listener`).
-        tls: encrypt with this context.
-        access_key, secret_key: sign every request, for a server that has users.
 
     Raises:
         LocalProtocolError: no name server is given, or a name is none, or one of the keys is.
     """
     from polymq.remoting.compose import compose_producer, handlers
 
-    producer, transactions = compose_producer(
-        group, name_servers, address_server, settings, listener
-    )
+    options = options or ClientOptions()
+    producer, transactions = compose_producer(group, options, settings, listener)
     driver = AsyncioDriver(
-        tls=tls,
+        tls=options.tls,
         handler=handlers(transactions),
-        credentials=credentials_from(access_key, secret_key),
+        credentials=options.credentials(),
     )
     try:
         async with producing(driver, producer, transactions) as opened:
@@ -287,14 +280,10 @@ async def open_consumer(
     group: str,
     subscriptions: Mapping[str, str],
     handle: Handle,
+    options: ClientOptions | None = None,
     *,
-    name_servers: str = "",
-    address_server: str = "",
     settings: ConsumerSettings | None = None,
     decompressors: Decompressors | None = None,
-    tls: ssl.SSLContext | None = None,
-    access_key: str | None = None,
-    secret_key: str | None = None,
 ) -> AsyncIterator[Consumer]:
     """A consumer at work as long as the context is open.
 
@@ -307,14 +296,13 @@ async def open_consumer(
     """
     from polymq.remoting.compose import compose_consumer
 
-    consumer = compose_consumer(
-        group, subscriptions, name_servers, address_server, settings, decompressors
-    )
+    options = options or ClientOptions()
+    consumer = compose_consumer(group, subscriptions, options, settings, decompressors)
     driver = AsyncioDriver(
-        tls=tls,
+        tls=options.tls,
         handler=consumer.asked,
         on_lost=consumer.connection_lost,
-        credentials=credentials_from(access_key, secret_key),
+        credentials=options.credentials(),
     )
     try:
         async with consuming(driver, consumer, handle) as opened:

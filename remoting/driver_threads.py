@@ -1,6 +1,6 @@
 """Producers and consumers for programs with threads.
 
-    with open_producer("shop", name_servers="127.0.0.1:9876") as producer:
+    with open_producer("shop", ClientOptions(name_servers="127.0.0.1:9876")) as producer:
         producer.send(Message(topic="orders", body=b"..."))
 
 An asyncio loop in a thread of its own carries everything out (`driver_asyncio`), so heartbeats,
@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ssl
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -23,6 +22,7 @@ from typing import Any, Final, TypeVar, cast
 
 from polymq.remoting import driver_asyncio
 from polymq.remoting.awaiting import AwaitingProducer
+from polymq.remoting.client_options import ClientOptions
 from polymq.remoting.compression import Decompressors
 from polymq.remoting.consumer import Consumer
 from polymq.remoting.consumer_settings import ConsumerSettings
@@ -133,14 +133,10 @@ class _ListenerInPool:
 @contextmanager
 def open_producer(
     group: str,
+    options: ClientOptions | None = None,
     *,
-    name_servers: str = "",
-    address_server: str = "",
     settings: ProducerSettings | None = None,
     listener: Listener | None = None,
-    tls: ssl.SSLContext | None = None,
-    access_key: str | None = None,
-    secret_key: str | None = None,
     threads_max: int = THREADS_MAX,
 ) -> Iterator[ThreadsProducer]:
     """As `driver_asyncio.open_producer`.
@@ -151,13 +147,9 @@ def open_producer(
     with _running_loop(threads_max) as loop:
         context = driver_asyncio.open_producer(
             group,
-            name_servers=name_servers,
-            address_server=address_server,
+            options,
             settings=settings,
             listener=None if listener is None else _ListenerInPool(loop, listener),
-            tls=tls,
-            access_key=access_key,
-            secret_key=secret_key,
         )
         with loop.keep_open(context) as producer:
             yield ThreadsProducer(loop, producer)
@@ -168,14 +160,10 @@ def open_consumer(
     group: str,
     subscriptions: Mapping[str, str],
     handle: Callable[[Record], None],
+    options: ClientOptions | None = None,
     *,
-    name_servers: str = "",
-    address_server: str = "",
     settings: ConsumerSettings | None = None,
     decompressors: Decompressors | None = None,
-    tls: ssl.SSLContext | None = None,
-    access_key: str | None = None,
-    secret_key: str | None = None,
     threads_max: int = THREADS_MAX,
 ) -> Iterator[Consumer]:
     """As `driver_asyncio.open_consumer`. The end waits for the handlers that are at work.
@@ -188,13 +176,9 @@ def open_consumer(
             group,
             subscriptions,
             loop.in_pool(handle),
-            name_servers=name_servers,
-            address_server=address_server,
+            options,
             settings=settings,
             decompressors=decompressors,
-            tls=tls,
-            access_key=access_key,
-            secret_key=secret_key,
         )
         with loop.keep_open(context) as consumer:
             yield consumer

@@ -24,6 +24,7 @@ from polymq.remoting.awaiting import (
     consuming,
     producing,
 )
+from polymq.remoting.client_options import ClientOptions
 from polymq.remoting.compose import compose_consumer, compose_producer, handlers
 from polymq.remoting.compression import Decompressors
 from polymq.remoting.consumer import Consumer
@@ -33,7 +34,7 @@ from polymq.remoting.fetching import fetch
 from polymq.remoting.frames import Command
 from polymq.remoting.link import Handler, Link
 from polymq.remoting.producer import ProducerSettings
-from polymq.remoting.signing import Credentials, credentials_from
+from polymq.remoting.signing import Credentials
 from polymq.remoting.steps import Address, Call, Fetch, Pause, Steps
 from polymq.remoting.transactions import Listener
 
@@ -272,24 +273,19 @@ async def open_trio_driver(
 @asynccontextmanager
 async def open_producer(
     group: str,
+    options: ClientOptions | None = None,
     *,
-    name_servers: str = "",
-    address_server: str = "",
     settings: ProducerSettings | None = None,
     listener: Listener | None = None,
-    tls: ssl.SSLContext | None = None,
-    access_key: str | None = None,
-    secret_key: str | None = None,
 ) -> AsyncIterator[AwaitingProducer]:
     """As `driver_asyncio.open_producer`."""
-    producer, transactions = compose_producer(
-        group, name_servers, address_server, settings, listener
-    )
+    options = options or ClientOptions()
+    producer, transactions = compose_producer(group, options, settings, listener)
     async with (
         open_trio_driver(
-            tls=tls,
+            tls=options.tls,
             handler=handlers(transactions),
-            credentials=credentials_from(access_key, secret_key),
+            credentials=options.credentials(),
         ) as driver,
         producing(driver, producer, transactions) as opened,
     ):
@@ -301,25 +297,20 @@ async def open_consumer(
     group: str,
     subscriptions: Mapping[str, str],
     handle: Handle,
+    options: ClientOptions | None = None,
     *,
-    name_servers: str = "",
-    address_server: str = "",
     settings: ConsumerSettings | None = None,
     decompressors: Decompressors | None = None,
-    tls: ssl.SSLContext | None = None,
-    access_key: str | None = None,
-    secret_key: str | None = None,
 ) -> AsyncIterator[Consumer]:
     """As `driver_asyncio.open_consumer`."""
-    consumer = compose_consumer(
-        group, subscriptions, name_servers, address_server, settings, decompressors
-    )
+    options = options or ClientOptions()
+    consumer = compose_consumer(group, subscriptions, options, settings, decompressors)
     async with (
         open_trio_driver(
-            tls=tls,
+            tls=options.tls,
             handler=consumer.asked,
             on_lost=consumer.connection_lost,
-            credentials=credentials_from(access_key, secret_key),
+            credentials=options.credentials(),
         ) as driver,
         consuming(driver, consumer, handle) as opened,
     ):

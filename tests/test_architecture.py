@@ -52,7 +52,7 @@ TABLE: dict[str, frozenset[str]] = {
     "gateways.rocketmq": GATEWAY | {"remoting"},
     "spark_sink": frozenset({"remoting", "pyspark", "py4j", "pyarrow"}),
     "polymq": frozenset({"*"}),
-    "examples": frozenset({"remoting", "spark_sink", "*third-party*"}),
+    "examples": frozenset({"polymq.client", "remoting", "spark_sink", "*third-party*"}),
     "interop_tests": frozenset({"*third-party*"}),
 }
 
@@ -135,8 +135,8 @@ def _resolve(name: str, package: tuple[str, ...]) -> str:
 
 
 def _known_as(module: str, level: int = 0) -> str:
-    """The name of an imported module in the table, which says `broker` for `polymq.broker`. One
-    that was not imported relatively (level 0) and says so itself is marked as bare."""
+    """The table's name for an imported module: `broker` for `polymq.broker`. A module that is
+    imported as `broker` is marked as bare, unless the import is relative (`level` above 0)."""
     top, _, rest = module.partition(".")
     if top == "polymq" and rest.split(".")[0] in LINKED:
         return rest

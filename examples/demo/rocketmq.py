@@ -10,14 +10,20 @@ from collections.abc import Iterator
 
 from examples.demo.messages import CONTENT_TYPE, TOPIC, Item
 from examples.demo.workers import HOST, Receiver, say, say_acked, until_input_closes
+from polymq.client import (
+    Begin,
+    ClientOptions,
+    ConsumerSettings,
+    Message,
+    ProducerSettings,
+    Record,
+)
+from polymq.client.threads import open_consumer, open_producer
 from polymq.remoting.compose import compose_consumer
 from polymq.remoting.consumer import Consumer
-from polymq.remoting.consumer_settings import Begin, ConsumerSettings
 from polymq.remoting.driver_blocking import BlockingDriver
-from polymq.remoting.driver_threads import open_consumer, open_producer
-from polymq.remoting.messages import KEYS, TAGS, Message
-from polymq.remoting.producer import ProducerSettings
-from polymq.remoting.records import Record, parse_properties
+from polymq.remoting.messages import KEYS, TAGS
+from polymq.remoting.records import parse_properties
 
 READY_SECONDS_MAX = 30.0
 LOOK_SECONDS = 0.02
@@ -25,14 +31,14 @@ ONCE = ProducerSettings(send_seconds=30.0, attempts_max=1)
 """A message that is sent again may be there twice."""
 
 
-def address(port: int) -> str:
-    """What clients are given as the name server."""
-    return f"{HOST}:{port}"
+def options_of(port: int) -> ClientOptions:
+    """A broker answers routes, so it is given as the name server."""
+    return ClientOptions(name_servers=f"{HOST}:{port}")
 
 
 def publish_rocketmq(port: int, items: Iterator[Item], _window: int) -> None:
     """`send` returns on SEND_OK."""
-    with open_producer("demo-publisher", name_servers=address(port), settings=ONCE) as producer:
+    with open_producer("demo-publisher", options_of(port), settings=ONCE) as producer:
         for item in items:
             message = Message(
                 topic=TOPIC,
@@ -68,7 +74,7 @@ def subscribe_rocketmq(port: int, name: str, receiver: Receiver | None) -> None:
 
     from_first = ConsumerSettings(begin=Begin.FIRST)
     with open_consumer(
-        name, {TOPIC: "*"}, handle, name_servers=address(port), settings=from_first
+        name, {TOPIC: "*"}, handle, options_of(port), settings=from_first
     ) as consumer:
         deadline = time.monotonic() + READY_SECONDS_MAX
         while not any(queue.topic == TOPIC for queue in consumer.queues):
@@ -82,7 +88,7 @@ def polling_consumer(
     port: int, group: str, topic: str, settings: ConsumerSettings
 ) -> tuple[Consumer, BlockingDriver]:
     """A consumer that does what it is told, step by step."""
-    consumer = compose_consumer(group, {topic: "*"}, address(port), "", settings, None)
+    consumer = compose_consumer(group, {topic: "*"}, options_of(port), settings, None)
     return consumer, BlockingDriver(handler=consumer.asked)
 
 

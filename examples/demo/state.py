@@ -18,13 +18,11 @@ import paho.mqtt.client as mqtt
 import pika
 from paho.mqtt.enums import CallbackAPIVersion
 
-from examples.demo.rocketmq import ONCE, address, polling_consumer
+from examples.demo.rocketmq import ONCE, options_of, polling_consumer
 from examples.demo.subscribe import call, open_sink
 from examples.demo.workers import HOST
-from polymq.remoting.consumer_settings import Begin, ConsumerSettings
-from polymq.remoting.driver_threads import open_producer
-from polymq.remoting.messages import Message
-from polymq.remoting.records import Record
+from polymq.client import Begin, ConsumerSettings, Message, Record
+from polymq.client.threads import open_producer
 
 WAIT_SECONDS_MAX = 20.0
 """For what has to come. What is not there by then is lost."""
@@ -230,8 +228,7 @@ class Group:
     SETTINGS = ConsumerSettings(begin=Begin.FIRST, hold_seconds=0, pull_count_max=HANDLED)
 
     def make(self, ports: Ports) -> None:
-        servers = address(ports["rocketmq"])
-        with open_producer(self.GROUP, name_servers=servers, settings=ONCE) as producer:
+        with open_producer(self.GROUP, options_of(ports["rocketmq"]), settings=ONCE) as producer:
             for number in range(self.SENT):
                 producer.send(Message(topic=self.TOPIC, body=str(number).encode()))
         assert self._first_pulls(ports, handle=True) == self._offsets(0), "a pull got nothing"

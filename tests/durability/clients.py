@@ -20,8 +20,8 @@ from typing import Any, Self
 import pika
 from pika.frame import Body, Header, Method, ProtocolHeader, decode_frame
 
+from polymq.admin_client import MessageReader
 from polymq.broker.unhurried import PASSED_COUNT
-from polymq.client import MessageReader
 from polymq.ports import Ports
 from tests.durability import mqtt_packets as mqtt
 

@@ -58,7 +58,7 @@ def commands(group: click.Group, path: tuple[str, ...] = ()) -> list[tuple[str, 
 def test_a_command_does_not_load_a_server() -> None:
     """Else `polymq topic list` takes as long as the start of a server."""
     loaded = loaded_by("import polymq.cli_client, polymq.cli_users, polymq.cli_broker")
-    assert "polymq.client" in loaded
+    assert "polymq.admin_client" in loaded
     assert not loaded & {
         "aiohttp",
         "uvloop",
@@ -89,7 +89,7 @@ def test_a_server_does_not_load_the_commands() -> None:
     )
     assert "polymq.broker.engine" in loaded
     assert not loaded & {
-        *("polymq.client", "polymq.cli_client", "polymq.cli_users", "polymq.doctor"),
+        *("polymq.admin_client", "polymq.cli_client", "polymq.cli_users", "polymq.doctor"),
         *(
             "polymq.remoting.client",
             "polymq.remoting.consumer",

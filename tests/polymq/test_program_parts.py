@@ -13,7 +13,7 @@ from pathlib import Path
 import prometheus_client
 import pytest
 
-from polymq.client import StoredMessage
+from polymq.admin_client import StoredMessage
 from polymq.logs import configure_logs, logger
 from polymq.metrics import Probe, make_registry
 from polymq.ports import FILE_NAME, Ports, find_ports, write_ports

@@ -13,7 +13,7 @@ import pytest
 
 trio = pytest.importorskip("trio", reason="one of the drivers needs trio")
 
-from polymq.client import OperatorDoor  # noqa: E402
+from polymq.admin_client import OperatorDoor  # noqa: E402
 from polymq.remoting.codes import ResponseCode  # noqa: E402
 from polymq.remoting.driver_blocking import BlockingClient  # noqa: E402
 from polymq.remoting.errors import LocalProtocolError, RemotingError, RequestFailed  # noqa: E402

@@ -11,6 +11,7 @@ import queue
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ import pytest
 
 trio = pytest.importorskip("trio", reason="the name server and one of the drivers need trio")
 
+from polymq.client import ClientOptions  # noqa: E402
 from polymq.remoting import driver_asyncio, driver_threads, driver_trio  # noqa: E402
 from polymq.remoting.consumer_settings import Begin, ConsumerSettings  # noqa: E402
 from polymq.remoting.errors import LocalProtocolError, Unreachable  # noqa: E402
@@ -65,8 +67,8 @@ class Users:
     @asynccontextmanager
     async def producer(self, **options: Any) -> AsyncIterator[Callable[..., Awaitable[Any]]]:
         """Call what is yielded with the name of a method and its arguments."""
-        options = {"name_servers": self.names} | options
-        opened = self._driver.open_producer(f"shop-{self.kind}", **options)
+        found = self._options(options)
+        opened = self._driver.open_producer(f"shop-{self.kind}", found, **options)
         async with self._entered(opened) as made:
 
             async def call(method: str, *arguments: Any, **named: Any) -> Any:
@@ -82,14 +84,23 @@ class Users:
         async def awaited(record: Record) -> None:
             handle(record)
 
+        found = self._options(options)
         opened = self._driver.open_consumer(
             group,
             {topic: "*"},
             handle if self.kind == "threads" else awaited,
-            **({"name_servers": self.names, "settings": FIRST} | options),
+            found,
+            **({"settings": FIRST} | options),
         )
         async with self._entered(opened) as made:
             yield made
+
+    def _options(self, options: dict[str, Any]) -> ClientOptions:
+        """The client's, taken out of the rest."""
+        names = [field.name for field in fields(ClientOptions) if field.name in options]
+        return ClientOptions(
+            **{"name_servers": self.names, **{name: options.pop(name) for name in names}}
+        )
 
     async def get(self, got: queue.SimpleQueue[Any]) -> Any:
         """The next that a handler has put there."""

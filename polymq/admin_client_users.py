@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 from urllib.parse import quote, urlencode
 
-from polymq.client import OperatorDoor
+from polymq.admin_client import OperatorDoor
 from polymq.ports import Ports
 
 
