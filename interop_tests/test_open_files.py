@@ -39,6 +39,8 @@ OPTIONS: dict[str, object] = {
     "mqtt.tls_port": 0,
     "amqp.tls_port": 0,
     "http.tls_port": 0,
+    "rocketmq.tls_port": 0,
+    "names.tls_port": 0,
 }
 LISTENERS = ("mqtt", "amqp", "http", "rocketmq", "admin", "names", "mqtts", "amqps", "https")
 

@@ -19,8 +19,9 @@ from typing import Final
 log = logging.getLogger(__name__)
 
 TLS_HANDSHAKE_SECONDS: Final = 5.0
-ACCEPTS_MAX: Final = 64
-"""New connections in one turn of the loop."""
+ACCEPTS_MAX: Final = 32
+"""New connections in one turn of the loop. Those that have to go for them are closed in later turns
+and use descriptors until then. With twice as many, 300 strangers at a TLS listener used up 256."""
 EXHAUSTED_SECONDS: Final = 1.0
 """How long nothing is accepted after the system had no descriptor or memory for a connection."""
 TOLD_SECONDS: Final = 60.0
