@@ -258,14 +258,14 @@ def test_the_table_covers_every_package_of_the_tree() -> None:
         ("spark_sink/source.py", "import duckdb", "duckdb"),
         ("spark_sink/source.py", "import polymq.broker", "broker"),
         ("spark_sink/source.py", "from polymq import broker", "broker"),
-        ("broker/engine.py", "import core_log.store", "core_log.store"),
-        ("broker/engine.py", "from broker import engine", "broker.engine"),
-        ("polymq/compose.py", "from broker.engine import Engine", "broker.engine"),
-        ("examples/read.py", "from remoting import frames", "remoting"),
+        ("broker/engine.py", "import core_log.store", f"{BARE}core_log.store"),
+        ("broker/engine.py", "from broker import engine", f"{BARE}broker.engine"),
+        ("polymq/compose.py", "from broker.engine import Engine", f"{BARE}broker.engine"),
+        ("examples/read.py", "from remoting import frames", f"{BARE}remoting"),
         (
             "core_log/kernels/fast.pyx",
             "from core_log.kernels.crc cimport x",
-            "core_log.kernels.crc",
+            f"{BARE}core_log.kernels.crc",
         ),
         ("polymq/compose.py", "import tests.helpers", "tests.helpers"),
         ("examples/read.py", "import polymq.settings", "polymq.settings"),
@@ -293,7 +293,7 @@ def test_a_wrong_arrow_is_found(tmp_path: Path, path: str, source: str, wrong: s
     found = violations(tmp_path)
     assert len(found) == 1, found
     assert found[0].startswith(f"{path}:")
-    assert found[0].endswith(wrong)
+    assert found[0].endswith(f" imports {wrong}")
 
 
 @pytest.mark.parametrize(

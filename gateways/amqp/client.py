@@ -29,7 +29,7 @@ from typing import Any, Final
 
 from polymq.broker.port import BrokerPort, Durability, Position, Refused
 from polymq.gateways.amqp import basic, mapping, spec, topology, transactions
-from polymq.gateways.amqp.ack_errors import rows_before_error
+from polymq.gateways.amqp.ack_errors import AckErrors
 from polymq.gateways.amqp.answers import Answers
 from polymq.gateways.amqp.channel import Channel
 from polymq.gateways.amqp.connection import AmqpConnection, Work
@@ -261,10 +261,10 @@ class Client:
         count, settlements = traffic.batch.count, traffic.settlements
         settled = self._settle(settlements, 0, 0)
         confirming: dict[Channel, None] = {}
-        rows = rows_before_error(self.channels, settlements[settled:], count)
-        for index, run in enumerate(self.publisher.portions(self.channels, traffic, rows)):
+        errors = AckErrors(self.channels, settlements[settled:], count)
+        for index, run in enumerate(errors.before(self.publisher.portions(self.channels, traffic))):
             if index and self._turns.is_over():
-                rows = run.first
+                errors.rows = run.first
                 break
             channel = self.channels.get(run.channel)
             if channel is None:  # closed by an error within this read
@@ -281,12 +281,12 @@ class Client:
             self._learn(traffic)
         for channel in confirming:
             channel.confirm()
-        if rows < count:
+        if errors.rows < count:
             # Settlements behind the last row that was taken come again with what follows it.
-            settled = self._settle(settlements, settled, rows - 1)
-            self._core.cut(rows, settlements[settled:])
+            settled = self._settle(settlements, settled, errors.rows - 1)
+            self._core.cut(errors.rows, settlements[settled:])
         else:
-            self._settle(settlements, settled, rows)
+            self._settle(settlements, settled, count)
         if traffic.runs:
             self.keeps_up()
 

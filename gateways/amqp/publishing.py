@@ -13,7 +13,6 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from functools import partial
 from typing import Final
 from weakref import WeakValueDictionary
@@ -193,15 +192,9 @@ class Publisher:
         self.stored_with: Template | None = None
         """The template of what the last `publish` stored last."""
 
-    def portions(
-        self, channels: Mapping[int, Channel], traffic: Traffic, rows: int
-    ) -> Iterator[Run]:
-        """The runs up to row `rows`, long ones in parts that may be stored at once."""
+    def portions(self, channels: Mapping[int, Channel], traffic: Traffic) -> Iterator[Run]:
+        """The runs, long ones in parts that may be stored at once."""
         for run in traffic.runs:
-            if run.last > rows:
-                if run.first >= rows:
-                    break
-                run = replace(run, last=rows)
             count = run.last - run.first
             channel = channels.get(run.channel)
             few = count <= (1 if run.flags & codes.CHECKED else ROWS_AT_ONCE)

@@ -24,9 +24,8 @@ def use_form(prefix: str, monkeypatch: pytest.MonkeyPatch) -> tuple[ModuleType, 
         bulk = importlib.import_module(f"polymq.gateways.mqtt.kernels.{prefix}bulk")
     except ImportError:
         pytest.skip("not compiled here")
-    monkeypatch.setattr(
-        polymq.gateways.mqtt.shared, "FORM", ""
-    )  # each read by itself, in both forms
+    # Each read by itself, in both forms.
+    monkeypatch.setattr(polymq.gateways.mqtt.shared, "FORM", "")
     monkeypatch.setattr(polymq.gateways.mqtt.client, "Lane", lane.Lane)
     monkeypatch.setattr(polymq.gateways.mqtt.shared, "Yard", lane.Yard)
     monkeypatch.setattr(polymq.gateways.mqtt.shared, "Bulk", bulk.Bulk)
