@@ -140,6 +140,7 @@ class JavaDriver(LineDriver):
             "rocketmq.serialize.type": serialize,
             "rocketmq.home.dir": class_path[0],
             "rocketmq.client.logRoot": home,
+            "com.rocketmq.remoting.client.connect.timeout": 30_000,  # with all of TLS to be loaded
             **(more or {}),
         }
         command = [

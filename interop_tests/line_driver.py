@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-ANSWER_SECONDS_MAX = 30.0
+ANSWER_SECONDS_MAX = 60.0
 LOOK_SECONDS = 0.05
 
 

@@ -25,7 +25,10 @@ LATER = "ms later"
 def side(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Side]:
+    """One whose machine has sent a message: the programs give each request three seconds, also
+    the first one, which loads the client's classes."""
     with open_side(request.param, tmp_path_factory.mktemp("java")) as made:
+        made.producer()(made.make_topic("first"), b"loads the classes")
         yield made
 
 

@@ -42,8 +42,7 @@ final class Consumers {
         int fail = Driver.number(given, "fail", 0);
         DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(
             (String) given.get("group"), Signing.hook(given), new AllocateMessageQueueAveragely());
-        consumer.setNamesrvAddr(Driver.text(given, "names", names));
-        consumer.setInstanceName(name);
+        Driver.configure(consumer, given, names);
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         if (given.get("tries") != null) {
             consumer.setMaxReconsumeTimes(Driver.number(given, "tries", 16));
@@ -109,8 +108,7 @@ final class Consumers {
     private Object lite(Map<String, Object> given) throws Exception {
         String name = (String) given.get("name");
         DefaultLitePullConsumer consumer = new DefaultLitePullConsumer((String) given.get("group"));
-        consumer.setNamesrvAddr(Driver.text(given, "names", names));
-        consumer.setInstanceName(name);
+        Driver.configure(consumer, given, names);
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.subscribe((String) given.get("topic"), "*");
         consumer.start();
@@ -135,8 +133,7 @@ final class Consumers {
     private Object pull(Map<String, Object> given) throws Exception {
         String name = (String) given.get("name");
         DefaultMQPullConsumer consumer = new DefaultMQPullConsumer((String) given.get("group"));
-        consumer.setNamesrvAddr(Driver.text(given, "names", names));
-        consumer.setInstanceName(name);
+        Driver.configure(consumer, given, names);
         consumer.start();
         int count = 0;
         try {

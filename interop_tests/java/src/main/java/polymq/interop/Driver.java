@@ -11,6 +11,7 @@ import java.util.Map;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
+import org.apache.rocketmq.client.ClientConfig;
 import org.apache.rocketmq.client.exception.MQBrokerException;
 import org.apache.rocketmq.client.exception.MQClientException;
 import org.apache.rocketmq.remoting.protocol.RemotingSerializable;
@@ -28,6 +29,12 @@ public final class Driver {
     interface Closing {
         void close() throws Exception;
     }
+
+    /**
+     * How long a request may take, which is three seconds by default. The first ones of a machine
+     * that is busy with other tests take longer: they load classes, connect and ask for routes.
+     */
+    static final int TIMEOUT_MILLIS = 30_000;
 
     private static final PrintStream LINES = System.out;
     private static final Map<String, Command> COMMANDS = new HashMap<>();
@@ -77,6 +84,13 @@ public final class Driver {
     private static Object close(Map<String, Object> given) throws Exception {
         OPEN.remove((String) given.get("name")).close();
         return null;
+    }
+
+    /** Set what clients of all kinds have in common. */
+    static void configure(ClientConfig client, Map<String, Object> given, String names) {
+        client.setNamesrvAddr(text(given, "names", names));
+        client.setInstanceName((String) given.get("name"));
+        client.setMqClientApiTimeout(TIMEOUT_MILLIS);
     }
 
     /** Remember a client that `close` ends. */

@@ -19,8 +19,6 @@ import org.apache.rocketmq.common.message.MessageQueue;
 
 /** Producers of all kinds, and what can be asked through one: messages by key and by id. */
 final class Producers {
-    private static final int SECONDS_MAX = 20;
-
     private final String names;
     private final Map<String, DefaultMQProducer> made = new ConcurrentHashMap<>();
     private final Map<String, Integer> checks = new ConcurrentHashMap<>();
@@ -42,8 +40,8 @@ final class Producers {
         String name = (String) given.get("name");
         TransactionMQProducer producer =
             new TransactionMQProducer((String) given.get("group"), Signing.hook(given));
-        producer.setNamesrvAddr(Driver.text(given, "names", names));
-        producer.setInstanceName(name);
+        Driver.configure(producer, given, names);
+        producer.setSendMsgTimeout(Driver.TIMEOUT_MILLIS);
         producer.setTransactionListener(new Decisions());
         producer.start();
         made.put(name, producer);
@@ -94,7 +92,7 @@ final class Producers {
                     sent.completeExceptionally(error);
                 }
             });
-            return told(sent.get(SECONDS_MAX, TimeUnit.SECONDS));
+            return told(sent.get(Driver.TIMEOUT_MILLIS, TimeUnit.MILLISECONDS));
         }
         if (given.get("shard") != null) {
             return told(producer.send(message, (queues, sent, shard) ->
