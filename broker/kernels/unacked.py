@@ -5,6 +5,7 @@ Delivery tags (AMQP) and packet ids (MQTT) count up by one, and so do the offset
 behind them, because a delivery is a stretch of one queue. So what is unacknowledged is a short
 list of runs, however many messages it covers, and acknowledging in order only moves the start of
 the first run. Acknowledging out of order splits runs: at worst one run per message that is out.
+The runs are kept in blocks, so that splitting one moves the runs of its block only.
 
 This is one source, plain Python or compiled (`fast_unacked`); `broker.queues.unacked` says of what
 type holders are.
@@ -18,11 +19,19 @@ from __future__ import annotations
 from bisect import bisect_right
 from typing import Any
 
+RUNS_MAX = 1024
+"""Of a block; a longer one becomes two."""
+
 
 class UnackedRuns:
-    """Runs of (first tag, count, holder, first offset), in order of tags."""
+    """Runs of (first tag, count, holder, first offset), in order of tags.
 
-    __slots__ = ("_first", "_runs", "count", "next_tag")
+    Nearly always there is one block, which `_first` and `_runs` are: it is empty only if there are
+    no runs at all. Further blocks stand in `_blocks`, none of them empty. `_starts` has a tag for
+    each, at or below which its first run begins, and above all tags of the block before it.
+    """
+
+    __slots__ = ("_blocks", "_first", "_runs", "_starts", "count", "next_tag")
 
     def __init__(self) -> None:
         self.next_tag = 1
@@ -31,6 +40,8 @@ class UnackedRuns:
         """How many tags are unacknowledged."""
         self._first: list[int] = []  # first tag of each run, for bisection
         self._runs: list[tuple[int, Any, int]] = []  # (count, holder, first offset)
+        self._starts: list[int] = []
+        self._blocks: list[tuple[list[int], list[tuple[int, Any, int]]]] = []
 
     def add(self, holder: Any, first_offset: int, count: int) -> int:
         """Hand out `count` tags for consecutive offsets of one holder; returns the first tag."""
@@ -38,17 +49,22 @@ class UnackedRuns:
         first_tag = self.next_tag
         self.next_tag += count
         self.count += count
-        if self._runs:
-            last_count, last_holder, last_offset = self._runs[-1]
+        first, runs = self._blocks[-1] if self._blocks else (self._first, self._runs)
+        if runs:
+            last_count, last_holder, last_offset = runs[-1]
             if (
                 last_holder is holder
                 and last_offset + last_count == first_offset
-                and self._first[-1] + last_count == first_tag
+                and first[-1] + last_count == first_tag
             ):
-                self._runs[-1] = (last_count + count, holder, last_offset)
+                runs[-1] = (last_count + count, holder, last_offset)
                 return first_tag
-        self._first.append(first_tag)
-        self._runs.append((count, holder, first_offset))
+            if len(runs) >= RUNS_MAX:
+                self._starts.append(first_tag)
+                self._blocks.append(([first_tag], [(count, holder, first_offset)]))
+                return first_tag
+        first.append(first_tag)
+        runs.append((count, holder, first_offset))
         return first_tag
 
     def copy(self) -> Any:
@@ -56,6 +72,8 @@ class UnackedRuns:
         found = type(self)()
         found.next_tag, found.count = self.next_tag, self.count
         found._first, found._runs = self._first[:], self._runs[:]
+        found._starts = self._starts[:]
+        found._blocks = [(first[:], runs[:]) for first, runs in self._blocks]
         return found
 
     @property
@@ -68,8 +86,9 @@ class UnackedRuns:
         return self._first[0] if self._first else self.next_tag
 
     def __contains__(self, tag: int) -> bool:
-        at = bisect_right(self._first, tag) - 1
-        return at >= 0 and tag < self._first[at] + self._runs[at][0]
+        first, runs = self._block(self._block_of(tag))
+        at = bisect_right(first, tag) - 1
+        return at >= 0 and tag < first[at] + runs[at][0]
 
     def settle(self, first_tag: int, last_tag: int) -> list[tuple[Any, int, int]]:
         """Remove tags [first_tag, last_tag]; returns (holder, first offset, count) runs.
@@ -82,20 +101,25 @@ class UnackedRuns:
             taken = last_tag - first_tag + 1
             if 0 < taken <= self._runs[0][0]:
                 return self._settle_first(taken)
-        at = bisect_right(self._first, first_tag) - 1
+        block = self._block_of(first_tag)
+        first, runs = self._block(block)
+        at = bisect_right(first, first_tag) - 1
         if at < 0 or last_tag < first_tag:
             raise KeyError(first_tag)
-        end = at
         expected = first_tag
         while expected <= last_tag:
-            if end >= len(self._runs):
-                raise KeyError(expected)
-            run_end = self._first[end] + self._runs[end][0]
-            if not self._first[end] <= expected < run_end:
+            if at == len(runs):
+                block += 1
+                if block > len(self._blocks):
+                    raise KeyError(expected)
+                first, runs = self._block(block)
+                at = 0
+            run_end = first[at] + runs[at][0]
+            if not first[at] <= expected < run_end:
                 raise KeyError(expected)
             expected = run_end
-            end += 1
-        return self._cut(at, end, first_tag, last_tag)
+            at += 1
+        return self._cut(first_tag, last_tag)
 
     def settle_unheld(self, first_tag: int, count: int) -> bool:
         """`settle_present` for the oldest tags, if nobody holds the messages behind them; returns
@@ -109,18 +133,20 @@ class UnackedRuns:
             self._first[0] = first_tag + count
             self._runs[0] = (run_count - count, None, offset + count)
         else:
-            del self._first[0], self._runs[0]
+            self._remove_first()
         self.count -= count
         return True
 
     def holders(self, first_tag: int, last_tag: int) -> list[Any]:
         """Who holds the messages behind these tags, as far as they are unacknowledged."""
         found: list[Any] = []
-        at = max(0, bisect_right(self._first, first_tag) - 1)
-        while at < len(self._runs) and self._first[at] <= last_tag:
-            if first_tag < self._first[at] + self._runs[at][0]:
-                found.append(self._runs[at][1])
-            at += 1
+        for block in range(self._block_of(first_tag), self._block_of(last_tag) + 1):
+            first, runs = self._block(block)
+            at = max(0, bisect_right(first, first_tag) - 1)
+            while at < len(runs) and first[at] <= last_tag:
+                if first_tag < first[at] + runs[at][0]:
+                    found.append(runs[at][1])
+                at += 1
         return found
 
     def settle_present(self, first_tag: int, last_tag: int) -> list[tuple[Any, int, int]]:
@@ -129,18 +155,7 @@ class UnackedRuns:
             taken = last_tag - first_tag + 1
             if 0 < taken <= self._runs[0][0]:
                 return self._settle_first(taken)
-        settled: list[tuple[Any, int, int]] = []
-        at = max(0, bisect_right(self._first, first_tag) - 1)
-        while at < len(self._runs) and self._first[at] <= last_tag:
-            first = max(first_tag, self._first[at])
-            last = min(last_tag, self._first[at] + self._runs[at][0] - 1)
-            if first > last:
-                at += 1
-                continue
-            length = len(self._runs)
-            settled += self._cut(at, at + 1, first, last)
-            at += 1 + len(self._runs) - length
-        return settled
+        return self._cut(first_tag, last_tag)
 
     def _settle_first(self, taken: int) -> list[tuple[Any, int, int]]:
         """Remove so many tags, at least one, of the first run: the common case, the oldest ones in
@@ -150,7 +165,7 @@ class UnackedRuns:
             self._first[0] += taken
             self._runs[0] = (run_count - taken, holder, offset + taken)
         else:
-            del self._first[0], self._runs[0]
+            self._remove_first()
         self.count -= taken
         return [(holder, offset, taken)]
 
@@ -158,23 +173,27 @@ class UnackedRuns:
         """Remove all tags up to `last_tag` (AMQP `multiple`); an empty list if there are none."""
         if not self._first or self._first[0] > last_tag:
             return []
-        end = bisect_right(self._first, last_tag)
-        return self._cut(0, end, self._first[0], last_tag)
+        return self._cut(self._first[0], last_tag)
 
     def put_back(self, first_tag: int, holder: Any, first_offset: int, count: int) -> None:
         """Make tags that were settled unacknowledged again (AMQP's tx.rollback)."""
         assert count > 0
         assert first_tag + count <= self.next_tag
-        at = bisect_right(self._first, first_tag)
-        self._first.insert(at, first_tag)
-        self._runs.insert(at, (count, holder, first_offset))
+        block = self._block_of(first_tag)
+        first, runs = self._block(block)
+        at = bisect_right(first, first_tag)
+        first.insert(at, first_tag)
+        runs.insert(at, (count, holder, first_offset))
         self.count += count
+        self._split(block)
 
     def drain(self) -> list[tuple[Any, int, int]]:
         """Remove everything."""
-        runs = [(holder, offset, count) for count, holder, offset in self._runs]
+        runs = [(holder, offset, count) for _, holder, offset, count in self.runs()]
         self._first.clear()
         self._runs.clear()
+        self._starts.clear()
+        self._blocks.clear()
         self.count = 0
         return runs
 
@@ -182,19 +201,43 @@ class UnackedRuns:
         """(first tag, holder, first offset, count) of every run, in order of tags."""
         return [
             (tag, holder, offset, count)
-            for tag, (count, holder, offset) in zip(self._first, self._runs, strict=True)
+            for first, runs in [(self._first, self._runs), *self._blocks]
+            for tag, (count, holder, offset) in zip(first, runs, strict=True)
         ]
 
-    def _cut(self, at: int, end: int, first_tag: int, last_tag: int) -> list[tuple[Any, int, int]]:
-        """Remove [first_tag, last_tag] from runs [at, end), keeping what is outside of it."""
+    def _cut(self, first_tag: int, last_tag: int) -> list[tuple[Any, int, int]]:
+        """Remove what there is of tags [first_tag, last_tag]."""
         settled: list[tuple[Any, int, int]] = []
+        block = self._block_of(first_tag)
+        left = self._block_of(last_tag) - block
+        while left >= 0:
+            left -= 1
+            first, _ = self._block(block)
+            self._cut_block(block, first_tag, last_tag, settled)
+            if first:
+                block += 1 + self._split(block)
+            elif self._blocks:
+                self._remove_block(block)
+        return settled
+
+    def _cut_block(
+        self, block: int, first_tag: int, last_tag: int, settled: list[tuple[Any, int, int]]
+    ) -> None:
+        """`_cut` in one block, of which runs may be left that are too many, or none."""
+        first, runs = self._block(block)
+        at = max(0, bisect_right(first, first_tag) - 1)
+        end = bisect_right(first, last_tag)
         kept_first: list[int] = []
         kept_runs: list[tuple[int, Any, int]] = []
         for index in range(at, end):
-            tag = self._first[index]
-            count, holder, offset = self._runs[index]
+            tag = first[index]
+            count, holder, offset = runs[index]
             low = max(tag, first_tag)
             high = min(tag + count - 1, last_tag)
+            if low > high:  # the run before the tags
+                kept_first.append(tag)
+                kept_runs.append((count, holder, offset))
+                continue
             if low > tag:
                 kept_first.append(tag)
                 kept_runs.append((low - tag, holder, offset))
@@ -203,6 +246,38 @@ class UnackedRuns:
             if high < tag + count - 1:
                 kept_first.append(high + 1)
                 kept_runs.append((tag + count - 1 - high, holder, offset + high + 1 - tag))
-        self._first[at:end] = kept_first
-        self._runs[at:end] = kept_runs
-        return settled
+        first[at:end] = kept_first
+        runs[at:end] = kept_runs
+
+    # --- blocks -----------------------------------------------------------------------------
+
+    def _block_of(self, tag: int) -> int:
+        """The number of the only block that may have this tag."""
+        return bisect_right(self._starts, tag) if self._starts else 0
+
+    def _block(self, number: int) -> tuple[list[int], list[tuple[int, Any, int]]]:
+        return self._blocks[number - 1] if number else (self._first, self._runs)
+
+    def _split(self, number: int) -> int:
+        """Make a block that became too long two; returns how many there are more now."""
+        first, runs = self._block(number)
+        if len(first) <= RUNS_MAX:
+            return 0
+        middle = len(first) // 2
+        self._starts.insert(number, first[middle])
+        self._blocks.insert(number, (first[middle:], runs[middle:]))
+        del first[middle:], runs[middle:]
+        return 1
+
+    def _remove_first(self) -> None:
+        """Forget the first run."""
+        del self._first[0], self._runs[0]
+        if not self._first and self._blocks:
+            self._remove_block(0)
+
+    def _remove_block(self, number: int) -> None:
+        """Forget an empty block; there are others."""
+        if not number:
+            self._first, self._runs = self._blocks[0]
+            number = 1
+        del self._starts[number - 1], self._blocks[number - 1]

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from random import Random
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -32,41 +37,137 @@ def test_a_tag_that_is_not_unacknowledged_changes_nothing() -> None:
     assert unacked.settle_present(1, 3) == [("a", 0, 1), ("a", 2, 1)]
 
 
-@given(
-    st.lists(st.tuples(st.sampled_from("ab"), st.integers(1, 6)), min_size=1, max_size=12),
-    st.lists(st.tuples(st.integers(0, 2), st.integers(1, 40), st.integers(0, 10)), max_size=30),
-)
-def test_runs_agree_with_a_dict_of_tags(
-    added: list[tuple[str, int]], settled: list[tuple[int, int, int]]
-) -> None:
-    """Any settling gives the same as one dict entry per tag."""
-    unacked: Unacked[str] = Unacked()
-    model: dict[int, tuple[str, int]] = {}
-    offsets = {"a": 0, "b": 0}
-    for holder, count in added:
-        first = unacked.add(holder, offsets[holder], count)
+@contextmanager
+def blocks_of(runs: int) -> Iterator[None]:
+    """Let a block have at most so many runs."""
+    module = sys.modules[Unacked.__module__]
+    before = module.RUNS_MAX
+    module.RUNS_MAX = runs
+    try:
+        yield
+    finally:
+        module.RUNS_MAX = before
+
+
+class Model:
+    """The same as `Unacked`, with an entry for each tag."""
+
+    def __init__(self) -> None:
+        self.tags: dict[int, tuple[str, int]] = {}
+        self.next_tag = 1
+
+    def add(self, holder: str, offset: int, count: int) -> None:
         for step in range(count):
-            model[first + step] = (holder, offsets[holder] + step)
-        offsets[holder] += count + 1  # a gap, so that runs are not all joined
-    for action, tag, length in settled:
-        last = tag + length
-        expected = [model[t] for t in range(tag, last + 1) if t in model]
-        if action == 0:
-            if len(expected) == length + 1:
-                got = unacked.settle(tag, last)
-            else:
-                with pytest.raises(KeyError):
-                    unacked.settle(tag, last)
+            self.tags[self.next_tag + step] = (holder, offset + step)
+        self.next_tag += count
+
+    def take(self, first: int, last: int) -> list[tuple[str, int]]:
+        return [self.tags.pop(tag) for tag in range(first, last + 1) if tag in self.tags]
+
+
+def single(runs: list[tuple[str, int, int]]) -> list[tuple[str, int]]:
+    return [(holder, offset + step) for holder, offset, count in runs for step in range(count)]
+
+
+@given(
+    st.lists(
+        st.one_of(
+            st.tuples(st.just("add"), st.sampled_from("ab"), st.integers(1, 6)),
+            st.tuples(
+                st.sampled_from(
+                    ["settle", "settle_present", "settle_to", "settle_unheld", "put_back"]
+                ),
+                st.integers(1, 60),
+                st.integers(0, 12),
+            ),
+        ),
+        max_size=60,
+    ),
+    st.sampled_from([2, 3, 1000]),
+)
+def test_runs_agree_with_a_dict_of_tags(steps: list[tuple[str, object, int]], block: int) -> None:
+    """Anything done gives the same as one dict entry for each tag, in one block or in many."""
+    unacked: Unacked[str] = Unacked()
+    model = Model()
+    offset = 0
+    gone: list[tuple[int, str, int]] = []
+    with blocks_of(block):
+        for action, what, length in steps:
+            if action == "add":
+                assert isinstance(what, str)
+                assert unacked.add(what, offset, length) == model.next_tag
+                model.add(what, offset, length)
+                offset += length + length % 2  # a gap, so that runs are not all joined
                 continue
-        elif action == 1:
-            got = unacked.settle_present(tag, last)
-        else:
-            expected = [model[t] for t in sorted(model) if t <= tag]
-            last = tag
-            tag = 0
-            got = unacked.settle_to(last)
-        assert [(h, o + i) for h, o, n in got for i in range(n)] == expected
-        for gone in range(tag, last + 1):
-            model.pop(gone, None)
-        assert unacked.count == len(model)
-        assert all((t in unacked) == (t in model) for t in range(50))
+            assert isinstance(what, int)
+            last = what + length
+            before = dict(model.tags)
+            if action == "settle" and any(tag not in before for tag in range(what, last + 1)):
+                with pytest.raises(KeyError) as error:
+                    unacked.settle(what, last)
+                assert error.value.args[0] not in before
+                assert all(tag in before for tag in range(what, error.value.args[0]))
+            elif action == "settle":
+                assert single(unacked.settle(what, last)) == model.take(what, last)
+            elif action == "settle_present":
+                assert single(unacked.settle_present(what, last)) == model.take(what, last)
+            elif action == "settle_to":
+                assert single(unacked.settle_to(what)) == model.take(1, what)
+            elif action == "settle_unheld":  # "a" and "b" hold everything
+                assert not unacked.settle_unheld(what, length)
+            elif gone:
+                tag, holder, first = gone.pop(what % len(gone))
+                unacked.put_back(tag, holder, first, 1)
+                model.tags[tag] = (holder, first)
+                before.pop(tag, None)
+            gone += [(tag, *found) for tag, found in before.items() if tag not in model.tags]
+            assert unacked.count == len(model.tags)
+            assert unacked.oldest() == min(model.tags, default=model.next_tag)
+        assert [tag in unacked for tag in range(70)] == [tag in model.tags for tag in range(70)]
+        copy = unacked.copy()
+        assert copy.runs() == unacked.runs()
+        assert unacked.holders(1, model.next_tag) == [holder for _, holder, _, _ in copy.runs()]
+        assert single(unacked.drain()) == [model.tags[tag] for tag in sorted(model.tags)]
+        assert unacked.runs() == []
+        assert single(copy.drain()) == [model.tags[tag] for tag in sorted(model.tags)]
+
+
+def test_settling_out_of_order_moves_few_runs() -> None:
+    """With 100,000 messages that are out, each ack moves the runs of one block only."""
+    unacked: Unacked[str] = Unacked()
+    with blocks_of(100):
+        unacked.add("a", 0, 100_000)
+        tags = list(range(1, 100_001))
+        Random(1).shuffle(tags)
+        for tag in tags[:50_000]:
+            assert unacked.settle(tag, tag) == [("a", tag - 1, 1)]
+        assert len(unacked.runs()) > 20_000
+        blocks = [unacked._runs, *[runs for _, runs in unacked._blocks]]
+        assert all(1 <= len(runs) <= 100 for runs in blocks)
+        assert len(blocks) < 1_000
+        for tag in tags[50_000:]:
+            assert unacked.settle_present(tag, tag) == [("a", tag - 1, 1)]
+        assert not unacked.count
+        assert not unacked._blocks
+
+
+def test_runs_that_are_nobody_s_are_settled_in_their_order() -> None:
+    """Also where they stand in several blocks."""
+    unacked: Unacked[None] = Unacked()
+    with blocks_of(2):
+        for number in range(7):
+            unacked.add(None, 10 * number, 3)
+        for first in range(1, 19, 3):
+            assert not unacked.settle_unheld(first + 1, 1)
+            assert unacked.settle_unheld(first, 1)
+            assert unacked.settle_unheld(first + 1, 2)
+        assert unacked.runs() == [(19, None, 60, 3)]
+
+
+def test_a_tag_that_no_client_can_have_is_not_unacknowledged() -> None:
+    """Delivery tags have 64 bits, the highest of which no tag of ours has."""
+    unacked: Unacked[str] = Unacked()
+    unacked.add("a", 0, 3)
+    assert 2**64 - 1 not in unacked
+    with pytest.raises(KeyError):
+        unacked.settle(2**64 - 1, 2**64 - 1)

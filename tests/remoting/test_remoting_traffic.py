@@ -166,7 +166,7 @@ def test_trio_consumers_share_and_take_over(server: Running) -> None:
                 await wait_for_shares(two, 2)
                 scopes[0].cancel()
                 await wait_for_shares(two, 4)
-                while len(seen) < 5:
+                while len(set(seen)) < 5:  # one may come to both
                     await trio.lowlevel.checkpoint()
                 scopes[1].cancel()
         assert sorted(set(seen)) == sorted(f"trio-{number}".encode() for number in range(5))

@@ -6,6 +6,22 @@ from tests.sabotage.plan import Sabotage
 
 OF_AMQP = (
     Sabotage(
+        name="blocks-of-unacknowledged-grow-for-ever",
+        why="acks out of order, with many unacknowledged, cost more the more there are",
+        path="broker/kernels/unacked.py",
+        old="        if len(first) <= RUNS_MAX:\n",
+        new="        if first:\n",
+        tests=("tests/broker/test_unacked.py",),
+    ),
+    Sabotage(
+        name="an-empty-block-stands-in-for-all",
+        why="what is behind it counts as acknowledged: it is never delivered again",
+        path="broker/kernels/unacked.py",
+        old="            self._first, self._runs = self._blocks[0]\n",
+        new="            self._first, self._runs = [], []\n",
+        tests=("tests/broker/test_unacked.py",),
+    ),
+    Sabotage(
         name="large-reads-are-parsed-whole",
         why="what a turn does not get to is parsed again in each of the next ones",
         path="gateways/amqp/connection.py",
