@@ -45,6 +45,7 @@ from polymq.broker.routing import Router, words_of
 from polymq.broker.topic_routes import Copying, Detour, OwnRoute, RouteGraph, Target, TopicRoute
 from polymq.broker.topic_settings import TopicSettings, Value, parse_settings
 from polymq.core_log.errors import StoreError
+from polymq.core_log.index_end import append_to_all, targets_of
 from polymq.core_log.kernels import widen
 from polymq.core_log.kernels.batch import (
     BODY_SIZE,
@@ -54,6 +55,7 @@ from polymq.core_log.kernels.batch import (
     Batch,
 )
 from polymq.core_log.log_end import Span
+from polymq.core_log.queue_index import Index
 from polymq.core_log.record import RecordTemplate, java_hash
 
 QUEUES_TOPIC_QUEUES: Final = 8
@@ -152,6 +154,7 @@ class TopicTemplate(PlainTemplate):
         "refused",
         "retain",
         "special",
+        "targets",
         "topic",
     )
 
@@ -171,8 +174,10 @@ class TopicTemplate(PlainTemplate):
         self.retain = retain
         self.named: tuple[Queue, ...] = ()
         """The queues that a record of this template names, the topic's own first."""
-        self.private: tuple[Queue, ...] = ()
-        """Those without the topic's own."""
+        self.targets: tuple[Index, ...] = ()
+        """Their indexes."""
+        self.private: tuple[Index, ...] = ()
+        """The indexes of all queues but the topic's own."""
         self.gates: tuple[tuple[Queue, Gate], ...] = ()
         """Those that may refuse a message."""
         self.overflowed = 0
@@ -197,7 +202,7 @@ class TopicTemplate(PlainTemplate):
                 durable = self._at_their_level(durable)
                 volatile = self._at_their_level(volatile)
             self.derived_from = route.queues
-            self.private = durable + volatile
+            self.private = tuple(queue.index for queue in durable + volatile)
             self.gates = tuple(
                 (queue, queue.gate) for queue in route.queues if queue.gate is not None
             )
@@ -206,6 +211,7 @@ class TopicTemplate(PlainTemplate):
             if self.branches is not None:
                 self.special = publish_by_headers
             self.named = (self.queue, *durable)
+            self.targets = (self.queue.index, *self.private[: len(durable)])
             self.queues = (*self.named, *volatile)
             ordinary = self.special is None and not self.private and not self.retain
             self.plain = ordinary and self.durability <= FLUSHED
@@ -572,13 +578,12 @@ class Topics(Publisher):
         core = self.core
         now = core.clock_ms()
         try:
-            targets = [(queue.number, queue.index.end_offset) for queue in template.named]
             spans = core.log.append_run(
                 record or template.record,
                 batch,
                 first,
                 last,
-                targets=targets,
+                targets=targets_of(template.targets),
                 born_ms=now if born_ms is None else born_ms,
                 store_ms=now,
             )
@@ -601,9 +606,9 @@ class Topics(Publisher):
         template.queue.append(spans)
         if template.private:
             meta = template.meta
-            entries = [widen(span.entries, now, meta.priority, meta.ttl_code) for span in spans]
-            for queue in template.private:
-                queue.append_private(entries)
+            for span in spans:
+                entries = widen(span.entries, now, meta.priority, meta.ttl_code)
+                append_to_all(template.private, entries)
         position = Position(self.core.log.appended)
         self._wait(template, spans, position)
         if template.retain:

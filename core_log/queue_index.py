@@ -55,6 +55,7 @@ extent ends where the next one begins, the last at `stored_offset`."""
 class Index(Protocol):
     """What a reader of a queue needs of its index, on the disk or not."""
 
+    number: int
     entry_size: int
     first_offset: int
     end_offset: int

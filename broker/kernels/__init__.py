@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from polymq.core_log import index_end, log_end
 
-_PARTS: Final = ("path", "unacked", "delivery")
+_PARTS: Final = ("routes", "path", "unacked", "delivery")
 
 
 def _choose() -> str:
@@ -47,10 +47,9 @@ if TYPE_CHECKING or FORM == "pure":
         Publisher,
         QueueEnd,
         RecordRun,
-        RouteEnd,
-        RouterEnd,
         Waiting,
     )
+    from polymq.broker.kernels.routes import RouteEnd, RouterEnd
     from polymq.broker.kernels.unacked import UnackedRuns
 else:
     from polymq.broker.kernels.fast_delivery import (
@@ -68,10 +67,9 @@ else:
         Publisher,
         QueueEnd,
         RecordRun,
-        RouteEnd,
-        RouterEnd,
         Waiting,
     )
+    from polymq.broker.kernels.fast_routes import RouteEnd, RouterEnd
     from polymq.broker.kernels.fast_unacked import UnackedRuns
 
 __all__ = [

@@ -3,6 +3,7 @@
 
 cimport cython
 
+from polymq.broker.kernels.fast_routes cimport RouteEnd, RouterEnd
 from polymq.core_log.kernels.fast_index_end cimport IndexEnd
 from polymq.core_log.kernels.fast_log_end cimport LogEnd, Span
 
@@ -64,6 +65,8 @@ cdef class Waiting(Committed):
     @cython.locals(own=QueueEnd)
     cpdef release_to_readers(self, set unflushed)
     @cython.locals(queue=QueueEnd, cost=cython.longlong)
+    cpdef long long release_to_queues(self, long long room) except? -1
+    @cython.locals(queue=QueueEnd, cost=cython.longlong)
     cdef long long cost(self) except -1
 
 
@@ -91,17 +94,6 @@ cdef class CommitPoints:
     cdef Py_ssize_t _fitting(self, waiting, long long position) except -2
     @cython.locals(entry=tuple, run=Waiting)
     cdef _let_some_go(self, int durability, Py_ssize_t count)
-
-
-cdef class RouteEnd:
-    cdef public long long version
-    cdef public bint evicted
-    cdef public tuple live
-    cdef public tuple queues
-
-
-cdef class RouterEnd:
-    cdef public long long version
 
 
 cdef class CoreEnd:

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
     from polymq.broker.core import Scheduler
     from polymq.broker.disk import Disk
+    from polymq.broker.kernels import routes
     from polymq.broker.port import Position
     from polymq.broker.queues.queue import Group, Groups, Queue
     from polymq.broker.runs import RunMeta
@@ -274,6 +275,19 @@ class Waiting(Committed):
         elif self.durability >= own.read_point:
             own.show_to(own.visible + self.count)
 
+    def release_to_queues(self, room: int) -> int:
+        """The part of `release` for queues, in order, of which only as many get it as there is room
+        for, and none behind one whose many groups there is no room for. Returns what is left."""
+        while room > 0 and self.shown < len(self.queues):
+            queue = self.queues[self.shown]
+            cost = 0 if queue.reader is None else queue.reader.arrival_cost()
+            if cost > room and isinstance(queue.reader, list):
+                break
+            self.shown += 1
+            QueueEnd.commit(queue, self)
+            room -= QUEUE_COST + cost
+        return room
+
     def cost(self) -> int:
         """What it costs to show it to everybody, in the units of `SHOWN_AT_ONCE`."""
         if len(self.queues) > QUEUES_MANY:
@@ -441,28 +455,6 @@ class CommitPoints:
                 self._let_go(durability, position)
 
 
-class RouteEnd:
-    """What of a route the publish path needs; `CachedRoute` and `TopicRoute` say what it is."""
-
-    __slots__ = ("evicted", "live", "queues", "version")
-
-    def __init__(self) -> None:
-        self.version = -1
-        self.evicted = False
-        self.live: tuple[LiveTarget, ...] = ()
-        self.queues: tuple[Queue, ...] = ()
-
-
-class RouterEnd:
-    """What of the router the publish path needs."""
-
-    __slots__ = ("version",)
-
-    def __init__(self) -> None:
-        self.version = 0
-        """How many wildcard changes there were: a route that has seen them all is up to date."""
-
-
 class CoreEnd:
     """What the publish path needs of the engine's core, and what that does in each iteration of the
     loop: what was appended is written at the end of it, then what waited for that is let go, and a
@@ -556,11 +548,7 @@ class CoreEnd:
             self._flush()
 
     def when_committed(
-        self,
-        position: int,
-        durability: Durability,
-        callback: Callable[..., None],
-        *args: object,
+        self, position: int, durability: Durability, callback: Callable[..., None], *args: object
     ) -> None:
         """See `BrokerPort.when_committed`."""
         commits = self.commits
@@ -634,7 +622,7 @@ class Publisher:
         router: `Router`, for its version.
     """
 
-    def __init__(self, core: Any, router: RouterEnd) -> None:
+    def __init__(self, core: Any, router: routes.RouterEnd) -> None:
         self.core = core
         self.router = router
         self.log: CommitLog = core.log

@@ -24,12 +24,14 @@ def release_part(run: Waiting, unflushed: set[Queue]) -> bool:
     room = SHOWN_AT_ONCE
     while room > 0 and run.shown < everybody:
         at = run.shown
-        if at < queues:
-            room -= _commit_part(run, run.queues[at], room)
-        else:
+        if at >= queues:
             run.shown = at + 1
             run.live[at - queues].offer(run)
             room -= each
+        elif run.groups is None and (left := run.release_to_queues(room)) < room:
+            room = left
+        else:
+            room -= _commit_to_groups(run, run.queues[at], room)
     if run.shown < everybody:
         return False
     if run.on_shown is not None:
@@ -37,16 +39,10 @@ def release_part(run: Waiting, unflushed: set[Queue]) -> bool:
     return True
 
 
-def _commit_part(run: Waiting, queue: Queue, room: int) -> int:
-    """`QueueEnd.commit`, of many groups to as many as there is room for. Returns the cost."""
-    reader = queue.reader
+def _commit_to_groups(run: Waiting, queue: Queue, room: int) -> int:
+    """`QueueEnd.commit`, to as many groups of it as there is room for. Returns the cost."""
     if run.groups is None:
-        cost = 0 if reader is None else reader.arrival_cost()
-        if cost <= room or not isinstance(reader, list):
-            run.shown += 1
-            queue.commit(run)
-            return QUEUE_COST + cost
-        run.groups = tuple(reader)  # they may come and go between two steps
+        run.groups = tuple(queue.groups)  # they may come and go between two steps
         run.inside = 0
         run.first = queue.visible
         queue.visible = run.first + run.count

@@ -101,11 +101,6 @@ class Queue(QueueEnd):
         for span in spans:
             self.index.append(span.entries)
 
-    def append_private(self, entries: Sequence[bytes]) -> None:
-        """The same for a queue that is not a topic's own, whose entries say more."""
-        for part in entries:
-            self.index.append(part)
-
     def trim(self) -> None:
         """Let go of entries that every group has settled (queues in memory)."""
         if isinstance(self.index, MemoryIndex) and self.groups:

@@ -24,3 +24,9 @@ cdef class IndexEnd:
     cpdef TailEnd begin_tail(self)
     @cython.locals(count=Py_ssize_t, tail=TailEnd)
     cpdef append(self, bytes entries)
+
+
+@cython.locals(index=IndexEnd)
+cpdef list targets_of(tuple indexes)
+@cython.locals(index=IndexEnd)
+cpdef append_to_all(tuple indexes, bytes entries)

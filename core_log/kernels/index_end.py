@@ -8,7 +8,10 @@ rest of both, in classes that inherit from these.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from polymq.core_log.queue_index import Index
 
 BLOCK_BYTES: Final = 64 * 1024
 """One block: large enough that a checkpoint takes few of them, small enough to grow by copying."""
@@ -63,3 +66,14 @@ class IndexEnd:
             tail = self.begin_tail()
         TailEnd.append(tail, entries, count)
         self.end_offset += count
+
+
+def targets_of(indexes: tuple[Index, ...]) -> list[tuple[int, int]]:
+    """(queue number, end offset) of each."""
+    return [(index.number, index.end_offset) for index in indexes]
+
+
+def append_to_all(indexes: tuple[Index, ...], entries: bytes) -> None:
+    """Add the same entries at the end of each."""
+    for index in indexes:
+        index.append(entries)

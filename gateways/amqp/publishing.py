@@ -47,8 +47,6 @@ from polymq.gateways.amqp.long_properties import as_stored, check_size, is_long
 from polymq.gateways.amqp.methods import content_frames, encode_method
 from polymq.gateways.amqp.rewriting import one_row, rewrite
 
-ROWS_AT_ONCE: Final = 8
-"""Publishes of a run that are stored without a look at where they go."""
 CHECKED_AT_ONCE: Final = 64
 """Rows whose properties are looked at one by one, without a look at the clock."""
 _NO_ROUTE: Final = "NO_ROUTE"
@@ -197,8 +195,7 @@ class Publisher:
         for run in traffic.runs:
             count = run.last - run.first
             channel = channels.get(run.channel)
-            few = count <= (1 if run.flags & codes.CHECKED else ROWS_AT_ONCE)
-            if few or channel is None:
+            if count == 1 or channel is None:
                 yield run
                 continue
             step = self.rows_at_once(channel, traffic.batch, run)

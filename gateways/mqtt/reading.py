@@ -21,7 +21,7 @@ from polymq.broker.port import Refused
 from polymq.core_log.kernels.batch import BODY_SIZE, BODY_START, COLUMNS, FLAGS
 from polymq.gateways.mqtt.connection import NEED_DATA, PUBLISHES, ConnectionCore, Inbox
 from polymq.gateways.mqtt.kernels import codes
-from polymq.gateways.mqtt.kernels.bulk import DOLLAR, EXACTLY_ONCE, ROWS_AT_ONCE
+from polymq.gateways.mqtt.kernels.bulk import DOLLAR, EXACTLY_ONCE
 from polymq.net.turns import Turns
 
 if TYPE_CHECKING:
@@ -135,9 +135,9 @@ class Reading:
         self._acked = max(0, acked - stop)
         if not inbox.run_count:
             return stop
-        count = self._portion(connection)
-        for first in range(0, count, RUNS_AT_ONCE):
-            last = min(first + RUNS_AT_ONCE, count)
+        count, at_once = self._portion(connection)
+        for first in range(0, count, at_once):
+            last = min(first + at_once, count)
             bulk.take_publishes(lane, first, last, count)
             if last < count and self._is_over():
                 self.resting = True
@@ -147,23 +147,27 @@ class Reading:
                 return end
         return stop
 
-    def _portion(self, connection: MqttConnection) -> int:
-        """Cut long runs into what may be stored at once. Returns how many runs there are."""
+    def _portion(self, connection: MqttConnection) -> tuple[int, int]:
+        """Cut long runs into what may be stored at once. Returns how many runs there are, and how
+        many are taken without a look at the clock: one by one where some go to very many queues."""
         inbox = self._inbox
         batch, runs, count = inbox.batch, inbox.runs, inbox.run_count
-        if batch.count - count < ROWS_AT_ONCE:
-            return count
+        if batch.count == count:
+            return count, RUNS_AT_ONCE
+        at_once = RUNS_AT_ONCE
         starts: list[int] = []
         for index in range(count):
             first = runs[index]
             last = runs[index + 1] if index + 1 < count else batch.count
             step = last - first
-            if step > ROWS_AT_ONCE:
+            if step > 1:
                 step = min(step, self._rows_at_once(connection, first))
+                if step < RUNS_AT_ONCE and first + step < last:
+                    at_once = 1
             starts += range(first, last, step)
         if len(starts) > count:
             runs[: len(starts)] = type(runs)("q", starts)
-        return len(starts)
+        return len(starts), at_once
 
     def _rows_at_once(self, connection: MqttConnection, row: int) -> int:
         batch = self._inbox.batch

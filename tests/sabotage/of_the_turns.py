@@ -122,11 +122,20 @@ OF_THE_TURNS = (
         tests=(STEPS,),
     ),
     Sabotage(
+        name="few-messages-to-very-many-queues-as-one",
+        why="eight messages to ten thousand queues stop the server for as long as it stores them",
+        path="gateways/amqp/publishing.py",
+        old="            if count == 1 or channel is None:\n",
+        new="            if count <= 8 or channel is None:\n",
+        tests=("tests/gateways/amqp/test_amqp_turns.py",),
+    ),
+    Sabotage(
         name="sessions-of-a-queue-told-as-one",
         why="a message to ten thousand connected sessions stops the server",
-        path="broker/kernels/steps.py",
-        old="        if cost <= room or not isinstance(reader, list):\n",
-        new="        if cost >= 0:\n",
+        path="broker/kernels/path.py",
+        pure=True,
+        old="            if cost > room and isinstance(queue.reader, list):\n",
+        new="            if cost < 0:\n",
         tests=(STEPS,),
     ),
     Sabotage(

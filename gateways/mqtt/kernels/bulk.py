@@ -39,8 +39,6 @@ DOLLAR: Final = 0x24
 RUNS_AT_ONCE: Final = 16
 """Runs of publishes that are handled without a look at the clock: each may be the first to its
 topic."""
-ROWS_AT_ONCE: Final = 8
-"""Publishes of a run that are stored without a look at where they go."""
 ACKS_AT_ONCE: Final = 1024
 """PUBACKs that do not follow each other, likewise: some 2 ms."""
 RECORD_COST: Final = 16
@@ -113,7 +111,7 @@ class Bulk:
         ones are known to go to few queues, and are stored as a whole."""
         if run_count > RUNS_AT_ONCE or not self.are_few_acks(ack_count):
             return False
-        if self.batch.count <= ROWS_AT_ONCE:
+        if self.batch.count == run_count:
             return True
         rows = self.rows
         runs = self.runs
@@ -123,7 +121,7 @@ class Bulk:
         for index in range(1, run_count + 1):
             first = last
             last = runs[index] if index < run_count else count
-            if last - first <= ROWS_AT_ONCE:
+            if last - first == 1:
                 continue
             at = first * COLUMNS
             start = rows[at + TOPIC_START]

@@ -5,6 +5,9 @@ from __future__ import annotations
 
 from itertools import count
 
+import pytest
+
+from polymq.broker import topics
 from polymq.broker.kernels.costs import HANDED_AT_ONCE, MESSAGE_COST
 from polymq.broker.topics import TARGETS_AT_ONCE
 from polymq.gateways.amqp import spec
@@ -149,6 +152,26 @@ def test_a_publish_to_very_many_queues_is_one_of_a_turn(bench: Bench) -> None:
     while not peer.is_read():
         bench.step()
     assert queue.index.end_offset == total
+
+
+def test_a_few_messages_to_very_many_queues_are_stored_one_by_one(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They would take long enough together, few as they are."""
+    monkeypatch.setattr(topics, "TARGETS_AT_ONCE", 10)
+    peer = bench.peer(1)
+    peer.ask(spec.ExchangeDeclare(exchange="all", type="fanout"))
+    names = [f"q{number}" for number in range(10)]
+    peer.send(*(wire.method(1, spec.QueueDeclare(queue=name)) for name in names))
+    peer.send(*(wire.method(1, spec.QueueBind(queue=name, exchange="all")) for name in names))
+    peer.received()
+    queue = bench.broker.engine.exchanges.queues["q0"].group.queue
+    slow(peer)
+    peer.send(wire.publish(1, "all", "", b"x") * 8)
+    assert 0 < queue.index.end_offset <= TURN_EVENTS + 1
+    while not peer.is_read():
+        bench.step()
+    assert queue.index.end_offset == 8
 
 
 def test_messages_whose_properties_are_translated_are_delivered_in_shares(bench: Bench) -> None:

@@ -140,6 +140,8 @@ class SpyPort:
         self.delays: list[int] = []
         """Of what was published for later, in ms."""
         self.sessions: list[SpySession] = []
+        self.rows_at_once = 4096
+        """Of the templates that it makes from now on."""
         self.templates_made = 0
         self.refused_topics: dict[str, Refused] = {}
         self.refused_connect: Refused | None = None
@@ -183,7 +185,7 @@ class SpyPort:
         retain: bool = False,
     ) -> SpyTemplate:
         self.templates_made += 1
-        return SpyTemplate(route, properties, durability, retain)
+        return SpyTemplate(route, properties, durability, retain, rows_at_once=self.rows_at_once)
 
     def publish(self, template: SpyTemplate, batch: Batch, first: int, last: int) -> Position:
         self.runs.append(last - first)

@@ -72,6 +72,21 @@ def test_publishes_to_many_topics_let_others_have_their_turn() -> None:
     assert peer.receive() == [wire.puback(number) for number in range(1, total)]
 
 
+def test_a_few_messages_to_very_many_queues_are_stored_one_by_one() -> None:
+    """They would take long enough together, few as they are."""
+    broker = Broker()
+    peer = broker.peer()
+    slow(broker)
+    broker.port.rows_at_once = 1
+    numbers = range(1, 7)
+    read(peer, b"".join(wire.publish(b"all", b"%d" % n, qos=1, packet_id=n) for n in numbers))
+    first = bodies(broker)
+    assert 0 < len(first) <= TURN_LOOKS + 1
+    broker.loop.run()
+    assert first + bodies(broker) == list(numbers)
+    assert peer.receive() == [wire.puback(number) for number in numbers]
+
+
 def test_acknowledgements_behind_a_cut_are_taken_once() -> None:
     """The kernel takes them before the publishes of the same bytes."""
     broker = Broker()
