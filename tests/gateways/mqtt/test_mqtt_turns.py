@@ -81,7 +81,7 @@ def test_a_few_messages_to_very_many_queues_are_stored_one_by_one() -> None:
     numbers = range(1, 7)
     read(peer, b"".join(wire.publish(b"all", b"%d" % n, qos=1, packet_id=n) for n in numbers))
     first = bodies(broker)
-    assert 0 < len(first) <= TURN_LOOKS + 1
+    assert len(first) <= TURN_LOOKS + 1  # the plain kernels may store none before the next turn
     broker.loop.run()
     assert first + bodies(broker) == list(numbers)
     assert peer.receive() == [wire.puback(number) for number in numbers]
