@@ -49,7 +49,6 @@ from polymq.core_log.kernels.layout import (
     PRIVATE_ENTRY_SIZE,
     TTL_CODE_MAX,
 )
-from polymq.core_log.kernels.pure_alike import ALIKE_MIN, alike, write_alike
 
 Memory = bytes | bytearray | memoryview
 Form = tuple[bytes, bytes, bytes, int, bytes, int]
@@ -284,13 +283,6 @@ def append_run(
     dispatch = _dispatch_pattern(targets)
     offsets = [offset + base for _, offset in targets]
     own_offset = offsets[0] if targets else 0
-    if last - first >= ALIKE_MIN:
-        same = (magic, queue, middle)
-        done = _append_alike(
-            memory, start, limit, position, form, same, suffix, targets, base, batch, first, last
-        )
-        if done is not None:
-            return done
     source = memoryview(batch.buffer)
     available = len(source)
     only = len(targets) == 1
@@ -355,59 +347,6 @@ def append_run(
     finally:  # what comes before a row that is wrong is written
         memory[start:at] = b"".join(parts)
     return len(entries), at, b"".join(entries)
-
-
-def _append_alike(
-    memory: bytearray,
-    start: int,
-    limit: int,
-    position: int,
-    form: Form,
-    fields: tuple[bytes, bytes, bytes],
-    suffix: bytes,
-    targets: Sequence[tuple[int, int]],
-    base: int,
-    batch: Batch,
-    first: int,
-    last: int,
-) -> tuple[int, int, bytes] | None:
-    """`append_run` for rows that are alike; None if they are not. `fields` are what all records of
-    the run have in common."""
-    _, topic, properties, kind, name, tag = form
-    same = alike(batch, first, last, kind)
-    if same is None:
-        return None
-    body_size, raw = same
-    offsets = [offset + base for _, offset in targets]
-    extra = _extra(kind, name, raw)
-    named = _dispatch_pattern(targets) % tuple(offsets) if targets else b""
-    extra_size = len(properties) + len(extra) + len(named) + len(suffix) + PROPERTY_CRC_SIZE
-    if extra_size > PROPERTIES_SIZE_MAX:
-        return None
-    behind = topic + extra_size.to_bytes(2, "big") + properties + extra
-    digits_at = len(behind) + len(DISPATCH_START) + 8  # behind the queue's number
-    behind += named + suffix + crc_property(0)
-    size = RECORD_BODY_AT + body_size + len(behind)
-    magic, queue, middle = fields
-    own_offset = offsets[0] if offsets else 0
-    before = FIELDS.pack(size, magic, 0, queue, own_offset, position, middle, body_size)
-    count = min(last - first, (limit - start) // size)
-    entries = write_alike(
-        memory,
-        start,
-        pattern=(before, behind),
-        named=[
-            (digits_at + DISPATCH_TARGET_SIZE * index, offset)
-            for index, offset in enumerate(offsets)
-        ],
-        position=position,
-        tag=tag,
-        batch=batch,
-        first=first,
-        count=count,
-        body_size=body_size,
-    )
-    return count, start + size * count, entries
 
 
 def _constant_fields(

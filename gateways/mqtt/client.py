@@ -113,28 +113,17 @@ class MqttConnection(Connection):
         self.deadline(self.context.now() + self._limits.connect_seconds_max)
 
     def consume(self, buffer: bytearray, start: int, end: int) -> int:
-        if self.asking:
-            return self._keep_ahead(start, end)
-        joined = self._shared.joined
-        if joined is not None and joined.take(self, buffer, start, end):
-            if self._keep_alive:
-                self.heard_at = self.context.now()
-            return end
-        return self.consume_alone(buffer, start, end)
+        return self._keep_ahead(start, end) if self.asking else self._take(buffer, start, end)
 
-    def consume_alone(self, buffer: bytearray, start: int, end: int, *, whole: bool = False) -> int:
-        """`consume`, without waiting for the reads of others (`joining.py`).
-
-        Args:
-            whole: do not wait for a turn: it is short.
-        """
+    def _take(self, buffer: bytearray, start: int, end: int) -> int:
+        """Handle what was read. A CONNECT in it may be what is `asking` then."""
         reading = self._reading
         try:
             at = start
             if reading.is_fresh:
                 at = self._shared.bulk.take(self.lane, buffer, start, end)
             if at < end or not reading.is_fresh:
-                at = reading.take(self, buffer, at, end, whole=whole)
+                at = reading.take(self, buffer, at, end)
         except RemoteProtocolError as error:
             self.broke_protocol(error)
             return end
@@ -282,8 +271,6 @@ class MqttConnection(Connection):
 
         Closing is asked for last, so that what was written before is sent.
         """
-        if self._shared.joined is not None and self in self._shared.joined:
-            self._shared.joined.store()
         session, self._session = self._session, None
         published, self._will = self._will, None
         self._forget_early()

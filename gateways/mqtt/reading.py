@@ -43,7 +43,7 @@ class Reading:
         resting: the rest waits for the connection's turn. Nothing is read meanwhile.
     """
 
-    __slots__ = ("_acked", "_bulk", "_core", "_inbox", "_turns", "_whole", "_work", "resting")
+    __slots__ = ("_acked", "_bulk", "_core", "_inbox", "_turns", "_work", "resting")
 
     def __init__(self, *, core: ConnectionCore, inbox: Inbox, bulk: Bulk, turns: Turns) -> None:
         self.resting = False
@@ -52,16 +52,10 @@ class Reading:
         self._bulk = bulk
         self._turns = turns
         self._work: Iterator[object] | None = None  # of a packet that was handled in part
-        self._whole = False  # what is handled now is not cut
         self._acked = 0  # bytes at the start of the rest whose acknowledgements were taken
 
-    def take(
-        self, connection: MqttConnection, buffer: bytearray, start: int, end: int, *, whole: bool
-    ) -> int:
+    def take(self, connection: MqttConnection, buffer: bytearray, start: int, end: int) -> int:
         """Handle packets until the read ends or the turn does.
-
-        Args:
-            whole: the turn does not end.
 
         Returns:
             The index up to which the bytes were handled.
@@ -69,7 +63,6 @@ class Reading:
         Raises:
             RemoteProtocolError, BrokerError: close the connection.
         """
-        self._whole = whole
         self._turns.begin()
         if self._work is not None and not self._go_on():
             return start
@@ -93,7 +86,7 @@ class Reading:
             else:
                 parsed_max = end - at  # a packet that is larger
                 continue
-            if at < end and self._is_over():
+            if at < end and self._turns.is_over():
                 self.resting = True
                 return at
         return at
@@ -107,9 +100,6 @@ class Reading:
         """The connection has ended."""
         self._work = None
         self._acked = 0
-
-    def _is_over(self) -> bool:
-        return not self._whole and self._turns.is_over()
 
     def _go_on(self) -> bool:
         assert self._work is not None
@@ -139,7 +129,7 @@ class Reading:
         for first in range(0, count, at_once):
             last = min(first + at_once, count)
             bulk.take_publishes(lane, first, last, count)
-            if last < count and self._is_over():
+            if last < count and self._turns.is_over():
                 self.resting = True
                 at = (inbox.runs[last] - 1) * COLUMNS
                 end = inbox.batch.rows[at + BODY_START] + inbox.batch.rows[at + BODY_SIZE]

@@ -10,8 +10,7 @@ from typing import Final
 from polymq.broker.port import BrokerError, BrokerPort, Position
 from polymq.core_log.kernels.batch import Batch
 from polymq.gateways.mqtt.connection import Inbox
-from polymq.gateways.mqtt.joining import Joined
-from polymq.gateways.mqtt.kernels import FORM, codes
+from polymq.gateways.mqtt.kernels import codes
 from polymq.gateways.mqtt.lanes import Bulk, Yard
 from polymq.gateways.mqtt.limits import Limits
 from polymq.gateways.mqtt.mapping import TopicMapping
@@ -69,17 +68,12 @@ class Shared:
     """What their lanes share."""
     bulk: Bulk = field(init=False)
     """Takes their reads of many packets."""
-    joined: Joined | None = field(init=False, default=None)
-    """Makes one of many reads, where kernels are plain Python."""
 
     def __post_init__(self) -> None:
         self.uploads = Uploads(self.limits, self.context.call_later)
         self.yard = Yard(self.port, self.counted, self.limits)
         self.bulk = Bulk(self.yard, self.inbox)
-        if FORM == "pure":
-            self.joined = Joined(self.yard, self.mapping, self.context)
-        else:
-            self.yard.bulk = self.bulk
+        self.yard.bulk = self.bulk
 
     @property
     def counters(self) -> Counters:

@@ -24,8 +24,6 @@ def use_form(prefix: str, monkeypatch: pytest.MonkeyPatch) -> tuple[ModuleType, 
         bulk = importlib.import_module(f"polymq.gateways.mqtt.kernels.{prefix}bulk")
     except ImportError:
         pytest.skip("not compiled here")
-    # Each read by itself, in both forms.
-    monkeypatch.setattr(polymq.gateways.mqtt.shared, "FORM", "")
     monkeypatch.setattr(polymq.gateways.mqtt.client, "Lane", lane.Lane)
     monkeypatch.setattr(polymq.gateways.mqtt.shared, "Yard", lane.Yard)
     monkeypatch.setattr(polymq.gateways.mqtt.shared, "Bulk", bulk.Bulk)

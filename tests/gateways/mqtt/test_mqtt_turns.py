@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tracemalloc
-from itertools import count
+from itertools import chain, count
 
 import pytest
 
@@ -80,10 +80,11 @@ def test_a_few_messages_to_very_many_queues_are_stored_one_by_one() -> None:
     broker.port.rows_at_once = 1
     numbers = range(1, 7)
     read(peer, b"".join(wire.publish(b"all", b"%d" % n, qos=1, packet_id=n) for n in numbers))
-    first = bodies(broker)
-    assert len(first) <= TURN_LOOKS + 1  # the plain kernels may store none before the next turn
-    broker.loop.run()
-    assert first + bodies(broker) == list(numbers)
+    stored = [bodies(broker)]
+    while broker.loop.step():
+        stored.append(bodies(broker))
+    assert max(map(len, stored)) <= TURN_LOOKS + 1
+    assert list(chain.from_iterable(stored)) == list(numbers)
     assert peer.receive() == [wire.puback(number) for number in numbers]
 
 
