@@ -42,4 +42,4 @@ class Beyond:
     def base_changed(self) -> None:
         """The route has got or lost a target: its branches look again when they are used."""
         for branch in self.branches.values():
-            branch.version = -1
+            branch.forget_counts()

@@ -173,6 +173,10 @@ class Template(Protocol):
         where each message goes to many queues."""
 
     @property
+    def queues(self) -> Sequence[object]:
+        """The queues that took the run that was just published."""
+
+    @property
     def overflowed(self) -> int:
         """How many messages of the run that was just published a full queue did not take
         (`x-overflow`). They are stored, and in all other queues."""

@@ -6,7 +6,8 @@ answers "who matches these words" in time that does not grow with the number of 
 
 The answer for each distinct (topic, tag) is kept as a `Route` and patched:
 
-* A pattern without wildcards concerns exactly one Route, which is patched at once.
+* A pattern without wildcards concerns exactly one Route, whose counts are patched at once. What
+  follows from them is made when the Route is next used.
 * A wildcard change is written to a short journal; each Route replays what it has not seen when it
   is next used. So ten thousand subscribing clients do not rebuild each other's routes.
 * A Route that fell far behind (`JOURNAL_MAX`, `REPLAY_WORDS_MAX`) is matched anew.
@@ -45,6 +46,8 @@ REPLAY_WORDS_MAX: Final = 16_384
 """Words that a Route looks at to replay changes: 5 ms. Beyond that it is matched anew."""
 COMPLEX_WORDS_MAX: Final = 500_000
 """See `Limits.complex_words_max`."""
+STALE: Final = -1
+"""For the number of changes that a Route knows: it has to be brought up to date in any case."""
 _EVERY_PATTERN: Final[Words] = ()
 """In the journal: a target was forgotten. No message and no pattern is without a word."""
 
@@ -62,16 +65,23 @@ class CachedRoute(RouteEnd, Generic[Target]):
     The engine subclasses it and forgets in `targets_changed` what it derived from `counts`.
 
     Attributes:
-        version: how many wildcard changes of the router it knows.
+        version: how many wildcard changes of the router it knows; less than none if exact patterns
+            have changed since `targets_changed`.
+        counted: how many wildcard changes `counts` has; less than none if it has to be made anew.
         evicted: the cache let it go: it is no longer patched, and nobody may use it.
     """
 
-    __slots__ = ("counts", "words")
+    __slots__ = ("counted", "counts", "words")
 
     def __init__(self, words: Words) -> None:
         super().__init__()
         self.words = words
+        self.counted = STALE
         self.counts: dict[Target, int] = {}
+
+    def forget_counts(self) -> None:
+        """Let the next use make `counts` anew."""
+        self.counted = self.version = STALE
 
     def targets_changed(self) -> None:
         """`counts` has changed."""
@@ -238,25 +248,25 @@ class Router(RouterEnd, Generic[Target, R]):
         """Replay what the route has not seen. What the publish path calls per run."""
         if route.version == self.version:
             return
-        unseen = self._journal[max(0, route.version - self._journal_start) :]
+        unseen = self._journal[max(0, route.counted - self._journal_start) :]
         cost = sum(len(pattern) for _, pattern, _ in unseen) + len(unseen) * len(route.words)
-        if route.version < self._journal_start or cost > REPLAY_WORDS_MAX:
+        if route.counted < self._journal_start or cost > REPLAY_WORDS_MAX:
             self._build(route)
             return
-        changed = False
+        changed = route.version == STALE
         for added, pattern, target in unseen:
             if pattern is _EVERY_PATTERN:
                 changed = route.counts.pop(target, None) is not None or changed
             elif matches(pattern, route.words):
                 _count(route.counts, target, added)
                 changed = True
-        route.version = self.version
+        route.counted = route.version = self.version
         if changed:
             route.targets_changed()
 
     def _build(self, route: R) -> None:
         route.counts = dict(Counter(self._matching(route.words)))
-        route.version = self.version
+        route.counted = route.version = self.version
         route.targets_changed()
 
     def _note(self, added: bool, pattern: Words, target: Target) -> None:
@@ -264,11 +274,13 @@ class Router(RouterEnd, Generic[Target, R]):
             route = self._routes.get(pattern)
             if route is None:
                 return
-            if route.version == self.version:
+            # What follows from `counts` is made when the route is used: ten thousand queues may be
+            # bound until then.
+            if route.counted == self.version:
                 _count(route.counts, target, added)
-                route.targets_changed()
+                route.version = STALE
             else:
-                self._build(route)
+                route.forget_counts()
             return
         self.version += 1
         if len(self._journal) >= JOURNAL_MAX:

@@ -7,6 +7,7 @@ What `routing.py` finds in the trie, sorted into what the publish path needs, wi
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from operator import attrgetter
 from typing import Final, Protocol
 
 from polymq.broker.beyond import Beyond
@@ -26,6 +27,7 @@ class LiveTarget(Protocol):
 
 Target = Queue | LiveTarget
 
+NUMBER: Final = attrgetter("number")
 NOTHING_BEYOND: Final = Beyond((), (), by_headers=False)
 
 
@@ -48,11 +50,11 @@ class TopicRoute(CachedRoute[Target]):
             it sees whether it is still the same.
     """
 
-    __slots__ = ("_router", "beyond", "durable", "tag", "topic", "volatile")
+    __slots__ = ("beyond", "durable", "router", "tag", "topic", "volatile")
 
     def __init__(self, words: Words, router: Router[Target, TopicRoute]) -> None:
         super().__init__(words)
-        self._router = router
+        self.router = router
         self.topic = words[0]
         self.tag = ".".join(words[1:]) if len(words) > 1 else None
         self.durable: tuple[Queue, ...] = ()
@@ -69,15 +71,15 @@ class TopicRoute(CachedRoute[Target]):
         self._sort(queues)
 
     def _sort(self, queues: Sequence[Queue]) -> None:
-        self.durable = tuple(sorted((q for q in queues if q.durable), key=lambda q: q.number))
-        self.volatile = tuple(queue for queue in queues if not queue.durable)
-        self.live = tuple(target for target in self.counts if not isinstance(target, Queue))
+        self.durable = tuple(sorted([queue for queue in queues if queue.durable], key=NUMBER))
+        self.volatile = tuple([queue for queue in queues if not queue.durable])
+        self.live = tuple([target for target in self.counts if not isinstance(target, Queue)])
         self.queues = self.durable + self.volatile
 
     @property
     def routed(self) -> bool:
         """See `port.Route`."""
-        self._router.refresh(self)
+        self.router.refresh(self)
         return bool(self.queues or self.live) or self.by_headers
 
     @property

@@ -198,13 +198,14 @@ class TopicTemplate(PlainTemplate):
                     if queue.on_expiring is not None and not queue.expiring:
                         queue.on_expiring(queue)
             durable, volatile = route.durable, route.volatile
-            if any(queue.levels is not None for queue in route.queues):
+            # Comprehensions, not generators: there may be ten thousand queues.
+            if [True for queue in route.queues if queue.levels is not None]:
                 durable = self._at_their_level(durable)
                 volatile = self._at_their_level(volatile)
             self.derived_from = route.queues
-            self.private = tuple(queue.index for queue in durable + volatile)
+            self.private = tuple([queue.index for queue in durable + volatile])
             self.gates = tuple(
-                (queue, queue.gate) for queue in route.queues if queue.gate is not None
+                [(queue, queue.gate) for queue in route.queues if queue.gate is not None]
             )
             self.set_refused(())
             self.special = publish_gated if self.gates else None
@@ -221,7 +222,10 @@ class TopicTemplate(PlainTemplate):
         """See `port.Template`."""
         if self.branches is not None:
             return BRANCHING_AT_ONCE
-        return max(1, TARGETS_AT_ONCE // (1 + len(self.route.queues)))
+        route = self.route
+        if route.version != route.router.version:
+            route.router.refresh(route)
+        return TARGETS_AT_ONCE // (1 + len(route.queues)) or 1
 
     def set_refused(self, stretches: Sequence[tuple[int, int]]) -> None:
         """Rows [first, last) of the batch that was published which a full queue did not take."""

@@ -29,11 +29,7 @@ class IndexTail(TailEnd):
         end: the offset behind the last entry.
     """
 
-    __slots__ = ("entry_size",)
-
-    def __init__(self, entry_size: int, start: int) -> None:
-        super().__init__(start)
-        self.entry_size = entry_size
+    __slots__ = ()
 
     @property
     def start(self) -> int:

@@ -90,6 +90,11 @@ class PermittedTemplate:
         return self.inner.rows_at_once
 
     @property
+    def queues(self) -> Sequence[object]:
+        """See `port.Template`."""
+        return self.inner.queues
+
+    @property
     def overflowed(self) -> int:
         """See `port.Template`."""
         return self.inner.overflowed

@@ -11,6 +11,7 @@ cdef class TailEnd:
     cdef public list _firsts
     cdef public bint _open
     cdef public long long end
+    cdef public Py_ssize_t entry_size
     @cython.locals(block=bytearray)
     cpdef append(self, bytes entries, long long count)
 

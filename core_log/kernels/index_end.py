@@ -20,9 +20,10 @@ BLOCK_BYTES: Final = 64 * 1024
 class TailEnd:
     """What of an index's blocks is needed to add to them; `IndexTail` says what they are."""
 
-    __slots__ = ("_blocks", "_firsts", "_open", "end")
+    __slots__ = ("_blocks", "_firsts", "_open", "end", "entry_size")
 
-    def __init__(self, start: int) -> None:
+    def __init__(self, entry_size: int, start: int) -> None:
+        self.entry_size = entry_size
         self.end = start
         self._firsts: list[int] = [start]  # the offset of each block's first entry
         self._blocks: list[bytearray] = [bytearray()]

@@ -606,3 +606,26 @@ def test_unbinding_what_is_gone_is_no_error(broker: Broker) -> None:
     assert engine.unbind_exchange("amq.direct", "gone", "k", {}) == 0
     with pytest.raises(Refused):
         engine.unbind_queue("q", "", "q", {}, owner=OWNER)
+
+
+@pytest.mark.parametrize("kind", ["direct", "fanout"])
+def test_a_template_knows_of_queues_that_were_bound_since_its_last_use(
+    broker: Broker, kind: str
+) -> None:
+    """Fewer messages are stored at once from then on, before the first of them was."""
+    exchange(broker, "x", kind)
+    declare(broker, "q0")
+    bind(broker, "q0", "x", "k")
+    route = broker.engine.exchange_route("x", "k")
+    assert route is not None
+    template = broker.engine.template(route, properties={"PMQ_EXCHANGE": "x"})
+    broker.publish(template, b"1")
+    alone = template.rows_at_once
+    for number in range(1, 10):
+        declare(broker, f"q{number}")
+        bind(broker, f"q{number}", "x", "k")
+    assert template.rows_at_once < alone / 3
+    broker.publish(template, b"2")
+    broker.step()
+    assert [ready(broker, f"q{number}") for number in range(10)] == [2] + [1] * 9
+    assert len(template.queues) == 11

@@ -62,6 +62,34 @@ def test_routes_follow_every_change(changes: list[tuple[bool, Words]], asked: li
             assert set(router.route(message_words).counts) == expected
 
 
+class Sorted(CachedRoute[int]):
+    """A route that notes how often its targets were sorted."""
+
+    __slots__ = ("sorts",)
+
+    def __init__(self, words: Words) -> None:
+        super().__init__(words)
+        self.sorts = 0
+
+    def targets_changed(self) -> None:
+        self.sorts += 1
+
+
+def test_exact_patterns_are_sorted_out_when_their_route_is_used() -> None:
+    """Once, however many queues were bound in between; each time would take as long as there are
+    queues."""
+    router: Router[int, Sorted] = Router(Sorted)
+    route = router.route(("x", "k"))
+    for target in range(100):
+        router.subscribe(("x", "k"), target)
+    router.unsubscribe(("x", "k"), 7)
+    assert route.sorts == 1
+    router.refresh(route)
+    router.refresh(route)
+    assert route.sorts == 2
+    assert sorted(route.counts) == [target for target in range(100) if target != 7]
+
+
 def test_a_route_that_is_far_behind_is_matched_anew() -> None:
     """Many changes of long patterns cost a route no more than a new match."""
     router: Router[int, CachedRoute[int]] = Router(CachedRoute)
