@@ -43,8 +43,7 @@ from polymq.gateways.amqp.events import (
     Settlement,
     Traffic,
 )
-from polymq.gateways.amqp.kernels import codes
-from polymq.gateways.amqp.lanes import PLACE_AT, Kind, Lane
+from polymq.gateways.amqp.lanes import Lane
 from polymq.gateways.amqp.large_deliveries import OUTBOX_BYTES, LargeBody, Outbox
 from polymq.gateways.amqp.limits import Limits
 from polymq.gateways.amqp.login import Login, check_vhost
@@ -124,6 +123,7 @@ class Client:
         self._resting = False  # it is the turn of others; what was read waits
         self._steps: deque[Iterator[None]] = deque()  # what is left of events that are too long
         self._turns = turns
+        self._waited = False  # the first publish of an event, for its turn
         self._disk_is_behind = False  # not reading, because the log cannot take more
         self._lingering = False  # everything is said, and the client may still be writing
         self._dropped_bytes = 0  # since then
@@ -257,13 +257,17 @@ class Client:
 
     def _traffic(self, traffic: Traffic) -> None:
         """The publishes, then the acks. An error between them lets those before it count. What is
-        behind it, or left when the turn is over, comes again."""
+        behind it, or left when the turn is over, comes again. The first publish, whose route may
+        have taken all of a turn, waits once only: others may change that route again."""
         count, settlements = traffic.batch.count, traffic.settlements
         settled = self._settle(settlements, 0, 0)
         confirming: dict[Channel, None] = {}
+        may_wait = traffic.batch is self._batch and not self._waited
+        self._waited = False
         errors = AckErrors(self.channels, settlements[settled:], count)
         for index, run in enumerate(errors.before(self.publisher.portions(self.channels, traffic))):
-            if index and self._turns.is_over():
+            if (index or may_wait) and self._turns.is_over():
+                self._waited = not index
                 errors.rows = run.first
                 break
             channel = self.channels.get(run.channel)
@@ -277,7 +281,7 @@ class Client:
                 continue
             if channel.confirming:
                 confirming[channel] = None
-        if count == 1 and self.publisher.stored_with is not None:
+        if count == errors.rows == 1 and self.publisher.stored_with is not None:
             self._learn(traffic)
         for channel in confirming:
             channel.confirm()
@@ -292,25 +296,12 @@ class Client:
 
     def _learn(self, traffic: Traffic) -> None:
         """Let the lane take messages like the only one of this read."""
-        run = traffic.runs[0]
-        channel = self.channels.get(run.channel)
-        template = self.publisher.stored_with
-        if traffic.batch is not self._batch or channel is None or template is None:
+        channel = self.channels.get(traffic.runs[0].channel)
+        if traffic.batch is not self._batch or channel is None:
             return  # not as it came, or the channel was closed
-        if run.flags & (codes.MANDATORY | codes.CHECKED) or channel.transaction is not None:
-            return
-        place, place_size, _, _, properties, size, _, flags = traffic.batch.row(0)
-        buffer = traffic.batch.buffer
-        self.lane.learn(
-            bytes(buffer[place - PLACE_AT : place + place_size + 2]),
-            Kind(
-                channel,
-                template,
-                bytes(buffer[properties : properties + size]),
-                flags & (1 << codes.CHANNEL_SHIFT) - 1,
-                flags,
-            ),
-        )
+        learnt = self.publisher.kind_of(channel, traffic)
+        if learnt is not None:
+            self.lane.learn(*learnt)
 
     def keeps_up(self) -> bool:
         """Whether the disk keeps up with what is published; if not, nothing is read until then."""

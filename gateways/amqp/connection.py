@@ -142,6 +142,7 @@ class AmqpConnection:
         self._contents = Contents(limits, work.assembling)
         self._used_channels: set[int] = set()  # ever opened: late acks for them are no error
         self._fault: RemoteProtocolError | None = None  # to be raised after the event before it
+        self._event_start = 0  # of the last event of the kernel
         self._cut_bytes = 0  # of an event that was taken in part: the rest of it
         self._cut_settlements: list[Settlement] = []  # of that rest
 
@@ -182,10 +183,13 @@ class AmqpConnection:
     def cut(self, rows: int, settlements: Sequence[Settlement]) -> None:
         """Of the last event, a `Traffic` of the kernel, only the first `rows` rows were taken, and
         not these settlements: the rest comes again as the next event."""
-        at = (rows - 1) * COLUMNS
-        row = self._work.batch.rows[at : at + COLUMNS]
-        part = BODY_START if row[BODY_SIZE] else EXTRA_START  # the last one, before a frame's end
-        end = row[part] + row[part + 1] + 1
+        if rows:
+            at = (rows - 1) * COLUMNS
+            row = self._work.batch.rows[at : at + COLUMNS]
+            part = BODY_START if row[BODY_SIZE] else EXTRA_START  # the last, before a frame's end
+            end = row[part] + row[part + 1] + 1
+        else:
+            end = self._event_start
         self._cut_bytes = self.position - end
         self._cut_settlements = [
             replace(settlement, rows=max(0, settlement.rows - rows)) for settlement in settlements
@@ -196,7 +200,7 @@ class AmqpConnection:
     def _take_bulk(self) -> tuple[Event | None, bool]:
         """Let the kernel take what it can. Returns an event, and whether to go on without one."""
         work = self._work
-        start = self.position
+        start = self._event_start = self.position
         again, self._cut_bytes = self._cut_bytes, 0
         size = again or BULK_BYTES
         while True:

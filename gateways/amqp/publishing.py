@@ -43,6 +43,7 @@ from polymq.gateways.amqp.channel import Channel
 from polymq.gateways.amqp.errors import Malformed, RemoteProtocolError, ReplyCode
 from polymq.gateways.amqp.events import Run, Traffic
 from polymq.gateways.amqp.kernels import codes
+from polymq.gateways.amqp.lanes import PLACE_AT, Kind
 from polymq.gateways.amqp.long_properties import as_stored, check_size, is_long
 from polymq.gateways.amqp.methods import content_frames, encode_method
 from polymq.gateways.amqp.rewriting import one_row, rewrite
@@ -193,13 +194,13 @@ class Publisher:
     def portions(self, channels: Mapping[int, Channel], traffic: Traffic) -> Iterator[Run]:
         """The runs, long ones in parts that may be stored at once."""
         for run in traffic.runs:
-            count = run.last - run.first
             channel = channels.get(run.channel)
-            if count == 1 or channel is None:
+            if channel is None:
                 yield run
                 continue
+            # The route is made here, also for a single row: what that takes counts for the turn.
             step = self.rows_at_once(channel, traffic.batch, run)
-            if step >= count:
+            if step >= run.last - run.first:
                 yield run
                 continue
             for first in range(run.first, run.last, step):
@@ -237,6 +238,26 @@ class Publisher:
             raise RemoteProtocolError(
                 ReplyCode.FRAME_ERROR, str(error), class_id=60, method_id=40
             ) from error
+
+    def kind_of(self, channel: Channel, traffic: Traffic) -> tuple[bytes, Kind] | None:
+        """Of the only message of a read, which was published last: its method frame, and how the
+        lane stores messages with this frame. None if it may not take them."""
+        template = self.stored_with
+        flags = traffic.runs[0].flags
+        if template is None or channel.transaction is not None:
+            return None
+        if flags & (codes.MANDATORY | codes.CHECKED):
+            return None
+        place, place_size, _, _, properties, size, _, flags = traffic.batch.row(0)
+        buffer = traffic.batch.buffer
+        kind = Kind(
+            channel,
+            template,
+            bytes(buffer[properties : properties + size]),
+            flags & (1 << codes.CHANNEL_SHIFT) - 1,
+            flags,
+        )
+        return bytes(buffer[place - PLACE_AT : place + place_size + 2]), kind
 
     def _publish(self, channel: Channel, batch: Batch, run: Run) -> None:
         durability = _durability(channel, run)

@@ -125,26 +125,24 @@ class Reading:
         self._acked = max(0, acked - stop)
         if not inbox.run_count:
             return stop
-        count, at_once = self._portion(connection)
-        for first in range(0, count, at_once):
-            last = min(first + at_once, count)
-            bulk.take_publishes(lane, first, last, count)
-            if last < count and self._turns.is_over():
+        count = self._portion(connection)
+        taken = 0
+        while taken < count:
+            taken = bulk.take_publishes(lane, taken, min(taken + RUNS_AT_ONCE, count), count)
+            if taken < count and self._turns.is_over():
                 self.resting = True
-                at = (inbox.runs[last] - 1) * COLUMNS
+                at = (inbox.runs[taken] - 1) * COLUMNS
                 end = inbox.batch.rows[at + BODY_START] + inbox.batch.rows[at + BODY_SIZE]
                 self._acked = max(acked, stop) - end
                 return end
         return stop
 
-    def _portion(self, connection: MqttConnection) -> tuple[int, int]:
-        """Cut long runs into what may be stored at once. Returns how many runs there are, and how
-        many are taken without a look at the clock: one by one where some go to very many queues."""
+    def _portion(self, connection: MqttConnection) -> int:
+        """Cut long runs into what may be stored at once. Returns how many runs there are."""
         inbox = self._inbox
         batch, runs, count = inbox.batch, inbox.runs, inbox.run_count
         if batch.count == count:
-            return count, RUNS_AT_ONCE
-        at_once = RUNS_AT_ONCE
+            return count
         starts: list[int] = []
         for index in range(count):
             first = runs[index]
@@ -152,12 +150,10 @@ class Reading:
             step = last - first
             if step > 1:
                 step = min(step, self._rows_at_once(connection, first))
-                if step < RUNS_AT_ONCE and first + step < last:
-                    at_once = 1
             starts += range(first, last, step)
         if len(starts) > count:
             runs[: len(starts)] = type(runs)("q", starts)
-        return len(starts), at_once
+        return len(starts)
 
     def _rows_at_once(self, connection: MqttConnection, row: int) -> int:
         batch = self._inbox.batch

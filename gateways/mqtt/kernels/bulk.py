@@ -39,6 +39,8 @@ DOLLAR: Final = 0x24
 RUNS_AT_ONCE: Final = 16
 """Runs of publishes that are handled without a look at the clock: each may be the first to its
 topic."""
+MANY_QUEUES: Final = 500
+"""A publish to more of them is the last without a look at the clock."""
 ACKS_AT_ONCE: Final = 1024
 """PUBACKs that do not follow each other, likewise: some 2 ms."""
 RECORD_COST: Final = 16
@@ -107,11 +109,11 @@ class Bulk:
         return True
 
     def is_one_turn(self, lane: lanes.Lane, run_count: int, ack_count: int) -> bool:
-        """Whether what is in the inbox is not too much for one turn: few runs, of which the long
-        ones are known to go to few queues, and are stored as a whole."""
+        """Whether what is in the inbox is not too much for one turn: few runs that are known to go
+        to few queues, of which the long ones are stored as a whole."""
         if run_count > RUNS_AT_ONCE or not self.are_few_acks(ack_count):
             return False
-        if self.batch.count == run_count:
+        if run_count == 1 == self.batch.count:
             return True
         rows = self.rows
         runs = self.runs
@@ -121,17 +123,15 @@ class Bulk:
         for index in range(1, run_count + 1):
             first = last
             last = runs[index] if index < run_count else count
-            if last - first == 1:
-                continue
             at = first * COLUMNS
             start = rows[at + TOPIC_START]
             flags = rows[at + FLAGS]
-            if flags & EXACTLY_ONCE or buffer[start] == DOLLAR:
+            if last - first > 1 and (flags & EXACTLY_ONCE or buffer[start] == DOLLAR):
                 return False
             template = lane.mapping.templates[flags].get(
                 bytes(buffer[start : start + rows[at + TOPIC_SIZE]])
             )
-            if template is None or template.rows_at_once < last - first:
+            if template is None or template.rows_at_once < max(RUNS_AT_ONCE, last - first):
                 return False
         return True
 
@@ -163,8 +163,12 @@ class Bulk:
 
     def take_publishes(
         self, lane: lanes.Lane, first_run: int, last_run: int, run_count: int
-    ) -> None:
-        """Of the publishes in the batch, which are `run_count` runs, runs [first_run, last_run).
+    ) -> int:
+        """Of the publishes in the batch, which are `run_count` runs, runs [first_run, last_run), or
+        as many of them as there are up to one that goes to very many queues.
+
+        Returns:
+            How many runs of the batch are taken now.
 
         Raises:
             BrokerError: one with an acknowledgement was refused, or one is too large, or is to what
@@ -173,7 +177,7 @@ class Bulk:
         """
         connection = lane.connection
         if connection is None:
-            return
+            return last_run
         batch = self.batch
         rows = self.rows
         runs = self.runs
@@ -183,10 +187,12 @@ class Bulk:
         buffer: Any = batch.buffer
         waits_for = ends_at = Position(-1)
         durability = slowest = APPENDED
-        self.yard.received += end - begin
+        yard = self.yard
+        index = first_run
         for index in range(first_run + 1, last_run + 1):
             first = last
             last = runs[index] if index < last_run else end
+            yard.received += last - first
             at = first * COLUMNS
             start = rows[at + TOPIC_START]
             flags = rows[at + FLAGS]
@@ -213,8 +219,10 @@ class Bulk:
                     waits_for = stored
                 if template.durability > durability:
                     durability = template.durability
+            if len(template.queues) > MANY_QUEUES:
+                break
         if waits_for >= 0:
-            lane.answer_when(waits_for, encode_acks(batch, begin, end), durability)
-        yard = self.yard
+            lane.answer_when(waits_for, encode_acks(batch, begin, last), durability)
         if ends_at >= yard.ask_at or lane.asks_always or slowest > FLUSHED:
             yard.ask_at = ends_at + ASK_BYTES if connection.keeps_up() else 0
+        return index

@@ -6,7 +6,7 @@ cimport cython
 from polymq.gateways.mqtt.kernels.fast_lane cimport Lane, Yard
 
 cdef int EXACTLY_ONCE, DOLLAR, FLAG_QOS
-cdef Py_ssize_t RUNS_AT_ONCE, ACKS_AT_ONCE, RECORD_COST, ACK_COLUMNS
+cdef Py_ssize_t RUNS_AT_ONCE, MANY_QUEUES, ACKS_AT_ONCE, RECORD_COST, ACK_COLUMNS
 cdef Py_ssize_t COLUMNS, TOPIC_START, TOPIC_SIZE, FLAGS
 cdef long long ASK_BYTES
 

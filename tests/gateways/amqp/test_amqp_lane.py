@@ -18,6 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import polymq.gateways.amqp.client
+import polymq.gateways.amqp.publishing
 from polymq.broker.port import Position, Reason, Refused
 from polymq.gateways.amqp import spec
 from polymq.gateways.amqp.kernels import FORM
@@ -122,8 +123,8 @@ def ack(tag: int, *, multiple: bool = False, channel: int = 1) -> bytes:
 def form(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """Clients that are made from now on have lanes of this form."""
     chosen: ModuleType = request.param
-    for name in ("Lane", "Kind"):
-        monkeypatch.setattr(polymq.gateways.amqp.client, name, getattr(chosen, name))
+    monkeypatch.setattr(polymq.gateways.amqp.client, "Lane", chosen.Lane)
+    monkeypatch.setattr(polymq.gateways.amqp.publishing, "Kind", chosen.Kind)
     return chosen
 
 

@@ -10,7 +10,10 @@ import pytest
 from polymq.broker import topics
 from polymq.broker.kernels.costs import HANDED_AT_ONCE, MESSAGE_COST
 from polymq.broker.topics import TARGETS_AT_ONCE
+from polymq.core_log.kernels.batch import Batch
 from polymq.gateways.amqp import spec
+from polymq.gateways.amqp.channel import Channel
+from polymq.gateways.amqp.events import Run
 from polymq.net.turns import TURN_SECONDS
 from tests.broker.queue_bench import publish
 from tests.gateways.amqp import amqp_wire as wire
@@ -189,3 +192,53 @@ def test_messages_whose_properties_are_translated_are_delivered_in_shares(bench:
         peer.ask(spec.BasicConsume(queue=queue, consumer_tag=queue, no_ack=True))
         delivered = [one for one in peer.methods() if isinstance(one, spec.BasicDeliver)]
         assert least <= len(delivered) <= most
+
+
+def test_a_first_publish_waits_once_where_its_route_took_the_turn(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others are served before it is stored, and it does not wait again if its route is made anew
+    meanwhile. What was acknowledged before it is acknowledged once."""
+    peer = bench.peer(1)
+    peer.ask(spec.QueueDeclare(queue="q"))
+    peer.ask(spec.BasicConsume(queue="q", consumer_tag="c"))
+    peer.send(wire.publish(1, "", "q", b"0"))
+    bench.step()
+    peer.received()
+    held = bench.broker.engine.exchanges.queues["q"].group
+    now = [0.0]
+    peer.client._turns.clock = lambda: now[0]
+    publisher = peer.client.publisher
+    find_route = publisher.rows_at_once
+
+    def find_slowly(channel: Channel, batch: Batch, run: Run) -> int:
+        now[0] += TURN_SECONDS
+        return find_route(channel, batch, run)
+
+    monkeypatch.setattr(publisher, "rows_at_once", find_slowly)
+    for number in (1, 3):
+        ack = wire.method(1, spec.BasicAck(delivery_tag=number))
+        peer.send(ack, wire.publish(1, "", "q", b"1") + wire.publish(1, "", "q", b"2"))
+        assert held.queue.index.end_offset == number, "it was stored in the turn of its route"
+        assert not peer.is_read()
+        bench.step()
+        assert held.queue.index.end_offset == number + 2
+        assert peer.is_read()
+        bench.step()
+    assert held.cursor.outstanding_count == 3
+    assert not [method for method in peer.methods() if isinstance(method, spec.ChannelClose)]
+
+
+def test_a_message_that_waits_for_its_turn_teaches_nothing(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The lane takes further messages like the one that was stored last, not like this one."""
+    peer = bench.peer(1)
+    peer.ask(spec.QueueDeclare(queue="q"))
+    peer.send(wire.publish(1, "", "q", b"1"))
+    monkeypatch.setattr(peer.client._turns, "is_over", lambda: True)
+    peer.send(wire.publish(1, "", "nowhere", b"1"))
+    bench.step()
+    monkeypatch.undo()
+    peer.send(wire.publish(1, "", "nowhere", b"2"))
+    assert bench.broker.engine.exchanges.queues["q"].group.queue.index.end_offset == 1

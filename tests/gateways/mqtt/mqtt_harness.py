@@ -48,6 +48,7 @@ class SpyTemplate:
     retain: bool
     valid: bool = True
     rows_at_once: int = 4096
+    queues: tuple[object, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -141,7 +142,8 @@ class SpyPort:
         """Of what was published for later, in ms."""
         self.sessions: list[SpySession] = []
         self.rows_at_once = 4096
-        """Of the templates that it makes from now on."""
+        self.queues: tuple[object, ...] = ()
+        """Both of the templates that it makes from now on."""
         self.templates_made = 0
         self.refused_topics: dict[str, Refused] = {}
         self.refused_connect: Refused | None = None
@@ -185,7 +187,14 @@ class SpyPort:
         retain: bool = False,
     ) -> SpyTemplate:
         self.templates_made += 1
-        return SpyTemplate(route, properties, durability, retain, rows_at_once=self.rows_at_once)
+        return SpyTemplate(
+            route,
+            properties,
+            durability,
+            retain,
+            rows_at_once=self.rows_at_once,
+            queues=self.queues,
+        )
 
     def publish(self, template: SpyTemplate, batch: Batch, first: int, last: int) -> Position:
         self.runs.append(last - first)

@@ -10,7 +10,7 @@ import pytest
 from interop_tests import mqtt_wire as wire
 from polymq.broker.port import Reason, Refused
 from polymq.gateways.mqtt.client import RELEASED_AT_ONCE
-from polymq.gateways.mqtt.kernels.bulk import ACKS_AT_ONCE
+from polymq.gateways.mqtt.kernels.bulk import ACKS_AT_ONCE, MANY_QUEUES
 from polymq.gateways.mqtt.packets import Subscribe, Unsubscribe, encode_unsuback
 from polymq.gateways.mqtt.reading import ONE_BY_ONE_MAX, RUNS_AT_ONCE
 from polymq.net.turns import TURN_SECONDS
@@ -72,20 +72,28 @@ def test_publishes_to_many_topics_let_others_have_their_turn() -> None:
     assert peer.receive() == [wire.puback(number) for number in range(1, total)]
 
 
-def test_a_few_messages_to_very_many_queues_are_stored_one_by_one() -> None:
-    """They would take long enough together, few as they are."""
+@pytest.mark.parametrize("topics", [1, 6])
+def test_a_few_messages_to_very_many_queues_are_stored_one_by_one(topics: int) -> None:
+    """They would take long enough together, few as they are; also where each goes to a topic of
+    its own, and when their topics are known."""
     broker = Broker()
     peer = broker.peer()
     slow(broker)
     broker.port.rows_at_once = 1
+    broker.port.queues = (None,) * (MANY_QUEUES + 1)
     numbers = range(1, 7)
-    read(peer, b"".join(wire.publish(b"all", b"%d" % n, qos=1, packet_id=n) for n in numbers))
-    stored = [bodies(broker)]
-    while broker.loop.step():
-        stored.append(bodies(broker))
-    assert max(map(len, stored)) <= TURN_LOOKS + 1
-    assert list(chain.from_iterable(stored)) == list(numbers)
-    assert peer.receive() == [wire.puback(number) for number in numbers]
+    data = b"".join(
+        wire.publish(b"all/%d" % (number % topics), b"%d" % number, qos=1, packet_id=number)
+        for number in numbers
+    )
+    for _ in range(2):
+        read(peer, data)
+        stored = [bodies(broker)]
+        while broker.loop.step():
+            stored.append(bodies(broker))
+        assert max(map(len, stored)) <= TURN_LOOKS + 1
+        assert list(chain.from_iterable(stored)) == list(numbers)
+        assert peer.receive() == [wire.puback(number) for number in numbers]
 
 
 def test_acknowledgements_behind_a_cut_are_taken_once() -> None:
