@@ -24,7 +24,7 @@ RUNS_MAX = 1024
 
 
 class UnackedRuns:
-    """Runs of (first tag, count, holder, first offset), in order of tags.
+    """Runs of (first tag, holder, first offset, count), in order of tags.
 
     Nearly always there is one block, which `_first` and `_runs` are: it is empty only if there are
     no runs at all. Further blocks stand in `_blocks`, none of them empty. `_starts` has a tag for
@@ -39,9 +39,9 @@ class UnackedRuns:
         self.count = 0
         """How many tags are unacknowledged."""
         self._first: list[int] = []  # first tag of each run, for bisection
-        self._runs: list[tuple[int, Any, int]] = []  # (count, holder, first offset)
+        self._runs: list[tuple[Any, int, int]] = []  # (holder, first offset, count)
         self._starts: list[int] = []
-        self._blocks: list[tuple[list[int], list[tuple[int, Any, int]]]] = []
+        self._blocks: list[tuple[list[int], list[tuple[Any, int, int]]]] = []
 
     def add(self, holder: Any, first_offset: int, count: int) -> int:
         """Hand out `count` tags for consecutive offsets of one holder; returns the first tag."""
@@ -51,20 +51,20 @@ class UnackedRuns:
         self.count += count
         first, runs = self._blocks[-1] if self._blocks else (self._first, self._runs)
         if runs:
-            last_count, last_holder, last_offset = runs[-1]
+            last_holder, last_offset, last_count = runs[-1]
             if (
                 last_holder is holder
                 and last_offset + last_count == first_offset
                 and first[-1] + last_count == first_tag
             ):
-                runs[-1] = (last_count + count, holder, last_offset)
+                runs[-1] = (holder, last_offset, last_count + count)
                 return first_tag
             if len(runs) >= RUNS_MAX:
                 self._starts.append(first_tag)
-                self._blocks.append(([first_tag], [(count, holder, first_offset)]))
+                self._blocks.append(([first_tag], [(holder, first_offset, count)]))
                 return first_tag
         first.append(first_tag)
-        runs.append((count, holder, first_offset))
+        runs.append((holder, first_offset, count))
         return first_tag
 
     def copy(self) -> Any:
@@ -88,7 +88,7 @@ class UnackedRuns:
     def __contains__(self, tag: int) -> bool:
         first, runs = self._block(self._block_of(tag))
         at = bisect_right(first, tag) - 1
-        return at >= 0 and tag < first[at] + runs[at][0]
+        return at >= 0 and tag < first[at] + runs[at][2]
 
     def settle(self, first_tag: int, last_tag: int) -> list[tuple[Any, int, int]]:
         """Remove tags [first_tag, last_tag]; returns (holder, first offset, count) runs.
@@ -99,7 +99,7 @@ class UnackedRuns:
         """
         if self._first and self._first[0] == first_tag:
             taken = last_tag - first_tag + 1
-            if 0 < taken <= self._runs[0][0]:
+            if 0 < taken <= self._runs[0][2]:
                 return self._settle_first(taken)
         block = self._block_of(first_tag)
         first, runs = self._block(block)
@@ -114,7 +114,7 @@ class UnackedRuns:
                     raise KeyError(expected)
                 first, runs = self._block(block)
                 at = 0
-            run_end = first[at] + runs[at][0]
+            run_end = first[at] + runs[at][2]
             if not first[at] <= expected < run_end:
                 raise KeyError(expected)
             expected = run_end
@@ -126,12 +126,12 @@ class UnackedRuns:
         whether that is so. If not, nothing was removed."""
         if not self._first or self._first[0] != first_tag or count < 1:
             return False
-        run_count, holder, offset = self._runs[0]
+        holder, offset, run_count = self._runs[0]
         if holder is not None or count > run_count:
             return False
         if count < run_count:
             self._first[0] = first_tag + count
-            self._runs[0] = (run_count - count, None, offset + count)
+            self._runs[0] = (None, offset + count, run_count - count)
         else:
             self._remove_first()
         self.count -= count
@@ -144,8 +144,8 @@ class UnackedRuns:
             first, runs = self._block(block)
             at = max(0, bisect_right(first, first_tag) - 1)
             while at < len(runs) and first[at] <= last_tag:
-                if first_tag < first[at] + runs[at][0]:
-                    found.append(runs[at][1])
+                if first_tag < first[at] + runs[at][2]:
+                    found.append(runs[at][0])
                 at += 1
         return found
 
@@ -153,27 +153,37 @@ class UnackedRuns:
         """Like `settle`, but passes over tags that are not there (MQTT ignores unknown ids)."""
         if self._first and self._first[0] == first_tag:
             taken = last_tag - first_tag + 1
-            if 0 < taken <= self._runs[0][0]:
+            if 0 < taken <= self._runs[0][2]:
                 return self._settle_first(taken)
         return self._cut(first_tag, last_tag)
 
     def _settle_first(self, taken: int) -> list[tuple[Any, int, int]]:
         """Remove so many tags, at least one, of the first run: the common case, the oldest ones in
         their order."""
-        run_count, holder, offset = self._runs[0]
+        holder, offset, run_count = self._runs[0]
         if taken < run_count:
             self._first[0] += taken
-            self._runs[0] = (run_count - taken, holder, offset + taken)
+            self._runs[0] = (holder, offset + taken, run_count - taken)
         else:
             self._remove_first()
         self.count -= taken
         return [(holder, offset, taken)]
 
-    def settle_to(self, last_tag: int) -> list[tuple[Any, int, int]]:
-        """Remove all tags up to `last_tag` (AMQP `multiple`); an empty list if there are none."""
-        if not self._first or self._first[0] > last_tag:
-            return []
-        return self._cut(self._first[0], last_tag)
+    def settle_to(self, last_tag: int) -> list[list[tuple[Any, int, int]]]:
+        """Remove all tags up to `last_tag` (AMQP `multiple`), if there are any.
+
+        Returns:
+            (holder, first offset, count) runs, in lists of at most `RUNS_MAX`. They are those that
+            were here, so this takes little time, however many there are.
+        """
+        settled: list[list[tuple[Any, int, int]]] = []
+        while self._starts and self._starts[0] <= last_tag + 1:
+            settled.append(self._runs)
+            self.count -= sum([count for _, _, count in self._runs])
+            self._remove_block(0)
+        if self._first and self._first[0] <= last_tag:
+            settled.append(self._cut(self._first[0], last_tag))
+        return settled
 
     def put_back(self, first_tag: int, holder: Any, first_offset: int, count: int) -> None:
         """Make tags that were settled unacknowledged again (AMQP's tx.rollback)."""
@@ -183,26 +193,20 @@ class UnackedRuns:
         first, runs = self._block(block)
         at = bisect_right(first, first_tag)
         first.insert(at, first_tag)
-        runs.insert(at, (count, holder, first_offset))
+        runs.insert(at, (holder, first_offset, count))
         self.count += count
         self._split(block)
 
-    def drain(self) -> list[tuple[Any, int, int]]:
-        """Remove everything."""
-        runs = [(holder, offset, count) for _, holder, offset, count in self.runs()]
-        self._first.clear()
-        self._runs.clear()
-        self._starts.clear()
-        self._blocks.clear()
-        self.count = 0
-        return runs
+    def drain(self) -> list[list[tuple[Any, int, int]]]:
+        """Remove everything, as `settle_to` does."""
+        return self.settle_to(self.next_tag)
 
     def runs(self) -> list[tuple[int, Any, int, int]]:
         """(first tag, holder, first offset, count) of every run, in order of tags."""
         return [
             (tag, holder, offset, count)
             for first, runs in [(self._first, self._runs), *self._blocks]
-            for tag, (count, holder, offset) in zip(first, runs, strict=True)
+            for tag, (holder, offset, count) in zip(first, runs, strict=True)
         ]
 
     def _cut(self, first_tag: int, last_tag: int) -> list[tuple[Any, int, int]]:
@@ -228,24 +232,24 @@ class UnackedRuns:
         at = max(0, bisect_right(first, first_tag) - 1)
         end = bisect_right(first, last_tag)
         kept_first: list[int] = []
-        kept_runs: list[tuple[int, Any, int]] = []
+        kept_runs: list[tuple[Any, int, int]] = []
         for index in range(at, end):
             tag = first[index]
-            count, holder, offset = runs[index]
+            holder, offset, count = runs[index]
             low = max(tag, first_tag)
             high = min(tag + count - 1, last_tag)
             if low > high:  # the run before the tags
                 kept_first.append(tag)
-                kept_runs.append((count, holder, offset))
+                kept_runs.append((holder, offset, count))
                 continue
             if low > tag:
                 kept_first.append(tag)
-                kept_runs.append((low - tag, holder, offset))
+                kept_runs.append((holder, offset, low - tag))
             settled.append((holder, offset + low - tag, high - low + 1))
             self.count -= high - low + 1
             if high < tag + count - 1:
                 kept_first.append(high + 1)
-                kept_runs.append((tag + count - 1 - high, holder, offset + high + 1 - tag))
+                kept_runs.append((holder, offset + high + 1 - tag, tag + count - 1 - high))
         first[at:end] = kept_first
         runs[at:end] = kept_runs
 
@@ -255,7 +259,7 @@ class UnackedRuns:
         """The number of the only block that may have this tag."""
         return bisect_right(self._starts, tag) if self._starts else 0
 
-    def _block(self, number: int) -> tuple[list[int], list[tuple[int, Any, int]]]:
+    def _block(self, number: int) -> tuple[list[int], list[tuple[Any, int, int]]]:
         return self._blocks[number - 1] if number else (self._first, self._runs)
 
     def _split(self, number: int) -> int:

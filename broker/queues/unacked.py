@@ -13,7 +13,7 @@ Holder = TypeVar("Holder")
 if TYPE_CHECKING:
 
     class Unacked(UnackedRuns, Generic[Holder]):
-        """Runs of (first tag, count, holder, first offset), in order of tags."""
+        """Runs of (first tag, holder, first offset, count), in order of tags."""
 
 else:
     Unacked = UnackedRuns

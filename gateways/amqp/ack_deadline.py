@@ -65,7 +65,7 @@ class AckDeadline:
 
     def _is_late(self, tag: int) -> bool:
         """Whether the consumer holds a message that was delivered before this tag was next."""
-        if not self._consumer.unacked_count or self._channel.unacked.first_tag >= tag:
+        unacked = self._channel.unacked
+        if not self._consumer.unacked_count or unacked.first_tag >= tag:
             return False
-        runs = self._channel.unacked.runs()
-        return any(first < tag and holder is self._consumer for first, holder, _, _ in runs)
+        return self._consumer in unacked.holders(unacked.first_tag, tag - 1)

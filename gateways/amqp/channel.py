@@ -37,6 +37,8 @@ _CONFIRM: Final = struct.Struct(">BHIHHQBB")
 STEP_COUNT: Final = 64
 """Runs that are given back, or consumers that are served or ended, in one step: a millisecond or
 two."""
+Stretch = tuple[Holder, int, int]
+"""Who holds messages that follow each other, the offset of the first, and how many."""
 _ACK: Final = 80
 _NACK: Final = 120
 
@@ -201,7 +203,11 @@ class Channel:
             self._hold_settlements(self.transaction, first_tag, count, bits)
             return
         if bits & codes.MULTIPLE:
-            self.give_back(self._settle_to(first_tag), bits)
+            parts = self._settle_to(first_tag)
+            if len(parts) == 1:
+                self.give_back(parts[0], bits)
+            elif parts:
+                self.link.work(self._giving_back(parts, bits))
             return
         last_tag = first_tag + count - 1
         try:
@@ -212,7 +218,7 @@ class Channel:
                 self.give_back(self.unacked.settle(first_tag, unknown - 1), bits)
             raise self._unknown_tag(unknown, bits) from None
 
-    def _settle_to(self, tag: int) -> list[tuple[Holder, int, int]]:
+    def _settle_to(self, tag: int) -> list[list[Stretch]]:
         if tag == 0:  # all that there are (AMQP 1.8.3.13)
             return self.unacked.drain()
         if tag not in self.unacked:
@@ -229,27 +235,34 @@ class Channel:
             method_id=method.METHOD_ID,
         )
 
-    def give_back(self, runs: list[tuple[Holder, int, int]], bits: int) -> None:
+    def give_back(self, runs: list[Stretch], bits: int) -> None:
         """Carry out acks or nacks of what is no longer unacknowledged: of many runs, in steps."""
         if len(runs) > STEP_COUNT or self.link.is_working:
-            self.link.work(self._giving_back(runs, bits))
+            self.link.work(self._giving_back([runs], bits))
         else:
             for holder, first_offset, count in runs:
                 self._give_back(holder, first_offset, count, bits)
-            self._gave_back(runs, bits)
+            if runs:
+                self._gave_back(bits)
 
-    def _giving_back(self, runs: list[tuple[Holder, int, int]], bits: int) -> Iterator[None]:
-        yield from self.give_back_steps(runs, bits)
+    def _giving_back(self, parts: list[list[Stretch]], bits: int) -> Iterator[None]:
+        yield from self.give_back_steps(parts, bits)
         if not self.closed:
             self.credit_grew()
 
-    def give_back_steps(self, runs: list[tuple[Holder, int, int]], bits: int) -> Iterator[None]:
-        """`give_back` in steps."""
-        for index, (holder, first_offset, count) in enumerate(runs, 1):
-            self._give_back(holder, first_offset, count, bits)
-            if index % STEP_COUNT == 0:
-                yield
-        self._gave_back(runs, bits)
+    def give_back_steps(self, parts: list[list[Stretch]], bits: int) -> Iterator[None]:
+        """`give_back` in steps, for lists of runs (`UnackedRuns.settle_to`), which are used up."""
+        if not parts:
+            return
+        parts.reverse()  # each list is freed when it is done: all at once take a step too long
+        done = 0
+        while parts:
+            for holder, first_offset, count in parts.pop():
+                self._give_back(holder, first_offset, count, bits)
+                done += 1
+                if done % STEP_COUNT == 0:
+                    yield
+        self._gave_back(bits)
 
     def _give_back(self, holder: Holder, first_offset: int, count: int, bits: int) -> None:
         holder.returned(count)
@@ -260,8 +273,8 @@ class Channel:
         else:
             holder.settle(first_offset, count)
 
-    def _gave_back(self, runs: list[tuple[Holder, int, int]], bits: int) -> None:
-        if bits & codes.NEGATIVE and not bits & codes.REQUEUE and runs:
+    def _gave_back(self, bits: int) -> None:
+        if bits & codes.NEGATIVE and not bits & codes.REQUEUE:
             # This client sees its dead letters, as its publishes.
             self.link.publisher.follow(self.link.port.appended())
 

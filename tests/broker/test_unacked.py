@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from itertools import chain
 from random import Random
 
 import pytest
@@ -22,7 +23,7 @@ def test_acknowledging_in_order_keeps_one_run() -> None:
     assert unacked.runs() == [(1, "q", 100, 10)]
     assert unacked.settle(1, 1) == [("q", 100, 1)]
     assert unacked.runs() == [(2, "q", 101, 9)]
-    assert unacked.settle_to(4) == [("q", 101, 3)]
+    assert unacked.settle_to(4) == [[("q", 101, 3)]]
     assert unacked.count == 6
 
 
@@ -65,8 +66,12 @@ class Model:
         return [self.tags.pop(tag) for tag in range(first, last + 1) if tag in self.tags]
 
 
-def single(runs: list[tuple[str, int, int]]) -> list[tuple[str, int]]:
+def single(runs: Iterable[tuple[str, int, int]]) -> list[tuple[str, int]]:
     return [(holder, offset + step) for holder, offset, count in runs for step in range(count)]
+
+
+def drained(unacked: Unacked[str]) -> list[tuple[str, int]]:
+    return single(chain.from_iterable(unacked.drain()))
 
 
 @given(
@@ -112,7 +117,7 @@ def test_runs_agree_with_a_dict_of_tags(steps: list[tuple[str, object, int]], bl
             elif action == "settle_present":
                 assert single(unacked.settle_present(what, last)) == model.take(what, last)
             elif action == "settle_to":
-                assert single(unacked.settle_to(what)) == model.take(1, what)
+                assert single(chain.from_iterable(unacked.settle_to(what))) == model.take(1, what)
             elif action == "settle_unheld":  # "a" and "b" hold everything
                 assert not unacked.settle_unheld(what, length)
             elif gone:
@@ -127,9 +132,9 @@ def test_runs_agree_with_a_dict_of_tags(steps: list[tuple[str, object, int]], bl
         copy = unacked.copy()
         assert copy.runs() == unacked.runs()
         assert unacked.holders(1, model.next_tag) == [holder for _, holder, _, _ in copy.runs()]
-        assert single(unacked.drain()) == [model.tags[tag] for tag in sorted(model.tags)]
+        assert drained(unacked) == [model.tags[tag] for tag in sorted(model.tags)]
         assert unacked.runs() == []
-        assert single(copy.drain()) == [model.tags[tag] for tag in sorted(model.tags)]
+        assert drained(copy) == [model.tags[tag] for tag in sorted(model.tags)]
 
 
 def test_settling_out_of_order_moves_few_runs() -> None:
@@ -149,6 +154,21 @@ def test_settling_out_of_order_moves_few_runs() -> None:
             assert unacked.settle_present(tag, tag) == [("a", tag - 1, 1)]
         assert not unacked.count
         assert not unacked._blocks
+
+
+def test_settling_all_hands_out_what_is_there() -> None:
+    """Tens of thousands of runs would take too long if each were made anew."""
+    with blocks_of(10):
+        unacked: Unacked[str] = Unacked()
+        for offset in range(0, 200, 2):
+            unacked.add("a", offset, 1)
+        blocks = [unacked._runs, *[runs for _, runs in unacked._blocks]]
+        assert len(blocks) > 5
+        settled = unacked.settle_to(95)
+        assert all(one is other for one, other in zip(settled[:-1], blocks, strict=False))
+        assert sum(map(len, settled)) == 95
+        assert unacked.count == 5
+        assert unacked.first_tag == 96
 
 
 def test_runs_that_are_nobody_s_are_settled_in_their_order() -> None:

@@ -15,6 +15,15 @@ OF_AMQP = (
         tests=("tests/broker/test_unacked.py",),
     ),
     Sabotage(
+        name="multiple-ack-takes-one-block-more",
+        why="messages that were delivered after those that an ack names are never delivered again",
+        path="broker/kernels/unacked.py",
+        pure=True,
+        old="        while self._starts and self._starts[0] <= last_tag + 1:\n",
+        new="        while self._starts and self._first[0] <= last_tag:\n",
+        tests=("tests/broker/test_unacked.py",),
+    ),
+    Sabotage(
         name="an-empty-block-stands-in-for-all",
         why="what is behind it counts as acknowledged: it is never delivered again",
         path="broker/kernels/unacked.py",

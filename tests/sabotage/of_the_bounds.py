@@ -470,10 +470,8 @@ OF_THE_BOUNDS = (
         name="everything-is-given-back-in-one-step",
         why="a channel that holds thousands of stretches is closed while all others wait",
         path="gateways/amqp/channel.py",
-        old="            self._give_back(holder, first_offset, count, bits)\n"
-        "            if index % STEP_COUNT == 0:\n",
-        new="            self._give_back(holder, first_offset, count, bits)\n"
-        "            if index < 0:\n",
+        old="                if done % STEP_COUNT == 0:\n",
+        new="                if done < 0:\n",
         tests=(STEPS,),
     ),
     Sabotage(
