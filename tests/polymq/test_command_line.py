@@ -285,6 +285,31 @@ def test_a_bug_shows_where_it_is(
     assert errors.endswith("polymq: this is a bug; please report the lines above\n")
 
 
+@pytest.mark.parametrize(
+    ("form", "says"),
+    [("foo", "it can be 'compiled' or 'pure'"), ("compiled", "are not installed")],
+)
+def test_kernels_that_are_not_there_are_one_line(form: str, says: str) -> None:
+    start = (
+        "import sys\n"
+        "sys.modules['polymq.core_log.kernels.fast'] = None  # as if it were not compiled\n"
+        "from polymq.__main__ import main\n"
+        "main(['serve'])"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", start],
+        env={**os.environ, "POLYMQ_KERNELS": form},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert ended.returncode == ExitCode.USAGE
+    assert ended.stderr.startswith(f"polymq: POLYMQ_KERNELS is {form!r}")
+    assert says in ended.stderr
+    assert ended.stderr.count("\n") == 1
+
+
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert program.run(["--version"]) == 0
     assert capsys.readouterr().out.startswith("polymq ")
