@@ -12,8 +12,13 @@ Rule: only the loop's thread calls this. Views that were handed out stay as they
 from __future__ import annotations
 
 from bisect import bisect_right
+from operator import itemgetter
+from typing import Final
 
 from polymq.core_log.index_end import BLOCK_BYTES, TailEnd
+from polymq.core_log.kernels.index_end import Block
+
+_first_of: Final = itemgetter(0)
 
 __all__ = ["BLOCK_BYTES", "IndexTail", "count_before"]
 
@@ -34,20 +39,16 @@ class IndexTail(TailEnd):
     @property
     def start(self) -> int:
         """The offset of the first entry that is held."""
-        return self._firsts[0]
+        return self._before[0][0] if self._before else self._first
 
     def read(self, first: int, count: int) -> bytes:
         """Up to `count` entries from `first` on, which is not before `start`; fewer at the end."""
         size = self.entry_size
-        place = bisect_right(self._firsts, first) - 1
-        start = (first - self._firsts[place]) * size
-        found = bytes(self._blocks[place][start : start + count * size])
-        if len(found) == count * size or place == len(self._blocks) - 1:
-            return found
-        parts: list[bytes | bytearray] = [found]
-        missing = count * size - len(found)
-        for block in self._blocks[place + 1 :]:
-            parts.append(block[:missing])
+        parts: list[bytes | bytearray] = []
+        missing = count * size
+        for block_first, block in self._blocks_from(first):
+            start = max(first - block_first, 0) * size
+            parts.append(block[start : start + missing])
             missing -= len(parts[-1])
             if missing == 0:
                 break
@@ -60,18 +61,16 @@ class IndexTail(TailEnd):
             Views of them in order, never empty ones, and how many entries.
         """
         size = self.entry_size
-        if len(self._blocks) == 1 and first == self._firsts[0]:  # as in nearly all queues
-            block = self._blocks[0]
+        if self._before is None and first == self._first:  # as in nearly all queues
+            block = self._block
             if block and _position_of(block, len(block) - size) < position:
                 self._open = False
                 return [memoryview(block)], len(block) // size
         self._close()
         views: list[memoryview] = []
         total = 0
-        place = max(bisect_right(self._firsts, first) - 1, 0)
-        for at in range(place, len(self._blocks)):
-            block = self._blocks[at]
-            start = max(first - self._firsts[at], 0)
+        for block_first, block in self._blocks_from(first):
+            start = max(first - block_first, 0)
             end = count_before(block, size, position)
             if end > start:
                 views.append(memoryview(block)[start * size : end * size])
@@ -84,27 +83,37 @@ class IndexTail(TailEnd):
         """Give up the oldest blocks that are stored up to the offset `stored` and whose records
         all stand before `position`. Returns whether anything is left."""
         size = self.entry_size
+        blocks = self._blocks_from(self.start)
         count = 0
-        for at, block in enumerate(self._blocks):
-            end = self._firsts[at] + len(block) // size
+        for block_first, block in blocks:
+            end = block_first + len(block) // size
             if end > stored or (block and _position_of(block, len(block) - size) >= position):
                 break
             count += 1
-        if count == len(self._blocks):
+        if count == len(blocks):
             return False
-        del self._blocks[:count]
-        del self._firsts[:count]
+        self._before = blocks[count:-1] or None
         return True
+
+    def _blocks_from(self, first: int) -> list[Block]:
+        """The blocks from that on which has the entry `first`."""
+        last = (self._first, self._block)
+        if self._before is None or first >= self._first:
+            return [last]
+        place = bisect_right(self._before, first, key=_first_of) - 1
+        return [*self._before[max(place, 0) :], last]
 
     def _close(self) -> None:
         """No entry is added to the blocks that there are; small neighbours become one."""
         self._open = False
-        blocks, firsts = self._blocks, self._firsts
-        while len(blocks) > 1 and len(blocks[-2]) <= len(blocks[-1]):
-            if len(blocks[-2]) + len(blocks[-1]) > BLOCK_BYTES:
+        before = self._before
+        while before:
+            first, block = before[-1]
+            if len(block) > len(self._block) or len(block) + len(self._block) > BLOCK_BYTES:
                 break
-            blocks[-2:] = [blocks[-2] + blocks[-1]]
-            del firsts[-1]
+            self._first, self._block = first, block + self._block
+            before.pop()
+        self._before = before or None
 
 
 def count_before(block: bytearray, size: int, position: int) -> int:

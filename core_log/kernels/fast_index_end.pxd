@@ -7,8 +7,9 @@ cdef Py_ssize_t BLOCK_BYTES
 
 
 cdef class TailEnd:
-    cdef public list _blocks
-    cdef public list _firsts
+    cdef public bytearray _block
+    cdef public long long _first
+    cdef public list _before
     cdef public bint _open
     cdef public long long end
     cdef public Py_ssize_t entry_size

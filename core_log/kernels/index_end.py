@@ -13,29 +13,38 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from polymq.core_log.queue_index import Index
 
+Block = tuple[int, bytearray]
+"""The offset of the first entry, and the entries."""
 BLOCK_BYTES: Final = 64 * 1024
 """One block: large enough that a checkpoint takes few of them, small enough to grow by copying."""
 
 
 class TailEnd:
-    """What of an index's blocks is needed to add to them; `IndexTail` says what they are."""
+    """What of an index's blocks is needed to add to them; `IndexTail` says what they are.
 
-    __slots__ = ("_blocks", "_firsts", "_open", "end", "entry_size")
+    Nearly all have one block, so the last one stands by itself: ten thousand queues may get their
+    first entry with one message.
+    """
+
+    __slots__ = ("_before", "_block", "_first", "_open", "end", "entry_size")
 
     def __init__(self, entry_size: int, start: int) -> None:
         self.entry_size = entry_size
         self.end = start
-        self._firsts: list[int] = [start]  # the offset of each block's first entry
-        self._blocks: list[bytearray] = [bytearray()]
-        self._open = True  # whether the last block may grow
+        self._block = bytearray()  # the last
+        self._first = start  # the offset of its first entry
+        self._open = True  # whether it may grow
+        self._before: list[Block] | None = None  # the others, in order
 
     def append(self, entries: bytes, count: int) -> None:
         """Add `count` entries."""
-        block = self._blocks[len(self._blocks) - 1]
+        block = self._block
         if not self._open or len(block) >= BLOCK_BYTES:
-            block = bytearray()
-            self._firsts.append(self.end)
-            self._blocks.append(block)
+            if self._before is None:
+                self._before = []
+            self._before.append((self._first, block))
+            block = self._block = bytearray()
+            self._first = self.end
             self._open = True
         block += entries
         self.end += count
