@@ -79,6 +79,10 @@ class CachedRoute(RouteEnd, Generic[Target]):
         self.counted = STALE
         self.counts: dict[Target, int] = {}
 
+    def exact_changed(self) -> None:
+        """An exact pattern of it has changed: `targets_changed` follows with the next use."""
+        self.version = STALE
+
     def forget_counts(self) -> None:
         """Let the next use make `counts` anew."""
         self.counted = self.version = STALE
@@ -278,9 +282,9 @@ class Router(RouterEnd, Generic[Target, R]):
             # bound until then.
             if route.counted == self.version:
                 _count(route.counts, target, added)
-                route.version = STALE
             else:
-                route.forget_counts()
+                route.counted = STALE
+            route.exact_changed()
             return
         self.version += 1
         if len(self._journal) >= JOURNAL_MAX:

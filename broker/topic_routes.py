@@ -62,6 +62,12 @@ class TopicRoute(CachedRoute[Target]):
         self.beyond: Beyond | None = None
         """What it reaches beyond the trie's patterns; most routes have none."""
 
+    def exact_changed(self) -> None:
+        """Of its branches, too: some are asked before the route is used."""
+        super().exact_changed()
+        if self.beyond is not None:
+            self.beyond.base_changed()
+
     def targets_changed(self) -> None:
         """Sort the targets into what the publish path needs."""
         queues = [target for target in self.counts if isinstance(target, Queue)]

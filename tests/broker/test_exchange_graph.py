@@ -15,7 +15,7 @@ from polymq.broker.patterns import matches
 from polymq.broker.port import REST, Publishing, Reason, Refused
 from polymq.broker.topic_routes import TopicRoute
 from tests.broker.queue_bench import OWNER, bind, consume, declare, exchange, look, publish, ready
-from tests.broker.test_engine_sessions import start_again
+from tests.broker.test_engine_sessions import connect, start_again
 from tests.harness.broker import Broker, SpyLink, batch_of
 
 
@@ -629,3 +629,23 @@ def test_a_template_knows_of_queues_that_were_bound_since_its_last_use(
     broker.step()
     assert [ready(broker, f"q{number}") for number in range(10)] == [2] + [1] * 9
     assert len(template.queues) == 11
+
+
+def test_a_subscriber_of_the_exact_key_counts_for_messages_with_known_headers(
+    broker: Broker,
+) -> None:
+    """A mandatory message that only this subscriber gets is not returned, though the way of
+    messages with such headers was found before; and it is again when the subscriber has left."""
+    make(broker, "h", "headers")
+    declare(broker, "red")
+    match(broker, "red", "h", colour="red")
+    route = broker.engine.exchange_route("h", "k")
+    assert route is not None
+    template = broker.engine.template(route, properties={"colour": "blue"})
+    row = batch_of(b"1")
+    assert not broker.engine.is_routed(template, row, 0)
+    session, _ = connect(broker, "device", clean=True)
+    session.subscribe(("h", "k"), 1)
+    assert broker.engine.is_routed(template, row, 0)
+    session.unsubscribe(("h", "k"))
+    assert not broker.engine.is_routed(template, row, 0)
