@@ -133,7 +133,7 @@ class TlsSettings(Section):
 
 
 class MqttSettings(Section):
-    """MQTT 3.1.1 over TCP."""
+    """MQTT 3.1.1 over TCP. A PUBLISH to a topic name of over 32,000 bytes is refused."""
 
     enabled: bool = Field(default=True, description="Whether to open this door.")
     port: PortNumber = Field(default=1883, description="0 lets the system pick a free port.")
