@@ -28,7 +28,7 @@ class UnackedRuns:
 
     Nearly always there is one block, which `_first` and `_runs` are: it is empty only if there are
     no runs at all. Further blocks stand in `_blocks`, none of them empty. `_starts` has a tag for
-    each, at or below which its first run begins, and above all tags of the block before it.
+    each: its first run begins there or later, and the runs of the block before it end earlier.
     """
 
     __slots__ = ("_blocks", "_first", "_runs", "_starts", "count", "next_tag")
