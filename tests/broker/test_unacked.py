@@ -156,19 +156,21 @@ def test_settling_out_of_order_moves_few_runs() -> None:
         assert not unacked._blocks
 
 
-def test_settling_all_hands_out_what_is_there() -> None:
-    """Tens of thousands of runs would take too long if each were made anew."""
+@pytest.mark.parametrize("last_tag", [45, 50, 51, 95])
+def test_settling_all_up_to_a_tag_hands_out_what_is_there(last_tag: int) -> None:
+    """Tens of thousands of runs would take too long if each were made anew. Of the block in which
+    the tag is, what is behind it stays."""
     with blocks_of(10):
         unacked: Unacked[str] = Unacked()
         for offset in range(0, 200, 2):
             unacked.add("a", offset, 1)
         blocks = [unacked._runs, *[runs for _, runs in unacked._blocks]]
         assert len(blocks) > 5
-        settled = unacked.settle_to(95)
+        settled = unacked.settle_to(last_tag)
         assert all(one is other for one, other in zip(settled[:-1], blocks, strict=False))
-        assert sum(map(len, settled)) == 95
-        assert unacked.count == 5
-        assert unacked.first_tag == 96
+        assert sum(map(len, settled)) == last_tag
+        assert unacked.count == 100 - last_tag
+        assert unacked.first_tag == last_tag + 1
 
 
 def test_runs_that_are_nobody_s_are_settled_in_their_order() -> None:
