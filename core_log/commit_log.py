@@ -97,6 +97,7 @@ class CommitLog(LogEnd):
             position=position,
             message_bytes_max=settings.message_bytes_max,
             ready_below=settings.unflushed_bytes_max - settings.chunk_bytes,
+            whole_bytes_max=settings.chunk_bytes,
             host=encode_host(settings.host, settings.port),
         )
         self._segments = segments
@@ -509,7 +510,9 @@ class CommitLog(LogEnd):
             for chunk in self._tail.since(self.written):
                 segment = self._segments.at(chunk.position)
                 assert segment is not None
-                left -= self._write_chunk(chunk, segment, left)
+                # A usual chunk may grow while it is written: in slices it might never be.
+                is_large = len(chunk.memory) > self._settings.chunk_bytes
+                left -= self._write_chunk(chunk, segment, left if is_large else NO_SLICES)
                 if left <= 0:
                     break
         except OSError as error:

@@ -34,7 +34,7 @@ class StoreSettings:
         unflushed_bytes_max: how much may wait for the disk before appends are refused
             (`StorageBusy`): about a second of a fast disk.
         write_slice_bytes: of a record that is larger than a chunk, handed to the operating system
-            in one loop iteration: two to four milliseconds.
+            in one loop iteration: half a millisecond, or four where it has no memory at hand.
         read_bytes_max: one read of the disk, unless a record alone is larger, so that a lagging
             reader's memory stays small.
         message_bytes_max: a body's size. RocketMQ's default.
@@ -57,7 +57,7 @@ class StoreSettings:
     chunk_bytes: int = 4 * MEBIBYTE
     tail_bytes_max: int = 64 * MEBIBYTE
     unflushed_bytes_max: int = 256 * MEBIBYTE
-    write_slice_bytes: int = 4 * MEBIBYTE
+    write_slice_bytes: int = MEBIBYTE
     read_bytes_max: int = MEBIBYTE
     message_bytes_max: int = 4 * MEBIBYTE
     index_file_entries: int = 300_000

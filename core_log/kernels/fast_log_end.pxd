@@ -31,6 +31,7 @@ cdef class LogEnd:
     cdef public object _failure
     cdef public long long _message_bytes_max
     cdef public long long _ready_below
+    cdef public long long _whole_bytes_max
     cdef public bytes host
     cdef public object _full
     cdef public object _barred

@@ -90,6 +90,7 @@ class LogEnd:
         position: where the log goes on: all before it is on the disk.
         ready_below: while less than this waits for the disk, whatever fits into a chunk may be
             appended.
+        whole_bytes_max: more than this is not written by one call; usual chunks have no more.
         host: address and port as records have them, 8 bytes.
     """
 
@@ -102,6 +103,7 @@ class LogEnd:
         position: int,
         message_bytes_max: int,
         ready_below: int,
+        whole_bytes_max: int,
         host: bytes,
     ) -> None:
         self._files = files
@@ -109,6 +111,7 @@ class LogEnd:
         self._failure = failure
         self._message_bytes_max = message_bytes_max
         self._ready_below = ready_below
+        self._whole_bytes_max = whole_bytes_max
         self._appender = kernels.Appender()
         self.host = host
         """Address and port as records have them, 8 bytes."""
@@ -212,7 +215,8 @@ class LogEnd:
         chunk = self._tail.last
         memory = chunk.memory
         start = self.written - chunk.position
-        if start < 0 or self._failure.failed:  # chunks before the last one, or an error to say
+        if start < 0 or chunk.used - start > self._whole_bytes_max or self._failure.failed:
+            # Chunks before the last one, a large record, or an error to say.
             self.write_chunks()
             return
         place = self.written - self._segment_start

@@ -126,3 +126,41 @@ def test_a_large_record_is_written_in_slices(tmp_path: Path) -> None:
     assert again.log.start == 0
     assert len(again.log.read_cold(bytes(span.entries), 20)) == span.end
     again.close()
+
+
+@pytest.mark.parametrize("copied", [False, True], ids=["in-its-own-memory", "copied"])
+def test_a_large_record_with_nothing_around_it_is_written_in_slices(
+    tmp_path: Path, copied: bool
+) -> None:
+    """Others are served between two slices, also where the large record is all there is to write
+    (a message of 16 MiB, say, while everybody else only asks for an answer to a ping)."""
+    store = open_store(tmp_path, replace(SETTINGS, write_slice_bytes=100_000))
+    calls: list[int] = []
+    store.log.on_unwritten = lambda: calls.append(store.log.written)
+    before = store.log.appended
+    body = bytes(450_000)
+    span = append(store, row_of(body, EXTRA) if copied else large(body), 0)
+    for count in range(1, 5):
+        store.log.write()
+        assert calls == [before] * count
+        assert store.log.written == before
+    store.log.write()
+    assert store.log.written == store.log.appended
+    assert store.log.read_cold(bytes(span.entries), 20) == bytes(
+        memoryview(span.memory)[span.start : span.end]
+    )
+    store.close()
+
+
+def test_usual_chunks_are_written_whole(tmp_path: Path) -> None:
+    """They grow while they are written: in slices, `written` might never reach their ends."""
+    store = open_store(tmp_path, replace(SETTINGS, write_slice_bytes=1_000))
+    store.log.on_unwritten = lambda: None
+    append(store, row_of(bytes(9_000), EXTRA), 0)
+    end = store.log.appended
+    append(store, row_of(bytes(9_000), EXTRA), 1)  # in the next chunk
+    store.log.write()
+    assert store.log.written == end
+    store.log.write()
+    assert store.log.written == store.log.appended
+    store.close()
