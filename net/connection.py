@@ -12,6 +12,8 @@ Rules:
   grows with the bytes that came, never with the length that was promised.
 * What a connection writes during a loop iteration leaves in one call at its end. A transport past
   its high-water mark makes `paused` true; whoever produces bytes has to look at it.
+* Where very many connections have something to write, the end of an iteration hands over some, and
+  the next ones the rest: an answer does not wait for a message to thousands of others.
 * The end of an iteration is one callback of the loop for all that has to happen there: first what
   `call_soon` was asked for, which makes most of the bytes, then the writes. A callback each would
   cost a turn of the loop each.

@@ -11,8 +11,8 @@ QUEUE_COST: Final = 1
 """A queue that gets a run. What its readers cost besides, they say (`arrival_cost`)."""
 QUEUES_MANY: Final = 256
 """A run to more queues is a step of its own; of fewer, the cost is added up."""
-LIVE_COST: Final = 100
-"""A live subscriber that gets a run."""
+LIVE_COST: Final = 10
+"""A live subscriber that gets a run. Its socket gets the bytes later (`net/connection.py`)."""
 LIVE_BYTES_SHIFT: Final = 10
 """One unit more for each KiB that it gets."""
 CONSUMER_COST: Final = 80

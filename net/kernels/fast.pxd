@@ -15,11 +15,14 @@ cdef class Iteration:
     cdef readonly object view
     cdef list soon          # to be called at the end of this iteration
     cdef list writers       # streams with gathered bytes
+    cdef object left        # those of former iterations, a deque
     cdef bint begun         # whoever began it will end it
     cdef bint scheduled     # the loop will end it
     cdef list heard         # streams that took a read by their shortcut in this iteration
     cdef int date(self) except -1
     cdef int finish(self) except -1
+    cdef int write_gathered(self) except -1
+    cdef int hand_over(self, list writers) except -1
     cdef int schedule(self) except -1
 
 

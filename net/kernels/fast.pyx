@@ -10,11 +10,15 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes
 from libc.string cimport memcpy, memset
 from posix.time cimport CLOCK_REALTIME, clock_gettime, timespec
 
+from collections import deque
+
 FORM = "compiled"
 BUFFER_BYTES = 256 * 1024
+WRITERS_AT_ONCE = 128
 
 cdef enum:
     SHARED = 256 * 1024
+    AT_ONCE = 128
 
 
 def clock_ms():
@@ -49,6 +53,7 @@ cdef class Iteration:
         self.view = memoryview(self.buffer)
         self.soon = []
         self.writers = []
+        self.left = deque()
         self.heard = []
         self.begun = False
         self.scheduled = False
@@ -102,8 +107,7 @@ cdef class Iteration:
         return 0
 
     cdef int finish(self) except -1:
-        cdef list soon, writers
-        cdef object stream
+        cdef list soon
         self.begun = True
         if self.soon:
             soon = self.soon
@@ -116,16 +120,38 @@ cdef class Iteration:
         self.begun = False
         if self.soon and not self.scheduled:
             self.schedule()
-        if self.writers:
-            writers = self.writers
-            self.writers = []
-            for stream in writers:
-                try:
-                    (<Stream> stream).hand_over()
-                except Exception as error:
-                    self.report(f"exception in writing to {stream!r}", error)
+        if self.writers or self.left:
+            self.write_gathered()
         if self.heard:
             self.date()
+        return 0
+
+    cdef int write_gathered(self) except -1:
+        """See `pure.Iteration._write_gathered`."""
+        cdef list writers = self.writers
+        cdef Py_ssize_t between = len(writers) - AT_ONCE
+        cdef Py_ssize_t count
+        self.writers = []
+        if between <= 0 and not self.left:
+            self.hand_over(writers)
+            return 0
+        if between > 0:
+            self.left.extend(writers[AT_ONCE // 2:AT_ONCE // 2 + between])
+            del writers[AT_ONCE // 2:AT_ONCE // 2 + between]
+        self.hand_over(writers)
+        count = min(len(self.left), AT_ONCE)
+        self.hand_over([self.left.popleft() for _ in range(count)])
+        if self.left and not self.scheduled:
+            self.schedule()
+        return 0
+
+    cdef int hand_over(self, list writers) except -1:
+        cdef object stream
+        for stream in writers:
+            try:
+                (<Stream> stream).hand_over()
+            except Exception as error:
+                self.report(f"exception in writing to {stream!r}", error)
         return 0
 
 

@@ -260,3 +260,81 @@ def test_what_is_left_of_a_large_read_is_presented_again_whole(form: ModuleType)
     stream.consume_again()
     assert presented[-1] == 3 * head - 1
     assert len(context.buffer) == form.BUFFER_BYTES
+
+
+class Notes:
+    """A transport that notes whose bytes it takes."""
+
+    def __init__(self, name: object, taken: list[object]) -> None:
+        self._name = name
+        self._taken = taken
+
+    def write(self, data: bytes) -> None:
+        self._taken.append((self._name, data))
+
+
+@pytest.mark.parametrize("form", FORMS, ids=[form.FORM for form in FORMS])
+def test_a_message_to_thousands_leaves_room_for_answers(form: ModuleType) -> None:
+    """In each iteration those that were written to first and last, and some of the rest, in order:
+    the answer to a read comes before what is shown to everybody, and that to a commit behind it."""
+    loop = Loop([])
+    context = form.Iteration(loop)
+    taken: list[Any] = []
+    count = 3 * form.WRITERS_AT_ONCE
+
+    def stream(name: object) -> Any:
+        made = form.Stream(context)
+        made.transport = Notes(name, taken)
+        return made
+
+    crowd = [stream(number) for number in range(count)]
+
+    def iteration() -> None:
+        stream("read").write(b"1")
+        for one in crowd:
+            one.write(b"m")
+        crowd[-1].write(b"n")
+        stream("committed").write(b"2")
+
+    context.within(iteration)
+    half = form.WRITERS_AT_ONCE // 2
+    between = [(number, b"m") for number in range(half - 1, count - half + 1)]
+    at_once, later = between[: form.WRITERS_AT_ONCE], between[form.WRITERS_AT_ONCE :]
+    assert taken[0] == ("read", b"1")
+    assert taken[form.WRITERS_AT_ONCE - 2 : form.WRITERS_AT_ONCE] == [
+        (count - 1, b"mn"),
+        ("committed", b"2"),
+    ]
+    assert taken[form.WRITERS_AT_ONCE :] == at_once
+    del taken[:]
+    crowd[0].write(b"next")
+    context.within(lambda: stream("read").write(b"3"))
+    assert taken[:2] == [(0, b"next"), ("read", b"3")]
+    assert taken[2:] == later[: form.WRITERS_AT_ONCE]
+    while loop.soon:
+        loop.turn()
+    assert taken[2:] == later
+    assert not loop.soon
+
+
+@pytest.mark.parametrize("form", FORMS, ids=[form.FORM for form in FORMS])
+def test_bytes_of_a_connection_that_waits_for_its_turn_stay_in_order(form: ModuleType) -> None:
+    """What is written meanwhile leaves behind them, and what a close hands over leaves once."""
+    loop = Loop([])
+    context = form.Iteration(loop)
+    taken: list[Any] = []
+    crowd = []
+    for number in range(4 * form.WRITERS_AT_ONCE):
+        crowd.append(form.Stream(context))
+        crowd[-1].transport = Notes(number, taken)
+    context.within(lambda: [one.write(b"a") for one in crowd])
+    waiting = [number for number in range(len(crowd)) if (number, b"a") not in taken]
+    first, second = waiting[0], waiting[1]
+    crowd[first].write(b"b")
+    crowd[second].write_gathered()
+    crowd[second].write(b"c")
+    while loop.soon:
+        loop.turn()
+    assert [data for number, data in taken if number == first] == [b"ab"]
+    assert [data for number, data in taken if number == second] == [b"a", b"c"]
+    assert len({number for number, _ in taken}) == len(crowd)
