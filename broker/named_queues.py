@@ -387,8 +387,9 @@ class _Getter:
         return 1
 
     def deliver(self, delivery: Delivery | None) -> None:
-        assert self.hold is not None
-        self._callback(delivery, self.hold, self.hold.group.ready_count)
+        hold, self.hold = self.hold, None  # it has this as its consumer: without a cycle it is free
+        assert hold is not None
+        self._callback(delivery, hold, hold.group.ready_count)
 
     def cancelled(self) -> None:
         """A get is over before its queue can go."""

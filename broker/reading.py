@@ -7,6 +7,7 @@ have to come from the disk, is decided here.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final, Protocol
 
 from polymq.broker.limits import Limits
@@ -52,15 +53,20 @@ class PatientReaders:
         self, read: Callable[[], Any], done: Callable[[Any, Exception | None], None]
     ) -> None:
         """See `Readers.submit`."""
+        self._readers.submit(read, partial(self._finished, read, done))
 
-        def finished(result: Any, error: Exception | None) -> None:
-            if isinstance(error, StorageShort) or (isinstance(error, OSError) and is_short(error)):
-                self.repeated_count += 1
-                self._later(AGAIN_SECONDS, lambda: self._readers.submit(read, finished))
-            else:
-                done(result, error)
-
-        self._readers.submit(read, finished)
+    def _finished(
+        self,
+        read: Callable[[], Any],
+        done: Callable[[Any, Exception | None], None],
+        result: Any,
+        error: Exception | None,
+    ) -> None:
+        if isinstance(error, StorageShort) or (isinstance(error, OSError) and is_short(error)):
+            self.repeated_count += 1
+            self._later(AGAIN_SECONDS, partial(self.submit, read, done))
+        else:
+            done(result, error)
 
 
 class Reading:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -25,6 +25,7 @@ from polymq.admin_users import UserHandlers
 from polymq.broker.engine import Engine
 from polymq.broker.port import Position, Reason, Refused, StorageFailed, TopicInfo, display_name
 from polymq.errors import ExitCode, Failure, bind_problem
+from polymq.gateways.http_cloudevents.cycle_free import unknown
 from polymq.metrics import metrics_route
 from polymq.net.budget import Share
 from polymq.net.roster import Roster
@@ -114,6 +115,7 @@ class AdminServer:
                 *self._users.routes(),
                 *self._more,
                 *QueryHandlers(self._port).routes(),
+                unknown(_refuse_unknown),
             ]
         )
         self._runner = web.AppRunner(app, access_log=None, handle_signals=False)
@@ -270,6 +272,14 @@ async def _translate(request: web.Request, handler: Handler) -> web.StreamRespon
         return response
     except StorageFailed as error:
         return _problem(503, str(error))
+
+
+def _refuse_unknown(request: web.Request, allowed: Collection[str]) -> web.Response:
+    if not allowed:
+        return _problem(404, f"there is nothing at {request.path}")
+    response = _problem(405, f"{request.method} is not allowed here")
+    response.headers["Allow"] = ",".join(sorted(allowed))
+    return response
 
 
 def _problem(status: int, text: str) -> web.Response:

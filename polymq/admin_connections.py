@@ -7,6 +7,7 @@ from typing import Final
 
 from aiohttp import web
 
+from polymq.gateways.http_cloudevents.cycle_free import RequestHandler
 from polymq.net.roster import Roster
 
 ADMIN_CONNECTIONS_MAX: Final = 256
@@ -14,7 +15,7 @@ ADMIN_CONNECTIONS_MAX: Final = 256
 request yet (`net/roster.py`)."""
 
 
-class AdminConnection(web.RequestHandler):
+class AdminConnection(RequestHandler):
     """One connection; one over the limit is closed at once."""
 
     __slots__ = ("_roster",)

@@ -3,16 +3,17 @@
 Theory. Reference counts free nearly everything. The collector is needed for cycles only, and a
 full collection looks at every object of the process: 1.5 s with a hundred thousand queues, in which
 no client is served. So there is none while the server runs. What is new is looked at in small
-portions, and what survives is set aside (`gc.freeze`) and never looked at again:
+portions, and what survives in numbers is set aside (`gc.freeze`) and never looked at again:
 
 * Nothing is collected while a store is loaded (`loading`): what it makes stays, and the collector
   would look at it again and again. That took a third of a start with a hundred thousand queues.
-* Young collections run as Python starts them, over ten thousand new objects at most.
-* After some of them, one *settling* collection looks at what they left, which has a bound
-  (`SETTLE_OBJECTS_MAX`), and the survivors are set aside.
+* Young collections run as Python starts them, over a thousand new objects each.
+* After some of them, one *settling* collection looks at what they left. If much survives, it is set
+  aside. So what is looked at has a bound (`SETTLE_OBJECTS_MAX`), and what is only in use for the
+  moment, of a request say, is not set aside just because it is there.
 
 A cycle that dies after it was set aside stays. So what comes and goes in numbers (connections,
-queues, sessions, subscriptions) takes its cycles apart when it ends, and `Departed` counts the
+requests, queues, sessions, subscriptions) leaves no cycles when it ends, and `Departed` counts the
 connections that are still there although they ended: with what hangs at them they are most of what
 could ever stay. If they become many, one full collection is worth its pause. What it leaves is in
 use, and looking again would free nothing. The next one therefore waits until twice as many are
@@ -36,12 +37,13 @@ from polymq.metrics import Histogram, Probe
 
 YOUNG_OBJECTS: Final = 1_000
 """New objects, less those that were freed, before a young collection: 0.1 ms."""
-YOUNG_ROUNDS: Final = 10
-"""Young collections before one looks at what all of them left: 1 ms."""
-SETTLE_ROUNDS: Final = 4
-"""Those before a settling collection."""
-SETTLE_OBJECTS_MAX: Final = YOUNG_OBJECTS * YOUNG_ROUNDS * SETTLE_ROUNDS
-"""Objects that a settling collection looks at: 40,000, some 10 ms."""
+SETTLE_ROUNDS: Final = 5
+"""Young collections before a settling one."""
+SETTLED_MAX: Final = 5_000
+"""Objects that survive a settling collection without being set aside."""
+SETTLE_OBJECTS_MAX: Final = YOUNG_OBJECTS * SETTLE_ROUNDS + SETTLED_MAX
+"""Objects that a settling collection looks at: 10,000, some 3 ms, or 15 where what they belong to
+has not been used for long and is in no cache of the processor."""
 NEVER: Final = 2**31 - 1
 DEPARTED_MAX: Final = 2_000
 """What may have ended and still be there before a full collection: some 20 MB."""
@@ -112,7 +114,7 @@ class Pauses:
 
     def start(self) -> None:
         """Take charge of the collector; what `loading` has made is set aside already."""
-        gc.set_threshold(YOUNG_OBJECTS, YOUNG_ROUNDS, NEVER)
+        gc.set_threshold(YOUNG_OBJECTS, NEVER, NEVER)
         gc.callbacks.append(self._collecting)
 
     def stop(self) -> None:
@@ -131,19 +133,20 @@ class Pauses:
             self._began = self._clock()
             return
         self.collections.observe(self._clock() - self._began)
-        if info["generation"] == 1:
+        if info["generation"] == 0:
             self._rounds += 1
             if self._rounds == SETTLE_ROUNDS:  # the collector itself may not be called here
                 self._later(self.settle)
 
     def settle(self) -> None:
-        """Collect what is not set aside, and set aside what survives."""
+        """Collect what is not set aside, and set aside what survives, if it is much."""
         self._rounds = 0
         self._in_use = min(self._in_use, len(self._departed))
         if len(self._departed) > max(DEPARTED_MAX, 2 * self._in_use):
             self._collect_fully()
         gc.collect()
-        gc.freeze()
+        if len(gc.get_objects(generation=2)) > SETTLED_MAX:
+            gc.freeze()
 
     def _collect_fully(self) -> None:
         count = len(self._departed)

@@ -71,7 +71,7 @@ class Connection:
         self._open: dict[int, Command] = {}  # serial -> the peer's unanswered request
         self._opaque = 0  # last one that we used
         self._serial = 0  # last one that we gave
-        self._broken: RemoteProtocolError | None = None
+        self._broken = ""  # what the peer did wrong
 
     @property
     def open_count(self) -> int:
@@ -92,15 +92,15 @@ class Connection:
         Raises:
             RemoteProtocolError: after the events before it were lost; close the connection.
         """
-        if self._broken is not None:
-            raise self._broken
+        if self._broken:
+            raise RemoteProtocolError(self._broken)
         events: list[Event] = []
         try:
             while (taken := take_frame(buffer, start, end, self._frame_bytes_max)) is not None:
                 command, start = taken
                 events.append(self._event(command))
         except RemoteProtocolError as error:
-            self._broken = error
+            self._broken = str(error)  # the error itself has this frame: a cycle
             raise
         return events, start
 
@@ -191,5 +191,5 @@ class Connection:
         return data
 
     def _check_usable(self) -> None:
-        if self._broken is not None:
+        if self._broken:
             raise LocalProtocolError("the connection is broken: the peer violated the protocol")

@@ -455,3 +455,4 @@ class Channel:
                 yield
         for deadline in list(self.deadlines):
             deadline.close()
+        self._returned.clear()  # they know their channel: without cycles all is free at once

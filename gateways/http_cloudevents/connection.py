@@ -24,6 +24,7 @@ from aiohttp import web
 from aiohttp.http_exceptions import LineTooLong
 
 from polymq.gateways.http_cloudevents.attributes import printable
+from polymq.gateways.http_cloudevents.cycle_free import RequestHandler, forget_frames
 from polymq.gateways.http_cloudevents.limits import HttpLimits
 from polymq.net.roster import Roster
 
@@ -55,7 +56,7 @@ class Census:
         self.responses[status] = self.responses.get(status, 0) + 1
 
 
-class Connection(web.RequestHandler):
+class Connection(RequestHandler):
     """A connection of the gateway.
 
     Args:
@@ -178,6 +179,7 @@ class Connection(web.RequestHandler):
             self._census.malformed += 1
             self.logger.debug("not HTTP, from %s: %s", request.remote, exc)
             status, detail = self._unreadable(exc, message or "it cannot be read")
+            forget_frames(exc)
         else:
             self.logger.error("error while handling a request", exc_info=exc)
             detail = "the broker made a mistake; its log says more"

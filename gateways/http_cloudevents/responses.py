@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from http import HTTPStatus
 from typing import Any, Final
 
@@ -13,7 +13,13 @@ from aiohttp.typedefs import Handler
 
 from polymq.broker.port import BrokerError, Refused, StorageFailed
 from polymq.gateways.http_cloudevents.connection import Connection
-from polymq.gateways.http_cloudevents.errors import STATUS_OF_REASON, BadBatch, BadEvent, Problem
+from polymq.gateways.http_cloudevents.cycle_free import forget_frames
+from polymq.gateways.http_cloudevents.errors import (
+    STATUS_OF_REASON,
+    BadBatch,
+    BadEvent,
+    Problem,
+)
 
 PROBLEM_TYPE: Final = "application/problem+json"
 SERVER: Final = "PolyMQ"
@@ -107,12 +113,17 @@ async def problems(request: web.Request, handler: Handler) -> web.StreamResponse
         response = await handler(request)
     except Problem as problem:
         response = problem_response(problem)
+        forget_frames(problem)
     except (BadEvent, BadBatch, BrokerError) as error:
         response = problem_response(problem_of(error))
+        forget_frames(error)
     except web.HTTPException as error:
         if error.status < 400:
             raise
-        response = problem_response(_problem_of_http(request, error))
+        response = problem_response(
+            Problem(error.status, HTTPStatus(error.status).phrase, error.reason)
+        )
+        forget_frames(error)
     finally:
         connection.request_ended()
     connection.answered(response.status)
@@ -122,16 +133,16 @@ async def problems(request: web.Request, handler: Handler) -> web.StreamResponse
     return response
 
 
-def _problem_of_http(request: web.Request, error: web.HTTPException) -> Problem:
-    """404 and 405 come from aiohttp's router."""
-    detail = {
-        404: f"there is nothing at {request.path}; see /topics/{{topic}} and /subscriptions",
-        405: f"{request.method} is not allowed here",
-    }.get(error.status, error.reason)
-    allow = error.headers.get("Allow")
-    return Problem(
-        error.status,
-        HTTPStatus(error.status).phrase,
-        detail,
-        headers={"Allow": allow} if allow else {},
-    )
+def refuse_unknown(request: web.Request, allowed: Collection[str]) -> web.Response:
+    """The answer of a router that has no route for a request (`cycle_free.py`)."""
+    if allowed:
+        return problem_response(
+            Problem(
+                405,
+                HTTPStatus.METHOD_NOT_ALLOWED.phrase,
+                f"{request.method} is not allowed here",
+                headers={"Allow": ",".join(sorted(allowed))},
+            )
+        )
+    detail = f"there is nothing at {request.path}; see /topics/{{topic}} and /subscriptions"
+    return problem_response(Problem(404, HTTPStatus.NOT_FOUND.phrase, detail))

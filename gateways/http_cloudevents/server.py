@@ -30,11 +30,12 @@ from aiohttp.abc import AbstractResolver
 
 from polymq.broker.port import BrokerPort
 from polymq.gateways.http_cloudevents.connection import FULL, Census, Connection
+from polymq.gateways.http_cloudevents.cycle_free import unknown
 from polymq.gateways.http_cloudevents.handlers import Handlers, allow
 from polymq.gateways.http_cloudevents.limits import HttpLimits, WebhookSettings
 from polymq.gateways.http_cloudevents.publishing import Commits
 from polymq.gateways.http_cloudevents.registry import Registry
-from polymq.gateways.http_cloudevents.responses import problems
+from polymq.gateways.http_cloudevents.responses import problems, refuse_unknown
 from polymq.gateways.http_cloudevents.sinks import Sinks
 from polymq.gateways.http_cloudevents.statistics import HttpStatistics
 from polymq.gateways.http_cloudevents.work import InTurns
@@ -280,7 +281,7 @@ class HttpServer:
         router.add_delete(named, handlers.delete)
         router.add_route("OPTIONS", named, allow(SUBSCRIPTION_METHODS))
         router.add_get("/healthz", handlers.health)
-        application.add_routes(self._routes)
+        application.add_routes([*self._routes, unknown(refuse_unknown)])
         return application
 
 

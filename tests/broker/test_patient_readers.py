@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import gc
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -59,3 +61,24 @@ def test_every_other_error_is_told() -> None:
 
     readers.submit(read, lambda _, error: told.append(error))
     assert [str(error) for error in told] == ["record at 7: damaged"]
+
+
+def test_what_was_read_is_free_at_once() -> None:
+    """Without the garbage collector, which may have set aside what a read has in its hands."""
+
+    class Group:
+        """Whoever asked."""
+
+        def take(self, records: bytes, error: Exception | None) -> None:
+            """Get the answer."""
+
+    readers = PatientReaders(Threads(), lambda *_: pytest.fail("tried again"))
+    gc.disable()
+    try:
+        group = Group()
+        gone = weakref.ref(group)
+        readers.submit(lambda: b"message", group.take)
+        del group
+        assert gone() is None
+    finally:
+        gc.enable()

@@ -11,9 +11,10 @@ import pytest
 from polymq.metrics import Histogram, make_registry
 from polymq.pauses import (
     DEPARTED_MAX,
+    SETTLE_OBJECTS_MAX,
     SETTLE_ROUNDS,
+    SETTLED_MAX,
     YOUNG_OBJECTS,
-    YOUNG_ROUNDS,
     Departed,
     Pauses,
     collect_role,
@@ -67,14 +68,31 @@ def test_what_survives_is_set_aside_and_not_looked_at_again(bench: Bench) -> Non
     settled = 0
     most = 0
     for _ in range(20):
-        kept += [[index] for index in range(YOUNG_OBJECTS * YOUNG_ROUNDS)]
+        kept += [[index] for index in range(YOUNG_OBJECTS * SETTLE_ROUNDS)]
         settled += len(bench.asked)
         bench.turn()
         most = max(most, len(gc.get_objects(generation=2)))
     assert collections()[2] - before == settled >= 2
     assert gc.get_freeze_count() > len(kept) // 2
-    # What came since the last time, and the round that was not over when the loop had its turn.
-    assert most <= 2 * YOUNG_OBJECTS * YOUNG_ROUNDS * SETTLE_ROUNDS
+    # The round that was not over when the loop had its turn comes on top.
+    assert most <= SETTLE_OBJECTS_MAX + YOUNG_OBJECTS * SETTLE_ROUNDS
+
+
+def test_what_is_in_use_for_the_moment_is_not_set_aside(bench: Bench) -> None:
+    """A request, say, that is there in each of many collections by chance. Were it set aside, it
+    would stay in memory if it ended in a cycle."""
+    bench.pauses.settle()
+    aside = gc.get_freeze_count()
+    for _ in range(5):
+        requests = [Thing() for _ in range(SETTLED_MAX // 10)]
+        for one in requests:
+            one.other = one
+            bench.departed.note(one)
+        bench.pauses.settle()
+        assert gc.get_freeze_count() == aside
+        del requests, one
+    bench.pauses.settle()
+    assert len(bench.departed) == 0
 
 
 def test_nothing_is_collected_while_a_store_is_loaded() -> None:
@@ -119,6 +137,7 @@ def test_cycles_that_were_set_aside_have_a_limit(bench: Bench) -> None:
     things = [Thing() for _ in range(DEPARTED_MAX + 1)]
     for thing in things:
         thing.other = thing
+    more = [[index] for index in range(SETTLED_MAX)]
     bench.pauses.settle()
     for thing in things[1:]:
         bench.departed.note(thing)
@@ -129,7 +148,7 @@ def test_cycles_that_were_set_aside_have_a_limit(bench: Bench) -> None:
     bench.departed.note(first)
     bench.pauses.settle()
     assert (len(bench.departed), bench.pauses.full_count) == (1, 1)
-    del first
+    del first, more
 
 
 def test_what_a_full_collection_left_is_not_worth_another(bench: Bench) -> None:

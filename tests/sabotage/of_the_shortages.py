@@ -113,8 +113,8 @@ OF_THE_SHORTAGES = (
         name="read-given-up-without-a-descriptor",
         why="a queue stands still though its messages are there",
         path="broker/reading.py",
-        old="            if isinstance(error, StorageShort) or",
-        new="            if False and",
+        old="        if isinstance(error, StorageShort) or",
+        new="        if False and",
         tests=("tests/broker/test_patient_readers.py",),
     ),
     Sabotage(
