@@ -65,7 +65,9 @@ class Timer:
     def run(self) -> None:
         """Its time has come."""
         self.active = False
-        self._callback(*self._args)
+        callback, args = self._callback, self._args
+        self._callback, self._args = _nothing, ()  # whom it belongs to may know it
+        callback(*args)
 
 
 class Timers:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 
@@ -184,6 +186,31 @@ def test_a_timer_that_fails_does_not_hold_up_the_others(loop: ManualLoop) -> Non
         loop.run(1)
     loop.run(1)
     assert ran == [1]
+
+
+def test_whoever_was_called_is_free_although_it_keeps_its_timer(loop: ManualLoop) -> None:
+    """Without the garbage collector: a queue that expired, say, knows the timer that ended it."""
+
+    class Lease:
+        """Something with a timer of its own."""
+
+        def __init__(self, timers: Timers) -> None:
+            self.timer = timers.at(START_MS + 10, self.due)
+
+        def due(self) -> None:
+            """Its time is over."""
+
+    timers = timers_on(loop)
+    gc.disable()
+    try:
+        lease = Lease(timers)
+        gone = weakref.ref(lease)
+        loop.run(0.011)
+        assert not lease.timer.active
+        del lease
+        assert gone() is None
+    finally:
+        gc.enable()
 
 
 def test_nothing_runs_after_the_end(loop: ManualLoop) -> None:
