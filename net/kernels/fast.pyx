@@ -19,6 +19,7 @@ WRITERS_AT_ONCE = 128
 cdef enum:
     SHARED = 256 * 1024
     AT_ONCE = 128
+    LEFT_PARTS = 8
 
 
 def clock_ms():
@@ -139,7 +140,8 @@ cdef class Iteration:
             self.left.extend(writers[AT_ONCE // 2:AT_ONCE // 2 + between])
             del writers[AT_ONCE // 2:AT_ONCE // 2 + between]
         self.hand_over(writers)
-        count = min(len(self.left), AT_ONCE)
+        count = len(self.left)
+        count = min(count, max(AT_ONCE, count // LEFT_PARTS))
         self.hand_over([self.left.popleft() for _ in range(count)])
         if self.left and not self.scheduled:
             self.schedule()

@@ -18,6 +18,9 @@ BUFFER_BYTES: Final = 256 * 1024
 WRITERS_AT_ONCE: Final = 128
 """Streams that are handed to their transports in one iteration, and as many of former ones: some
 10 us each."""
+LEFT_PARTS: Final = 8
+"""Of very many streams of former iterations one in so many is handed over, although that takes
+longer: else bytes for all of them would gather faster than they leave."""
 
 
 def clock_ms() -> int:
@@ -86,7 +89,7 @@ class Iteration:
             self._left.extend(writers[some])
             del writers[some]
         self._hand_over(writers)
-        count = min(len(self._left), WRITERS_AT_ONCE)
+        count = min(len(self._left), max(WRITERS_AT_ONCE, len(self._left) // LEFT_PARTS))
         self._hand_over([self._left.popleft() for _ in range(count)])
         if self._left and not self._scheduled:
             self._schedule()

@@ -338,3 +338,22 @@ def test_bytes_of_a_connection_that_waits_for_its_turn_stay_in_order(form: Modul
     assert [data for number, data in taken if number == first] == [b"ab"]
     assert [data for number, data in taken if number == second] == [b"a", b"c"]
     assert len({number for number, _ in taken}) == len(crowd)
+
+
+@pytest.mark.parametrize("form", FORMS, ids=[form.FORM for form in FORMS])
+def test_what_waits_does_not_grow_with_the_number_of_connections(form: ModuleType) -> None:
+    """However many are written to, in turn, in each iteration some: each is soon handed over."""
+    loop = Loop([])
+    context = form.Iteration(loop)
+    taken: list[Any] = []
+    crowd = []
+    for number in range(100 * form.WRITERS_AT_ONCE):
+        crowd.append(form.Stream(context))
+        crowd[-1].transport = Notes(number, taken)
+    each = 10 * form.WRITERS_AT_ONCE
+    written = 0
+    for turn in range(100):
+        some = [crowd[(turn * each + index) % len(crowd)] for index in range(each)]
+        context.within(lambda some=some: [one.write(b"a") for one in some])
+        written += each
+        assert written - sum(len(data) for _, data in taken) <= 8 * each

@@ -423,6 +423,14 @@ OF_THE_TURNS = (
         tests=("tests/net/test_net_kernels_alike.py",),
     ),
     Sabotage(
+        name="as-few-sockets-however-many-were-left",
+        why="bytes for tens of thousands of subscribers gather in memory faster than they leave",
+        path="net/kernels/fast.pyx",
+        old="        count = min(count, max(AT_ONCE, count // LEFT_PARTS))\n",
+        new="        count = min(count, AT_ONCE)\n",
+        tests=("tests/net/test_net_kernels_alike.py",),
+    ),
+    Sabotage(
         name="sockets-that-were-left-come-before-answers",
         why="the same in plain Python: an answer is the last of the crowd",
         path="net/kernels/pure.py",
