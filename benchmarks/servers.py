@@ -76,12 +76,20 @@ class Server(ABC):
                     process.wait()
         self._processes.clear()
 
-    def _launch(self, command: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
+    def _launch(
+        self,
+        command: Sequence[str],
+        environment: Mapping[str, str] | None = None,
+        *,
+        within: Path | None = None,
+    ) -> None:
+        """Start a process in its own directory, where it may leave what it likes (RabbitMQ does,
+        when it is ended in the middle of something), or in another one."""
         with self._log_path.open("ab") as log:
             self._processes.append(
                 subprocess.Popen(
                     [*pinned("server"), *command],
-                    cwd=ROOT,
+                    cwd=within or self.directory,
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=log,
@@ -134,7 +142,7 @@ class PolyMQ(Server):
         arguments = [part for pair in settings.items() for part in ("--set", "=".join(pair))]
         environment = {"POLYMQ_KERNELS": self._kernels} if self._kernels else {}
         serve = [sys.executable, "-m", "polymq", "serve", "--ready-file", str(ready_file)]
-        self._launch([*serve, *arguments], environment)
+        self._launch([*serve, *arguments], environment, within=ROOT)
         self._wait_until(ready_file.exists)
         ready = json.loads(ready_file.read_text(encoding="utf-8"))
         self.ports = {protocol: ready[protocol] for protocol in self.protocols}
