@@ -232,13 +232,14 @@ def test_aiomqtt(server: Any) -> None:
             await publisher.publish("kept/x", b"before", qos=1, retain=True)
             await subscriber.subscribe("kept/#", qos=2)
             await subscriber.subscribe("live/+", qos=2)
-            for qos in (0, 1, 2):
-                await publisher.publish(f"live/{qos}", b"%d" % qos, qos=qos)
             found = []
             async for message in subscriber.messages:
                 found.append((str(message.topic), message.payload, message.qos, message.retain))
                 if len(found) == 4:
                     break
+                if len(found) == 1:  # what is kept comes in turns of its own, not before all else
+                    for qos in (0, 1, 2):
+                        await publisher.publish(f"live/{qos}", b"%d" % qos, qos=qos)
             assert found == [
                 ("kept/x", b"before", 1, True),
                 ("live/0", b"0", 0, False),

@@ -8,7 +8,8 @@ client may ask for what is refused as often as it likes, so no refusal may leave
   a future with it (`forget_frames`).
 * For an unknown path or method aiohttp makes an exception and a route, which know each other
   (`unknown`).
-* Its parser's errors wait in the connection, which they have in their frames (`RequestHandler`).
+* Its parser's errors wait in the connection, which they have in their frames, and the task of a
+  connection that ends while it waits for the rest of a body knows itself (`RequestHandler`).
 """
 
 from __future__ import annotations
@@ -49,6 +50,15 @@ class RequestHandler(web.RequestHandler):
     """A connection."""
 
     __slots__ = ()
+
+    async def start(self) -> None:
+        """See `web.RequestHandler`. While it waits for a body that nobody wants, it has its own
+        task among its variables, and the task has the error that ends it."""
+        try:
+            await super().start()
+        except BaseException as error:
+            forget_frames(error)
+            raise
 
     def connection_lost(self, exc: BaseException | None) -> None:
         """See `asyncio.BaseProtocol`."""

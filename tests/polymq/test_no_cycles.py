@@ -115,6 +115,7 @@ HTTP = {
     "a body that is not compressed": request(
         b"POST", b"/topics/t", b"Content-Encoding: gzip\r\n" + EVENT, b"x"
     ),
+    "a body that is too long": b"POST /topics/t HTTP/1.1\r\nContent-Length: 99999999999\r\n\r\n",
     "an unknown subscription": request(b"POST", b"/topics/t/subscriptions/none:receive"),
     "a bad subscription": request(b"PUT", b"/subscriptions/a", b"", b'{"x":1}'),
 }

@@ -178,6 +178,25 @@ OF_THE_BOUNDS = (
         tests=("tests/broker/test_timers.py",),
     ),
     Sabotage(
+        name="pubrels-that-nobody-reads-do-not-count",
+        why="a client that sends PUBREC and reads nothing takes a gigabyte in five seconds",
+        path="gateways/mqtt/kernels/lane.py",
+        old="            connection.write_answer(data)\n"
+        "        else:\n            self.write(data)\n\n    def taken",
+        new="            self.write(data)\n"
+        "        else:\n            self.write(data)\n\n    def taken",
+        tests=("tests/gateways/mqtt/test_mqtt_client.py",),
+        pure=True,
+    ),
+    Sabotage(
+        name="tasks-that-wait-for-bodies-know-themselves",
+        why="each refused request whose body did not come stays in memory",
+        path="gateways/http_cloudevents/cycle_free.py",
+        old="        except BaseException as error:\n            forget_frames(error)\n",
+        new="        except BaseException:\n",
+        tests=("tests/gateways/http_cloudevents/test_http_cycle_free.py",),
+    ),
+    Sabotage(
         name="answered-errors-keep-their-frames",
         why="a client that sends bad events fills the memory",
         path="gateways/http_cloudevents/cycle_free.py",

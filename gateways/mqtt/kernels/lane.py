@@ -397,9 +397,15 @@ class Lane:
         write(data)
 
     def send_pubrels(self, first_packet_id: int, count: int) -> None:
-        """PUBREL for consecutive packet ids."""
-        if self.write is not None:
-            self.write(encode_ids(PUBREL, first_packet_id, count))
+        """PUBREL for consecutive packet ids; what the client does not read counts."""
+        connection = self.connection
+        if self.write is None or connection is None:
+            return
+        data = encode_ids(PUBREL, first_packet_id, count)
+        if connection.paused:
+            connection.write_answer(data)
+        else:
+            self.write(data)
 
     def taken_over(self) -> None:
         """See `SessionLink`."""

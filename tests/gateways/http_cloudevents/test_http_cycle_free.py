@@ -61,3 +61,36 @@ def test_errors_of_the_parser_that_nobody_answered_are_free_with_their_connectio
             gc.enable()
 
     run(scenario())
+
+
+def test_a_connection_that_waits_for_the_rest_of_a_body_is_free_when_it_ends() -> None:
+    """The request was answered without it, and the client leaves."""
+
+    async def scenario() -> None:
+        async def refuse(_request: web.BaseRequest) -> web.StreamResponse:
+            return web.Response(status=413)
+
+        server = web.Server(refuse, handler_cancellation=True)
+        loop = asyncio.get_running_loop()
+        gc.collect()
+        gc.disable()
+        try:
+            before = handlers()
+            for _ in range(5):
+                connection = RequestHandler(server, loop=loop, lingering_time=10)
+                connection.connection_made(Nowhere())
+                connection.data_received(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n")
+                for _ in range(10):  # the answer is written
+                    await asyncio.sleep(0)
+                connection.connection_lost(None)
+                del connection
+                waiting = asyncio.all_tasks() - {asyncio.current_task()}
+                assert waiting
+                await asyncio.wait(waiting)
+                del waiting
+                await asyncio.sleep(0)
+            assert handlers() == before
+        finally:
+            gc.enable()
+
+    run(scenario())

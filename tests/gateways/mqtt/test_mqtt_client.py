@@ -533,6 +533,22 @@ def test_a_client_that_leaves_answers_unread_is_read_no_further() -> None:
     assert ("ready",) in peer.session.calls
 
 
+def test_a_client_that_leaves_pubrels_unread_is_read_no_further() -> None:
+    """Each PUBREC is answered by one, also for a packet id that was never sent: whoever sends them
+    and reads nothing would fill the memory."""
+    broker = Broker(limits=Limits(unread_answers_bytes_max=40))
+    peer = broker.peer(wire.connect("c"))
+    peer.stop_listening()
+    link = peer.session.link
+    for packet_id in range(1, 11):
+        link.send_pubrels(packet_id, 1)
+        assert peer.transport.is_reading()
+    link.send_pubrels(11, 1)
+    assert not peer.transport.is_reading()
+    peer.listen_again()
+    assert peer.transport.is_reading()
+
+
 @pytest.mark.parametrize("qos", [0, 1])
 def test_publishes_that_outrun_the_disk_are_read_no_further(qos: int) -> None:
     """Whether somebody waits for an ack or not: a stalled disk must not fill the memory."""
