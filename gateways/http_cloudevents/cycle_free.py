@@ -14,6 +14,7 @@ client may ask for what is refused as often as it likes, so no refusal may leave
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Collection
 from typing import Final
 
@@ -56,7 +57,7 @@ class RequestHandler(web.RequestHandler):
         task among its variables, and the task has the error that ends it."""
         try:
             await super().start()
-        except BaseException as error:
+        except asyncio.CancelledError as error:
             forget_frames(error)
             raise
 

@@ -192,8 +192,8 @@ OF_THE_BOUNDS = (
         name="tasks-that-wait-for-bodies-know-themselves",
         why="each refused request whose body did not come stays in memory",
         path="gateways/http_cloudevents/cycle_free.py",
-        old="        except BaseException as error:\n            forget_frames(error)\n",
-        new="        except BaseException:\n",
+        old="        except asyncio.CancelledError as error:\n            forget_frames(error)\n",
+        new="        except asyncio.CancelledError:\n",
         tests=("tests/gateways/http_cloudevents/test_http_cycle_free.py",),
     ),
     Sabotage(
