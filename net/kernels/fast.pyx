@@ -19,7 +19,7 @@ WRITERS_AT_ONCE = 128
 cdef enum:
     SHARED = 256 * 1024
     AT_ONCE = 128
-    LEFT_PARTS = 8
+    LEFT_PARTS = 16
 
 
 def clock_ms():

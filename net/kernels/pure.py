@@ -18,7 +18,7 @@ BUFFER_BYTES: Final = 256 * 1024
 WRITERS_AT_ONCE: Final = 128
 """Streams that are handed to their transports in one iteration, and as many of former ones: some
 10 us each."""
-LEFT_PARTS: Final = 8
+LEFT_PARTS: Final = 16
 """Of very many streams of former iterations one in so many is handed over, although that takes
 longer: else bytes for all of them would gather faster than they leave."""
 

@@ -356,4 +356,4 @@ def test_what_waits_does_not_grow_with_the_number_of_connections(form: ModuleTyp
         some = [crowd[(turn * each + index) % len(crowd)] for index in range(each)]
         context.within(lambda some=some: [one.write(b"a") for one in some])
         written += each
-        assert written - sum(len(data) for _, data in taken) <= 8 * each
+        assert written - sum(len(data) for _, data in taken) <= pure.LEFT_PARTS * each
