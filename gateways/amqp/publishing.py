@@ -46,7 +46,7 @@ from polymq.gateways.amqp.kernels import codes
 from polymq.gateways.amqp.lanes import PLACE_AT, Kind
 from polymq.gateways.amqp.long_properties import as_stored, check_size, is_long
 from polymq.gateways.amqp.methods import content_frames, encode_method
-from polymq.gateways.amqp.rewriting import one_row, rewrite
+from polymq.gateways.amqp.rewriting import Rewritten, one_row, rewrite
 
 CHECKED_AT_ONCE: Final = 64
 """Rows whose properties are looked at one by one, without a look at the clock."""
@@ -194,23 +194,31 @@ class Publisher:
     def portions(self, channels: Mapping[int, Channel], traffic: Traffic) -> Iterator[Run]:
         """The runs, long ones in parts that may be stored at once."""
         for run in traffic.runs:
-            channel = channels.get(run.channel)
-            if channel is None:
-                yield run
-                continue
-            # The route is made here, also for a single row: what that takes counts for the turn.
-            step = self.rows_at_once(channel, traffic.batch, run)
-            if step >= run.last - run.first:
-                yield run
-                continue
-            for first in range(run.first, run.last, step):
-                last = min(first + step, run.last)
-                yield Run(run.channel, run.flags, first, last)
+            rest = run
+            while rest.first < run.last:
+                channel = channels.get(run.channel)
+                if channel is None:  # closed, maybe for what stands before
+                    yield rest
+                    break
+                # The route is made here, also for a single row: what that takes counts for the
+                # turn.
+                last = rest.first + self.rows_at_once(channel, traffic.batch, rest)
+                if last >= run.last:
+                    yield rest
+                    break
+                yield Run(run.channel, run.flags, rest.first, last)
+                rest = Run(run.channel, run.flags, last, run.last)
 
     def rows_at_once(self, channel: Channel, batch: Batch, run: Run) -> int:
         """How many rows of the run may be stored before others have their turn."""
         count = run.last - run.first
         if run.flags & codes.CHECKED:
+            try:
+                _, rewritten = self._check_row(channel, batch, run.first)
+            except Refused:
+                return 1  # it leaves nothing behind, and so no topic
+            if rewritten.copies:
+                return 1  # whether it may go there is asked of all its routing keys
             count = min(count, CHECKED_AT_ONCE)
             for row in range(run.first, run.first + count):
                 if is_long(batch, row):  # a hundred times as much to look at
@@ -275,20 +283,13 @@ class Publisher:
         life = b""
         fault: Refused | None = None
         while last < run.last:
-            at = last * COLUMNS
-            start = batch.rows[at + EXTRA_START]
-            raw = bytes(batch.buffer[start : start + batch.rows[at + EXTRA_SIZE]])
-            long = is_long(batch, last)
             try:
-                if long:
-                    check_size(batch, last, channel.link.limits)
-                wanted = mapping.check_properties(raw, channel.link.user)
-                rewritten = rewrite(raw, partial(direct_reply.reply_name, channel))
+                wanted, rewritten = self._check_row(channel, batch, last)
             except Refused as error:
                 fault = error
                 break
-            special = rewritten.copies or rewritten.properties is not raw
-            alone = special or long
+            special = rewritten.copies or rewritten.changed
+            alone = special or is_long(batch, last)
             if (alone or wanted != life) and last > first:
                 self._publish_alike(channel, batch, run, first, last, durability, life)
                 first = last
@@ -306,6 +307,16 @@ class Publisher:
             self._publish_alike(channel, batch, run, first, last, durability, life)
         if fault is not None:
             raise fault
+
+    def _check_row(self, channel: Channel, batch: Batch, row: int) -> tuple[bytes, Rewritten]:
+        """How long a message lives, and its properties as they are stored. Raises Refused."""
+        at = row * COLUMNS
+        start = batch.rows[at + EXTRA_START]
+        raw = bytes(batch.buffer[start : start + batch.rows[at + EXTRA_SIZE]])
+        if is_long(batch, row):
+            check_size(batch, row, channel.link.limits)
+        life = mapping.check_properties(raw, channel.link.user)
+        return life, rewrite(raw, partial(direct_reply.reply_name, channel))
 
     def _publish_alike(
         self,

@@ -27,10 +27,16 @@ _DIRECT_REPLY_TO: Final = direct_reply.NAME.encode()
 
 
 class Rewritten(NamedTuple):
-    """The properties as they are stored, and the routing keys besides the message's own, if it has
-    any."""
+    """The properties as they are stored.
+
+    Attributes:
+        properties: encoded.
+        changed: whether they are not as they were sent.
+        copies: the routing keys besides the message's own, if it has any.
+    """
 
     properties: bytes
+    changed: bool
     copies: Copies | None
 
 
@@ -43,6 +49,7 @@ def rewrite(raw: bytes, reply_name: Callable[[], str]) -> Rewritten:
     Raises:
         Refused: BAD_ARGUMENT, `CC` or `BCC` is no array of text, or nobody consumes answers.
     """
+    sent = raw
     start, end = headers_span(raw)
     copies: Copies | None = None
     if start < end and b"CC" in raw[start:end]:
@@ -50,7 +57,7 @@ def rewrite(raw: bytes, reply_name: Callable[[], str]) -> Rewritten:
     span = property_span(raw, REPLY_TO)
     if span is not None and raw[span[0] + 1 : span[1]] == _DIRECT_REPLY_TO:
         raw = raw[: span[0]] + short_string(reply_name()) + raw[span[1] :]
-    return Rewritten(raw, copies)
+    return Rewritten(raw, raw is not sent, copies)
 
 
 def _take_copies(raw: bytes, start: int, end: int) -> tuple[bytes, Copies | None]:

@@ -292,6 +292,36 @@ OF_AMQP = (
         tests=("tests/gateways/amqp/test_amqp_prefetch.py",),
     ),
     Sabotage(
+        name="refused-publish-makes-a-topic",
+        why="a publish that is refused for a time to live that is none leaves an empty topic",
+        path="gateways/amqp/publishing.py",
+        old="                return 1  # it leaves nothing behind, and so no topic\n",
+        new='                rewritten = Rewritten(b"", changed=False, copies=None)\n',
+        tests=("tests/gateways/amqp/test_amqp_refused_publishes.py",),
+    ),
+    Sabotage(
+        name="publish-with-refused-copies-makes-a-topic",
+        why="a publish with a copy to where its user may not publish leaves an empty topic",
+        path="gateways/amqp/publishing.py",
+        old="            if rewritten.copies:\n                return 1",
+        new="            if False:\n                return 1",
+        tests=("tests/gateways/amqp/test_amqp_refused_publishes.py",),
+    ),
+    Sabotage(
+        name="publishes-of-a-closed-channel-make-topics",
+        why="what stands behind a refused publish makes the topic that the publish did not",
+        path="gateways/amqp/publishing.py",
+        old="""            rest = run
+            while rest.first < run.last:
+                channel = channels.get(run.channel)
+                if channel""",
+        new="""            rest = run
+            channel = channels.get(run.channel)
+            while rest.first < run.last:
+                if channel""",
+        tests=("tests/gateways/amqp/test_amqp_refused_publishes.py",),
+    ),
+    Sabotage(
         name="amqp-notice-before-delete-ok",
         why="clients take the notice for the answer, or fail",
         path="gateways/amqp/channel.py",
