@@ -85,19 +85,29 @@ class SessionGroup(Group):
     def _passes_over(self, run: Committed, first: int) -> bool:
         """Let go of a run at the tail if it is none that waits, and say so. Behind others it is let
         go of when its turn comes (`Subscription.deliver`)."""
-        subscription, session = self.subscription, self.session
+        session = self.session
         if (
-            subscription is None
-            or session is None
+            session is None
             or self.cursor.next != first
             or self.rules is not None
-            or session.sessions.settings.keeps_qos_0
-            or min(subscription.qos_at(first), publish_qos(run))
+            or not self.lets_go_of(run, first)
         ):
             return False
         self.cursor.pass_over(run.count)
         session.core.passed_over(self)
         return True
+
+    def lets_go_of(self, run: Committed, first: int) -> bool:
+        """Whether the run, which became visible at `first`, does not wait for the client: that is
+        away, and it would be sent with QoS 0."""
+        subscription, session = self.subscription, self.session
+        return not (
+            self.holds
+            or subscription is None
+            or session is None
+            or session.sessions.settings.keeps_qos_0
+            or min(subscription.qos_at(first), publish_qos(run))
+        )
 
     def flight(self, qos: int) -> QueueFlight:
         """What holds messages that are sent with this QoS: always the same object, so that runs

@@ -109,6 +109,8 @@ class Subscription(LiveEnd):
         for run in delivery.runs:
             if offset < self.away_end and not min(self.qos_at(offset), publish_qos(run)):
                 self.group.settle(offset, run.count)  # it did not wait
+                if self.session.backlog is not None:
+                    self.session.backlog.uncounted.passed(self.group, run.count)
             else:
                 self.session.send(self, run, self.group, offset, delivery.redelivered)
             offset += run.count
@@ -554,6 +556,8 @@ class MqttSession(SessionEnd):
         self.link = None
         self.guard = None
         self.connection_number += 1
+        if self.backlog is not None:
+            self.backlog.heads.clear()  # what does not count of what waits is more now
         for subscription in self._retired:
             subscription.detach()
         self._retired.clear()

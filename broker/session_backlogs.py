@@ -2,7 +2,8 @@
 
 What counts are messages of QoS 1 and 2 that wait: what is in flight does not. They are counted by
 the cursors of the session's subscriptions, so nothing is kept for a message; and counted anew only
-when so many have come that there may be too many.
+when so many have come that there may be too many. Messages of QoS 0 that came while the client was
+away stand between them and do not count (`uncounted.py`).
 
 * `drop_oldest`: the oldest of the session go, whichever subscription they came by: the one that
   stands lowest in the log first. The cursor passes over them, in a later loop iteration.
@@ -38,6 +39,7 @@ from polymq.broker.queues.cursor import NO_STOP
 from polymq.broker.queues.dead_letters import DeadLetterCounts
 from polymq.broker.queues.deaths import Cause
 from polymq.broker.session_settings import DROP_NEWEST, SessionSettings
+from polymq.broker.uncounted import Uncounted
 
 if TYPE_CHECKING:
     from polymq.broker.session import MqttSession
@@ -64,11 +66,13 @@ class Backlog:
     """What is known of one session.
 
     Attributes:
+        uncounted: how much of what waits does not count.
         room: at least so many may still come before it has to be counted again.
         dropped_count: messages that it lost since the start.
         full_until_ms: until when it is taken for full.
-        heads: where messages at the head of each subscription stand in the log, from an offset on;
-            of a session that drops its oldest, and has several subscriptions.
+        heads: of messages at the head of each subscription, from an offset on, where they stand in
+            the log, and which do not count; of a session that drops its oldest, and has several
+            subscriptions or messages that do not count.
         reading: such places are on their way from the disk.
         told_count, told_ms: how many had been lost when that was last logged.
     """
@@ -81,13 +85,15 @@ class Backlog:
         "room",
         "told_count",
         "told_ms",
+        "uncounted",
     )
 
-    def __init__(self) -> None:
+    def __init__(self, uncounted: Uncounted) -> None:
+        self.uncounted = uncounted
         self.room = 0
         self.dropped_count = 0
         self.full_until_ms = 0
-        self.heads: dict[SessionGroup, tuple[int, array[int]]] = {}
+        self.heads: dict[SessionGroup, tuple[int, array[int], bytes]] = {}
         self.reading = False
         self.told_count = 0
         self.told_ms = 0
@@ -107,6 +113,7 @@ class SessionBacklogs:
         self._waiting_max = settings.waiting_max
         self._drops_newest = settings.overflow == DROP_NEWEST
         self._overflow = settings.overflow
+        self._keeps_qos_0 = settings.keeps_qos_0
         self._state = state
         self._counts = counts
         self.dropped_count = 0
@@ -134,7 +141,7 @@ class SessionBacklogs:
                 else:
                     group.cursor.stop = NO_STOP
         self._sweep_later()
-        if self._waiting_max and not self._drops_newest:
+        if self._waiting_max:
             self._too_long.update(dict.fromkeys(self._state.by_number.values()))
             self._enforce_soon()
 
@@ -146,18 +153,30 @@ class SessionBacklogs:
         session = group.session
         if not group.number or group.subscription is None or session is None:
             return True
-        if session.backlog is None:
-            session.backlog = Backlog()
+        backlog = self._backlog(session)
+        counts = not group.lets_go_of(run, first)
         if group.cursor.stop != NO_STOP:
-            return self._admit_again(session, session.backlog, group, run, first)
-        session.backlog.room -= run.count
-        if session.backlog.room >= 0:
+            return self._admit_again(session, backlog, group, run, first, counts=counts)
+        backlog.uncounted.came(group, first, run.count, counts=counts)
+        if not counts:
+            return True
+        backlog.room -= run.count
+        if backlog.room >= 0:
             return True
         if self._drops_newest:
-            return self._admit_some(session, session.backlog, group, run, first)
-        self._too_long[session] = None
-        self._enforce_soon()
+            return self._admit_some(session, backlog, group, run, first)
+        self._look_soon(session)
         return True
+
+    def _backlog(self, session: MqttSession) -> Backlog:
+        if session.backlog is None:
+            uncounted = Uncounted(
+                self._core,
+                keeps_qos_0=self._keeps_qos_0,
+                changed=partial(self._look_soon, session),
+            )
+            session.backlog = Backlog(uncounted)
+        return session.backlog
 
     def _admit_some(
         self,
@@ -171,6 +190,9 @@ class SessionBacklogs:
         end = first + run.count
         new = max(0, end - max(first, group.cursor.next))
         room = self._room(session, backlog, new)
+        if room is None:  # so many as come until it is known
+            self._look_soon(session)
+            return True
         if room >= new:
             backlog.room = room - new
             return True
@@ -190,12 +212,15 @@ class SessionBacklogs:
         group: SessionGroup,
         run: Committed,
         first: int,
+        *,
+        counts: bool,
     ) -> bool:
         """The subscription is stopped: it goes on if nothing of it waits and there is room."""
-        drained = self._is_drained(group) and self._room(session, backlog, 0) > 0
+        drained = self._is_drained(group) and bool(self._room(session, backlog, 0))
         subscription = group.subscription
         if not drained or not self._go_on(session, group, first):
-            self._left_out(session, backlog, run.count)
+            if counts:
+                self._left_out(session, backlog, run.count)
             return False
         assert subscription is not None
         if subscription.group is group:
@@ -204,12 +229,19 @@ class SessionBacklogs:
         subscription.group.arrived(run, first)  # it has a new one
         return False
 
-    def _room(self, session: MqttSession, backlog: Backlog, new: int) -> int:
-        """How many messages may wait besides those that do, `new` ones not counted."""
+    def _room(self, session: MqttSession, backlog: Backlog, new: int) -> int | None:
+        """How many messages may wait besides those that do, `new` ones not counted. None if that
+        is known later."""
         now_ms = self._core.clock_ms()
         if now_ms < backlog.full_until_ms <= now_ms + FULL_MS:
             return 0
-        room = self._waiting_max - sum(count for _, count in _waiting(session)) + new
+        waiting = _waiting(session)
+        room = self._waiting_max - sum(count for _, count in waiting) + new
+        if room < max(1, new):
+            uncounted = backlog.uncounted.count([group for group, _ in waiting])
+            if uncounted is None:
+                return None
+            room += uncounted
         if room <= 0:
             backlog.full_until_ms = now_ms + FULL_MS
         return max(0, room)
@@ -276,21 +308,35 @@ class SessionBacklogs:
                 self._drop_oldest(session)
         self._enforce_soon()
 
+    def _look_soon(self, session: MqttSession) -> None:
+        """See to the session in a later loop iteration."""
+        self._too_long[session] = None
+        self._enforce_soon()
+
     def _drop_oldest(self, session: MqttSession) -> None:
-        backlog = session.backlog = session.backlog or Backlog()
+        """Count what waits, and drop what is too much of it if the oldest give way."""
+        backlog = self._backlog(session)
         if backlog.reading:
             return
         waiting = _waiting(session)
+        groups = [group for group, _ in waiting]
         excess = sum(count for _, count in waiting) - self._waiting_max
+        uncounted: int | None = 0
+        if excess > 0:
+            uncounted = backlog.uncounted.count(groups)
+            if uncounted is None:
+                if not backlog.uncounted.reading:
+                    self._too_long[session] = None
+                return
+            excess -= uncounted
         backlog.room = -excess
         if excess <= 0 or len(backlog.heads) > len(waiting):
             backlog.heads.clear()
-        if excess <= 0:
+        if excess <= 0 or self._drops_newest:
             return
         most = min(excess, self._core.limits.pump_count_max)
-        groups = [group for group, _ in waiting]
         try:
-            if len(groups) == 1:
+            if len(groups) == 1 and not uncounted:
                 dropped = self._drop(session, groups[0], most)
             else:
                 dropped = self._drop_in_order(session, backlog, groups, most)
@@ -304,20 +350,20 @@ class SessionBacklogs:
     def _drop_in_order(
         self, session: MqttSession, backlog: Backlog, groups: Sequence[SessionGroup], most: int
     ) -> int:
-        """Drop the oldest messages of several subscriptions. Fewer where entries have to be read
-        from the disk first."""
+        """Drop the oldest messages of several subscriptions, and with them what does not count.
+        Fewer where entries have to be read from the disk first, or much does not count."""
         heap: list[tuple[int, int]] = []
         for at, group in enumerate(groups):
-            positions = self._positions(session, backlog, group)
+            positions, _ = self._head(session, backlog, group)
             if not positions:
                 return 0
             heap.append((positions[0], at))
         heapq.heapify(heap)
-        dropped = 0
-        while dropped < most:
+        dropped = passed = 0
+        while dropped < most and passed < self._core.limits.pump_count_max:
             _, at = heap[0]
             group = groups[at]
-            positions = self._positions(session, backlog, group)
+            positions, flags = self._head(session, backlog, group)
             if not positions:
                 return dropped
             others = min(heap[1:3], default=(NO_STOP, 0))[0]
@@ -326,39 +372,52 @@ class SessionBacklogs:
                 if position >= others:
                     break
                 count += 1
-            dropped += self._drop(session, group, max(1, count))
+            count = self._drop(session, group, max(1, count))
+            uncounted = flags[:count].count(1)
+            backlog.uncounted.passed(group, uncounted)
+            dropped += count - uncounted
+            passed += count
             if not group.ready_count or group.subscription is None:
                 heapq.heappop(heap)
                 if not heap:
                     break
                 continue
-            positions = self._positions(session, backlog, group)
+            positions, _ = self._head(session, backlog, group)
             if not positions:
                 return dropped
             heapq.heapreplace(heap, (positions[0], at))
         return dropped
 
-    def _positions(
+    def _head(
         self, session: MqttSession, backlog: Backlog, group: SessionGroup
-    ) -> Sequence[int]:
-        """Where the messages at the head stand in the log; none if that is being read."""
+    ) -> tuple[Sequence[int], bytes]:
+        """Where the messages at the head stand in the log, and which do not count; none if that is
+        being read."""
         index, cursor = group.queue.index, group.cursor
         if cursor.floor < index.first_offset:
             cursor.skip_to(index.first_offset)
         head = cursor.peek(HEAD_COUNT, group.queue.visible)
         if head is None:
-            return ()
+            return (), b""
         first, count = head
-        start, known = backlog.heads.get(group, (0, array("Q")))
+        start, known, flags = backlog.heads.get(group, (0, array("Q"), b""))
         if not 0 <= first - start < len(known):
             entries = index.read_hot(first, count)
             if not entries:
                 backlog.reading = True
                 took = partial(self._took_head, session, backlog, group)
                 self._core.reading.entries(index, first, HEAD_COUNT, took)
-                return ()
-            start, known = backlog.heads[group] = first, _positions_of(entries)
-        return known[first - start : first - start + count]
+                return (), b""
+            self._took_entries(backlog, group, first, entries)
+            start, known, flags = backlog.heads[group]
+        found = slice(first - start, first - start + count)
+        return known[found], flags[found]
+
+    def _took_entries(
+        self, backlog: Backlog, group: SessionGroup, first: int, entries: bytes
+    ) -> None:
+        flags = backlog.uncounted.flags(group, first, entries)
+        backlog.heads[group] = first, _positions_of(entries), flags
 
     def _took_head(
         self,
@@ -370,9 +429,8 @@ class SessionBacklogs:
     ) -> None:
         backlog.reading = False
         if entries:  # else the read failed, which was told: the next message asks again
-            backlog.heads[group] = first, _positions_of(entries)
-            self._too_long[session] = None
-            self._enforce_soon()
+            self._took_entries(backlog, group, first, entries)
+            self._look_soon(session)
 
     def _drop(self, session: MqttSession, group: SessionGroup, count: int) -> int:
         """Drop so many of the oldest messages that wait. Raises Refused: nothing was dropped."""

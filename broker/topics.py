@@ -26,6 +26,7 @@ from polymq.broker.header_routing import (
 )
 from polymq.broker.journal import STATE_TOPIC, Op, Touched
 from polymq.broker.kernels import PlainTemplate, Publisher, Waiting
+from polymq.broker.kernels.delivery import QOS_PROPERTY
 from polymq.broker.names import (
     EXCHANGE_PROPERTY,
     QUEUES_TOPIC,
@@ -54,6 +55,7 @@ from polymq.core_log.kernels.batch import (
     PROPERTIES_SIZE_MAX,
     Batch,
 )
+from polymq.core_log.kernels.layout import ENTRY_AT_MOST_ONCE, SYSTEM_FLAG_AT_MOST_ONCE
 from polymq.core_log.log_end import Span
 from polymq.core_log.queue_index import Index
 from polymq.core_log.record import RecordTemplate, java_hash
@@ -500,13 +502,17 @@ class Topics(Publisher):
                 Reason.BAD_ARGUMENT, f"topic {topic.name!r} has {count} queues, no queue {queue_id}"
             )
         flag, system_flag, reconsume = header_of(properties)
+        if retain:
+            system_flag |= SYSTEM_FLAG_STATE
+        if properties.get(QOS_PROPERTY) == "0":
+            system_flag |= SYSTEM_FLAG_AT_MOST_ONCE
         record = RecordTemplate(
             topic=topic.stored.encode(),
             queue_id=queue_id,
             properties=prefix,
             tag_hash=0 if tag is None else java_hash(tag),
             flag=flag,
-            system_flag=system_flag | SYSTEM_FLAG_STATE if retain else system_flag,
+            system_flag=system_flag,
             extra_kind=extra_kind,
             extra_name=extra_name.encode(),
             extra_keyed=extra_keyed,
@@ -610,8 +616,11 @@ class Topics(Publisher):
         template.queue.append(spans)
         if template.private:
             meta = template.meta
+            stored_ms = now
+            if template.record.system_flag & SYSTEM_FLAG_AT_MOST_ONCE:
+                stored_ms |= ENTRY_AT_MOST_ONCE
             for span in spans:
-                entries = widen(span.entries, now, meta.priority, meta.ttl_code)
+                entries = widen(span.entries, stored_ms, meta.priority, meta.ttl_code)
                 append_to_all(template.private, entries)
         position = Position(self.core.log.appended)
         self._wait(template, spans, position)

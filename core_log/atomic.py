@@ -18,6 +18,7 @@ from polymq.core_log.kernels.layout import (
     PROPERTY_LIFE,
     PROPERTY_LIFE_SIZE,
     PROPERTY_OF,
+    SYSTEM_FLAG_AT_MOST_ONCE,
 )
 from polymq.core_log.record import SYSTEM_TOPIC, RecordParts, RecordTemplate
 
@@ -39,17 +40,15 @@ class Piece:
     continues: int | None = None
 
 
-def continuation(entry: bytes, life: bytes = b"") -> RecordTemplate:
-    """The template of a record that continues the targets of the record with this entry.
-
-    Args:
-        life: `PMQ_X` of that record (`life_of`).
-    """
+def continuation(entry: bytes, continued: RecordTemplate) -> RecordTemplate:
+    """The template of a record that continues the targets of a record of the template `continued`
+    with this entry."""
     name = PROPERTY_OF + b"\x01" + entry.hex().encode() + b"\x02"
-    return RecordTemplate(SYSTEM_TOPIC, 0, name + life)
+    flag = continued.system_flag & SYSTEM_FLAG_AT_MOST_ONCE
+    return RecordTemplate(SYSTEM_TOPIC, 0, name + _life_of(continued), system_flag=flag)
 
 
-def life_of(template: RecordTemplate) -> bytes:
+def _life_of(template: RecordTemplate) -> bytes:
     """The `PMQ_X` of this template's records, encoded; empty where they have none."""
     start = PROPERTY_CONSTANT_SIZE
     life = template.properties[start : start + PROPERTY_LIFE_SIZE]
@@ -74,7 +73,7 @@ def expand(records: Sequence[RecordParts]) -> list[Piece]:
         )
         pieces.extend(
             Piece(
-                template=continuation(bytes(ENTRY_SIZE), life_of(record.template)),
+                template=continuation(bytes(ENTRY_SIZE), record.template),
                 body=b"",
                 extra=b"",
                 targets=targets[at : at + DISPATCH_TARGETS_MAX],

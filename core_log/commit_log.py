@@ -29,7 +29,6 @@ from polymq.core_log.atomic import (
     batch_property,
     continuation,
     expand,
-    life_of,
     part_of,
     row_of,
 )
@@ -329,8 +328,8 @@ class CommitLog(LogEnd):
         for index, (piece, row) in enumerate(zip(pieces, rows, strict=True)):
             template = piece.template
             if piece.continues is not None:
-                life = life_of(pieces[piece.continues].template)
-                template = continuation(spans[piece.continues].entries, life)
+                continued = pieces[piece.continues].template
+                template = continuation(spans[piece.continues].entries, continued)
             suffix = batch_property(identifier, index, len(pieces)) if suffix_size else b""
             spans += self._write_rows(
                 template, suffix, piece.targets, row, 0, 1, piece.born_ms, store_ms

@@ -27,6 +27,7 @@ from polymq.broker.queues.heads import LOOK_COUNT, Head
 from polymq.broker.queues.queue import Group
 from polymq.broker.timers import Timer
 from polymq.core_log.kernels import expired
+from polymq.core_log.kernels.layout import STORE_MS_MASK
 
 NOT_KNOWN: Final = -1
 """What is at the head has to be read from the disk first; the group is pumped when it is there."""
@@ -77,7 +78,7 @@ class Expiry:
         entry = self._group.queue.index.read_hot(first, 1)
         if not entry:
             return True  # too old to be in memory
-        stored_ms = int.from_bytes(entry[_STORE_MS], "big")
+        stored_ms = int.from_bytes(entry[_STORE_MS], "big") & STORE_MS_MASK
         return stored_ms + code - 1 <= self._core.clock_ms()
 
     def deliverable(self) -> int:

@@ -661,7 +661,8 @@ def expired(entries, now_ms, ttl_code):
                 code = limit
             ends = -1
             if code:
-                ends = (<int64_t>at[0] << 40 | <int64_t>at[1] << 32 | get32(at + 2)) + code - 1
+                ends = <int64_t>(at[0] & 0x7F) << 40 | <int64_t>at[1] << 32 | get32(at + 2)
+                ends += code - 1
                 if ends <= now:
                     if live:
                         break

@@ -20,9 +20,9 @@ from polymq.core_log.kernels.record cimport (
     DISPATCH_START_SIZE, ENTRY_SIZE, LIFE_SIZE, LIFE_START, LIFE_START_SIZE, MAGIC_BLANK, MAGIC_V1,
     OF_START, OF_START_SIZE, POSITION_AT, PRIVATE_ENTRY_SIZE, PROPERTY_CRC_SIZE, RECORD_SIZE_MIN,
     STOP_BATCH, STOP_BLANK, STOP_CRC, STOP_END, STOP_MAGIC, STOP_POSITION, STOP_SHORT, STOP_SIZE,
-    STOP_ZERO, STORE_MS_AT, SYSTEM_FLAG_AT, SYSTEM_TOPIC, SYSTEM_TOPIC_SIZE, TAGS_START,
-    TAGS_START_SIZE, TARGETS_MAX, TARGET_SIZE, batch_part, check, find_targets, has_topic,
-    properties_at, read_hex, size_of,
+    STOP_ZERO, STORE_MS_AT, SYSTEM_FLAG_AT, SYSTEM_FLAG_AT_MOST_ONCE, SYSTEM_TOPIC,
+    SYSTEM_TOPIC_SIZE, TAGS_START, TAGS_START_SIZE, TARGETS_MAX, TARGET_SIZE, batch_part, check,
+    find_targets, has_topic, properties_at, read_hex, size_of,
 )
 
 from polymq.core_log.kernels import batch as _batch
@@ -47,6 +47,8 @@ if (
     != (CONSTANT_START[:CONSTANT_START_SIZE], LIFE_START[:LIFE_START_SIZE])
     or (_layout.PROPERTY_CONSTANT_SIZE, _layout.PROPERTY_LIFE_SIZE) != (CONSTANT_SIZE, LIFE_SIZE)
     or _batch.RECORD_STORE_MS_AT != STORE_MS_AT
+    or (_layout.SYSTEM_FLAG_AT_MOST_ONCE, _layout.ENTRY_AT_MOST_ONCE)
+    != (SYSTEM_FLAG_AT_MOST_ONCE, 0x8000 << 32)
     or (_layout.PROPERTY_BATCH_SIZE, _layout.NO_BATCH) != (BATCH_SIZE, (-1, 0, 0))
     or (_layout.ENTRY_SIZE, _layout.PRIVATE_ENTRY_SIZE, _layout.RECORD_SIZE_MIN)
     != (ENTRY_SIZE, PRIVATE_ENTRY_SIZE, RECORD_SIZE_MIN)
@@ -96,6 +98,7 @@ cdef void fill_life(const uint8_t *at, int64_t size, const uint8_t *life,
     `PMQ_X` that may stand at `life`."""
     cdef uint64_t ttl_code = 0, priority = 0
     cdef uint64_t store_ms = <uint64_t>get64(at + STORE_MS_AT)
+    cdef uint32_t high
     if not (
         at + size - life >= LIFE_SIZE
         and memcmp(life, LIFE_START, LIFE_START_SIZE) == 0
@@ -105,7 +108,10 @@ cdef void fill_life(const uint8_t *at, int64_t size, const uint8_t *life,
     ):
         ttl_code = 0
         priority = 0
-    put16(entry + 20, <uint32_t>(store_ms >> 32 & 0xFFFF))
+    high = <uint32_t>(store_ms >> 32 & 0x7FFF)
+    if get32(at + SYSTEM_FLAG_AT) & SYSTEM_FLAG_AT_MOST_ONCE:
+        high |= 0x8000
+    put16(entry + 20, high)
     put32(entry + 22, <uint32_t>store_ms)
     entry[26] = <uint8_t>priority
     put32(entry + 27, <uint32_t>ttl_code)

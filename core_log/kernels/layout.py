@@ -36,12 +36,21 @@ ENTRY_SIZE: Final = 20
 """An entry of a topic's own queue: position 8, size 4, tag hash 8 (RocketMQ's ConsumeQueue)."""
 PRIVATE_ENTRY_SIZE: Final = 32
 """An entry of any other queue: the same, then the record's store time in ms 6, priority 1, time to
-live 4 (in ms and one more; 0: for ever), check 1. So what a queue asks of its messages (how old,
+live 4 (in ms and one more; 0: for ever), check 1. The highest bit of the store time's six bytes
+says that the record has `SYSTEM_FLAG_AT_MOST_ONCE`. So what a queue asks of its messages (how old,
 how large, how long to live) is answered without the log, and also for settings that the queue got
 later: when a message expires depends on its own time to live and on the queue's. Because it is
 answered without the log, the entry has a check of its own: the four bytes of the CRC-32 of what
 stands before it, combined by exclusive or. It differs for any one flipped bit, and an entry of
 zeros is not valid."""
+
+SYSTEM_FLAG_AT_MOST_ONCE: Final = 0x0002_0000
+"""In the system flag of a record (RocketMQ uses the lowest bits): its publisher asked for delivery
+at most once, so that it need not wait for anybody who is away."""
+ENTRY_AT_MOST_ONCE: Final = 1 << 47
+"""The same in the store time of a private entry, which `widen` is given."""
+STORE_MS_MASK: Final = ENTRY_AT_MOST_ONCE - 1
+"""The store time itself."""
 
 PROPERTY_CONSTANT: Final = b"PMQ_P"
 """First property of a record of the broker: 4 hex digits, the size of its constant properties."""

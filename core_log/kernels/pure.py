@@ -47,6 +47,7 @@ from polymq.core_log.kernels.layout import (
     NUMBER_MAX,
     OFFSET_MAX,
     PRIVATE_ENTRY_SIZE,
+    STORE_MS_MASK,
     TTL_CODE_MAX,
 )
 
@@ -391,6 +392,9 @@ def crc_property(value: int) -> bytes:
 def widen(entries: Memory, store_ms: int = 0, priority: int = 0, ttl_code: int = 0) -> bytes:
     """20-byte entries as 32-byte entries, all with the same time, priority and time to live.
 
+    Args:
+        store_ms: with `ENTRY_AT_MOST_ONCE`, if the records have that flag.
+
     Raises:
         ValueError: not whole entries, or a number that does not fit its field.
     """
@@ -507,7 +511,7 @@ def expired(entries: Memory, now_ms: int, ttl_code: int) -> tuple[int, int, int]
         high, low, _priority, code = LIFE.unpack_from(entries, at)
         if ttl_code and (code == 0 or ttl_code < code):
             code = ttl_code
-        ends_ms = (high << 32 | low) + code - 1 if code else -1
+        ends_ms = ((high << 32 | low) & STORE_MS_MASK) + code - 1 if code else -1
         if code and ends_ms <= now_ms:
             if live:
                 break

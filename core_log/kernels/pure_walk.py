@@ -23,9 +23,9 @@ from polymq.core_log.kernels.batch import (
     RECORD_SYSTEM_FLAG_AT,
 )
 from polymq.core_log.kernels.layout import (
+    ENTRY_AT_MOST_ONCE,
     ENTRY_SIZE,
     NO_BATCH,
-    OFFSET_MAX,
     PRIVATE_ENTRY_SIZE,
     PROPERTY_BATCH,
     PROPERTY_BATCH_SIZE,
@@ -45,6 +45,8 @@ from polymq.core_log.kernels.layout import (
     STOP_SHORT,
     STOP_SIZE,
     STOP_ZERO,
+    STORE_MS_MASK,
+    SYSTEM_FLAG_AT_MOST_ONCE,
     SYSTEM_TOPIC,
 )
 from polymq.core_log.kernels.pure import (
@@ -233,7 +235,9 @@ def _entry_of(memory: Memory, at: int, size: int) -> tuple[bytes, bool]:
 def _life(memory: Memory, at: int, properties: bytes, life_at: int) -> bytes:
     """The second part of the private entry, without its check: the record's store time, and the
     `PMQ_X` that may stand at `life_at` of its properties."""
-    store_ms = LONG.unpack_from(memory, at + RECORD_STORE_MS_AT)[0] & OFFSET_MAX
+    store_ms = LONG.unpack_from(memory, at + RECORD_STORE_MS_AT)[0] & STORE_MS_MASK
+    if INT.unpack_from(memory, at + RECORD_SYSTEM_FLAG_AT)[0] & SYSTEM_FLAG_AT_MOST_ONCE:
+        store_ms |= ENTRY_AT_MOST_ONCE
     ttl_code = priority = 0
     start = life_at + len(LIFE_START)
     end = life_at + PROPERTY_LIFE_SIZE - 1

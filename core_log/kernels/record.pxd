@@ -16,6 +16,7 @@ from polymq.core_log.kernels.numbers cimport get32, get64
 cdef enum:
     POSITION_AT = 28
     SYSTEM_FLAG_AT = 36
+    SYSTEM_FLAG_AT_MOST_ONCE = 0x20000
     STORE_MS_AT = 56
     BODY_SIZE_AT = 84
     BODY_AT = 88

@@ -49,6 +49,24 @@ def test_a_plain_queue_lets_messages_expire_that_ask_for_it(broker: Broker, dura
     assert look(broker, "q") == [b"stays"]
 
 
+@pytest.mark.parametrize("qos", [0, 1])
+def test_a_message_of_any_qos_expires(broker: Broker, qos: int) -> None:
+    """While it waits, and where the disk takes so long that its time is over when it comes."""
+    declare(broker, "q", x_message_ttl=1000)
+    template = broker.template("a", "b", qos=qos)
+    bind(broker, "q", "a", "b")
+    broker.publish(template, b"1")
+    broker.step(0.999)
+    assert ready(broker, "q") == 1
+    broker.step(0.001)
+    assert ready(broker, "q") == 0
+    consumer, _ = consume(broker, "q")
+    broker.publish(template, b"2")
+    broker.loop.now += 1.0
+    broker.step()
+    assert consumer.bodies == []
+
+
 def test_a_message_expires_at_the_head_only(broker: Broker) -> None:
     """As in RabbitMQ: behind one that lives longer it is counted, and goes with its turn."""
     declare(broker, "q")

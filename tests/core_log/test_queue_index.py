@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from polymq.core_log.errors import CorruptRecord, StorageFailed, StorageFull
 from polymq.core_log.kernels import expired, find_damaged
+from polymq.core_log.kernels.layout import ENTRY_AT_MOST_ONCE
 from polymq.core_log.queue_index import MemoryIndex, QueueIndex, widen
 from polymq.core_log.settings import StoreSettings
 from tests.harness.files import NOTHING, FailingFiles, MemoryFiles
@@ -66,9 +67,9 @@ def test_what_has_expired_is_told_from_entries() -> None:
     entries = b"".join(
         (
             widen(entry(1), 1000, ttl_code=1),  # expired with its arrival
-            widen(entry(2), 1000, ttl_code=501),
+            widen(entry(2), 1000 | ENTRY_AT_MOST_ONCE, ttl_code=501),
             widen(entry(3), 1000),
-            widen(entry(4), 1000, ttl_code=5001),
+            widen(entry(4), 1000 | ENTRY_AT_MOST_ONCE, ttl_code=5001),
             widen(entry(5), 1000, ttl_code=101),  # behind: not at the head, and expired
             widen(entry(6), 1000),
         )

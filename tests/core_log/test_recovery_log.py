@@ -28,6 +28,7 @@ from tests.harness.files import EVERYTHING, NOTHING, MemoryFiles, WrappedFiles
 from tests.harness.stores import (
     DIRECTORY,
     LIVES,
+    LIVES_ONCE,
     MESSAGE_SIZE,
     TEMPLATE,
     TINY,
@@ -382,7 +383,7 @@ def test_an_incomplete_atomic_batch_goes_as_a_whole() -> None:
     check_recovered(files, numbered(0, 6))
 
 
-@pytest.mark.parametrize("template", [TEMPLATE, LIVES])
+@pytest.mark.parametrize("template", [TEMPLATE, LIVES, LIVES_ONCE])
 def test_a_message_with_many_queues_is_rebuilt_in_all_of_them(template: RecordTemplate) -> None:
     """Its age, its time to live and its priority, too, also where the list of queues goes on."""
     files = MemoryFiles()

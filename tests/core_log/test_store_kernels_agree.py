@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from polymq.core_log.kernels import pure, pure_walk
 from polymq.core_log.kernels.batch import EXTRA_BASE64, EXTRA_NONE, EXTRA_VERBATIM, Batch
-from polymq.core_log.kernels.layout import NO_BATCH, SYSTEM_TOPIC
+from polymq.core_log.kernels.layout import ENTRY_AT_MOST_ONCE, NO_BATCH, SYSTEM_TOPIC
 from polymq.core_log.record import RecordTemplate, encode_properties, java_hash
 
 fast: Any = pytest.importorskip(
@@ -333,8 +333,9 @@ def test_entries_are_widened_alike(
 def test_entries_expire_alike(
     times: list[tuple[int, int]], now_ms: int, ttl_code: int, noise: bytes
 ) -> None:
-    entries = b"".join(pure.widen(bytes(20), stored, 0, code) for stored, code in times)
-    same("expired", WRITING, entries, now_ms, ttl_code)
+    for flag in (0, ENTRY_AT_MOST_ONCE):
+        entries = b"".join(pure.widen(bytes(20), stored | flag, 0, code) for stored, code in times)
+        same("expired", WRITING, entries, now_ms, ttl_code)
     same("expired", WRITING, entries + noise, now_ms, ttl_code)
     same("expired", WRITING, noise * 32, now_ms * 1000, ttl_code)
 

@@ -12,6 +12,7 @@ from polymq.core_log import kernels
 from polymq.core_log.errors import FailureLatch, StorageFailed
 from polymq.core_log.files import Files
 from polymq.core_log.kernels.batch import EXTRA_BASE64, Batch
+from polymq.core_log.kernels.layout import ENTRY_AT_MOST_ONCE, SYSTEM_FLAG_AT_MOST_ONCE
 from polymq.core_log.log_end import Span
 from polymq.core_log.queue_index import Index, widen
 from polymq.core_log.record import (
@@ -64,6 +65,8 @@ LIVES: Final = RecordTemplate(
     extra_name=b"PMQ_X",
 )
 """Messages with a time to live and a priority, as their private entries have them, too."""
+LIVES_ONCE: Final = replace(LIVES, system_flag=SYSTEM_FLAG_AT_MOST_ONCE)
+"""The same for delivery at most once, which those entries say as well."""
 
 
 class Bench:
@@ -104,8 +107,10 @@ class Bench:
         """Let the queues take what was appended."""
         for span in spans:
             self.own.append(span.entries)
-            life = (7, 0x0102_0304) if self.template is LIVES else (0, 0)
-            private = widen(span.entries, self.now_ms, *life)
+            life = (7, 0x0102_0304) if self.template in (LIVES, LIVES_ONCE) else (0, 0)
+            once = self.template.system_flag & SYSTEM_FLAG_AT_MOST_ONCE
+            stored_ms = self.now_ms | ENTRY_AT_MOST_ONCE if once else self.now_ms
+            private = widen(span.entries, stored_ms, *life)
             for queue in self.private:
                 queue.append(private)
             for number in range(100, 100 + wide):

@@ -137,8 +137,8 @@ OF_THE_CLIENTS = (
         name="targets-beyond-a-record-lost",
         why="after a crash the 257th queue lacks a message that the others have",
         path="core_log/commit_log.py",
-        old="                template = continuation(spans[piece.continues].entries, life)\n",
-        new="                template = continuation(spans[piece.continues].entries[:0], life)\n",
+        old="continuation(spans[piece.continues].entries, continued)\n",
+        new="continuation(spans[piece.continues].entries[:0], continued)\n",
         crash=_states("256", 600),
     ),
     Sabotage(

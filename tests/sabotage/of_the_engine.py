@@ -9,7 +9,6 @@ IN_SYNC = "tests/broker/test_in_sync.py"
 COPIED = "tests/durability/test_in_sync.py"
 SESSIONS = "tests/broker/test_engine_sessions.py"
 EXPIRY = "tests/broker/test_session_expiry.py"
-FULL_SESSIONS = "tests/broker/test_session_backlogs.py"
 IN_FLIGHT = "tests/broker/test_sessions_in_flight.py"
 LOWERED = "tests/broker/test_lowered_subscriptions.py"
 CURSOR = "tests/broker/test_cursor.py"
@@ -567,71 +566,4 @@ RULES = (
     ),
 )
 
-BACKLOGS = (
-    Sabotage(
-        name="sessions-lose-what-is-in-flight",
-        why="a full session loses messages that its client was about to acknowledge",
-        path="broker/session_backlogs.py",
-        old="            cursor.drop(found, group.queue.visible)\n",
-        new="            cursor.skip_to(first + found)\n",
-        tests=(FULL_SESSIONS,),
-    ),
-    Sabotage(
-        name="drops-not-in-the-log",
-        why="what full sessions dropped comes back with a restart, and holds the log",
-        path="broker/session_backlogs.py",
-        old='            self._core.journal.write({"op": "skip", "g": said})\n',
-        new="            pass\n",
-        tests=(FULL_SESSIONS,),
-    ),
-    Sabotage(
-        name="newest-subscription-pays",
-        why="a busy subscription of a full session pushes out the new messages of a quiet one",
-        path="broker/session_backlogs.py",
-        old="                if position >= others:\n",
-        new="                if position >= NO_STOP:\n",
-        tests=(FULL_SESSIONS,),
-    ),
-    Sabotage(
-        name="stop-without-end",
-        why="a subscription that was full once never gets a message again",
-        path="broker/queues/cursor.py",
-        old="        if self.stop <= offset:\n            self.stop = NO_STOP\n",
-        new="",
-        tests=(FULL_SESSIONS, "tests/broker/test_cursor.py"),
-    ),
-    Sabotage(
-        name="stop-forgotten-by-snapshots",
-        why="what a full session left out is delivered after a clean stop",
-        path="broker/queues/cursor.py",
-        old='        return row if self.stop == NO_STOP else {**row, "stop": self.stop}\n',
-        new="        return row\n",
-        tests=(FULL_SESSIONS,),
-    ),
-    Sabotage(
-        name="window-of-dropped-messages",
-        why="a device that vanished with a message in flight costs a byte for each dropped one",
-        path="broker/session_backlogs.py",
-        old="        return offset - cursor.floor > WINDOW_MAX and cursor.outstanding_count > 0\n",
-        new="        return False\n",
-        tests=(FULL_SESSIONS,),
-    ),
-    Sabotage(
-        name="right-acknowledgements-go-with-a-wrong-one",
-        why="messages that a client has are sent to it again, because it sent one wrong PUBREC",
-        path="broker/session.py",
-        old="                return right\n        return count\n",
-        new="                return 0\n        return count\n",
-        tests=("tests/broker/test_sessions_in_flight.py",),
-    ),
-    Sabotage(
-        name="session-limit-ignored",
-        why="sessions have no bound, whatever is configured",
-        path="polymq/compose.py",
-        old="                waiting_max=settings.mqtt.session_queue_max,\n",
-        new="",
-        tests=("interop_tests/test_mqtt_session_limits.py",),
-    ),
-)
-
-OF_THE_ENGINE = (*COMMIT_POINTS, *FLIGHTS, *CURSORS, *FOLDS, *RULES, *BACKLOGS)
+OF_THE_ENGINE = (*COMMIT_POINTS, *FLIGHTS, *CURSORS, *FOLDS, *RULES)

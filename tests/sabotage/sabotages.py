@@ -17,6 +17,7 @@ from tests.sabotage.of_the_remoting import OF_THE_REMOTING
 from tests.sabotage.of_the_replication import OF_THE_REPLICATION
 from tests.sabotage.of_the_retained import OF_THE_RETAINED
 from tests.sabotage.of_the_retention import OF_THE_RETENTION
+from tests.sabotage.of_the_sessions import OF_THE_SESSIONS
 from tests.sabotage.of_the_shortages import OF_THE_SHORTAGES
 from tests.sabotage.of_the_sink import OF_THE_SINK
 from tests.sabotage.of_the_speed import OF_THE_SPEED
@@ -35,6 +36,7 @@ SABOTAGES = (
     *OF_THE_TURNS,
     *OF_THE_CLIENTS,
     *OF_THE_ENGINE,
+    *OF_THE_SESSIONS,
     *OF_THE_GATEWAYS,
     *OF_AMQP,
     *OF_THE_NAMES,

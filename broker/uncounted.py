@@ -1,0 +1,168 @@
+"""What of a session's backlog does not count: messages of QoS 0 that came while its client was
+away.
+
+They stand in the queue of the filter, which other sessions read as well, but the client never gets
+them (`Subscription.deliver`). Where nothing waits, they are passed over when they come. Behind
+messages that wait, they stay until their turn comes. So they are counted here, and left out of what
+may be too much.
+
+An index entry says whether its message has QoS 0. So nothing is kept for a message, and the count
+is made again after a restart. It is made only for a session that may have too much; from then on
+it follows the queue.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from polymq.broker.core import Core
+from polymq.broker.flights import SessionGroup
+from polymq.core_log.kernels.layout import PRIVATE_ENTRY_SIZE
+
+if TYPE_CHECKING:
+    from polymq.broker.session import Subscription
+
+PIECE_COUNT: Final = 1024
+"""Entries that are counted in one loop iteration for one session: about 20 us."""
+_FLAG_AT: Final = 20  # the highest byte of an entry's store time, whose highest bit is the flag
+_TO_FLAG: Final = bytes(128) + b"\x01" * 128
+
+
+class _Count:
+    """How many messages in front of one subscription do not count, before the offset `end`.
+
+    Attributes:
+        rule: what the subscription's QoS was when they were counted.
+    """
+
+    __slots__ = ("count", "end", "rule")
+
+    def __init__(self, end: int, rule: tuple[int, int]) -> None:
+        self.end = end
+        self.count = 0
+        self.rule = rule
+
+
+class Uncounted:
+    """What does not count in one session.
+
+    Args:
+        keeps_qos_0: everything counts, because everything is delivered.
+        changed: called when what had to be read first is there.
+
+    Attributes:
+        reading: something is on its way from the disk.
+    """
+
+    __slots__ = ("_changed", "_core", "_counts", "_keeps_qos_0", "reading")
+
+    def __init__(self, core: Core, *, keeps_qos_0: bool, changed: Callable[[], None]) -> None:
+        self._core = core
+        self._keeps_qos_0 = keeps_qos_0
+        self._changed = changed
+        self.reading = False
+        self._counts: dict[SessionGroup, _Count] = {}
+
+    def came(self, group: SessionGroup, first: int, count: int, *, counts: bool) -> None:
+        """Messages became visible at `first`, which count or do not."""
+        found = self._counts.get(group)
+        if found is None and not counts and group.subscription is not None:
+            found = self._counts[group] = _Count(group.cursor.next, _rule(group.subscription))
+        # What comes while the client is there counts, until that goes away.
+        if found is not None and found.end == first and not group.holds:
+            found.end += count
+            if not counts:
+                found.count += count
+
+    def passed(self, group: SessionGroup, count: int) -> None:
+        """Their turn came: so many that do not count are gone."""
+        found = self._counts.get(group)
+        if found is not None:
+            found.count = max(0, found.count - count)
+
+    def flags(self, group: SessionGroup, first: int, entries: bytes) -> bytes:
+        """One byte for each of the messages from `first` on: 1 if it does not count."""
+        count = len(entries) // PRIVATE_ENTRY_SIZE
+        subscription = group.subscription
+        if subscription is None or self._keeps_qos_0 or first < group.cursor.next:
+            return bytes(count)
+        away = min(max(_end(group, subscription) - first, 0), count)
+        flags = entries[_FLAG_AT : away * PRIVATE_ENTRY_SIZE : PRIVATE_ENTRY_SIZE]
+        flags = flags.translate(_TO_FLAG)
+        if not subscription.qos:  # lowered: only what came before that has another QoS than 0
+            queued = min(max(subscription.queued_end - first, 0), away)
+            flags = flags[:queued] + b"\x01" * (away - queued)
+        return flags + bytes(count - away)
+
+    def count(self, groups: Sequence[SessionGroup]) -> int | None:
+        """How many of the messages that wait in these groups do not count. None: ask again in a
+        later loop iteration, or when `changed` is called."""
+        if self._keeps_qos_0:
+            return 0
+        if self.reading:
+            return None
+        if len(self._counts) > len(groups):
+            known = set(groups)
+            for gone in [group for group in self._counts if group not in known]:
+                del self._counts[gone]
+        return sum(self._count(group) for group in groups) if self._follow(groups) else None
+
+    def _count(self, group: SessionGroup) -> int:
+        found = self._counts.get(group)
+        return 0 if found is None else found.count
+
+    def _follow(self, groups: Sequence[SessionGroup]) -> bool:
+        """Count what was not counted yet, a piece of it at most. Returns whether that is all."""
+        room = PIECE_COUNT
+        for group in groups:
+            subscription = group.subscription
+            if subscription is None:
+                continue
+            rule, start = _rule(subscription), group.cursor.next
+            found = self._counts.get(group)
+            if found is None or found.rule != rule or found.end < start:
+                found = self._counts[group] = _Count(start, rule)
+            end = _end(group, subscription)
+            while found.end < end:
+                counted = self._count_piece(group, found, min(end - found.end, room))
+                room -= counted
+                if not counted or not room:
+                    return False
+        return True
+
+    def _count_piece(self, group: SessionGroup, found: _Count, count: int) -> int:
+        """Count up to so many more. Returns how many; 0 if they are read first."""
+        index = group.queue.index
+        first = max(found.end, index.first_offset)  # what is gone is not there to be counted
+        entries = index.read_hot(first, count)
+        if not entries:
+            self.reading = True
+            self._core.reading.entries(index, first, count, partial(self._took, group, found))
+            return 0
+        found.end = first
+        return self._add(group, found, first, entries)
+
+    def _took(self, group: SessionGroup, found: _Count, first: int, entries: bytes | None) -> None:
+        self.reading = False
+        if entries:  # else the read failed, which was told: the next message asks again
+            if first >= found.end:
+                self._add(group, found, first, entries)
+            self._changed()
+
+    def _add(self, group: SessionGroup, found: _Count, first: int, entries: bytes) -> int:
+        flags = self.flags(group, first, entries)
+        found.end = first + len(flags)
+        found.count += flags.count(1)
+        return len(flags)
+
+
+def _rule(subscription: Subscription) -> tuple[int, int]:
+    return subscription.qos, subscription.queued_end
+
+
+def _end(group: SessionGroup, subscription: Subscription) -> int:
+    """Where what came while the client was away ends."""
+    end = min(group.queue.visible, group.cursor.stop)
+    return min(end, subscription.away_end) if group.holds else end

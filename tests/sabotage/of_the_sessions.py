@@ -1,0 +1,150 @@
+"""Sabotages of what waits for an MQTT session, and of what ends with it."""
+
+from __future__ import annotations
+
+from tests.sabotage.plan import Sabotage
+
+FULL_SESSIONS = "tests/broker/test_session_backlogs.py"
+UNCOUNTED = "tests/broker/test_uncounted.py"
+SESSIONS = "tests/broker/test_engine_sessions.py"
+
+OF_THE_SESSIONS = (
+    Sabotage(
+        name="sessions-lose-what-is-in-flight",
+        why="a full session loses messages that its client was about to acknowledge",
+        path="broker/session_backlogs.py",
+        old="            cursor.drop(found, group.queue.visible)\n",
+        new="            cursor.skip_to(first + found)\n",
+        tests=(FULL_SESSIONS,),
+    ),
+    Sabotage(
+        name="drops-not-in-the-log",
+        why="what full sessions dropped comes back with a restart, and holds the log",
+        path="broker/session_backlogs.py",
+        old='            self._core.journal.write({"op": "skip", "g": said})\n',
+        new="            pass\n",
+        tests=(FULL_SESSIONS,),
+    ),
+    Sabotage(
+        name="newest-subscription-pays",
+        why="a busy subscription of a full session pushes out the new messages of a quiet one",
+        path="broker/session_backlogs.py",
+        old="                if position >= others:\n",
+        new="                if position >= NO_STOP:\n",
+        tests=(FULL_SESSIONS,),
+    ),
+    Sabotage(
+        name="qos-0-pushes-out-what-was-acknowledged",
+        why="messages of QoS 0 that a device never gets push those of QoS 1 out of its session",
+        path="broker/session_backlogs.py",
+        old="            excess -= uncounted\n",
+        new="",
+        tests=(UNCOUNTED,),
+    ),
+    Sabotage(
+        name="qos-0-takes-the-room-of-what-is-acknowledged",
+        why="a full session takes nothing more, though all that fills it has QoS 0",
+        path="broker/session_backlogs.py",
+        old="            room += uncounted\n",
+        new="",
+        tests=(UNCOUNTED,),
+    ),
+    Sabotage(
+        name="qos-0-counts-when-it-is-dropped",
+        why="the count of what does not count goes wrong, and a session grows beyond its bound",
+        path="broker/session_backlogs.py",
+        old="            backlog.uncounted.passed(group, uncounted)\n",
+        new="",
+        tests=(UNCOUNTED,),
+    ),
+    Sabotage(
+        name="qos-0-counts-when-it-is-passed-over",
+        why="the count of what does not count goes wrong, and a session grows beyond its bound",
+        path="broker/session.py",
+        old="                    self.session.backlog.uncounted.passed(self.group, run.count)\n",
+        new="                    pass\n",
+        tests=(UNCOUNTED,),
+    ),
+    Sabotage(
+        name="qos-0-of-slow-clients-does-not-count",
+        why="a client that is there and reads nothing has no bound for messages of QoS 0",
+        path="broker/uncounted.py",
+        old="    return min(end, subscription.away_end) if group.holds else end\n",
+        new="    return end\n",
+        tests=(UNCOUNTED,),
+    ),
+    Sabotage(
+        name="rebuilt-entries-without-qos",
+        why="after a start from the log alone, QoS 0 pushes acknowledged messages out of sessions",
+        path="core_log/kernels/pure_walk.py",
+        pure=True,
+        old="        store_ms |= ENTRY_AT_MOST_ONCE\n",
+        new="        pass\n",
+        tests=(UNCOUNTED, "tests/core_log/test_store_kernels_agree.py"),
+    ),
+    Sabotage(
+        name="rebuilt-entries-of-many-queues-without-qos",
+        why="the same for a message with more queues than one record names",
+        path="core_log/atomic.py",
+        old="_life_of(continued), system_flag=flag)",
+        new="_life_of(continued))",
+        tests=("tests/core_log/test_recovery_log.py",),
+    ),
+    Sabotage(
+        name="qos-0-never-expires",
+        why="a message of QoS 0 stays in a queue with a time to live until somebody takes it",
+        path="core_log/kernels/pure.py",
+        pure=True,
+        old="        ends_ms = ((high << 32 | low) & STORE_MS_MASK) + code - 1 if code else -1\n",
+        new="        ends_ms = (high << 32 | low) + code - 1 if code else -1\n",
+        tests=("tests/broker/test_expiry.py", "tests/core_log/test_queue_index.py"),
+    ),
+    Sabotage(
+        name="qos-0-delivered-after-its-time",
+        why="a message of QoS 0 that came late from the disk is delivered though its time is over",
+        path="broker/queues/expiry.py",
+        old='int.from_bytes(entry[_STORE_MS], "big") & STORE_MS_MASK\n',
+        new='int.from_bytes(entry[_STORE_MS], "big")\n',
+        tests=("tests/broker/test_expiry.py",),
+    ),
+    Sabotage(
+        name="stop-without-end",
+        why="a subscription that was full once never gets a message again",
+        path="broker/queues/cursor.py",
+        old="        if self.stop <= offset:\n            self.stop = NO_STOP\n",
+        new="",
+        tests=(FULL_SESSIONS, "tests/broker/test_cursor.py"),
+    ),
+    Sabotage(
+        name="stop-forgotten-by-snapshots",
+        why="what a full session left out is delivered after a clean stop",
+        path="broker/queues/cursor.py",
+        old='        return row if self.stop == NO_STOP else {**row, "stop": self.stop}\n',
+        new="        return row\n",
+        tests=(FULL_SESSIONS,),
+    ),
+    Sabotage(
+        name="window-of-dropped-messages",
+        why="a device that vanished with a message in flight costs a byte for each dropped one",
+        path="broker/session_backlogs.py",
+        old="        return offset - cursor.floor > WINDOW_MAX and cursor.outstanding_count > 0\n",
+        new="        return False\n",
+        tests=(FULL_SESSIONS,),
+    ),
+    Sabotage(
+        name="right-acknowledgements-go-with-a-wrong-one",
+        why="messages that a client has are sent to it again, because it sent one wrong PUBREC",
+        path="broker/session.py",
+        old="                return right\n        return count\n",
+        new="                return 0\n        return count\n",
+        tests=("tests/broker/test_sessions_in_flight.py",),
+    ),
+    Sabotage(
+        name="session-limit-ignored",
+        why="sessions have no bound, whatever is configured",
+        path="polymq/compose.py",
+        old="                waiting_max=settings.mqtt.session_queue_max,\n",
+        new="",
+        tests=("interop_tests/test_mqtt_session_limits.py",),
+    ),
+)
