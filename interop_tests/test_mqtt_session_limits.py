@@ -89,6 +89,27 @@ def test_a_full_session_keeps_what_its_policy_says(
     assert lost[0]["client"] == "device"
 
 
+@pytest.mark.parametrize("overflow", ["drop_oldest", "drop_newest"])
+def test_qos_0_takes_no_room_in_a_full_session(
+    start_server: Callable[..., Any], overflow: str
+) -> None:
+    """Messages that an absent device never gets push out none that were acknowledged, and keep
+    none away; also over a kill of the server between them."""
+    options = {"mqtt.session_queue_max": 50, "mqtt.session_queue_overflow": overflow}
+    server = start_server(**options)
+    Device(server, 1).leave()
+    publish(server, range(30), 1)
+    publish(server, range(1000, 1060), 0)
+    server.kill()
+    server.start()
+    publish(server, range(2000, 2060), 0)
+    publish(server, range(30, 50), 1)
+    assert counted(server, "polymq_session_messages_dropped_total") == 0
+    device = Device(server, 1)
+    assert device.take(50) == list(range(50))
+    device.leave()
+
+
 def test_what_mqtt_counts_is_in_the_metrics(server: Any) -> None:
     """Messages below $SYS are acknowledged, dropped and counted."""
     client = mqtt.Client(CallbackAPIVersion.VERSION2, "bridge")
