@@ -17,6 +17,8 @@ import pytest
 
 from interop_tests.name_server import SECONDS_MAX, NameServer, wait_until
 
+CERTIFICATES = Path(__file__).parent / "certificates"
+
 pytestmark = pytest.mark.skipif(find_spec("trio") is None, reason="the name server needs trio")
 
 ROUTE, TOPICS, CLUSTER_INFO = 105, 206, 106
@@ -167,6 +169,22 @@ def test_a_taken_port_is_named(name_servers, start_server) -> None:
         assert server.process.wait(SECONDS_MAX) == 71
     for log in (names.log_path, server.log_path):
         assert f"polymq: names: port {port} on 127.0.0.1 is taken" in log.read_text()
+
+
+def test_a_taken_port_for_tls_is_named(name_servers, tmp_path: Path) -> None:
+    """It is that port which somebody else has, and not the plain one beside it."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        names = name_servers()
+        configuration = tmp_path / "tls.toml"
+        configuration.write_text(
+            f'[tls]\ncertificate = "{CERTIFICATES / "server.pem"}"\n'
+            f'key = "{CERTIFICATES / "server.key"}"\n[names]\ntls_port = {port}\n'
+        )
+        names.launch("--config", str(configuration))
+        assert names.process.wait(SECONDS_MAX) == 71
+    text = names.log_path.read_text()
+    assert f"polymq: names: port {port} on 127.0.0.1 is taken" in text
 
 
 def test_a_directory_has_one_name_server(name_servers, tmp_path: Path) -> None:

@@ -24,10 +24,11 @@ class TopicsFull(Busy):
 
 
 class CannotListen(NameServerError):
-    """The address could not be bound."""
+    """A port could not be bound."""
 
-    def __init__(self, error: OSError) -> None:
+    def __init__(self, port: int, error: OSError) -> None:
         super().__init__(str(error))
+        self.port = port
         self.error = error
 
 

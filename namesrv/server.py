@@ -72,7 +72,7 @@ async def open_listeners(host: str, port: int) -> list[trio.SocketListener]:
             port, host=host, backlog=BACKLOG
         )
     except OSError as error:
-        raise CannotListen(error) from error
+        raise CannotListen(port, error) from error
     return listeners
 
 

@@ -24,10 +24,11 @@ from polymq.admin_queries import QueryHandlers
 from polymq.admin_users import UserHandlers
 from polymq.broker.engine import Engine
 from polymq.broker.port import Position, Reason, Refused, StorageFailed, TopicInfo, display_name
-from polymq.errors import ExitCode, Failure, bind_problem
+from polymq.errors import ExitCode, Failure
 from polymq.gateways.http_cloudevents.cycle_free import unknown
 from polymq.metrics import metrics_route
 from polymq.net.budget import Share
+from polymq.net.listener import explain
 from polymq.net.roster import Roster
 from polymq.ports import ADMIN_HEADER, ADMIN_HOST
 from polymq.settings import is_loopback
@@ -128,7 +129,7 @@ class AdminServer:
             )
         except OSError as error:
             await self.stop()
-            text = f"admin: {bind_problem(ADMIN_HOST, port, error)}"
+            text = f"admin: {explain(ADMIN_HOST, port, error)}"
             raise Failure(ExitCode.CANNOT_LISTEN, text) from error
         bound = int(self._listener.sockets[0].getsockname()[1])
         self.roster.where = f"{ADMIN_HOST}:{bound}"

@@ -27,9 +27,10 @@ from polymq import program_version
 from polymq.admin_client import server_health
 from polymq.broker.disk import Disk, DiskSettings, DiskState
 from polymq.core_log.files import RealFiles
-from polymq.errors import Failure, bind_problem
+from polymq.errors import Failure
 from polymq.kernel_forms import kernel_forms
 from polymq.net.kernels import Plane
+from polymq.net.listener import explain
 from polymq.ports import running_server
 from polymq.segment_size import segment_bytes_of
 from polymq.settings import Settings
@@ -306,7 +307,7 @@ def bind_error(host: str, port: int) -> str | None:
             probe.bind((host, port))
             probe.listen(1)
         except OSError as error:
-            return bind_problem(host, port, error)
+            return explain(host, port, error)
     return None
 
 

@@ -7,7 +7,6 @@ what is wrong and what to do, and an exit code from `ExitCode`. A traceback is a
 from __future__ import annotations
 
 import enum
-import errno
 
 
 class ExitCode(enum.IntEnum):
@@ -48,14 +47,3 @@ class Failure(Exception):
         super().__init__(text)
         self.code = code
         self.text = text
-
-
-def bind_problem(host: str, port: int, error: OSError) -> str:
-    """Why an address could not be bound, and what to do about it."""
-    if error.errno == errno.EADDRINUSE:
-        return f"port {port} on {host} is taken: stop what uses it, or choose another port"
-    if error.errno == errno.EACCES:
-        return f"port {port} on {host} needs privileges: choose a port above 1023"
-    if error.errno == errno.EADDRNOTAVAIL:
-        return f"{host} is not an address of this machine"
-    return f"cannot listen on {host}:{port}: {error.strerror or error}"

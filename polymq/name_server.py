@@ -25,10 +25,11 @@ from polymq.descriptors import (
     raise_open_files,
     say_what_was_lowered,
 )
-from polymq.errors import ExitCode, Failure, bind_problem
+from polymq.errors import ExitCode, Failure
 from polymq.logs import configure_logs, logger
 from polymq.namesrv.limits import NameServerLimits
 from polymq.net.budget import Budget, Share
+from polymq.net.listener import explain
 from polymq.net.roster import Roster
 from polymq.remoting.signing import Credentials
 from polymq.secret_file import read_secret_file
@@ -243,7 +244,7 @@ def _failures_in_words(settings: Settings) -> Iterator[None]:
     try:
         yield
     except CannotListen as error:
-        text = bind_problem(settings.server.host, settings.names.port, error.error)
+        text = explain(settings.server.host, error.port, error.error)
         raise Failure(ExitCode.CANNOT_LISTEN, f"names: {text}") from error
     except CannotKeep as error:
         raise Failure(ExitCode.CANNOT_CREATE, f"names: {error}") from error
