@@ -11,7 +11,6 @@ Rules:
 
 from __future__ import annotations
 
-import binascii
 import codecs
 import re
 from array import array
@@ -26,6 +25,7 @@ from polymq.gateways.http_cloudevents.codec import (
     bad_base64,
     bad_text,
     check_data,
+    decode_base64,
     decode_object,
     decode_string,
     event_of_members,
@@ -186,10 +186,10 @@ def _from_base64(raw: bytes) -> Work[bytes]:
             if size > 0:
                 if waiting[size - 1] == "=":
                     raise bad_base64()
-                parts.append(binascii.a2b_base64(waiting[:size], strict_mode=True))
+                parts.append(decode_base64(waiting[:size]))
                 waiting = waiting[size:]
             yield
-        parts.append(binascii.a2b_base64(waiting, strict_mode=True))
+        parts.append(decode_base64(waiting))
     except BadEvent:
         raise
     except ValueError:  # binascii.Error, and characters outside ASCII

@@ -270,6 +270,9 @@ def outcome(decode: Any, body: bytes) -> Event | tuple[str, str]:
 @example({"data_base64": "QUJD" * 3 + "QQ==" * 6}, True, 16)
 @example({"data": "😀" * 9, "datacontenttype": "text/plain"}, True, 19)
 @example({"data_base64": "QUJDQUJDQQ==" + "QUJD" * 3}, True, 16)
+@example({"data_base64": "DDDD="}, True, 16)
+@example({"data_base64": "DDDD===="}, True, 16)
+@example({"data_base64": "QUJD=" * 4}, True, 16)
 @example({"data": "a" + "€" * 9, "datacontenttype": "text/plain"}, False, 17)
 @example({"data": "a" + "😀" * 9, "datacontenttype": "text/plain"}, False, 16)
 def test_a_large_event_is_the_event_that_it_would_be_in_one_piece(
