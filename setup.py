@@ -1,6 +1,6 @@
 """Builds the compiled kernels where that is possible; everything else stands in pyproject.toml.
 
-Each `*/kernels/fast.pyx` has a twin in plain Python beside it, so a machine without a C compiler
+Each kernel has a form in plain Python (`polymq/kernel_forms.py`), so a machine without a C compiler
 (or without Python's headers) still gets a whole installation: slower, otherwise equal. The build
 never looks at the processor that it runs on; special instructions are chosen at run time.
 """
@@ -48,16 +48,13 @@ def compiler_works() -> bool:
 
 
 def kernel_sources() -> dict[str, Path]:
-    """The source of each extension by its name: `kernels/fast.pyx` is one, and `kernels/x.py` with
-    a `kernels/fast_x.pxd` beside it, which says of what types it is where it is compiled."""
-    sources = {}
-    for path in kernel_files("*.p[yx][xd]"):
-        source = path
-        if path.suffix == ".pxd":
-            source = path.with_name(f"{path.stem.removeprefix('fast_')}.py")
-            if not path.stem.startswith("fast_") or not (ROOT / source).exists():
-                continue
-        sources[".".join(path.with_suffix("").parts)] = source
+    """The source of each extension by its name: `kernels/x.pyx`, or `kernels/x.py` where
+    `kernels/x.pxd` says of what types it is and there is no `x.pyx`."""
+    sources = {".".join(path.with_suffix("").parts): path for path in kernel_files("*.pyx")}
+    for path in kernel_files("*.pxd"):
+        source = path.with_suffix(".py")
+        if (ROOT / source).exists():
+            sources.setdefault(".".join(path.with_suffix("").parts), source)
     return sources
 
 

@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from polymq.core_log.kernels.batch import CAPACITY, EXTRA_BASE64, EXTRA_NONE, Batch
 from polymq.core_log.record import RecordTemplate
+from polymq.kernel_forms import FORM, plain_form
 
 MESSAGES: Final = 500
 """In a batch: about what a 64 KiB read of small publishes holds."""
@@ -28,12 +29,17 @@ FRAME_BYTES_MAX: Final = 131_072
 HOSTS: Final = bytes(8)
 NOW_MS: Final = 1_700_000_000_000
 NO_BATCH: Final = (-1, 0, 0)
-FORMS: Final[Mapping[str, tuple[str, str]]] = {
-    "pure": ("pure", "pure_walk"),
-    "compiled": ("fast", "fast_walk"),
-}
+FORMS: Final = ("pure", "compiled")
 MQTT_TOPIC: Final = b"bench/0"
 AMQP_QUEUE: Final = b"bench-0"
+
+
+KERNELS: Final = (
+    "core_log.kernels.writing",
+    "core_log.kernels.walking",
+    "gateways.mqtt.kernels.frames",
+    "gateways.amqp.kernels.frames",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,19 +101,11 @@ def path_stage_lines(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 
 
 def _forms() -> Iterator[tuple[str, Kernels]]:
-    for form, (plain, walk) in FORMS.items():
-        try:
-            yield (
-                form,
-                Kernels(
-                    importlib.import_module(f"polymq.core_log.kernels.{plain}"),
-                    importlib.import_module(f"polymq.core_log.kernels.{walk}"),
-                    importlib.import_module(f"polymq.gateways.mqtt.kernels.{plain}"),
-                    importlib.import_module(f"polymq.gateways.amqp.kernels.{plain}"),
-                ),
-            )
-        except ImportError:
-            continue  # not compiled here: its column says so
+    """The forms that are here: the column of another says that it is not."""
+    names = [f"polymq.{name}" for name in KERNELS]
+    yield "pure", Kernels(*map(plain_form, names))
+    if FORM == "compiled":
+        yield FORM, Kernels(*map(importlib.import_module, names))
 
 
 def _nanoseconds(call: Callable[[], object]) -> float:

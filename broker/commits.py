@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from polymq.broker.durability import Durability
-from polymq.broker.kernels import CommitPoints as CommitEnd
+from polymq.broker.kernels.path import CommitPoints as CommitEnd
 
 
 class CommitPoints(CommitEnd):

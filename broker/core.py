@@ -16,7 +16,7 @@ from polymq.broker.commits import CommitPoints
 from polymq.broker.disk import SHORT, Disk
 from polymq.broker.errors import Reason, Refused, StorageFailed
 from polymq.broker.journal import Journal, Op, Touched
-from polymq.broker.kernels import CoreEnd
+from polymq.broker.kernels.path import CoreEnd
 from polymq.broker.limits import Limits
 from polymq.broker.notices import Notices
 from polymq.broker.plain import PlainBody

@@ -24,13 +24,13 @@ from typing import TYPE_CHECKING, Final
 from polymq.broker.core import Core
 from polymq.broker.errors import Refused
 from polymq.broker.journal import Op, Touched
-from polymq.broker.kernels import LiveFlight, publish_qos
 from polymq.broker.kernels.costs import LIVE_COST, SESSION_COST
+from polymq.broker.kernels.delivery import LiveFlight, publish_qos
 from polymq.broker.queues.queue import Group
 from polymq.broker.retained import position_of
 
 if TYPE_CHECKING:
-    from polymq.broker.committed import Committed
+    from polymq.broker.kernels.path import Committed
     from polymq.broker.queues.cursor import Cursor
     from polymq.broker.queues.queue import Queue
     from polymq.broker.reading import Reading

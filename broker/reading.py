@@ -14,8 +14,8 @@ from polymq.broker.limits import Limits
 from polymq.broker.queues.share import Share
 from polymq.broker.records import Metas
 from polymq.core_log.errors import StorageShort, is_short
-from polymq.core_log.kernels import fit
 from polymq.core_log.kernels.layout import ENTRY_SIZE
+from polymq.core_log.kernels.writing import fit
 from polymq.core_log.queue_index import Index
 from polymq.core_log.store import Store
 

@@ -24,7 +24,6 @@ from polymq.broker.queues.deaths import DEATH_PROPERTY
 from polymq.broker.queues.life import LIFE_PROPERTY, life_of
 from polymq.broker.record_header import header_of
 from polymq.broker.runs import TakesApart
-from polymq.core_log.kernels import record_run
 from polymq.core_log.kernels.batch import (
     PROPERTY_CRC,
     PROPERTY_DISPATCH,
@@ -36,6 +35,7 @@ from polymq.core_log.kernels.batch import (
     RECORD_QUEUE_OFFSET_AT,
     RECORD_STORE_MS_AT,
 )
+from polymq.core_log.kernels.walking import record_run
 
 PREFIX_PROPERTY: Final = "PMQ_P"
 TAGS: Final = "TAGS"

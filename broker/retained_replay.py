@@ -24,7 +24,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from polymq.broker.errors import Refused
-from polymq.broker.kernels import publish_qos
+from polymq.broker.kernels.delivery import publish_qos
 from polymq.broker.port import FLUSHED, Durability, Position, RecordRun, Words
 from polymq.broker.retained import Retained, origin_of, position_of
 

@@ -54,7 +54,7 @@ from polymq.broker.state_snapshot import HEAD_BYTES_MAX, PIECE_BYTES_MAX, TEMPLA
 from polymq.broker.topic_trims import TopicTrims, Trim
 from polymq.broker.topics import Topics
 from polymq.core_log.errors import CorruptRecord, StorageFailed, StoreError
-from polymq.core_log.log_end import Span
+from polymq.core_log.kernels.log_end import Span
 from polymq.core_log.queue_index import MemoryIndex, QueueIndex
 from polymq.core_log.record import Record, RecordTemplate
 from polymq.core_log.retention import first_after_position, position_at

@@ -32,7 +32,7 @@ from typing import Any, Final, Generic, TypeVar
 
 from polymq.broker.bounded_cache import BoundedCache
 from polymq.broker.errors import Reason, Refused
-from polymq.broker.kernels import RouteEnd, RouterEnd
+from polymq.broker.kernels.routes import RouteEnd, RouterEnd
 from polymq.broker.names import ROOT_EXCHANGE
 from polymq.broker.patterns import Patterns, is_complex, is_exact, matches, normal_form
 from polymq.broker.port import Words

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from polymq.broker.kernels import RecordRun
+from polymq.broker.kernels.path import RecordRun
 
 __all__ = ["RecordRun", "RunMeta", "TakesApart"]
 

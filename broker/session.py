@@ -25,11 +25,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
-from polymq.broker.committed import Committed
 from polymq.broker.errors import Refused, WrongAcknowledgement
 from polymq.broker.flights import Holder, RetainedFlight, SessionGroup
-from polymq.broker.kernels import EXACTLY_ONCE, LiveEnd, SessionEnd, publish_qos
-from polymq.broker.kernels.delivery import PACKET_IDS, QOS_KEY
+from polymq.broker.kernels.codes import PACKET_IDS
+from polymq.broker.kernels.delivery import EXACTLY_ONCE, QOS_KEY, LiveEnd, SessionEnd, publish_qos
+from polymq.broker.kernels.path import Committed
 from polymq.broker.port import Delivery, Position, RecordRun, Words
 from polymq.broker.queues.cursor import Cursor
 from polymq.broker.queues.queue import Hold, Queue

@@ -30,11 +30,11 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from polymq.broker.committed import Committed
 from polymq.broker.core import Core
 from polymq.broker.errors import Refused
 from polymq.broker.flights import SessionGroup
 from polymq.broker.journal import Op, Touched
+from polymq.broker.kernels.path import Committed
 from polymq.broker.queues.cursor import NO_STOP
 from polymq.broker.queues.dead_letters import DeadLetterCounts
 from polymq.broker.queues.deaths import Cause

@@ -14,7 +14,7 @@ from polymq.broker.core import Core
 from polymq.broker.errors import Reason, Refused
 from polymq.broker.flights import UNKNOWN_QOS, Holder, QueueFlight, RetainedFlight
 from polymq.broker.journal import Op
-from polymq.broker.kernels import publish_qos
+from polymq.broker.kernels.delivery import publish_qos
 from polymq.broker.port import Position, RecordRun, SessionLink, Words
 from polymq.broker.queues.dead_letters import DeadLetters
 from polymq.broker.queues.queue import Queue

@@ -18,8 +18,8 @@ from collections.abc import Callable, Iterable
 
 from polymq.broker.core import Core
 from polymq.broker.queues.queue import Queue
-from polymq.core_log.kernels import java_hash
 from polymq.core_log.kernels.layout import ENTRY_SIZE
+from polymq.core_log.kernels.writing import java_hash
 
 _HASH_AT = 12  # in an entry
 _SIZE_AT = slice(8, 12)

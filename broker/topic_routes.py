@@ -11,8 +11,8 @@ from operator import attrgetter
 from typing import Final, Protocol
 
 from polymq.broker.beyond import Beyond
-from polymq.broker.committed import Committed
 from polymq.broker.header_match import Tagged
+from polymq.broker.kernels.path import Committed
 from polymq.broker.port import Words
 from polymq.broker.queues.queue import Queue
 from polymq.broker.routing import CachedRoute, Router

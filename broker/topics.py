@@ -25,8 +25,8 @@ from polymq.broker.header_routing import (
     publish_by_headers,
 )
 from polymq.broker.journal import STATE_TOPIC, Op, Touched
-from polymq.broker.kernels import PlainTemplate, Publisher, Waiting
 from polymq.broker.kernels.delivery import QOS_PROPERTY
+from polymq.broker.kernels.path import PlainTemplate, Publisher, Waiting
 from polymq.broker.names import (
     EXCHANGE_PROPERTY,
     QUEUES_TOPIC,
@@ -46,8 +46,6 @@ from polymq.broker.routing import Router, words_of
 from polymq.broker.topic_routes import Copying, Detour, OwnRoute, RouteGraph, Target, TopicRoute
 from polymq.broker.topic_settings import TopicSettings, Value, parse_settings
 from polymq.core_log.errors import StoreError
-from polymq.core_log.index_end import append_to_all, targets_of
-from polymq.core_log.kernels import widen
 from polymq.core_log.kernels.batch import (
     BODY_SIZE,
     COLUMNS,
@@ -55,8 +53,10 @@ from polymq.core_log.kernels.batch import (
     PROPERTIES_SIZE_MAX,
     Batch,
 )
+from polymq.core_log.kernels.index_end import append_to_all, targets_of
 from polymq.core_log.kernels.layout import ENTRY_AT_MOST_ONCE, SYSTEM_FLAG_AT_MOST_ONCE
-from polymq.core_log.log_end import Span
+from polymq.core_log.kernels.log_end import Span
+from polymq.core_log.kernels.writing import widen
 from polymq.core_log.queue_index import Index
 from polymq.core_log.record import RecordTemplate, java_hash
 

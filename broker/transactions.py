@@ -31,7 +31,7 @@ from polymq.broker.topics import Topics, TopicTemplate
 from polymq.core_log.atomic import part_of
 from polymq.core_log.errors import StoreError
 from polymq.core_log.kernels.batch import BODY_START, EXTRA_START
-from polymq.core_log.log_end import Span
+from polymq.core_log.kernels.log_end import Span
 from polymq.core_log.record import RecordParts
 
 

@@ -23,7 +23,6 @@ import struct
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from polymq.core_log import kernels
 from polymq.core_log.atomic import (
     Piece,
     batch_property,
@@ -41,6 +40,7 @@ from polymq.core_log.errors import (
     TooLarge,
 )
 from polymq.core_log.files import Files
+from polymq.core_log.kernels import walking, writing
 from polymq.core_log.kernels.batch import (
     BLANK_SIZE,
     BODY_START,
@@ -52,8 +52,8 @@ from polymq.core_log.kernels.batch import (
     LargeBatch,
 )
 from polymq.core_log.kernels.layout import PROPERTY_BATCH_SIZE
+from polymq.core_log.kernels.log_end import Chunk, LogEnd, Span
 from polymq.core_log.large_record import seal_large
-from polymq.core_log.log_end import Chunk, LogEnd, Span
 from polymq.core_log.reader import LogReader
 from polymq.core_log.record import RecordParts, RecordTemplate, encode_host
 from polymq.core_log.segment_files import Segment
@@ -406,7 +406,7 @@ class CommitLog(LogEnd):
         suffix_size: int,
     ) -> int:
         """The bytes that the rows need in all. Raises TooLarge."""
-        total, record_max, body_max, properties_max = kernels.run_size(
+        total, record_max, body_max, properties_max = writing.run_size(
             batch, first, last, template.form, target_count, suffix_size
         )
         if body_max > self._settings.message_bytes_max:
@@ -456,7 +456,7 @@ class CommitLog(LogEnd):
             chunk = self._tail.last
             start = chunk.used
             room = max(self._segment.end - BLANK_SIZE - chunk.end, 0)
-            count, end, entries = kernels.append_run(
+            count, end, entries = writing.append_run(
                 chunk.memory,
                 start,
                 min(len(chunk.memory), start + room),
@@ -477,7 +477,7 @@ class CommitLog(LogEnd):
                 chunk.used = end
                 row += count
                 continue
-            size = kernels.run_size(batch, row, row + 1, template.form, len(targets), len(suffix))[
+            size = writing.run_size(batch, row, row + 1, template.form, len(targets), len(suffix))[
                 0
             ]
             if size > room:
@@ -557,7 +557,7 @@ class CommitLog(LogEnd):
             chunk = self._tail.find(position)
             if chunk is None:
                 return None
-            records, taken, _ = kernels.gather(
+            records, taken, _ = walking.gather(
                 entries, stride, index, chunk.memory, chunk.position, chunk.used, False
             )
             if taken == 0:

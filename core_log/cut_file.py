@@ -16,9 +16,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from polymq.core_log import kernels
 from polymq.core_log.errors import CorruptRecord
 from polymq.core_log.files import Files, make_directories
+from polymq.core_log.kernels import walking
 from polymq.core_log.kernels.batch import BLANK_SIZE, MAGIC_BLANK
 from polymq.core_log.kernels.layout import REASONS, STOP_END
 from polymq.core_log.record import Record, decode_record
@@ -156,7 +156,7 @@ class CutFile:
             if not BLANK_SIZE < size <= self.head.end - position:
                 raise CorruptRecord(position, "its size is impossible")
             memory = self._read(position, size)
-            reason = kernels.check_record(memory, 0, len(memory), position)
+            reason = walking.check_record(memory, 0, len(memory), position)
             if reason != STOP_END:
                 raise CorruptRecord(position, REASONS[reason])
             yield decode_record(memory, verify=False)

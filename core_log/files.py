@@ -23,7 +23,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from polymq.core_log.errors import NotBegun, SyncFailed, is_short
-from polymq.core_log.files_end import FilesEnd
+from polymq.core_log.kernels.files import write_part
 
 Buffer = bytes | bytearray | memoryview
 
@@ -104,7 +104,7 @@ class Files(Protocol):
         """Bytes that may still be written to the file system of `path`, and its size."""
 
 
-class RealFiles(FilesEnd):
+class RealFiles:
     """The operating system's files: owner only (0600, 0700), closed on exec."""
 
     def __init__(self) -> None:
@@ -122,6 +122,21 @@ class RealFiles(FilesEnd):
     def size(self, handle: int) -> int:
         """See `Files.size`."""
         return os.fstat(handle).st_size
+
+    def pwritev(self, handle: int, buffers: Sequence[Buffer], position: int) -> None:
+        """See `Files.pwritev`."""
+        written = os.pwritev(handle, buffers, position)
+        if written == sum(map(len, buffers)):
+            return
+        rest = memoryview(b"".join(buffers))
+        while written < len(rest):  # bounded: every turn writes at least a byte or raises
+            step = os.pwrite(handle, rest[written:], position + written)
+            if step == 0:
+                raise OSError(errno.EIO, "a write made no progress")
+            written += step
+
+    write_part = staticmethod(write_part)
+    """See `Files.write_part`; a kernel."""
 
     def pread(self, handle: int, size: int, position: int) -> bytes:
         """See `Files.pread`."""

@@ -20,9 +20,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from polymq.core_log import kernels
 from polymq.core_log.epochs import epochs_of, marks_of
 from polymq.core_log.errors import CorruptRecord
+from polymq.core_log.kernels import walking
 from polymq.core_log.kernels.batch import BLANK_SIZE
 from polymq.core_log.kernels.layout import (
     NO_BATCH,
@@ -56,7 +56,7 @@ class Taken:
     def marked(self, system_flags: int) -> Iterator[Record]:
         """The system records of it, and those with one of these bits in their system flag."""
         memory = self.records
-        for at in kernels.find_marked(memory, 0, len(memory), SYSTEM_TOPIC, system_flags):
+        for at in walking.find_marked(memory, 0, len(memory), SYSTEM_TOPIC, system_flags):
             yield decode_record(memory, at, verify=False)
 
 
@@ -104,7 +104,7 @@ class Following:
         found = []
         while self._rest:
             log = self._store.log
-            size, _, reason, batch = kernels.scan(
+            size, _, reason, batch = walking.scan(
                 self._rest, 0, len(self._rest), log.appended, NO_BATCH
             )
             if batch != NO_BATCH:  # the rest of the batch has to come first
@@ -131,7 +131,7 @@ class Following:
     def _append(self, records: bytes) -> Taken:
         store = self._store
         tables: dict[int, list[object]] = {}
-        bad = kernels.dispatch(records, 0, len(records), tables)
+        bad = walking.dispatch(records, 0, len(records), tables)
         if bad >= 0:
             raise CorruptRecord(store.log.appended + bad, "it does not follow in its queues")
         for number, (entry_size, first, *_) in tables.items():
@@ -149,7 +149,7 @@ class Following:
             assert isinstance(entries, bytearray)
             store.begin_index(number, entry_size, first).append(bytes(entries))
             queues.append((number, first))
-        for at in kernels.find_system(records, 0, len(records), SYSTEM_TOPIC, PROPERTY_EPOCH):
+        for at in walking.find_system(records, 0, len(records), SYSTEM_TOPIC, PROPERTY_EPOCH):
             record = decode_record(records, at, verify=False)
             store.saw_epochs(epochs_of(record, position + at), marks_of(record))
         return Taken(end=store.log.appended, queues=tuple(queues), records=records)

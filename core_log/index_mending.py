@@ -21,8 +21,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from polymq.core_log import kernels
 from polymq.core_log.index_files import IndexFiles
+from polymq.core_log.kernels import walking, writing
 from polymq.core_log.kernels.layout import ENTRY_SIZE, RECORD_SIZE_MIN
 from polymq.core_log.reader import LogReader
 
@@ -86,7 +86,7 @@ class Mending:
         if hole is not None:
             entry = OWN_ENTRY.pack(hole, RECORD_SIZE_MIN, 0)
             if self.entry_size != ENTRY_SIZE:
-                entry = kernels.widen(entry, now_ms)
+                entry = writing.widen(entry, now_ms)
             self._pieces.append(entry * count)
             self.lost += count
         elif self.next == self.first:
@@ -125,7 +125,7 @@ def mend(
         walk = reader.walk(position)
         for memory, size, _ in walk.stretches():
             tables: dict[int, list[object]] = {}
-            if kernels.dispatch(memory, 0, size, tables) >= 0:
+            if walking.dispatch(memory, 0, size, tables) >= 0:
                 raise Contradiction("a record does not follow in its queues")
             for number in mendings.keys() & tables.keys():
                 entry_size, first, _next, entries = tables[number]
@@ -164,7 +164,7 @@ def entry_again(reader: LogReader, number: int, offset: int, start: int) -> byte
     """
     for memory, size, _ in reader.walk(start).stretches():
         tables: dict[int, list[object]] = {}
-        if kernels.dispatch(memory, 0, size, tables) >= 0 or number not in tables:
+        if walking.dispatch(memory, 0, size, tables) >= 0 or number not in tables:
             continue
         entry_size, first, after, entries = tables[number]
         assert isinstance(entry_size, int)

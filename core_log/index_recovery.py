@@ -31,7 +31,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
-from polymq.core_log import kernels
 from polymq.core_log.checkpoint import CHECKPOINT_NAME, Checkpoint
 from polymq.core_log.errors import (
     CorruptRecord,
@@ -44,6 +43,7 @@ from polymq.core_log.files import Files, sync_file, sync_names
 from polymq.core_log.index_files import MENDING_SUFFIX
 from polymq.core_log.index_mending import Contradiction, Mending, mend
 from polymq.core_log.indexes import INDEXES_NAME, Indexes
+from polymq.core_log.kernels import walking, writing
 from polymq.core_log.kernels.batch import DISPATCH_TARGETS_MAX
 from polymq.core_log.kernels.layout import ENTRY_SIZE, REASONS, RECORD_SIZE_MIN
 from polymq.core_log.packs import BLOCK, DROPPED, FILED, PACKED, PACKS_NAME, PackDamaged
@@ -260,7 +260,7 @@ class _Passes:
             entry = indexes.own.read(number, size, last, 1)
         except StorageFailed:
             return False
-        if size != ENTRY_SIZE and kernels.find_damaged(entry) >= 0:
+        if size != ENTRY_SIZE and writing.find_damaged(entry) >= 0:
             return False
         position = int.from_bytes(entry[:8], "big")
         record_size = int.from_bytes(entry[8:12], "big")
@@ -340,7 +340,7 @@ class _Passes:
         read = held = 0  # bytes of the log whose entries are in the tables; of those in indexes
         walk = self._reader.walk(start)
         for memory, size, position in walk.stretches():
-            bad = kernels.dispatch(memory, 0, size, tables)
+            bad = walking.dispatch(memory, 0, size, tables)
             if bad >= 0:
                 record = decode_record(memory, bad, verify=False)
                 raise Mismatch(f"the record at {record.position} does not follow in its queues")

@@ -15,8 +15,8 @@ from bisect import bisect_right
 from operator import itemgetter
 from typing import Final
 
-from polymq.core_log.index_end import BLOCK_BYTES, TailEnd
-from polymq.core_log.kernels.index_end import Block
+from polymq.core_log.kernels.index_end import Block, TailEnd
+from polymq.core_log.kernels.layout import BLOCK_BYTES
 
 _first_of: Final = itemgetter(0)
 

@@ -19,8 +19,8 @@ from dataclasses import dataclass, replace
 from typing import Final
 from zlib import crc32
 
-from polymq.core_log import kernels
 from polymq.core_log.files import Files
+from polymq.core_log.kernels import keys
 
 HEADER: Final = struct.Struct(">qqqqII")
 SLOT_SIZE: Final = 4
@@ -114,7 +114,7 @@ class KeyFileWriter:
                 if len(entries) < count * KEY_ENTRY.size:
                     raise KeyFileDamaged
                 crc = crc32(entries, crc)
-                kernels.fill_slots(entries, self._slots, number)
+                keys.fill_slots(entries, self._slots, number)
                 number += count
         finally:
             self._files.close(handle)
@@ -129,7 +129,7 @@ class KeyFileWriter:
         state = self.state
         if state.number == 1:
             state = replace(state, begin_ms=first[2])
-        entries = kernels.link_keys(rows, self._slots, state.number, state.begin_ms)
+        entries = keys.link_keys(rows, self._slots, state.number, state.begin_ms)
         self._note_pages(rows)
         self._pending.append(entries)
         self.state = replace(

@@ -31,10 +31,10 @@ from datetime import UTC, datetime
 from typing import Final
 from zlib import crc32
 
-from polymq.core_log import kernels
 from polymq.core_log.checkpoint import read_whole_file, write_whole_file
 from polymq.core_log.files import Files
-from polymq.core_log.kernels.pure_keys import keys_of
+from polymq.core_log.kernels import keys
+from polymq.core_log.kernels.record_keys import keys_of
 from polymq.core_log.key_file import ROW, KeyFileDamaged, KeyFileReader, KeyFileState, KeyFileWriter
 from polymq.core_log.reader import LogReader
 from polymq.core_log.record import Record
@@ -117,7 +117,7 @@ class KeyIndex:
         while start < end:
             walk = self._reader.walk(start)
             for memory, size, position in walk.stretches():
-                rows = memoryview(kernels.find_keys(memory, 0, size))
+                rows = memoryview(keys.find_keys(memory, 0, size))
                 if position + size > end:
                     rows = rows_before(rows, end)
                 if rows:
@@ -246,7 +246,7 @@ class KeyIndex:
         """
         with self._lock:
             self._catch_up(end)
-            hashed = kernels.key_hash(topic, key)
+            hashed = keys.key_hash(topic, key)
             while True:  # every turn but the last makes a damaged file again
                 search = _Search(
                     self._reader, topic, key, count_max, bytes_max, begin_ms, end_ms, end, accept

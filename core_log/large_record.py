@@ -15,8 +15,8 @@ import zlib
 from collections.abc import Sequence
 from typing import Final
 
-from polymq.core_log import kernels
 from polymq.core_log.atomic import part_of, row_of
+from polymq.core_log.kernels import writing
 from polymq.core_log.kernels.batch import (
     BODY_SIZE,
     BODY_START,
@@ -61,7 +61,7 @@ def seal_large(
     assert batch.rows[BODY_START] == RECORD_BODY_AT
     small = bytearray(size - body_size)
     without_body = row_of(b"", part_of(batch, 0, EXTRA_START))
-    count, end, entry = kernels.append_run(
+    count, end, entry = writing.append_run(
         *(small, 0, len(small), position, template.form, host, b"", targets, 0),
         *(without_body, 0, 1, born_ms, store_ms),
     )

@@ -29,15 +29,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from polymq.core_log import kernels
 from polymq.core_log.errors import StorageFailed, StorageShort, describe, is_short
-from polymq.core_log.index_end import IndexEnd
 from polymq.core_log.index_files import IndexFiles
 from polymq.core_log.index_tail import IndexTail
+from polymq.core_log.kernels import writing
+from polymq.core_log.kernels.index_end import IndexEnd
 from polymq.core_log.kernels.layout import ENTRY_SIZE, PRIVATE_ENTRY_SIZE
 from polymq.core_log.packs import Packs
 
-widen = kernels.widen
+widen = writing.widen
 
 KEPT_BYTES_MAX: Final = 4096
 """What an idle queue may hold in memory is below this: a reader gets it from the disk in one
@@ -248,7 +248,7 @@ class QueueIndex(IndexEnd):
         size = self.entry_size
         if size != PRIVATE_ENTRY_SIZE:
             return entries
-        wrong = kernels.find_damaged(entries)
+        wrong = writing.find_damaged(entries)
         if wrong < 0:
             return entries
         if wrong > 0:
@@ -256,7 +256,7 @@ class QueueIndex(IndexEnd):
         position = None
         if first > self.first_offset:
             before = self._read(extents, first - 1, 1)
-            if kernels.find_damaged(before) < 0:
+            if writing.find_damaged(before) < 0:
                 position = int.from_bytes(before[:8], "big")
         made = self._home.entry_again(self.number, first, position)
         if made is None or len(made) != size:

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from polymq.core_log import kernels
 from polymq.core_log.errors import CorruptRecord, StorageShort, describe, is_short
 from polymq.core_log.files import Files
+from polymq.core_log.kernels import walking, writing
 from polymq.core_log.kernels.batch import MAGIC_V1, RECORD_POSITION_AT
 from polymq.core_log.kernels.layout import (
     NO_BATCH,
@@ -72,11 +72,11 @@ class LogReader:
             raise CorruptRecord(position, "the log has no such place")
         if position + int.from_bytes(entries[at + 8 : at + 12], "big") > segment.end:
             raise CorruptRecord(position, "it would pass the end of its segment")
-        position, size, count = kernels.plan_read(
+        position, size, count = writing.plan_read(
             entries, stride, index, READ_GAP_MAX, self.read_bytes_max, segment.end
         )
         memory = self.pread(segment, position, size)
-        records, taken, reason = kernels.gather(
+        records, taken, reason = walking.gather(
             entries, stride, index, memory, position, len(memory), True
         )
         if taken < count:
@@ -131,7 +131,7 @@ class LogReader:
         if segment is None or not size:
             return None
         memory = self.pread(segment, position, size)
-        if kernels.check_record(memory, 0, len(memory), position) != STOP_END:
+        if walking.check_record(memory, 0, len(memory), position) != STOP_END:
             return None
         return Record(memory, 0)
 
@@ -178,7 +178,7 @@ class Walk:
             segment = self._segment
             size_wanted = min(size_wanted, segment.end - self.position)
             memory = self._reader.pread(segment, self.position, size_wanted)
-            size, _, reason, self.batch = kernels.scan(
+            size, _, reason, self.batch = walking.scan(
                 memory, 0, len(memory), self.position, self.batch
             )
             if size:
@@ -240,7 +240,7 @@ class Walk:
                     yield record
                     at += record.size
             else:
-                for at in kernels.find_marked(memory, 0, size, SYSTEM_TOPIC, system_flags):
+                for at in walking.find_marked(memory, 0, size, SYSTEM_TOPIC, system_flags):
                     yield decode_record(memory, at, verify=False)
             if position + size >= end:
                 return

@@ -23,9 +23,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from polymq.core_log import kernels
 from polymq.core_log.errors import CorruptRecord, TooLarge
-from polymq.core_log.kernels import java_hash
+from polymq.core_log.kernels import walking
 from polymq.core_log.kernels.batch import (
     DISPATCH_TARGET_SIZE,
     EXTRA_NONE,
@@ -37,6 +36,7 @@ from polymq.core_log.kernels.batch import (
     VALUE_END,
 )
 from polymq.core_log.kernels.layout import PROPERTY_BATCH, REASONS, STOP_END, SYSTEM_TOPIC
+from polymq.core_log.kernels.writing import java_hash
 
 __all__ = [
     "HEADER",
@@ -235,7 +235,7 @@ def decode_record(
         CorruptRecord: the bytes are not a whole, sound record.
     """
     if verify:
-        reason = kernels.check_record(memory, start, len(memory))
+        reason = walking.check_record(memory, start, len(memory))
         if reason != STOP_END:
             raise CorruptRecord(start, REASONS[reason])
     return Record(memory, start)

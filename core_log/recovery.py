@@ -30,7 +30,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
-from polymq.core_log import kernels
 from polymq.core_log.acknowledged import ACKNOWLEDGED_NAME
 from polymq.core_log.bookmark import BOOKMARK_NAME
 from polymq.core_log.checkpoint import (
@@ -45,6 +44,7 @@ from polymq.core_log.errors import FailureLatch, StoreCorrupt, is_full
 from polymq.core_log.files import Files
 from polymq.core_log.index_recovery import recover_indexes
 from polymq.core_log.indexes import INDEXES_NAME, Indexes
+from polymq.core_log.kernels import walking
 from polymq.core_log.kernels.batch import MAGIC_V1
 from polymq.core_log.kernels.layout import NO_BATCH, PROPERTY_EPOCH, REASONS, STOP_ZERO
 from polymq.core_log.key_index import KEY_INDEX_NAME
@@ -442,7 +442,7 @@ def find_epochs(walk: Walk, marks: dict[int, int]) -> list[tuple[int, int]]:
     """The epochs that begin on a walk (which is brought to its end); their marks are added."""
     epochs: dict[int, int] = {}
     for memory, size, position in walk.stretches():
-        for at in kernels.find_system(memory, 0, size, SYSTEM_TOPIC, PROPERTY_EPOCH):
+        for at in walking.find_system(memory, 0, size, SYSTEM_TOPIC, PROPERTY_EPOCH):
             record = decode_record(memory, at, verify=False)
             epochs.update(epochs_of(record, position + at))
             marks.update(marks_of(record))

@@ -20,7 +20,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
-from polymq.core_log import kernels
 from polymq.core_log.bookmark import read_bookmark, write_bookmark
 from polymq.core_log.checkpoint import make_abort, remove_abort
 from polymq.core_log.commit_log import CommitLog
@@ -45,6 +44,7 @@ from polymq.core_log.errors import (
 from polymq.core_log.files import Files, make_directories
 from polymq.core_log.flusher import Flusher
 from polymq.core_log.indexes import INDEXES_NAME, Indexes, Preparation
+from polymq.core_log.kernels import walking, writing
 from polymq.core_log.kernels.batch import (
     BLANK_SIZE,
     MAGIC_BLANK,
@@ -417,15 +417,15 @@ class Store:
             raise CorruptRecord(position, "the log has no such place")
         remaining = segment.end - position
         memory = self._reader.pread(segment, position, min(max(size_max, BLANK_SIZE), remaining))
-        size, _, reason, _ = kernels.scan(memory, 0, len(memory), position, NO_BATCH)
+        size, _, reason, _ = walking.scan(memory, 0, len(memory), position, NO_BATCH)
         if not size and reason == STOP_SHORT:
             record_size = int.from_bytes(memory[:4], "big")
             memory = self._reader.pread(segment, position, min(record_size, remaining))
-            size, _, reason, _ = kernels.scan(memory, 0, len(memory), position, NO_BATCH)
+            size, _, reason, _ = walking.scan(memory, 0, len(memory), position, NO_BATCH)
         if reason == STOP_BLANK and size + BLANK_SIZE <= len(memory):
             return position, memory[: size + BLANK_SIZE]
         if not size and reason == STOP_BATCH:  # within an atomic batch: one of its records
-            reason = kernels.check_record(memory, 0, len(memory), position)
+            reason = walking.check_record(memory, 0, len(memory), position)
             size = int.from_bytes(memory[:4], "big") if reason == STOP_END else 0
         if not size:
             raise CorruptRecord(position, REASONS[reason])
@@ -459,12 +459,12 @@ class Store:
             CorruptRecord, StorageFailed: what stands there can not be served.
         """
         entries = index.read_cold(first, count_max)
-        count = kernels.fit(entries, index.entry_size, count_max, bytes_max)
+        count = writing.fit(entries, index.entry_size, count_max, bytes_max)
         if count == 0:
             return b"", 0
         records = self.log.read_cold(entries[: count * index.entry_size], index.entry_size)
         if isinstance(index, QueueIndex):
-            wrong = kernels.check_targets(records, index.number, first)
+            wrong = walking.check_targets(records, index.number, first)
             if wrong >= 0:
                 at = wrong * index.entry_size
                 position = int.from_bytes(entries[at : at + 8], "big")

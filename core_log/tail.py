@@ -22,7 +22,7 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from operator import attrgetter
 
-from polymq.core_log.log_end import Chunk, ChunksEnd
+from polymq.core_log.kernels.log_end import Chunk, ChunksEnd
 
 _REFERENCES_OF_UNSHARED = 2
 """What `sys.getrefcount` says of an object that one local variable holds."""

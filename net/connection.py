@@ -33,10 +33,9 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
-from polymq.net import kernels
 from polymq.net.budget import Budget
-from polymq.net.kernels import BUFFER_BYTES, Iteration, Stream
-from polymq.net.plane import Plane
+from polymq.net.kernels.streams import BUFFER_BYTES, Iteration, Stream
+from polymq.net.plane import CompiledPlane, Plane
 from polymq.net.roster import Roster
 from polymq.net.turns import Turns
 
@@ -75,7 +74,7 @@ class Context(Iteration):
         self.on_ended: Callable[[Connection], None] | None = None
         """Called when a socket is gone and nobody needs its connection any more."""
         self._plane: Plane | None = None  # made when it is first needed: it needs a real loop
-        self._with_plane = plane and kernels.Plane is not None
+        self._with_plane = plane and CompiledPlane is not None
 
     def now(self) -> float:
         """The loop's clock, in seconds."""
@@ -94,7 +93,7 @@ class Context(Iteration):
     def plane(self) -> Plane | None:
         """The socket plane of this loop; None where the loop's own transports do its work."""
         if self._plane is None and self._with_plane and not self._closed:
-            self._plane = kernels.Plane(self)
+            self._plane = CompiledPlane(self)
         return self._plane
 
     def add_reader(self, descriptor: int, callback: Callable[[], object]) -> None:

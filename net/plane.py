@@ -1,15 +1,27 @@
 """The socket plane, as the rest of `net` sees it.
 
-It is compiled (`kernels/fast_plane.pyx`, where its theory stands) and needs epoll. Where it is
+It is compiled (`kernels/plane.pyx`, where its theory stands) and needs epoll. Where it is
 absent, and for TLS, connections are on transports of the event loop: slower, otherwise equal.
 """
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Final, Protocol
 
-from polymq.net.kernels import Stream
+from polymq.net.kernels.streams import Stream
+
+
+def _compiled_plane() -> Any:
+    try:
+        return importlib.import_module("polymq.net.kernels.plane").Plane
+    except ModuleNotFoundError:
+        return None
+
+
+CompiledPlane: Final = _compiled_plane()
+"""The class whose objects are planes, or None where there is none."""
 
 
 class Acceptor(Protocol):

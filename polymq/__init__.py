@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from polymq import kernel_forms as _kernel_forms  # noqa: F401  (before any kernel is imported)
+
 
 def program_version() -> str:
     """The installed version, or a plain word in a tree that was never installed."""

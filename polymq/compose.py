@@ -54,7 +54,7 @@ from polymq.name_server import NameServerThread, is_installed, names_credentials
 from polymq.names import Registration, names_probe, record_host
 from polymq.net.budget import Budget
 from polymq.net.connection import Context
-from polymq.net.kernels import clock_ms
+from polymq.net.kernels.streams import clock_ms
 from polymq.net.listener import CannotListen
 from polymq.net.roster import Roster
 from polymq.operator_token import new_token, remove_token, write_token

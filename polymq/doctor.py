@@ -29,8 +29,8 @@ from polymq.broker.disk import Disk, DiskSettings, DiskState
 from polymq.core_log.files import RealFiles
 from polymq.errors import Failure
 from polymq.kernel_forms import kernel_forms
-from polymq.net.kernels import Plane
 from polymq.net.listener import explain
+from polymq.net.plane import CompiledPlane
 from polymq.ports import running_server
 from polymq.segment_size import segment_bytes_of
 from polymq.settings import Settings
@@ -125,7 +125,7 @@ def check_uvloop() -> Finding:
 
 def check_sockets() -> Finding:
     """Who serves plain TCP connections."""
-    if Plane is not None:
+    if CompiledPlane is not None:
         return Finding(name="sockets", status=Status.GOOD, text="compiled plane over epoll")
     text = "the loop's own transports: slower where messages come one at a time"
     return Finding(name="sockets", status=Status.WORSE, text=text)

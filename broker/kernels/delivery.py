@@ -1,7 +1,7 @@
 # cython: boundscheck=False, annotation_typing=False, initializedcheck=False
 """From a run that became visible to the client of a live MQTT subscription, and its PUBACK.
 
-One source in two forms: plain Python, and a C extension (`fast_delivery`). `broker/session.py` has
+One source in two forms: plain Python, and a C extension. `broker/session.py` has
 the rest of sessions and subscriptions, in classes that inherit from these.
 """
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from polymq.broker.errors import WrongAcknowledgement
+from polymq.broker.kernels.codes import PACKET_IDS
 
 if TYPE_CHECKING:
     from polymq.broker.kernels import path
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
     from polymq.broker.queues.unacked import Unacked
     from polymq.broker.runs import RunMeta
 
-PACKET_IDS: Final = 65_535
 QOS_PROPERTY: Final = "PMQ_QOS"
 QOS_KEY: Final = "broker.qos"
 """Where `publish_qos` keeps its answer (`RunMeta.cache`)."""

@@ -2,8 +2,8 @@
 """The way of a run of messages through the engine: published, waiting for its commit point, shown.
 
 What is here happens for every run, and a run is one message where clients send one at a time. So it
-is few steps, and one source in two forms: plain Python, and a C extension (`fast_path`), for which
-`fast_path.pxd` says of what types all this is. What does not happen to every run stands in
+is few steps, and one source in two forms: plain Python, and a C extension, for which
+`path.pxd` says of what types all this is. What does not happen to every run stands in
 `topics.py` and the other parts, in classes that inherit from these.
 
 Rules:
@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from polymq.broker.disk import SHORT
 from polymq.broker.durability import APPENDED, FLUSHED, Durability
+from polymq.broker.kernels.codes import JOINED_COUNT_MAX
 from polymq.broker.kernels.costs import (
     ANSWER_COST,
     LIVE_BYTES_SHIFT,
@@ -46,14 +47,12 @@ if TYPE_CHECKING:
     from polymq.broker.runs import RunMeta
     from polymq.broker.topic_routes import LiveTarget, TopicRoute
     from polymq.broker.topics import TopicTemplate
-    from polymq.core_log import log_end
     from polymq.core_log.commit_log import CommitLog
+    from polymq.core_log.kernels import log_end
     from polymq.core_log.kernels.batch import Batch
     from polymq.core_log.queue_index import Index
     from polymq.core_log.record import RecordTemplate
 
-JOINED_COUNT_MAX: Final = 1024
-"""Messages of a run that others may still join: beyond that it saves nothing any more."""
 _U64: Final = struct.Struct(">Q")
 
 

@@ -1,8 +1,8 @@
 # cython: boundscheck=False, annotation_typing=False, initializedcheck=False
 """What the publish path (`path.py`) has to know of a route and of the router, which inherit these.
 
-One source in two forms: plain Python, and a C extension (`fast_routes`), for which
-`fast_routes.pxd` says of what types all this is.
+One source in two forms: plain Python, and a C extension, for which
+`routes.pxd` says of what types all this is.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ list of runs, however many messages it covers, and acknowledging in order only m
 the first run. Acknowledging out of order splits runs: at worst one run per message that is out.
 The runs are kept in blocks, so that splitting one moves the runs of its block only.
 
-This is one source, plain Python or compiled (`fast_unacked`); `broker.queues.unacked` says of what
+This is one source, plain Python or compiled (`unacked`); `broker.queues.unacked` says of what
 type holders are.
 
 Tags are never reused within one `UnackedRuns`; they start at 1 (AMQP 4.2.3: delivery-tag 0 means

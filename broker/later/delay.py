@@ -56,7 +56,7 @@ from polymq.core_log.kernels.batch import (
     Batch,
 )
 from polymq.core_log.kernels.layout import ENTRY_SIZE
-from polymq.core_log.log_end import Span
+from polymq.core_log.kernels.log_end import Span
 from polymq.core_log.record import RecordTemplate
 
 

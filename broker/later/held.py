@@ -12,8 +12,8 @@ from __future__ import annotations
 from array import array
 
 from polymq.broker.later.wheel import Taken
-from polymq.core_log.kernels import fit
 from polymq.core_log.kernels.layout import ENTRY_SIZE
+from polymq.core_log.kernels.writing import fit
 
 
 class _Line:

@@ -32,7 +32,7 @@ from polymq.broker.topics import RETAIN_PROPERTY, Topic, Topics, TopicTemplate
 from polymq.core_log.errors import StoreError
 from polymq.core_log.kernels.batch import Batch
 from polymq.core_log.kernels.layout import ENTRY_SIZE
-from polymq.core_log.log_end import Span
+from polymq.core_log.kernels.log_end import Span
 from polymq.core_log.record import RecordTemplate
 
 REBUILD_COUNT: Final = 65_536

@@ -26,8 +26,8 @@ from polymq.broker.core import Core
 from polymq.broker.queues.heads import LOOK_COUNT, Head
 from polymq.broker.queues.queue import Group
 from polymq.broker.timers import Timer
-from polymq.core_log.kernels import expired
 from polymq.core_log.kernels.layout import STORE_MS_MASK
+from polymq.core_log.kernels.writing import expired
 
 NOT_KNOWN: Final = -1
 """What is at the head has to be read from the disk first; the group is pumped when it is there."""

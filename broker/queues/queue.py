@@ -21,15 +21,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from polymq.broker.kernels import Committed, QueueEnd, RecordRun
 from polymq.broker.kernels.costs import CONSUMER_COST, MESSAGE_COST, RUN_COST
+from polymq.broker.kernels.path import Committed, QueueEnd, RecordRun
 from polymq.broker.port import IN_SYNC, Consumer, Delivery, Durability, TakesApart
 from polymq.broker.queues.cursor import Cursor
 from polymq.broker.queues.gates import Gate
 from polymq.broker.queues.redeliveries import Redeliveries
 from polymq.broker.reading import Reading
 from polymq.broker.runs import RunMeta
-from polymq.core_log.log_end import Span
+from polymq.core_log.kernels.log_end import Span
 from polymq.core_log.queue_index import Index, MemoryIndex
 
 if TYPE_CHECKING:

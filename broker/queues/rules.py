@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from polymq.broker.committed import Committed
+from polymq.broker.kernels.path import Committed
 from polymq.broker.queues.dead_letters import DeadLetters, Undertaker
 from polymq.broker.queues.deaths import Cause
 from polymq.broker.queues.expiry import Expiry

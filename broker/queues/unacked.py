@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from polymq.broker.kernels import UnackedRuns
+from polymq.broker.kernels.unacked import UnackedRuns
 
 Holder = TypeVar("Holder")
 

@@ -1,22 +1,22 @@
 # cython: boundscheck=False, annotation_typing=False, initializedcheck=False
 """The end of a queue's index in memory: where the entries of a run go.
 
-One source in two forms: plain Python, and a C extension (`fast_index_end`), for which
-`fast_index_end.pxd` says of what types all this is. `queue_index.py` and `index_tail.py` have the
+One source in two forms: plain Python, and a C extension, for which
+`index_end.pxd` says of what types all this is. `queue_index.py` and `index_tail.py` have the
 rest of both, in classes that inherit from these.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
+
+from polymq.core_log.kernels.layout import BLOCK_BYTES
 
 if TYPE_CHECKING:
     from polymq.core_log.queue_index import Index
 
 Block = tuple[int, bytearray]
 """The offset of the first entry, and the entries."""
-BLOCK_BYTES: Final = 64 * 1024
-"""One block: large enough that a checkpoint takes few of them, small enough to grow by copying."""
 
 
 class TailEnd:

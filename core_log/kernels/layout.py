@@ -52,6 +52,10 @@ ENTRY_AT_MOST_ONCE: Final = 1 << 47
 STORE_MS_MASK: Final = ENTRY_AT_MOST_ONCE - 1
 """The store time itself."""
 
+BLOCK_BYTES: Final = 64 * 1024
+"""One block of an index in memory: large enough that a checkpoint takes few of them, small enough
+to grow by copying."""
+
 PROPERTY_CONSTANT: Final = b"PMQ_P"
 """First property of a record of the broker: 4 hex digits, the size of its constant properties."""
 PROPERTY_CONSTANT_SIZE: Final = len(PROPERTY_CONSTANT) + 1 + 4 + 1

@@ -1,8 +1,8 @@
 # cython: boundscheck=False, annotation_typing=False, initializedcheck=False
 """The end of the commit log in memory: where a run of messages goes that is nothing special.
 
-One source in two forms: plain Python, and a C extension (`fast_log_end`), for which
-`fast_log_end.pxd` says of what types all this is. `commit_log.py` has the whole of it: segments
+One source in two forms: plain Python, and a C extension, for which
+`log_end.pxd` says of what types all this is. `commit_log.py` has the whole of it: segments
 that end, runs that do not fit, disks that do not keep up.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from polymq.core_log import kernels
+from polymq.core_log.kernels import writing
 from polymq.core_log.kernels.layout import ENTRY_SIZE
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ class LogEnd:
         self._message_bytes_max = message_bytes_max
         self._ready_below = ready_below
         self._whole_bytes_max = whole_bytes_max
-        self._appender = kernels.Appender()
+        self._appender = writing.Appender()
         self.host = host
         """Address and port as records have them, 8 bytes."""
         self._full: StorageFull | Follows | None = None  # why the last write left some

@@ -2,7 +2,7 @@
 #
 # The parts of a record in memory: what stands where, whether it is sound. Shared by kernels that
 # walk over records; whoever cimports this calls `crc_prepare` at import and compares the constants
-# with batch.py and layout.py (`fast_walk.pyx` does both).
+# with batch.py and layout.py (`walk.pyx` does both).
 #
 # Only `check` and `size_of` may be given any bytes; all else is given a record that one of them
 # accepted.
@@ -84,7 +84,7 @@ cdef inline bint crc_matches(const uint8_t *at, uint32_t value) noexcept nogil:
 
 
 cdef inline int check(const uint8_t *at, int64_t available, int64_t position) noexcept nogil:
-    """`check_record` of pure_walk.py."""
+    """`check_record` of walking.py."""
     cdef uint32_t magic
     cdef int64_t size, body_size, topic_size, frame
     if available < 8:

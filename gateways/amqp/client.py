@@ -43,7 +43,7 @@ from polymq.gateways.amqp.events import (
     Settlement,
     Traffic,
 )
-from polymq.gateways.amqp.lanes import Lane
+from polymq.gateways.amqp.kernels.lane import Lane
 from polymq.gateways.amqp.large_deliveries import OUTBOX_BYTES, LargeBody, Outbox
 from polymq.gateways.amqp.limits import Limits
 from polymq.gateways.amqp.login import Login, check_vhost

@@ -31,7 +31,7 @@ from polymq.core_log.kernels.batch import (
     FLAGS,
     Batch,
 )
-from polymq.gateways.amqp import kernels, spec
+from polymq.gateways.amqp import spec
 from polymq.gateways.amqp.contents import Assembling, Contents
 from polymq.gateways.amqp.errors import (
     LocalProtocolError,
@@ -48,7 +48,7 @@ from polymq.gateways.amqp.events import (
     Settlement,
     Traffic,
 )
-from polymq.gateways.amqp.kernels import codes
+from polymq.gateways.amqp.kernels import codes, frames
 from polymq.gateways.amqp.limits import (
     FRAME_BYTES_MIN,
     FRAME_OVERHEAD,
@@ -205,7 +205,7 @@ class AmqpConnection:
         size = again or BULK_BYTES
         while True:
             end = min(self._end, start + size)
-            at, stop, run_count, settlement_count = kernels.parse(
+            at, stop, run_count, settlement_count = frames.parse(
                 self._buffer,
                 start,
                 end,

@@ -20,7 +20,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final, Protocol
 
 from polymq.broker.port import Delivery, QueueConsumer, RecordRun, RunMeta
-from polymq.gateways.amqp import kernels, mapping
+from polymq.gateways.amqp import mapping
+from polymq.gateways.amqp.kernels import frames
 from polymq.gateways.amqp.large_deliveries import (
     LARGE_BYTES,
     LargeBody,
@@ -260,7 +261,7 @@ def _encode_run(
     tight = _is_tight(frame_max) and run.end - run.start > frame_max
     if not uniform or delivery.delivery_count or tight:
         return _encode_one_by_one(delivery, run, done, channel, frame_max, head, first_tag, place)
-    return kernels.encode_deliveries(
+    return frames.encode_deliveries(
         run.memory,
         run.start,
         run.end,

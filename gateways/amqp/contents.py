@@ -20,10 +20,10 @@ from dataclasses import dataclass, field
 
 from polymq.broker.port import in_front
 from polymq.core_log.kernels.batch import LARGE_BODY_BYTES, RECORD_BODY_AT, Batch, LargeBatch
-from polymq.gateways.amqp import kernels, spec
+from polymq.gateways.amqp import spec
 from polymq.gateways.amqp.errors import Malformed, RemoteProtocolError, ReplyCode
 from polymq.gateways.amqp.events import Run, Traffic
-from polymq.gateways.amqp.kernels import codes
+from polymq.gateways.amqp.kernels import codes, frames
 from polymq.gateways.amqp.limits import Limits
 from polymq.gateways.amqp.methods import CONTENT_HEAD, METHOD_HEAD
 from polymq.gateways.amqp.tables import Buffer
@@ -103,7 +103,7 @@ class Contents:
                 f"a content header of class {class_id} and weight {weight} after basic.publish",
             )
         properties = start + CONTENT_HEAD.size
-        found = kernels.scan_properties(buffer, properties, end)
+        found = frames.scan_properties(buffer, properties, end)
         if found < 0:
             raise Malformed("the properties of a content header are malformed")
         if body_size > self._limits.body_bytes_max:

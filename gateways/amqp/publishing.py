@@ -43,7 +43,8 @@ from polymq.gateways.amqp.channel import Channel
 from polymq.gateways.amqp.errors import Malformed, RemoteProtocolError, ReplyCode
 from polymq.gateways.amqp.events import Run, Traffic
 from polymq.gateways.amqp.kernels import codes
-from polymq.gateways.amqp.lanes import PLACE_AT, Kind
+from polymq.gateways.amqp.kernels.codes import PLACE_AT
+from polymq.gateways.amqp.kernels.lane import Kind
 from polymq.gateways.amqp.long_properties import as_stored, check_size, is_long
 from polymq.gateways.amqp.methods import content_frames, encode_method
 from polymq.gateways.amqp.rewriting import Rewritten, one_row, rewrite

@@ -33,7 +33,6 @@ from polymq.gateways.http_cloudevents.codec import (
     read_members,
 )
 from polymq.gateways.http_cloudevents.errors import BadBatch, BadEvent, BatchFault, Problem
-from polymq.gateways.http_cloudevents.kernels import children
 from polymq.gateways.http_cloudevents.kernels.codes import (
     NAME_END,
     NAME_START,
@@ -45,6 +44,7 @@ from polymq.gateways.http_cloudevents.kernels.codes import (
     VALUE_START,
     WRONG_KIND,
 )
+from polymq.gateways.http_cloudevents.kernels.texts import children
 from polymq.gateways.http_cloudevents.work import Work
 
 PIECE_BYTES: Final = 64 * 1024

@@ -40,8 +40,9 @@ from polymq.broker.port import (
 from polymq.core_log.kernels.batch import COLUMNS, FLAGS, IDENTIFIER, Batch
 from polymq.gateways.mqtt.connection import OPEN, ConnectionCore, Event, State
 from polymq.gateways.mqtt.delays import delay_ms
-from polymq.gateways.mqtt.kernels import codes, encode_ids
-from polymq.gateways.mqtt.lanes import Lane
+from polymq.gateways.mqtt.kernels import codes
+from polymq.gateways.mqtt.kernels.frames import encode_ids
+from polymq.gateways.mqtt.kernels.lane import Lane
 from polymq.gateways.mqtt.mapping import CONNECT_CODES, is_ignored
 from polymq.gateways.mqtt.packets import (
     PING_RESPONSE,
@@ -63,14 +64,11 @@ from polymq.net.connection import Connection
 
 log = logging.getLogger(__name__)
 
-EXACTLY_ONCE: Final = 2 << codes.FLAG_QOS_SHIFT
-"""QoS 2 among the FLAGS of a row."""
 FLAG_QOS: Final = codes.FLAG_QOS
 KEEP_ALIVE_FACTOR: Final = 1.5
 """How many keep-alive periods may pass without a packet [MQTT-3.1.2-24]."""
 RELEASED_AT_ONCE: Final = 16
 """PUBRELs between two looks at the clock: each may be a record."""
-_DOLLAR: Final = ord("$")
 _PUBCOMP: Final = 0x70
 
 
@@ -488,8 +486,8 @@ class MqttConnection(Connection):
         self, template: Template, batch: Batch, first: int, last: int, topic: bytes
     ) -> Position:
         """Store a run that is published with QoS 2, or to a topic name that asks for a delay."""
-        delay = delay_ms(topic) if topic[0] == _DOLLAR else 0
-        if batch.rows[first * COLUMNS + FLAGS] & FLAG_QOS == EXACTLY_ONCE:
+        delay = delay_ms(topic) if topic[0] == codes.DOLLAR else 0
+        if batch.rows[first * COLUMNS + FLAGS] & FLAG_QOS == codes.EXACTLY_ONCE:
             return self._publish_once(template, batch, first, last, delay)
         if delay:
             return self._port.publish_later(template, batch, first, last, delay_ms=delay)

@@ -24,7 +24,8 @@ from collections.abc import Mapping
 from typing import Final
 
 from polymq.core_log.kernels.batch import CAPACITY, Batch
-from polymq.gateways.mqtt.kernels import codes, parse
+from polymq.gateways.mqtt.kernels import codes
+from polymq.gateways.mqtt.kernels.frames import parse
 from polymq.gateways.mqtt.limits import Limits
 from polymq.gateways.mqtt.packets import (
     FIXED_FLAGS,

@@ -21,12 +21,12 @@ from polymq.broker.port import Refused
 from polymq.core_log.kernels.batch import BODY_SIZE, BODY_START, COLUMNS, FLAGS
 from polymq.gateways.mqtt.connection import NEED_DATA, PUBLISHES, ConnectionCore, Inbox
 from polymq.gateways.mqtt.kernels import codes
-from polymq.gateways.mqtt.kernels.bulk import DOLLAR, EXACTLY_ONCE
+from polymq.gateways.mqtt.kernels.codes import DOLLAR, EXACTLY_ONCE
 from polymq.net.turns import Turns
 
 if TYPE_CHECKING:
     from polymq.gateways.mqtt.client import MqttConnection
-    from polymq.gateways.mqtt.lanes import Bulk
+    from polymq.gateways.mqtt.kernels.bulk import Bulk
 
 PARSED_BYTES_MAX: Final = 32 * 1024
 """Bytes that are parsed at once where a read is not handled as a whole: 8,192 acknowledgements."""

@@ -11,7 +11,8 @@ from polymq.broker.port import BrokerError, BrokerPort, Position
 from polymq.core_log.kernels.batch import Batch
 from polymq.gateways.mqtt.connection import Inbox
 from polymq.gateways.mqtt.kernels import codes
-from polymq.gateways.mqtt.lanes import Bulk, Yard
+from polymq.gateways.mqtt.kernels.bulk import Bulk
+from polymq.gateways.mqtt.kernels.lane import Yard
 from polymq.gateways.mqtt.limits import Limits
 from polymq.gateways.mqtt.mapping import TopicMapping
 from polymq.gateways.mqtt.packets import Will

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from polymq.broker.flights import SessionGroup
-from polymq.broker.kernels import Committed
 from polymq.broker.kernels.costs import (
     ANSWER_COST,
     CONSUMER_COST,
@@ -14,6 +13,7 @@ from polymq.broker.kernels.costs import (
     SESSION_COST,
     SHOWN_AT_ONCE,
 )
+from polymq.broker.kernels.path import Committed
 from polymq.broker.port import Durability, Session, Template
 from tests.broker.test_engine_sessions import connect
 from tests.harness.broker import Broker, SpyConsumer, SpyLink

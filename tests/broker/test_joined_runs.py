@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from polymq.broker.kernels.path import JOINED_COUNT_MAX
+from polymq.broker.kernels.codes import JOINED_COUNT_MAX
 from polymq.broker.port import Delivery, Durability, Template
 from tests.harness.broker import Broker, SpyConsumer, SpyLink
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from polymq.broker.port import RecordRun
 from polymq.broker.tag_filter import choose
-from polymq.core_log.kernels import java_hash
+from polymq.core_log.kernels.writing import java_hash
 from tests.harness.broker import Broker, bodies_of
 
 TAGS = ("a", "b", "Aa", "BB", "")  # "Aa" and "BB" have one hash

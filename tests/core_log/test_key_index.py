@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import base64
 import errno
-import importlib
 import struct
 from collections.abc import Sequence
 from dataclasses import replace
@@ -16,22 +15,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polymq.core_log import kernels
-from polymq.core_log.kernels import pure_keys
+from polymq.core_log.kernels import keys, writing
 from polymq.core_log.kernels.batch import EXTRA_BASE64, EXTRA_VERBATIM, Batch
 from polymq.core_log.record import Record, RecordTemplate, encode_properties
 from polymq.core_log.settings import StoreSettings
 from tests.harness.files import EVERYTHING, NOTHING, Chooser, FailingFiles, MemoryFiles
+from tests.harness.forms import compiled_form, plain_form
 from tests.harness.stores import DIRECTORY, TINY, Bench
 
 INDEX = f"{DIRECTORY}/index"
 SMALL = replace(TINY, segment_bytes=1 << 16, key_slots=7, key_file_entries=12)
 FOREVER = 1 << 62
 
-try:
-    fast_keys: Any = importlib.import_module("polymq.core_log.kernels.fast_keys")
-except ImportError:
-    fast_keys = None
+plain_keys, fast_keys = plain_form(keys.__name__), compiled_form(keys.__name__)
 both_forms = pytest.mark.skipif(fast_keys is None, reason="the kernels were not compiled")
 
 
@@ -194,7 +190,7 @@ def test_keys_are_found_by_time() -> None:
 def test_keys_whose_hashes_collide_are_told_apart() -> None:
     """`Aa` and `BB` have the same hash in Java."""
     bench = KeyBench(MemoryFiles())
-    assert kernels.key_hash(b"sensors", b"Aa") == kernels.key_hash(b"sensors", b"BB")
+    assert keys.key_hash(b"sensors", b"Aa") == keys.key_hash(b"sensors", b"BB")
     first, second = bench.put(["Aa"]), bench.put(["BB"])
     bench.flush()
     assert (bench.find("Aa"), bench.find("BB")) == ([first], [second])
@@ -216,7 +212,7 @@ def test_files_are_rocketmqs() -> None:
     data = files.read(f"{INDEX}/{name}")
     header = struct.unpack_from(">qqqqII", data)
     assert header == (start, start + 4000, positions[0], positions[4] + 1, 7, 11)
-    hashed = kernels.key_hash(b"sensors", b"k")
+    hashed = keys.key_hash(b"sensors", b"k")
     (number,) = struct.unpack_from(">I", data, 40 + 4 * (hashed % 7))
     found = []
     while number:
@@ -465,15 +461,15 @@ PAIRS = st.lists(
 @given(st.lists(PAIRS, max_size=4), st.binary(min_size=1, max_size=30))
 def test_both_forms_find_the_same_keys(messages: list[list[tuple[str, str]]], topic: bytes) -> None:
     memory = b"".join(record_of(topic, pairs) for pairs in messages)
-    expected = pure_keys.find_keys(memory, 0, len(memory))
+    expected = plain_keys.find_keys(memory, 0, len(memory))
     assert fast_keys.find_keys(memory, 0, len(memory)) == expected
     for slots_count in (1, 3):
         tables = [bytearray(4 * slots_count) for _ in range(3)]
-        entries = pure_keys.link_keys(expected, tables[0], 5, 1_699_999_999_000)
+        entries = plain_keys.link_keys(expected, tables[0], 5, 1_699_999_999_000)
         assert fast_keys.link_keys(expected, tables[1], 5, 1_699_999_999_000) == entries
         fast_keys.fill_slots(entries, tables[2], 5)
         assert tables[0] == tables[1] == tables[2]
-        pure_keys.fill_slots(entries, tables[2], 5)
+        plain_keys.fill_slots(entries, tables[2], 5)
         assert tables[0] == tables[2]
 
 
@@ -484,7 +480,7 @@ def record_of(topic: bytes, pairs: list[tuple[str, str]]) -> bytes:
     batch.buffer = b"body"
     batch.add((0, 0), (0, 4))
     memory = bytearray(4096)
-    _, end, _ = kernels.append_run(
+    _, end, _ = writing.append_run(
         memory, 0, 4096, 77, template.form, bytes(8), b"", [], 0, batch, 0, 1, 1, 1_700_000_000_000
     )
     return bytes(memory[:end])
@@ -493,18 +489,18 @@ def record_of(topic: bytes, pairs: list[tuple[str, str]]) -> bytes:
 @both_forms
 @given(st.binary(max_size=30), st.binary(max_size=30))
 def test_both_forms_have_one_hash(topic: bytes, key: bytes) -> None:
-    expected = pure_keys.key_hash(topic, key)
+    expected = plain_keys.key_hash(topic, key)
     assert fast_keys.key_hash(topic, key) == expected
     assert 0 <= expected < 1 << 31
 
 
 def test_the_lowest_hash_is_zero() -> None:
     """Java's abs() of the lowest integer is negative; RocketMQ takes 0 then."""
-    assert kernels.java_hash("polygenelubricants") == -(1 << 31)
+    assert writing.java_hash("polygenelubricants") == -(1 << 31)
     topic, _, key = "polygenelubricants".partition("#")
     assert key == ""
-    for form in filter(None, (pure_keys, fast_keys)):
-        assert form.key_hash(b"a", b"") == abs(kernels.java_hash("a#"))
+    for form in filter(None, (plain_keys, fast_keys)):
+        assert form.key_hash(b"a", b"") == abs(writing.java_hash("a#"))
         with pytest.raises(ValueError, match="not a record"):
             form.find_keys(bytes(200), 0, 200)
         with pytest.raises(ValueError, match="not whole rows"):

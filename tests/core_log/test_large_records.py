@@ -14,8 +14,8 @@ from polymq.core_log.atomic import row_of
 from polymq.core_log.errors import TooLarge
 from polymq.core_log.files import RealFiles
 from polymq.core_log.kernels.batch import EXTRA_BASE64, RECORD_BODY_AT, Batch, LargeBatch
+from polymq.core_log.kernels.log_end import Span
 from polymq.core_log.large_record import combined_crc
-from polymq.core_log.log_end import Span
 from polymq.core_log.record import RecordTemplate
 from polymq.core_log.settings import StoreSettings
 from polymq.core_log.store import Store

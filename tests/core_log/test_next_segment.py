@@ -10,10 +10,10 @@ from random import Random
 
 import pytest
 
-from polymq.core_log import kernels
 from polymq.core_log.atomic import row_of
 from polymq.core_log.errors import FailureLatch, StoreError
 from polymq.core_log.files import Buffer, Files
+from polymq.core_log.kernels import walking, writing
 from polymq.core_log.next_segment import NextSegment
 from polymq.core_log.record import RecordTemplate, encode_host, encode_properties
 from polymq.core_log.settings import StoreSettings
@@ -77,7 +77,7 @@ class Writer:
 def record(template: RecordTemplate, body: bytes, position: int) -> bytes:
     """A sound record of a place."""
     memory = bytearray(SEGMENT)
-    _, end, _ = kernels.append_run(
+    _, end, _ = writing.append_run(
         *(memory, 0, len(memory), position, template.form, HOSTS, b"", (), 0),
         *(row_of(body, b""), 0, 1, NOW_MS, NOW_MS),
     )
@@ -342,7 +342,7 @@ def test_a_forgery_in_an_old_body_is_never_believed(wipe: Callable[[Writer], Non
     body, place = body_with_forgeries(writer.end, 2 * SEGMENT)
     start = writer.put(body)
     file = disk.files()[f"{LOG}/{0:020}"]
-    assert kernels.check_record(bytes(file.data), place, SEGMENT, 2 * SEGMENT + place) == 0
+    assert walking.check_record(bytes(file.data), place, SEGMENT, 2 * SEGMENT + place) == 0
     assert start < SEGMENT // 2 < place
     writer.fill(SEGMENT + 1)
     states = 0

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from polymq.core_log.errors import CorruptRecord, StorageFailed, StorageFull
-from polymq.core_log.kernels import expired, find_damaged
 from polymq.core_log.kernels.layout import ENTRY_AT_MOST_ONCE
+from polymq.core_log.kernels.writing import expired, find_damaged
 from polymq.core_log.queue_index import MemoryIndex, QueueIndex, widen
 from polymq.core_log.settings import StoreSettings
 from tests.harness.files import NOTHING, FailingFiles, MemoryFiles

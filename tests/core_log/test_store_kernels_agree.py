@@ -13,15 +13,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from polymq.core_log.kernels import pure, pure_walk
+from polymq.core_log.kernels import walking, writing
 from polymq.core_log.kernels.batch import EXTRA_BASE64, EXTRA_NONE, EXTRA_VERBATIM, Batch
 from polymq.core_log.kernels.layout import ENTRY_AT_MOST_ONCE, NO_BATCH, SYSTEM_TOPIC
 from polymq.core_log.record import RecordTemplate, encode_properties, java_hash
+from polymq.kernel_forms import FORM, plain_form
 
-fast: Any = pytest.importorskip(
-    "polymq.core_log.kernels.fast", reason="the kernels were not compiled"
-)
-fast_walk: Any = pytest.importorskip("polymq.core_log.kernels.fast_walk", reason="not compiled")
+if FORM == "pure":
+    pytest.skip("the kernels were not compiled", allow_module_level=True)
+plain, plain_walk = plain_form(writing.__name__), plain_form(walking.__name__)
 
 HOSTS = bytes(range(8))
 LETTERS = st.characters(codec="utf-8", exclude_characters="\x01\x02") | st.just("\udcff")
@@ -43,8 +43,8 @@ def same(name: str, twins: tuple[ModuleType, ModuleType], *args: Any) -> Any:
     return expected
 
 
-WRITING = (pure, fast)
-WALKING = (pure_walk, fast_walk)
+WRITING = (plain, writing)
+WALKING = (plain_walk, walking)
 
 
 @st.composite
@@ -168,7 +168,7 @@ def written(
     at = 0
     for row in range(batch.count):
         suffix = suffixes[row % len(suffixes)] if suffixes else b""
-        count, end, more = pure.append_run(
+        count, end, more = plain.append_run(
             memory,
             *(at, len(memory), position + at, template.form, HOSTS, suffix, targets, row),
             *(batch, row, row + 1, 1, 2),
@@ -248,7 +248,7 @@ def test_targets_are_checked_alike(
     memory, _, _ = log
     same("check_targets", WALKING, memory, number, offset)
     tables: dict[int, list[Any]] = {}
-    if outcome(pure_walk.dispatch, memory, 0, len(memory), tables) == -1:
+    if outcome(plain_walk.dispatch, memory, 0, len(memory), tables) == -1:
         for queue, (_, first, following, _) in tables.items():
             same("check_targets", WALKING, memory, queue, first)
             same("check_targets", WALKING, memory, queue, following)
@@ -274,7 +274,7 @@ def test_records_are_gathered_alike(
 ) -> None:
     memory, entries, position = log
     if stride == 32:
-        entries = pure.widen(entries)
+        entries = plain.widen(entries)
     for size in (used, len(memory)):
         args = (stride, first, memory, position + shift, size, verify)
         same("gather", WALKING, entries + noise, *args)
@@ -317,7 +317,7 @@ def test_entries_are_widened_alike(
     for entries in (noise, noise[: len(noise) // 20 * 20]):
         same("widen", WRITING, entries, store_ms, priority, ttl_code)
         same("find_damaged", WRITING, entries)
-    wide = bytearray(pure.widen(entries, abs(store_ms) >> 2))
+    wide = bytearray(plain.widen(entries, abs(store_ms) >> 2))
     same("find_damaged", WRITING, wide)
     if flipped < 8 * len(wide):
         wide[flipped // 8] ^= 1 << flipped % 8
@@ -334,7 +334,7 @@ def test_entries_expire_alike(
     times: list[tuple[int, int]], now_ms: int, ttl_code: int, noise: bytes
 ) -> None:
     for flag in (0, ENTRY_AT_MOST_ONCE):
-        entries = b"".join(pure.widen(bytes(20), stored | flag, 0, code) for stored, code in times)
+        entries = b"".join(plain.widen(bytes(20), stored | flag, 0, code) for stored, code in times)
         same("expired", WRITING, entries, now_ms, ttl_code)
     same("expired", WRITING, entries + noise, now_ms, ttl_code)
     same("expired", WRITING, noise * 32, now_ms * 1000, ttl_code)
@@ -349,16 +349,16 @@ def test_tags_are_hashed_alike(text: str) -> None:
 def test_sums_are_zlibs_sums_in_every_way_to_make_them(folds: bool) -> None:
     """Every size up to 300, at every alignment, and some large ones; folded and by tables."""
     data = bytes(zlib.crc32(struct.pack(">I", n)) & 255 for n in range(70_000))
-    folding = fast.prepare_crc(folds)
+    folding = writing.prepare_crc(folds)
     try:
-        assert folding == (folds and fast.CRC_FOLDS)
+        assert folding == (folds and writing.CRC_FOLDS)
         for size in (*range(300), 4095, 65_536, 69_999):
             for start in range(17 if size < 300 else 1):
                 for value in (0, 0xDEADBEEF):
                     expected = zlib.crc32(data[start : start + size], value)
-                    assert expected == fast.crc32(data, start, start + size, value)
+                    assert expected == writing.crc32(data, start, start + size, value)
     finally:
-        fast.prepare_crc(True)
+        writing.prepare_crc(True)
 
 
 @given(st.binary(max_size=50), st.integers(-1, 60), st.integers(-1, 60))

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from polymq.core_log.kernels import pure
+from polymq.core_log.kernels import writing
 from polymq.core_log.kernels.batch import (
     EXTRA_BASE64,
     EXTRA_NONE,
@@ -18,13 +18,9 @@ from polymq.core_log.kernels.batch import (
     Batch,
 )
 from polymq.core_log.record import RecordTemplate
+from tests.harness.forms import compiled_form, plain_form
 
-fast: Any = None
-try:
-    from polymq.core_log.kernels import fast
-except ImportError:
-    pass
-
+plain, fast = plain_form(writing.__name__), compiled_form(writing.__name__)
 COMPILED = pytest.mark.skipif(fast is None, reason="the kernels were not compiled")
 COUNT = 67
 
@@ -134,10 +130,10 @@ def written(kernels: Any, case: Case) -> Any:
 @pytest.mark.parametrize("name", CASES)
 def test_a_run_is_written_alike(name: str) -> None:
     case = CASES[name]
-    assert written(pure, case) == written(fast, case)
+    assert written(plain, case) == written(fast, case)
 
 
-@pytest.mark.parametrize("kernels", [pure, pytest.param(fast, marks=COMPILED)])
+@pytest.mark.parametrize("kernels", [plain, pytest.param(fast, marks=COMPILED)])
 @pytest.mark.parametrize("column", [2, 3, 4, 5])
 @pytest.mark.parametrize("value", [-1, 1 << 40])
 def test_a_part_outside_the_buffer_is_an_error(kernels: Any, column: int, value: int) -> None:

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from polymq.core_log.files import RealFiles
-from polymq.core_log.kernels import pure_walk
+from polymq.core_log.kernels import walking
 from polymq.core_log.record import RecordTemplate, encode_properties
 from polymq.core_log.settings import StoreSettings
 from polymq.core_log.store import Store
+from polymq.kernel_forms import FORM, plain_form
 
-fast_walk: Any = pytest.importorskip("polymq.core_log.kernels.fast_walk", reason="not compiled")
+if FORM == "pure":
+    pytest.skip("the kernels were not compiled", allow_module_level=True)
+plain_walk = plain_form(walking.__name__)
 
 KINDS = [
     RecordTemplate(topic=topic, queue_id=0, properties=encode_properties(pairs), system_flag=flags)
@@ -53,13 +55,13 @@ def test_a_run_is_what_has_equal_topic_and_constant_part(
     ]
     if any(len(KINDS[k].properties) < constant_size for k in picked):
         kinds = [(KINDS[k].topic, k) for k in picked]  # the checksum follows: nearly all differ
-        assert pure_walk.record_run(memory, 0, len(memory), constant_size) == (
-            fast_walk.record_run(memory, 0, len(memory), constant_size)
+        assert plain_walk.record_run(memory, 0, len(memory), constant_size) == (
+            walking.record_run(memory, 0, len(memory), constant_size)
         )
         return
     count = next((n for n, kind in enumerate(kinds) if kind != kinds[0]), len(kinds))
     end = sum(len(records[kind]) for kind in picked[:count])
-    for walk in (pure_walk, fast_walk):
+    for walk in (plain_walk, walking):
         assert walk.record_run(memory, 0, len(memory), constant_size) == (end, count)
 
 
@@ -73,7 +75,7 @@ def test_marked_records_are_found(records: list[bytes], picked: list[int], mask:
         for start, kind in zip(starts, picked, strict=True)
         if KINDS[kind].topic == b"ab" or KINDS[kind].system_flag & mask
     ]
-    for walk in (pure_walk, fast_walk):
+    for walk in (plain_walk, walking):
         assert walk.find_marked(memory, 0, len(memory), b"ab", mask) == expected
 
 
@@ -82,7 +84,7 @@ def test_garbage_is_refused_alike(memory: bytes, start: int, end: int, size: int
     """Both say that there is no record, and read nothing outside of the memory."""
     for name, last in (("record_run", (size,)), ("find_marked", (b"ab", 7))):
         outcomes = []
-        for walk in (pure_walk, fast_walk):
+        for walk in (plain_walk, walking):
             try:
                 outcomes.append(getattr(walk, name)(memory, start, end, *last))
             except ValueError as error:

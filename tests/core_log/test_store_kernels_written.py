@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import importlib
 from typing import Any
 
 import pytest
 
-from polymq.core_log.kernels import pure
+from polymq.core_log.kernels import writing
 from polymq.core_log.kernels.batch import EXTRA_BASE64, EXTRA_NONE, EXTRA_VERBATIM, Batch
 from polymq.core_log.record import RecordTemplate
+from polymq.kernel_forms import FORM, plain_form
 
-fast: Any
-try:
-    fast = importlib.import_module("polymq.core_log.kernels.fast")
-except ImportError:  # no compiler on this machine: there is nothing to compare with
+if FORM == "pure":
     pytest.skip("no compiled kernels on this machine", allow_module_level=True)
+plain = plain_form(writing.__name__)
 
 HOSTS = bytes(range(8))
 BODY = bytes(range(256)) * 2
@@ -69,7 +67,9 @@ def test_both_forms_write_alike(
     """Offsets count up in every target; what comes before a wrong row, or before the limit, is
     written and nothing else."""
     batch = batch_of(*rows)
-    results = [append(form, batch, kind, targets, limit, b"S\x01s\x02") for form in (pure, fast)]
+    results = [
+        append(form, batch, kind, targets, limit, b"S\x01s\x02") for form in (plain, writing)
+    ]
     assert results[0] == results[1]
     (outcome, memory), untouched = results[0], b"\xee" * 50
     assert memory[:7] == untouched[:7]
@@ -82,6 +82,6 @@ def test_properties_that_do_not_fit_are_refused_alike() -> None:
     batch.buffer = bytes(40_000)
     for size in (10, 33_000, 10):
         batch.add((0, 1), (0, 5), (0, size))
-    results = [append(form, batch, EXTRA_VERBATIM, 1, 4000, b"") for form in (pure, fast)]
+    results = [append(form, batch, EXTRA_VERBATIM, 1, 4000, b"") for form in (plain, writing)]
     assert results[0] == results[1]
     assert results[0][0] == "the properties do not fit"

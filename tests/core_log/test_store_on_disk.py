@@ -10,6 +10,7 @@ import stat
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,6 +19,7 @@ from polymq.core_log.files import RealFiles
 from polymq.core_log.settings import StoreSettings
 from polymq.core_log.store import Store
 from tests.harness.files import HeldFiles
+from tests.harness.forms import form_id, forms_of
 from tests.harness.stores import Bench, numbered, select_readable
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -199,14 +201,10 @@ def test_large_writes_arrive_whole_though_the_system_takes_them_in_parts(
     files.close(handle)
 
 
-@pytest.mark.parametrize("name", ["pure_files", "fast_files"])
-def test_a_part_that_the_system_takes_in_parts_is_gone_on_with(tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize("files", forms_of("polymq.core_log.kernels.files"), ids=form_id)
+def test_a_part_that_the_system_takes_in_parts_is_gone_on_with(tmp_path: Path, files: Any) -> None:
     """The system takes what is below a limit, and says why it takes no more."""
-    form = pytest.importorskip(
-        f"polymq.core_log.kernels.{name}", reason="the kernels were not compiled"
-    )
     handle = os.open(tmp_path / "file", os.O_RDWR | os.O_CREAT)
-    files = form.FilesEnd()
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     limit = 1 << 30  # above what anybody else writes meanwhile
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))

@@ -14,13 +14,13 @@ from collections.abc import Callable, Mapping, Sequence
 from random import Random
 from typing import Final
 
-from polymq.core_log import kernels
 from polymq.core_log.atomic import row_of
 from polymq.core_log.cutting import cut_log
 from polymq.core_log.errors import CorruptRecord, StorageFull, StorageShort, StoreRefused, is_short
 from polymq.core_log.indexes import Preparation
+from polymq.core_log.kernels import writing
 from polymq.core_log.kernels.batch import RECORD_BODY_AT, Batch, LargeBatch
-from polymq.core_log.log_end import Span
+from polymq.core_log.kernels.log_end import Span
 from polymq.core_log.queue_index import widen
 from polymq.core_log.record import RecordParts, encode_host
 from polymq.core_log.settings import StoreSettings
@@ -154,7 +154,7 @@ class Actor:
     def _forged(self, position: int) -> bytes:
         """A sound record of that place, which was never published."""
         memory = bytearray(FORGERIES_BYTES)
-        _, end, _ = kernels.append_run(
+        _, end, _ = writing.append_run(
             *(memory, 0, len(memory), position, TEMPLATE.form, HOSTS, b""),
             *(self._targets(()), 0, row_of(FORGED, b"x"), 0, 1, NOW_MS, NOW_MS),
         )

@@ -9,7 +9,7 @@ from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from polymq.core_log.log_end import Span
+from polymq.core_log.kernels.log_end import Span
 from polymq.core_log.store import Store
 from tests.harness.stores import OWN, PRIVATE
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from polymq.core_log import kernels
+from polymq.core_log.kernels import walking
 from tests.crash import bit_flips
 from tests.crash.bit_flips import KINDS, make_sound, run_trials
 
@@ -34,7 +34,7 @@ def test_no_flipped_bit_is_served() -> None:
 @pytest.mark.usefixtures("small")
 def test_a_checksum_that_is_not_checked_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """Broken on purpose: reading compares nothing."""
-    gather = kernels.gather
-    monkeypatch.setattr(kernels, "gather", lambda *values: gather(*values[:-1], False))
+    gather = walking.gather
+    monkeypatch.setattr(walking, "gather", lambda *values: gather(*values[:-1], False))
     _, failures = run_trials(1, 0, 40)
     assert any("is wrong" in text for text in failures)

@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
-from polymq.core_log import kernels
 from polymq.core_log.errors import FailureLatch, StorageFailed
 from polymq.core_log.files import Files
+from polymq.core_log.kernels import writing
 from polymq.core_log.kernels.batch import EXTRA_BASE64, Batch
 from polymq.core_log.kernels.layout import ENTRY_AT_MOST_ONCE, SYSTEM_FLAG_AT_MOST_ONCE
-from polymq.core_log.log_end import Span
+from polymq.core_log.kernels.log_end import Span
 from polymq.core_log.queue_index import Index, widen
 from polymq.core_log.record import (
     Record,
@@ -222,7 +222,7 @@ def read_messages(
     entries = index.read_hot(first, count)
     if not entries:
         return store.read_history(index, first, count, bytes_max)
-    taken = kernels.fit(entries, index.entry_size, count, bytes_max)
+    taken = writing.fit(entries, index.entry_size, count, bytes_max)
     return store.log.read_cold(entries[: taken * index.entry_size], index.entry_size), taken
 
 

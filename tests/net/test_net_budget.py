@@ -12,15 +12,16 @@ from pathlib import Path
 import pytest
 import uvloop
 
-from polymq.net import kernels, listener, loop_server
+from polymq.net import listener, loop_server
 from polymq.net.budget import Budget, Share
 from polymq.net.connection import Connection, Context
 from polymq.net.listener import Listener, listen
+from polymq.net.plane import CompiledPlane
 from tests.harness.descriptors import no_more_descriptors
 
 CERTIFICATES = Path(__file__).parent.parent.parent / "interop_tests" / "certificates"
 LOOPS = (asyncio.new_event_loop, uvloop.new_event_loop)
-WAYS = ("loop", "tls") if kernels.Plane is None else ("loop", "tls", "plane")
+WAYS = ("loop", "tls") if CompiledPlane is None else ("loop", "tls", "plane")
 
 
 def takes(share: Share) -> int:

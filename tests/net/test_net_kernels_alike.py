@@ -8,15 +8,10 @@ from typing import Any
 
 import pytest
 
-from polymq.net.kernels import pure
+from polymq.net.kernels import streams
+from tests.harness.forms import form_id, forms_of
 
-fast: ModuleType | None
-try:
-    from polymq.net.kernels import fast
-except ImportError:
-    fast = None
-
-FORMS: list[ModuleType] = [pure] if fast is None else [pure, fast]
+FORMS = forms_of(streams.__name__)
 SEEDS = range(60)
 
 
@@ -150,7 +145,7 @@ def test_a_random_life_looks_the_same_in_both_forms(seed: int) -> None:
 
 def test_the_lives_have_seen_everything() -> None:
     """What no seed brings about would be compared with nothing."""
-    seen = {str(entry) for seed in SEEDS for entry in run(pure, seed)}
+    seen = {str(entry) for seed in SEEDS for entry in run(FORMS[0], seed)}
     assert {"scheduled", "drained", "fed", "LookupError()"} <= seen
     assert "('error', \"ZeroDivisionError('division by zero')\")" in seen
     assert "(400000, b'yyyyyyyy')" in seen or "(400000, b'xyyyyyyy')" in seen
@@ -225,7 +220,7 @@ def test_who_is_heard_within_an_iteration_is_dated_by_its_end(form: ModuleType) 
         assert [stream.heard_at for stream in streams] == [now, now]
 
 
-@pytest.mark.parametrize("form", FORMS, ids=lambda form: form.FORM)
+@pytest.mark.parametrize("form", FORMS, ids=form_id)
 def test_what_is_left_of_a_large_read_is_presented_again_whole(form: ModuleType) -> None:
     """A frame that needs a buffer of its own may have more behind it than the shared one holds."""
     log: list[Any] = []
@@ -273,7 +268,7 @@ class Notes:
         self._taken.append((self._name, data))
 
 
-@pytest.mark.parametrize("form", FORMS, ids=[form.FORM for form in FORMS])
+@pytest.mark.parametrize("form", FORMS, ids=form_id)
 def test_a_message_to_thousands_leaves_room_for_answers(form: ModuleType) -> None:
     """In each iteration those that were written to first and last, and some of the rest, in order:
     the answer to a read comes before what is shown to everybody, and that to a commit behind it."""
@@ -317,7 +312,7 @@ def test_a_message_to_thousands_leaves_room_for_answers(form: ModuleType) -> Non
     assert not loop.soon
 
 
-@pytest.mark.parametrize("form", FORMS, ids=[form.FORM for form in FORMS])
+@pytest.mark.parametrize("form", FORMS, ids=form_id)
 def test_bytes_of_a_connection_that_waits_for_its_turn_stay_in_order(form: ModuleType) -> None:
     """What is written meanwhile leaves behind them, and what a close hands over leaves once."""
     loop = Loop([])
@@ -340,7 +335,7 @@ def test_bytes_of_a_connection_that_waits_for_its_turn_stay_in_order(form: Modul
     assert len({number for number, _ in taken}) == len(crowd)
 
 
-@pytest.mark.parametrize("form", FORMS, ids=[form.FORM for form in FORMS])
+@pytest.mark.parametrize("form", FORMS, ids=form_id)
 def test_what_waits_does_not_grow_with_the_number_of_connections(form: ModuleType) -> None:
     """However many are written to, in turn, in each iteration some: each is soon handed over."""
     loop = Loop([])
@@ -356,4 +351,4 @@ def test_what_waits_does_not_grow_with_the_number_of_connections(form: ModuleTyp
         some = [crowd[(turn * each + index) % len(crowd)] for index in range(each)]
         context.within(lambda some=some: [one.write(b"a") for one in some])
         written += each
-        assert written - sum(len(data) for _, data in taken) <= pure.LEFT_PARTS * each
+        assert written - sum(len(data) for _, data in taken) <= FORMS[0].LEFT_PARTS * each

@@ -19,13 +19,14 @@ from typing import Any
 import pytest
 import uvloop
 
-from polymq.net import kernels, listener
+from polymq.net import listener
 from polymq.net.connection import HIGH_WATER_BYTES, Connection, Context
 from polymq.net.listener import Listener, listen
+from polymq.net.plane import CompiledPlane
 from tests.harness.descriptors import no_more_descriptors
 
 TURNS_MAX = 100_000
-PLANES = (False, True) if kernels.Plane is not None else (False,)
+PLANES = (False, True) if CompiledPlane is not None else (False,)
 
 
 class Recorder(Connection):
@@ -346,7 +347,7 @@ def test_who_sends_much_does_not_starve_who_sends_little() -> None:
     serve(scenario)
 
 
-@pytest.mark.skipif(kernels.Plane is None, reason="uvloop reads a full socket again at once")
+@pytest.mark.skipif(CompiledPlane is None, reason="uvloop reads a full socket again at once")
 def test_a_turn_that_had_to_stop_goes_on_where_it_stopped() -> None:
     """More waits than a turn reads: nobody is read again before everybody was read once, and in the
     end all of it is."""
@@ -386,7 +387,7 @@ def test_a_turn_that_had_to_stop_goes_on_where_it_stopped() -> None:
             runner.run(scenario())
 
 
-@pytest.mark.skipif(kernels.Plane is None, reason="the loops serve all sockets that are ready")
+@pytest.mark.skipif(CompiledPlane is None, reason="the loops serve all sockets that are ready")
 def test_a_turn_ends_with_its_time() -> None:
     """However little each socket sends. A request that takes several iterations of the loop has
     some without a turn then."""
@@ -427,7 +428,7 @@ def test_a_turn_ends_with_its_time() -> None:
 # --- accepting -----------------------------------------------------------------------------------
 
 
-@pytest.mark.skipif(kernels.Plane is None, reason="the loops answer this each in its own way")
+@pytest.mark.skipif(CompiledPlane is None, reason="the loops answer this each in its own way")
 def test_without_descriptors_new_clients_wait_and_others_go_on(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -550,7 +551,7 @@ def test_a_descriptor_of_our_own_is_watched_and_its_iteration_ends_at_once() -> 
     serve(scenario)
 
 
-@pytest.mark.skipif(kernels.Plane is None, reason="the loop's transports are the loop's to close")
+@pytest.mark.skipif(CompiledPlane is None, reason="the loop's transports are the loop's to close")
 def test_closing_the_context_ends_what_is_left() -> None:
     """A stop that could not wait: descriptors are given back, and every end is told."""
 

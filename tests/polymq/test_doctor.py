@@ -10,7 +10,7 @@ import pytest
 
 from polymq import doctor
 from polymq.doctor import Status
-from polymq.kernel_forms import KERNELS
+from polymq.kernel_forms import COMPILED_ONLY, KERNELS
 from polymq.ports import FILE_NAME, Ports, write_ports
 from polymq.program import run
 from polymq.settings import Settings, load_settings
@@ -163,14 +163,23 @@ def test_pure_kernels_by_choice_are_not_an_accident(monkeypatch: pytest.MonkeyPa
     assert "as POLYMQ_KERNELS asks" in doctor.check_kernels().text
 
 
-def test_every_kernel_package_of_the_tree_is_asked() -> None:
+def test_every_kernel_of_the_tree_is_known() -> None:
+    """One that is missing in the list would be compiled where plain Python was asked for."""
     root = Path(__file__).resolve().parents[2]
-    found = {
-        ".".join(("polymq", *path.parent.relative_to(root).parts))
+    kernels = [
+        path
         for folder in ("core_log", "broker", "net", "gateways", "remoting", "spark_sink")
-        for path in (root / folder).rglob("kernels/__init__.py")
-    }
-    assert found == set(KERNELS)
+        for path in (root / folder).rglob("kernels/*.p*")
+    ]
+    plain = {path.with_suffix("") for path in kernels if path.suffix == ".py"}
+    compiled = {path.with_suffix("") for path in kernels if path.suffix == ".pyx"}
+    typed = {path.with_suffix("") for path in kernels if path.suffix == ".pxd"} & plain
+
+    def names(paths: set[Path]) -> set[str]:
+        return {".".join(("polymq", *path.relative_to(root).parts)) for path in paths}
+
+    assert names(compiled & plain | typed) == set(KERNELS)
+    assert names(compiled - plain) == set(COMPILED_ONLY)
 
 
 def test_old_python_is_bad(monkeypatch: pytest.MonkeyPatch) -> None:

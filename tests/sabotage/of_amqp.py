@@ -205,7 +205,7 @@ OF_AMQP = (
     Sabotage(
         name="kernel-passes-over-long-properties",
         why="a message with 30 KiB of headers is refused, because its record has no room for them",
-        path="gateways/amqp/kernels/fast.pyx",
+        path="gateways/amqp/kernels/frames.pyx",
         old="    C_LONG_BYTES = 16384\n",
         new="    C_LONG_BYTES = 65536\n",
         tests=("tests/gateways/amqp/test_amqp_long_properties.py",),

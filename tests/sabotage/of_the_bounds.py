@@ -343,7 +343,7 @@ OF_THE_BOUNDS = (
     Sabotage(
         name="rest-over-the-read-buffer",
         why="what a client sent behind a large CONNECT overwrites memory when its login is done",
-        path="net/kernels/pure.py",
+        path="net/kernels/streams.py",
         pure=True,
         old="        if end > BUFFER_BYTES // 2:  # of a read",
         new="        if end < 0:  # of a read",
@@ -545,7 +545,7 @@ OF_THE_BOUNDS = (
     Sabotage(
         name="json-brackets-of-any-kind",
         why="a large event that is no JSON is stored, and nobody can read it",
-        path="gateways/http_cloudevents/kernels/pure.py",
+        path="gateways/http_cloudevents/kernels/texts.py",
         old="        elif following == _END_OF[stack[-1]]:\n",
         new="        elif following in _END_OF.values():\n",
         pure=True,
@@ -554,7 +554,7 @@ OF_THE_BOUNDS = (
     Sabotage(
         name="compiled-json-ends-behind-its-text",
         why="a large body that is cut short makes the server read what is not its own",
-        path="gateways/http_cloudevents/kernels/fast.pyx",
+        path="gateways/http_cloudevents/kernels/texts.pyx",
         old="    if left < size or p[1] < least",
         new="    if left < 1 or p[1] < least",
         tests=("tests/gateways/http_cloudevents/test_http_kernels.py",),

@@ -76,7 +76,7 @@ OF_THE_SESSIONS = (
     Sabotage(
         name="rebuilt-entries-without-qos",
         why="after a start from the log alone, QoS 0 pushes acknowledged messages out of sessions",
-        path="core_log/kernels/pure_walk.py",
+        path="core_log/kernels/walking.py",
         pure=True,
         old="        store_ms |= ENTRY_AT_MOST_ONCE\n",
         new="        pass\n",
@@ -93,7 +93,7 @@ OF_THE_SESSIONS = (
     Sabotage(
         name="qos-0-never-expires",
         why="a message of QoS 0 stays in a queue with a time to live until somebody takes it",
-        path="core_log/kernels/pure.py",
+        path="core_log/kernels/writing.py",
         pure=True,
         old="        ends_ms = ((high << 32 | low) & STORE_MS_MASK) + code - 1 if code else -1\n",
         new="        ends_ms = (high << 32 | low) + code - 1 if code else -1\n",

@@ -409,7 +409,7 @@ OF_THE_TURNS = (
     Sabotage(
         name="all-sockets-written-to-in-one-iteration",
         why="answers wait until a message has left for thousands of subscribers",
-        path="net/kernels/fast.pyx",
+        path="net/kernels/streams.pyx",
         old="        cdef Py_ssize_t between = len(writers) - AT_ONCE\n",
         new="        cdef Py_ssize_t between = 0\n",
         tests=("tests/net/test_net_kernels_alike.py",),
@@ -417,7 +417,7 @@ OF_THE_TURNS = (
     Sabotage(
         name="sockets-that-were-left-are-forgotten",
         why="of a message to thousands of subscribers some get nothing until the next one",
-        path="net/kernels/fast.pyx",
+        path="net/kernels/streams.pyx",
         old="        if self.left and not self.scheduled:\n            self.schedule()\n",
         new="",
         tests=("tests/net/test_net_kernels_alike.py",),
@@ -425,7 +425,7 @@ OF_THE_TURNS = (
     Sabotage(
         name="as-few-sockets-however-many-were-left",
         why="bytes for tens of thousands of subscribers gather in memory faster than they leave",
-        path="net/kernels/fast.pyx",
+        path="net/kernels/streams.pyx",
         old="        count = min(count, max(AT_ONCE, count // LEFT_PARTS))\n",
         new="        count = min(count, AT_ONCE)\n",
         tests=("tests/net/test_net_kernels_alike.py",),
@@ -433,7 +433,7 @@ OF_THE_TURNS = (
     Sabotage(
         name="sockets-that-were-left-come-before-answers",
         why="the same in plain Python: an answer is the last of the crowd",
-        path="net/kernels/pure.py",
+        path="net/kernels/streams.py",
         old="            some = slice(WRITERS_AT_ONCE // 2, WRITERS_AT_ONCE // 2 + between)\n",
         new="            some = slice(0, between)\n",
         tests=("tests/net/test_net_kernels_alike.py",),
@@ -441,7 +441,7 @@ OF_THE_TURNS = (
     Sabotage(
         name="sockets-served-however-long-it-takes",
         why="requests over HTTP wait for all sockets that are ready, several times each",
-        path="net/kernels/fast_plane.pyx",
+        path="net/kernels/plane.pyx",
         old="                if nanoseconds() >= end:\n",
         new="                if False:\n",
         tests=("tests/net/test_net_plane.py",),
@@ -449,7 +449,7 @@ OF_THE_TURNS = (
     Sabotage(
         name="sockets-served-in-each-iteration",
         why="requests over HTTP wait for a turn of the sockets in each of their iterations",
-        path="net/kernels/fast_plane.pyx",
+        path="net/kernels/plane.pyx",
         old="                    self.to_pass = PASSED_COUNT\n",
         new="                    self.to_pass = 0\n",
         tests=("tests/net/test_net_plane.py",),

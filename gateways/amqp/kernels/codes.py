@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
+PLACE_AT: Final = 13
+"""Where exchange and routing key stand in the frame of basic.publish; an octet of bits and the
+frame's end follow them."""
+
 # Why `parse` stopped.
 NEED_DATA: Final = 0
 """The bytes end here: nothing more, part of a frame, or the first frames of a publish."""

@@ -4,7 +4,7 @@
 Many publishers send one message and wait for its confirm, and many consumers acknowledge one
 message and wait for the next. What such a read costs is not its bytes but the steps around them, so
 this file has the steps that it needs and no others. It is one source in two forms: plain Python,
-and a C extension (`fast_lane`), for which `fast_lane.pxd` says of what types all this is.
+and a C extension, for which `lane.pxd` says of what types all this is.
 
 A `Lane` belongs to one connection. `take` handles a read that is exactly one of
 
@@ -30,7 +30,8 @@ from typing import TYPE_CHECKING, Final
 
 from polymq.broker.port import APPENDED, Refused
 from polymq.gateways.amqp.errors import RemoteProtocolError
-from polymq.gateways.amqp.kernels import scan_properties
+from polymq.gateways.amqp.kernels.codes import PLACE_AT
+from polymq.gateways.amqp.kernels.frames import scan_properties
 from polymq.gateways.amqp.states import TRAFFIC_STATE
 
 if TYPE_CHECKING:
@@ -58,9 +59,6 @@ BASIC: Final = 60
 ACK: Final = 80
 ACK_BYTES: Final = 21
 """The whole frame of an ack."""
-PLACE_AT: Final = 13
-"""Where exchange and routing key stand in a method frame; an octet of bits and the frame's end
-follow them."""
 
 
 class Kind:

@@ -2,8 +2,8 @@
 """The way of a read that holds many packets: publishes to be stored, acknowledgements to be passed
 on, and one answer to all of it.
 
-It is one source in two forms: plain Python, and a C extension (`fast_bulk`), for which
-`fast_bulk.pxd` says of what types all this is. `lane.py` has the way of a read of one packet.
+It is one source in two forms: plain Python, and a C extension, for which
+`bulk.pxd` says of what types all this is. `lane.py` has the way of a read of one packet.
 
 Rules:
 
@@ -21,21 +21,24 @@ from typing import TYPE_CHECKING, Any, Final
 
 from polymq.broker.port import APPENDED, FLUSHED, Position, Refused
 from polymq.core_log.kernels.batch import COLUMNS, FLAGS, TOPIC_SIZE, TOPIC_START
-from polymq.gateways.mqtt.kernels import encode_acks, parse
-from polymq.gateways.mqtt.kernels.codes import ACK_COLUMNS, FLAG_QOS, TYPE_PUBACK, TYPE_PUBREL
+from polymq.gateways.mqtt.kernels.codes import (
+    ACK_COLUMNS,
+    ASK_BYTES,
+    DOLLAR,
+    EXACTLY_ONCE,
+    FLAG_QOS,
+    TYPE_PUBACK,
+    TYPE_PUBREL,
+)
+from polymq.gateways.mqtt.kernels.frames import encode_acks, parse
 
 if TYPE_CHECKING:
     from array import array
 
     from polymq.core_log.kernels.batch import Batch
-    from polymq.gateways.mqtt import lanes
     from polymq.gateways.mqtt.connection import Inbox
+    from polymq.gateways.mqtt.kernels import lane
 
-ASK_BYTES: Final = 64 * 1024
-"""How much the log grows until it is asked again whether the disk keeps up: as in `lane.py`."""
-EXACTLY_ONCE: Final = 0x04
-"""QoS 2 among the FLAGS of a row."""
-DOLLAR: Final = 0x24
 RUNS_AT_ONCE: Final = 16
 """Runs of publishes that are handled without a look at the clock: each may be the first to its
 topic."""
@@ -54,7 +57,7 @@ class Bulk:
         inbox: what `parse` fills. A read is handled before the next is parsed.
     """
 
-    def __init__(self, yard: lanes.Yard, inbox: Inbox) -> None:
+    def __init__(self, yard: lane.Yard, inbox: Inbox) -> None:
         self.yard = yard
         self.inbox = inbox
         self.batch: Batch = inbox.batch
@@ -62,7 +65,7 @@ class Bulk:
         self.runs: array[int] = inbox.runs
         self.acks: array[int] = inbox.acks
 
-    def take(self, lane: lanes.Lane, buffer: bytearray, start: int, end: int) -> int:
+    def take(self, lane: lane.Lane, buffer: bytearray, start: int, end: int) -> int:
         """Handle the publishes and acknowledgements at the start of `buffer[start:end]`, if they
         are not too much for one turn, and the lane is open.
 
@@ -88,7 +91,7 @@ class Bulk:
             self.take_publishes(lane, 0, run_count, run_count)
         return at
 
-    def take_whole(self, lane: lanes.Lane, buffer: bytearray, start: int, end: int) -> bool:
+    def take_whole(self, lane: lane.Lane, buffer: bytearray, start: int, end: int) -> bool:
         """Handle a read that is publishes and acknowledgements and no more, and not too much for
         one turn; else nothing is done. The lane has to be open.
 
@@ -108,7 +111,7 @@ class Bulk:
             self.take_publishes(lane, 0, run_count, run_count)
         return True
 
-    def is_one_turn(self, lane: lanes.Lane, run_count: int, ack_count: int) -> bool:
+    def is_one_turn(self, lane: lane.Lane, run_count: int, ack_count: int) -> bool:
         """Whether what is in the inbox is not too much for one turn: few runs that are known to go
         to few queues, of which the long ones are stored as a whole."""
         if run_count > RUNS_AT_ONCE or not self.are_few_acks(ack_count):
@@ -152,7 +155,7 @@ class Bulk:
                 room -= RECORD_COST
         return room >= 0
 
-    def take_acks(self, lane: lanes.Lane, ack_count: int) -> None:
+    def take_acks(self, lane: lane.Lane, ack_count: int) -> None:
         """The acknowledgements in the inbox."""
         acks = self.acks
         session = lane.session
@@ -161,9 +164,7 @@ class Bulk:
         elif lane.connection is not None:
             lane.connection.take_acks(acks, ack_count)
 
-    def take_publishes(
-        self, lane: lanes.Lane, first_run: int, last_run: int, run_count: int
-    ) -> int:
+    def take_publishes(self, lane: lane.Lane, first_run: int, last_run: int, run_count: int) -> int:
         """Of the publishes in the batch, which are `run_count` runs, runs [first_run, last_run), or
         as many of them as there are up to one that goes to very many queues.
 

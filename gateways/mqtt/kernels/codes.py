@@ -45,6 +45,9 @@ FLAGS_KEPT: Final = FLAG_RETAIN | FLAG_QOS
 """The bits of a PUBLISH's first byte that a row keeps. DUP is left out: what decides whether a
 QoS 2 message was seen is its packet id, and runs should not break at a resent message."""
 
+EXACTLY_ONCE: Final = 2 << FLAG_QOS_SHIFT
+"""QoS 2 among them."""
+
 # --- packet types that the kernels know, as the high half of the first byte -----------------
 
 TYPE_PUBLISH: Final = 3
@@ -64,3 +67,9 @@ REMAINING_LENGTH_MAX: Final = 268_435_455
 RECORD_SIZE_MIN: Final = 91
 """A commit-log record with nothing in it: 88 bytes before the body, one of topic size, two of
 properties size."""
+ASK_BYTES: Final = 64 * 1024
+"""How much the log grows until it is asked again whether the disk keeps up: a 512th of what makes
+the engine say that it does not."""
+DOLLAR: Final = 0x24
+"""What the first character of a topic name may be that is not an application's (3.1.1 part
+4.7.2)."""

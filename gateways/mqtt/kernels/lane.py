@@ -3,8 +3,8 @@
 
 Most clients send one PUBLISH, and wait; most subscribers acknowledge one message, and wait. What
 such a read costs is not its message but the steps around it, so this file has those steps and no
-others. It is one source in two forms: plain Python, and a C extension (`fast_lane`), for which
-`fast_lane.pxd` says of what types all this is.
+others. It is one source in two forms: plain Python, and a C extension, for which
+`lane.pxd` says of what types all this is.
 
 A `Lane` belongs to one connection, and is the `SessionLink` of its session. `take` handles a read
 that is exactly one of
@@ -31,7 +31,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from polymq.broker.port import APPENDED, FLUSHED, BrokerError, Durability, Refused
 from polymq.core_log.kernels.batch import Batch
-from polymq.gateways.mqtt.kernels import encode_ids, encode_publishes
+from polymq.gateways.mqtt.kernels.codes import ASK_BYTES, DOLLAR
+from polymq.gateways.mqtt.kernels.frames import encode_ids, encode_publishes
 from polymq.gateways.mqtt.packets import RemoteProtocolError
 
 if TYPE_CHECKING:
@@ -40,18 +41,14 @@ if TYPE_CHECKING:
 
     from polymq.broker.port import BrokerPort, Position, RecordRun, RunMeta, Session, Template
     from polymq.gateways.mqtt.client import MqttConnection
-    from polymq.gateways.mqtt.lanes import Bulk
+    from polymq.gateways.mqtt.kernels.bulk import Bulk
     from polymq.gateways.mqtt.limits import Limits
     from polymq.gateways.mqtt.mapping import TopicMapping
     from polymq.gateways.mqtt.shared import Counters
 
-ASK_BYTES: Final = 64 * 1024
-"""How much the log grows until it is asked again whether the disk keeps up: a 512th of what makes
-the engine say that it does not."""
 PUBLISH: Final = 0x30
 PUBACK: Final = 0x40
 PUBREL: Final = 0x62
-DOLLAR: Final = 0x24
 
 
 class Answers:

@@ -16,9 +16,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from polymq.gateways.amqp import kernels, spec
+from polymq.gateways.amqp import spec
 from polymq.gateways.amqp.connection import BULK_BYTES, WAIT_FOR_BODY_BYTES_MAX
 from polymq.gateways.amqp.errors import LocalProtocolError, RemoteProtocolError, ReplyCode
+from polymq.gateways.amqp.kernels import frames
 from polymq.gateways.amqp.limits import Limits
 from polymq.gateways.amqp.methods import method_frame
 from polymq.gateways.amqp.spec import METHODS, Method
@@ -336,7 +337,7 @@ def test_a_channel_that_the_server_closed_can_be_opened_again() -> None:
 def test_a_part_of_a_large_read_is_one_event(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a turn does not get to is parsed again in the next one. A message that is longer than
     the part is found all the same."""
-    parse, ends = kernels.parse, []
+    parse, ends = frames.parse, []
 
     def noted(source: Any, start: int, end: int, *rest: Any) -> tuple[int, int, int, int]:
         ends.append(end - start)
@@ -348,7 +349,7 @@ def test_a_part_of_a_large_read_is_one_event(monkeypatch: pytest.MonkeyPatch) ->
     data = b"".join(small) + longer + ack + small[0]
     assert len(data) > 3 * BULK_BYTES
     driver = opened(1, 2, limits=Limits())
-    monkeypatch.setattr(kernels, "parse", noted)
+    monkeypatch.setattr(frames, "parse", noted)
     driver.feed(data)
     assert driver.rest == b""
     assert len(driver.publishes) == 6_002

@@ -7,12 +7,13 @@ from typing import Any
 import pytest
 
 from polymq.broker.copies import KEPT_MAX
-from polymq.gateways.amqp import kernels, rewriting, spec
+from polymq.gateways.amqp import rewriting, spec
 from polymq.gateways.amqp.headers import AmqpHeaders
-from polymq.gateways.amqp.kernels import codes, pure
+from polymq.gateways.amqp.kernels import codes, frames
 from polymq.gateways.amqp.tables import decode_table
 from tests.gateways.amqp import amqp_wire as wire
 from tests.gateways.amqp.amqp_harness import Bench, Peer
+from tests.harness.forms import forms_of
 
 
 def declare(bench: Bench, *queues: str) -> Peer:
@@ -225,7 +226,7 @@ def test_a_delayed_message_may_not_have_copies(bench: Bench) -> None:
     assert closed.reply_code == 406
 
 
-@pytest.mark.parametrize("scan", [kernels.scan_properties, pure.scan_properties])
+@pytest.mark.parametrize("scan", [form.scan_properties for form in forms_of(frames.__name__)])
 def test_the_kernels_notice_the_headers_and_nothing_else(scan: Any) -> None:
     for headers, checked in (
         ({"CC": ["a"]}, True),

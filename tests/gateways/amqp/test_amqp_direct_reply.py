@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from polymq.gateways.amqp import direct_reply, kernels, spec
-from polymq.gateways.amqp.kernels import codes, pure
+from polymq.gateways.amqp import direct_reply, spec
+from polymq.gateways.amqp.kernels import codes, frames
 from tests.gateways.amqp import amqp_wire as wire
 from tests.gateways.amqp.amqp_harness import Bench, Peer, answer
+from tests.harness.forms import forms_of
 
 NAME = direct_reply.NAME
 REQUEST = wire.properties(reply_to=NAME, correlation_id="7")
@@ -177,7 +178,7 @@ def test_who_does_not_read_keeps_a_bounded_number_of_answers(bench: Bench) -> No
     assert requester.received()[0].body == b"answer"
 
 
-@pytest.mark.parametrize("scan", [kernels.scan_properties, pure.scan_properties])
+@pytest.mark.parametrize("scan", [form.scan_properties for form in forms_of(frames.__name__)])
 def test_the_kernels_notice_the_name_and_nothing_else(scan: object) -> None:
     assert callable(scan)
     for reply_to, checked in ((NAME, True), (NAME[:-1] + "x", False), (NAME + ".x", False)):

@@ -5,7 +5,6 @@ The oracle is `amqp_wire`, which writes and reads frames one by one.
 
 from __future__ import annotations
 
-import importlib
 import struct
 from array import array
 from types import ModuleType
@@ -17,7 +16,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from polymq.core_log.kernels.batch import COLUMNS, Batch
-from polymq.gateways.amqp.kernels import codes, pure, pure_properties
+from polymq.gateways.amqp.kernels import codes, frames, plain_properties
 from polymq.gateways.amqp.spec import (
     BasicAck,
     BasicNack,
@@ -27,15 +26,11 @@ from polymq.gateways.amqp.spec import (
     QueueDeclare,
 )
 from tests.gateways.amqp import amqp_wire as wire
+from tests.harness.forms import compiled_form, plain_form
 
-fast: ModuleType | None
-try:
-    fast = importlib.import_module("polymq.gateways.amqp.kernels.fast")
-except ImportError:  # no compiler at hand: the plain form is all there is
-    fast = None
-
+plain, fast = plain_form(frames.__name__), compiled_form(frames.__name__)
 FORMS = [
-    pytest.param(pure, id="pure"),
+    pytest.param(plain, id="pure"),
     pytest.param(
         fast, id="compiled", marks=pytest.mark.skipif(fast is None, reason="not compiled")
     ),
@@ -304,7 +299,7 @@ def test_both_forms_parse_alike(
     at = min(start % 3, len(data))
     for _ in range(len(stream) + 2):
         assert fast is not None
-        one = Parsed(pure, data, at, settlement_capacity=3, **options)
+        one = Parsed(plain, data, at, settlement_capacity=3, **options)
         two = Parsed(fast, data, at, settlement_capacity=3, **options)
         assert one.everything() == two.everything()
         at = one.at
@@ -360,7 +355,7 @@ def test_both_forms_scan_properties_alike(
     data = mutate(raw, changes)
     data = data[: len(data) - cut]
     assert fast is not None
-    assert pure.scan_properties(data, 0, len(data)) == fast.scan_properties(data, 0, len(data))
+    assert plain.scan_properties(data, 0, len(data)) == fast.scan_properties(data, 0, len(data))
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -394,7 +389,7 @@ def test_a_table_bomb_is_refused(form: ModuleType) -> None:
     raw = b"\x20\x00" + struct.pack(">I", len(table)) + table
     assert form.scan_properties(raw, 0, len(raw)) == -1
     table = b""
-    for _ in range(pure_properties.TABLE_DEPTH_MAX - 1):
+    for _ in range(plain_properties.TABLE_DEPTH_MAX - 1):
         table = b"\x01kF" + struct.pack(">I", len(table)) + table
     raw = b"\x20\x00" + struct.pack(">I", len(table)) + table
     assert form.scan_properties(raw, 0, len(raw)) == 0
@@ -405,7 +400,7 @@ def test_a_table_bomb_is_refused(form: ModuleType) -> None:
 
 def both_forms() -> list[ModuleType]:
     assert fast is not None
-    return [pure, fast]
+    return [plain, fast]
 
 
 RECORDS = st.lists(

@@ -7,7 +7,6 @@ have none. What the clients are sent, byte by byte and read by read, has to be t
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
@@ -21,24 +20,12 @@ import polymq.gateways.amqp.client
 import polymq.gateways.amqp.publishing
 from polymq.broker.port import Position, Reason, Refused
 from polymq.gateways.amqp import spec
-from polymq.gateways.amqp.kernels import FORM
-from polymq.gateways.amqp.kernels import lane as plain
 from tests.gateways.amqp import amqp_wire as wire
 from tests.gateways.amqp.amqp_harness import Bench, Peer
 from tests.harness.broker import Broker
+from tests.harness.forms import form_id, forms_of
 
-try:
-    compiled: ModuleType | None = importlib.import_module("polymq.gateways.amqp.kernels.fast_lane")
-except ImportError:  # no compiler at hand: the plain form is all there is
-    compiled = None
-
-without_compiled = pytest.mark.skipif(
-    compiled is None or FORM == "pure", reason="the compiled lane goes with compiled kernels"
-)
-FORMS = [
-    pytest.param(plain, id="pure"),
-    pytest.param(compiled, id="compiled", marks=without_compiled),
-]
+FORMS = forms_of("polymq.gateways.amqp.kernels.lane")
 PERSISTENT = wire.properties(delivery_mode=2)
 NAMED = wire.properties(delivery_mode=2, message_id="id")
 SMALL_FRAME = 4096
@@ -119,7 +106,7 @@ def ack(tag: int, *, multiple: bool = False, channel: int = 1) -> bytes:
     return wire.method(channel, spec.BasicAck(delivery_tag=tag, multiple=multiple))
 
 
-@pytest.fixture(params=FORMS)
+@pytest.fixture(params=FORMS, ids=form_id)
 def form(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """Clients that are made from now on have lanes of this form."""
     chosen: ModuleType = request.param
@@ -210,9 +197,9 @@ def test_kinds_are_bounded(form: ModuleType, tmp_path: Path) -> None:
     """A publisher to ever new places makes the lane forget, never grow."""
     play = Play(tmp_path, with_lane=True)
     watched: Any = play.peers["p"].client.lane
-    for number in range(3 * plain.KINDS_MAX):
+    for number in range(3 * FORMS[0].KINDS_MAX):
         play.read("p", publish(exchange="amq.topic", routing_key=f"q.{number}"))
-        assert len(watched.lane.kinds) <= plain.KINDS_MAX
+        assert len(watched.lane.kinds) <= FORMS[0].KINDS_MAX
     play.stop()
 
 
@@ -418,7 +405,7 @@ def test_a_reader_is_held_up_when_the_disk_is_behind(
 
     for play in both:
         monkeypatch.setattr(play.broker.engine, "overloaded", overloaded)
-    for _ in range(plain.ASK_BYTES // 4_000 + 1):
+    for _ in range(FORMS[0].ASK_BYTES // 4_000 + 1):
         read_alike(both, "p", publish(b"x" * 4_000))
     assert [play.peers["p"].is_read() for play in both] == [False, False]
     for callback in resume:

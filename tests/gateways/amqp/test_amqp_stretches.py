@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from polymq.core_log.kernels.batch import COLUMNS, Batch
-from polymq.gateways.amqp.kernels import codes, pure
+from polymq.gateways.amqp.kernels import codes
 from polymq.gateways.amqp.spec import BasicNack, BasicReject
 from tests.gateways.amqp import amqp_wire as wire
 from tests.gateways.amqp.test_amqp_kernels import (
@@ -31,6 +31,7 @@ from tests.gateways.amqp.test_amqp_kernels import (
     ack,
     fast,
     mutate,
+    plain,
 )
 
 PROPERTIES = wire.properties(delivery_mode=2, message_id="a")
@@ -227,7 +228,7 @@ def test_both_forms_parse_repeated_frames_alike(
             payload_max=limit,
             body_max=limit // 2,
         )
-        for form in (pure, fast)
+        for form in (plain, fast)
     )
     assert one.everything() == two.everything()
 
@@ -345,7 +346,7 @@ def test_both_forms_encode_repeated_records_alike(
     """Damaged or not: the same bytes or the same error."""
     memory = mutate(b"".join(one * count for one, count in records), changes)
     found = []
-    for form in (pure, fast):
+    for form in (plain, fast):
         assert form is not None
         try:
             found.append(encode(form, memory, 2**50, frame_max))
@@ -358,5 +359,5 @@ def test_what_struct_is_asked_for_is_bounded() -> None:
     """A record's sizes come from the disk: impossible ones are refused before they are used."""
     damaged = changed(RECORD, 84, 0xFF)
     with pytest.raises(ValueError, match="damaged record"):
-        encode(pure, damaged, 1, 4096)
+        encode(plain, damaged, 1, 4096)
     assert struct.unpack_from(">I", RECORD)[0] == len(RECORD)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import importlib
 import json
 from array import array
 from types import ModuleType
@@ -13,7 +11,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from polymq.gateways.http_cloudevents.kernels import pure
+from polymq.gateways.http_cloudevents.kernels import texts
 from polymq.gateways.http_cloudevents.kernels.codes import (
     DEPTH_MAX,
     MALFORMED,
@@ -27,10 +25,9 @@ from polymq.gateways.http_cloudevents.kernels.codes import (
     VALUE_START,
     WRONG_KIND,
 )
+from tests.harness.forms import form_id, forms_of
 
-FORMS: list[ModuleType] = [pure]
-with contextlib.suppress(ImportError):  # without a compiler the plain form is all there is
-    FORMS.append(importlib.import_module("polymq.gateways.http_cloudevents.kernels.fast"))
+FORMS = forms_of(texts.__name__)
 
 ARRAY, OBJECT = b"[{"
 COUNT_MAX = 20
@@ -45,7 +42,7 @@ def walk(
     return found, [each - 1 if each else 0 for each in spans[: max(found * SPAN_COLUMNS, 1)]]
 
 
-@pytest.fixture(params=FORMS, ids=lambda form: form.FORM)
+@pytest.fixture(params=FORMS, ids=form_id)
 def form(request: pytest.FixtureRequest) -> ModuleType:
     found: ModuleType = request.param
     return found

@@ -11,12 +11,12 @@ import pytest
 import polymq.gateways.mqtt.shared
 from interop_tests import mqtt_wire as wire
 from polymq.broker.port import APPENDED, IN_SYNC, Durability, Position, Reason, Refused
-from polymq.gateways.mqtt.kernels.bulk import ASK_BYTES
-from tests.gateways.mqtt.mqtt_forms import PREFIXES, use_form
+from polymq.gateways.mqtt.kernels.codes import ASK_BYTES
+from tests.gateways.mqtt.mqtt_forms import FORMS, use_form
 from tests.gateways.mqtt.mqtt_harness import Broker, Peer
 
 
-@pytest.fixture(params=PREFIXES, ids=["plain", "compiled"])
+@pytest.fixture(params=FORMS)
 def form(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """The bulk of this module is that of the broker that the test makes."""
     return use_form(request.param, monkeypatch)[1]

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
 from array import array
 from dataclasses import dataclass, field
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -14,17 +12,12 @@ from hypothesis import strategies as st
 
 from interop_tests import mqtt_wire as wire
 from polymq.core_log.kernels.batch import COLUMNS, Batch
-from polymq.gateways.mqtt.kernels import codes, pure
+from polymq.gateways.mqtt.kernels import codes, frames
 from tests.gateways.mqtt.mqtt_records import record, records
+from tests.harness.forms import form_id, forms_of
 
-fast: Any
-try:
-    fast = importlib.import_module("polymq.gateways.mqtt.kernels.fast")
-except ImportError:  # no compiler on this machine: the plain form is tested alone
-    fast = None
-
-FORMS: list[ModuleType] = [pure] if fast is None else [pure, fast]
-both_forms = pytest.mark.parametrize("kernels", FORMS, ids=lambda form: str(form.FORM))
+FORMS = forms_of(frames.__name__)
+both_forms = pytest.mark.parametrize("kernels", FORMS, ids=form_id)
 
 PACKET_BYTES_MAX = 1 << 20
 
@@ -141,7 +134,7 @@ streams = st.builds(
 )
 
 
-@pytest.mark.skipif(fast is None, reason="no compiled kernels on this machine")
+@pytest.mark.skipif(len(FORMS) == 1, reason="no compiled kernels on this machine")
 @given(
     data=streams | st.binary(max_size=60),
     rows=st.integers(1, 8),
@@ -288,7 +281,7 @@ def test_answers_follow_the_rows(kernels: Any) -> None:
             kernels.encode_acks(batch, first, last)
 
 
-@pytest.mark.skipif(fast is None, reason="no compiled kernels on this machine")
+@pytest.mark.skipif(len(FORMS) == 1, reason="no compiled kernels on this machine")
 @given(
     rows=st.lists(st.tuples(st.integers(0, 70_000), st.integers(0, 15)), max_size=16),
     first=st.integers(0, 16),
@@ -298,8 +291,8 @@ def test_both_forms_answer_alike(rows: list[tuple[int, int]], first: int, last: 
     batch = Batch(16)
     for packet_id, flags in rows:
         batch.add((0, 0), (0, 0), identifier=packet_id, flags=flags)
-    assert outcome(pure.encode_acks, batch, first, last) == outcome(
-        fast.encode_acks, batch, first, last
+    assert outcome(FORMS[0].encode_acks, batch, first, last) == outcome(
+        FORMS[1].encode_acks, batch, first, last
     )
 
 
@@ -359,7 +352,7 @@ def test_every_size_of_remaining_length(kernels: Any, size: int) -> None:
         assert answer == wire.publish("a", b"z" * size, qos=qos, packet_id=1)
 
 
-@pytest.mark.skipif(fast is None, reason="no compiled kernels on this machine")
+@pytest.mark.skipif(len(FORMS) == 1, reason="no compiled kernels on this machine")
 @given(
     memory=st.binary(max_size=300)
     | st.builds(

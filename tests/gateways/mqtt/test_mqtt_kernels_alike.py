@@ -3,9 +3,7 @@ forms agree, wherever a stretch ends and whatever byte in it is another."""
 
 from __future__ import annotations
 
-import importlib
 from array import array
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -13,15 +11,14 @@ from hypothesis import strategies as st
 
 from interop_tests import mqtt_wire as wire
 from polymq.core_log.kernels.batch import Batch
-from polymq.gateways.mqtt.kernels import pure
+from polymq.gateways.mqtt.kernels import frames
+from polymq.kernel_forms import FORM, plain_form
 from tests.gateways.mqtt.mqtt_records import records
 from tests.gateways.mqtt.test_mqtt_kernels import outcome, parse_call
 
-fast: Any
-try:
-    fast = importlib.import_module("polymq.gateways.mqtt.kernels.fast")
-except ImportError:  # no compiler on this machine: there is nothing to compare with
+if FORM == "pure":
     pytest.skip("no compiled kernels on this machine", allow_module_level=True)
+plain = plain_form(frames.__name__)
 
 COUNTS = st.sampled_from([1, 2, 15, 16, 17, 18, 24, 25, 26, 80, 81, 82, 150])
 """Around the sizes of the windows in which the plain form looks."""
@@ -74,7 +71,7 @@ def test_both_forms_parse_stretches_alike(data: bytes, rows: int, acks: int) -> 
     """Rows, runs, acknowledgement runs, why it stopped and where."""
     answers = [
         parse_call(form, data, rows=rows, runs=64, acks=acks, limit=1 << 20)
-        for form in (pure, fast)
+        for form in (plain, frames)
     ]
     assert answers[0] == answers[1]
 
@@ -97,7 +94,7 @@ OTHER = {
 def test_something_else_in_a_stretch(other: bytes, place: int) -> None:
     """The stretch ends exactly there, and goes on behind it where it can."""
     data = b"".join([*STRETCH[:place], other, *STRETCH[place:]])
-    answers = [parse_call(form, data, rows=200, limit=1 << 20) for form in (pure, fast)]
+    answers = [parse_call(form, data, rows=200, limit=1 << 20) for form in (plain, frames)]
     assert answers[0] == answers[1]
 
 
@@ -108,7 +105,7 @@ def test_ids_go_on_behind_a_stretch(first_id: int) -> None:
     field = wire.field("t")
     answers = [
         form.encode_publishes(memory, 0, len(memory), field, 0x32, first_id)
-        for form in (pure, fast)
+        for form in (plain, frames)
     ]
     assert answers[0] == answers[1]
 
@@ -116,7 +113,7 @@ def test_ids_go_on_behind_a_stretch(first_id: int) -> None:
 def test_all_packet_ids_of_a_stretch() -> None:
     """A run of acknowledgements covers at most 65,535 ids; then another one begins."""
     data = b"".join(wire.puback(i % 65_535 + 1) for i in range(65_535 + 20))
-    for form in (pure, fast):
+    for form in (plain, frames):
         answer, _, _, acks = parse_call(form, data, limit=4)
         assert acks == [4, 1, 65_535, 4, 1, 20], form
         assert answer[1] == len(data)
@@ -140,7 +137,7 @@ def test_both_forms_encode_stretches_alike(memory: bytes, first_byte: int, first
         outcome(
             form.encode_publishes, memory, 0, len(memory), wire.field("t"), first_byte, first_id
         )
-        for form in (pure, fast)
+        for form in (plain, frames)
     ]
     assert answers[0] == answers[1]
 
@@ -150,7 +147,7 @@ def test_another_topic_anywhere_in_a_stretch(place: int) -> None:
     """Of the same size, so that only the bytes of the topic tell: it begins a run of its own."""
     topics = ["a/c" if place <= index < place + 3 else "a/b" for index in range(60)]
     data = b"".join(wire.publish(topic, b"x", qos=1, packet_id=9) for topic in topics)
-    for form in (pure, fast):
+    for form in (plain, frames):
         batch, runs = Batch(), array("q", bytes(64))
         acks = array("q", bytes(64))
         _, at, run_count, _ = form.parse(data, 0, len(data), batch, runs, acks, 1 << 20)
@@ -167,8 +164,8 @@ def test_answers_to_a_stretch(qos: int | None) -> None:
         for quality, identifier in zip(qualities, ids, strict=True)
     )
     batch, runs, acks = Batch(), array("q", bytes(8 * 64)), array("q", bytes(64))
-    fast.parse(data, 0, len(data), batch, runs, acks, 1 << 20)
-    answers = {form.encode_acks(batch, 0, len(ids)) for form in (pure, fast)}
+    frames.parse(data, 0, len(data), batch, runs, acks, 1 << 20)
+    answers = {form.encode_acks(batch, 0, len(ids)) for form in (plain, frames)}
     assert answers == {
         b"".join(
             (wire.puback if quality == 1 else wire.pubrec)(identifier)

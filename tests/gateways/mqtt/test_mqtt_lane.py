@@ -21,16 +21,16 @@ from polymq.broker.port import (
     Reason,
     Refused,
 )
-from polymq.gateways.mqtt.kernels.lane import ASK_BYTES
+from polymq.gateways.mqtt.kernels.codes import ASK_BYTES
 from polymq.gateways.mqtt.limits import Limits
-from tests.gateways.mqtt.mqtt_forms import PREFIXES, use_form
+from tests.gateways.mqtt.mqtt_forms import FORMS, use_form
 from tests.gateways.mqtt.mqtt_harness import Broker, Peer
 
 KNOWN = b"a/b"
 """A topic name that the client has published to, with every QoS and RETAIN."""
 
 
-@pytest.fixture(params=PREFIXES, ids=["plain", "compiled"])
+@pytest.fixture(params=FORMS)
 def form(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """The lanes of this module are those of the broker that the test makes."""
     return use_form(request.param, monkeypatch)[0]

@@ -10,13 +10,14 @@ import pytest
 from interop_tests import mqtt_wire as wire
 from polymq.broker.port import Reason, Refused
 from polymq.gateways.mqtt.client import RELEASED_AT_ONCE
-from polymq.gateways.mqtt.kernels.bulk import ACKS_AT_ONCE, MANY_QUEUES
 from polymq.gateways.mqtt.packets import Subscribe, Unsubscribe, encode_unsuback
 from polymq.gateways.mqtt.reading import ONE_BY_ONE_MAX, RUNS_AT_ONCE
+from polymq.kernel_forms import plain_form
 from polymq.net.turns import TURN_SECONDS
 from tests.gateways.mqtt.mqtt_harness import Broker, Peer
 
 TURN_LOOKS = 2
+BULK = plain_form("polymq.gateways.mqtt.kernels.bulk")
 
 
 def slow(broker: Broker) -> None:
@@ -80,7 +81,7 @@ def test_a_few_messages_to_very_many_queues_are_stored_one_by_one(topics: int) -
     peer = broker.peer()
     slow(broker)
     broker.port.rows_at_once = 1
-    broker.port.queues = (None,) * (MANY_QUEUES + 1)
+    broker.port.queues = (None,) * (BULK.MANY_QUEUES + 1)
     numbers = range(1, 7)
     data = b"".join(
         wire.publish(b"all/%d" % (number % topics), b"%d" % number, qos=1, packet_id=number)
@@ -215,7 +216,7 @@ def test_acknowledgements_out_of_order_let_others_have_their_turn() -> None:
     peer, other = broker.peer(), broker.peer(wire.connect("other"))
     session = broker.port.sessions[0]
     slow(broker)
-    ids = range(ACKS_AT_ONCE + 10, 0, -1)
+    ids = range(BULK.ACKS_AT_ONCE + 10, 0, -1)
     read(peer, b"".join(wire.puback(number) for number in ids) + publishes(1, 2))
     first = [call for call in session.calls if call[0] == "acknowledged"]
     assert 0 < len(first) < len(ids)
@@ -252,7 +253,7 @@ def test_acknowledgements_end_with_the_connection() -> None:
     peer = broker.peer()
     session = peer.session
     slow(broker)
-    read(peer, b"".join(wire.puback(number) for number in range(ACKS_AT_ONCE + 10, 0, -1)))
+    read(peer, b"".join(wire.puback(number) for number in range(BULK.ACKS_AT_ONCE + 10, 0, -1)))
     before = len(session.calls)
     peer.connection.connection_lost(None)
     until_it_rests(broker)

@@ -1,0 +1,430 @@
+"""The frame kernels in plain Python: the fallback without a compiler, and the oracle in tests.
+
+Rules: the same functions, results and errors as `frames.pyx`, for every input. No state. Every
+length from the network is checked against the bytes that are there before it is used.
+
+Theory. Python needs a microsecond for a packet that it takes apart byte by byte. But what comes in
+bulk is alike: packets of one size that differ in packet id and body only, acknowledgements with ids
+that count up, records of one size. Such a stretch is recognized column by column, each a slice with
+a stride, which is compared in C (`_alike`); then a packet costs a tenth. What is not alike is taken
+one by one. A stretch is looked for in windows that grow with what was found, so that no sequence of
+packets makes the search itself expensive.
+
+`parse` takes what MQTT sends in bulk (PUBLISH and the four acknowledgements) and leaves every
+other packet to the codec in `packets.py`. It checks what concerns frames; whether a topic is
+UTF-8 without wildcards is asked once per distinct topic, in `mapping.py`.
+"""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from collections.abc import Iterable
+from typing import Final
+
+from polymq.core_log.kernels.batch import COLUMNS, RECORD_BODY_AT, RECORD_BODY_SIZE_AT, Batch
+from polymq.gateways.mqtt.kernels.codes import (
+    ACK_COLUMNS,
+    FLAG_QOS,
+    FLAG_QOS_SHIFT,
+    FLAGS_KEPT,
+    IDENTIFIER_MAX,
+    MALFORMED_DUPLICATE,
+    MALFORMED_FLAGS,
+    MALFORMED_IDENTIFIER,
+    MALFORMED_LARGE,
+    MALFORMED_LENGTH,
+    MALFORMED_QOS,
+    MALFORMED_SIZE,
+    RECORD_SIZE_MIN,
+    REMAINING_LENGTH_MAX,
+    STOP_FULL,
+    STOP_ORDER,
+    STOP_OTHER,
+    STOP_PARTIAL,
+    TYPE_PUBCOMP,
+    TYPE_PUBLISH,
+    TYPE_PUBREL,
+)
+
+Buffer = bytes | bytearray | memoryview
+
+_DUPLICATE: Final = 0x08
+_PUBREL_FLAGS: Final = 0x02
+_ACK_BYTES: Final = (0, 0x40, 0x50, 0x50)  # by QoS: PUBACK, PUBREC; rows never have QoS 3
+_ACK_SIZE: Final = 4
+_IDS: Final = b"".join(struct.pack(">H", i) for i in range(1, IDENTIFIER_MAX + 1)) * 2
+"""All packet ids in their order, twice: any stretch of at most 65,535 that count up, wrapping."""
+_WINDOW_MIN: Final = 16
+_WINDOW_GROWTH: Final = 4
+_FEW: Final = 24
+"""So many packets are compared one by one before it is worth while to look at columns."""
+_COPIED_MAX: Final = 16 << 10
+"""Bodies up to this size are taken out of a copy of their records."""
+_RECORD_COLUMNS: Final = (3, 2, 1, 0, *range(RECORD_BODY_SIZE_AT, RECORD_BODY_SIZE_AT + 4))
+"""The bytes of a record that say where its body is, those that differ most often first."""
+_SIZES: Final = struct.Struct(f">I{RECORD_BODY_SIZE_AT - 4}xI")  # of a record and of its body
+
+
+def parse(
+    buffer: Buffer,
+    start: int,
+    end: int,
+    batch: Batch,
+    runs: array[int],
+    acks: array[int],
+    packet_bytes_max: int,
+) -> tuple[int, int, int, int]:
+    """Walk the packets of `buffer[start:end]` into rows and acknowledgement runs.
+
+    Args:
+        batch: rows are written from 0 on; `batch.count` is set. FLAGS holds QoS and RETAIN.
+        runs: gets the first row of each run (rows of equal topic bytes and equal flags).
+        acks: gets (type, first packet id, count) for each stretch of consecutive packet ids of
+            one type; after 65,535 comes 1.
+        packet_bytes_max: longest packet, its header included.
+
+    Returns:
+        Why it stopped, the index up to which bytes are used, how many runs and how many
+        acknowledgement runs there are. What is malformed is found as soon as its bytes are here;
+        what stands before it is in the rows.
+    """
+    if not 0 <= start <= end <= len(buffer):
+        raise ValueError("the range is not inside the buffer")
+    rows = batch.rows
+    row_max = len(rows) // COLUMNS
+    run_max = len(runs)
+    row = run_count = ack_count = 0
+    last_topic: Buffer = b""
+    last_flags = -1
+    values = array("q")  # the rows, written in one piece: storing them one by one costs double
+    exactly_once = released = False
+    at = start
+    while True:
+        stop, body, after = _read_header(buffer, at, end, packet_bytes_max)
+        if body == 0:
+            break
+        first = buffer[at]
+        kind = first >> 4
+        if kind != TYPE_PUBLISH:
+            identifier = buffer[body] << 8 | buffer[body + 1]
+            if identifier == 0:
+                stop = MALFORMED_IDENTIFIER
+                break
+            if kind == TYPE_PUBREL:
+                if exactly_once:
+                    stop = STOP_ORDER
+                    break
+                released = True
+            ack_count = _add_ack(acks, ack_count, kind, identifier)
+            if ack_count < 0:
+                stop = STOP_FULL
+                ack_count = len(acks) // ACK_COLUMNS
+                break
+            last = ack_count * ACK_COLUMNS - 1
+            room = IDENTIFIER_MAX - acks[last]
+            more = _following_acks(buffer, after, end, first, identifier, room)
+            acks[last] += more
+            at = after + _ACK_SIZE * more
+            continue
+        # PUBLISH: topic size, topic, packet id if there is an acknowledgement, body.
+        quality = (first & FLAGS_KEPT) >> FLAG_QOS_SHIFT
+        topic_size = buffer[body] << 8 | buffer[body + 1]
+        topic_start = body + 2
+        content = topic_start + topic_size
+        identifier = 0
+        if quality:
+            if content + 2 > after:
+                stop = MALFORMED_SIZE
+                break
+            identifier = buffer[content] << 8 | buffer[content + 1]
+            content += 2
+            if identifier == 0:
+                stop = MALFORMED_IDENTIFIER
+                break
+        elif content > after:
+            stop = MALFORMED_SIZE
+            break
+        if quality == 2 and released:
+            stop = STOP_ORDER
+            break
+        flags = first & FLAGS_KEPT
+        topic = buffer[topic_start : topic_start + topic_size]
+        new_run = flags != last_flags or topic != last_topic
+        if row == row_max or (new_run and run_count == run_max):
+            stop = STOP_FULL
+            break
+        if new_run:
+            runs[run_count] = row
+            run_count += 1
+            last_topic = topic
+            last_flags = flags
+        if quality == 2:
+            exactly_once = True
+        last_row = (topic_start, topic_size, content, after - content, 0, 0, identifier, flags)
+        values.extend(last_row)
+        row += 1
+        size = after - at
+        room = min((end - after) // size, row_max - row)
+        ids = _following_publishes(buffer, at, size, content, quality, room)
+        if ids:
+            values += _rows_like(last_row, size, ids)
+            row += len(ids)
+            after += size * len(ids)
+        at = after
+    rows[: len(values)] = values
+    batch.count = row
+    return stop, at, run_count, ack_count
+
+
+def _following_publishes(
+    buffer: Buffer, at: int, size: int, content: int, quality: int, count_max: int
+) -> list[int]:
+    """The packet ids (0 at QoS 0) of the PUBLISH packets behind the one at `at` that are alike:
+    all the same up to the packet id, or up to the body. `count_max` packets are there."""
+    head_size = content - at - (2 if quality else 0)
+    after = at + size
+    if count_max <= 0 or buffer[after : after + head_size] != buffer[at : at + head_size]:
+        return []
+    head = bytes(buffer[at : at + head_size])
+    starts = range(after, after + size * min(count_max, _FEW), size)
+    heads = [buffer[start : start + head_size] for start in starts]
+    count = len(heads)
+    if heads.count(head) != count:
+        count = next(index for index, other in enumerate(heads) if other != head)
+    elif count < count_max:
+        behind = at + size * count
+        count += _alike(buffer, behind, size, range(head_size), count_max - count)
+    return _ids_at(buffer, content - 2 + size, size, count) if quality else [0] * count
+
+
+def _rows_like(row: tuple[int, ...], size: int, ids: list[int]) -> array[int]:
+    """Rows of packets of `size` bytes that follow the packet of `row`, with these ids."""
+    topic_start, _, content, _, _, _, _, _ = row
+    count = len(ids)
+    rows = array("q", row) * count
+    behind = size * (count + 1)
+    rows[0::COLUMNS] = array("q", range(topic_start + size, topic_start + behind, size))
+    rows[2::COLUMNS] = array("q", range(content + size, content + behind, size))
+    rows[6::COLUMNS] = array("q", ids)
+    return rows
+
+
+def _alike(buffer: Buffer, at: int, step: int, columns: Iterable[int], count_max: int) -> int:
+    """How many things of `step` bytes follow the one at `at` that have the same bytes as it in
+    these columns; `count_max` are there."""
+    wanted = [(column, bytes((buffer[at + column],))) for column in columns]
+    found = 0
+    window = _WINDOW_MIN
+    while found < count_max:
+        window = min(window, count_max - found)
+        start = at + step * (1 + found)
+        alike = window
+        for column, byte in wanted:
+            values = bytes(buffer[start + column : start + step * alike : step])
+            alike = len(values) - len(values.lstrip(byte))
+            if alike == 0:
+                return found
+        found += alike
+        if alike < window:
+            break
+        window *= _WINDOW_GROWTH
+    return found
+
+
+def _ids_at(buffer: Buffer, at: int, step: int, count: int) -> list[int]:
+    """The packet ids at `at` and then every `step` bytes, as long as they are legal."""
+    if count == 0:
+        return []
+    end = at + step * (count - 1)
+    pairs = bytearray(2 * count)
+    pairs[0::2] = buffer[at : end + 1 : step]
+    pairs[1::2] = buffer[at + 1 : end + 2 : step]
+    ids = list(struct.unpack(f">{count}H", pairs))
+    return ids[: ids.index(0)] if 0 in ids else ids
+
+
+def _following_acks(
+    buffer: Buffer, at: int, end: int, first: int, identifier: int, count_max: int
+) -> int:
+    """How many acknowledgements with this first byte follow whose ids count up from
+    `identifier`, at most `count_max`."""
+    count_max = min((end - at) // _ACK_SIZE, count_max)
+    found = 0
+    window = _WINDOW_MIN
+    while found < count_max:
+        window = min(window, count_max - found)
+        start = at + _ACK_SIZE * found
+        known = (identifier + found - 1) % IDENTIFIER_MAX + 1
+        ids = _IDS[2 * known : 2 * (known + window)]
+        expected = bytearray((first, 2, 0, 0)) * window
+        expected[2::_ACK_SIZE] = ids[0::2]
+        expected[3::_ACK_SIZE] = ids[1::2]
+        came = bytes(buffer[start : start + len(expected)])
+        if came != expected:
+            differs = int.from_bytes(came, "big") ^ int.from_bytes(expected, "big")
+            return found + (len(came) - (differs.bit_length() + 7) // 8) // _ACK_SIZE
+        found += window
+        window *= _WINDOW_GROWTH
+    return found
+
+
+def _read_header(buffer: Buffer, at: int, end: int, packet_bytes_max: int) -> tuple[int, int, int]:
+    """Check the fixed header at `at`.
+
+    Returns:
+        A stop, where the content starts (0 if the packet cannot be read), and where it ends.
+    """
+    if at >= end:
+        return STOP_PARTIAL, 0, 0
+    first = buffer[at]
+    kind = first >> 4
+    if kind < TYPE_PUBLISH or kind > TYPE_PUBCOMP:
+        return STOP_OTHER, 0, 0
+    if kind == TYPE_PUBLISH:
+        if first & FLAG_QOS == FLAG_QOS:
+            return MALFORMED_QOS, 0, 0
+        if first & FLAG_QOS == 0 and first & _DUPLICATE:
+            return MALFORMED_DUPLICATE, 0, 0
+    elif first & 0x0F != (_PUBREL_FLAGS if kind == TYPE_PUBREL else 0):
+        return MALFORMED_FLAGS, 0, 0
+    # Remaining Length: seven bits a byte, at most four bytes.
+    length = shift = 0
+    body = at + 1
+    while True:
+        if shift == 28:
+            return MALFORMED_LENGTH, 0, 0
+        if body >= end:
+            return STOP_PARTIAL, 0, 0
+        byte = buffer[body]
+        body += 1
+        length |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            break
+    if body - at + length > packet_bytes_max:
+        return MALFORMED_LARGE, 0, 0
+    # An acknowledgement is a packet id; a PUBLISH has room for the size of its topic at least.
+    if length < 2 or (length > 2 and kind != TYPE_PUBLISH):
+        return MALFORMED_SIZE, 0, 0
+    if body + length > end:
+        return STOP_PARTIAL, 0, 0
+    return STOP_PARTIAL, body, body + length
+
+
+def _add_ack(acks: array[int], count: int, kind: int, identifier: int) -> int:
+    """Count the packet id in the last of `count` runs, or begin a new run. Returns how many runs
+    there are now; -1 if there is no room for one more."""
+    at = count * ACK_COLUMNS
+    if count and acks[at - 3] == kind and acks[at - 1] < IDENTIFIER_MAX:
+        expected = (acks[at - 2] + acks[at - 1] - 1) % IDENTIFIER_MAX + 1
+        if identifier == expected:
+            acks[at - 1] += 1
+            return count
+    if at + ACK_COLUMNS > len(acks):
+        return -1
+    acks[at] = kind
+    acks[at + 1] = identifier
+    acks[at + 2] = 1
+    return count + 1
+
+
+def encode_acks(batch: Batch, first: int, last: int) -> bytes:
+    """The answers to rows [first, last): PUBACK for QoS 1, PUBREC for QoS 2, none for QoS 0."""
+    if not 0 <= first <= last <= batch.count:
+        raise ValueError("the rows are not in the batch")
+    rows = batch.rows[first * COLUMNS : last * COLUMNS]
+    all_flags, identifiers = rows[7::COLUMNS], rows[6::COLUMNS]
+    count = last - first
+    if count and all_flags.count(all_flags[0]) == count:
+        quality = (all_flags[0] & FLAGS_KEPT) >> FLAG_QOS_SHIFT
+        if not quality:
+            return b""
+        alike = bytearray((_ACK_BYTES[quality], 2, 0, 0)) * count
+        raw = struct.pack(f">{count}q", *identifiers)
+        alike[2::_ACK_SIZE] = raw[6::8]
+        alike[3::_ACK_SIZE] = raw[7::8]
+        return bytes(alike)
+    out: list[int] = []
+    for flags, identifier in zip(all_flags, identifiers, strict=True):
+        quality = (flags & FLAGS_KEPT) >> FLAG_QOS_SHIFT
+        if quality:
+            out += (_ACK_BYTES[quality], 2, identifier >> 8 & 0xFF, identifier & 0xFF)
+    return bytes(out)
+
+
+def encode_ids(first_byte: int, first_packet_id: int, count: int) -> bytes:
+    """`count` packets of two bytes of packet id each (PUBREL, PUBCOMP), ids counting up."""
+    if not 0 <= first_byte <= 0xFF or not 1 <= first_packet_id <= IDENTIFIER_MAX or count < 0:
+        raise ValueError("not a packet type, packet id and count")
+    out = bytearray()
+    identifier = first_packet_id
+    for _ in range(count):
+        out += bytes((first_byte, 2, identifier >> 8, identifier & 0xFF))
+        identifier = identifier + 1 if identifier < IDENTIFIER_MAX else 1
+    return bytes(out)
+
+
+def encode_publishes(
+    memory: Buffer, start: int, end: int, topic: bytes, first_byte: int, first_packet_id: int
+) -> bytes:
+    """The commit-log records of `memory[start:end]` as PUBLISH packets.
+
+    Args:
+        topic: the topic field: two bytes of size and the topic name.
+        first_byte: packet type and flags; its QoS bits say whether there are packet ids.
+        first_packet_id: counts up from record to record; after 65,535 comes 1. Unused at QoS 0.
+
+    Raises:
+        ValueError: the range does not hold whole records, or a packet would be too long.
+    """
+    if not 0 <= start <= end <= len(memory):
+        raise ValueError("the range is not inside the memory")
+    if not 0 <= first_byte <= 0xFF:
+        raise ValueError("not a first byte")
+    numbered = first_byte & 0x06 != 0
+    if numbered and not 1 <= first_packet_id <= IDENTIFIER_MAX:
+        raise ValueError("not a packet id")
+    overhead = len(topic) + (2 if numbered else 0)
+    identifier = first_packet_id
+    parts: list[Buffer] = []
+    at = start
+    while at < end:
+        if end - at < RECORD_SIZE_MIN:
+            raise ValueError("the range does not hold whole records")
+        size, body_size = _SIZES.unpack_from(memory, at)
+        if size > end - at or size < RECORD_SIZE_MIN or body_size > size - RECORD_SIZE_MIN:
+            raise ValueError("the range does not hold whole records")
+        length = overhead + body_size
+        if length > REMAINING_LENGTH_MAX:
+            raise ValueError("the packet would be too long for MQTT")
+        head = bytearray((first_byte,))
+        while length > 0x7F:
+            head.append(length & 0x7F | 0x80)
+            length >>= 7
+        head.append(length)
+        head += topic
+        count = 1
+        room = min((end - at) // size, IDENTIFIER_MAX) - 1
+        if room > 0 and memory[at + size : at + size + 4] == memory[at : at + 4]:
+            count += _alike(memory, at, size, _RECORD_COLUMNS, room)
+        source, base = memory, at + RECORD_BODY_AT
+        if count >= _FEW and body_size <= _COPIED_MAX:  # pieces of bytes are cheaper to take
+            source, base = bytes(memoryview(memory)[at : at + size * count]), RECORD_BODY_AT
+        ends = base + size * count
+        bodies = [source[place : place + body_size] for place in range(base, ends, size)]
+        if numbered:
+            head += b"\0\0"
+        stretch: list[Buffer] = [bytes(head)] * (2 * count)
+        stretch[1::2] = bodies
+        packets = bytearray().join(stretch)
+        if numbered:
+            width = len(head) + body_size
+            place = 2 * (identifier - 1)
+            ids = _IDS[place : place + 2 * count]
+            packets[len(head) - 2 :: width] = ids[0::2]
+            packets[len(head) - 1 :: width] = ids[1::2]
+            identifier = (identifier + count - 1) % IDENTIFIER_MAX + 1
+        parts.append(packets)
+        at += size * count
+    return b"".join(parts)

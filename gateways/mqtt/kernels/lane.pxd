@@ -1,0 +1,84 @@
+# cython: language_level=3
+"""Of what types `lane.py` is where it is compiled."""
+
+cimport cython
+
+from polymq.net.kernels.streams cimport Shortcut, Stream
+
+cdef int PUBLISH, PUBACK, PUBREL, DOLLAR
+cdef long long ASK_BYTES
+
+
+cdef class Answers:
+    cdef public object port
+    cdef public object durability
+    cdef public list waiting
+    cdef public bint asked
+    cpdef add(self, position, Lane lane, bytes data)
+    @cython.locals(
+        waiting=list, leaving=list, count=Py_ssize_t, high=Py_ssize_t, middle=Py_ssize_t,
+        slow=bint, lane=Lane,
+    )
+    cpdef release(self)
+
+
+cdef class Yard:
+    cdef public object port
+    cdef readonly object batch
+    cdef bytearray buffer
+    cdef long long[::1] rows
+    cdef public object counters
+    cdef public Py_ssize_t packet_bytes_max
+    cdef public long long delivery_bytes_max
+    cdef public object bulk
+    cdef public list answers
+    cdef public long long ask_at
+    cdef public long long received
+    cdef public long long sent
+    cdef fill_row(
+        self, long long topic, long long topic_size, long long body, long long body_size,
+        long long packet_id, long long flags
+    )
+
+
+cdef class Lane(Shortcut):
+    cdef public Yard yard
+    cdef public Stream connection
+    cdef public object port
+    cdef public object mapping
+    cdef public object session
+    cdef public object publish
+    cdef public object write
+    cdef int last_flags
+    cdef bytes last_name
+    cdef object last_template
+    cdef object last_class
+    cdef bint last_in_sync
+    cdef object last_meta
+    cdef bytes last_topic
+    cdef public bint asks_always
+    cdef public bint leaving
+    cdef public long long waiting
+    cdef public long long slow_waiting
+    cdef public object slowest
+    cdef public long long message_bytes
+    @cython.locals(first=int, length=Py_ssize_t, packet_id=int)
+    cdef bint take_packet(self, bytearray buffer, Py_ssize_t start, Py_ssize_t end) except -1
+    cpdef bint take(self, bytearray buffer, Py_ssize_t start, Py_ssize_t end) except -1
+    @cython.locals(
+        at=Py_ssize_t, flags=int, topic=Py_ssize_t, topic_end=Py_ssize_t, body=Py_ssize_t,
+        packet_id=int, yard=Yard, position=cython.longlong,
+    )
+    cdef bint take_publish(
+        self, bytearray buffer, Py_ssize_t start, Py_ssize_t end, int first, Py_ssize_t length
+    ) except -1
+    @cython.locals(name=bytes, size=Py_ssize_t, index=Py_ssize_t)
+    cdef bint is_last_name(self, bytearray buffer, Py_ssize_t start, Py_ssize_t end) except -1
+    cdef look_at_disk(self, long long position)
+    @cython.locals(answers=Answers)
+    cpdef answer_when(self, position, bytes data, durability)
+    cdef answered(self, bytes data, bint slow)
+    @cython.locals(connection=Stream, room=cython.longlong)
+    cpdef credit(self)
+    @cython.locals(count=Py_ssize_t, size=Py_ssize_t, topic=bytes, data=bytes, connection=Stream)
+    cdef send_run(self, run, int first_byte, long long first_packet_id)
