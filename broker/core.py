@@ -26,6 +26,7 @@ from polymq.broker.queues.queue import Group, Queue
 from polymq.broker.reading import PatientReaders, Readers, Reading
 from polymq.broker.records import Metas
 from polymq.broker.replicas import Replicas
+from polymq.broker.state_kinds import StateKind, single
 from polymq.broker.sweeping import Sweeper
 from polymq.broker.timers import Timers
 from polymq.broker.unhurried import unhurried
@@ -426,6 +427,13 @@ class Core(CoreEnd):
         for number, stretches in op.get("c", ()):
             self.load_counts(number, stretches)
         return touched
+
+    def state_kinds(self) -> tuple[StateKind, ...]:
+        """See `state_kinds.py`."""
+        return single("number", lambda: self.next_number, self._load_number)
+
+    def _load_number(self, value: int) -> None:
+        self.next_number = value
 
     def group_row(self, group: Group) -> dict[str, object]:
         """The group as a JSON value for the snapshot."""

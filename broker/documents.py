@@ -10,6 +10,7 @@ from polymq.broker.core import Core
 from polymq.broker.errors import Reason, Refused
 from polymq.broker.journal import Op, Touched
 from polymq.broker.port import Position
+from polymq.broker.state_kinds import StateKind, each
 
 
 class Documents:
@@ -36,6 +37,10 @@ class Documents:
         name = f"{op['kind']}\x00{op['key']}"
         self.load(name, op["value"])
         return [("document", name)]
+
+    def state_kinds(self) -> tuple[StateKind, ...]:
+        """See `state_kinds.py`."""
+        return (StateKind("document", self.row, each(self.load)),)
 
     def load(self, name: str, value: Mapping[str, Any] | None) -> None:
         """Take a document (kind, 0, key) from its op or its snapshot."""

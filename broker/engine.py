@@ -64,6 +64,7 @@ from polymq.broker.sessions import Sessions
 from polymq.broker.set_aside import SetAside
 from polymq.broker.standby import Standby
 from polymq.broker.state_db import StateDb
+from polymq.broker.state_kinds import StateKind
 from polymq.broker.state_saving import StateSaving
 from polymq.broker.topic_routes import TopicRoute
 from polymq.broker.topic_settings import TopicSettings
@@ -184,10 +185,20 @@ class Engine(AmqpOperations):
         self.consumer_groups = ConsumerGroups(self.core, self.topics_)
         self._state_db = state_db
         self._saved = -1  # log position of the last snapshot
-        self.fold = Fold(self, state_db)
+        self.fold = Fold(self, state_db, self._state_kinds())
         self.fold.restore()
         if follows:
             self.core.standby = Standby(self, flushed=shown, in_sync=in_sync or 0)
+
+    def _state_kinds(self) -> Iterator[StateKind]:
+        """All kinds of state, each behind those that its rows refer to."""
+        parts = (
+            *(self.core, self.topics_, self.exchanges, self.named_queues, self.delays),
+            *(self.half_messages, self.sessions.state, self.retained, self.users),
+            *(self.documents_, self.consumer_groups, self.retention),
+        )
+        for part in parts:
+            yield from part.state_kinds()
 
     @property
     def state_durability(self) -> Durability:

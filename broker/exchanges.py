@@ -53,6 +53,7 @@ from polymq.broker.patterns import normal_form
 from polymq.broker.port import Position, Words
 from polymq.broker.queues.queue import Queue
 from polymq.broker.routing import words_of
+from polymq.broker.state_kinds import StateKind, each
 from polymq.broker.topic_routes import Copying, TopicRoute
 from polymq.broker.topics import Topics
 
@@ -551,6 +552,13 @@ class Exchanges:
         return frozenset(self.queues[name].queue for name in names if name in self.queues)
 
     # --- snapshot -------------------------------------------------------------------------
+
+    def state_kinds(self) -> tuple[StateKind, ...]:
+        """See `state_kinds.py`."""
+        return (
+            StateKind("exchange", self.row_exchange, each(self.load_exchange)),
+            StateKind("links", self.row_links, each(self.load_links)),
+        )
 
     def load_exchange(self, name: str, value: Mapping[str, Any]) -> None:
         """Take an exchange from its snapshot."""

@@ -8,17 +8,16 @@ connection holds any more.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
 from polymq.broker.core import SYSTEM_FLAG_STATE
-from polymq.broker.flights import SessionGroup
 from polymq.broker.journal import OP_TAG, STATE_TOPIC
 from polymq.broker.moves import QOS2_PROPERTY, settled_by
-from polymq.broker.queues.cursor import NO_STOP, Cursor
 from polymq.broker.records import TAGS
 from polymq.broker.recovered import hold_recovered
-from polymq.broker.retained import retained_row
 from polymq.broker.state_db import Folded, StateDb
+from polymq.broker.state_kinds import StateKind
 from polymq.broker.state_snapshot import need_snapshot
 from polymq.broker.topics import RETAIN_PROPERTY
 from polymq.core_log.record import Record
@@ -30,53 +29,24 @@ if TYPE_CHECKING:
 class Fold:
     """The folded state of an engine.
 
+    Args:
+        kinds: all kinds of rows, each behind those that it refers to.
+
     Attributes:
         count: records that the start folded: what `state.db` did not have.
     """
 
-    def __init__(self, engine: Engine, state_db: StateDb | None) -> None:
+    def __init__(
+        self, engine: Engine, state_db: StateDb | None, kinds: Iterable[StateKind]
+    ) -> None:
         self._engine: Final = engine
+        self._kinds: Final = {kind.name: kind for kind in kinds}
         self._state_db = state_db
         self.count = 0
 
     def row(self, kind: str, key: str) -> object:
         """An entity as a JSON value, some of it the engine's own; None if it is gone."""
-        engine = self._engine
-        value: object
-        if kind == "topic":
-            value = engine.topics_.row(key)
-        elif kind == "exchange":
-            value = engine.exchanges.row_exchange(key)
-        elif kind == "links":
-            value = engine.exchanges.row_links(key)
-        elif kind == "queue":
-            value = engine.named_queues.row_queue(key)
-        elif kind == "filter":
-            value = engine.sessions.state.row_filter(key)
-        elif kind == "group":
-            group = engine.core.groups.get(int(key))
-            value = None if group is None else engine.core.group_row(group)
-        elif kind == "delay":
-            value = engine.delays.row()
-        elif kind == "half":
-            value = engine.half_messages.row()
-        elif kind == "session":
-            value = engine.sessions.state.row(key)
-        elif kind == "user":
-            value = engine.users.row_user(key)
-        elif kind == "rule":
-            value = engine.users.row_rule(key)
-        elif kind == "retained":
-            entry = engine.retained.get(tuple(key.split("\x00")))
-            value = None if entry is None else retained_row(entry)
-        elif kind == "consumers":
-            value = engine.consumer_groups.row(key)
-        elif kind == "snapshot":
-            value = engine.retention.row()
-        else:
-            assert kind == "document", kind
-            value = engine.documents_.row(key)
-        return value
+        return self._kinds[kind].row(key)
 
     def restore(self) -> None:
         """Load the cached state if the log has its place, then fold the rest of the log."""
@@ -121,49 +91,8 @@ class Fold:
 
     def _load(self, folded: Folded) -> None:
         """Take the snapshot's rows, each kind after those it refers to."""
-        engine = self._engine
-        for _, value in folded.take("number"):
-            engine.core.next_number = value
-        for key, value in folded.take("topic"):
-            engine.topics_.load(key, value)
-        for key, value in folded.take("exchange"):
-            engine.exchanges.load_exchange(key, value)
-        for key, value in folded.take("links"):
-            engine.exchanges.load_links(key, value)
-        for key, value in folded.take("queue"):
-            engine.named_queues.load_queue(key, value)
-        for key, value in folded.take("filter"):
-            engine.sessions.state.load_filter(key, value)
-        for _, value in folded.take("delay"):
-            engine.delays.load(value)
-        for _, value in folded.take("half"):
-            engine.half_messages.load(value)
-        queues = {found.queue.number: found.queue for found in engine.sessions.filters.values()}
-        for key, value in folded.take("group"):
-            cursor = Cursor.restore(
-                value["floor"], value["next"], value["settled"], value.get("stop", NO_STOP)
-            )
-            group = engine.core.groups.get(int(key))
-            if group is not None:
-                group.cursor = cursor
-                engine.core.load_counts(int(key), value.get("times", ()))
-            elif value["q"] in queues:
-                queue = queues[value["q"]]
-                engine.core.group(queue, cursor, number=int(key), kind=SessionGroup)
-        for key, value in folded.take("session"):
-            engine.sessions.state.load(key, value)
-        for key, (position, size, *origin) in folded.take("retained"):
-            engine.retained.set(tuple(key.split("\x00")), position, size, *origin)
-        for key, value in folded.take("user"):
-            engine.users.load_user(key, value)
-        for key, value in folded.take("rule"):
-            engine.users.load_rule(key, value)
-        for key, value in folded.take("document"):
-            engine.documents_.load(key, value)
-        for key, value in folded.take("consumers"):
-            engine.consumer_groups.load(key, value)
-        for _, value in folded.take("snapshot"):
-            engine.retention.load(value)
+        for name, kind in self._kinds.items():
+            kind.load(folded.take(name))
 
     def apply(self, record: Record) -> None:
         """Apply one record of the log: an op, or a message that changes state."""

@@ -27,6 +27,7 @@ from polymq.broker.errors import Reason, Refused
 from polymq.broker.journal import Op, Touched
 from polymq.broker.port import Position
 from polymq.broker.rocketmq_port import GroupInfo
+from polymq.broker.state_kinds import StateKind, each
 from polymq.broker.topics import Topic, Topics
 
 Place = tuple[str, int]
@@ -173,6 +174,10 @@ class ConsumerGroups:
         return touched
 
     # --- the snapshot ---------------------------------------------------------------------------
+
+    def state_kinds(self) -> tuple[StateKind, ...]:
+        """See `state_kinds.py`."""
+        return (StateKind("consumers", self.row, each(self.load)),)
 
     def row(self, name: str) -> Mapping[str, Any] | None:
         """The group as a JSON value for the snapshot: without offsets in topics that are gone."""

@@ -44,6 +44,7 @@ from polymq.broker.port import FLUSHED, Durability, Route
 from polymq.broker.queues.queue import Group
 from polymq.broker.record_header import HEADER_PROPERTY, header_of
 from polymq.broker.records import PREFIX_PROPERTY, TAGS, parse_properties
+from polymq.broker.state_kinds import StateKind, single
 from polymq.broker.timers import Timer
 from polymq.broker.topics import Topics, TopicTemplate
 from polymq.broker.transaction_port import HalfMessage, Prepared
@@ -354,6 +355,10 @@ class HalfMessages:
 
     def _remember(self, offset: int, why: int) -> None:
         self._unpublished.add(offset, why)
+
+    def state_kinds(self) -> tuple[StateKind, ...]:
+        """See `state_kinds.py`."""
+        return single("half", self.row, self.load)
 
     def load(self, value: Mapping[str, Any]) -> None:
         """Take the queue and the counts from their snapshot."""

@@ -33,6 +33,7 @@ from polymq.broker.queues.priorities import Levels
 from polymq.broker.queues.queue import Group, Hold
 from polymq.broker.queues.settings import ARGUMENTS, DEAD_LETTER_EXCHANGE, settings_of
 from polymq.broker.set_aside import SetAside
+from polymq.broker.state_kinds import StateKind, each
 from polymq.broker.topics import Topics
 
 SUBSCRIPTION_PREFIX: Final = "%SUB%"
@@ -319,6 +320,10 @@ class NamedQueues:
         return Position(0) if found is None else self._delete(found)[1]
 
     # --- snapshot -------------------------------------------------------------------------
+
+    def state_kinds(self) -> tuple[StateKind, ...]:
+        """See `state_kinds.py`."""
+        return (StateKind("queue", self.row_queue, each(self.load_queue)),)
 
     def load_queue(self, name: str, value: Mapping[str, Any]) -> None:
         """Take a queue from its op or its snapshot."""

@@ -23,6 +23,7 @@ from polymq.broker.patterns import Block, is_exact, normal_form
 from polymq.broker.port import ONE_WORD, REST, Words
 from polymq.broker.records import TAGS, Metas, parse_properties
 from polymq.broker.sorted_names import SortedNames
+from polymq.broker.state_kinds import StateKind, each
 from polymq.core_log.record import Record
 
 ENTRY: Final = struct.Struct(">QIq")
@@ -59,6 +60,17 @@ class Retained:
     def count(self) -> int:
         """How many there are."""
         return len(self._entries)
+
+    def state_kinds(self) -> tuple[StateKind, ...]:
+        """See `state_kinds.py`."""
+        return (StateKind("retained", self._row, each(self._load)),)
+
+    def _row(self, key: str) -> list[int] | None:
+        entry = self.get(tuple(key.split("\x00")))
+        return None if entry is None else retained_row(entry)
+
+    def _load(self, key: str, value: list[int]) -> None:
+        self.set(tuple(key.split("\x00")), *value)
 
     def set(self, words: Words, position: int, size: int, origin: int | None = None) -> None:
         """The message at this place is the retained one of its topic from now on.

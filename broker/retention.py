@@ -50,6 +50,7 @@ from polymq.broker.port import Words
 from polymq.broker.queues.queue import Group
 from polymq.broker.retained import ORIGIN_PROPERTY, Retained, origin_of, position_of
 from polymq.broker.state_db import StateDb
+from polymq.broker.state_kinds import StateKind, single
 from polymq.broker.state_snapshot import HEAD_BYTES_MAX, PIECE_BYTES_MAX, TEMPLATE, encode_snapshot
 from polymq.broker.topic_trims import TopicTrims, Trim
 from polymq.broker.topics import Topics
@@ -625,6 +626,10 @@ class Retention:
     def _apply_snapshot(self, op: Op) -> Touched:
         self.load({"p": op["p"], "e": op["e"], "size": op["size"]})
         return [("snapshot", "last")]
+
+    def state_kinds(self) -> tuple[StateKind, ...]:
+        """See `state_kinds.py`."""
+        return single("snapshot", self.row, self.load)
 
     def load(self, value: Mapping[str, int]) -> None:
         """Take the last snapshot's place from its op or its row."""

@@ -36,13 +36,14 @@ from polymq.broker.flights import (
 from polymq.broker.journal import Op, Touched
 from polymq.broker.owed import Owed, owed_of
 from polymq.broker.port import Position, Words
-from polymq.broker.queues.cursor import Cursor
+from polymq.broker.queues.cursor import NO_STOP, Cursor
 from polymq.broker.queues.dead_letters import DeadLetters
 from polymq.broker.queues.queue import Group, Queue
 from polymq.broker.queues.rules import QueueRules
 from polymq.broker.queues.settings import PLAIN
 from polymq.broker.retained import ENTRY
 from polymq.broker.session import MqttSession, Subscription
+from polymq.broker.state_kinds import StateKind, each
 from polymq.broker.topics import Topics
 
 if TYPE_CHECKING:
@@ -332,6 +333,34 @@ class SessionState:
         return touched
 
     # --- snapshot -------------------------------------------------------------------------
+
+    def state_kinds(self) -> tuple[StateKind, ...]:
+        """See `state_kinds.py`."""
+        return (
+            StateKind("filter", self.row_filter, each(self.load_filter)),
+            StateKind("group", self._row_group, self._load_groups),
+            StateKind("session", self.row, each(self.load)),
+        )
+
+    def _row_group(self, key: str) -> dict[str, object] | None:
+        group = self.core.groups.get(int(key))
+        return None if group is None else self.core.group_row(group)
+
+    def _load_groups(self, rows: Iterable[tuple[str, Any]]) -> None:
+        """Take the cursors of all groups. Those of sessions are made with them; the others came
+        with their queues."""
+        queues = {found.queue.number: found.queue for found in self.filters.values()}
+        for key, value in rows:
+            number = int(key)
+            cursor = Cursor.restore(
+                value["floor"], value["next"], value["settled"], value.get("stop", NO_STOP)
+            )
+            group = self.core.groups.get(number)
+            if group is not None:
+                group.cursor = cursor
+                self.core.load_counts(number, value.get("times", ()))
+            elif value["q"] in queues:
+                self.core.group(queues[value["q"]], cursor, number=number, kind=SessionGroup)
 
     def load(self, key: str, value: Mapping[str, Any]) -> None:
         """Take a session from its op or its snapshot."""

@@ -43,6 +43,7 @@ from polymq.broker.record_header import header_of
 from polymq.broker.records import constant_properties
 from polymq.broker.retained import Retained
 from polymq.broker.routing import Router, words_of
+from polymq.broker.state_kinds import StateKind, each
 from polymq.broker.topic_routes import Copying, Detour, OwnRoute, RouteGraph, Target, TopicRoute
 from polymq.broker.topic_settings import TopicSettings, Value, parse_settings
 from polymq.core_log.errors import StoreError
@@ -391,6 +392,10 @@ class Topics(Publisher):
             self.router.forget_topics((topic.name,))
             self.on_change()
         return [("topic", op["name"])]
+
+    def state_kinds(self) -> tuple[StateKind, ...]:
+        """See `state_kinds.py`."""
+        return (StateKind("topic", self.row, each(self.load)),)
 
     def load(self, name: str, value: Mapping[str, Any]) -> None:
         """Take a topic from its op or its snapshot."""

@@ -37,6 +37,7 @@ from polymq.broker.core import Core
 from polymq.broker.errors import Reason, Refused
 from polymq.broker.journal import Op, Touched
 from polymq.broker.port import Position, Words
+from polymq.broker.state_kinds import StateKind, each
 
 NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
 ROLE_PREFIX: Final = "role:"
@@ -347,6 +348,13 @@ class Users:
         self._sets.clear()
 
     # --- snapshot -------------------------------------------------------------------------
+
+    def state_kinds(self) -> tuple[StateKind, ...]:
+        """See `state_kinds.py`."""
+        return (
+            StateKind("user", self.row_user, each(self.load_user)),
+            StateKind("rule", self.row_rule, each(self.load_rule)),
+        )
 
     def load_user(self, name: str, value: Mapping[str, Any]) -> None:
         """Take a user from its op or its snapshot."""

@@ -48,6 +48,7 @@ from polymq.broker.queues.cursor import Cursor
 from polymq.broker.queues.queue import Group
 from polymq.broker.records import PREFIX_PROPERTY, parse_properties
 from polymq.broker.set_aside import SetAside
+from polymq.broker.state_kinds import StateKind, single
 from polymq.broker.timers import Timer
 from polymq.broker.topics import Topics, TopicTemplate
 from polymq.core_log.errors import StoreError, TooLarge
@@ -480,6 +481,10 @@ class Delays:
             self._watch_later()
 
     # --- state ----------------------------------------------------------------------------
+
+    def state_kinds(self) -> tuple[StateKind, ...]:
+        """See `state_kinds.py`."""
+        return single("delay", self.row, self.load)
 
     def load(self, value: Mapping[str, Any]) -> None:
         """Take the queue from its snapshot."""
