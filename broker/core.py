@@ -428,6 +428,11 @@ class Core(CoreEnd):
             self.load_counts(number, stretches)
         return touched
 
+    def forget_settled(self) -> None:
+        """What a start has folded is in the log: no record of acks says it again."""
+        for group in self.groups.values():
+            group.cursor.forget_settled()
+
     def state_kinds(self) -> tuple[StateKind, ...]:
         """See `state_kinds.py`."""
         return single("number", lambda: self.next_number, self._load_number)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from polymq.broker.access.admission import Admission
@@ -64,7 +65,6 @@ from polymq.broker.sessions import Sessions
 from polymq.broker.set_aside import SetAside
 from polymq.broker.standby import Standby
 from polymq.broker.state_db import StateDb
-from polymq.broker.state_kinds import StateKind
 from polymq.broker.state_saving import StateSaving
 from polymq.broker.topic_routes import TopicRoute
 from polymq.broker.topic_settings import TopicSettings
@@ -185,20 +185,45 @@ class Engine(AmqpOperations):
         self.consumer_groups = ConsumerGroups(self.core, self.topics_)
         self._state_db = state_db
         self._saved = -1  # log position of the last snapshot
-        self.fold = Fold(self, state_db, self._state_kinds())
+        self.fold = self._make_fold()
         self.fold.restore()
         if follows:
-            self.core.standby = Standby(self, flushed=shown, in_sync=in_sync or 0)
+            self._stand_by(flushed=shown, in_sync=in_sync or 0)
 
-    def _state_kinds(self) -> Iterator[StateKind]:
-        """All kinds of state, each behind those that its rows refer to."""
-        parts = (
-            *(self.core, self.topics_, self.exchanges, self.named_queues, self.delays),
-            *(self.half_messages, self.sessions.state, self.retained, self.users),
-            *(self.documents_, self.consumer_groups, self.retention),
+    def _stand_by(self, **bounds: int) -> None:
+        forget_settled = self.sessions.state.forget_settled
+        self.core.standby = Standby(
+            self.core,
+            self.topics_,
+            fold=self.fold.apply,
+            forget_settled=forget_settled,
+            **bounds,
         )
-        for part in parts:
-            yield from part.state_kinds()
+
+    def _make_fold(self) -> Fold:
+        sessions = self.sessions
+        parts = (  # each behind those that its rows refer to
+            *(self.core, self.topics_, self.exchanges, self.named_queues, self.delays),
+            *(self.half_messages, sessions.state, self.retained, self.users, self.documents_),
+            *(self.consumer_groups, self.retention),
+        )
+        return Fold(
+            self.core,
+            self.topics_,
+            self._state_db,
+            kinds=[kind for part in parts for kind in part.state_kinds()],
+            messages=(
+                partial(self.retained.take_message, metas=self.core.metas),
+                sessions.state.take_message,
+                self.moves.take_message,
+            ),
+            numbers=sessions.state.index_numbers,
+            reopen=(
+                *(self.retention.forget_drops, self.named_queues.reopen, self.exchanges.reopen),
+                *(sessions.state.reopen, self.core.forget_settled),
+                *(self.delays.reopen, self.half_messages.reopen, sessions.start),
+            ),
+        )
 
     @property
     def state_durability(self) -> Durability:

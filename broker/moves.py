@@ -27,6 +27,7 @@ from typing import Final, NamedTuple
 
 from polymq.broker.core import SYSTEM_FLAG_STATE, Core
 from polymq.broker.errors import Refused
+from polymq.broker.journal import Touched
 from polymq.broker.port import Position, RecordRun, RunMeta
 from polymq.broker.queues.queue import Group
 from polymq.broker.records import properties_span
@@ -48,6 +49,7 @@ from polymq.core_log.kernels.batch import (
     RECORD_BORN_MS_AT,
     Batch,
 )
+from polymq.core_log.record import Record
 
 SETTLES_PROPERTY: Final = "PMQ_S"
 """(group number, offset) in hex, with a dot between: the entry that this message replaces."""
@@ -92,6 +94,15 @@ class Moves:
     def __init__(self, core: Core, topics: Topics) -> None:
         self._core = core
         self._topics = topics
+
+    def take_message(self, record: Record) -> Touched:
+        """A message of the log that changes state: it may have taken the place of another one."""
+        replaced = settled_by(record.properties)
+        if replaced is None or replaced[0] not in self._core.groups:
+            return ()
+        number, offset = replaced
+        self._core.groups[number].cursor.settle(offset, 1)
+        return (("group", str(number)),)
 
     def publish(
         self,

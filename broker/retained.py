@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from polymq.broker.constant_part import PREFIX_HEAD_SIZE
+from polymq.broker.journal import Touched
 from polymq.broker.patterns import Block, is_exact, normal_form
 from polymq.broker.port import ONE_WORD, REST, Words
 from polymq.broker.records import TAGS, Metas, parse_properties
@@ -28,6 +29,8 @@ from polymq.core_log.record import Record
 
 ENTRY: Final = struct.Struct(">QIq")
 """An index entry of 20 bytes: position, size, and, in place of the tag hash, the origin."""
+RETAIN_PROPERTY: Final = "PMQ_RETAIN"
+"""A record with it became the retained message of its topic, or ended that, if it is empty."""
 ORIGIN_PROPERTY: Final = "PMQ_ORIGIN"
 """The origin of a retained message that retention copied, in hex."""
 
@@ -89,8 +92,10 @@ class Retained:
         if self._entries.pop(words, None) is not None:
             self._names.remove(words)
 
-    def fold(self, record: Record, metas: Metas) -> str:
-        """A retained message that the log holds; returns the key of its row in the snapshot."""
+    def take_message(self, record: Record, metas: Metas) -> Touched:
+        """A message of the log that changes state: it may be retained."""
+        if RETAIN_PROPERTY not in record.properties:
+            return ()
         first = record.raw_properties
         size = int(first[6 : PREFIX_HEAD_SIZE - 1], 16)
         tag = parse_properties(first[:size]).get(TAGS)
@@ -102,7 +107,7 @@ class Retained:
             self.set(words, record.position, record.size, origin)
         else:
             self.clear(words)
-        return "\x00".join(words)
+        return (("retained", "\x00".join(words)),)
 
     def get(self, words: Words) -> bytes | None:
         """The entry of one topic."""

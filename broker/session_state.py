@@ -34,6 +34,7 @@ from polymq.broker.flights import (
     SessionGroup,
 )
 from polymq.broker.journal import Op, Touched
+from polymq.broker.moves import QOS2_PROPERTY
 from polymq.broker.owed import Owed, owed_of
 from polymq.broker.port import Position, Words
 from polymq.broker.queues.cursor import NO_STOP, Cursor
@@ -45,6 +46,7 @@ from polymq.broker.retained import ENTRY
 from polymq.broker.session import MqttSession, Subscription
 from polymq.broker.state_kinds import StateKind, each
 from polymq.broker.topics import Topics
+from polymq.core_log.record import Record
 
 if TYPE_CHECKING:
     from polymq.broker.sessions import Sessions
@@ -361,6 +363,18 @@ class SessionState:
                 self.core.load_counts(number, value.get("times", ()))
             elif value["q"] in queues:
                 self.core.group(queues[value["q"]], cursor, number=number, kind=SessionGroup)
+
+    def take_message(self, record: Record) -> Touched:
+        """A message of the log that changes state: it may have come with QoS 2."""
+        inbound = record.properties.get(QOS2_PROPERTY)
+        if inbound is not None:
+            number, _, packet = inbound.partition(".")
+            self.took_inbound(int(number, 16), int(packet, 16))
+        return ()
+
+    def index_numbers(self) -> Iterator[int]:
+        """The numbers of all filter queues."""
+        return (found.queue.number for found in self.filters.values())
 
     def load(self, key: str, value: Mapping[str, Any]) -> None:
         """Take a session from its op or its snapshot."""

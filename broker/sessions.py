@@ -70,6 +70,12 @@ class Sessions:
                 core, settings.expiry_seconds, lambda: list(self.by_number.values()), self._end
             )
 
+    def start(self) -> None:
+        """A start's fold has ended: see to sessions that are too full, or stay away too long."""
+        self.backlogs.start()
+        if self.expiry is not None:
+            self.expiry.start()
+
     # --- connecting -----------------------------------------------------------------------
 
     def connect(

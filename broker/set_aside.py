@@ -28,8 +28,9 @@ from polymq.broker.names import encode_name
 from polymq.broker.queues.life import LIFE_PROPERTY
 from polymq.broker.queues.queue import Group
 from polymq.broker.records import TAGS
+from polymq.broker.retained import RETAIN_PROPERTY
 from polymq.broker.topic_routes import TopicRoute
-from polymq.broker.topics import RETAIN_PROPERTY, Topics
+from polymq.broker.topics import Topics
 
 ASIDE_TOPIC: Final = "%DLQ%polymq_set_aside"
 REAL_TOPIC: Final = "REAL_TOPIC"

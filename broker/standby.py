@@ -19,22 +19,22 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from polymq.broker.commits import CommitPoints
-from polymq.broker.core import SYSTEM_FLAG_STATE
+from polymq.broker.core import SYSTEM_FLAG_STATE, Core
 from polymq.broker.port import FLUSHED, IN_SYNC, Durability
 from polymq.broker.queues.queue import Queue
+from polymq.broker.topics import Topics
 from polymq.core_log.following import Following, Taken
-
-if TYPE_CHECKING:
-    from polymq.broker.engine import Engine
+from polymq.core_log.record import Record
 
 
 class Standby:
     """What of an engine follows.
 
     Args:
+        fold: applies a record that changes state.
+        forget_settled: sessions of these numbers let go of what was acked at the master.
         flushed, in_sync: what the master last said of its points, as far as is remembered: more is
             not shown before it says so again.
 
@@ -42,11 +42,22 @@ class Standby:
         on_flushed: told how far this broker has the log on its disk, each time that changes.
     """
 
-    def __init__(self, engine: Engine, *, flushed: int, in_sync: int) -> None:
-        self._engine = engine
-        self._core = engine.core
-        self._log = Following(engine.core.store)
-        self._own = CommitPoints(engine.core.log.flushed)
+    def __init__(
+        self,
+        core: Core,
+        topics: Topics,
+        *,
+        fold: Callable[[Record], None],
+        forget_settled: Callable[[list[int]], None],
+        flushed: int,
+        in_sync: int,
+    ) -> None:
+        self._core = core
+        self._topics = topics
+        self._apply = fold
+        self._forget_settled = forget_settled
+        self._log = Following(core.store)
+        self._own = CommitPoints(core.log.flushed)
         self._said = {FLUSHED: flushed, IN_SYNC: in_sync}
         self.on_flushed: Callable[[int], None] = lambda _: None
         self._released = 0  # what is before it may go
@@ -127,7 +138,7 @@ class Standby:
         """Sessions that changed since the last saving let go of what was acked at the master."""
         dirty = self._core.journal.dirty
         numbers = [int(key) for kind, key in dirty if kind == "session"]
-        self._engine.sessions.state.forget_settled(numbers)
+        self._forget_settled(numbers)
 
     def failed(self) -> None:
         """The disk failed: what waits is never let go."""
@@ -144,13 +155,13 @@ class Standby:
             commits.advance(durability, bound)
 
     def _queues(self) -> dict[int, Queue]:
-        topics = self._engine.topics_.topics.values()
+        topics = self._topics.topics.values()
         return {queue.number: queue for topic in topics for queue in topic.queues}
 
     def _fold(self, taken: Taken) -> None:
         """Take what a piece of the log says, and let what it brings be seen in its time."""
         for record in taken.marked(SYSTEM_FLAG_STATE):
-            self._engine.fold.apply(record)
+            self._apply(record)
         queues = self._queues_of
         if any(number not in queues for number, _ in taken.queues):
             queues = self._queues_of = self._queues()

@@ -41,7 +41,7 @@ from polymq.broker.queues.gates import Gate, publish_gated
 from polymq.broker.queues.queue import Queue
 from polymq.broker.record_header import header_of
 from polymq.broker.records import constant_properties
-from polymq.broker.retained import Retained
+from polymq.broker.retained import RETAIN_PROPERTY, Retained
 from polymq.broker.routing import Router, words_of
 from polymq.broker.state_kinds import StateKind, each
 from polymq.broker.topic_routes import Copying, Detour, OwnRoute, RouteGraph, Target, TopicRoute
@@ -63,7 +63,6 @@ from polymq.core_log.record import RecordTemplate, java_hash
 
 QUEUES_TOPIC_QUEUES: Final = 8
 """Own queues of the system topic: within one, what needs no flush waits behind what does."""
-RETAIN_PROPERTY: Final = "PMQ_RETAIN"
 NO_VALUES: Final[Mapping[str, Value]] = MappingProxyType({})
 """Shared by all topics without settings of their own."""
 TARGETS_AT_ONCE: Final = 8192

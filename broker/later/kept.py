@@ -28,7 +28,8 @@ from polymq.broker.names import decode_name, is_hashed
 from polymq.broker.queues.cursor import Cursor
 from polymq.broker.queues.queue import Group
 from polymq.broker.records import PREFIX_PROPERTY, TAGS, parse_properties
-from polymq.broker.topics import RETAIN_PROPERTY, Topic, Topics, TopicTemplate
+from polymq.broker.retained import RETAIN_PROPERTY
+from polymq.broker.topics import Topic, Topics, TopicTemplate
 from polymq.core_log.errors import StoreError
 from polymq.core_log.kernels.batch import Batch
 from polymq.core_log.kernels.layout import ENTRY_SIZE

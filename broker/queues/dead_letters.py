@@ -40,9 +40,10 @@ from polymq.broker.queues.deaths import CUT_MAX, DEATH_PROPERTY, Cause, Death, H
 from polymq.broker.queues.life import LIFE_PROPERTY, life_property
 from polymq.broker.queues.queue import Group, Queue
 from polymq.broker.queues.settings import QueueSettings
+from polymq.broker.retained import RETAIN_PROPERTY
 from polymq.broker.set_aside import SetAside
 from polymq.broker.topic_routes import TopicRoute
-from polymq.broker.topics import RETAIN_PROPERTY, Topics, TopicTemplate
+from polymq.broker.topics import Topics, TopicTemplate
 from polymq.core_log.kernels.batch import Batch
 
 STRETCHES_AT_ONCE: Final = 16

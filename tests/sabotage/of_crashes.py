@@ -352,8 +352,8 @@ OF_CRASHES = (
     Sabotage(
         name="packet-id-not-read-from-the-log",
         why="a QoS 2 message that is sent again after a crash is there twice",
-        path="broker/fold.py",
-        old="            engine.sessions.state.took_inbound(int(number, 16), int(packet, 16))\n",
+        path="broker/session_state.py",
+        old="            self.took_inbound(int(number, 16), int(packet, 16))\n",
         new="            pass\n",
         crash=_ONCE,
     ),
