@@ -170,12 +170,7 @@ class SessionBacklogs:
 
     def _backlog(self, session: MqttSession) -> Backlog:
         if session.backlog is None:
-            uncounted = Uncounted(
-                self._core,
-                keeps_qos_0=self._keeps_qos_0,
-                changed=partial(self._look_soon, session),
-            )
-            session.backlog = Backlog(uncounted)
+            session.backlog = Backlog(Uncounted(self._core, keeps_qos_0=self._keeps_qos_0))
         return session.backlog
 
     def _admit_some(
@@ -238,7 +233,8 @@ class SessionBacklogs:
         waiting = _waiting(session)
         room = self._waiting_max - sum(count for _, count in waiting) + new
         if room < max(1, new):
-            uncounted = backlog.uncounted.count([group for group, _ in waiting])
+            groups = [group for group, _ in waiting]
+            uncounted = backlog.uncounted.count(groups, partial(self._look_soon, session))
             if uncounted is None:
                 return None
             room += uncounted
@@ -323,7 +319,7 @@ class SessionBacklogs:
         excess = sum(count for _, count in waiting) - self._waiting_max
         uncounted: int | None = 0
         if excess > 0:
-            uncounted = backlog.uncounted.count(groups)
+            uncounted = backlog.uncounted.count(groups, partial(self._look_soon, session))
             if uncounted is None:
                 if not backlog.uncounted.reading:
                     self._too_long[session] = None

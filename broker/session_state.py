@@ -132,6 +132,7 @@ class SessionState:
                 del self.by_client[session.client_id]
             self.retained.forget_session(session)
             session.backlogs = None
+            session.backlog = None  # it knows the groups, which know the session
             self.core.sweeper.add(self.sweep(session.forget_all()))
         return [("session", str(number)) for number in numbers]
 

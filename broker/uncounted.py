@@ -50,18 +50,16 @@ class Uncounted:
 
     Args:
         keeps_qos_0: everything counts, because everything is delivered.
-        changed: called when what had to be read first is there.
 
     Attributes:
         reading: something is on its way from the disk.
     """
 
-    __slots__ = ("_changed", "_core", "_counts", "_keeps_qos_0", "reading")
+    __slots__ = ("_core", "_counts", "_keeps_qos_0", "reading")
 
-    def __init__(self, core: Core, *, keeps_qos_0: bool, changed: Callable[[], None]) -> None:
+    def __init__(self, core: Core, *, keeps_qos_0: bool) -> None:
         self._core = core
         self._keeps_qos_0 = keeps_qos_0
-        self._changed = changed
         self.reading = False
         self._counts: dict[SessionGroup, _Count] = {}
 
@@ -96,9 +94,13 @@ class Uncounted:
             flags = flags[:queued] + b"\x01" * (away - queued)
         return flags + bytes(count - away)
 
-    def count(self, groups: Sequence[SessionGroup]) -> int | None:
+    def count(self, groups: Sequence[SessionGroup], changed: Callable[[], None]) -> int | None:
         """How many of the messages that wait in these groups do not count. None: ask again in a
-        later loop iteration, or when `changed` is called."""
+        later loop iteration.
+
+        Args:
+            changed: called when something is there that had to be read first.
+        """
         if self._keeps_qos_0:
             return 0
         if self.reading:
@@ -107,13 +109,15 @@ class Uncounted:
             known = set(groups)
             for gone in [group for group in self._counts if group not in known]:
                 del self._counts[gone]
-        return sum(self._count(group) for group in groups) if self._follow(groups) else None
+        if not self._follow(groups, changed):
+            return None
+        return sum(self._count(group) for group in groups)
 
     def _count(self, group: SessionGroup) -> int:
         found = self._counts.get(group)
         return 0 if found is None else found.count
 
-    def _follow(self, groups: Sequence[SessionGroup]) -> bool:
+    def _follow(self, groups: Sequence[SessionGroup], changed: Callable[[], None]) -> bool:
         """Count what was not counted yet, a piece of it at most. Returns whether that is all."""
         room = PIECE_COUNT
         for group in groups:
@@ -125,31 +129,41 @@ class Uncounted:
             if found is None or found.rule != rule or found.end < start:
                 found = self._counts[group] = _Count(start, rule)
             end = _end(group, subscription)
+            # What is gone is not there to be counted.
+            found.end = max(found.end, group.queue.index.first_offset)
             while found.end < end:
-                counted = self._count_piece(group, found, min(end - found.end, room))
+                counted = self._count_piece(group, found, min(end - found.end, room), changed)
                 room -= counted
                 if not counted or not room:
                     return False
         return True
 
-    def _count_piece(self, group: SessionGroup, found: _Count, count: int) -> int:
+    def _count_piece(
+        self, group: SessionGroup, found: _Count, count: int, changed: Callable[[], None]
+    ) -> int:
         """Count up to so many more. Returns how many; 0 if they are read first."""
         index = group.queue.index
-        first = max(found.end, index.first_offset)  # what is gone is not there to be counted
-        entries = index.read_hot(first, count)
-        if not entries:
-            self.reading = True
-            self._core.reading.entries(index, first, count, partial(self._took, group, found))
-            return 0
-        found.end = first
-        return self._add(group, found, first, entries)
+        entries = index.read_hot(found.end, count)
+        if entries:
+            return self._add(group, found, found.end, entries)
+        self.reading = True
+        took = partial(self._took, group, found, changed)
+        self._core.reading.entries(index, found.end, count, took)
+        return 0
 
-    def _took(self, group: SessionGroup, found: _Count, first: int, entries: bytes | None) -> None:
+    def _took(
+        self,
+        group: SessionGroup,
+        found: _Count,
+        changed: Callable[[], None],
+        first: int,
+        entries: bytes | None,
+    ) -> None:
         self.reading = False
         if entries:  # else the read failed, which was told: the next message asks again
             if first >= found.end:
                 self._add(group, found, first, entries)
-            self._changed()
+            changed()
 
     def _add(self, group: SessionGroup, found: _Count, first: int, entries: bytes) -> int:
         flags = self.flags(group, first, entries)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 from pathlib import Path
 
 import pytest
 
 from polymq.broker.port import REST
+from polymq.broker.session import MqttSession
+from polymq.broker.session_backlogs import Backlog
 from polymq.broker.session_settings import DROP_NEWEST, DROP_OLDEST, Overflow, SessionSettings
 from tests.broker.test_engine_sessions import connect, start_again
 from tests.harness.broker import Broker, SpyLink
@@ -332,4 +335,25 @@ def test_full_sessions_are_seen_to_in_slices(
     assert broker.engine.sessions.backlogs.dropped_count == 30
     for n in range(10):
         assert numbers(connect(broker, f"c{n}")[1]) == [3, 4, 5, 6, 7]
+    broker.stop()
+
+
+def test_an_ended_session_that_was_full_leaves_nothing(tmp_path: Path) -> None:
+    """No cycle: the garbage collector looks only at what is new (see `polymq/pauses.py`)."""
+    broker = bounded(tmp_path)
+    gc.collect()
+    gc.disable()
+    try:
+        subscribe(broker, "a", "c")
+        publish(broker, range(12))
+        publish(broker, range(12, 20), qos=0)
+        publish(broker, range(20, 30), "c")
+        session, _ = connect(broker, "c", clean=True)
+        session.disconnect()
+        del session
+        broker.step(2.0)
+        left = [found for found in gc.get_objects() if isinstance(found, (MqttSession, Backlog))]
+    finally:
+        gc.enable()
+    assert left == []
     broker.stop()

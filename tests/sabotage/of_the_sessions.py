@@ -108,6 +108,14 @@ OF_THE_SESSIONS = (
         tests=("tests/broker/test_expiry.py",),
     ),
     Sabotage(
+        name="full-sessions-stay-in-memory",
+        why="each session that was full once and ends takes memory until the server does",
+        path="broker/session_state.py",
+        old="            session.backlog = None  # it knows the groups, which know the session\n",
+        new="",
+        tests=(FULL_SESSIONS,),
+    ),
+    Sabotage(
         name="stop-without-end",
         why="a subscription that was full once never gets a message again",
         path="broker/queues/cursor.py",
