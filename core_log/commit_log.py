@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Final
 
 from polymq.core_log.atomic import (
@@ -506,12 +507,18 @@ class CommitLog(LogEnd):
         self._failure.check()
         left = NO_SLICES if self.on_unwritten is None else self._settings.write_slice_bytes
         try:
-            for chunk in self._tail.since(self.written):
+            chunks = list(self._tail.since(self.written))
+            for chunk, following in pairwise((*chunks, None)):
+                assert chunk is not None
                 segment = self._segments.at(chunk.position)
                 assert segment is not None
                 # A usual chunk may grow while it is written: in slices it might never be.
                 is_large = len(chunk.memory) > self._settings.chunk_bytes
                 left -= self._write_chunk(chunk, segment, left if is_large else NO_SLICES)
+                if following is not None and self.written == chunk.end:
+                    # Never between a blank record's head and the end of its segment: a checkpoint
+                    # there would say that the log goes on at zeros.
+                    self.written = following.position
                 if left <= 0:
                     break
         except OSError as error:

@@ -12,7 +12,7 @@ from typing import Final
 from polymq.core_log.errors import CorruptRecord, StorageShort, describe, is_short
 from polymq.core_log.files import Files
 from polymq.core_log.kernels import walking, writing
-from polymq.core_log.kernels.batch import MAGIC_V1, RECORD_POSITION_AT
+from polymq.core_log.kernels.batch import BLANK_SIZE, MAGIC_BLANK, MAGIC_V1, RECORD_POSITION_AT
 from polymq.core_log.kernels.layout import (
     NO_BATCH,
     REASONS,
@@ -109,6 +109,17 @@ class LogReader:
         """Where the segment that holds `position` ends; `position` if there is none."""
         segment = self._segments.at(position)
         return position if segment is None else segment.end
+
+    def behind_blank(self, position: int) -> int:
+        """The position where the log goes on, if the head of a segment's blank record ends at this
+        one; else the same. Checkpoints of former versions may be there."""
+        segment = self._segments.at(position)
+        if segment is None or position - BLANK_SIZE < segment.start:
+            return position
+        head = self.pread(segment, position - BLANK_SIZE, BLANK_SIZE)
+        remaining = segment.end - position + BLANK_SIZE
+        is_blank = head == remaining.to_bytes(4, "big") + MAGIC_BLANK.to_bytes(4, "big")
+        return segment.end if is_blank and self._segments.at(segment.end) else position
 
     def walk(self, position: int) -> Walk:
         """A walk over all records from `position` (a record's place, or where none is yet) on."""

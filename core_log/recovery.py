@@ -207,7 +207,9 @@ class Recovery:
             segments=segments,
             read_bytes_max=self._settings.read_bytes_max,
         )
-        start = segments.start if checkpoint is None else checkpoint.position
+        start = segments.start
+        if checkpoint is not None:
+            start = reader.behind_blank(checkpoint.position)
         if self._unsynced:
             self._look_at_the_disk(segments, start)
         end, reason, epochs = self._scan(reader, start)

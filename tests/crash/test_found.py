@@ -13,6 +13,7 @@ from random import Random
 import pytest
 
 from polymq.broker.port import REST
+from polymq.core_log.checkpoint import read_checkpoint, write_checkpoint
 from polymq.core_log.errors import (
     CorruptRecord,
     StorageFailed,
@@ -20,7 +21,7 @@ from polymq.core_log.errors import (
     StoreError,
     StoreRefused,
 )
-from polymq.core_log.kernels.batch import MAGIC_V1
+from polymq.core_log.kernels.batch import BLANK_SIZE, MAGIC_V1
 from polymq.core_log.recovery import CANDIDATES_BYTES_MAX
 from polymq.core_log.settings import StoreSettings
 from tests.crash.actor import WIDE_FIRST, Actor, open_store
@@ -356,3 +357,40 @@ def test_a_queue_that_is_there_is_reached_by_its_name(deleted: bool) -> None:
         assert again.engine.route("t", "x").routed
     assert found == sorted(found) or deleted
     assert {0, 1, 2} <= set(found)
+
+
+def test_a_checkpoint_while_the_log_goes_on_in_the_next_segment_by_slices() -> None:
+    """A write that ended with a segment's blank record was flushed, and the checkpoint named the
+    place behind the blank's head, where zeros stand. After a crash the log ended there."""
+    settings = replace(SETTINGS, write_slice_bytes=600)
+    actor = Actor(Disk(), settings, Attempted())
+    for step in range(40):
+        actor.publish(2, 400 + step)
+        actor.write()
+        assert actor.store.log.written - BLANK_SIZE not in actor.attempted.ends
+        actor.store.flusher.request()
+        actor.turn()
+        actor.prepare()
+        actor.store_prepared()
+        found = open_store(actor.disk.crash(NOTHING), settings)
+        check_contents(found, actor.attempted)
+    assert len(actor.store.segments()) > 5
+
+
+def test_a_checkpoint_of_a_former_version_behind_the_head_of_a_blank_record() -> None:
+    """The log goes on in the next segment."""
+    actor = Actor(Disk(), SETTINGS, Attempted())
+    while len(actor.store.segments()) < 3:
+        actor.publish(1, 700)
+    actor.flush()
+    actor.prepare()
+    actor.store_prepared()
+    places = [(attempted, end) for attempted, end in enumerate(actor.attempted.ends, 1)]
+    second = actor.store.segments()[1][0]
+    kept, end = max((kept, end) for kept, end in places if end < second)
+    disk = actor.disk.crash(NOTHING)
+    checkpoint = read_checkpoint(disk, DIRECTORY)
+    assert checkpoint is not None
+    write_checkpoint(disk, DIRECTORY, replace(checkpoint, position=end + BLANK_SIZE))
+    assert kept < actor.attempted.promised
+    assert check_contents(open_store(disk, SETTINGS), actor.attempted) == actor.attempted.promised

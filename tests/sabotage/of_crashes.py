@@ -17,6 +17,22 @@ _LARGE = "--with large --states 400 --seed 2"
 
 OF_CRASHES = (
     Sabotage(
+        name="checkpoint-within-a-blank-record",
+        why="after a crash the log ends with a segment, and what was acknowledged since is gone",
+        path="core_log/commit_log.py",
+        old="                    self.written = following.position\n",
+        new="                    pass\n",
+        tests=_FOUND,
+    ),
+    Sabotage(
+        name="former-checkpoints-within-a-blank-record",
+        why="a crash of a former version loses what it acknowledged behind its last checkpoint",
+        path="core_log/recovery.py",
+        old="            start = reader.behind_blank(checkpoint.position)\n",
+        new="            start = checkpoint.position\n",
+        tests=_FOUND,
+    ),
+    Sabotage(
         name="rename-not-synced",
         why="the checkpoint of before comes back, which names files that are gone",
         path="core_log/checkpoint.py",
