@@ -54,7 +54,17 @@ oldest one loses it beyond, as QoS 0 may."""
 class Subscription(LiveEnd):
     """One filter of one session: the consumer of its group, or a live target."""
 
-    __slots__ = ("away_end", "group", "hold", "owed", "queued_end", "queued_qos", "words")
+    __slots__ = (
+        "away_end",
+        "group",
+        "hold",
+        "lowered_end",
+        "lowered_first",
+        "owed",
+        "queued_end",
+        "queued_qos",
+        "words",
+    )
 
     def __init__(self, session: MqttSession, words: Words, qos: int) -> None:
         super().__init__(session, qos)
@@ -71,6 +81,9 @@ class Subscription(LiveEnd):
         self.queued_end = 0
         """Of a subscription that was lowered to QoS 0: what stands in its queue before this offset
         was queued under that QoS, and keeps it [MQTT-3.8.4-3]."""
+        self.lowered_first = self.lowered_end = 0
+        """Of a subscription that was lowered to QoS 0 and raised again, with something left in its
+        queue: what stands between these offsets was queued under QoS 0, and keeps it."""
         self.owed: Owed | None = None
         """The retained messages that a durable subscription has yet to get."""
 
@@ -84,6 +97,8 @@ class Subscription(LiveEnd):
     def credit(self) -> int:
         """See `port.Consumer`. What has another QoS is never handed out in one stretch."""
         session = self.session
+        if self.lowered_end:
+            return min(self._alike_count(), session.credit())
         if self.qos:
             return session.credit()
         queued = self._queued_count()
@@ -91,7 +106,22 @@ class Subscription(LiveEnd):
 
     def qos_at(self, offset: int) -> int:
         """The highest QoS with which the message at this offset of the queue is delivered."""
+        if self.lowered_first <= offset < self.lowered_end:
+            return 0
         return self.qos or (self.queued_qos if offset < self.queued_end else 0)
+
+    def _alike_count(self) -> int:
+        """How many offsets, from the next message on, have the same QoS, while something is left
+        that was queued under another one."""
+        group = self.group
+        head = None if group is None else group.cursor.peek(1, group.queue.visible)
+        if head is None:
+            return self.session.window
+        if head[0] >= self.lowered_end:
+            self.lowered_first = self.lowered_end = 0
+            return self.session.window
+        ends = (self.lowered_first, self.lowered_end, self.queued_end if self.queued_qos else 0)
+        return min(end for end in ends if end > head[0]) - head[0]
 
     def _queued_count(self) -> int:
         """How many offsets, from the next message on, stand before the subscription was lowered
@@ -233,7 +263,7 @@ class MqttSession(SessionEnd):
         qos: int = run.meta.cache.get(QOS_KEY, -1)
         if qos < 0:
             qos = publish_qos(run)
-        if qos > subscription.qos:
+        if qos > subscription.qos or offset < subscription.lowered_end:
             qos = min(qos, subscription.qos_at(offset))
         if qos == 0:
             link.send_publishes(run, qos=0, first_packet_id=0, duplicate=False, retain=False)
@@ -245,6 +275,8 @@ class MqttSession(SessionEnd):
                 run, qos=qos, first_packet_id=packet_id(tag), duplicate=False, retain=False
             )
             return
+        if self.backlogs is not None:
+            self.backlogs.write_before(group)
         tag = self.unacked.next_tag
         op = {"op": "assign", "s": self.number, "t": tag, "g": group.number, "o": offset, "q": qos}
         try:

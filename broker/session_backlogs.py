@@ -456,6 +456,12 @@ class SessionBacklogs:
             self._write_scheduled = True
             self._core.scheduler.call_later(WRITE_SECONDS, self._write_later)
 
+    def write_before(self, group: SessionGroup) -> None:
+        """Messages of the group are about to be sent: what was dropped before them is written
+        first. Else a crash would find what was dropped among what was sent."""
+        if group in self._skipped:
+            self.write()
+
     def write(self) -> None:
         """Write what was dropped since the last time. What the log refuses gathers on."""
         skipped, self._skipped = self._skipped, {}

@@ -208,6 +208,7 @@ class SessionState:
             subscription = Subscription(session, words, op["q"])
             session.subscriptions[words] = subscription
         if op["q"]:
+            _raise_from_0(subscription, op["o"])
             subscription.queued_qos = 0
         elif subscription.durable and subscription.qos:
             subscription.queued_qos, subscription.queued_end = subscription.qos, op["o"]
@@ -391,7 +392,9 @@ class SessionState:
         for words, qos, group_number, *queued in value.get("subs", ()):
             subscription = Subscription(session, tuple(words), qos)
             if queued:
-                subscription.queued_qos, subscription.queued_end = queued
+                subscription.queued_qos, subscription.queued_end, *lowered = queued
+                if lowered:
+                    subscription.lowered_first, subscription.lowered_end = lowered
             session.keep(subscription)
             group = self.core.groups.get(group_number)
             if isinstance(group, SessionGroup):
@@ -576,9 +579,23 @@ def _subscription_row(subscription: Subscription) -> list[Any]:
     group = subscription.group
     number = group.number if group is not None and subscription.durable else 0
     row = [list(subscription.words), subscription.qos, number]
-    if subscription.queued_qos:
+    if subscription.queued_qos or subscription.lowered_end:
         row += [subscription.queued_qos, subscription.queued_end]
+    if subscription.lowered_end:
+        row += [subscription.lowered_first, subscription.lowered_end]
     return row
+
+
+def _raise_from_0(subscription: Subscription, offset: int) -> None:
+    """A subscription that was lowered has another QoS than 0 again for what comes from the offset
+    on. What waits and came meanwhile keeps QoS 0; of two such stretches only the first one."""
+    group = subscription.group
+    if subscription.qos or not subscription.queued_qos or group is None:
+        return
+    first = max(subscription.queued_end, group.cursor.next)
+    left = subscription.lowered_end > group.cursor.next
+    if first < offset and not left:
+        subscription.lowered_first, subscription.lowered_end = first, offset
 
 
 def _join(group: SessionGroup, subscription: Subscription) -> None:

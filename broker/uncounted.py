@@ -7,8 +7,8 @@ messages that wait, they stay until their turn comes. So they are counted here, 
 may be too much.
 
 An index entry says whether its message has QoS 0. So nothing is kept for a message, and the count
-is made again after a restart. It is made only for a session that may have too much; from then on
-it follows the queue.
+is made again after a restart: for a session that may have too much. It follows the queue while
+messages come.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class _Count:
 
     __slots__ = ("count", "end", "rule")
 
-    def __init__(self, end: int, rule: tuple[int, int]) -> None:
+    def __init__(self, end: int, rule: tuple[int, int, int]) -> None:
         self.end = end
         self.count = 0
         self.rule = rule
@@ -65,11 +65,16 @@ class Uncounted:
 
     def came(self, group: SessionGroup, first: int, count: int, *, counts: bool) -> None:
         """Messages became visible at `first`, which count or do not."""
+        if group.holds or group.subscription is None or self._keeps_qos_0:
+            return  # what comes while the client is there counts, until that goes away
         found = self._counts.get(group)
-        if found is None and not counts and group.subscription is not None:
-            found = self._counts[group] = _Count(group.cursor.next, _rule(group.subscription))
-        # What comes while the client is there counts, until that goes away.
-        if found is not None and found.end == first and not group.holds:
+        if found is None or found.end < group.cursor.next:
+            rule = _rule(group.subscription)
+            found = self._counts[group] = _Count(group.cursor.next, rule)
+        if found.end < first and not self.reading:  # it follows, so that little is left to count
+            missing = min(first - found.end, PIECE_COUNT)
+            self._count_piece(group, found, missing, _do_nothing)
+        if found.end == first:
             found.end += count
             if not counts:
                 found.count += count
@@ -92,6 +97,10 @@ class Uncounted:
         if not subscription.qos:  # lowered: only what came before that has another QoS than 0
             queued = min(max(subscription.queued_end - first, 0), away)
             flags = flags[:queued] + b"\x01" * (away - queued)
+        low = min(max(subscription.lowered_first - first, 0), away)
+        high = min(max(subscription.lowered_end - first, 0), away)
+        if low < high:  # lowered and raised again: what came in between has QoS 0
+            flags = flags[:low] + b"\x01" * (high - low) + flags[high:]
         return flags + bytes(count - away)
 
     def count(self, groups: Sequence[SessionGroup], changed: Callable[[], None]) -> int | None:
@@ -172,8 +181,12 @@ class Uncounted:
         return len(flags)
 
 
-def _rule(subscription: Subscription) -> tuple[int, int]:
-    return subscription.qos, subscription.queued_end
+def _do_nothing() -> None:
+    """Nobody waits for the count."""
+
+
+def _rule(subscription: Subscription) -> tuple[int, int, int]:
+    return subscription.qos, subscription.queued_end, subscription.lowered_end
 
 
 def _end(group: SessionGroup, subscription: Subscription) -> int:

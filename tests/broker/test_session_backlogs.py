@@ -357,3 +357,21 @@ def test_an_ended_session_that_was_full_leaves_nothing(tmp_path: Path) -> None:
         gc.enable()
     assert left == []
     broker.stop()
+
+
+def test_what_was_dropped_before_something_was_sent_stays_dropped(tmp_path: Path) -> None:
+    """The log says it first: after a crash nobody could tell it from what was sent and requeued."""
+    broker = bounded(tmp_path)
+    subscribe(broker, "a")
+    publish(broker, range(20))
+    link = SpyLink(1000)
+    session = broker.engine.connect_session(
+        "c", clean=False, link=link, principal="u", inflight_max=2
+    )
+    broker.step()
+    session.resume()
+    broker.step()
+    assert numbers(link) == [15, 16]
+    broker.step(3.0)
+    assert numbers(come_back(broker, "kill")) == [15, 16, 17, 18, 19]
+    broker.stop()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from polymq.broker.port import REST
+from polymq.broker.port import REST, Session
 from polymq.broker.session_settings import DROP_NEWEST, DROP_OLDEST, Overflow, SessionSettings
 from tests.broker.test_engine_sessions import connect
 from tests.broker.test_session_backlogs import (
@@ -223,4 +223,83 @@ def test_a_subscription_that_was_lowered_to_qos_0(tmp_path: Path) -> None:
     assert dropped_count(broker) == 0
     link = come_back(broker)
     assert numbers(link) == [0, 1, 2, 3]
+    broker.stop()
+
+
+def test_much_qos_0_does_not_open_a_full_session(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is new is refused though it comes in one iteration, and there is much to be counted,
+    some of it on the disk."""
+    monkeypatch.setattr("polymq.broker.uncounted.PIECE_COUNT", 16)
+    broker = bounded(tmp_path, DROP_NEWEST)
+    subscribe(broker, "a", "c")
+    publish(broker, range(2))
+    publish(broker, range(100, 102), "c")
+    broker.save()
+    broker.restart()
+    broker.step()
+    for topic in ("a", "c"):
+        publish(broker, range(1000, 1100), topic, qos=0)
+    for n in range(10, 30):  # in one iteration
+        broker.publish(broker.template("a", "b"), b"%d" % n)
+    broker.step()
+    assert sorted(numbers(come_back(broker))) == [0, 1, 10, 100, 101]
+    broker.stop()
+
+
+def slow(broker: Broker, count: int) -> tuple[Session, SpyLink]:
+    """Client `c` comes, and takes so many at a time."""
+    link = SpyLink(1000)
+    session = broker.engine.connect_session(
+        "c", clean=False, link=link, principal="u", inflight_max=count
+    )
+    broker.step()
+    session.resume()
+    broker.step()
+    return session, link
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_subscription_that_was_lowered_and_raised_again(tmp_path: Path, way: str) -> None:
+    """What came between neither waits nor counts, though what came before still waits; and other
+    subscriptions of the session lose nothing."""
+    broker = bounded(tmp_path, waiting_max=20)
+    subscribe(broker, "a", "c")
+    publish(broker, range(100, 105), "c")
+    publish(broker, range(10))
+    session, _ = slow(broker, 4)
+    session.subscribe(("a", REST), 0)
+    broker.step()
+    session.disconnect()
+    publish(broker, range(200, 260))
+    session, _ = slow(broker, 4)
+    session.subscribe(("a", REST), 1)
+    broker.step()
+    session.disconnect()
+    publish(broker, range(300, 303))
+    assert dropped_count(broker) == 0
+    link = come_back(broker, way)
+    assert sorted(numbers(link)) == [*range(10), *range(100, 105), *range(300, 303)]
+    assert {publish[2] for publish in link.publishes} == {1}
+    broker.stop()
+
+
+def test_what_comes_to_a_lowered_subscription_keeps_qos_0(tmp_path: Path) -> None:
+    """Also what came while its client was there, and is sent after the subscription was raised."""
+    broker = bounded(tmp_path, waiting_max=20)
+    subscribe(broker, "a")
+    publish(broker, range(6))
+    session, link = slow(broker, 2)
+    session.subscribe(("a", REST), 0)
+    broker.step()
+    publish(broker, range(10, 12))
+    session.subscribe(("a", REST), 1)
+    broker.step()
+    publish(broker, range(20, 22))
+    for packet_id in range(1, 9):
+        session.acknowledged(packet_id, 1)
+        broker.step()
+    sent = {int(body): qos for _, body, qos, *_ in link.publishes}
+    assert sent == {**dict.fromkeys(range(6), 1), 10: 0, 11: 0, 20: 1, 21: 1}
     broker.stop()
