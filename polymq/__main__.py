@@ -32,13 +32,18 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def _why_no_kernels(error: ImportError) -> str:
-    """What is wrong with the form of the kernels that was asked for. Raises what it is given if
-    none was asked for, or the error has another cause."""
+    """What is wrong with the kernels, or with the form of them that was asked for. Raises what it
+    is given if the error has another cause."""
     form = os.environ.get("POLYMQ_KERNELS", "")
     if form == "compiled":
         return (
             "POLYMQ_KERNELS is 'compiled', but the compiled kernels are not installed: install "
             f"again where there is a C compiler, or unset the variable ({error})"
+        )
+    if not form and "kernels" in str(error):
+        return (
+            "the compiled kernels cannot be loaded: install again, or set POLYMQ_KERNELS=pure for "
+            f"plain Python ({error})"
         )
     if form in ("", "pure"):
         raise error

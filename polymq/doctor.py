@@ -28,7 +28,7 @@ from polymq.admin_client import server_health
 from polymq.broker.disk import Disk, DiskSettings, DiskState
 from polymq.core_log.files import RealFiles
 from polymq.errors import Failure
-from polymq.kernel_forms import kernel_forms
+from polymq.kernel_forms import FORM, missing_kernels
 from polymq.net.listener import explain
 from polymq.net.plane import CompiledPlane
 from polymq.ports import running_server
@@ -85,22 +85,16 @@ def check_python() -> Finding:
 
 
 def check_kernels() -> Finding:
-    forms = kernel_forms()
-    if any(form.startswith("missing") for form in forms.values()):
-        status = Status.BAD
-    elif set(forms.values()) == {"compiled"}:
+    if FORM == "compiled":
         return Finding(name="kernels", status=Status.GOOD, text="compiled")
+    missing = missing_kernels()
+    if os.environ.get("POLYMQ_KERNELS") == "pure":
+        reason = "as POLYMQ_KERNELS asks"
+    elif missing:
+        reason = f"not compiled, though others are: {', '.join(missing)}; install again"
     else:
-        status = Status.WORSE
-    if set(forms.values()) == {"pure"}:
-        reason = (
-            "as POLYMQ_KERNELS asks"
-            if os.environ.get("POLYMQ_KERNELS") == "pure"
-            else "install a C compiler and Python's headers, then install again, to compile them"
-        )
-        return Finding(name="kernels", status=status, text=f"pure Python: slower; {reason}")
-    text = ", ".join(f"{name.removesuffix('.kernels')}: {form}" for name, form in forms.items())
-    return Finding(name="kernels", status=status, text=text)
+        reason = "install a C compiler and Python's headers, then install again, to compile them"
+    return Finding(name="kernels", status=Status.WORSE, text=f"pure Python: slower; {reason}")
 
 
 def check_checksum() -> Finding:
@@ -313,11 +307,10 @@ def bind_error(host: str, port: int) -> str | None:
 
 def brief_lines() -> list[str]:
     """What is installed, and what to do next: the last words of an installation."""
-    forms = set(kernel_forms().values())
     kernels = {
-        frozenset({"compiled"}): "compiled kernels",
-        frozenset({"pure"}): "kernels in plain Python (no C compiler: slower, otherwise equal)",
-    }.get(frozenset(forms), check_kernels().text)
+        "compiled": "compiled kernels",
+        "pure": "kernels in plain Python (no C compiler: slower, otherwise equal)",
+    }[FORM]
     return [
         f"PolyMQ {program_version()} is installed: Python {platform.python_version()}, {kernels}.",
         "Next: `make demo` shows what it does, `make run` starts a server.",

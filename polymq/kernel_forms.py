@@ -104,6 +104,12 @@ FORM: Final = _chosen[0]
 """Which form runs: "compiled" or "pure"."""
 
 
+def missing_kernels() -> list[str]:
+    """Those that are not compiled, where others are: the installation is damaged."""
+    missing = [name for name in KERNELS if not _is_compiled(name)]
+    return missing if len(missing) < len(KERNELS) else []
+
+
 def kernel_forms() -> dict[str, str]:
     """Package -> `compiled` or `pure`."""
     return {name.rpartition(".")[0]: FORM for name in KERNELS}

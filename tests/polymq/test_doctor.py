@@ -138,20 +138,19 @@ def test_slow_disk_is_a_note(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize(
-    ("forms", "status", "expected"),
+    ("form", "missing", "status", "expected"),
     [
-        (["compiled", "compiled"], Status.GOOD, "compiled"),
-        (["pure", "pure"], Status.WORSE, "pure Python"),
-        (["compiled", "pure"], Status.WORSE, "b: pure"),
-        (["compiled", "missing (no module)"], Status.BAD, "b: missing"),
+        ("compiled", [], Status.GOOD, "compiled"),
+        ("pure", [], Status.WORSE, "pure Python: slower; install a C compiler"),
+        ("pure", ["a.b"], Status.WORSE, "not compiled, though others are: a.b; install again"),
     ],
 )
 def test_kernels(
-    monkeypatch: pytest.MonkeyPatch, forms: list[str], status: Status, expected: str
+    monkeypatch: pytest.MonkeyPatch, form: str, missing: list[str], status: Status, expected: str
 ) -> None:
     monkeypatch.delenv("POLYMQ_KERNELS", raising=False)
-    found = dict(zip(("a.kernels", "b.kernels"), forms, strict=True))
-    monkeypatch.setattr(doctor, "kernel_forms", lambda: found)
+    monkeypatch.setattr(doctor, "FORM", form)
+    monkeypatch.setattr(doctor, "missing_kernels", lambda: missing)
     finding = doctor.check_kernels()
     assert finding.status is status
     assert expected in finding.text
@@ -159,7 +158,7 @@ def test_kernels(
 
 def test_pure_kernels_by_choice_are_not_an_accident(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("POLYMQ_KERNELS", "pure")
-    monkeypatch.setattr(doctor, "kernel_forms", lambda: {"a.kernels": "pure"})
+    monkeypatch.setattr(doctor, "FORM", "pure")
     assert "as POLYMQ_KERNELS asks" in doctor.check_kernels().text
 
 
