@@ -341,9 +341,14 @@ def test_full_sessions_are_seen_to_in_slices(
 def test_an_ended_session_that_was_full_leaves_nothing(tmp_path: Path) -> None:
     """No cycle: the garbage collector looks only at what is new (see `polymq/pauses.py`)."""
     broker = bounded(tmp_path)
+
+    def found() -> list[object]:
+        return [one for one in gc.get_objects() if isinstance(one, (MqttSession, Backlog))]
+
     gc.collect()
     gc.disable()
     try:
+        before = set(map(id, found()))  # of other tests
         subscribe(broker, "a", "c")
         publish(broker, range(12))
         publish(broker, range(12, 20), qos=0)
@@ -352,7 +357,7 @@ def test_an_ended_session_that_was_full_leaves_nothing(tmp_path: Path) -> None:
         session.disconnect()
         del session
         broker.step(2.0)
-        left = [found for found in gc.get_objects() if isinstance(found, (MqttSession, Backlog))]
+        left = [one for one in found() if id(one) not in before]
     finally:
         gc.enable()
     assert left == []
