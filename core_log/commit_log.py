@@ -20,6 +20,7 @@ Rules:
 from __future__ import annotations
 
 import struct
+from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Final
@@ -104,6 +105,8 @@ class CommitLog(LogEnd):
         self._settings = settings
         self._reader = reader
         self._handed = position  # of a record that is written in slices: what is behind `written`
+        self._atomic: deque[tuple[int, int]] = deque()
+        """Where atomic batches begin and end that may not be written yet, in order."""
         self.on_unwritten: Callable[[], None] | None = None
         """Told when `write` left something for its next call; None: it leaves nothing."""
         self._enter(segments.last)
@@ -335,6 +338,10 @@ class CommitLog(LogEnd):
             spans += self._write_rows(
                 template, suffix, piece.targets, row, 0, 1, piece.born_ms, store_ms
             )
+        if suffix_size:
+            while self._atomic and self._atomic[0][1] <= self.written:
+                self._atomic.popleft()
+            self._atomic.append((identifier, self._tail.last.end))
         return [span for span, piece in zip(spans, pieces, strict=True) if piece.continues is None]
 
     # --- copies (replication) -----------------------------------------------------------------
@@ -438,6 +445,8 @@ class CommitLog(LogEnd):
         tail_mark, segment = mark
         self._enter(segment)
         self._tail.rewind(tail_mark)
+        while self._atomic and self._atomic[-1][1] > self._tail.last.end:
+            self._atomic.pop()
 
     def _write_rows(
         self,
@@ -515,10 +524,9 @@ class CommitLog(LogEnd):
                 # A usual chunk may grow while it is written: in slices it might never be.
                 is_large = len(chunk.memory) > self._settings.chunk_bytes
                 left -= self._write_chunk(chunk, segment, left if is_large else NO_SLICES)
-                if following is not None and self.written == chunk.end:
-                    # Never between a blank record's head and the end of its segment: a checkpoint
-                    # there would say that the log goes on at zeros.
-                    self.written = following.position
+                if self._handed >= chunk.end:
+                    end = chunk.end if following is None else following.position
+                    self.written = self._resting_place(end)
                 if left <= 0:
                     break
         except OSError as error:
@@ -541,12 +549,22 @@ class CommitLog(LogEnd):
         how many. Raises OSError."""
         start = max(self._handed, self.written, chunk.position) - chunk.position
         end = min(chunk.used, start + left)
+        if start >= end:
+            return 0
         with memoryview(chunk.memory) as whole, whole[start:end] as piece:
             self._files.pwritev(segment.handle, (piece,), chunk.position + start - segment.start)
         self._handed = chunk.position + end
-        if end == chunk.used:
-            self.written = chunk.end
         return end - start
+
+    def _resting_place(self, position: int) -> int:
+        """How far the log is written, for all who ask, when all before a position is. What is
+        flushed may be named by a checkpoint, and a start goes on from there. So it is never within
+        an atomic batch, whose end may be missing after a crash; nor between the head of a blank
+        record and its segment's end, where there are zeros."""
+        atomic = self._atomic
+        while atomic and atomic[0][1] <= position:
+            atomic.popleft()
+        return atomic[0][0] if atomic and atomic[0][0] < position else position
 
     # --- reading ------------------------------------------------------------------------------
 

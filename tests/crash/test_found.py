@@ -394,3 +394,26 @@ def test_a_checkpoint_of_a_former_version_behind_the_head_of_a_blank_record() ->
     write_checkpoint(disk, DIRECTORY, replace(checkpoint, position=end + BLANK_SIZE))
     assert kept < actor.attempted.promised
     assert check_contents(open_store(disk, SETTINGS), actor.attempted) == actor.attempted.promised
+
+
+def test_a_checkpoint_while_an_atomic_batch_is_written_by_slices() -> None:
+    """A part of the batch was flushed and named by a checkpoint. After a crash the log ended there,
+    whatever had been acknowledged since: a start takes a record in the middle of a batch for none.
+    """
+    settings = replace(SETTINGS, write_slice_bytes=600)
+    actor = Actor(Disk(), settings, Attempted())
+    for step in range(30):
+        actor.publish_atomic(5, 300 + step)
+        actor.publish(1, 700)
+        actor.write()
+        actor.store.flusher.request()
+        actor.turn()
+        actor.prepare()
+        actor.store_prepared()
+        actor.write()
+        found = open_store(actor.disk.crash(NOTHING), settings)
+        check_contents(found, actor.attempted)
+        actor.flush()
+        found = open_store(actor.disk.crash(NOTHING), settings)
+        assert check_contents(found, actor.attempted) == actor.attempted.promised
+    assert len(actor.store.segments()) > 5

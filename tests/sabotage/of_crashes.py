@@ -20,8 +20,16 @@ OF_CRASHES = (
         name="checkpoint-within-a-blank-record",
         why="after a crash the log ends with a segment, and what was acknowledged since is gone",
         path="core_log/commit_log.py",
-        old="                    self.written = following.position\n",
-        new="                    pass\n",
+        old="                    end = chunk.end if following is None else following.position\n",
+        new="                    end = chunk.end\n",
+        tests=_FOUND,
+    ),
+    Sabotage(
+        name="checkpoint-within-an-atomic-batch",
+        why="after a crash the log ends within a commit, and what was acknowledged since is gone",
+        path="core_log/commit_log.py",
+        old="        return atomic[0][0] if atomic and atomic[0][0] < position else position\n",
+        new="        return position\n",
         tests=_FOUND,
     ),
     Sabotage(
