@@ -406,8 +406,10 @@ class Recovery:
         """Remove what is behind the end, and sync what is kept."""
         for path in reversed(self._excess):
             self._remove(path, "it is behind a gap in the log")
-        for segment in segments.cut_after(end):
+        behind = segments.cut_after(end)
+        for segment in behind:  # all of them first: a removal that fails ends the start
             segment.close()
+        for segment in behind:
             self._remove(segment.path, "it is behind the end of the log")
         last = segments.last
         self._files.truncate(last.handle, end - last.start)
