@@ -417,21 +417,3 @@ def test_a_checkpoint_while_an_atomic_batch_is_written_by_slices() -> None:
         found = open_store(actor.disk.crash(NOTHING), settings)
         assert check_contents(found, actor.attempted) == actor.attempted.promised
     assert len(actor.store.segments()) > 5
-
-
-def test_a_start_that_cannot_remove_what_is_behind_the_end_keeps_no_file_open() -> None:
-    """The first removal failed, and other segments, which had been looked at, stayed open."""
-    actor = Actor(Disk(), SETTINGS, Attempted())
-    while len(actor.store.segments()) < 5:
-        actor.publish(1, 700)
-    actor.flush()
-    disk = actor.disk.crash(NOTHING)
-    disk.unlink(f"{DIRECTORY}/checkpoint")
-    second = f"{DIRECTORY}/commitlog/{actor.store.segments()[1][0]:020d}"
-    file = disk.open(second)
-    disk.pwritev(file, [bytes(200)], 0)
-    disk.close(file)
-    disk.fault = Nth("unlink", 0, Random(1))
-    with pytest.raises(StoreRefused):
-        open_store(disk, SETTINGS)
-    assert disk.open_count == 0

@@ -6,6 +6,7 @@ import pytest
 
 from polymq.core_log.commit_log import CommitLog
 from tests.crash.explore_large import LargeExplorer, LargeThreadsExplorer
+from tests.crash.seeds import explore
 
 
 @pytest.mark.parametrize("explorer", [LargeExplorer, LargeThreadsExplorer])
@@ -36,3 +37,15 @@ def test_a_slice_that_is_taken_for_the_record_is_found(
 
     monkeypatch.setattr(CommitLog, "_write_chunk", written)
     assert any("(a) " in text for seed in range(1, 4) for text in explorer(seed).run().failures)
+
+
+@pytest.mark.parametrize(
+    ("seed", "state"),
+    [
+        pytest.param(680636, 800017, id="a checkpoint within a blank record"),
+        pytest.param(60996, 700057, id="a flush within an atomic batch"),
+        pytest.param(833708, 700018, id="segments open after a start that was refused"),
+    ],
+)
+def test_states_that_once_broke_a_promise(seed: int, state: int) -> None:
+    assert explore(seed, state, "").failures == []
