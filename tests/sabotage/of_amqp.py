@@ -92,8 +92,8 @@ OF_AMQP = (
         name="half-a-record-counts-as-written",
         why="a large message is acknowledged before all of it was handed to the disk",
         path="core_log/commit_log.py",
-        old="        if end == chunk.used:\n            self.written = chunk.end\n",
-        new="        self.written = chunk.end\n",
+        old="                if self._handed >= chunk.end:\n",
+        new="                if self._handed > chunk.position:\n",
         tests=("tests/core_log/test_large_records.py",),
     ),
     Sabotage(

@@ -92,8 +92,8 @@ OF_CRASHES = (
         name="slice-taken-for-the-record",
         why="a large message is acknowledged when its first megabyte is on the disk",
         path="core_log/commit_log.py",
-        old="        if end == chunk.used:\n            self.written = chunk.end\n",
-        new="        self.written = chunk.end\n",
+        old="                if self._handed >= chunk.end:\n",
+        new="                if self._handed > chunk.position:\n",
         crash=_LARGE,
     ),
     Sabotage(
