@@ -97,21 +97,21 @@ class Broker:
             state_db=StateDb(directory / "state.db"),
         )
         self.open_seconds = time.perf_counter() - start
-        loop.add_reader(self.store.flusher.fileno(), self.engine.flush_finished)
+        loop.add_reader(self.store.flusher.fileno(), self.engine.core.flush_finished)
 
     def template(self) -> Template:
         """Messages to the queue."""
-        self.engine.declare_queue(
+        self.engine.port.queues.declare(
             QUEUE, durable=True, exclusive=False, auto_delete=False, arguments={}, owner=self
         )
-        route = self.engine.exchange_route("", QUEUE)
+        route = self.engine.port.exchanges.route("", QUEUE)
         assert route is not None
-        return self.engine.template(route, properties={"PMQ_PROTO": "amqp"})
+        return self.engine.port.topics.template(route, properties={"PMQ_PROTO": "amqp"})
 
     async def flushed(self) -> None:
         """Return when everything that was appended is on the disk."""
         done = asyncio.get_running_loop().create_future()
-        self.engine.when_committed(
+        self.engine.port.when_committed(
             self.engine.core.end(), Durability.FLUSHED, done.set_result, None
         )
         await done
@@ -180,7 +180,7 @@ async def fill(directory: Path, count: int, _rate: int) -> dict[str, float]:
     start = time.process_time()
     for number in range(count):
         due = now_ms() + random_.randint(*PENDING_MS)
-        broker.engine.publish_later(template, batch_of(due), 0, 1, deliver_ms=due)
+        broker.engine.port.delays.publish_later(template, batch_of(due), 0, 1, deliver_ms=due)
         if number % FLUSHED_EVERY == 0:
             await broker.flushed()
     seconds = time.process_time() - start
@@ -216,7 +216,7 @@ async def steady(directory: Path, count: int, rate: int) -> dict[str, float]:
     broker = Broker(directory)
     template = broker.template()
     late = Late()
-    late.hold = broker.engine.consume(QUEUE, late, exclusive=False, owner=broker)
+    late.hold = broker.engine.port.queues.consume(QUEUE, late, exclusive=False, owner=broker)
     late.hold.ready()
     random_ = random.Random(2)
     loop = asyncio.get_running_loop()
@@ -227,7 +227,7 @@ async def steady(directory: Path, count: int, rate: int) -> dict[str, float]:
         wanted = min(count, int((loop.time() - begin) * rate))
         for _ in range(sent, wanted):
             due = now_ms() + random_.randint(*RATED_MS)
-            broker.engine.publish_later(template, batch_of(due), 0, 1, deliver_ms=due)
+            broker.engine.port.delays.publish_later(template, batch_of(due), 0, 1, deliver_ms=due)
         sent = wanted
         await asyncio.sleep(TICK_SECONDS)
     await _arrived(late, count)
@@ -242,13 +242,14 @@ async def at_once(directory: Path, count: int, _rate: int) -> dict[str, float]:
     broker = Broker(directory)
     template = broker.template()
     late = Late()
-    late.hold = broker.engine.consume(QUEUE, late, exclusive=False, owner=broker)
+    late.hold = broker.engine.port.queues.consume(QUEUE, late, exclusive=False, owner=broker)
     late.hold.ready()
     due = now_ms() + AT_ONCE_MS
     left = count
     while left:
         run = min(left, FLUSHED_EVERY)
-        broker.engine.publish_later(template, batch_of(due, run), 0, run, deliver_ms=due)
+        delays = broker.engine.port.delays
+        delays.publish_later(template, batch_of(due, run), 0, run, deliver_ms=due)
         left -= run
         await asyncio.sleep(0)
     await _arrived(late, count)

@@ -155,9 +155,9 @@ class ServerParts:
             new_name=lambda: "name",
         )
         limits = Limits()
-        mapping = TopicMapping(port=self.engine, limits=limits, fixed_topic=None)
+        mapping = TopicMapping(port=self.engine.port, limits=limits, fixed_topic=None)
         shared = Shared(
-            port=self.engine,
+            port=self.engine.port,
             context=context,
             limits=limits,
             mapping=mapping,

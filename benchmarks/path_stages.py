@@ -18,7 +18,7 @@ import polymq.gateways.mqtt.connection
 from polymq.broker.core import Core
 from polymq.broker.queues.queue import Queue
 from polymq.broker.session import MqttSession, Subscription
-from polymq.broker.topics import TopicTemplate
+from polymq.broker.topic import TopicTemplate
 from polymq.core_log.commit_log import CommitLog
 from polymq.gateways.mqtt.client import MqttConnection
 from polymq.gateways.mqtt.mapping import TopicMapping

@@ -161,9 +161,9 @@ class Parts:
 
     def template(self, name: str) -> Template:
         """How messages for the queue of this name are stored."""
-        route = self.engine.exchange_route("", name)
+        route = self.engine.port.exchanges.route("", name)
         assert route is not None
-        return self.engine.template(route, properties={"PMQ_PROTO": "amqp"})
+        return self.engine.port.topics.template(route, properties={"PMQ_PROTO": "amqp"})
 
 
 def gather(saving: Preparation | StateSaving | None) -> tuple[Callable[[], None], float, float]:
@@ -205,7 +205,7 @@ def declare(directory: Path, count: int) -> dict[str, Any]:
     gc.freeze()  # as the server does when it has started
     batch = one_row(BODY)
     for number in range(min(TOUCHED_COUNT, count)):
-        parts.engine.publish(parts.template(f"device-{number:06d}"), batch, 0, 1)
+        parts.engine.port.publish(parts.template(f"device-{number:06d}"), batch, 0, 1)
         if number % DECLARES_PER_FLUSH == 0:
             parts.commit()
     touched_save = parts.save()
@@ -228,28 +228,28 @@ def fill(directory: Path, count: int) -> dict[str, Any]:
     gc.freeze()  # as the server does when it has started
     batch = one_row(BODY)
     for number in range(count - FANOUT_COUNT):
-        parts.engine.publish(parts.template(f"device-{number:06d}"), batch, 0, 1)
+        parts.engine.port.publish(parts.template(f"device-{number:06d}"), batch, 0, 1)
         if number % DECLARES_PER_FLUSH == 0:
             parts.commit()
     parts.save()
     parts.store.close()
-    return {"topics": parts.engine.topics_count}
+    return {"topics": parts.engine.topics.shown_count}
 
 
 def fan_out(parts: Parts, batch: Batch) -> int:
     """Bytes that the log grows by when one message goes to some of all the queues."""
     engine = parts.engine
-    engine.declare_exchange(
+    engine.port.exchanges.declare(
         "group", type="fanout", durable=True, auto_delete=False, internal=False, arguments={}
     )
     for number in range(FANOUT_COUNT):
-        engine.bind_queue(f"device-{number:06d}", "group", "", {}, owner=None)
-    route = engine.exchange_route("group", "")
+        engine.port.exchanges.bind_queue(f"device-{number:06d}", "group", "", {}, owner=None)
+    route = engine.port.exchanges.route("group", "")
     assert route is not None
-    template = engine.template(route, properties={"PMQ_PROTO": "amqp"})
+    template = engine.port.topics.template(route, properties={"PMQ_PROTO": "amqp"})
     parts.commit()
     before = parts.store.log.appended
-    engine.publish(template, batch, 0, 1)
+    engine.port.publish(template, batch, 0, 1)
     return parts.store.log.appended - before
 
 
@@ -292,7 +292,7 @@ def backlog(directory: Path, count: int) -> dict[str, Any]:
     longest = 0.0
     start = time.perf_counter()
     for number in range(count // RUN):
-        parts.engine.publish(template, batch, 0, RUN)
+        parts.engine.port.publish(template, batch, 0, RUN)
         parts.commit()
         if number % 100 == 99:
             checkpoint, _, milliseconds = gather(parts.store.begin_checkpoint())
@@ -305,7 +305,7 @@ def backlog(directory: Path, count: int) -> dict[str, Any]:
     after = resident_bytes()
     drain = Drain()
     begun = time.perf_counter()
-    drain.hold = parts.engine.consume("backlog", drain, exclusive=False, owner=None)
+    drain.hold = parts.engine.port.queues.consume("backlog", drain, exclusive=False, owner=None)
     drain.hold.ready()
     while drain.count < count:
         seen = drain.count
@@ -349,7 +349,7 @@ def route(directory: Path, count: int) -> dict[str, Any]:
         for _ in range(5):
             start = time.perf_counter_ns()
             for _ in range(2_000):
-                parts.engine.publish(template, batch, 0, 1)
+                parts.engine.port.publish(template, batch, 0, 1)
             best = min(best, (time.perf_counter_ns() - start) / 2_000)
             parts.commit()
         figures[str(step)] = best
@@ -360,7 +360,7 @@ def route(directory: Path, count: int) -> dict[str, Any]:
 
 def declare_queue(parts: Parts, name: str) -> None:
     """One durable queue, as an AMQP client declares it."""
-    parts.engine.declare_queue(
+    parts.engine.port.queues.declare(
         name, durable=True, exclusive=False, auto_delete=False, arguments={}, owner=None
     )
 

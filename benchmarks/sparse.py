@@ -65,10 +65,10 @@ class Pairs:
         )
         limits = Limits()
         shared = Shared(
-            port=self.engine,
+            port=self.engine.port,
             context=context,
             limits=limits,
-            mapping=TopicMapping(port=self.engine, limits=limits, fixed_topic=None),
+            mapping=TopicMapping(port=self.engine.port, limits=limits, fixed_topic=None),
             new_client_id=lambda: "x",
         )
         self.publishers = [Client(shared, b"p%d" % i) for i in range(PAIRS)]

@@ -20,7 +20,7 @@ from polymq.broker.kernels.path import CoreEnd
 from polymq.broker.limits import Limits
 from polymq.broker.notices import Notices
 from polymq.broker.plain import PlainBody
-from polymq.broker.port import FLUSHED, Durability, Position
+from polymq.broker.port import FLUSHED, IN_SYNC, Durability, Position
 from polymq.broker.queues.cursor import Cursor
 from polymq.broker.queues.queue import Group, Queue
 from polymq.broker.reading import PatientReaders, Readers, Reading
@@ -108,7 +108,7 @@ class Core(CoreEnd):
         self.held_bytes = 0
         """Bytes of messages that wait for replicas."""
         self.held_published = False
-        """Some were published since a publisher was last asked to wait (`Engine.overloaded`)."""
+        """Some were published since a publisher was last asked to wait (`overloaded`)."""
         self.journal = Journal(
             log=store.log, clock_ms=clock_ms, appended=self.appended, refused=self.refused
         )
@@ -140,7 +140,7 @@ class Core(CoreEnd):
         """The slave's part of the engine, while there is one."""
         self.full = bool(follows)
         self.is_stopping = False
-        """The server takes leave of its clients: see `Engine.begin_stop`."""
+        """The server takes leave of its clients: see `begin_stop`."""
         self.read_errors_count = 0
         self.unflushed: set[Queue] = self.commits.unflushed
         """Queues with messages that are visible before they are on the disk: for readers by offset
@@ -239,6 +239,43 @@ class Core(CoreEnd):
                 queue.show_to(end)
             else:
                 self.commits.when(written, queue.read_point, queue.show_to, end, urgent=False)
+
+    def overloaded(self, resume: Callable[[], None]) -> bool:
+        """See `BrokerPort.overloaded`."""
+        behind = self.log.appended - self.commits.points[FLUSHED]
+        held, self.held_published = self.held_published, False
+        if held and self.held_bytes > self.limits.held_bytes_pause:
+            # What this publisher sent waits for replicas; others are not kept waiting.
+            self.when_committed(Position(self.log.appended), IN_SYNC, resume)
+            return True
+        if behind < self.limits.unflushed_bytes_pause or self.failure is not None:
+            return False
+        self.when_committed(Position(self.log.appended), FLUSHED, resume)
+        return True
+
+    def when_flushed(self, position: Position, callback: Callable[[], None]) -> None:
+        """Call back when this broker itself has the position on its disk, whatever others have."""
+        if self.standby is not None:
+            self.standby.when_flushed(position, callback)
+        else:
+            self.when_committed(position, FLUSHED, callback)
+
+    def log_end(self) -> Position:
+        """See `StoragePort.log_end`."""
+        return Position(self.log.appended)
+
+    def begin_stop(self) -> None:
+        """The server is about to take leave of its clients. What they give back from now on goes
+        to its place, flagged redelivered, and does not count against a delivery limit."""
+        self.is_stopping = True
+
+    def when_blocked(self, callback: Callable[[str], None]) -> None:
+        """See `StoragePort.when_blocked`."""
+        self.disk.watch(callback)
+
+    def when_failed(self, callback: Callable[[StorageFailed], None]) -> None:
+        """See `StoragePort.when_failed`."""
+        self.on_failure.append(callback)
 
     def fail(self, error: StorageFailed) -> None:
         """The log directory failed: read-only from now on, and nothing that waits is let go."""

@@ -22,7 +22,7 @@ class Documents:
         core.journal.handle("doc", self._apply)
 
     def put(self, kind: str, key: str, value: Mapping[str, Any] | None) -> Position:
-        """See `BrokerPort.put_document`."""
+        """See `DocumentPort.put`."""
         self._core.check_writable()
         bytes_max = self._core.limits.document_bytes_max
         if len(json.dumps(value)) > bytes_max:
@@ -30,7 +30,7 @@ class Documents:
         return self._core.journal.write({"op": "doc", "kind": kind, "key": key, "value": value})
 
     def of_kind(self, kind: str) -> Mapping[str, Mapping[str, Any]]:
-        """See `BrokerPort.documents`."""
+        """See `DocumentPort.of_kind`."""
         return self._by_kind.get(kind, {})
 
     def _apply(self, op: Op) -> Touched:

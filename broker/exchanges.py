@@ -47,15 +47,18 @@ from polymq.broker.errors import Reason, Refused
 from polymq.broker.exchange_ends import ExchangeEnds
 from polymq.broker.exchange_graph import ExchangeGraph, Link, LinkKey
 from polymq.broker.header_match import is_pattern, pattern_of
+from polymq.broker.header_routing import is_routed
 from polymq.broker.journal import Entity, Op, Touched
 from polymq.broker.names import ROOT_EXCHANGE, SERVER_NAMED, check_characters
 from polymq.broker.patterns import normal_form
-from polymq.broker.port import Position, Words
+from polymq.broker.port import ExchangeInfo, Position, Template, Words
 from polymq.broker.queues.queue import Queue
 from polymq.broker.routing import words_of
 from polymq.broker.state_kinds import StateKind, each
+from polymq.broker.topic import TopicTemplate
 from polymq.broker.topic_routes import Copying, TopicRoute
 from polymq.broker.topics import Topics
+from polymq.core_log.kernels.batch import Batch
 
 UNBOUND_AT_ONCE: Final = 16
 """Bindings that are undone with their queue at once. More are swept out later: that costs each
@@ -112,6 +115,11 @@ class Exchanges:
 
     # --- exchanges ------------------------------------------------------------------------
 
+    def info(self, name: str) -> ExchangeInfo | None:
+        """See `ExchangePort.info`."""
+        found = self.exchange(name)
+        return None if found is None else found.info()
+
     def exchange(self, name: str) -> Exchange | None:
         """A declared exchange, or the topic of that name seen as one."""
         found = self.exchanges.get(name)
@@ -157,7 +165,7 @@ class Exchanges:
             raise Refused(Reason.NOT_FOUND, f"no exchange '{name}' in vhost '/'")
         return found
 
-    def declare_exchange(
+    def declare(
         self,
         name: str,
         *,
@@ -168,7 +176,7 @@ class Exchanges:
         arguments: Mapping[str, Any],
         user: str = "",
     ) -> Position:
-        """See `BrokerPort.declare_exchange`. `user`: whose it is. If it exists, and its owner may
+        """See `ExchangePort.declare`. `user`: whose it is. If it exists, and its owner may
         not have its alternate exchange any more, it becomes the user's."""
         value = {
             "type": type,
@@ -201,8 +209,8 @@ class Exchanges:
             value["by"] = self.owners.of(user)
         return write_op(self.core, {"op": "exchange+", "name": name, **value}, durable=durable)
 
-    def delete_exchange(self, name: str, *, if_unused: bool) -> Position:
-        """See `BrokerPort.delete_exchange`."""
+    def delete(self, name: str, *, if_unused: bool) -> Position:
+        """See `ExchangePort.delete`."""
         if name in PREDECLARED:
             raise Refused(Reason.FORBIDDEN, f"exchange '{name}' cannot be deleted")
         found = self.exchange(name)
@@ -278,7 +286,7 @@ class Exchanges:
         *,
         owner: object,
     ) -> Position:
-        """See `BrokerPort.bind_queue`."""
+        """See `ExchangePort.bind_queue`."""
         found = need_queue(self.queues, queue, owner)
         source = self.need_exchange(exchange)
         if not exchange:
@@ -329,7 +337,7 @@ class Exchanges:
         *,
         owner: object,
     ) -> Position:
-        """See `BrokerPort.unbind_queue`."""
+        """See `ExchangePort.unbind_queue`."""
         if not exchange:
             raise Refused(Reason.FORBIDDEN, "operation not permitted on the default exchange")
         source = self.exchange(exchange)
@@ -425,8 +433,8 @@ class Exchanges:
         *,
         user: str = "",
     ) -> Position:
-        """See `AmqpPort.bind_exchange`. `user`: whose it is. If it exists, and its owner may not
-        have it any more, it becomes the user's."""
+        """See `ExchangePort.bind_exchange`. `user`: whose it is. If it exists, and its owner may
+        not have it any more, it becomes the user's."""
         origin, key = self._link_key(destination, source, routing_key, arguments)
         links = self.graph.links(source)
         limits = self.core.limits
@@ -450,7 +458,7 @@ class Exchanges:
     def unbind_exchange(
         self, destination: str, source: str, routing_key: str, arguments: Mapping[str, Any]
     ) -> Position:
-        """See `AmqpPort.unbind_exchange`."""
+        """See `ExchangePort.unbind_exchange`."""
         if self.exchange(destination) is None or self.exchange(source) is None:
             return Position(0)
         _, key = self._link_key(destination, source, routing_key, arguments)
@@ -495,7 +503,7 @@ class Exchanges:
     def route(
         self, exchange: str, routing_key: str, *, internal: bool = False
     ) -> TopicRoute | None:
-        """See `BrokerPort.exchange_route`. `internal`: the broker itself publishes."""
+        """See `ExchangePort.route`. `internal`: the broker itself publishes."""
         if not exchange:
             words: Words = (routing_key,)
             known = routing_key in self.queues or routing_key in self.topics.topics
@@ -511,10 +519,15 @@ class Exchanges:
             )
         return self.topics.route(*place_of(exchange, routing_key))
 
+    def is_routed(self, template: Template, batch: Batch, row: int) -> bool:
+        """See `ExchangePort.is_routed`."""
+        assert isinstance(template, TopicTemplate)
+        return is_routed(self.topics, template, batch, row)
+
     def copying_route(
         self, exchange: str, routing_key: str, copies: Sequence[str], *, internal: bool = False
     ) -> TopicRoute | None:
-        """See `AmqpPort.copying_route`. `internal`: the broker itself publishes."""
+        """See `ExchangePort.copying_route`. `internal`: the broker itself publishes."""
         route = self.route(exchange, routing_key, internal=internal)
         found: dict[Queue, None] = {}  # a set that keeps its order
         for key in copies:

@@ -25,10 +25,10 @@ from typing import Any
 from polymq.broker.core import Core
 from polymq.broker.errors import Reason, Refused
 from polymq.broker.journal import Op, Touched
-from polymq.broker.port import Position
-from polymq.broker.rocketmq_port import GroupInfo
+from polymq.broker.port import GroupInfo, Position
 from polymq.broker.state_kinds import StateKind, each
-from polymq.broker.topics import Topic, Topics
+from polymq.broker.topic import Topic
+from polymq.broker.topics import Topics
 
 Place = tuple[str, int]
 """A topic and a queue id."""
@@ -46,7 +46,7 @@ class ConsumerGroup:
 
 
 class ConsumerGroups:
-    """All of them. The operations are those of `RocketmqPort`."""
+    """All of them. The operations are those of `GroupPort`."""
 
     def __init__(self, core: Core, topics: Topics) -> None:
         self._core = core
@@ -60,17 +60,17 @@ class ConsumerGroups:
 
     # --- groups ---------------------------------------------------------------------------------
 
-    def group(self, name: str) -> GroupInfo | None:
-        """See `RocketmqPort.group`."""
+    def info(self, name: str) -> GroupInfo | None:
+        """See `GroupPort.info`."""
         group = self._groups.get(name)
         return None if group is None else GroupInfo(name=name, settings=group.settings)
 
-    def groups(self) -> list[GroupInfo]:
-        """See `RocketmqPort.groups`."""
+    def infos(self) -> list[GroupInfo]:
+        """See `GroupPort.infos`."""
         return [GroupInfo(name=g.name, settings=g.settings) for g in self._groups.values()]
 
     def put(self, name: str, settings: Mapping[str, Any]) -> Position:
-        """See `RocketmqPort.put_group`."""
+        """See `GroupPort.put`."""
         core = self._core
         core.check_writable()
         if name not in self._groups and len(self._groups) >= core.limits.consumer_groups_max:
@@ -81,7 +81,7 @@ class ConsumerGroups:
         return core.journal.write({"op": "group=", "name": name, "set": dict(settings)})
 
     def delete(self, name: str) -> Position:
-        """See `RocketmqPort.delete_group`."""
+        """See `GroupPort.delete`."""
         if name not in self._groups:
             raise Refused(Reason.NOT_FOUND, f"there is no consumer group {name!r}")
         self._gathered = {key: at for key, at in self._gathered.items() if key[0] != name}
@@ -101,7 +101,7 @@ class ConsumerGroups:
     # --- offsets --------------------------------------------------------------------------------
 
     def offset(self, name: str, topic: str, queue_id: int) -> int | None:
-        """See `RocketmqPort.group_offset`."""
+        """See `GroupPort.offset`."""
         found = self._topics.topics.get(topic)
         if found is None:
             return None
@@ -112,7 +112,7 @@ class ConsumerGroups:
         return entry[1] if entry is not None and entry[0] == found.incarnation else None
 
     def offsets(self, name: str) -> dict[Place, int]:
-        """See `RocketmqPort.group_offsets`."""
+        """See `GroupPort.offsets`."""
         group = self._groups.get(name)
         places = set() if group is None else set(group.offsets)
         places |= {(topic, queue_id) for key, topic, queue_id in self._gathered if key == name}
@@ -120,7 +120,7 @@ class ConsumerGroups:
         return {place: offset for place, offset in found.items() if offset is not None}
 
     def commit(self, name: str, topic: str, queue_id: int, offset: int) -> None:
-        """See `RocketmqPort.commit_group_offset`."""
+        """See `GroupPort.commit`."""
         found = self._queue_of(topic, queue_id)
         if name not in self._groups:
             raise Refused(Reason.NOT_FOUND, f"there is no consumer group {name!r}")

@@ -40,14 +40,14 @@ from polymq.broker.later.delayed import Delayed, take_apart
 from polymq.broker.later.kept import Kept
 from polymq.broker.later.wheel import Taken
 from polymq.broker.moves import Moves
-from polymq.broker.port import FLUSHED, Durability, Route
+from polymq.broker.port import FLUSHED, Durability, HalfMessage, Prepared, Route, Template
 from polymq.broker.queues.queue import Group
 from polymq.broker.record_header import HEADER_PROPERTY, header_of
 from polymq.broker.records import PREFIX_PROPERTY, TAGS, parse_properties
 from polymq.broker.state_kinds import StateKind, single
 from polymq.broker.timers import Timer
-from polymq.broker.topics import Topics, TopicTemplate
-from polymq.broker.transaction_port import HalfMessage, Prepared
+from polymq.broker.topic import TopicTemplate
+from polymq.broker.topics import Topics
 from polymq.core_log.kernels.batch import RECORD_POSITION_AT, Batch
 from polymq.core_log.kernels.layout import ENTRY_SIZE
 
@@ -73,7 +73,7 @@ WHY: Final = (
 class Decider(Protocol):
     """Whose rights count when a half message is ended."""
 
-    def may_end_half(self, owner: str) -> bool:
+    def may_end(self, owner: str) -> bool:
         """Whether it may decide about half messages of this owner."""
 
     def check_commit(self, route: Route) -> None:
@@ -124,18 +124,19 @@ class HalfMessages:
 
     def prepare(
         self,
-        template: TopicTemplate,
+        template: Template,
         batch: Batch,
         row: int,
         *,
         check_after_ms: int = 0,
         owner: str = "",
     ) -> Prepared:
-        """See `TransactionPort.prepare`.
+        """See `HalfMessagePort.prepare`.
 
         Args:
             owner: who may decide, as `Owners.of` says it; empty for nobody in particular.
         """
+        assert isinstance(template, TopicTemplate)
         core = self._core
         core.check_writable()
         if self._kept.wheel.count >= core.limits.half_max:
@@ -160,7 +161,7 @@ class HalfMessages:
         callback: Done,
         decider: Decider | None = None,
     ) -> None:
-        """See `TransactionPort.end_half`, and `Decision` for the decider."""
+        """See `HalfMessagePort.end`, and `Decision` for the decider."""
         self._end_one(offset, Decision(place, producer, commit, decider, callback))
 
     def _end_one(self, offset: int, decision: Decision) -> None:
@@ -202,7 +203,7 @@ class HalfMessages:
             if not records or _place(records) != decision.place:
                 raise _unknown(offset)
             (half,) = take_apart(records)
-            if decision.decider is not None and not decision.decider.may_end_half(half.owner):
+            if decision.decider is not None and not decision.decider.may_end(half.owner):
                 raise Refused(Reason.FORBIDDEN, f"half message {offset} is another user's")
             if _properties(half).get(PRODUCER, decision.producer) != decision.producer:
                 raise Refused(Reason.FORBIDDEN, f"half message {offset} is another producer's")
@@ -257,8 +258,12 @@ class HalfMessages:
 
     # --- asking ---------------------------------------------------------------------------
 
+    def may_end(self, owner: str) -> bool:
+        """See `HalfMessagePort.may_end`."""
+        return True
+
     def when_unresolved(self, callback: Callable[[HalfMessage], None]) -> None:
-        """See `TransactionPort.when_half_unresolved`."""
+        """See `HalfMessagePort.when_unresolved`."""
         assert self._ask is None
         self._ask = callback
 

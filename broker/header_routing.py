@@ -32,8 +32,9 @@ from polymq.core_log.kernels.batch import (
 from polymq.core_log.record import RecordTemplate
 
 if TYPE_CHECKING:
+    from polymq.broker.topic import TopicTemplate
     from polymq.broker.topic_routes import TopicRoute
-    from polymq.broker.topics import Topics, TopicTemplate
+    from polymq.broker.topics import Topics
 
 TABLES_MAX: Final = 1_024
 """Tables of headers that one template remembers, a few hundred bytes each. Beyond that all are
@@ -149,7 +150,7 @@ def by_branch(
 
 
 def is_routed(topics: Topics, template: TopicTemplate, batch: Batch, row: int) -> bool:
-    """See `AmqpPort.is_routed`."""
+    """See `ExchangePort.is_routed`."""
     if template.branches is None:
         return template.route.routed
     return _branch_of(topics, template, batch, row, template.record).route.routed

@@ -1,6 +1,6 @@
 """What the port tells about queues, exchanges and topics: values, as they are when it is asked.
 
-They are part of `port.py`, and reached through it.
+They are part of `broker.port`, and reached through it.
 """
 
 from __future__ import annotations

@@ -32,7 +32,8 @@ from polymq.broker.port import Position, RecordRun, RunMeta
 from polymq.broker.queues.queue import Group
 from polymq.broker.records import properties_span
 from polymq.broker.retained import ORIGIN_PROPERTY
-from polymq.broker.topics import Topics, TopicTemplate
+from polymq.broker.topic import TopicTemplate
+from polymq.broker.topics import Topics
 from polymq.core_log.kernels.batch import (
     BODY_SIZE,
     BODY_START,

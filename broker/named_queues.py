@@ -26,7 +26,15 @@ from polymq.broker.journal import Entity, Op, Touched
 from polymq.broker.moves import Moves
 from polymq.broker.names import SERVER_NAMED, check_characters
 from polymq.broker.patterns import normal_form
-from polymq.broker.port import Consumer, Delivery, Position, QueueInfo, TakesApart, Words
+from polymq.broker.port import (
+    Consumer,
+    Delivery,
+    Position,
+    QueueConsumer,
+    QueueInfo,
+    TakesApart,
+    Words,
+)
 from polymq.broker.queues.dead_letters import DeadLetters
 from polymq.broker.queues.features import QueueFeatures
 from polymq.broker.queues.priorities import Levels
@@ -114,11 +122,15 @@ class NamedQueues:
 
     # --- queues ---------------------------------------------------------------------------
 
+    def info(self, name: str, *, owner: object) -> QueueInfo:
+        """See `QueuePort.info`."""
+        return self.need_queue(name, owner).info()
+
     def need_queue(self, name: str, owner: object) -> NamedQueue:
         """The queue, or Refused NOT_FOUND or LOCKED."""
         return need_queue(self.queues, name, owner)
 
-    def declare_queue(
+    def declare(
         self,
         name: str,
         *,
@@ -129,8 +141,9 @@ class NamedQueues:
         owner: object,
         user: str = "",
     ) -> tuple[QueueInfo, Position]:
-        """See `BrokerPort.declare_queue`. `user`: whose it is, and whose quota it counts for. If
+        """See `QueuePort.declare`. `user`: whose it is, and whose quota it counts for. If
         it exists, and its owner is gone, its dead letters are the user's from now on."""
+        self.core.check_leads()
         value = {
             "durable": durable,
             "exclusive": exclusive,
@@ -176,10 +189,10 @@ class NamedQueues:
         self.queues[name].owner = owner if value["exclusive"] else None
         return position
 
-    def delete_queue(
+    def delete(
         self, name: str, *, if_unused: bool, if_empty: bool, owner: object
     ) -> tuple[int, Position]:
-        """See `BrokerPort.delete_queue`."""
+        """See `QueuePort.delete`."""
         if name not in self.queues:
             return 0, Position(0)
         found = self.need_queue(name, owner)
@@ -225,8 +238,8 @@ class NamedQueues:
             touched += self.exchanges.end(op["x"], op.get("at", 0))
         return touched
 
-    def purge_queue(self, name: str, *, owner: object) -> tuple[int, Position]:
-        """See `BrokerPort.purge_queue`."""
+    def purge(self, name: str, *, owner: object) -> tuple[int, Position]:
+        """See `QueuePort.purge`."""
         found = self.need_queue(name, owner)
         if found.queue.durable:
             self.core.check_writable(frees=True)
@@ -239,7 +252,7 @@ class NamedQueues:
 
     def consume(
         self,
-        name: str,
+        queue: str,
         consumer: Consumer,
         *,
         exclusive: bool,
@@ -248,16 +261,17 @@ class NamedQueues:
         reads_long: bool = False,
         takes_apart: TakesApart | None = None,
     ) -> _AutoDeleting:
-        """See `BrokerPort.consume`."""
-        found = self.need_queue(name, owner)
+        """See `QueuePort.consume`."""
+        self.core.check_leads()
+        found = self.need_queue(queue, owner)
         if exclusive and found.terms.settings.single_active:
             raise Refused(
                 Reason.FORBIDDEN,
-                f"queue '{name}' in vhost '/' has a single active consumer: "
+                f"queue '{queue}' in vhost '/' has a single active consumer: "
                 "an exclusive one is not possible",
             )
         if found.exclusive_hold is not None or (exclusive and found.group.holds):
-            raise Refused(Reason.FORBIDDEN, f"queue '{name}' in vhost '/' in exclusive use")
+            raise Refused(Reason.FORBIDDEN, f"queue '{queue}' in vhost '/' in exclusive use")
         hold = found.group.add(consumer, priority, reads_long=reads_long, takes_apart=takes_apart)
         if exclusive:
             found.exclusive_hold = hold
@@ -275,17 +289,18 @@ class NamedQueues:
 
     def get(
         self,
-        name: str,
-        callback: Callable[[Delivery | None, Any, int], None],
+        queue: str,
+        callback: Callable[[Delivery | None, QueueConsumer, int], None],
         *,
         owner: object,
     ) -> None:
-        """See `BrokerPort.get`."""
-        found = self.need_queue(name, owner)
+        """See `QueuePort.get`."""
+        self.core.check_leads()
+        found = self.need_queue(queue, owner)
         if found.terms.settings.single_active:
             raise Refused(
                 Reason.LOCKED,
-                f"queue '{name}' in vhost '/' has a single active consumer: use basic.consume",
+                f"queue '{queue}' in vhost '/' has a single active consumer: use basic.consume",
             )
         getter = _Getter(callback)
         hold = Hold(found.group, getter, reads_long=True)
@@ -293,7 +308,7 @@ class NamedQueues:
         found.group.give_one(hold)
 
     def release_owner(self, owner: object) -> Iterator[None]:
-        """See `BrokerPort.release_owner`."""
+        """See `QueuePort.release_owner`."""
         for found in [q for q in self.queues.values() if q.terms.exclusive and q.owner is owner]:
             self._end_queue(found)
             yield
@@ -301,9 +316,9 @@ class NamedQueues:
     # --- named subscriptions ----------------------------------------------------------------
 
     def declare_subscription(self, name: str, words: Words) -> Position:
-        """See `BrokerPort.declare_subscription`."""
+        """See `QueuePort.declare_subscription`."""
         words = normal_form(words)
-        queue_name = SUBSCRIPTION_PREFIX + name
+        queue_name = self.subscription_queue(name)
         existing = self.queues.get(queue_name)
         if existing is not None:
             if list(existing.bindings.values()) != [words]:
@@ -315,9 +330,13 @@ class NamedQueues:
         return Position(self.core.log.appended)
 
     def delete_subscription(self, name: str) -> Position:
-        """See `BrokerPort.delete_subscription`."""
-        found = self.queues.get(SUBSCRIPTION_PREFIX + name)
+        """See `QueuePort.delete_subscription`."""
+        found = self.queues.get(self.subscription_queue(name))
         return Position(0) if found is None else self._delete(found)[1]
+
+    def subscription_queue(self, name: str) -> str:
+        """See `QueuePort.subscription_queue`."""
+        return SUBSCRIPTION_PREFIX + name
 
     # --- snapshot -------------------------------------------------------------------------
 
@@ -384,7 +403,7 @@ class NamedQueues:
 class _Getter:
     """The consumer of one `get`."""
 
-    def __init__(self, callback: Callable[[Delivery | None, Any, int], None]) -> None:
+    def __init__(self, callback: Callable[[Delivery | None, QueueConsumer, int], None]) -> None:
         self._callback = callback
         self.hold: Hold | None = None
 

@@ -126,7 +126,7 @@ def decode_name(stored: str) -> str:
 
 
 def exchange_and_key(topic: str, tag: str | None, properties: Mapping[str, str]) -> tuple[str, str]:
-    """AMQP's names of a message's place: the inverse of `BrokerPort.exchange_route`.
+    """AMQP's names of a message's place: the inverse of `ExchangePort.route`.
 
     Args:
         properties: the constant ones.

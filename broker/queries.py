@@ -10,9 +10,7 @@ Rules:
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable
-from typing import Final
 
 from polymq.broker.core import Core, Scheduler
 from polymq.broker.errors import Reason, Refused
@@ -20,20 +18,11 @@ from polymq.broker.names import display_name
 from polymq.broker.port import Durability
 from polymq.broker.queues.queue import Queue
 from polymq.broker.tag_filter import pull_tagged
-from polymq.broker.topics import Topic, Topics
+from polymq.broker.topic import Topic
+from polymq.broker.topics import Topics
 from polymq.core_log.kernels.batch import RECORD_STORE_MS_AT
 from polymq.core_log.kernels.layout import RECORD_SIZE_MIN
-from polymq.core_log.queue_index import Index
 from polymq.core_log.record import Record, decode_record
-
-_PLACE: Final = struct.Struct(">Q12x")
-
-
-def places_of(index: Index, first: int, count: int) -> tuple[int, ...]:
-    """The byte positions of records of a topic's own queue that were appended just now."""
-    entries = index.read_hot(first, count)
-    assert entries is not None
-    return tuple(position for (position,) in _PLACE.iter_unpack(entries))
 
 
 class Watch:
@@ -61,8 +50,13 @@ class Queries:
         self._core = core
         self._topics = topics
 
+    @property
+    def store_host(self) -> bytes:
+        """See `QueryPort.store_host`."""
+        return self._core.log.host
+
     def when_grown(self, topic: str, queue_id: int, callback: Callable[[], None]) -> None:
-        """See `RocketmqPort.when_grown`."""
+        """See `QueryPort.when_grown`."""
         queue = self._need_queue(topic, queue_id)
         if queue.on_grown is None:
             queue.on_grown = Watch(queue, self._core.scheduler)
@@ -80,7 +74,7 @@ class Queries:
         callback: Callable[[bytes, int], None],
         tags: frozenset[str] | None = None,
     ) -> None:
-        """See `BrokerPort.pull`."""
+        """See `QueryPort.pull`."""
         queue = self._need_queue(topic, queue_id)
         if offset < queue.index.first_offset:
             raise Refused(
@@ -120,7 +114,7 @@ class Queries:
         end_ms: int,
         callback: Callable[[bytes | None], None],
     ) -> None:
-        """See `BrokerPort.query_by_key`."""
+        """See `QueryPort.by_key`."""
         found = self._need_topic(topic)
         if not key or " " in key:
             raise Refused(Reason.BAD_ARGUMENT, "a key is a word without spaces")
@@ -147,7 +141,7 @@ class Queries:
         )
 
     def by_position(self, position: int, callback: Callable[[str, bytes], None]) -> None:
-        """See `BrokerPort.message_by_position`."""
+        """See `QueryPort.by_position`."""
         core = self._core
         if (
             not core.log.start
@@ -184,7 +178,7 @@ class Queries:
     def by_time(
         self, topic: str, queue_id: int, time_ms: int, callback: Callable[[int | None], None]
     ) -> None:
-        """See `BrokerPort.offset_by_time`."""
+        """See `QueryPort.by_time`."""
         _TimeSearch(self._core, self._need_queue(topic, queue_id), time_ms, callback).step()
 
     def _need_queue(self, topic: str, queue_id: int) -> Queue:

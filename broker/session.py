@@ -23,7 +23,7 @@ subscription changes nothing of that (`flights.py`).
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from polymq.broker.errors import Refused, WrongAcknowledgement
 from polymq.broker.flights import Holder, RetainedFlight, SessionGroup
@@ -37,7 +37,6 @@ from polymq.broker.queues.unacked import Unacked
 from polymq.broker.retained import ENTRY
 
 if TYPE_CHECKING:
-    from polymq.broker.access.permitted import Permitted
     from polymq.broker.owed import Owed
     from polymq.broker.retained_replay import RetainedReplay
     from polymq.broker.session_backlogs import Backlog
@@ -191,6 +190,20 @@ class Subscription(LiveEnd):
             self.queue = None
 
 
+class Guard(Protocol):
+    """Whose rights a session's subscriptions need (`access/permitted_sessions.py`)."""
+
+    def may_read(self, words: Words) -> bool:
+        """Whether everything that the filter matches may be read."""
+
+    def check_subscribe(self, session: MqttSession, words: Words) -> None:
+        """Before it subscribes. Raises Refused: FORBIDDEN, LIMIT."""
+
+    def end_forbidden(self, session: MqttSession, words: Words) -> bool:
+        """End a subscription that is not allowed any more. Returns whether it was one. Raises
+        Refused: the log takes nothing."""
+
+
 class MqttSession(SessionEnd):
     """The `Session` of the port."""
 
@@ -211,7 +224,7 @@ class MqttSession(SessionEnd):
         self._round_ms = 0  # when that window was full
         self.client_id = client_id
         self.principal = principal
-        self.guard: Permitted | None = None
+        self.guard: Guard | None = None
         """Whose rights the connected client has; None where nothing is checked."""
         self.present = False
         self.position = Position(0)

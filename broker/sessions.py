@@ -10,12 +10,14 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-from polymq.broker.core import Core
+from polymq.broker.core import SYSTEM_FLAG_STATE, Core
 from polymq.broker.errors import Reason, Refused
 from polymq.broker.flights import UNKNOWN_QOS, Holder, QueueFlight, RetainedFlight
 from polymq.broker.journal import Op
 from polymq.broker.kernels.delivery import publish_qos
-from polymq.broker.port import Position, RecordRun, SessionLink, Words
+from polymq.broker.later.delay import Delays
+from polymq.broker.moves import QOS2_PROPERTY
+from polymq.broker.port import Position, RecordRun, Session, SessionLink, Template, Words
 from polymq.broker.queues.dead_letters import DeadLetters
 from polymq.broker.queues.queue import Queue
 from polymq.broker.retained import Retained
@@ -26,7 +28,9 @@ from polymq.broker.session_expiry import SessionExpiry
 from polymq.broker.session_settings import SessionSettings
 from polymq.broker.session_state import SessionState
 from polymq.broker.sweeping import Sweeper
+from polymq.broker.topic import TopicTemplate
 from polymq.broker.topics import Topics
+from polymq.core_log.kernels.batch import Batch
 
 RESENT_AT_ONCE: Final = 64
 """Runs of messages in flight that are sent again in one iteration, some 20 us each. Where a client
@@ -45,9 +49,11 @@ class Sessions:
         topics: Topics,
         retained: Retained,
         dead_letters: DeadLetters,
+        delays: Delays,
         settings: SessionSettings,
     ) -> None:
         self.settings = settings
+        self.delays = delays
         self.core = core
         self.topics = topics
         self.retained = retained
@@ -87,7 +93,8 @@ class Sessions:
         principal: str,
         inflight_max: int | None = None,
     ) -> MqttSession:
-        """See `BrokerPort.connect_session`."""
+        """See `SessionPort.connect`."""
+        self.core.check_leads()
         existing = self.by_client.get(client_id)
         if existing is not None and existing.principal != principal:
             raise Refused(
@@ -114,6 +121,38 @@ class Sessions:
         session.link = link
         session.open_window(inflight_max)
         return session
+
+    def publish_once(
+        self,
+        template: Template,
+        batch: Batch,
+        row: int,
+        session: Session,
+        packet_id: int,
+        *,
+        delay_ms: int = 0,
+    ) -> Position:
+        """See `SessionPort.publish_once`."""
+        assert isinstance(template, TopicTemplate)
+        assert isinstance(session, MqttSession)
+        due_ms = self.core.clock_ms() + delay_ms
+        if session.clean:
+            position = self.delays.publish(template, batch, row, row + 1, due_ms)
+            session.inbound.add(packet_id)
+            return position
+        # The property stands behind the constant part, which all messages of the kind share.
+        mark = f"{QOS2_PROPERTY}\x01{session.number:x}.{packet_id:x}\x02".encode()
+        position = self.delays.publish(
+            template,
+            batch,
+            row,
+            row + 1,
+            due_ms,
+            properties=mark,
+            system_flag=SYSTEM_FLAG_STATE,
+        )
+        self.state.took_inbound(session.number, packet_id)
+        return position
 
     def _note_return(self, session: MqttSession) -> None:
         """The client is there again: its session does not expire."""

@@ -38,7 +38,7 @@ def pull_tagged(
     bytes_max: int,
     callback: Callback,
 ) -> None:
-    """`BrokerPort.pull` with tags, of a queue that has `offset`.
+    """`QueryPort.pull` with tags, of a queue that has `offset`.
 
     Args:
         end: one past the last offset that may be seen.

@@ -15,8 +15,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from polymq.broker.topic import Topic
 from polymq.broker.topic_settings import TopicSettings
-from polymq.broker.topics import Topic
 from polymq.core_log.errors import CorruptRecord, StorageFailed
 from polymq.core_log.queue_index import QueueIndex
 from polymq.core_log.retention import first_after_position, first_after_time, position_at, sizes

@@ -10,10 +10,11 @@ kind of message on it. Python runs here once per run of equal messages.
 
 from __future__ import annotations
 
+import struct
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from polymq.broker.core import SYSTEM_FLAG_STATE, Core
 from polymq.broker.errors import Reason, Refused
@@ -21,12 +22,10 @@ from polymq.broker.header_match import Tagged
 from polymq.broker.header_routing import (
     HeaderReader,
     PlainHeaders,
-    TemplateBranches,
-    publish_by_headers,
 )
 from polymq.broker.journal import STATE_TOPIC, Op, Touched
 from polymq.broker.kernels.delivery import QOS_PROPERTY
-from polymq.broker.kernels.path import PlainTemplate, Publisher, Waiting
+from polymq.broker.kernels.path import Publisher, Waiting
 from polymq.broker.names import (
     EXCHANGE_PROPERTY,
     QUEUES_TOPIC,
@@ -36,14 +35,24 @@ from polymq.broker.names import (
     is_hashed,
     is_own_topic,
 )
-from polymq.broker.port import APPENDED, FLUSHED, Durability, Position, RunMeta, TopicInfo, Words
-from polymq.broker.queues.gates import Gate, publish_gated
+from polymq.broker.port import (
+    APPENDED,
+    FLUSHED,
+    Durability,
+    Placed,
+    Position,
+    Route,
+    Template,
+    TopicInfo,
+    Words,
+)
 from polymq.broker.queues.queue import Queue
 from polymq.broker.record_header import header_of
 from polymq.broker.records import constant_properties
 from polymq.broker.retained import RETAIN_PROPERTY, Retained
 from polymq.broker.routing import Router, words_of
 from polymq.broker.state_kinds import StateKind, each
+from polymq.broker.topic import Topic, TopicTemplate
 from polymq.broker.topic_routes import Copying, Detour, OwnRoute, RouteGraph, Target, TopicRoute
 from polymq.broker.topic_settings import TopicSettings, Value, parse_settings
 from polymq.core_log.errors import StoreError
@@ -61,185 +70,11 @@ from polymq.core_log.kernels.writing import widen
 from polymq.core_log.queue_index import Index
 from polymq.core_log.record import RecordTemplate, java_hash
 
+_PLACE: Final = struct.Struct(">Q12x")
 QUEUES_TOPIC_QUEUES: Final = 8
 """Own queues of the system topic: within one, what needs no flush waits behind what does."""
 NO_VALUES: Final[Mapping[str, Value]] = MappingProxyType({})
 """Shared by all topics without settings of their own."""
-TARGETS_AT_ONCE: Final = 8192
-"""Messages times queues of one publish: some 5 ms."""
-BRANCHING_AT_ONCE: Final = 64
-"""Messages of one publish where each has to be asked by its headers where it goes."""
-
-
-class SpecialPublish(Protocol):
-    """Publishes rows that may not all go the same way: `Topics.publish` without its checks."""
-
-    def __call__(
-        self,
-        topics: Topics,
-        template: TopicTemplate,
-        batch: Batch,
-        first: int,
-        last: int,
-        record: RecordTemplate | None,
-        born_ms: int | None,
-        /,
-    ) -> Position:
-        """Raises Refused."""
-
-
-class Topic:
-    """A topic and its own queues."""
-
-    __slots__ = (
-        "exchange_deleted",
-        "exchange_ended_at",
-        "first_offsets",
-        "incarnation",
-        "name",
-        "own_values",
-        "queues",
-        "settings",
-        "stored",
-    )
-
-    def __init__(
-        self,
-        name: str,
-        stored: str,
-        queues: list[Queue],
-        incarnation: int,
-        first_offsets: Sequence[int],
-        own_values: Mapping[str, Value],
-        settings: TopicSettings,
-    ) -> None:
-        self.name = name
-        self.stored = stored
-        self.queues = queues
-        self.incarnation = incarnation
-        self.first_offsets = first_offsets
-        """Where retention lets each queue begin. Empty: it has taken nothing yet."""
-        self.own_values = own_values
-        """Settings that somebody chose for this topic."""
-        self.settings = settings
-        """What holds for it: its own values, the broker's defaults for the rest."""
-        self.exchange_deleted = False
-        self.exchange_ended_at = 0
-        """AMQP clients deleted the exchange of this name, so the topic is none by itself."""
-
-    def settings_changed(self) -> None:
-        """Tell the topic's queues what follows for them."""
-        for queue in self.queues:
-            queue.read_point = self.settings.read_point
-
-    def info(self) -> TopicInfo:
-        """As the port tells it."""
-        return TopicInfo(
-            name=self.name,
-            min_offsets=tuple(queue.index.first_offset for queue in self.queues),
-            max_offsets=tuple(queue.flushed for queue in self.queues),
-            incarnation=self.incarnation,
-            settings=self.settings.values(),
-            own_settings=tuple(self.own_values),
-        )
-
-
-class TopicTemplate(PlainTemplate):
-    """One kind of message on one route."""
-
-    __slots__ = (
-        "branches",
-        "gates",
-        "named",
-        "overflowed",
-        "private",
-        "refused",
-        "retain",
-        "special",
-        "targets",
-        "topic",
-    )
-
-    def __init__(
-        self,
-        *,
-        route: TopicRoute,
-        topic: Topic,
-        queue: Queue,
-        record: RecordTemplate,
-        meta: RunMeta,
-        durability: Durability,
-        retain: bool,
-    ) -> None:
-        super().__init__(route, queue, record, meta, durability)
-        self.topic: Topic | None = topic
-        self.retain = retain
-        self.named: tuple[Queue, ...] = ()
-        """The queues that a record of this template names, the topic's own first."""
-        self.targets: tuple[Index, ...] = ()
-        """Their indexes."""
-        self.private: tuple[Index, ...] = ()
-        """The indexes of all queues but the topic's own."""
-        self.gates: tuple[tuple[Queue, Gate], ...] = ()
-        """Those that may refuse a message."""
-        self.overflowed = 0
-        self.refused: Sequence[tuple[int, int]] = ()
-        self.special: SpecialPublish | None = None
-        """How messages are published to its queues, where not all rows may go the same way."""
-        self.branches = TemplateBranches() if route.by_headers else None
-        """Where messages go by their headers, if they do."""
-
-    def refresh(self, router: Router[Target, TopicRoute]) -> None:
-        """Bring the route and what follows from it up to date: before each run. Raises Refused."""
-        route = self.route
-        if route.version != router.version:
-            router.refresh(route)
-        if self.derived_from is not route.queues:
-            if self.meta.ttl_code:
-                for queue in route.queues:
-                    if queue.on_expiring is not None and not queue.expiring:
-                        queue.on_expiring(queue)
-            durable, volatile = route.durable, route.volatile
-            # Comprehensions, not generators: there may be ten thousand queues.
-            if [True for queue in route.queues if queue.levels is not None]:
-                durable = self._at_their_level(durable)
-                volatile = self._at_their_level(volatile)
-            self.derived_from = route.queues
-            self.private = tuple([queue.index for queue in durable + volatile])
-            self.gates = tuple(
-                [(queue, queue.gate) for queue in route.queues if queue.gate is not None]
-            )
-            self.set_refused(())
-            self.special = publish_gated if self.gates else None
-            if self.branches is not None:
-                self.special = publish_by_headers
-            self.named = (self.queue, *durable)
-            self.targets = (self.queue.index, *self.private[: len(durable)])
-            self.queues = (*self.named, *volatile)
-            ordinary = self.special is None and not self.private and not self.retain
-            self.plain = ordinary and self.durability <= FLUSHED
-
-    @property
-    def rows_at_once(self) -> int:
-        """See `port.Template`."""
-        if self.branches is not None:
-            return BRANCHING_AT_ONCE
-        route = self.route
-        if route.version != route.router.version:
-            route.router.refresh(route)
-        return TARGETS_AT_ONCE // (1 + len(route.queues)) or 1
-
-    def set_refused(self, stretches: Sequence[tuple[int, int]]) -> None:
-        """Rows [first, last) of the batch that was published which a full queue did not take."""
-        self.refused = stretches
-        self.overflowed = sum(last - first for first, last in stretches)
-
-    def _at_their_level(self, queues: Sequence[Queue]) -> tuple[Queue, ...]:
-        """The queues, priority queues by what they have for the priority of these messages."""
-        priority = self.meta.priority
-        return tuple(
-            queue if queue.levels is None else queue.levels.queue_for(priority) for queue in queues
-        )
 
 
 class Topics(Publisher):
@@ -272,6 +107,15 @@ class Topics(Publisher):
 
     # --- topics ---------------------------------------------------------------------------
 
+    def infos(self) -> list[TopicInfo]:
+        """See `TopicPort.infos`."""
+        return [topic.info() for topic in self.shown()]
+
+    def info(self, name: str) -> TopicInfo | None:
+        """See `TopicPort.info`."""
+        topic = self.find(name)
+        return None if topic is None else topic.info()
+
     def topic(self, name: str) -> Topic:
         """The topic of this name; made if there is none. Raises Refused."""
         topic = self.topics.get(name)
@@ -283,6 +127,27 @@ class Topics(Publisher):
     def shown(self) -> Iterator[Topic]:
         """All topics but the one that nobody is shown."""
         return (topic for topic in self.topics.values() if topic.name != QUEUES_TOPIC)
+
+    def sizes(self) -> Iterator[tuple[str, int]]:
+        """The name in the log, and the number of queues, of each topic that there is now. It may be
+        read in slices, between which topics come and go."""
+        topics = list(self.shown())
+        return ((topic.stored, len(topic.queues)) for topic in topics)
+
+    @property
+    def shown_count(self) -> int:
+        """How many topics clients may know of."""
+        return sum(1 for _ in self.shown())
+
+    @property
+    def stored_count(self) -> int:
+        """Messages that were ever stored in the topics that there are (a metric)."""
+        return sum(queue.flushed for topic in self.topics.values() for queue in topic.queues)
+
+    @property
+    def page_cache_count(self) -> int:
+        """Topics whose acks do not wait for the disk (a metric)."""
+        return sum(topic.settings.durability is APPENDED for topic in self.shown())
 
     def find(self, name: str) -> Topic | None:
         """The topic of this name, if it is one that people may know."""
@@ -429,7 +294,7 @@ class Topics(Publisher):
     # --- routes and templates -------------------------------------------------------------
 
     def route(self, topic: str, tag: str | None) -> TopicRoute:
-        """See `BrokerPort.route`."""
+        """See `TopicPort.route`."""
         route = self.router.route(self.words(topic, tag))
         self.topic(topic)
         return route
@@ -472,7 +337,7 @@ class Topics(Publisher):
 
     def template(
         self,
-        route: TopicRoute,
+        route: Route,
         *,
         properties: Mapping[str, str],
         extra_kind: int = EXTRA_NONE,
@@ -483,7 +348,8 @@ class Topics(Publisher):
         sharding: str = "",
         queue_id: int | None = None,
     ) -> TopicTemplate:
-        """See `BrokerPort.template`."""
+        """See `TopicPort.template`."""
+        assert isinstance(route, TopicRoute)
         tag = route.tag
         if properties.get(EXCHANGE_PROPERTY) == "" and self.makes_no_topic(route.topic):
             topic, tag = self._queues_topic(), route.topic
@@ -563,7 +429,7 @@ class Topics(Publisher):
         record: RecordTemplate | None = None,
         born_ms: int | None = None,
     ) -> Position:
-        """See `BrokerPort.publish`.
+        """See `port.Publish`.
 
         Args:
             record: replaces the template's for this call.
@@ -578,6 +444,16 @@ class Topics(Publisher):
         if template.special is not None:
             return template.special(self, template, batch, first, last, record, born_ms)
         return self.append(template, batch, first, last, record, born_ms)
+
+    def publish_placed(
+        self, template: Template, batch: Batch, first: int, last: int, *, born_ms: int
+    ) -> Placed:
+        """See `TopicPort.publish_placed`."""
+        assert isinstance(template, TopicTemplate)
+        index = template.queue.index
+        offset = index.end_offset
+        position = self.publish(template, batch, first, last, born_ms=born_ms)
+        return Placed(position, offset, places_of(index, offset, last - first))
 
     def append(
         self,
@@ -690,6 +566,13 @@ class Topics(Publisher):
     def is_system(stored: str) -> bool:
         """Whether the stored topic is the broker's own."""
         return stored == STATE_TOPIC or is_own_topic(stored)
+
+
+def places_of(index: Index, first: int, count: int) -> tuple[int, ...]:
+    """The byte positions of records of a topic's own queue that were appended just now."""
+    entries = index.read_hot(first, count)
+    assert entries is not None
+    return tuple(position for (position,) in _PLACE.iter_unpack(entries))
 
 
 def size_of(spans: Sequence[Span]) -> int:

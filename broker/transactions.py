@@ -24,13 +24,15 @@ from polymq.broker.core import Core
 from polymq.broker.errors import Reason, Refused
 from polymq.broker.header_routing import by_branch
 from polymq.broker.later.delay import Delays
-from polymq.broker.port import Position, Publishing, QueueConsumer, Settlement
+from polymq.broker.moves import Moves
+from polymq.broker.port import Position, Publishing, QueueConsumer, Settlement, Template
 from polymq.broker.queues.priorities import Levels
 from polymq.broker.queues.queue import Group, Queue
-from polymq.broker.topics import Topics, TopicTemplate
+from polymq.broker.topic import TopicTemplate
+from polymq.broker.topics import Topics
 from polymq.core_log.atomic import part_of
 from polymq.core_log.errors import StoreError
-from polymq.core_log.kernels.batch import BODY_START, EXTRA_START
+from polymq.core_log.kernels.batch import BODY_START, EXTRA_START, Batch
 from polymq.core_log.kernels.log_end import Span
 from polymq.core_log.record import RecordParts
 
@@ -38,15 +40,16 @@ from polymq.core_log.record import RecordParts
 class Transactions:
     """Atomic batches of publishes and settlements."""
 
-    def __init__(self, core: Core, topics: Topics, delays: Delays) -> None:
+    def __init__(self, core: Core, topics: Topics, delays: Delays, moves: Moves) -> None:
         self._core = core
         self._topics = topics
         self._delays = delays
+        self._moves = moves
 
     def commit(
         self, publishes: Sequence[Publishing], settlements: Sequence[Settlement]
     ) -> Position:
-        """See `TransactionPort.commit_batch`."""
+        """See `TransactionPort.commit`."""
         core = self._core
         core.check_writable()
         now = core.clock_ms()
@@ -78,6 +81,13 @@ class Transactions:
         core.journal.dirty.update(("group", str(group.number)) for group in settled)
         core.appended()
         return Position(core.log.appended)
+
+    def publish_settling(
+        self, template: Template, batch: Batch, row: int, consumer: QueueConsumer, offset: int
+    ) -> Position:
+        """See `TransactionPort.publish_settling`."""
+        assert isinstance(template, TopicTemplate)
+        return self._moves.publish(template, batch, row, row + 1, *place_of(consumer, offset))
 
     def _by_branch(self, publishes: Sequence[Publishing]) -> Iterator[Publishing]:
         """The runs, cut where their messages' headers send them different ways."""

@@ -85,8 +85,8 @@ class AdminServer:
         self.roster: Roster[AdminConnection] = Roster(
             share, close=AdminConnection.abort, now=time.monotonic
         )
-        self._port = engine
-        self._access = Access(port=engine, admission=engine.admission, token=token)
+        self._port = engine.port
+        self._access = Access(port=engine.port, admission=engine.admission, token=token)
         self._users = UserHandlers(engine, self._committed)
         self._registry = registry
         self._health = health
@@ -96,7 +96,7 @@ class AdminServer:
         self._listener: asyncio.Server | None = None
         self._paused = False
         self._waiting: set[asyncio.Future[None]] = set()  # requests whose change is not on disk
-        engine.when_storage_fails(self._storage_failed)
+        engine.core.when_failed(self._storage_failed)
 
     async def start(self, port: int) -> int:
         """Listen; returns the bound port. Raises Failure."""
@@ -167,12 +167,12 @@ class AdminServer:
         return web.json_response(self._store())
 
     async def _get_topics(self, _request: web.Request) -> web.Response:
-        topics = sorted(self._port.topics(), key=lambda topic: topic.name)
+        topics = sorted(self._port.topics.infos(), key=lambda topic: topic.name)
         return web.json_response({"topics": [_topic_value(topic) for topic in topics]})
 
     async def _get_topic(self, request: web.Request) -> web.Response:
         name = named_topic(request)
-        topic = self._port.topic(name)
+        topic = self._port.topics.info(name)
         if topic is None:
             raise Refused(Reason.NOT_FOUND, f"there is no topic {display_name(name)!r}")
         return web.json_response(_topic_value(topic))
@@ -181,21 +181,21 @@ class AdminServer:
         name = named_topic(request)
         count = _queue_count(request.query.get("queues", "1"))
         settings = {key: value for key, value in request.query.items() if key != "queues"}
-        existed = self._port.topic(name) is not None
+        existed = self._port.topics.info(name) is not None
         if not existed:
-            await self._committed(self._port.create_topic(name, count, settings))
-        topic = self._port.topic(name)
+            await self._committed(self._port.topics.create(name, count, settings))
+        topic = self._port.topics.info(name)
         if topic is None:
             raise Refused(Reason.NOT_FOUND, f"topic {name!r} was deleted at the same time")
         return web.json_response(_topic_value(topic), status=200 if existed else 201)
 
     async def _patch_topic(self, request: web.Request) -> web.Response:
         name = named_topic(request)
-        await self._committed(self._port.set_topic(name, dict(request.query)))
+        await self._committed(self._port.topics.set(name, dict(request.query)))
         return await self._get_topic(request)
 
     async def _delete_topic(self, request: web.Request) -> web.Response:
-        await self._committed(self._port.delete_topic(named_topic(request)))
+        await self._committed(self._port.topics.delete(named_topic(request)))
         return web.Response(status=204)
 
     async def _committed(self, position: Position) -> None:

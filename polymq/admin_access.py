@@ -50,11 +50,11 @@ class Access:
             request[CALLER] = OPERATOR
             return
         principal = await self._principal(request, scheme, value)
-        port = self._port.for_owner(principal)
-        port.check_admin(_words(request))
+        port = self._port.admission.for_owner(principal)
+        port.principal.check_admin(_words(request))
         if "messages" in request.path.split("/"):  # what is in a topic is for who may read it
             name = request.match_info.get("name")
-            port.check_read((REST,) if name is None else (name, REST))
+            port.principal.check_read((REST,) if name is None else (name, REST))
         request[CALLER] = principal
 
     async def _principal(self, request: web.Request, scheme: str, value: str) -> str:
@@ -72,7 +72,7 @@ class Access:
             if not known.done():  # the client may have gone
                 known.set_result(principal)
 
-        withdraw = self._port.authenticate(user, password, request.remote or "", answer)
+        withdraw = self._port.admission.authenticate(user, password, request.remote or "", answer)
         try:
             principal = await known
         finally:

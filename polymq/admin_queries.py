@@ -38,7 +38,7 @@ class QueryHandlers:
     async def _find(self, request: web.Request) -> web.Response:
         query = request.query
         answer: asyncio.Future[bytes | None] = asyncio.get_running_loop().create_future()
-        self._port.query_by_key(
+        self._port.queries.by_key(
             named_topic(request),
             query.get("key", ""),
             count_max=_number(query.get("count", str(COUNT_DEFAULT))),
@@ -54,7 +54,7 @@ class QueryHandlers:
     async def _show(self, request: web.Request) -> web.Response:
         position = position_of(request.match_info["place"])
         answer: asyncio.Future[bytes | None] = asyncio.get_running_loop().create_future()
-        self._port.message_by_position(position, lambda _topic, record: _set(answer, record))
+        self._port.queries.by_position(position, lambda _topic, record: _set(answer, record))
         record = await _wait(answer)
         if not record:
             raise Refused(Reason.NOT_FOUND, f"no message stands at position {position}")

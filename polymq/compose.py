@@ -242,13 +242,13 @@ class Node:
         except StoreError as error:
             raise Failure(_code_of(error), str(error)) from error
         self._stack.append(self._engine.core.timers.stop)  # before the threads that they use
-        self._engine.when_storage_fails(self._storage_failed)
+        self._engine.core.when_failed(self._storage_failed)
         flusher = self._store.flusher.fileno()
-        context.add_reader(flusher, self._engine.flush_finished)
+        context.add_reader(flusher, self._engine.core.flush_finished)
         self._stack.append(lambda: context.remove_reader(flusher))
         logger("polymq").info(
             "state folded",
-            topics=self._engine.topics_count,
+            topics=self._engine.topics.shown_count,
             folded_records=self._engine.fold.count,
         )
         self._say_who_may_come_in()
@@ -337,7 +337,7 @@ class Node:
             await self._registration.stop()  # first: who asks for a route is not sent here any more
         drain_seconds = self._settings.server.drain_seconds
         if self._doors:
-            self._engine.begin_stop()
+            self._engine.core.begin_stop()
         await asyncio.gather(*(door.stop(drain_seconds) for door in self._doors.values()))
         while self._stack:
             result = self._stack.pop()()
@@ -371,7 +371,7 @@ class Node:
             ports[name] = None
             if not section.enabled:
                 continue
-            made = partial(make, settings, self._engine, context, registry)
+            made = partial(make, settings, self._engine.port, context, registry)
             try:
                 ports |= await self._open_door(name, made)
             except CannotListen as error:
@@ -519,13 +519,13 @@ class Node:
                 name="polymq_messages_stored",
                 kind="counter",
                 text="Messages in all topics since they were made.",
-                read=lambda: self._engine.stored_count,
+                read=lambda: self._engine.topics.stored_count,
             ),
             Probe(
                 name="polymq_topics",
                 kind="gauge",
                 text="Topics.",
-                read=lambda: self._engine.topics_count,
+                read=lambda: self._engine.topics.shown_count,
             ),
             Probe(
                 name="polymq_users",
@@ -555,7 +555,7 @@ class Node:
                 name="polymq_page_cache_topics",
                 kind="gauge",
                 text="Topics whose acknowledgements do not wait for the disk.",
-                read=lambda: self._engine.page_cache_count,
+                read=lambda: self._engine.topics.page_cache_count,
             ),
             Probe(
                 name="polymq_connections",

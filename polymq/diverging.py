@@ -15,7 +15,7 @@ from typing import Any
 from polymq.acknowledging import Acknowledging
 from polymq.broker.divergence import Divergence, diverged
 from polymq.broker.engine import Engine
-from polymq.broker.topics import Topic
+from polymq.broker.topic import Topic
 from polymq.core_log.cut_file import CutHead, keep_cut
 from polymq.core_log.files import RealFiles
 from polymq.core_log.store import Store
@@ -79,7 +79,7 @@ class Diverging:
         if self._looking or (known is not None and (known.position, known.end) == (position, end)):
             return
         self._looking = True
-        topics = self._engine.topics_.topics.values()
+        topics = self._engine.topics.topics.values()
         work = partial(
             self._look_and_keep,
             CutHead(position=position, end=end, epoch=self._store.epoch, kept_ms=self._clock_ms()),

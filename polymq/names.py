@@ -87,7 +87,7 @@ class Registration:
 
     def start(self) -> None:
         """Register from now on."""
-        self._engine.when_topics_change(self.registrar.topics_changed)
+        self._engine.topics.on_change = self.registrar.topics_changed
         loop = asyncio.get_running_loop()
         for server, driver in self._places():
             task = loop.create_task(driver.run(self.registrar.keep_registered(server)))
@@ -121,7 +121,7 @@ class Registration:
 
     def _topics(self) -> Iterator[TopicConfig]:
         # Last what producers ask for before a topic is there: the last word on a name counts.
-        for name, count in chain(self._engine.topic_sizes(), ((AUTO_TOPIC, AUTO_QUEUES),)):
+        for name, count in chain(self._engine.topics.sizes(), ((AUTO_TOPIC, AUTO_QUEUES),)):
             yield TopicConfig(
                 topic_name=name,
                 read_queue_nums=count,

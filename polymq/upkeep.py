@@ -62,7 +62,7 @@ class Upkeep:
         self.failures_count = 0
         self.short_text = ""
         """While the process has too few descriptors or too little memory: in words."""
-        engine.when_storage_fails(lambda _: self._flushed.set())
+        engine.core.when_failed(lambda _: self._flushed.set())
 
     def start(self) -> None:
         """Begin to save, and to watch the disk."""
@@ -204,7 +204,7 @@ class Upkeep:
         Returns:
             How many bytes of the log were deleted.
         """
-        standby, retention = self._engine.standby, self._engine.retention
+        standby, retention = self._engine.core.standby, self._engine.retention
         async with self._saving:
             before = retention.deleted_bytes
             if standby is None:
@@ -248,7 +248,7 @@ class Upkeep:
         if self._log_failed():
             return
         self._flushed.clear()
-        self._engine.when_flushed(Position(position), self._flushed.set)
+        self._engine.core.when_flushed(Position(position), self._flushed.set)
         await self._flushed.wait()
 
     def _log_failed(self) -> bool:

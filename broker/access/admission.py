@@ -27,8 +27,8 @@ from polymq.broker.access import audit
 from polymq.broker.access.login_lines import Answer
 from polymq.broker.access.logins import WRONG, Logins
 from polymq.broker.access.permissions import ADMIN_RULES, ANONYMOUS, RuleSet
-from polymq.broker.access.permitted import Permitted
-from polymq.broker.access.permitted_returns import PermittedReturns
+from polymq.broker.access.permitted_port import PermittedPort
+from polymq.broker.access.principal import GroupMember, Principal
 from polymq.broker.access.quotas import DEFAULT, Pace, Quotas
 from polymq.broker.access.users import Change, Users
 from polymq.broker.bounded_cache import BoundedCache
@@ -36,8 +36,8 @@ from polymq.broker.errors import Reason, Refused
 from polymq.broker.port import BrokerPort
 
 if TYPE_CHECKING:
-    from polymq.broker.engine import Engine
-    from polymq.broker.session import MqttSession
+    from polymq.broker.open_port import OpenPort
+    from polymq.broker.session import Guard, MqttSession
 
 Expelled = Callable[[str], None]
 """Told to end a connection, and why, in words."""
@@ -61,18 +61,23 @@ class Admission:
     """See the head of this file.
 
     Args:
-        engine: what is behind the checks.
         strangers: whether clients are let in while there are no users.
+        ports_kept_max: how many ports of principals are kept for those who come again.
+
+    Attributes:
+        port: what is behind the checks. The engine sets it, once it has all of its parts.
     """
 
-    def __init__(self, engine: Engine, users: Users, logins: Logins, *, strangers: bool) -> None:
-        self._engine = engine
+    def __init__(
+        self, users: Users, logins: Logins, *, strangers: bool, ports_kept_max: int
+    ) -> None:
+        self.port: OpenPort
         self.users = users
         self._logins = logins
         self._strangers = strangers
-        self._ports: WeakValueDictionary[str, Permitted] = WeakValueDictionary()
+        self._ports: WeakValueDictionary[str, PermittedPort] = WeakValueDictionary()
         # Keeps ports of those who come for one request.
-        self._recent: BoundedCache[str, Permitted] = BoundedCache(engine.core.limits.ports_kept_max)
+        self._recent: BoundedCache[str, PermittedPort] = BoundedCache(ports_kept_max)
         self._paces: dict[str, Pace] = {}
         self._serial = 0
         self._inside: dict[int, _Inside] = {}
@@ -90,7 +95,7 @@ class Admission:
     def authenticate(
         self, user: str | None, password: bytes | None, address: str, answer: Answer
     ) -> Callable[[], None]:
-        """See `BrokerPort.authenticate`."""
+        """See `AdmissionPort.authenticate`."""
         if not self.users.users:
             if self._strangers:
                 answer(user or ANONYMOUS)
@@ -109,7 +114,7 @@ class Admission:
         return _nothing
 
     def check_signature(self, access_key: str, content: bytes, digest: bytes, address: str) -> str:
-        """See `BrokerPort.check_signature`."""
+        """See `AdmissionPort.check_signature`."""
         if self.users.users:
             return self._logins.check_signature(access_key, content, digest, address)
         if self._strangers:
@@ -118,19 +123,19 @@ class Admission:
         self._logins.strangers.warn("login failed", address, access_key=access_key, reason=reason)
         raise Refused(Reason.NOT_AUTHENTICATED, _NO_USERS)
 
-    def for_principal(self, principal: str, client_id: str | None) -> BrokerPort:
-        """See `BrokerPort.for_principal`."""
+    def for_principal(self, principal: str, client_id: str | None = None) -> BrokerPort:
+        """See `AdmissionPort.for_principal`."""
         if self.is_open:
-            return self._engine
+            return self.port
         if client_id is not None:
             return self._made(principal, client_id)
         return self._shared(principal)
 
-    def for_owner(self, owner: str) -> Permitted:
-        """See `BrokerPort.for_owner`."""
-        return self._shared(self._engine.owners.principal_of(owner))
+    def for_owner(self, owner: str) -> PermittedPort:
+        """See `AdmissionPort.for_owner`."""
+        return self._shared(self.port.owners.principal_of(owner))
 
-    def _shared(self, principal: str) -> Permitted:
+    def _shared(self, principal: str) -> PermittedPort:
         found = self._ports.get(principal)
         if found is None:
             found = self._ports[principal] = self._made(principal, None)
@@ -138,20 +143,18 @@ class Admission:
         self._recent.add(principal, found)
         return found
 
-    def for_group(self, principal: str, group: str) -> PermittedReturns:
-        """See `RocketmqPort.for_group`."""
-        return PermittedReturns(
-            engine=self._engine, admission=self, principal=principal, group=group
-        )
+    def for_group(self, principal: str, group: str) -> PermittedPort:
+        """See `PrincipalPort.for_group`."""
+        member = GroupMember(parts=self.port, admission=self, name=principal, group=group)
+        return PermittedPort(self.port, member)
 
     def listener_principal(self, user: str) -> str:
-        """See `BrokerPort.listener_principal`."""
+        """See `AdmissionPort.listener_principal`."""
         return user or ANONYMOUS
 
-    def _made(self, principal: str, client_id: str | None) -> Permitted:
-        return Permitted(
-            engine=self._engine, admission=self, principal=principal, client_id=client_id
-        )
+    def _made(self, principal: str, client_id: str | None) -> PermittedPort:
+        who = Principal(parts=self.port, admission=self, name=principal, client_id=client_id)
+        return PermittedPort(self.port, who)
 
     def rules_of(self, principal: str) -> RuleSet:
         """What a principal may do now."""
@@ -162,7 +165,7 @@ class Admission:
     def enter(
         self, principal: str | None, expelled: Expelled, access_key: str | None, address: str
     ) -> Callable[[], None]:
-        """See `BrokerPort.enter`. None: whoever it is came in while the broker was open."""
+        """See `PrincipalPort.enter`. None: whoever it is came in while the broker was open."""
         if principal is not None:
             most = self.quotas_of(principal).connections
             count = self._counts.get(principal, 0)
@@ -203,7 +206,7 @@ class Admission:
     # --- changes --------------------------------------------------------------------------
 
     def when_rights_change(self, callback: Callable[[Callable[[str], bool]], None]) -> None:
-        """See `RocketmqPort.when_rights_change`."""
+        """See `AdmissionPort.when_rights_change`."""
         self._watchers.append(callback)
 
     def _changed(self, change: Change) -> None:
@@ -217,12 +220,12 @@ class Admission:
                 and change.access_key in (None, inside.access_key)
             ):
                 inside.expelled(change.expels)
-        for session in self._engine.sessions.connected():
+        for session in self.port.sessions.connected():
             guard = session.guard
             if guard is not None and self.users.concerns(change, session.principal):
                 self._check_session(session, guard)
-        self._engine.exchanges.graph.rights_changed(change)
-        self._engine.readers.check(lambda guard: self.users.concerns(change, guard.principal))
+        self.port.exchanges.graph.rights_changed(change)
+        self.port.readers.check(lambda guard: self.users.concerns(change, guard.principal))
         for watcher in self._watchers:
             watcher(lambda principal: self.users.concerns(change, principal))
         if change.ended:
@@ -231,11 +234,11 @@ class Admission:
     def _end_sessions(self, principal: str) -> None:
         """Last, because it writes: everybody is out by then, whatever the disk does."""
         try:
-            self._engine.sessions.end_sessions_of(principal)
+            self.port.sessions.end_sessions_of(principal)
         except Refused as error:
             audit.warn("sessions of a deleted user stay", user=principal, reason=error.text)
 
-    def _check_session(self, session: MqttSession, guard: Permitted) -> None:
+    def _check_session(self, session: MqttSession, guard: Guard) -> None:
         if session.link is None or all(guard.may_read(words) for words in session.subscriptions):
             return
         session.link.expelled("it may no longer have what it subscribed to")

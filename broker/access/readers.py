@@ -19,7 +19,9 @@ TIDY_COUNT_MIN: Final = 256
 class Guard(Protocol):
     """Whose rights count."""
 
-    principal: str
+    @property
+    def principal(self) -> str:
+        """Its name."""
 
     def may_consume(self, queue: str) -> bool:
         """Whether it may have what the queue collects."""

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Final
 
 from polymq.broker.access import audit
 from polymq.broker.access.permissions import ANONYMOUS, Action, Decision, RuleSet, format_pattern
-from polymq.broker.access.quotas import Pace
+from polymq.broker.access.quotas import Pace, Quotas
 from polymq.broker.errors import Reason, Refused
-from polymq.broker.port import Words
+from polymq.broker.port import REST, Words
 
 if TYPE_CHECKING:
     from polymq.broker.access.admission import Admission
@@ -41,12 +41,12 @@ class Rights:
         "_client_id",
         "_clock_ms",
         "_granted",
-        "_pace",
         "_rules",
         "_told",
-        "_users",
         "_version",
-        "principal",
+        "name",
+        "pace",
+        "users",
     )
 
     def __init__(
@@ -54,49 +54,55 @@ class Rights:
         *,
         admission: Admission,
         clock_ms: Callable[[], int],
-        principal: str,
+        name: str,
         client_id: str | None,
     ) -> None:
-        self.principal = principal
+        self.name = name
         self._admission = admission
-        self._users = admission.users
+        self.users = admission.users
         self._clock_ms = clock_ms
         self._client_id = client_id
         self._version = -1  # of the users, that what follows was taken from
         self._rules: RuleSet
-        self._pace: Pace
+        self.pace: Pace
         self._told = _NOTHING  # refusals that were logged
         self._granted: set[tuple[Action, Words]] = set()
 
     def may_read(self, words: Words) -> bool:
         """Whether everything that the filter matches may be read."""
-        self._refresh()
+        self.refresh()
         return self._rules.decide_filter(Action.SUBSCRIBE, words).allowed
 
-    def _may_know(self, topic: str) -> bool:
+    def may_know(self, topic: str) -> bool:
         """Whether anything in the topic may be read or published."""
-        self._refresh()
+        self.refresh()
         return self._rules.speaks_of(topic)
 
-    def _now(self) -> float:
+    def is_admin(self) -> bool:
+        """Whether everything may be administered."""
+        self.refresh()
+        return self._rules.decide_filter(Action.ADMIN, (REST,)).allowed
+
+    def now(self) -> float:
+        """The wall clock in seconds, for rates."""
         return self._clock_ms() / 1000
 
-    def _refresh(self) -> None:
+    def refresh(self) -> None:
         """Take rules and rates anew if the users have changed."""
-        if self._version != self._users.version:
-            self._version = self._users.version
-            rules = self._admission.rules_of(self.principal)
-            self._rules = rules.for_client(self.principal, self._client_id)
-            self._pace = self._admission.pace_of(self.principal, self._now())
+        if self._version != self.users.version:
+            self._version = self.users.version
+            rules = self._admission.rules_of(self.name)
+            self._rules = rules.for_client(self.name, self._client_id)
+            self.pace = self._admission.pace_of(self.name, self.now())
             self._told = _NOTHING
             self._granted.clear()
 
-    def _check_admitted(self) -> None:
+    def check_admitted(self) -> None:
         """Whether anything is allowed. Raises Refused: NOT_AUTHENTICATED, FORBIDDEN."""
-        self._refresh()
+        self.refresh()
         if not self._rules.is_empty:
             return
-        user = self.principal
+        user = self.name
         self._tell("anything", ())
         if user != ANONYMOUS:
             raise Refused(Reason.FORBIDDEN, f"user '{user}' may do nothing: no rule allows it")
@@ -104,18 +110,18 @@ class Rights:
             Reason.NOT_AUTHENTICATED,
             "this server has no users yet, so it lets in clients of its own machine only: make a "
             "user, or set server.allow_insecure = true"
-            if not self._users.users
+            if not self.users.users
             else "sign requests with an access key of a user: nobody may do anything here",
         )
 
-    def _check(self, action: Action, words: Words) -> None:
+    def check(self, action: Action, words: Words) -> None:
         """About one place. Raises Refused: FORBIDDEN."""
-        self._refresh()
+        self.refresh()
         self._require(action, words, self._rules.decide(action, words))
 
-    def _check_filter(self, words: Words, action: Action = Action.SUBSCRIBE) -> None:
+    def check_filter(self, words: Words, action: Action = Action.SUBSCRIBE) -> None:
         """About everything that the filter matches. Raises Refused: FORBIDDEN."""
-        self._refresh()
+        self.refresh()
         if (action, words) in self._granted:
             return
         self._require(action, words, self._rules.decide_filter(action, words))
@@ -123,10 +129,24 @@ class Rights:
             self._granted.clear()
         self._granted.add((action, words))
 
-    def _check_some(self, words: Words, action: Action) -> None:
+    def check_some(self, words: Words, action: Action) -> None:
         """About some place that the filter matches. Raises Refused: FORBIDDEN."""
-        self._refresh()
+        self.refresh()
         self._require(action, words, self._rules.decide_some(action, words))
+
+    def check_quota(self, what: str, count: int, most: int | None) -> None:
+        """Whether there may be one more. Raises Refused: LIMIT."""
+        if most is not None and count >= most:
+            if self.is_new(what, ()):
+                audit.warn(audit.REFUSED, user=self.name, what=what, reason="quota")
+            raise Refused(
+                Reason.LIMIT, f"user '{self.name}' has {count} {what}, and may have {most}"
+            )
+
+    @property
+    def quotas(self) -> Quotas:
+        """How much it may have."""
+        return self._admission.quotas_of(self.name)
 
     def _require(self, action: Action, words: Words, decision: Decision) -> None:
         if decision.allowed:
@@ -135,22 +155,22 @@ class Rights:
         self._tell(action.value, words, rule="" if decision.rule is None else str(decision.rule))
         raise Refused(
             Reason.FORBIDDEN,
-            f"user '{self.principal}' may not {action.value} {audit.printable(place)}",
+            f"user '{self.name}' may not {action.value} {audit.printable(place)}",
         )
 
     def _tell(self, what: str, words: Words, *, rule: str = "") -> None:
         """Log a refusal, unless that was done since the rights changed."""
-        if self._is_new(what, words):
+        if self.is_new(what, words):
             audit.warn(
                 audit.REFUSED,
-                user=self.principal,
+                user=self.name,
                 what=what,
                 place=format_pattern(words),
                 client_id=self._client_id or "",
                 rule=rule,
             )
 
-    def _is_new(self, what: str, words: Words) -> bool:
+    def is_new(self, what: str, words: Words) -> bool:
         """Whether there is to be a line about this: one since the rights changed, and about
         `TOLD_MAX` things at most."""
         if (what, words) in self._told or len(self._told) >= TOLD_MAX:

@@ -45,8 +45,8 @@ if TYPE_CHECKING:
     from polymq.broker.port import Position
     from polymq.broker.queues.queue import Group, Groups, Queue
     from polymq.broker.runs import RunMeta
+    from polymq.broker.topic import TopicTemplate
     from polymq.broker.topic_routes import LiveTarget, TopicRoute
-    from polymq.broker.topics import TopicTemplate
     from polymq.core_log.commit_log import CommitLog
     from polymq.core_log.kernels import log_end
     from polymq.core_log.kernels.batch import Batch

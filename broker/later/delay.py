@@ -38,19 +38,20 @@ from typing import Any, NamedTuple
 
 from polymq.broker.core import SYSTEM_FLAG_STATE, Core
 from polymq.broker.errors import PASSING, Reason, Refused
-from polymq.broker.later.delayed import DELAY_TOPIC, Delayed, delayed_record, take_apart
+from polymq.broker.later.delayed import DELAY_TOPIC, Delayed, delayed_record, deliver_ms, take_apart
 from polymq.broker.later.held import Held
 from polymq.broker.later.kept import Kept
 from polymq.broker.later.wheel import Taken
 from polymq.broker.moves import Moves, Row, settling_batch
-from polymq.broker.port import Position
+from polymq.broker.port import Position, Template
 from polymq.broker.queues.cursor import Cursor
 from polymq.broker.queues.queue import Group
 from polymq.broker.records import PREFIX_PROPERTY, parse_properties
 from polymq.broker.set_aside import SetAside
 from polymq.broker.state_kinds import StateKind, single
 from polymq.broker.timers import Timer
-from polymq.broker.topics import Topics, TopicTemplate
+from polymq.broker.topic import TopicTemplate
+from polymq.broker.topics import Topics
 from polymq.core_log.errors import StoreError, TooLarge
 from polymq.core_log.kernels.batch import (
     EXTRA_VERBATIM,
@@ -95,6 +96,26 @@ class Delays:
 
     # --- publishing -----------------------------------------------------------------------
 
+    def publish_later(
+        self,
+        template: Template,
+        batch: Batch,
+        first: int,
+        last: int,
+        *,
+        delay_ms: int = 0,
+        deliver_ms: int = 0,
+        by_exchange: bool = False,
+    ) -> Position:
+        """See `DelayPort.publish_later`."""
+        assert isinstance(template, TopicTemplate)
+        due_ms = deliver_ms or self._core.clock_ms() + delay_ms
+        return self.publish(template, batch, first, last, due_ms, by_exchange=by_exchange)
+
+    def deliver_ms(self, properties: Mapping[str, str]) -> int | None:
+        """See `DelayPort.deliver_ms`."""
+        return deliver_ms(properties, self._core.clock_ms())
+
     def publish(
         self,
         template: TopicTemplate,
@@ -116,7 +137,7 @@ class Delays:
             system_flag: of the record.
 
         Raises:
-            Refused: as `BrokerPort.publish_later`.
+            Refused: as `DelayPort.publish_later`.
         """
         is_due = due_ms <= self._core.clock_ms()
         if not is_due:

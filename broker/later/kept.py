@@ -29,7 +29,8 @@ from polymq.broker.queues.cursor import Cursor
 from polymq.broker.queues.queue import Group
 from polymq.broker.records import PREFIX_PROPERTY, TAGS, parse_properties
 from polymq.broker.retained import RETAIN_PROPERTY
-from polymq.broker.topics import Topic, Topics, TopicTemplate
+from polymq.broker.topic import Topic, TopicTemplate
+from polymq.broker.topics import Topics
 from polymq.core_log.errors import StoreError
 from polymq.core_log.kernels.batch import Batch
 from polymq.core_log.kernels.layout import ENTRY_SIZE

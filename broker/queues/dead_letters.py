@@ -42,8 +42,9 @@ from polymq.broker.queues.queue import Group, Queue
 from polymq.broker.queues.settings import QueueSettings
 from polymq.broker.retained import RETAIN_PROPERTY
 from polymq.broker.set_aside import SetAside
+from polymq.broker.topic import TopicTemplate
 from polymq.broker.topic_routes import TopicRoute
-from polymq.broker.topics import Topics, TopicTemplate
+from polymq.broker.topics import Topics
 from polymq.core_log.kernels.batch import Batch
 
 STRETCHES_AT_ONCE: Final = 16
@@ -105,7 +106,7 @@ class DeadLetters:
             cut: how much of its history is left out: see `History.cut`.
 
         Raises:
-            Refused: as `BrokerPort.template`.
+            Refused: as `TopicPort.template`.
         """
         assert settings.dead_letter_exchange is not None
         exchange, key = exchange_and_key(meta.topic, meta.tag, meta.properties)

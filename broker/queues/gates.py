@@ -20,7 +20,8 @@ from polymq.core_log.kernels.batch import Batch
 from polymq.core_log.record import RecordTemplate
 
 if TYPE_CHECKING:
-    from polymq.broker.topics import Topics, TopicTemplate
+    from polymq.broker.topic import TopicTemplate
+    from polymq.broker.topics import Topics
 
 
 class Gate(Protocol):

@@ -300,7 +300,7 @@ class Group:
 
         Args:
             priority: those with a higher one are served first, as long as they have credit.
-            reads_long, takes_apart: see `AmqpPort.consume`.
+            reads_long, takes_apart: see `QueuePort.consume`.
         """
         hold = Hold(self, consumer, priority, reads_long=reads_long, takes_apart=takes_apart)
         single = self.rules is not None and self.rules.single

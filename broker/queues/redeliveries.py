@@ -5,7 +5,7 @@ place: one byte each, saturating. A queue without a limit counts nothing.
 
 The counts survive as part of the lazy record of acks and of the snapshot's row of the group, so a
 crash may forget what was given back in the last moment. A restart by itself does not count: neither
-a crash nor a stop in order, during which clients give back what they hold (`Engine.begin_stop`).
+a crash nor a stop in order, during which clients give back what they hold (`Core.begin_stop`).
 """
 
 from __future__ import annotations

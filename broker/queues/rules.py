@@ -18,7 +18,7 @@ from polymq.broker.queues.lengths import Lengths
 from polymq.broker.queues.queue import Group
 from polymq.broker.queues.redeliveries import Redeliveries
 from polymq.broker.queues.settings import REJECT_PUBLISH_DLX, QueueSettings
-from polymq.broker.topics import TopicTemplate
+from polymq.broker.topic import TopicTemplate
 from polymq.core_log.kernels.batch import Batch
 
 

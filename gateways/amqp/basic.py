@@ -64,7 +64,7 @@ def consume(channel: Channel, method: spec.BasicConsume) -> None:
         priority = mapping.consumer_priority(method.arguments)
         timeout_ms = mapping.consumer_timeout(method.arguments)
         consumer = Consumer(channel, tag, no_ack=method.no_ack, limit=channel.prefetch)
-        consumer.handle = link.port.consume(
+        consumer.handle = link.port.queues.consume(
             queue,
             consumer,
             exclusive=method.exclusive,
@@ -74,7 +74,7 @@ def consume(channel: Channel, method: spec.BasicConsume) -> None:
             takes_apart=consumer.takes_apart,
         )
         if timeout_ms is None:
-            info = link.port.queue(queue, owner=link)
+            info = link.port.queues.info(queue, owner=link)
             timeout_ms = mapping.consumer_timeout(info.arguments)
         if timeout_ms is not None and not method.no_ack:
             AckDeadline(channel, consumer, timeout_ms)
@@ -100,7 +100,7 @@ def get(channel: Channel, method: spec.BasicGet) -> None:
         raise Refused(Reason.NOT_FOUND, "no previously declared queue")
     release = channel.link.hold()
     try:
-        channel.link.port.get(
+        channel.link.port.queues.get(
             queue, partial(_got, channel, method.no_ack, release), owner=channel.link
         )
     except Refused:

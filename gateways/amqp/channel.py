@@ -276,7 +276,7 @@ class Channel:
     def _gave_back(self, bits: int) -> None:
         if bits & codes.NEGATIVE and not bits & codes.REQUEUE:
             # This client sees its dead letters, as its publishes.
-            self.link.publisher.follow(self.link.port.appended())
+            self.link.publisher.follow(self.link.port.storage.log_end())
 
     def returned(self, consumer: Consumer, count: int) -> None:
         """Messages of a consumer are no longer unacknowledged."""

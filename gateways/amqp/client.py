@@ -530,7 +530,7 @@ class Client:
         for steps in closing:
             yield from steps
             yield
-        yield from self.port.release_owner(self)
+        yield from self.port.queues.release_owner(self)
         if self._holding:  # close-ok has to be heard, behind whatever was kept
             self._holding = False
             self._transport.later(self._go_on)

@@ -83,7 +83,7 @@ class Consumer:
     """One consumer tag of a channel: `broker.port.Consumer`.
 
     Attributes:
-        handle: its hold on the queue, set after `BrokerPort.consume`.
+        handle: its hold on the queue, set after `QueuePort.consume`.
         started: consume-ok left.
         unacked_count: delivered and not settled.
     """

@@ -82,7 +82,7 @@ class Login:
         self._transport.spoke()
         release = self._host.hold()
         self.asking = True
-        withdraw = self._host.port.authenticate(
+        withdraw = self._host.port.admission.authenticate(
             user, password, self._transport.address, partial(self._known, method, release)
         )
         if self.asking:
@@ -124,8 +124,8 @@ class Login:
         try:
             if isinstance(principal, Refused):
                 raise principal
-            port = self._host.port.for_principal(principal)
-            self._leave = port.enter(self._expelled)
+            port = self._host.port.admission.for_principal(principal)
+            self._leave = port.principal.enter(self._expelled)
         except Refused as error:
             try:
                 self._refuse(method, error)

@@ -165,7 +165,7 @@ def template_properties(
 
 
 def names_of(meta: RunMeta) -> tuple[str, str]:
-    """Exchange and routing key that a client sees: the inverse of `BrokerPort.exchange_route`."""
+    """Exchange and routing key that a client sees: the inverse of `ExchangePort.route`."""
     return exchange_and_key(meta.topic, meta.tag, meta.properties)
 
 

@@ -122,7 +122,7 @@ class Templates:
         exchange, routing_key = mapping.place_of(place)
         route = None
         if exchange or not routing_key.startswith(direct_reply.PREFIX):
-            route = self._port.exchange_route(exchange, routing_key)
+            route = self._port.exchanges.route(exchange, routing_key)
         if route is None:
             known.pop(key, None)
             return None
@@ -142,7 +142,7 @@ class Templates:
     ) -> Template | None:
         """As `get`, for messages that go to what other routing keys lead to, as well. Not kept."""
         exchange, routing_key = mapping.place_of(place)
-        route = self._port.copying_route(exchange, routing_key, copies.keys)
+        route = self._port.exchanges.copying_route(exchange, routing_key, copies.keys)
         if route is None:
             return None
         more = copies.properties()
@@ -159,12 +159,12 @@ class Templates:
         keyed: bool,
         long: bool,
     ) -> Template:
-        info = self._port.exchange(exchange)
+        info = self._port.exchanges.info(exchange)
         if info is not None and info.type == delays.EXCHANGE_TYPE:
             self.delayed.add(exchange)
         else:
             self.delayed.discard(exchange)
-        return self._port.template(
+        return self._port.topics.template(
             route,
             properties={
                 **mapping.template_properties(route, exchange, life, long=long),
@@ -403,7 +403,7 @@ class Publisher:
         start = first
         before: bool | None = None
         for row in range(first, last):
-            routed = self._port.is_routed(template, *as_stored(batch, row, row + 1)[:2])
+            routed = self._port.exchanges.is_routed(template, *as_stored(batch, row, row + 1)[:2])
             if before is not None and routed is not before:
                 yield start, row, before
                 start = row
@@ -441,7 +441,7 @@ class Publisher:
         count = batch.count
         try:
             rows = as_stored(batch, 0, count)
-            position = self._port.publish_later(
+            position = self._port.delays.publish_later(
                 template, *rows, delay_ms=delay_ms, by_exchange=True
             )
         except Refused as error:

@@ -238,8 +238,8 @@ class AmqpServer:
         self._properties = server_properties()
         self._listeners: list[Listener] = []
         self._blocked = ""  # why publishers are refused now
-        port.when_storage_fails(self._storage_failed)
-        port.when_storage_blocks(self._storage_blocks)
+        port.storage.when_failed(self._storage_failed)
+        port.storage.when_blocked(self._storage_blocks)
 
     def _new_client(self, socket: AmqpSocket) -> Client:
         return Client(

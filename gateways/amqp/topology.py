@@ -52,11 +52,11 @@ def declare_exchange(channel: Channel, method: spec.ExchangeDeclare) -> None:
     port = channel.link.port
     position = 0
     if method.passive:
-        if port.exchange(name) is None:
+        if port.exchanges.info(name) is None:
             raise Refused(Reason.NOT_FOUND, f"no exchange '{name}' in vhost '/'")
     else:
         _check_exchange_name(name)
-        position = port.declare_exchange(
+        position = port.exchanges.declare(
             name,
             type=method.type,
             durable=method.durable,
@@ -71,7 +71,7 @@ def declare_exchange(channel: Channel, method: spec.ExchangeDeclare) -> None:
 def delete_exchange(channel: Channel, method: spec.ExchangeDelete) -> None:
     """exchange.delete: succeeds too if there is none, as in RabbitMQ."""
     _check_exchange_name(method.exchange)
-    position = channel.link.port.delete_exchange(method.exchange, if_unused=method.if_unused)
+    position = channel.link.port.exchanges.delete(method.exchange, if_unused=method.if_unused)
     if not method.nowait:
         channel.link.reply(channel.number, spec.ExchangeDeleteOk(), position)
 
@@ -88,14 +88,14 @@ def _link(
 
 def bind_exchange(channel: Channel, method: spec.ExchangeBind) -> None:
     """exchange.bind (RabbitMQ's extension)."""
-    position = channel.link.port.bind_exchange(*_link(method))
+    position = channel.link.port.exchanges.bind_exchange(*_link(method))
     if not method.nowait:
         channel.link.reply(channel.number, spec.ExchangeBindOk(), position)
 
 
 def unbind_exchange(channel: Channel, method: spec.ExchangeUnbind) -> None:
     """exchange.unbind: succeeds too if there is no such binding, as in RabbitMQ."""
-    position = channel.link.port.unbind_exchange(*_link(method))
+    position = channel.link.port.exchanges.unbind_exchange(*_link(method))
     if not method.nowait:
         channel.link.reply(channel.number, spec.ExchangeUnbindOk(), position)
 
@@ -116,9 +116,9 @@ def declare_queue(channel: Channel, method: spec.QueueDeclare) -> None:
             link.reply(channel.number, declared)
         return
     if method.passive:
-        info = port.queue(_queue_name(channel, name), owner=link)
+        info = port.queues.info(_queue_name(channel, name), owner=link)
     else:
-        info, position = port.declare_queue(
+        info, position = port.queues.declare(
             name,
             durable=method.durable,
             exclusive=method.exclusive,
@@ -147,20 +147,22 @@ def _binding(
 
 def bind_queue(channel: Channel, method: spec.QueueBind) -> None:
     """queue.bind."""
-    position = channel.link.port.bind_queue(*_binding(channel, method), owner=channel.link)
+    link = channel.link
+    position = link.port.exchanges.bind_queue(*_binding(channel, method), owner=link)
     if not method.nowait:
         channel.link.reply(channel.number, spec.QueueBindOk(), position)
 
 
 def unbind_queue(channel: Channel, method: spec.QueueUnbind) -> None:
     """queue.unbind: succeeds too if there is no such binding, as in RabbitMQ."""
-    position = channel.link.port.unbind_queue(*_binding(channel, method), owner=channel.link)
+    link = channel.link
+    position = link.port.exchanges.unbind_queue(*_binding(channel, method), owner=link)
     channel.link.reply(channel.number, spec.QueueUnbindOk(), position)
 
 
 def purge_queue(channel: Channel, method: spec.QueuePurge) -> None:
     """queue.purge: drops what is ready; what is unacknowledged stays."""
-    count, position = channel.link.port.purge_queue(
+    count, position = channel.link.port.queues.purge(
         _queue_name(channel, method.queue), owner=channel.link
     )
     if not method.nowait:
@@ -169,7 +171,7 @@ def purge_queue(channel: Channel, method: spec.QueuePurge) -> None:
 
 def delete_queue(channel: Channel, method: spec.QueueDelete) -> None:
     """queue.delete: succeeds too if there is none, as in RabbitMQ."""
-    count, position = channel.link.port.delete_queue(
+    count, position = channel.link.port.queues.delete(
         _queue_name(channel, method.queue),
         if_unused=method.if_unused,
         if_empty=method.if_empty,

@@ -1,7 +1,7 @@
 """Transactions: tx.select, tx.commit, tx.rollback (AMQP 1.9), and what a channel holds for them.
 
 On a transactional channel publishes and acknowledgements take effect at the commit, which makes
-them one atomic batch of the log (`BrokerPort.commit_batch`): after a crash all of them count or
+them one atomic batch of the log (`TransactionPort.commit`): after a crash all of them count or
 none. RabbitMQ promises that for one queue only; here it holds for all that a commit names.
 
 Rules:
@@ -213,7 +213,7 @@ def commit(channel: Channel, method: spec.TxCommit) -> None:
             returned.append(run)
     acks = [held for held in transaction.settlements if not held.bits & codes.NEGATIVE]
     others = [held for held in transaction.settlements if held.bits & codes.NEGATIVE]
-    position = link.port.commit_batch(publishes, _settlements(acks))
+    position = link.port.transactions.commit(publishes, _settlements(acks))
     channel.forget_transaction()
     for run in returned:
         link.publisher.give_back(channel, run.batch, 0, run.batch.count)

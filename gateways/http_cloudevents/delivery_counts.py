@@ -31,7 +31,7 @@ class DeliveryCounts:
 
     def get(self, name: str) -> dict[int, int]:
         """Counts by offset, as far as they were kept."""
-        document = self._port.documents(DOCUMENT_KIND).get(name)
+        document = self._port.documents.of_kind(DOCUMENT_KIND).get(name)
         runs = [] if document is None else document["runs"]
         return {
             offset: count
@@ -42,17 +42,17 @@ class DeliveryCounts:
     def put(self, name: str, counts: Mapping[int, int]) -> None:
         """Keep the counts of what comes again; of the first events, where they are too many."""
         runs = _runs(counts)[:RUNS_MAX]
-        if runs or name in self._port.documents(DOCUMENT_KIND):
+        if runs or name in self._port.documents.of_kind(DOCUMENT_KIND):
             self._write(name, {"runs": runs} if runs else None)
 
     def forget(self, name: str) -> None:
         """The subscription is deleted; another of this name begins with offset 0."""
-        if name in self._port.documents(DOCUMENT_KIND):
+        if name in self._port.documents.of_kind(DOCUMENT_KIND):
             self._write(name, None)
 
     def _write(self, name: str, document: dict[str, list[list[int]]] | None) -> None:
         try:
-            self._port.put_document(DOCUMENT_KIND, name, document)
+            self._port.documents.put(DOCUMENT_KIND, name, document)
         except BrokerError as error:
             logger.warning("subscription %s: its delivery counts are not kept: %s", name, error)
 

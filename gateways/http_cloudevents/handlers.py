@@ -189,7 +189,7 @@ class Handlers:
         name = request.match_info["name"]
         part = self._registry.pull(name, parse_display_name(request.match_info["topic"]))
         words = self._registry.get(name).words
-        who.port.check_read(words)
+        who.port.principal.check_read(words)
         limits = self._limits
         if verb == "receive":
             count = _number(request, "maxEvents", 1, limits.receive_events_max, default=1)
@@ -201,7 +201,7 @@ class Handlers:
             try:
                 if locks and wait > 0:  # the password may be another one since it asked
                     who = await self._authenticate(request)
-                who.port.check_read(words)
+                who.port.principal.check_read(words)
             except (Refused, asyncio.CancelledError):
                 part.release([lock.token for lock in locks], 0)
                 raise
@@ -249,7 +249,7 @@ class Handlers:
     async def show(self, request: web.Request) -> web.Response:
         who = await self._authenticate(request)
         found = self._registry.get(request.match_info["name"])
-        who.port.check_read(found.words)
+        who.port.principal.check_read(found.words)
         return json_response(self._shown(who, found))
 
     async def create(self, request: web.Request) -> web.Response:
@@ -264,9 +264,9 @@ class Handlers:
         body = await self._small_body(request)
         parsed = subscriptions.parse(body, name=name, limits=self._limits)
         wanted = replace(parsed, owner=who.owner)
-        who.port.check_read(wanted.words)
+        who.port.principal.check_read(wanted.words)
         if wanted.config.dead_letter_topic is not None:
-            who.port.check_publish(wanted.dead_letter_topic, None, every_tag=True)
+            who.port.principal.check_publish(wanted.dead_letter_topic, None, every_tag=True)
         self._check_owner(who, wanted.name)
         is_new = await self._to_the_end(self._registry.put(wanted, create_only=name is None))
         headers = {"Location": f"/subscriptions/{wanted.name}"} if is_new else None
@@ -324,11 +324,11 @@ class Handlers:
                 return
             # Here and not behind the await: until then the first user may come, and a name that
             # was only claimed would be one that has rights.
-            port = self._port.for_principal(principal)
+            port = self._port.admission.for_principal(principal)
             name = NOBODY if port is self._port else principal
-            known.set_result(_Who(name, port.as_owner, port, in_url))
+            known.set_result(_Who(name, port.principal.as_owner, port, in_url))
 
-        withdraw = self._port.authenticate(user, password, request.remote or "", answer)
+        withdraw = self._port.admission.authenticate(user, password, request.remote or "", answer)
         try:
             who = await known
         finally:
@@ -389,7 +389,7 @@ class _Who:
 
     Attributes:
         principal: its name; `NOBODY` while there are no users, whatever it claims.
-        owner: the owner of what it stores (`BrokerPort.as_owner`).
+        owner: the owner of what it stores (`PrincipalPort.as_owner`).
         port: what it may do.
         in_url: its credentials stood in the URL, so no cache may keep the answer.
     """
@@ -421,12 +421,12 @@ def _check_owner_of(who: _Who, subscription: subscriptions.Subscription) -> None
     """Whether a subscription is the client's to change. Raises Refused. A name alone was stored
     by an earlier version."""
     if subscription.owner not in (who.owner, who.principal):
-        who.port.check_admin(subscription.words)
+        who.port.principal.check_admin(subscription.words)
 
 
 def _may_read(port: BrokerPort, subscription: subscriptions.Subscription) -> bool:
     try:
-        port.check_read(subscription.words)
+        port.principal.check_read(subscription.words)
     except Refused:
         return False
     return True

@@ -82,13 +82,15 @@ class DeadLetters:
         Raises Refused, then it is still held.
         """
         constant = dead_letter_constant(held.constant)
-        template = self._port.template(
-            self._port.route(topic, held.message.tag),
+        template = self._port.topics.template(
+            self._port.topics.route(topic, held.message.tag),
             properties=constant,
             extra_kind=EXTRA_VERBATIM,
         )
         extra = dead_letter_extra(held.message, constant, letter, broker_name=self._broker_name)
         batch = row_of(extra, held.message.body)
-        position = self._port.publish_settling(template, batch, 0, consumer, held.offset)
+        position = self._port.transactions.publish_settling(
+            template, batch, 0, consumer, held.offset
+        )
         self.count += 1
         return position

@@ -93,7 +93,7 @@ class Commits:
         self._seconds_max = seconds_max
         self._waiting: set[asyncio.Future[None]] = set()
         self.failed = False
-        port.when_storage_fails(self._fail)
+        port.storage.when_failed(self._fail)
 
     async def wait(self, position: Position, durability: Durability | None = None) -> None:
         """Return when the position is committed; by default as a change of state has to be.
@@ -162,7 +162,7 @@ class Publisher:
             Refused: the engine refuses.
             Problem: an event is too large: 413, 431.
         """
-        info = self._port.topic(topic)
+        info = self._port.topics.info(topic)
         sharded = info is not None and len(info.max_offsets) > 1
         batch, runs = yield from rows_of(events, sharded=sharded)
         return (yield from self._prepared(topic, batch, runs, delay_ms))
@@ -235,7 +235,7 @@ class Publisher:
         self, template: Template, prepared: Prepared, run: Run, first: int, last: int
     ) -> Position:
         if run.deliver_ms or prepared.delay_ms:
-            return self._port.publish_later(
+            return self._port.delays.publish_later(
                 template,
                 prepared.batch,
                 first,
@@ -249,8 +249,8 @@ class Publisher:
         key = topic, tag, sharding, life
         template = self._templates.get(key)
         if template is None or not template.valid:
-            template = self._port.template(
-                self._port.route(topic, tag),
+            template = self._port.topics.template(
+                self._port.topics.route(topic, tag),
                 properties={**CONSTANT_PROPERTIES, LIFE_PROPERTY: life}
                 if life
                 else CONSTANT_PROPERTIES,

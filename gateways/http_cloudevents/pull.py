@@ -88,8 +88,8 @@ class PullSubscription:
         self._serving = False  # a call of `_serve` is on its way
         self._closed = False
         self.reconfigure(subscription)
-        queue = port.subscription_queue(subscription.name)
-        self._queue: QueueConsumer = port.consume(
+        queue = port.queues.subscription_queue(subscription.name)
+        self._queue: QueueConsumer = port.queues.consume(
             queue, self, exclusive=True, owner=self, takes_apart=every_kind
         )
 

@@ -87,11 +87,11 @@ class Registry:
         """Take up the stored subscriptions. Where the broker takes no changes (a slave does not)
         they rest, and who asks for one is told why."""
         resting_count = 0
-        for name, document in self._port.documents(DOCUMENT_KIND).items():
+        for name, document in self._port.documents.of_kind(DOCUMENT_KIND).items():
             subscription = from_document(name, document)
             self._subscriptions[name] = subscription
             try:
-                self._port.declare_subscription(name, subscription.words)
+                self._port.queues.declare_subscription(name, subscription.words)
                 self._start_part(subscription)
             except Refused as refused:
                 if refused.reason is Reason.READ_ONLY:
@@ -175,8 +175,9 @@ class Registry:
                 else:
                     granted = wanted.config.rate_per_minute
                 wanted = replace(wanted, granted_per_minute=granted)
-            position = self._port.put_document(DOCUMENT_KIND, wanted.name, wanted.document())
-            position = max(position, self._port.declare_subscription(wanted.name, wanted.words))
+            position = self._port.documents.put(DOCUMENT_KIND, wanted.name, wanted.document())
+            declared = self._port.queues.declare_subscription(wanted.name, wanted.words)
+            position = max(position, declared)
             await self._commits.wait(position)
             self._subscriptions[wanted.name] = wanted
             await self._replace_part(wanted)
@@ -189,11 +190,11 @@ class Registry:
             await self._stop_part(name, drain_seconds=0.0)
             self._delivery_counts.forget(name)  # before the queue: its offsets may begin again
             try:
-                position = self._port.delete_subscription(name)
+                position = self._port.queues.delete_subscription(name)
             except Refused:
                 self._start_part(subscription)
                 raise
-            position = max(position, self._port.put_document(DOCUMENT_KIND, name, None))
+            position = max(position, self._port.documents.put(DOCUMENT_KIND, name, None))
             self._retry_states.forget(name)
             del self._subscriptions[name]
             await self._commits.wait(position)
@@ -273,7 +274,7 @@ class Registry:
         else:
             self._parts[name] = Webhook(
                 subscription,
-                port=self._port.for_owner(subscription.owner),
+                port=self._port.admission.for_owner(subscription.owner),
                 limits=self._limits,
                 loop=self._loop,
                 sinks=self._sinks,
@@ -308,7 +309,7 @@ class Registry:
         self._subscriptions[subscription.name] = stopped
         logger.warning("subscription %s is disabled: %s", subscription.name, reason)
         try:
-            self._port.put_document(DOCUMENT_KIND, subscription.name, stopped.document())
+            self._port.documents.put(DOCUMENT_KIND, subscription.name, stopped.document())
         except Refused as refused:  # It will find out again after the next start.
             logger.error("subscription %s: not stored as disabled: %s", subscription.name, refused)
         task = self._loop.create_task(self._stop_part(subscription.name, drain_seconds=0.0))

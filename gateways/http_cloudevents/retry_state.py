@@ -44,7 +44,7 @@ class RetryStates:
 
     def get(self, name: str) -> RetryState | None:
         """What was kept of a subscription."""
-        document = self._port.documents(DOCUMENT_KIND).get(name)
+        document = self._port.documents.of_kind(DOCUMENT_KIND).get(name)
         return None if document is None else RetryState(**document)
 
     def put(self, name: str, state: RetryState) -> None:
@@ -53,11 +53,11 @@ class RetryStates:
 
     def forget(self, name: str) -> None:
         """The head is another now, or the subscription is."""
-        if name in self._port.documents(DOCUMENT_KIND):
+        if name in self._port.documents.of_kind(DOCUMENT_KIND):
             self._write(name, None)
 
     def _write(self, name: str, state: RetryState | None) -> None:
         try:
-            self._port.put_document(DOCUMENT_KIND, name, None if state is None else asdict(state))
+            self._port.documents.put(DOCUMENT_KIND, name, None if state is None else asdict(state))
         except Refused as refused:
             logger.warning("webhook %s: its retries are not kept: %s", name, refused)

@@ -90,7 +90,7 @@ class Subscription:
         config: as sent, defaults filled in.
         granted_per_minute: what the sink allows; None without bound.
         disabled: why nothing is delivered; None while it works.
-        owner: who stored it (`BrokerPort.as_owner`), and whose rights a webhook has.
+        owner: who stored it (`PrincipalPort.as_owner`), and whose rights a webhook has.
     """
 
     name: str

@@ -93,8 +93,8 @@ class Webhook:
         self._busy = False  # a request is under way, or waits for its turn
         self._standing = Standing.NEW
         self._stopping = False
-        queue = port.subscription_queue(subscription.name)
-        self._queue: QueueConsumer = port.consume(
+        queue = port.queues.subscription_queue(subscription.name)
+        self._queue: QueueConsumer = port.queues.consume(
             queue, self, exclusive=True, owner=self, takes_apart=every_kind
         )
         self._task = loop.create_task(self._run())

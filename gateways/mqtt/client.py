@@ -333,7 +333,7 @@ class MqttConnection(Connection):
         self._level = packet.level
         self.asking = True
         self._connect_bytes = _large_fields(packet)
-        withdraw = self._port.authenticate(
+        withdraw = self._port.admission.authenticate(
             packet.user, packet.password, self.address, partial(self._known, packet)
         )
         if self.asking:
@@ -366,13 +366,13 @@ class MqttConnection(Connection):
     def _log_in(self, packet: Connect, principal: str) -> Session:
         """From now on the client's own port. Raises Refused."""
         client_id = self._client_id
-        self._port = self._port.for_principal(principal, client_id)
+        self._port = self._port.admission.for_principal(principal, client_id)
         self._mapping = self._shared.mapping.of(self._port)
         self.lane.log_in(self._port, self._mapping)
         if packet.will is not None:
             self._take_will(packet.will)
-        self._leave = self._port.enter(self.expelled)
-        return self._port.connect_session(
+        self._leave = self._port.principal.enter(self.expelled)
+        return self._port.sessions.connect(
             client_id,
             clean=packet.clean,
             link=self.lane,
@@ -386,7 +386,7 @@ class MqttConnection(Connection):
             self._counters.publishes_ignored += 1
             return
         self._mapping.check_publishable(will.topic)
-        self._port.check_publish(*self._mapping.place(will.topic))
+        self._port.principal.check_publish(*self._mapping.place(will.topic))
         self._will = will
 
     def _connected(self, packet: Connect, session: Session) -> None:
@@ -490,7 +490,7 @@ class MqttConnection(Connection):
         if batch.rows[first * COLUMNS + FLAGS] & FLAG_QOS == codes.EXACTLY_ONCE:
             return self._publish_once(template, batch, first, last, delay)
         if delay:
-            return self._port.publish_later(template, batch, first, last, delay_ms=delay)
+            return self._port.delays.publish_later(template, batch, first, last, delay_ms=delay)
         return self._port.publish(template, batch, first, last)
 
     def refused(self, error: Refused, topic: bytes, count: int, qos: int) -> bool:
@@ -519,7 +519,7 @@ class MqttConnection(Connection):
         for row in range(first, last):
             packet_id = batch.rows[row * COLUMNS + IDENTIFIER]
             if not session.is_duplicate(packet_id):
-                shared.once_position = self._port.publish_once(
+                shared.once_position = self._port.sessions.publish_once(
                     template, batch, row, session, packet_id, delay_ms=delay
                 )
         # A duplicate is answered when its original is committed: it came at this server before,

@@ -189,8 +189,8 @@ class TopicMapping:
         properties = {"PMQ_PROTO": "mqtt", "PMQ_QOS": str(qos)}
         if retain:
             properties["PMQ_RETAIN"] = "1"
-        return self._port.template(
-            self._port.route(*self.place(name)),
+        return self._port.topics.template(
+            self._port.topics.route(*self.place(name)),
             properties=properties,
             durability=Durability.FLUSHED if qos else Durability.APPENDED,
             retain=retain,

@@ -51,7 +51,7 @@ class MqttServer:
             new_client_id=new_client_id,
         )
         self._listener: Listener | None = None
-        port.when_storage_fails(self._storage_failed)
+        port.storage.when_failed(self._storage_failed)
 
     async def start(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> int:
         """Listen; returns the bound port. Raises net.listener.CannotListen."""

@@ -60,12 +60,12 @@ def create_topic(client: RocketmqConnection, request: Request) -> Answer | None:
     if fields.perm != READ_WRITE:
         raise BadFields("perm has to be 6: users and permissions say who may read or write")
     name = mapping.user_name(fields.topic)
-    info = client.port.topic(name)
+    info = client.port.topics.info(name)
     if info is not None:
         if len(info.max_offsets) == count:
             return mapping.success()
         raise BadFields(f"the topic has {len(info.max_offsets)} queues, and keeps them")
-    position = client.port.create_topic(name, count)
+    position = client.port.topics.create(name, count)
     client.answer_when(position, client.port.state_durability, request, mapping.success())
     return None
 
@@ -74,17 +74,17 @@ def delete_topic(client: RocketmqConnection, request: Request) -> Answer | None:
     """215: delete a topic; no error if there is none."""
     fields = request.fields
     assert isinstance(fields, TopicFields)
-    info = client.port.topic(mapping.user_name(fields.topic))
+    info = client.port.topics.info(mapping.user_name(fields.topic))
     if info is None:
         return mapping.success()
-    position = client.port.delete_topic(info.name)
+    position = client.port.topics.delete(info.name)
     client.answer_when(position, client.port.state_durability, request, mapping.success())
     return None
 
 
 def topic_configs(client: RocketmqConnection, request: Request) -> Answer:
     """21: all topics and how many queues they have."""
-    table = {encode_name(info.name): _config(info) for info in client.port.topics()}
+    table = {encode_name(info.name): _config(info) for info in client.port.topics.infos()}
     answer = _json({"topicConfigTable": table, "dataVersion": DATA_VERSION})
     answer.fields["totalTopicNum"] = str(len(table))
     return answer
@@ -125,15 +125,15 @@ def create_group(client: RocketmqConnection, request: Request) -> Answer | None:
     if not isinstance(name, str):
         raise BadFields("settings of a group: groupName is missing")
     mapping.check_group(name)
-    client.port.check_admin((REST,))
-    position = client.port.put_group(name, settings)
+    client.port.principal.check_admin((REST,))
+    position = client.port.groups.put(name, settings)
     client.answer_when(position, client.port.state_durability, request, mapping.success())
     return None
 
 
 def group_configs(client: RocketmqConnection, request: Request) -> Answer:
     """201: all groups and their settings; what is not set has RocketMQ's default."""
-    table = {group.name: _settings(group) for group in client.port.groups()}
+    table = {group.name: _settings(group) for group in client.port.groups.infos()}
     answer = _json({"subscriptionGroupTable": table, "dataVersion": DATA_VERSION})
     answer.fields["totalGroupNum"] = str(len(table))
     return answer
@@ -143,7 +143,7 @@ def group_config(client: RocketmqConnection, request: Request) -> Answer:
     """352: one group, as among all of them."""
     fields = request.fields
     assert isinstance(fields, GroupConfigFields)
-    group = client.port.group(fields.group)
+    group = client.port.groups.info(fields.group)
     if group is None:
         remark = f"there is no consumer group {fields.group!r}"
         return mapping.failed(ResponseCode.GROUP_NOT_EXIST, remark)
@@ -159,8 +159,8 @@ def groups_of_topic(client: RocketmqConnection, request: Request) -> Answer:
     fields = request.fields
     assert isinstance(fields, TopicFields)
     name = mapping.need_topic(client.port, fields.topic).name
-    groups = [group.name for group in client.port.groups() if name in _topics(client, group.name)]
-    return _json({"groupList": sorted(groups)})
+    groups = [group.name for group in client.port.groups.infos()]
+    return _json({"groupList": sorted(one for one in groups if name in _topics(client, one))})
 
 
 def topics_of_group(client: RocketmqConnection, request: Request) -> Answer:
@@ -172,7 +172,7 @@ def topics_of_group(client: RocketmqConnection, request: Request) -> Answer:
 
 
 def _topics(client: RocketmqConnection, group: str) -> set[str]:
-    return {topic for topic, _ in client.port.group_offsets(group)}
+    return {topic for topic, _ in client.port.groups.offsets(group)}
 
 
 GROUP_DEFAULTS: Final[Mapping[str, object]] = {
@@ -195,9 +195,9 @@ def delete_group(client: RocketmqConnection, request: Request) -> Answer | None:
     """207: delete a group with its offsets; no error if there is none."""
     fields = request.fields
     assert isinstance(fields, DeleteGroupFields)
-    if client.port.group(fields.group_name) is None:
+    if client.port.groups.info(fields.group_name) is None:
         return mapping.success()
-    position = client.port.delete_group(fields.group_name)
+    position = client.port.groups.delete(fields.group_name)
     client.answer_when(position, client.port.state_durability, request, mapping.success())
     return None
 
@@ -224,11 +224,11 @@ def consume_stats(client: RocketmqConnection, request: Request) -> Answer:
     fields = request.fields
     assert isinstance(fields, GroupTopicFields)
     port, group = client.port, fields.consumer_group
-    offsets = port.group_offsets(group)
+    offsets = port.groups.offsets(group)
     names = {topic for topic, _ in offsets}
     if fields.topic:
         names &= {mapping.user_name(fields.topic)}
-    infos = [info for name in sorted(names) if (info := port.topic(name)) is not None]
+    infos = [info for name in sorted(names) if (info := port.topics.info(name)) is not None]
     entries = _by_queue(
         client,
         infos,
@@ -311,7 +311,7 @@ def runtime(client: RocketmqConnection, request: Request) -> Answer:
         "pageCacheLockTimeMills": "0",
         "earliestMessageTimeStamp": "",
         "commitLogDiskRatio": "",
-        "topics": str(sum(not t.name.startswith(RETRY_PREFIX) for t in client.port.topics())),
+        "topics": str(sum(not t.name.startswith(RETRY_PREFIX) for t in client.port.topics.infos())),
         **dict.fromkeys(rates, "0.0 0.0 0.0"),
     }
     for kind in ("send", "pull", "ack"):

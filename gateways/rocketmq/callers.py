@@ -84,10 +84,11 @@ class Callers:
         """Who sent a request. Raises Refused: NOT_AUTHENTICATED, LIMIT."""
         if signature is None:
             if self._unsigned is None:
-                self._unsigned = self._made(self._port.listener_principal(self._user), None)
+                principal = self._port.admission.listener_principal(self._user)
+                self._unsigned = self._made(principal, None)
             return self._unsigned
         key = signature.access_key
-        principal = self._port.check_signature(
+        principal = self._port.admission.check_signature(
             key, signature.content, signature.digest, self._address
         )
         known = self._signed.get(key)
@@ -108,13 +109,13 @@ class Callers:
         Raises Refused: FORBIDDEN."""
         found = self._returns.pop((principal, group), None)
         if found is None:
-            found = Sender(self._port.for_principal(principal).for_group(group))
+            found = Sender(self._port.admission.for_principal(principal).principal.for_group(group))
         self._returns.add((principal, group), found)
         return found
 
     def _made(self, principal: str, access_key: str | None) -> Caller:
-        port = self._port.for_principal(principal)
-        leave = port.enter(self._expelled, access_key=access_key, address=self._address)
+        port = self._port.admission.for_principal(principal)
+        leave = port.principal.enter(self._expelled, access_key=access_key, address=self._address)
         return Caller(principal, port, Sender(port), leave)
 
     def leave(self) -> None:

@@ -124,12 +124,13 @@ def find_topic(
         try:
             name = decode_name(topic)
         except ValueError:  # a hashed name, or one that was not encoded: look through all
-            return next((info for info in port.topics() if encode_name(info.name) == topic), None)
+            infos = port.topics.infos()
+            return next((info for info in infos if encode_name(info.name) == topic), None)
     if to_read:
-        port.check_read((name, REST))
+        port.principal.check_read((name, REST))
     else:
-        port.check_known(name)
-    return port.topic(name)
+        port.principal.check_known(name)
+    return port.topics.info(name)
 
 
 def refused(error: Refused) -> Answer:
@@ -169,7 +170,7 @@ def no_such_queue(info: TopicInfo, queue_id: int) -> Answer:
 
 def topic_list(port: BrokerPort) -> Answer:
     """Answer to GET_ALL_TOPICS."""
-    names = [info.name for info in port.topics()]
+    names = [info.name for info in port.topics.infos()]
     body = TopicList(
         topic_list=[encode_name(name) for name in names],
         pmq_topic_list=[display_name(name) if _is_unicode(name) else None for name in names],
@@ -305,7 +306,7 @@ def send_answer(
     Args:
         transaction_id: the id that the producer gave the message.
     """
-    host = port.store_host
+    host = port.queries.store_host
     ids = ",".join([message_id(host, place) for place in places[:IDS_MAX]])
     return success(
         SendAnswer(
@@ -337,7 +338,7 @@ def group_offset(port: BrokerPort, fields: GroupOffsetFields) -> Answer:
         return failed(
             ResponseCode.QUERY_NOT_FOUND, "Not found, maybe this group consumer boot first"
         )
-    found = port.group_offset(fields.consumer_group, info.name, fields.queue_id)
+    found = port.groups.offset(fields.consumer_group, info.name, fields.queue_id)
     if found is None:
         zero = fields.set_zero_if_not_found is not False
         if not zero or info.min_offsets[fields.queue_id] > 0:
@@ -348,15 +349,13 @@ def group_offset(port: BrokerPort, fields: GroupOffsetFields) -> Answer:
 
 def commit(port: BrokerPort, fields: CommitFields) -> Answer:
     """Answer to UPDATE_CONSUMER_OFFSET."""
-    if port.group(fields.consumer_group) is None:
+    if port.groups.info(fields.consumer_group) is None:
         return failed(
             ResponseCode.GROUP_NOT_EXIST,
             f"there is no consumer group {fields.consumer_group!r}: send a heartbeat first",
         )
     info = need_topic(port, fields.topic)
-    port.commit_group_offset(
-        fields.consumer_group, info.name, fields.queue_id, fields.commit_offset
-    )
+    port.groups.commit(fields.consumer_group, info.name, fields.queue_id, fields.commit_offset)
     return success()
 
 
@@ -365,7 +364,7 @@ def commit_with_pull(port: BrokerPort, fields: PullFields) -> None:
     try:
         info = find_topic(port, fields.topic, fields.user_topic)
         if info is not None:
-            port.commit_group_offset(fields.group, info.name, fields.queue_id, fields.commit_offset)
+            port.groups.commit(fields.group, info.name, fields.queue_id, fields.commit_offset)
     except Refused:
         pass
 

@@ -174,7 +174,7 @@ class Pulls:
 
     def _group_refusal(self, name: str) -> Answer | None:
         """What a group is answered that an administrator has stopped (`updateSubGroup -s`)."""
-        group = self._shared.port.group(name) if name else None
+        group = self._shared.port.groups.info(name) if name else None
         if group is None or not group.settings:
             return None
         if not group.settings.get("consumeEnable", True):
@@ -205,7 +205,7 @@ class Pulls:
             return
         self._reading_count += 1
         try:
-            pull.port.pull(
+            pull.port.queries.pull(
                 info.name,
                 fields.queue_id,
                 fields.queue_offset,
@@ -224,7 +224,7 @@ class Pulls:
         self._reading_count -= 1
         if self._client.closing:
             return
-        info = self._shared.port.topic(before.name)
+        info = self._shared.port.topics.info(before.name)
         if info is None or info.incarnation != before.incarnation:
             self._answer(pull.serial, mapping.no_such_topic(pull.fields.topic))
         elif not records:

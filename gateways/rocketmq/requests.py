@@ -123,10 +123,10 @@ def heart_beat(client: RocketmqConnection, request: Request) -> Answer:
             )
         retry = RETRY_PREFIX + data.group_name
         try:
-            if client.port.group(data.group_name) is None:
-                client.port.put_group(data.group_name, {})
-            if data.message_model != "BROADCASTING" and client.port.topic(retry) is None:
-                client.port.create_topic(retry, 1)
+            if client.port.groups.info(data.group_name) is None:
+                client.port.groups.put(data.group_name, {})
+            if data.message_model != "BROADCASTING" and client.port.topics.info(retry) is None:
+                client.port.topics.create(retry, 1)
         except Refused as refused:
             # Who only reads from a slave has to know who else does; the group is the master's.
             if refused.reason is not Reason.READ_ONLY:
@@ -222,7 +222,7 @@ def search_offset(client: RocketmqConnection, request: Request) -> Answer | None
     """29: the offset by a time."""
     fields = fields_of(request, SearchFields)
     info = mapping.need_topic(client.port, fields.topic)
-    client.port.offset_by_time(
+    client.port.queries.by_time(
         info.name,
         fields.queue_id,
         fields.timestamp,
@@ -237,7 +237,7 @@ def earliest_time(client: RocketmqConnection, request: Request) -> Answer | None
     info = mapping.need_topic(client.port, fields.topic)
     if not 0 <= fields.queue_id < len(info.max_offsets):
         return mapping.no_such_queue(info, fields.queue_id)
-    client.port.pull(
+    client.port.queries.pull(
         info.name,
         fields.queue_id,
         info.min_offsets[fields.queue_id],
@@ -252,7 +252,7 @@ def query_message(client: RocketmqConnection, request: Request) -> Answer | None
     """12: messages by key."""
     fields = fields_of(request, QueryFields)
     info = mapping.need_topic(client.port, fields.topic)
-    client.port.query_by_key(
+    client.port.queries.by_key(
         info.name,
         fields.key,
         count_max=max(fields.max_num, 1),
@@ -266,7 +266,7 @@ def query_message(client: RocketmqConnection, request: Request) -> Answer | None
 def view_message(client: RocketmqConnection, request: Request) -> Answer | None:
     """33: the message that an id names."""
     fields = fields_of(request, ViewFields)
-    client.port.message_by_position(
+    client.port.queries.by_position(
         fields.offset,
         lambda _, record: client.answer_later(request, mapping.viewed(record, fields.offset)),
     )

@@ -55,8 +55,8 @@ def reset_offsets(client: RocketmqConnection, request: Request) -> Answer | None
     """222: a group goes on at a time, or at an offset. Raises Refused, BadFields."""
     fields = request.fields
     assert isinstance(fields, ResetFields)
-    client.port.check_admin((REST,))
-    if client.port.group(fields.group) is None:
+    client.port.principal.check_admin((REST,))
+    if client.port.groups.info(fields.group) is None:
         return mapping.failed(
             ResponseCode.GROUP_NOT_EXIST, f"there is no consumer group {fields.group!r}"
         )
@@ -102,7 +102,7 @@ class _Reset:
             elif fields.timestamp == NEWEST:
                 self._found(queue_id, high)
             else:
-                self._port.offset_by_time(
+                self._port.queries.by_time(
                     info.name,
                     queue_id,
                     max(fields.timestamp, 0),
@@ -129,7 +129,7 @@ class _Reset:
     def _allowed(self, queue_id: int, offset: int) -> int:
         """Without force a group only goes back. Raises Refused."""
         group, name = self._fields.group, self._info.name
-        now = self._port.group_offset(group, name, queue_id)
+        now = self._port.groups.offset(group, name, queue_id)
         return offset if self._fields.is_force or now is None else min(offset, now)
 
     def _reset(self) -> Answer:
@@ -137,7 +137,7 @@ class _Reset:
         runs = group in client.shared.members.consumers
         for queue_id, found in self._offsets.items():
             offset = self._offsets[queue_id] = self._allowed(queue_id, found)
-            self._port.commit_group_offset(group, name, queue_id, offset)
+            self._port.groups.commit(group, name, queue_id, offset)
             if runs:
                 client.shared.reset(group, name, queue_id, offset)
         broker = client.shared.identity.broker_name

@@ -56,7 +56,7 @@ def send_back(client: RocketmqConnection, request: Request) -> Answer | None:
             return
         client.answer_when(stored.position, stored.durability, request, mapping.success())
 
-    client.port.message_by_position(fields.offset, found)
+    client.port.queries.by_position(fields.offset, found)
     return None
 
 

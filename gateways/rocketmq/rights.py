@@ -126,7 +126,7 @@ def admit(port: BrokerPort, request: Request, limits: RocketmqLimits) -> Request
     right = RIGHTS.get(request.code)
     if right is None:
         raise Refused(Reason.FORBIDDEN, f"no right is known for request {request.code}")
-    port.check_admitted()
+    port.principal.check_admitted()
     read = BODIES.get(request.code)
     if read is not None:
         if len(request.body) > limits.client_bytes_max:
@@ -172,14 +172,16 @@ def rights_left(
 
     @cache
     def may_join(user: str, group: str) -> bool:
-        return _allowed(partial(port.for_principal(user).check_group, group))
+        member = port.admission.for_principal(user).principal
+        return _allowed(partial(member.check_group, group))
 
     @cache
     def may_read(user: str, topic: str) -> bool:
         name = _decoded(topic)
         if name is None:
             return True
-        return _allowed(partial(port.for_principal(user).check_read, (name, REST)))
+        reader = port.admission.for_principal(user).principal
+        return _allowed(partial(reader.check_read, (name, REST)))
 
     def has_rights(user: str, group: str, topics: Iterable[str]) -> bool:
         if not is_concerned(user):
@@ -217,7 +219,7 @@ def _group(request: Request) -> str:
 def _check_topic(port: BrokerPort, request: Request) -> None:
     name = _name(request)
     if name is not None:
-        port.check_read((name, REST))
+        port.principal.check_read((name, REST))
 
 
 def _name(request: Request) -> str | None:
@@ -240,11 +242,11 @@ def _decoded(topic: str) -> str | None:
 
 def _check_publish(port: BrokerPort, request: Request) -> None:
     if _topic(request).startswith(RETRY_PREFIX):
-        port.check_group(_topic(request).removeprefix(RETRY_PREFIX))
+        port.principal.check_group(_topic(request).removeprefix(RETRY_PREFIX))
 
 
 def _check_group(port: BrokerPort, request: Request) -> None:
-    port.check_group(_group(request))
+    port.principal.check_group(_group(request))
 
 
 def _check_group_and_topic(port: BrokerPort, request: Request) -> None:
@@ -255,42 +257,42 @@ def _check_group_and_topic(port: BrokerPort, request: Request) -> None:
 def _check_pull(port: BrokerPort, request: Request) -> None:
     assert isinstance(request.fields, PullFields)
     if request.fields.group not in ("", READER_GROUP):
-        port.check_group(request.fields.group)
+        port.principal.check_group(request.fields.group)
     _check_topic(port, request)
 
 
 def _check_known(port: BrokerPort, request: Request) -> None:
     name = _name(request)
     if name is not None and name != mapping.AUTO_TOPIC:
-        port.check_known(name)
+        port.principal.check_known(name)
 
 
 def _check_beat(port: BrokerPort, request: Request) -> None:
     assert isinstance(request.asked, Heartbeat)
     for data in request.asked.consumer_data_set:
         mapping.check_group(data.group_name)
-        port.check_group(data.group_name)
+        port.principal.check_group(data.group_name)
         for subscription in data.subscription_data_set:
             name = _decoded(subscription.topic)
             if name is not None:
-                port.check_read((name, REST))
+                port.principal.check_read((name, REST))
 
 
 def _check_lock(port: BrokerPort, request: Request) -> None:
     assert isinstance(request.asked, LockRequest)
-    port.check_group(request.asked.consumer_group)
+    port.principal.check_group(request.asked.consumer_group)
     for topic in {queue.topic for queue in request.asked.mq_set}:
         name = _decoded(topic)
         if name is not None:
-            port.check_read((name, REST))
+            port.principal.check_read((name, REST))
 
 
 def _check_admin_of_topic(port: BrokerPort, request: Request) -> None:
-    port.check_admin((mapping.user_name(_topic(request)),))
+    port.principal.check_admin((mapping.user_name(_topic(request)),))
 
 
 def _check_admin(port: BrokerPort, request: Request) -> None:
-    port.check_admin((REST,))
+    port.principal.check_admin((REST,))
 
 
 _CHECKS: Final[Mapping[Right, Callable[[BrokerPort, Request], None]]] = {

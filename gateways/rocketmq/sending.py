@@ -119,10 +119,10 @@ class Sender:
     def _need_topic(self, order: Order) -> tuple[str, int]:
         """The user's name of the topic, made if there is none, and how many queues it has."""
         name = user_name(order.topic)
-        info = self._port.topic(name)
+        info = self._port.topics.info(name)
         if info is None:
-            self._port.create_topic(name, min(max(order.queue_count, 1), QUEUES_MAX))
-            info = self._port.topic(name)
+            self._port.topics.create(name, min(max(order.queue_count, 1), QUEUES_MAX))
+            info = self._port.topics.info(name)
             assert info is not None
         return name, len(info.max_offsets)
 
@@ -134,15 +134,15 @@ class Sender:
         template = self._template(name, queue_id, order, first)
         batch = batch_of(messages)
         # Batches have neither a transaction nor a delay: `requests.check_batch`, `messages_of`.
-        due_ms = None if len(messages) > 1 else self._port.deliver_ms(first.properties)
+        due_ms = None if len(messages) > 1 else self._port.delays.deliver_ms(first.properties)
         if order.prepared:
-            prepared = self._port.prepare(template, batch, 0)
+            prepared = self._port.half_messages.prepare(template, batch, 0)
             placed = Placed(Position(prepared.position), prepared.offset, (prepared.place,))
         elif due_ms is not None:
-            position = self._port.publish_later(template, batch, 0, 1, deliver_ms=due_ms)
+            position = self._port.delays.publish_later(template, batch, 0, 1, deliver_ms=due_ms)
             placed = Placed(position, 0, (position,))
         else:
-            placed = self._port.publish_placed(
+            placed = self._port.topics.publish_placed(
                 template, batch, 0, len(messages), born_ms=order.born_ms
             )
         # What is kept for later has a place of its own in the state, whatever its topic wants.
@@ -163,8 +163,8 @@ class Sender:
             header = header_property(
                 flag=sent.flag, system_flag=order.system_flag, reconsume=order.reconsume
             )
-            template = self._port.template(
-                self._port.route(name, sent.tag),
+            template = self._port.topics.template(
+                self._port.topics.route(name, sent.tag),
                 properties={**PROTOCOL, **header},
                 extra_kind=EXTRA_VERBATIM,
                 queue_id=queue_id,

@@ -53,8 +53,8 @@ class RocketmqServer:
         bound = await self._listen(host, port, tls, self._advertise)
         shared = self._shared
         shared.start()
-        shared.port.when_half_unresolved(lambda half: ask_producers(shared, half))
-        shared.port.when_rights_change(shared.rights_changed)
+        shared.port.half_messages.when_unresolved(lambda half: ask_producers(shared, half))
+        shared.port.admission.when_rights_change(shared.rights_changed)
         return bound
 
     async def listen_too(self, host: str, port: int, tls: ssl.SSLContext) -> int:

@@ -72,7 +72,7 @@ class Shared:
         place = hold.topic, hold.queue_id
         if place not in self._watched:
             self._watched.add(place)
-            self.port.when_grown(*place, partial(self._grown, *place))
+            self.port.queries.when_grown(*place, partial(self._grown, *place))
         if self._hold_tick is None:
             self._hold_tick = self.context.call_later(HOLD_TICK_SECONDS, self._look_at_holds)
         return True
@@ -98,7 +98,7 @@ class Shared:
             self._hold_tick = self.context.call_later(HOLD_TICK_SECONDS, self._look_at_holds)
 
     def _ends(self, topic: str) -> tuple[int, ...] | None:
-        info = self.port.topic(topic)
+        info = self.port.topics.info(topic)
         if info is None:  # one of this name that comes later has other queues
             self._watched = {place for place in self._watched if place[0] != topic}
             return None

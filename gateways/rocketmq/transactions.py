@@ -39,7 +39,7 @@ def end_transaction(client: RocketmqConnection, request: Request) -> Answer | No
                 Position(result), client.port.state_durability, request, mapping.success()
             )
 
-    client.port.end_half(
+    client.port.half_messages.end(
         fields.tran_state_table_offset,
         fields.commit_log_offset,
         producer=fields.producer_group,
@@ -55,17 +55,18 @@ def ask_producers(shared: Shared, half: HalfMessage) -> None:
     producers = shared.members.producers.get(half.properties.get(PRODUCER, ""))
     if not producers:
         return
-    ports = {
-        channel: port
-        for channel, producer in producers.items()
-        if (port := shared.port.for_principal(producer.owner)).may_end_half(half.owner)
-    }
+    ports = {}
+    for channel, producer in producers.items():
+        port = shared.port.admission.for_principal(producer.owner)
+        if port.half_messages.may_end(half.owner):
+            ports[channel] = port
     if not ports:
         return
-    channel = min(ports, key=lambda one: ports[one].as_owner != half.owner)  # its own come first
+    # Its own come first.
+    channel = min(ports, key=lambda one: ports[one].principal.as_owner != half.owner)
     producers[channel] = producers.pop(channel)  # another one's turn next time
     topic = encode_name(half.topic)
-    identity = mapping.message_id(shared.port.store_host, half.place)
+    identity = mapping.message_id(shared.port.queries.store_host, half.place)
     unique = half.properties.get(UNIQUE_KEY, identity)
     fields = CheckFields(
         topic=topic,

@@ -31,7 +31,7 @@ class MessagesConsumer(SpyConsumer):
 
 def declare(broker: Broker, name: str, *, durable: bool = True, **arguments: Any) -> None:
     """A queue; `x_message_ttl=5` is the argument `x-message-ttl`."""
-    broker.engine.declare_queue(
+    broker.port.queues.declare(
         name,
         durable=durable,
         exclusive=False,
@@ -43,7 +43,7 @@ def declare(broker: Broker, name: str, *, durable: bool = True, **arguments: Any
 
 def exchange(broker: Broker, name: str, kind: str = "fanout", **settings: bool) -> None:
     """A durable exchange."""
-    broker.engine.declare_exchange(
+    broker.port.exchanges.declare(
         name,
         type=kind,
         durable=True,
@@ -54,7 +54,7 @@ def exchange(broker: Broker, name: str, kind: str = "fanout", **settings: bool) 
 
 
 def bind(broker: Broker, queue: str, source: str, key: str = "") -> None:
-    broker.engine.bind_queue(queue, source, key, {}, owner=OWNER)
+    broker.port.exchanges.bind_queue(queue, source, key, {}, owner=OWNER)
 
 
 def publish(
@@ -68,12 +68,12 @@ def publish(
     **properties: str,
 ) -> None:
     """Publish one run to a queue, or to a key of another exchange."""
-    route = broker.engine.exchange_route(source, queue)
+    route = broker.port.exchanges.route(source, queue)
     assert route is not None
     named = {"PMQ_EXCHANGE": source} if source != route.topic else {}
     if ttl_ms is not None or priority:
         properties[LIFE_PROPERTY] = life_property(ttl_ms, priority)
-    template = broker.engine.template(
+    template = broker.port.topics.template(
         route, properties={**named, **properties}, durability=durability
     )
     broker.publish(template, *bodies)
@@ -84,14 +84,14 @@ def consume(
 ) -> tuple[MessagesConsumer, QueueConsumer]:
     """A consumer that has got what there is."""
     consumer = MessagesConsumer(credit)
-    hold = broker.engine.consume(name, consumer, exclusive=False, owner=OWNER, **settings)
+    hold = broker.port.queues.consume(name, consumer, exclusive=False, owner=OWNER, **settings)
     hold.ready()
     broker.step()
     return consumer, hold
 
 
 def ready(broker: Broker, name: str) -> int:
-    return broker.engine.queue(name, owner=OWNER).ready_count
+    return broker.port.queues.info(name, owner=OWNER).ready_count
 
 
 def look(broker: Broker, name: str) -> list[bytes]:

@@ -32,7 +32,7 @@ def digest(secret: str, content: bytes) -> bytes:
 
 
 def signer(broker: Broker, key: str = KEY, secret: str = SECRET, content: bytes = b"x") -> str:
-    return broker.engine.check_signature(key, content, digest(secret, content), ADDRESS)
+    return broker.port.admission.check_signature(key, content, digest(secret, content), ADDRESS)
 
 
 def refused(operation: Callable[[], object], reason: Reason) -> str:
@@ -67,7 +67,7 @@ def test_every_other_signature_is_refused_in_the_same_words(
     people: Broker, key: str, signed: bytes, content: bytes
 ) -> None:
     text = refused(
-        lambda: people.engine.check_signature(key, content, signed, ADDRESS),
+        lambda: people.port.admission.check_signature(key, content, signed, ADDRESS),
         Reason.NOT_AUTHENTICATED,
     )
     assert "polymq user access-key add" in text
@@ -101,10 +101,10 @@ def test_a_removed_key_is_worth_nothing_and_ends_only_what_came_with_it(people: 
     users.add_access_key("ann", OTHER_KEY, OTHER_SECRET)
     told: list[str] = []
     others: list[str] = []
-    port = people.engine.for_principal("ann")
-    port.enter(told.append, access_key=KEY, address=ADDRESS)
-    port.enter(others.append, access_key=OTHER_KEY, address=ADDRESS)
-    port.enter(others.append)
+    port = people.port.admission.for_principal("ann")
+    port.principal.enter(told.append, access_key=KEY, address=ADDRESS)
+    port.principal.enter(others.append, access_key=OTHER_KEY, address=ADDRESS)
+    port.principal.enter(others.append)
     users.remove_access_key("ann", KEY)
     assert told == ["its access key was removed"]
     assert others == []
@@ -172,7 +172,7 @@ def test_keys_and_their_absence_outlive_a_restart(
 
 def test_without_users_a_signature_is_not_looked_at(broker: Broker) -> None:
     """Some libraries sign whatever they are told; a server on its own machine takes them."""
-    assert broker.engine.check_signature("any", b"x", b"", ADDRESS) == "anonymous"
+    assert broker.port.admission.check_signature("any", b"x", b"", ADDRESS) == "anonymous"
     broker.engine.admission._strangers = False
     text = refused(lambda: signer(broker), Reason.NOT_AUTHENTICATED)
     assert "polymq user add" in text

@@ -50,13 +50,13 @@ def test_a_message_to_many_subscribers_is_handed_out_in_steps(broker: Broker) ->
     template = broker.template("a")
     acked: list[str] = []
     position = broker.publish(template, b"1")
-    broker.engine.when_committed(position, Durability.FLUSHED, acked.append, "1")
+    broker.port.when_committed(position, Durability.FLUSHED, acked.append, "1")
     flushed(broker)
     assert 0 < having(links, 1) < SUBSCRIBERS
     assert acked == []
-    assert not broker.engine.committed(position, Durability.FLUSHED)
+    assert not broker.port.committed(position, Durability.FLUSHED)
     second = broker.publish(template, b"2")
-    broker.engine.when_committed(second, Durability.FLUSHED, acked.append, "2")
+    broker.port.when_committed(second, Durability.FLUSHED, acked.append, "2")
     for _ in range(2):
         one_iteration(broker)
     assert having(links, 0) == 0
@@ -78,7 +78,7 @@ def test_a_message_to_many_queues_is_visible_in_all_before_it_is_confirmed(
 
     for _ in range(3):
         position = broker.publish(template, b"x")
-        engine.when_committed(position, Durability.FLUSHED, look)
+        engine.port.when_committed(position, Durability.FLUSHED, look)
     broker.step()
     assert counts == [{1}, {2}, {3}]
 
@@ -103,22 +103,22 @@ def test_after_a_failure_the_rest_is_not_shown(broker: Broker) -> None:
 def test_consumers_that_leave_between_two_steps_change_nothing(broker: Broker) -> None:
     """What is left is cheap then. Queues that had the message do not get it again."""
     engine = broker.engine
-    engine.declare_exchange(
+    engine.port.exchanges.declare(
         "all", type="fanout", durable=True, auto_delete=False, internal=False, arguments={}
     )
     names = [f"q{number}" for number in range(QUEUES_MANY - 1)]
     holds = []
     for name in names:
-        engine.declare_queue(
+        engine.port.queues.declare(
             name, durable=True, exclusive=False, auto_delete=False, arguments={}, owner=None
         )
-        engine.bind_queue(name, "all", "", {}, owner=None)
+        engine.port.exchanges.bind_queue(name, "all", "", {}, owner=None)
         holds.append(engine.exchanges.queues[name].group.add(SpyConsumer(credit=0)))
     broker.step()
     assert len(names) * CONSUMER_COST > SHOWN_AT_ONCE
-    route = engine.exchange_route("all", "")
+    route = engine.port.exchanges.route("all", "")
     assert route is not None
-    broker.publish(engine.template(route, properties={}), b"x")
+    broker.publish(engine.port.topics.template(route, properties={}), b"x")
     flushed(broker)
     counts = [engine.exchanges.queues[name].group.ready_count for name in names]
     assert set(counts) == {0, 1}
@@ -131,20 +131,20 @@ def test_consumers_that_leave_between_two_steps_change_nothing(broker: Broker) -
 def fanout(broker: Broker, count: int) -> tuple[Template, Template, list[str]]:
     """An exchange with so many queues: how to publish to it, and transiently; and the queues."""
     engine = broker.engine
-    engine.declare_exchange(
+    engine.port.exchanges.declare(
         "all", type="fanout", durable=True, auto_delete=False, internal=False, arguments={}
     )
     names = [f"q{number}" for number in range(count)]
     for name in names:
-        engine.declare_queue(
+        engine.port.queues.declare(
             name, durable=True, exclusive=False, auto_delete=False, arguments={}, owner=None
         )
-        engine.bind_queue(name, "all", "", {}, owner=None)
+        engine.port.exchanges.bind_queue(name, "all", "", {}, owner=None)
     broker.step()
-    route = engine.exchange_route("all", "")
+    route = engine.port.exchanges.route("all", "")
     assert route is not None
-    transient = engine.template(route, properties={}, durability=Durability.APPENDED)
-    return engine.template(route, properties={}), transient, names
+    transient = engine.port.topics.template(route, properties={}, durability=Durability.APPENDED)
+    return engine.port.topics.template(route, properties={}), transient, names
 
 
 def durable_sessions(broker: Broker, count: int) -> tuple[list[Session], list[SpyLink]]:
@@ -200,7 +200,7 @@ def test_a_message_to_a_queue_whose_readers_have_all_left(broker: Broker) -> Non
     broker.flush()
     acked: list[str] = []
     position = broker.publish(broker.template("a"), b"2")
-    broker.engine.when_committed(position, Durability.FLUSHED, acked.append, "2")
+    broker.port.when_committed(position, Durability.FLUSHED, acked.append, "2")
     broker.step()
     assert acked == ["2"]
 
@@ -211,17 +211,17 @@ def test_answers_leave_in_steps_and_in_order(broker: Broker) -> None:
     position = broker.publish(broker.template("a"), b"1")
     left: list[int] = []
     for number in range(total):
-        broker.engine.when_committed(position, Durability.FLUSHED, left.append, number)
+        broker.port.when_committed(position, Durability.FLUSHED, left.append, number)
     flushed(broker)
     assert 0 < len(left) <= SHOWN_AT_ONCE // ANSWER_COST
     broker.step()
     assert left == list(range(total))
-    assert broker.engine.committed(position, Durability.FLUSHED)
+    assert broker.port.committed(position, Durability.FLUSHED)
 
 
 def test_what_waited_for_replicas_is_shown_in_steps(broker: Broker) -> None:
     """A message to many consumers, and several to many queues, each of which is a step."""
-    broker.engine.create_topic("a", 1, {"min_in_sync": "2"})
+    broker.port.topics.create("a", 1, {"min_in_sync": "2"})
     links = []
     for number in range(SUBSCRIBERS):
         session, link = connect(broker, f"c{number}", clean=True)
@@ -246,13 +246,13 @@ def test_a_stronger_message_does_not_overtake_one_that_is_shown_in_steps(broker:
     """A transient message to many queues, then a persistent one to the last of them, which is on
     the disk before that queue has the first."""
     _, transient, names = fanout(broker, 4 * SHOWN_AT_ONCE // CONSUMER_COST)
-    route = broker.engine.exchange_route("", names[-1])
+    route = broker.port.exchanges.route("", names[-1])
     assert route is not None
-    persistent = broker.engine.template(route, properties={})
+    persistent = broker.port.topics.template(route, properties={})
     consumers = []
     for name in names:
         consumers.append(SpyConsumer())
-        broker.engine.consume(name, consumers[-1], exclusive=False, owner=object())
+        broker.port.queues.consume(name, consumers[-1], exclusive=False, owner=object())
     broker.publish(transient, b"1")
     one_iteration(broker)
     broker.publish(persistent, b"2")

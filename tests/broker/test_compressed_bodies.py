@@ -74,8 +74,8 @@ def plain(bodies: list[bytes]) -> list[int]:
 
 
 def compressed(broker: Broker, *, retain: bool = False) -> Template:
-    return broker.engine.template(
-        broker.engine.route("orders", "x"), properties={**ZLIB, "PMQ_QOS": "1"}, retain=retain
+    return broker.port.topics.template(
+        broker.port.topics.route("orders", "x"), properties={**ZLIB, "PMQ_QOS": "1"}, retain=retain
     )
 
 
@@ -89,7 +89,7 @@ def test_a_queue_decompresses_no_more_than_its_share_at_once(
     if not live:
         publish(broker, "work", *PACKED, **ZLIB)
         broker.step()
-    broker.engine.consume("work", consumer, exclusive=False, owner=None).ready()
+    broker.port.queues.consume("work", consumer, exclusive=False, owner=None).ready()
     if live:
         broker.step()
         publish(broker, "work", *PACKED, **ZLIB)

@@ -115,10 +115,10 @@ def test_get_and_exclusive_consumers_are_refused(broker: Broker) -> None:
     """RabbitMQ's codes: 405 and 403."""
     declare(broker, "q", x_single_active_consumer=True)
     with pytest.raises(Refused) as refused:
-        broker.engine.get("q", lambda *_: None, owner=OWNER)
+        broker.port.queues.get("q", lambda *_: None, owner=OWNER)
     assert refused.value.reason is Reason.LOCKED
     with pytest.raises(Refused) as refused:
-        broker.engine.consume("q", MessagesConsumer(), exclusive=True, owner=OWNER)
+        broker.port.queues.consume("q", MessagesConsumer(), exclusive=True, owner=OWNER)
     assert refused.value.reason is Reason.FORBIDDEN
 
 

@@ -226,11 +226,11 @@ def test_wrong_arguments_are_refused_with_a_reason(
 ) -> None:
     """PRECONDITION_FAILED with the argument's name; nothing is declared."""
     with pytest.raises(Refused) as refused:
-        broker.engine.declare_queue(
+        broker.port.queues.declare(
             "q", durable=True, exclusive=False, auto_delete=False, arguments=arguments, owner=None
         )
     assert refused.value.reason is Reason.BAD_ARGUMENT
     assert words in refused.value.text
     assert next(iter(arguments)) in refused.value.text
     with pytest.raises(Refused):
-        broker.engine.queue("q", owner=None)
+        broker.port.queues.info("q", owner=None)

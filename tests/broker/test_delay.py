@@ -21,28 +21,28 @@ HOUR = 3600.0
 
 
 def declare(broker: Broker, name: str) -> None:
-    broker.engine.declare_queue(
+    broker.port.queues.declare(
         name, durable=True, exclusive=False, auto_delete=False, arguments={}, owner=OWNER
     )
 
 
 def consume(broker: Broker, name: str, credit: int = 100_000) -> tuple[SpyConsumer, Any]:
     consumer = SpyConsumer(credit)
-    hold = broker.engine.consume(name, consumer, exclusive=False, owner=OWNER)
+    hold = broker.port.queues.consume(name, consumer, exclusive=False, owner=OWNER)
     hold.ready()
     broker.step()
     return consumer, hold
 
 
 def template(broker: Broker, queue: str, **properties: str) -> Any:
-    route = broker.engine.exchange_route("", queue)
+    route = broker.port.exchanges.route("", queue)
     assert route is not None
-    return broker.engine.template(route, properties={"PMQ_PROTO": "amqp", **properties})
+    return broker.port.topics.template(route, properties={"PMQ_PROTO": "amqp", **properties})
 
 
 def later(broker: Broker, queue: str, seconds: float, *bodies: bytes) -> int:
     """Publish to a queue with a delay; returns the position."""
-    return broker.engine.publish_later(
+    return broker.port.delays.publish_later(
         template(broker, queue),
         batch_of(*bodies),
         0,
@@ -57,7 +57,7 @@ def test_a_delayed_message_is_acked_now_and_seen_when_it_is_due(broker: Broker) 
     consumer, _ = consume(broker, "q")
     position = later(broker, "q", 10, b"late")
     acked: list[int] = []
-    broker.engine.when_committed(Position(position), Durability.FLUSHED, acked.append, 1)
+    broker.port.when_committed(Position(position), Durability.FLUSHED, acked.append, 1)
     broker.step()
     assert acked == [1]
     broker.step(9.999)
@@ -75,7 +75,7 @@ def test_messages_come_in_the_order_of_their_times_then_of_publishing(broker: Br
     sent: list[tuple[int, int]] = []
     for number in range(300):
         due = START_MS + random_.choice([1, 7, 1000, 60_000, 7_200_000]) * 17
-        broker.engine.publish_later(
+        broker.port.delays.publish_later(
             template(broker, "q"), batch_of(b"%d" % number), 0, 1, deliver_ms=due
         )
         sent.append((due, number))
@@ -87,30 +87,32 @@ def test_messages_come_in_the_order_of_their_times_then_of_publishing(broker: Br
 def test_a_released_message_is_as_it_was_published(broker: Broker) -> None:
     """Topic, tag, properties and the time it was born; the broker's own marks are gone."""
     engine = broker.engine
-    engine.declare_exchange(
+    engine.port.exchanges.declare(
         "news", type="topic", durable=True, auto_delete=False, internal=False, arguments={}
     )
     declare(broker, "q")
-    engine.bind_queue("q", "news", "sport.#", {}, owner=OWNER)
-    route = engine.exchange_route("news", "sport.tennis")
+    engine.port.exchanges.bind_queue("q", "news", "sport.#", {}, owner=OWNER)
+    route = engine.port.exchanges.route("news", "sport.tennis")
     assert route is not None
-    made = engine.template(route, properties={"PMQ_PROTO": "http", "content-type": "text/plain"})
+    made = engine.port.topics.template(
+        route, properties={"PMQ_PROTO": "http", "content-type": "text/plain"}
+    )
     got: list[Any] = []
 
     class Reader(SpyConsumer):
         def deliver(self, delivery: Any) -> None:
             got.extend(delivery.messages())
 
-    hold = engine.consume("q", Reader(), exclusive=False, owner=OWNER)
+    hold = engine.port.queues.consume("q", Reader(), exclusive=False, owner=OWNER)
     hold.ready()
-    engine.publish_later(made, batch_of(b"match point"), 0, 1, delay_ms=5000)
+    engine.port.delays.publish_later(made, batch_of(b"match point"), 0, 1, delay_ms=5000)
     broker.step(6)
     (message,) = got
     assert (message.topic, message.tag, message.body) == ("news", "sport.tennis", b"match point")
     assert (message.born_ms, message.store_ms) == (START_MS, START_MS + 5000)
     assert not {name for name in message.properties if name in ("PMQ_D", "PMQ_Q", "DELAY")}
     assert message.properties["content-type"] == "text/plain"
-    topic = engine.topic("news")
+    topic = engine.port.topics.info("news")
     assert topic is not None
     assert topic.max_offsets == (1,)
 
@@ -120,9 +122,9 @@ def test_nobody_can_read_the_queue_of_delayed_messages(broker: Broker) -> None:
     declare(broker, "q")
     later(broker, "q", 10, b"secret")
     broker.step()
-    assert [topic.name for topic in broker.engine.topics()] == ["q"]
+    assert [topic.name for topic in broker.port.topics.infos()] == ["q"]
     with pytest.raises(Refused):
-        broker.engine.route("rmq_sys_wheel_timer", None)
+        broker.port.topics.route("rmq_sys_wheel_timer", None)
 
 
 @pytest.mark.parametrize("with_state_db", [True, False])
@@ -194,7 +196,7 @@ def test_a_deleted_topic_cancels_what_was_meant_for_it(broker: Broker) -> None:
     consumer, _ = consume(broker, "q")
     later(broker, "q", 5, b"never")
     broker.step()
-    broker.engine.delete_topic("q")
+    broker.port.topics.delete("q")
     later(broker, "q", 5, b"new")
     broker.step(6)
     assert consumer.bodies == [b"new"]
@@ -211,13 +213,13 @@ def test_many_at_once_leave_in_slices(tmp_path: Path) -> None:
     later(broker, "q", 5, *bodies)
     broker.step(4.9)
     slices = []
-    publish = broker.engine.topics_.publish
+    publish = broker.engine.topics.publish
 
     def spy(template: Any, batch: Any, first: int, last: int, **more: Any) -> Any:
         slices.append(last - first)
         return publish(template, batch, first, last, **more)
 
-    broker.engine.topics_.publish = spy  # type: ignore[method-assign]
+    broker.engine.topics.publish = spy  # type: ignore[method-assign]
     broker.step(1)
     assert slices == [100] * 10
     consumer, _ = consume(broker, "q")
@@ -301,7 +303,7 @@ def test_a_full_disk_only_delays_more(broker: Broker) -> None:
     consumer, _ = consume(broker, "q")
     for number in range(6):
         broker.loop.run(0.001)  # born in different milliseconds: runs of their own
-        broker.engine.publish_later(
+        broker.port.delays.publish_later(
             template(broker, "q"), batch_of(b"%d" % number), 0, 1, deliver_ms=START_MS + 5000
         )
     broker.step(4)
@@ -387,7 +389,7 @@ def test_a_time_that_has_passed_means_now(broker: Broker) -> None:
     """The message takes the usual way, without the wheel."""
     declare(broker, "q")
     consumer, _ = consume(broker, "q")
-    broker.engine.publish_later(
+    broker.port.delays.publish_later(
         template(broker, "q"), batch_of(b"x"), 0, 1, deliver_ms=START_MS - 1
     )
     later(broker, "q", 0, b"y")
@@ -406,7 +408,7 @@ def test_a_transaction_delays_from_its_commit(broker: Broker) -> None:
         )
         for body, ms in ((b"later", 2000), (b"now", 0), (b"last", 3000))
     ]
-    broker.engine.commit_batch(parts, [])
+    broker.port.transactions.commit(parts, [])
     broker.step()
     assert consumer.bodies == [b"now"]
     broker.step(2.1)
@@ -452,9 +454,9 @@ def test_the_properties_of_rocketmq_are_understood(broker: Broker) -> None:
         ({"TIMER_DELIVER_MS": str(START_MS + 5)}, START_MS + 5),
         ({"DELAY": "2", "TIMER_DELIVER_MS": "77"}, START_MS + 5000),
     ):
-        assert engine.deliver_ms(properties) == expected, properties
+        assert engine.port.delays.deliver_ms(properties) == expected, properties
     with pytest.raises(Refused):
-        engine.deliver_ms({"TIMER_DELAY_MS": "soon"})
+        engine.port.delays.deliver_ms({"TIMER_DELAY_MS": "soon"})
 
 
 @pytest.mark.parametrize("bit", [0, 3, 12, 33, 40, 41, 42, 62, 63])

@@ -13,7 +13,7 @@ OWNER = object()
 def declare(broker: Broker, *, auto_delete: bool = False) -> None:
     """An exchange that delays, with a queue."""
     engine = broker.engine
-    engine.declare_exchange(
+    engine.port.exchanges.declare(
         "x",
         type="x-delayed-message",
         durable=True,
@@ -21,16 +21,16 @@ def declare(broker: Broker, *, auto_delete: bool = False) -> None:
         internal=False,
         arguments={"x-delayed-type": "fanout"},
     )
-    engine.declare_queue(
+    engine.port.queues.declare(
         "q", durable=True, exclusive=False, auto_delete=False, arguments={}, owner=OWNER
     )
-    engine.bind_queue("q", "x", "", {}, owner=OWNER)
+    engine.port.exchanges.bind_queue("q", "x", "", {}, owner=OWNER)
     broker.step()
 
 
 def later(broker: Broker, body: bytes, *, by_exchange: bool = True) -> None:
     template = broker.template("x", "k")
-    broker.engine.publish_later(
+    broker.port.delays.publish_later(
         template, batch_of(body), 0, 1, delay_ms=5000, by_exchange=by_exchange
     )
 
@@ -38,14 +38,14 @@ def later(broker: Broker, body: bytes, *, by_exchange: bool = True) -> None:
 def consumed(broker: Broker) -> list[bytes]:
     """What the queue has."""
     consumer = SpyConsumer(100)
-    broker.engine.consume("q", consumer, exclusive=False, owner=OWNER).ready()
+    broker.port.queues.consume("q", consumer, exclusive=False, owner=OWNER).ready()
     broker.step()
     return consumer.bodies
 
 
 def stored_count(broker: Broker) -> int:
     """Messages that the topic got."""
-    topic = broker.engine.topic("x")
+    topic = broker.port.topics.info("x")
     assert topic is not None
     return sum(topic.max_offsets)
 
@@ -76,7 +76,7 @@ def test_deleting_the_exchange_drops_what_it_delays(broker: Broker, again: objec
     later(broker, b"never")
     later(broker, b"of another protocol", by_exchange=False)
     broker.step()
-    broker.engine.delete_exchange("x", if_unused=False)
+    broker.port.exchanges.delete("x", if_unused=False)
     again(broker)
     declare(broker)
     later(broker, b"new")
@@ -100,9 +100,9 @@ def test_nothing_comes_to_the_topic_of_a_deleted_exchange(broker: Broker) -> Non
             delay_ms=5000,
         )
     ]
-    broker.engine.commit_batch(parts, [])
+    broker.port.transactions.commit(parts, [])
     broker.step()
-    broker.engine.delete_exchange("x", if_unused=False)
+    broker.port.exchanges.delete("x", if_unused=False)
     broker.step(6)
     assert counts(broker) == (2, 0)
     assert stored_count(broker) == 0
@@ -114,7 +114,7 @@ def test_templates_that_were_used_before_do_not_release_for_it(broker: Broker) -
     broker.step(6)
     later(broker, b"never")
     broker.step()
-    broker.engine.delete_exchange("x", if_unused=False)
+    broker.port.exchanges.delete("x", if_unused=False)
     broker.step(6)
     assert counts(broker) == (1, 1)
 
@@ -124,9 +124,9 @@ def test_an_exchange_that_goes_by_itself_takes_what_it_delays_with_it(broker: Br
     declare(broker, auto_delete=True)
     later(broker, b"never")
     broker.step()
-    broker.engine.delete_queue("q", if_unused=False, if_empty=False, owner=OWNER)
+    broker.port.queues.delete("q", if_unused=False, if_empty=False, owner=OWNER)
     broker.step()
-    assert broker.engine.exchange("x") is None
+    assert broker.port.exchanges.info("x") is None
     declare(broker)
     broker.step(6)
     assert consumed(broker) == []

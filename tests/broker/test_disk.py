@@ -93,7 +93,7 @@ def test_what_grows_is_refused_and_what_frees_is_not(broker: Broker) -> None:
     declare(broker, "q")
     declare(broker, "gone")
     link = SpyLink()
-    session = engine.connect_session("c", clean=False, link=link, principal="u")
+    session = engine.port.sessions.connect("c", clean=False, link=link, principal="u")
     session.subscribe(("t", REST), 1)
     session.resume()
     broker.publish(broker.template("t"), b"1", b"2", b"3")
@@ -101,10 +101,10 @@ def test_what_grows_is_refused_and_what_frees_is_not(broker: Broker) -> None:
     engine.core.disk.measured(999, 100_000)
     for refused in (
         lambda: declare(broker, "new"),
-        lambda: engine.create_topic("new", 1),
-        lambda: engine.connect_session("new", clean=False, link=SpyLink(), principal="u"),
+        lambda: engine.port.topics.create("new", 1),
+        lambda: engine.port.sessions.connect("new", clean=False, link=SpyLink(), principal="u"),
         lambda: session.subscribe(("u", REST), 1),
-        lambda: engine.put_document("rule", "new", {}),
+        lambda: engine.port.documents.put("rule", "new", {}),
     ):
         with pytest.raises(Refused) as refusal:
             refused()
@@ -114,9 +114,9 @@ def test_what_grows_is_refused_and_what_frees_is_not(broker: Broker) -> None:
     hold.settle(0, 2)
     session.acknowledged(1, len(link.bodies))
     session.unsubscribe(("t", REST))
-    engine.purge_queue("gone", owner=None)
-    engine.delete_queue("gone", if_unused=False, if_empty=False, owner=None)
-    engine.set_topic("t", {"retention_seconds": "60"})
+    engine.port.queues.purge("gone", owner=None)
+    engine.port.queues.delete("gone", if_unused=False, if_empty=False, owner=None)
+    engine.port.topics.set("t", {"retention_seconds": "60"})
     broker.step(1)
     broker.kill()
     broker.open()
@@ -129,7 +129,7 @@ def test_messages_go_on_to_consumers_and_sessions(broker: Broker) -> None:
     """What was taken before is delivered; a session's packet ids are stored in the reserve."""
     declare(broker, "q")
     link = SpyLink()
-    session = broker.engine.connect_session("c", clean=False, link=link, principal="u")
+    session = broker.port.sessions.connect("c", clean=False, link=link, principal="u")
     session.subscribe(("t", REST), 1)
     session.resume()
     broker.publish(broker.template("t"), b"1", b"2")
@@ -144,7 +144,7 @@ def test_a_session_waits_for_a_log_that_takes_its_packet_ids(broker: Broker) -> 
     """While a write meets a full disk, packet ids would gather in memory: nothing is sent, and
     nothing is appended. What was not sent then comes later as new, without DUP [MQTT-3.3.1-1]."""
     link = SpyLink(credit=0)
-    session = broker.engine.connect_session("c", clean=False, link=link, principal="u")
+    session = broker.port.sessions.connect("c", clean=False, link=link, principal="u")
     session.subscribe(("t", REST), 1)
     session.resume()
     broker.publish(broker.template("t"), b"1")
@@ -166,7 +166,7 @@ def test_retention_is_early_where_it_has_a_limit(broker: Broker) -> None:
     assert broker.tidy() == 0
     assert broker.tidy(wanted_bytes=2 * SEGMENT) == 2 * SEGMENT
     assert first_offset(broker) > 0
-    broker.engine.create_topic("kept", 1, {"retention_seconds": "0"})
+    broker.port.topics.create("kept", 1, {"retention_seconds": "0"})
     broker.publish(broker.template("kept"), BODY)
     fill(broker, 4)
     assert broker.tidy(wanted_bytes=1 << 30) > 0
@@ -178,13 +178,13 @@ def test_retention_is_early_where_it_has_a_limit(broker: Broker) -> None:
 def test_held_messages_stay_unless_the_policy_drops_them(broker: Broker) -> None:
     declare(broker, "q")
     declare(broker, "memory", durable=False)
-    session = broker.engine.connect_session("c", clean=False, link=SpyLink(), principal="u")
+    session = broker.port.sessions.connect("c", clean=False, link=SpyLink(), principal="u")
     session.subscribe(("t", REST), 1)
     session.disconnect()
     fill(broker, 5)
     assert broker.tidy(wanted_bytes=2 * SEGMENT) == 0
     assert broker.engine.retention.dropped_count == 0
-    count = broker.engine.topic("t").max_offsets[0]  # type: ignore[union-attr]
+    count = broker.port.topics.info("t").max_offsets[0]  # type: ignore[union-attr]
     broker.stop()
     broker.disk_settings = DiskSettings(reserve_bytes=1000, early_bytes=2000, drop_oldest=True)
     broker.open()
@@ -215,7 +215,9 @@ def test_delayed_messages_hold_and_are_not_dropped(broker: Broker) -> None:
     broker.open()
     declare(broker, "q")
     due_ms = broker.loop.clock_ms() + 3_600_000
-    broker.engine.publish_later(broker.template("t"), batch_of(b"later"), 0, 1, deliver_ms=due_ms)
+    broker.port.delays.publish_later(
+        broker.template("t"), batch_of(b"later"), 0, 1, deliver_ms=due_ms
+    )
     broker.step(1)
     fill(broker, 5, "other")
     assert broker.tidy(wanted_bytes=2 * SEGMENT) == 0
@@ -233,10 +235,10 @@ def test_a_bound_in_bytes_counts_what_was_dropped(broker: Broker) -> None:
     broker.disk_settings = DiskSettings(reserve_bytes=1000, early_bytes=2000, drop_oldest=True)
     broker.open()
     bound = {"x-max-length-bytes": 4 * SEGMENT, "x-overflow": "reject-publish"}
-    broker.engine.declare_queue(
+    broker.port.queues.declare(
         "q", durable=True, exclusive=False, auto_delete=False, arguments=bound, owner=None
     )
-    broker.engine.bind_queue("q", "amq.topic", "t.#", {}, owner=None)
+    broker.port.exchanges.bind_queue("q", "amq.topic", "t.#", {}, owner=None)
     fill(broker, 5)
     lengths = broker.engine.exchanges.queues["q"].group.rules.lengths  # type: ignore[union-attr]
     before = lengths.bytes
@@ -256,7 +258,7 @@ def test_a_queue_in_memory_is_dropped_from_as_well(broker: Broker) -> None:
     assert (kind, name) == ("queue", "memory")
     spy, _ = consume(broker, "memory", 100_000)
     assert spy.got[0][0] == lost
-    assert len(spy.got) + lost == broker.engine.topic("t").max_offsets[0]  # type: ignore[union-attr]
+    assert len(spy.got) + lost == broker.port.topics.info("t").max_offsets[0]  # type: ignore[union-attr]
 
 
 def test_old_age_needs_no_pressure(broker: Broker) -> None:
@@ -273,7 +275,7 @@ def test_a_log_that_fails_while_it_is_appended_to_stops_the_engine(
     """A new segment could not be made: publishers are told, and whoever has to know; from then on
     everything is refused before it is tried."""
     told: list[StorageFailed] = []
-    broker.engine.when_storage_fails(told.append)
+    broker.port.storage.when_failed(told.append)
     template = broker.template("t")
     broker.publish(template, b"x")
     broker.step()
@@ -285,7 +287,7 @@ def test_a_log_that_fails_while_it_is_appended_to_stops_the_engine(
         patch.setattr(broker.store.log, "append_run", fail)
         for _ in range(2):
             with pytest.raises(Refused) as refused:
-                broker.engine.publish_later(template, batch_of(b"y"), 0, 1)
+                broker.port.delays.publish_later(template, batch_of(b"y"), 0, 1)
             assert refused.value.reason is Reason.READ_ONLY
     assert len(told) == 1
     with pytest.raises(Refused):

@@ -10,7 +10,7 @@ from tests.harness.broker import Broker
 
 def look(broker: Broker, position: int, *, before: int = 0, disks: int = 2) -> Divergence:
     """What stands behind a position, when everything before another one was acknowledged."""
-    topics = broker.engine.topics_.topics.values()
+    topics = broker.engine.topics.topics.values()
     return diverged(
         broker.store,
         position,
@@ -28,12 +28,12 @@ def place(broker: Broker) -> int:
 
 def test_what_waited_for_two_disks_was_promised_up_to_the_position(broker: Broker) -> None:
     """Messages and changes of state before it, and none behind it."""
-    broker.engine.create_topic("t", 1)
+    broker.port.topics.create("t", 1)
     start = place(broker)
     broker.publish(broker.template("t"), b"1", b"2")
     middle = place(broker)
     broker.publish(broker.template("t"), b"3")
-    broker.engine.create_topic("u", 1)
+    broker.port.topics.create("u", 1)
     end = place(broker)
     found = look(broker, start, before=middle)
     assert (found.messages, found.changes, found.promised) == (3, 1, 2)
@@ -47,9 +47,9 @@ def test_what_waited_for_two_disks_was_promised_up_to_the_position(broker: Broke
 def test_a_topic_has_a_number_of_its_own(broker: Broker) -> None:
     """What waits for this disk only is promised when it is there, whatever the broker's number is;
     what waits for two is not, where the broker's is one."""
-    broker.engine.create_topic("one", 1, {"min_in_sync": "1"})
-    broker.engine.create_topic("two", 1, {"min_in_sync": "2"})
-    broker.engine.create_topic("cached", 1, {"min_in_sync": "2", "durability": "page_cache"})
+    broker.port.topics.create("one", 1, {"min_in_sync": "1"})
+    broker.port.topics.create("two", 1, {"min_in_sync": "2"})
+    broker.port.topics.create("cached", 1, {"min_in_sync": "2", "durability": "page_cache"})
     for topic, promised in (("one", 1), ("two", 0), ("cached", 1)):
         start = place(broker)
         broker.publish(broker.template(topic), b"1")
@@ -60,7 +60,7 @@ def test_a_topic_has_a_number_of_its_own(broker: Broker) -> None:
 
 def test_the_least_number_that_the_broker_had_counts(broker: Broker) -> None:
     """It is noted in the file; settings may be others by now."""
-    broker.engine.create_topic("t", 1)
+    broker.port.topics.create("t", 1)
     start = place(broker)
     broker.publish(broker.template("t"), b"1")
     place(broker)
@@ -72,13 +72,13 @@ def test_a_topic_that_changed_or_went_was_another_one_before(broker: Broker) -> 
     """What its messages waited for then is not known any more."""
     for number, change in enumerate(("set", "delete", "nothing")):
         name = f"t{number}"
-        broker.engine.create_topic(name, 1)
+        broker.port.topics.create(name, 1)
         start = place(broker)
         broker.publish(broker.template(name), b"1")
         if change == "set":
-            broker.engine.set_topic(name, {"min_in_sync": "2"})
+            broker.port.topics.set(name, {"min_in_sync": "2"})
         elif change == "delete":
-            broker.engine.delete_topic(name)
+            broker.port.topics.delete(name)
         place(broker)
         found = look(broker, start)
         assert found.promised == (change != "nothing"), change

@@ -21,13 +21,13 @@ COUNT = 3 * SWEPT_AT_ONCE
 
 
 def auto_delete(broker: Broker, name: str, *, durable: bool = True) -> None:
-    broker.engine.declare_exchange(
+    broker.port.exchanges.declare(
         name, type="topic", durable=durable, auto_delete=True, internal=False, arguments={}
     )
 
 
 def delete_queue(broker: Broker, name: str) -> None:
-    broker.engine.delete_queue(name, if_unused=False, if_empty=False, owner=OWNER)
+    broker.port.queues.delete(name, if_unused=False, if_empty=False, owner=OWNER)
 
 
 @pytest.fixture
@@ -75,7 +75,7 @@ def test_an_exchange_with_thousands_of_queues_ends_in_one_record(
         bind(broker, name, "x")
     broker.step()
     ops.clear()
-    broker.engine.delete_exchange("x", if_unused=False)
+    broker.port.exchanges.delete("x", if_unused=False)
     assert ops == [{"op": "exchange-", "name": "x"}]
     assert left(broker) >= COUNT - SWEPT_AT_ONCE
     assert bound(broker, *names) == []
@@ -95,18 +95,18 @@ def test_after_a_crash_an_exchange_has_all_its_bindings_or_is_gone_with_them(
 ) -> None:
     """Also one that would not survive a restart, if it was declared anew."""
     make = {"type": "topic", "auto_delete": False, "internal": False, "arguments": {}}
-    broker.engine.declare_exchange("x", durable=durable, **make)
+    broker.port.exchanges.declare("x", durable=durable, **make)
     exchange(broker, "y")
     names = [f"q{number}" for number in range(40)]
     for name in names:
         declare(broker, name)
         bind(broker, name, "x", name)
-    broker.engine.bind_exchange("x", "y", "", {})
-    broker.engine.bind_exchange("y", "x", "", {})
+    broker.port.exchanges.bind_exchange("x", "y", "", {})
+    broker.port.exchanges.bind_exchange("y", "x", "", {})
     broker.step()
-    broker.engine.delete_exchange("x", if_unused=False)
+    broker.port.exchanges.delete("x", if_unused=False)
     if flushed:
-        broker.engine.declare_exchange("x", durable=True, **make)
+        broker.port.exchanges.declare("x", durable=True, **make)
         broker.step()
     broker.kill()
     broker.open()
@@ -114,7 +114,7 @@ def test_after_a_crash_an_exchange_has_all_its_bindings_or_is_gone_with_them(
     there = durable and not flushed
     assert bound(broker, *names) == ([("x", name) for name in names] if there else [])
     assert (len(graph.links("y")), len(graph.links("x"))) == ((1, 1) if there else (0, 0))
-    assert (broker.engine.exchange("x") is not None) is (there or flushed)
+    assert (broker.port.exchanges.info("x") is not None) is (there or flushed)
 
 
 def test_what_comes_again_before_the_old_is_swept_is_there_to_stay(broker: Broker) -> None:
@@ -127,12 +127,12 @@ def test_what_comes_again_before_the_old_is_swept_is_there_to_stay(broker: Broke
         bind(broker, "q", "x", key)
         bind(broker, "q", "y", key)
     broker.step()
-    broker.engine.delete_exchange("x", if_unused=False)
+    broker.port.exchanges.delete("x", if_unused=False)
     exchange(broker, "x", "topic")
     bind(broker, "q", "x", keys[-1])
     bind(broker, "q", "x", keys[-2])
-    broker.engine.unbind_queue("q", "x", keys[-2], {}, owner=OWNER)
-    broker.engine.unbind_queue("q", "x", keys[-3], {}, owner=OWNER)
+    broker.port.exchanges.unbind_queue("q", "x", keys[-2], {}, owner=OWNER)
+    broker.port.exchanges.unbind_queue("q", "x", keys[-3], {}, owner=OWNER)
     assert bound(broker, "q").count(("x", keys[-1])) == 1
     assert len(bound(broker, "q")) == COUNT + 1
     delete_queue(broker, "q")
@@ -160,7 +160,7 @@ def test_bindings_that_are_made_again_are_not_swept(broker: Broker) -> None:
     for key in keys:
         bind(broker, "q", "x", key)
     broker.step()
-    broker.engine.delete_exchange("x", if_unused=False)
+    broker.port.exchanges.delete("x", if_unused=False)
     exchange(broker, "x", "topic")
     for key in keys:
         bind(broker, "q", "x", key)
@@ -180,7 +180,7 @@ def test_bindings_that_are_over_do_not_count_for_the_limit(broker: Broker) -> No
     with pytest.raises(Refused) as raised:
         bind(broker, "q", "x", "one more")
     assert raised.value.reason is Reason.LIMIT
-    broker.engine.delete_exchange("x", if_unused=False)
+    broker.port.exchanges.delete("x", if_unused=False)
     exchange(broker, "x", "topic")
     assert left(broker) > 0
     bind(broker, "q", "x", "one more")
@@ -201,24 +201,24 @@ def test_a_queue_with_thousands_of_bindings_is_swept_out_of_the_patterns(
     bind(broker, "other", "x", key.format(0))
     broker.step()
     where = {"{}": "0", "*.{}.#": "a.0", "#.{}.x": "a.0.x"}[key]
-    route = broker.engine.exchange_route("x", where)
+    route = broker.port.exchanges.route("x", where)
     assert isinstance(route, TopicRoute)
     assert len(route.queues) == 2
     ops.clear()
     delete_queue(broker, "q")
     assert ops == [{"op": "queue-", "name": "q"}]
     assert is_sweeping(broker)
-    broker.engine.topics_.router.refresh(route)
+    broker.engine.topics.router.refresh(route)
     assert [queue.name for queue in route.queues] == ["other"]
-    new = broker.engine.exchange_route("x", where.replace("0", str(COUNT - 1)))
+    new = broker.port.exchanges.route("x", where.replace("0", str(COUNT - 1)))
     assert isinstance(new, TopicRoute)
     assert not new.queues
     broker.step()
-    router = broker.engine.topics_.router
+    router = broker.engine.topics.router
     assert not is_sweeping(broker)
     assert broker.engine.exchanges.graph.bound_count("x") == 1
     assert router.complex_words == (4 if key.startswith("#") else 0)
-    broker.engine.unbind_queue("other", "x", key.format(0), {}, owner=OWNER)
+    broker.port.exchanges.unbind_queue("other", "x", key.format(0), {}, owner=OWNER)
     assert router.complex_words == 0
     assert not router._of_exchanges
 
@@ -235,9 +235,9 @@ def test_auto_delete_exchanges_end_in_the_record_of_what_they_were_for(
     bind(broker, "q", "a", "2")
     bind(broker, "q", "used", "1")
     bind(broker, "other", "used", "1")
-    broker.engine.bind_exchange("a", "b", "", {})
-    broker.engine.bind_exchange("b", "c", "", {})
-    broker.engine.bind_exchange("a", "used", "", {})
+    broker.port.exchanges.bind_exchange("a", "b", "", {})
+    broker.port.exchanges.bind_exchange("b", "c", "", {})
+    broker.port.exchanges.bind_exchange("a", "used", "", {})
     broker.step()
     ops.clear()
     delete_queue(broker, "q")
@@ -247,7 +247,7 @@ def test_auto_delete_exchanges_end_in_the_record_of_what_they_were_for(
         start()
         if start == broker.kill:
             broker.open()
-        there = [name for name in ("a", "b", "c", "used") if broker.engine.exchange(name)]
+        there = [name for name in ("a", "b", "c", "used") if broker.port.exchanges.info(name)]
         assert there == ["used"]
         assert bound(broker, "other") == [("used", "1")]
         assert not broker.engine.exchanges.graph.links("used")
@@ -257,8 +257,8 @@ def test_an_exchange_that_lasts_ends_with_a_queue_that_does_not(broker: Broker) 
     """The log says so, though it knows no such queue."""
     auto_delete(broker, "x")
     declare(broker, "q", durable=False)
-    broker.engine.delete_queue("q", if_unused=False, if_empty=False, owner=OWNER)
-    broker.engine.declare_queue(
+    broker.port.queues.delete("q", if_unused=False, if_empty=False, owner=OWNER)
+    broker.port.queues.declare(
         "q", durable=False, exclusive=False, auto_delete=False, arguments={}, owner=OWNER
     )
     bind(broker, "q", "x")
@@ -267,24 +267,24 @@ def test_an_exchange_that_lasts_ends_with_a_queue_that_does_not(broker: Broker) 
     broker.step()
     broker.kill()
     broker.open()
-    assert broker.engine.exchange("x") is None
+    assert broker.port.exchanges.info("x") is None
 
 
 def test_a_binding_that_lasts_ends_with_an_exchange_that_does_not(broker: Broker) -> None:
     """The log has the binding, so it says that the exchange ended, though it knows no such
     exchange. A topic of that name, which is an exchange by itself, begins without bindings, also
     after a crash."""
-    broker.engine.declare_exchange(
+    broker.port.exchanges.declare(
         "x", type="topic", durable=False, auto_delete=False, internal=False, arguments={}
     )
     declare(broker, "q")
     bind(broker, "q", "x")
-    broker.engine.delete_exchange("x", if_unused=False)
+    broker.port.exchanges.delete("x", if_unused=False)
     broker.publish(broker.template("x", ""), b"1")
     broker.step()
     broker.kill()
     broker.open()
-    assert broker.engine.exchange("x") is not None
+    assert broker.port.exchanges.info("x") is not None
     assert bound(broker, "q") == []
 
 
@@ -307,7 +307,7 @@ def test_very_many_auto_delete_exchanges_end_in_several_records(
     assert [len(op.get("x", ())) for op in ended] == [4, 3, 2]
     broker.kill()
     broker.open()
-    there = [number for number in range(12) if broker.engine.exchange(f"x{number}")]
+    there = [number for number in range(12) if broker.port.exchanges.info(f"x{number}")]
     assert there == [11]
 
 
@@ -318,7 +318,7 @@ def test_logs_of_earlier_versions_say_it_one_by_one(broker: Broker) -> None:
     declare(broker, "q")
     for number in range(UNBOUND_AT_ONCE + 1):
         bind(broker, "q", "x", f"{number}")
-    broker.engine.bind_exchange("x", "y", "k", {})
+    broker.port.exchanges.bind_exchange("x", "y", "k", {})
     journal = broker.engine.core.journal
     for number in range(UNBOUND_AT_ONCE + 1):
         journal.write({"op": "bind-", "queue": "q", "key": ["x", f"{number}", "{}"]})
@@ -328,8 +328,8 @@ def test_logs_of_earlier_versions_say_it_one_by_one(broker: Broker) -> None:
     broker.step()
     for _ in range(2):
         assert bound(broker, "q") == []
-        assert broker.engine.exchange("x") is None
-        assert broker.engine.exchange("y") is None
+        assert broker.port.exchanges.info("x") is None
+        assert broker.port.exchanges.info("y") is None
         broker.kill()
         broker.open()
 
@@ -343,7 +343,7 @@ def test_nothing_is_saved_while_something_is_swept(broker: Broker) -> None:
         bind(broker, name, "x")
     broker.step()
     broker.save()
-    broker.engine.delete_exchange("x", if_unused=False)
+    broker.port.exchanges.delete("x", if_unused=False)
     saving = broker.engine.begin_snapshot()
     assert saving is not None
     assert not saving.gather(1 << 30)
@@ -362,7 +362,7 @@ def test_what_other_protocols_subscribe_to_outlives_the_exchange(broker: Broker)
     session, link = connect(broker, "c", clean=True)
     session.subscribe(("x", "a"), 1)
     broker.step()
-    broker.engine.delete_exchange("x", if_unused=False)
+    broker.port.exchanges.delete("x", if_unused=False)
     broker.publish(broker.template("x", "a"), b"1")
     broker.publish(broker.template("x", "b"), b"2")
     broker.step()

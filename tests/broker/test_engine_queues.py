@@ -13,7 +13,7 @@ OWNER = object()
 
 
 def declare(broker: Broker, name: str, *, durable: bool = True, auto_delete: bool = False) -> None:
-    broker.engine.declare_queue(
+    broker.port.queues.declare(
         name,
         durable=durable,
         exclusive=False,
@@ -24,15 +24,15 @@ def declare(broker: Broker, name: str, *, durable: bool = True, auto_delete: boo
 
 
 def publish(broker: Broker, exchange: str, key: str, *bodies: bytes) -> None:
-    route = broker.engine.exchange_route(exchange, key)
+    route = broker.port.exchanges.route(exchange, key)
     assert route is not None
-    template = broker.engine.template(route, properties={"PMQ_PROTO": "amqp"})
+    template = broker.port.topics.template(route, properties={"PMQ_PROTO": "amqp"})
     broker.publish(template, *bodies)
 
 
 def consume(broker: Broker, name: str, credit: int = 1000) -> tuple[SpyConsumer, object]:
     consumer = SpyConsumer(credit)
-    hold = broker.engine.consume(name, consumer, exclusive=False, owner=OWNER)
+    hold = broker.port.queues.consume(name, consumer, exclusive=False, owner=OWNER)
     hold.ready()
     broker.step()
     return consumer, hold
@@ -109,7 +109,7 @@ def test_a_share_is_no_more_than_the_credit(broker: Broker) -> None:
     broker.step()
     first, second = SpyConsumer(3), SpyConsumer()
     for consumer in (first, second):
-        broker.engine.consume("q", consumer, exclusive=False, owner=OWNER)
+        broker.port.queues.consume("q", consumer, exclusive=False, owner=OWNER)
     publish(broker, "", "q", b"last")
     broker.step()
     assert len(first.bodies) == 3
@@ -120,12 +120,12 @@ def test_topic_fanout_and_direct_bindings(broker: Broker) -> None:
     """Each exchange type reads its binding keys in its own way; a queue gets a message once."""
     engine = broker.engine
     for name, kind in (("t", "topic"), ("f", "fanout"), ("d", "direct")):
-        engine.declare_exchange(
+        engine.port.exchanges.declare(
             name, type=kind, durable=True, auto_delete=False, internal=False, arguments={}
         )
     declare(broker, "q")
     for exchange, key in (("t", "a.*"), ("t", "#"), ("f", ""), ("d", "x.*")):
-        engine.bind_queue("q", exchange, key, {}, owner=OWNER)
+        engine.port.exchanges.bind_queue("q", exchange, key, {}, owner=OWNER)
     consumer, _ = consume(broker, "q")
     for exchange, key in (("t", "a.b"), ("f", "any"), ("d", "x.y"), ("d", "x.*")):
         publish(broker, exchange, key, f"{exchange} {key}".encode())
@@ -136,7 +136,7 @@ def test_topic_fanout_and_direct_bindings(broker: Broker) -> None:
 def test_the_root_exchange_reaches_mqtt_topics(broker: Broker) -> None:
     """amq.topic: the key's first word is the topic, as RabbitMQ's MQTT plugin has it."""
     declare(broker, "q")
-    broker.engine.bind_queue("q", "amq.topic", "sensors.#", {}, owner=OWNER)
+    broker.port.exchanges.bind_queue("q", "amq.topic", "sensors.#", {}, owner=OWNER)
     consumer, _ = consume(broker, "q")
     broker.publish(broker.template("sensors", "room1.temp"), b"21")
     publish(broker, "amq.topic", "sensors.room2", b"22")
@@ -146,9 +146,9 @@ def test_the_root_exchange_reaches_mqtt_topics(broker: Broker) -> None:
 
 def test_publishing_nowhere_is_none_and_to_no_exchange_is_refused(broker: Broker) -> None:
     """The default exchange drops what names no queue; an unknown exchange is NOT_FOUND."""
-    assert broker.engine.exchange_route("", "nobody") is None
+    assert broker.port.exchanges.route("", "nobody") is None
     with pytest.raises(Refused) as refused:
-        broker.engine.exchange_route("missing", "k")
+        broker.port.exchanges.route("missing", "k")
     assert refused.value.reason is Reason.NOT_FOUND
 
 
@@ -157,12 +157,12 @@ def test_publishing_nowhere_is_none_and_to_no_exchange_is_refused(broker: Broker
 def test_queues_and_acks_survive(tmp_path: Path, way: str, with_state_db: bool) -> None:
     """After a stop or a kill: bindings, ready messages, settled ones, redelivered flags."""
     broker = Broker(tmp_path / "data", with_state_db=with_state_db)
-    broker.engine.declare_exchange(
+    broker.port.exchanges.declare(
         "t", type="topic", durable=True, auto_delete=False, internal=False, arguments={}
     )
     declare(broker, "q")
     declare(broker, "gone", durable=False)
-    broker.engine.bind_queue("q", "t", "a.#", {}, owner=OWNER)
+    broker.port.exchanges.bind_queue("q", "t", "a.#", {}, owner=OWNER)
     publish(broker, "t", "a.b", *[b"%d" % n for n in range(6)])
     broker.step()
     consumer, hold = consume(broker, "q", credit=4)
@@ -177,7 +177,7 @@ def test_queues_and_acks_survive(tmp_path: Path, way: str, with_state_db: bool) 
     publish(broker, "t", "a.c", b"new")
     broker.step()
     with pytest.raises(Refused):
-        broker.engine.queue("gone", owner=OWNER)
+        broker.port.queues.info("gone", owner=OWNER)
     consumer, _ = consume(broker, "q")
     assert consumer.got == [
         (1, b"1", True),
@@ -201,7 +201,7 @@ def test_a_queues_number_is_never_given_again(tmp_path: Path, with_state_db: boo
         publish(broker, "", name, name.encode())
         broker.step()
         if name == "c":
-            broker.engine.delete_queue("c", if_unused=False, if_empty=False, owner=OWNER)
+            broker.port.queues.delete("c", if_unused=False, if_empty=False, owner=OWNER)
             broker.step(1.0)
         broker.kill()
         broker.open()
@@ -235,26 +235,26 @@ def test_many_messages_survive_rolls_and_state_snapshots(tmp_path: Path) -> None
 
 def test_exclusive_queues_go_with_their_connection(broker: Broker) -> None:
     """Another connection is locked out; the owner's end deletes the queue."""
-    info, _ = broker.engine.declare_queue(
+    info, _ = broker.port.queues.declare(
         "", durable=False, exclusive=True, auto_delete=False, arguments={}, owner=OWNER
     )
     with pytest.raises(Refused) as refused:
-        broker.engine.queue(info.name, owner=object())
+        broker.port.queues.info(info.name, owner=object())
     assert refused.value.reason is Reason.LOCKED
-    assert list(broker.engine.release_owner(OWNER))
+    assert list(broker.port.queues.release_owner(OWNER))
     with pytest.raises(Refused) as refused:
-        broker.engine.queue(info.name, owner=OWNER)
+        broker.port.queues.info(info.name, owner=OWNER)
     assert refused.value.reason is Reason.NOT_FOUND
 
 
 def test_auto_delete_queues_go_with_their_last_consumer(broker: Broker) -> None:
     """Not before it had one."""
     declare(broker, "q", auto_delete=True)
-    assert broker.engine.queue("q", owner=OWNER).consumer_count == 0
+    assert broker.port.queues.info("q", owner=OWNER).consumer_count == 0
     _, hold = consume(broker, "q")
     hold.cancel()  # type: ignore[attr-defined]
     with pytest.raises(Refused):
-        broker.engine.queue("q", owner=OWNER)
+        broker.port.queues.info("q", owner=OWNER)
 
 
 def test_get_takes_one_message_and_counts_the_rest(broker: Broker) -> None:
@@ -268,7 +268,7 @@ def test_get_takes_one_message_and_counts_the_rest(broker: Broker) -> None:
         answers.append((0 if delivery is None else delivery.count, ready))  # type: ignore[attr-defined]
 
     for _ in range(3):
-        broker.engine.get("q", answer, owner=OWNER)
+        broker.port.queues.get("q", answer, owner=OWNER)
         broker.step()
     assert answers == [(1, 1), (1, 0), (0, 0)]
 
@@ -279,10 +279,10 @@ def test_purge_and_delete_count_what_was_ready(broker: Broker) -> None:
     consumer, _ = consume(broker, "q", credit=1)
     publish(broker, "", "q", b"a", b"b", b"c")
     broker.step()
-    assert broker.engine.purge_queue("q", owner=OWNER)[0] == 2
+    assert broker.port.queues.purge("q", owner=OWNER)[0] == 2
     publish(broker, "", "q", b"d")
     broker.step()
-    count, _ = broker.engine.delete_queue("q", if_unused=False, if_empty=False, owner=OWNER)
+    count, _ = broker.port.queues.delete("q", if_unused=False, if_empty=False, owner=OWNER)
     assert count == 1
     assert consumer.gone
 
@@ -292,10 +292,10 @@ def test_transient_messages_are_visible_without_a_flush_but_never_overtake(broke
     message that waits for its flush."""
     declare(broker, "q", durable=False)
     consumer, _ = consume(broker, "q")
-    route = broker.engine.exchange_route("", "q")
+    route = broker.port.exchanges.route("", "q")
     assert route is not None
-    quick = broker.engine.template(route, properties={}, durability=Durability.APPENDED)
-    slow = broker.engine.template(route, properties={})
+    quick = broker.port.topics.template(route, properties={}, durability=Durability.APPENDED)
+    slow = broker.port.topics.template(route, properties={})
     broker.publish(quick, b"1")
     broker.loop.run()
     assert consumer.bodies == [b"1"]
@@ -317,25 +317,25 @@ def test_pull_gives_records_up_to_the_flushed_point(broker: Broker) -> None:
     def take(records: bytes, next_offset: int) -> None:
         pulled.append((len(records), next_offset))
 
-    broker.engine.pull("t", 0, 0, count_max=2, bytes_max=1 << 20, callback=take)
+    broker.port.queries.pull("t", 0, 0, count_max=2, bytes_max=1 << 20, callback=take)
     assert pulled == [(0, 0)]
     broker.step(1.0)
-    broker.engine.pull("t", 0, 0, count_max=2, bytes_max=1 << 20, callback=take)
+    broker.port.queries.pull("t", 0, 0, count_max=2, bytes_max=1 << 20, callback=take)
     assert pulled[1][0] > 0
     assert pulled[1][1] == 2
     with pytest.raises(Refused):
-        broker.engine.pull("t", 1, 0, count_max=2, bytes_max=1 << 20, callback=take)
+        broker.port.queries.pull("t", 1, 0, count_max=2, bytes_max=1 << 20, callback=take)
 
 
 def test_a_refused_message_takes_no_offset(broker: Broker) -> None:
     """A body over the limit is refused whole; the next message has the next offset."""
     declare(broker, "q")
     consumer, _ = consume(broker, "q")
-    route = broker.engine.exchange_route("", "q")
+    route = broker.port.exchanges.route("", "q")
     assert route is not None
-    template = broker.engine.template(route, properties={})
+    template = broker.port.topics.template(route, properties={})
     with pytest.raises(Refused) as refused:
-        broker.engine.publish(template, batch_of(b"ok", b"x" * (5 << 20)), 0, 2)
+        broker.port.publish(template, batch_of(b"ok", b"x" * (5 << 20)), 0, 2)
     assert refused.value.reason is Reason.TOO_LARGE
     broker.publish(template, b"next")
     broker.step()
@@ -344,23 +344,23 @@ def test_a_refused_message_takes_no_offset(broker: Broker) -> None:
 
 def test_documents_survive(broker: Broker) -> None:
     """A gateway's settings come back after a restart; None deletes."""
-    broker.engine.put_document("http", "a", {"sink": "x"})
-    broker.engine.put_document("http", "b", {"sink": "y"})
-    broker.engine.put_document("http", "b", None)
+    broker.port.documents.put("http", "a", {"sink": "x"})
+    broker.port.documents.put("http", "b", {"sink": "y"})
+    broker.port.documents.put("http", "b", None)
     broker.step()
     broker.restart()
-    assert broker.engine.documents("http") == {"a": {"sink": "x"}}
+    assert broker.port.documents.of_kind("http") == {"a": {"sink": "x"}}
 
 
 def test_three_hundred_queues_get_one_body(broker: Broker) -> None:
     """More targets than one record names: the rest continues, and survives a restart."""
     engine = broker.engine
-    engine.declare_exchange(
+    engine.port.exchanges.declare(
         "f", type="fanout", durable=True, auto_delete=False, internal=False, arguments={}
     )
     for n in range(300):
         declare(broker, f"q{n}")
-        engine.bind_queue(f"q{n}", "f", "", {}, owner=OWNER)
+        engine.port.exchanges.bind_queue(f"q{n}", "f", "", {}, owner=OWNER)
     publish(broker, "f", "", b"one", b"two")
     broker.step()
     broker.kill()
@@ -375,13 +375,13 @@ def test_publishers_pause_while_the_disk_is_behind(tmp_path: Path) -> None:
     broker = Broker(tmp_path / "data", unflushed_bytes_pause=10_000)
     resumed: list[int] = []
     template = broker.template("t")
-    assert not broker.engine.overloaded(lambda: resumed.append(1))
+    assert not broker.port.overloaded(lambda: resumed.append(1))
     broker.publish(template, b"x" * 20_000)
-    assert broker.engine.overloaded(lambda: resumed.append(2))
+    assert broker.port.overloaded(lambda: resumed.append(2))
     assert resumed == []
     broker.step()
     assert resumed == [2]
-    assert not broker.engine.overloaded(lambda: resumed.append(3))
+    assert not broker.port.overloaded(lambda: resumed.append(3))
     broker.stop()
 
 
@@ -397,7 +397,7 @@ def test_much_that_nobody_waits_for_is_flushed_at_once(tmp_path: Path) -> None:
     broker.loop.run()
     assert broker.engine.core.flush_pending
     broker.step()
-    topic = broker.engine.topic("t")
+    topic = broker.port.topics.info("t")
     assert topic is not None
     assert topic.max_offsets == (2,)
     broker.stop()
@@ -405,14 +405,14 @@ def test_much_that_nobody_waits_for_is_flushed_at_once(tmp_path: Path) -> None:
 
 def test_a_topic_that_was_made_again_is_another_one(broker: Broker) -> None:
     """Readers that keep offsets elsewhere see that they belong to messages that are gone."""
-    broker.engine.create_topic("t", 2)
-    first = broker.engine.topic("t")
-    broker.engine.delete_topic("t")
-    broker.engine.create_topic("t", 2)
-    second = broker.engine.topic("t")
+    broker.port.topics.create("t", 2)
+    first = broker.port.topics.info("t")
+    broker.port.topics.delete("t")
+    broker.port.topics.create("t", 2)
+    second = broker.port.topics.info("t")
     assert first is not None
     assert second is not None
     assert first.incarnation != second.incarnation
     broker.step()
     broker.restart()
-    assert broker.engine.topic("t") == second
+    assert broker.port.topics.info("t") == second

@@ -14,7 +14,7 @@ def connect(
     broker: Broker, client: str, *, clean: bool = False, credit: int = 1000, user: str = "u"
 ) -> tuple[Session, SpyLink]:
     link = SpyLink(credit)
-    session = broker.engine.connect_session(client, clean=clean, link=link, principal=user)
+    session = broker.port.sessions.connect(client, clean=clean, link=link, principal=user)
     broker.step()
     session.resume()
     broker.step()
@@ -197,7 +197,7 @@ def test_an_inbound_qos_2_message_is_taken_once(tmp_path: Path, way: str) -> Non
     session, _ = connect(broker, "c")
     template = broker.template("a", qos=2)
     assert not session.is_duplicate(packet)
-    broker.engine.publish_once(template, batch_of(b"x"), 0, session, packet)
+    broker.port.sessions.publish_once(template, batch_of(b"x"), 0, session, packet)
     assert session.is_duplicate(packet)
     broker.step()
     start_again(broker, way)
@@ -427,7 +427,7 @@ def test_qos_0_needs_no_window(broker: Broker, clean: bool) -> None:
 def test_who_connects_may_ask_for_less(broker: Broker) -> None:
     """As an operator sets it for a listener; the bound of a user is tested with permissions."""
     link = SpyLink(1000)
-    session = broker.engine.connect_session(
+    session = broker.port.sessions.connect(
         "c", clean=True, link=link, principal="u", inflight_max=5
     )
     broker.step()

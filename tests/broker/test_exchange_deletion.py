@@ -11,7 +11,7 @@ from tests.harness.broker import Broker
 
 
 def declare(broker: Broker, *, durable: bool = True, auto_delete: bool = False) -> None:
-    broker.engine.declare_exchange(
+    broker.port.exchanges.declare(
         "x", type="topic", durable=durable, auto_delete=auto_delete, internal=False, arguments={}
     )
     broker.step()
@@ -19,25 +19,25 @@ def declare(broker: Broker, *, durable: bool = True, auto_delete: bool = False) 
 
 def publish(broker: Broker) -> None:
     """As AMQP does it."""
-    route = broker.engine.exchange_route("x", "k")
+    route = broker.port.exchanges.route("x", "k")
     assert route is not None
-    broker.publish(broker.engine.template(route, properties={}), b"m")
+    broker.publish(broker.port.topics.template(route, properties={}), b"m")
     broker.step()
 
 
 def is_gone(broker: Broker) -> bool:
     """Whether AMQP finds no such exchange, in whatever it does."""
     engine = broker.engine
-    engine.declare_queue(
+    engine.port.queues.declare(
         "q", durable=True, exclusive=False, auto_delete=False, arguments={}, owner=None
     )
     attempts: list[Callable[[], object]] = [
-        lambda: engine.exchange_route("x", "k"),
-        lambda: engine.bind_queue("q", "x", "k", {}, owner=None),
-        lambda: engine.bind_exchange("amq.fanout", "x", "k", {}),
-        lambda: engine.bind_exchange("x", "amq.fanout", "k", {}),
+        lambda: engine.port.exchanges.route("x", "k"),
+        lambda: engine.port.exchanges.bind_queue("q", "x", "k", {}, owner=None),
+        lambda: engine.port.exchanges.bind_exchange("amq.fanout", "x", "k", {}),
+        lambda: engine.port.exchanges.bind_exchange("x", "amq.fanout", "k", {}),
     ]
-    if engine.exchange("x") is not None:
+    if engine.port.exchanges.info("x") is not None:
         return False
     for attempt in attempts:
         with pytest.raises(Refused) as raised:
@@ -50,10 +50,10 @@ def is_gone(broker: Broker) -> bool:
 def test_a_deleted_exchange_stays_deleted(broker: Broker, durable: bool) -> None:
     declare(broker, durable=durable)
     publish(broker)
-    broker.engine.delete_exchange("x", if_unused=False)
+    broker.port.exchanges.delete("x", if_unused=False)
     broker.step()
     assert is_gone(broker)
-    assert broker.engine.topic("x").max_offsets == (1,)
+    assert broker.port.topics.info("x").max_offsets == (1,)
     for start in (broker.restart, broker.kill):
         broker.step()
         start()
@@ -63,13 +63,13 @@ def test_a_deleted_exchange_stays_deleted(broker: Broker, durable: bool) -> None
     broker.publish(broker.template("x", "k"), b"of another protocol")
     broker.step()
     assert is_gone(broker)
-    assert broker.engine.topic("x").max_offsets == (2,)
+    assert broker.port.topics.info("x").max_offsets == (2,)
 
 
 def test_without_state_db_the_log_says_it(broker: Broker) -> None:
     declare(broker)
     publish(broker)
-    broker.engine.delete_exchange("x", if_unused=False)
+    broker.port.exchanges.delete("x", if_unused=False)
     broker.step()
     broker.with_state_db = False
     broker.restart()
@@ -79,7 +79,7 @@ def test_without_state_db_the_log_says_it(broker: Broker) -> None:
 def test_a_declaration_brings_it_back(broker: Broker) -> None:
     declare(broker)
     publish(broker)
-    broker.engine.delete_exchange("x", if_unused=False)
+    broker.port.exchanges.delete("x", if_unused=False)
     declare(broker, durable=False)
     publish(broker)
     broker.step()
@@ -89,15 +89,15 @@ def test_a_declaration_brings_it_back(broker: Broker) -> None:
     broker.step()
     broker.restart()
     publish(broker)
-    assert broker.engine.exchange("x") is not None
+    assert broker.port.exchanges.info("x") is not None
 
 
 def test_an_auto_delete_exchange_goes_for_good(broker: Broker) -> None:
     declare(broker, auto_delete=True)
     publish(broker)
     assert not is_gone(broker)
-    broker.engine.bind_queue("q", "x", "k", {}, owner=None)
-    broker.engine.unbind_queue("q", "x", "k", {}, owner=None)
+    broker.port.exchanges.bind_queue("q", "x", "k", {}, owner=None)
+    broker.port.exchanges.unbind_queue("q", "x", "k", {}, owner=None)
     broker.step()
     assert is_gone(broker)
     broker.restart()
@@ -108,11 +108,11 @@ def test_a_topic_that_was_never_declared_is_an_exchange_until_it_is_deleted(brok
     broker.publish(broker.template("x", "k"), b"of another protocol")
     broker.step()
     assert not is_gone(broker)
-    broker.engine.bind_queue("q", "x", "k", {}, owner=None)
+    broker.port.exchanges.bind_queue("q", "x", "k", {}, owner=None)
     with pytest.raises(Refused) as raised:
-        broker.engine.delete_exchange("x", if_unused=True)
+        broker.port.exchanges.delete("x", if_unused=True)
     assert raised.value.reason is Reason.IN_USE
-    broker.engine.delete_exchange("x", if_unused=False)
+    broker.port.exchanges.delete("x", if_unused=False)
     broker.step()
     assert is_gone(broker)
     broker.restart()
@@ -123,8 +123,8 @@ def test_a_topic_that_was_never_declared_is_an_exchange_until_it_is_deleted(brok
 def test_a_topic_that_is_made_anew_is_an_exchange_again(broker: Broker) -> None:
     declare(broker)
     publish(broker)
-    broker.engine.delete_exchange("x", if_unused=False)
-    broker.engine.topics_.delete("x")
+    broker.port.exchanges.delete("x", if_unused=False)
+    broker.engine.topics.delete("x")
     broker.step()
     broker.publish(broker.template("x", "k"), b"of another protocol")
     broker.step()
@@ -133,9 +133,9 @@ def test_a_topic_that_is_made_anew_is_an_exchange_again(broker: Broker) -> None:
 
 def test_a_publisher_that_is_at_work_notices(broker: Broker) -> None:
     declare(broker)
-    route = broker.engine.exchange_route("x", "k")
+    route = broker.port.exchanges.route("x", "k")
     assert route is not None
-    template = broker.engine.template(route, properties={})
+    template = broker.port.topics.template(route, properties={})
     broker.publish(template, b"m")
-    broker.engine.delete_exchange("x", if_unused=False)
+    broker.port.exchanges.delete("x", if_unused=False)
     assert not template.valid

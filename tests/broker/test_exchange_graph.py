@@ -22,7 +22,7 @@ from tests.harness.broker import Broker, SpyLink, batch_of
 def make(broker: Broker, name: str, kind: str, *, durable: bool = True, **more: Any) -> None:
     """An exchange; `alternate="x"` is its alternate exchange."""
     alternate = more.pop("alternate", None)
-    broker.engine.declare_exchange(
+    broker.port.exchanges.declare(
         name,
         type=kind,
         durable=durable,
@@ -33,20 +33,20 @@ def make(broker: Broker, name: str, kind: str, *, durable: bool = True, **more: 
 
 
 def link(broker: Broker, destination: str, source: str, key: str = "", **headers: Any) -> None:
-    broker.engine.bind_exchange(destination, source, key, headers)
+    broker.port.exchanges.bind_exchange(destination, source, key, headers)
 
 
 def unlink(broker: Broker, destination: str, source: str, key: str = "", **headers: Any) -> None:
-    broker.engine.unbind_exchange(destination, source, key, headers)
+    broker.port.exchanges.unbind_exchange(destination, source, key, headers)
 
 
 def match(broker: Broker, queue: str, source: str, mode: str = "all", **headers: Any) -> None:
     arguments = {"x-match": mode, **headers}
-    broker.engine.bind_queue(queue, source, "", arguments, owner=OWNER)
+    broker.port.exchanges.bind_queue(queue, source, "", arguments, owner=OWNER)
 
 
 def exists(broker: Broker, name: str) -> bool:
-    return broker.engine.exchange(name) is not None
+    return broker.port.exchanges.info(name) is not None
 
 
 # --- headers ----------------------------------------------------------------------------------
@@ -71,7 +71,7 @@ def test_a_binding_without_arguments_gets_what_has_no_headers_too(broker: Broker
     declare(broker, "q")
     match(broker, "q", "h")
     seen = SpyLink()
-    session = broker.engine.connect_session("c", clean=True, link=seen, principal="")
+    session = broker.port.sessions.connect("c", clean=True, link=seen, principal="")
     broker.step()
     session.resume()
     session.subscribe(("h", REST), 1)
@@ -140,7 +140,7 @@ def test_bindings_of_an_exchange_that_went_do_not_come_back_with_its_name(
     broker.step()
     start_again(broker, way)
     graph = broker.engine.exchanges.graph
-    assert broker.engine.exchange("gone") is not None
+    assert broker.port.exchanges.info("gone") is not None
     assert graph.bound_count("gone") == graph.link_count == 0
     found = broker.engine.exchanges.queues["q"]
     assert [key for key, _ in broker.engine.exchanges.bindings_of(found) if key[0]] == []
@@ -155,7 +155,7 @@ def test_unbinding_one_of_two_bindings_leaves_the_other(broker: Broker) -> None:
     declare(broker, "q")
     match(broker, "q", "h", colour="red")
     match(broker, "q", "h", colour="blue")
-    unbind = broker.engine.unbind_queue
+    unbind = broker.port.exchanges.unbind_queue
     unbind("q", "h", "", {"x-match": "all", "colour": "red"}, owner=OWNER)
     publish(broker, "", b"r", source="h", colour="red")
     publish(broker, "", b"b", source="h", colour="blue")
@@ -182,17 +182,17 @@ def test_rows_of_one_run_go_different_ways_and_keep_their_order(broker: Broker) 
     broker.step()
     assert look(broker, "red") == [b"1", b"2", b"4"]
 
-    route = broker.engine.exchange_route("h", "")
+    route = broker.port.exchanges.route("h", "")
     assert route is not None
     assert route.by_headers
     parts = []
     for colour in ("red", "blue"):
-        template = broker.engine.template(route, properties={"colour": colour})
+        template = broker.port.topics.template(route, properties={"colour": colour})
         body = colour.encode()
-        assert broker.engine.is_routed(template, batch_of(body), 0) is (colour == "red")
-        broker.engine.publish_later(template, batch_of(body), 0, 1, delay_ms=5_000)
+        assert broker.port.exchanges.is_routed(template, batch_of(body), 0) is (colour == "red")
+        broker.port.delays.publish_later(template, batch_of(body), 0, 1, delay_ms=5_000)
         parts.append(Publishing(template=template, batch=batch_of(body), first=0, last=1))
-    broker.engine.commit_batch(parts, [])
+    broker.port.transactions.commit(parts, [])
     broker.step()
     assert look(broker, "red") == [b"red"]
     broker.step(6.0)
@@ -232,7 +232,7 @@ def test_the_root_exchange_is_linked_like_any_other(broker: Broker) -> None:
     link(broker, "mine", "amq.topic", "sensors.*.temp")
     link(broker, "amq.topic", "mine", "x.y")
     seen = SpyLink()
-    session = broker.engine.connect_session("c", clean=True, link=seen, principal="")
+    session = broker.port.sessions.connect("c", clean=True, link=seen, principal="")
     broker.step()
     session.resume()
     session.subscribe(("x", "y"), 0)
@@ -253,9 +253,9 @@ def test_auto_delete_and_if_unused_count_what_is_bound_to_an_exchange(broker: Br
     link(broker, "second", "first")
     link(broker, "third", "second")
     with pytest.raises(Refused) as caught:
-        broker.engine.delete_exchange("second", if_unused=True)
+        broker.port.exchanges.delete("second", if_unused=True)
     assert caught.value.reason is Reason.IN_USE
-    broker.engine.delete_exchange("third", if_unused=True)  # it is bound, nothing is bound to it
+    broker.port.exchanges.delete("third", if_unused=True)  # it is bound, nothing is bound to it
     assert not exists(broker, "second")
     assert not exists(broker, "first")
 
@@ -264,7 +264,7 @@ def test_an_auto_delete_exchange_goes_with_its_last_queue(broker: Broker) -> Non
     make(broker, "x", "fanout", auto_delete=True)
     declare(broker, "q")
     bind(broker, "q", "x")
-    broker.engine.delete_queue("q", if_unused=False, if_empty=False, owner=OWNER)
+    broker.port.queues.delete("q", if_unused=False, if_empty=False, owner=OWNER)
     assert not exists(broker, "x")
 
 
@@ -322,7 +322,7 @@ def test_bindings_have_limits(tmp_path: Path) -> None:
         with pytest.raises(Refused) as caught:
             refused()
         assert caught.value.reason is Reason.LIMIT
-    broker.engine.unbind_queue("q", "a", "1", {}, owner=OWNER)
+    broker.port.exchanges.unbind_queue("q", "a", "1", {}, owner=OWNER)
     bind(broker, "r", "a", "#")
     publish(broker, "2", b"1", source="a")
     broker.step()
@@ -366,7 +366,7 @@ def test_two_keys_with_one_normal_form_are_two_bindings(broker: Broker) -> None:
         publish(broker, "a.b", gone.encode(), source="front")
         broker.step()
         assert look(broker, "q") == [gone.encode()] * 2
-        broker.engine.unbind_queue("q", "x", gone, {}, owner=OWNER)
+        broker.port.exchanges.unbind_queue("q", "x", gone, {}, owner=OWNER)
     publish(broker, "a.b", b"late", source="x")
     publish(broker, "a.b", b"late", source="front")
     broker.step()
@@ -394,11 +394,11 @@ def test_what_nothing_is_bound_for_goes_to_the_alternate_exchange(broker: Broker
     assert look(broker, "known") == [b"eu.x"]
     assert look(broker, "spares") == [b"us"]
     assert look(broker, "rest") == [b"asia"]
-    route = broker.engine.exchange_route("orders", "asia")
+    route = broker.port.exchanges.route("orders", "asia")
     assert route is not None
     assert route.routed
     link_ = SpyLink()
-    session = broker.engine.connect_session("c", clean=True, link=link_, principal="")
+    session = broker.port.sessions.connect("c", clean=True, link=link_, principal="")
     broker.step()
     session.resume()
     session.subscribe(("orders", "asia"), 0)
@@ -411,18 +411,18 @@ def test_what_nothing_is_bound_for_goes_to_the_alternate_exchange(broker: Broker
 def test_an_alternate_exchange_may_come_later_and_go(broker: Broker) -> None:
     make(broker, "x", "direct", alternate="later")
     declare(broker, "q")
-    route = broker.engine.exchange_route("x", "k")
+    route = broker.port.exchanges.route("x", "k")
     assert route is not None
     assert not route.routed
     exchange(broker, "later")
     bind(broker, "q", "later")
     publish(broker, "k", b"1", source="x")
-    broker.engine.delete_exchange("later", if_unused=False)
+    broker.port.exchanges.delete("later", if_unused=False)
     publish(broker, "k", b"2", source="x")
     broker.step()
     assert look(broker, "q") == [b"1"]
     with pytest.raises(Refused, match="alternate-exchange"):
-        broker.engine.declare_exchange(
+        broker.port.exchanges.declare(
             "y",
             type="direct",
             durable=True,
@@ -440,18 +440,18 @@ def test_a_template_ends_with_its_exchange(broker: Broker) -> None:
     make(broker, "x", "direct")
     declare(broker, "q")
     bind(broker, "q", "x", "k")
-    route = broker.engine.exchange_route("x", "k")
+    route = broker.port.exchanges.route("x", "k")
     assert route is not None
-    template = broker.engine.template(route, properties={})
+    template = broker.port.topics.template(route, properties={})
     broker.publish(template, b"1")
     assert template.valid
-    broker.engine.delete_exchange("x", if_unused=False)
+    broker.port.exchanges.delete("x", if_unused=False)
     assert not template.valid
-    broker.engine.declare_exchange(
+    broker.port.exchanges.declare(
         "x", type="direct", durable=True, auto_delete=False, internal=True, arguments={}
     )
     with pytest.raises(Refused, match="internal"):
-        broker.engine.exchange_route("x", "k")
+        broker.port.exchanges.route("x", "k")
     broker.step()
 
 
@@ -534,11 +534,11 @@ def test_routes_agree_with_a_model_after_every_change(
         name = chance.choice((*EXCHANGES, *QUEUES))
         if chance.random() < 0.1 and name not in PREDECLARED:
             if name in EXCHANGES:
-                engine.delete_exchange(name, if_unused=False)
+                engine.port.exchanges.delete(name, if_unused=False)
                 make(broker, name, KINDS[name[0]], durable=chance.random() < 0.5)
                 model.end_exchange(name)
             else:
-                engine.delete_queue(name, if_unused=False, if_empty=False, owner=OWNER)
+                engine.port.queues.delete(name, if_unused=False, if_empty=False, owner=OWNER)
                 declare(broker, name, durable=False)
                 model.end_queue(name)
         source = chance.choice(EXCHANGES)
@@ -549,11 +549,14 @@ def test_routes_agree_with_a_model_after_every_change(
         text = wanted if arguments or KINDS[source[0]] == "headers" else ""
         if chance.random() < 0.5:
             target, place = chance.choice(QUEUES), model.bindings
-            operations = (engine.bind_queue, engine.unbind_queue)
+            operations = (engine.port.exchanges.bind_queue, engine.port.exchanges.unbind_queue)
             more = {"owner": OWNER}
         else:
             target, place = chance.choice(EXCHANGES), model.links
-            operations = (engine.bind_exchange, engine.unbind_exchange)
+            operations = (
+                engine.port.exchanges.bind_exchange,
+                engine.port.exchanges.unbind_exchange,
+            )
             more = {}
         entry = (target, source, key, text)
         adds = entry not in place
@@ -562,15 +565,15 @@ def test_routes_agree_with_a_model_after_every_change(
         for where in PLACES:
             route = routes.get(where)
             if route is None or route.evicted:
-                found = engine.exchange_route(*where)
+                found = engine.port.exchanges.route(*where)
                 assert isinstance(found, TopicRoute)
                 route = routes[where] = found
-            engine.topics_.router.refresh(route)
+            engine.topics.router.refresh(route)
             for some in HEADERS:
                 used = route
                 if route.by_headers:
-                    used = engine.topics_.branch(route, tag_headers(some))
-                    engine.topics_.router.refresh(used)
+                    used = engine.topics.branch(route, tag_headers(some))
+                    engine.topics.router.refresh(used)
                 got = {queue.name for queue in used.queues}
                 assert got == model.reached(*where, some), (where, some, entry, adds)
     broker.step()
@@ -600,12 +603,12 @@ def test_unbinding_what_is_gone_is_no_error(broker: Broker) -> None:
     """A queue that went with its last consumer takes its bindings along, and clients unbind it."""
     engine = broker.engine
     declare(broker, "q", durable=False)
-    assert engine.unbind_queue("gone", "amq.direct", "k", {}, owner=OWNER) == 0
-    assert engine.unbind_queue("q", "gone", "k", {}, owner=OWNER) == 0
-    assert engine.unbind_exchange("gone", "amq.direct", "k", {}) == 0
-    assert engine.unbind_exchange("amq.direct", "gone", "k", {}) == 0
+    assert engine.port.exchanges.unbind_queue("gone", "amq.direct", "k", {}, owner=OWNER) == 0
+    assert engine.port.exchanges.unbind_queue("q", "gone", "k", {}, owner=OWNER) == 0
+    assert engine.port.exchanges.unbind_exchange("gone", "amq.direct", "k", {}) == 0
+    assert engine.port.exchanges.unbind_exchange("amq.direct", "gone", "k", {}) == 0
     with pytest.raises(Refused):
-        engine.unbind_queue("q", "", "q", {}, owner=OWNER)
+        engine.port.exchanges.unbind_queue("q", "", "q", {}, owner=OWNER)
 
 
 @pytest.mark.parametrize("kind", ["direct", "fanout"])
@@ -616,9 +619,9 @@ def test_a_template_knows_of_queues_that_were_bound_since_its_last_use(
     exchange(broker, "x", kind)
     declare(broker, "q0")
     bind(broker, "q0", "x", "k")
-    route = broker.engine.exchange_route("x", "k")
+    route = broker.port.exchanges.route("x", "k")
     assert route is not None
-    template = broker.engine.template(route, properties={"PMQ_EXCHANGE": "x"})
+    template = broker.port.topics.template(route, properties={"PMQ_EXCHANGE": "x"})
     broker.publish(template, b"1")
     alone = template.rows_at_once
     for number in range(1, 10):
@@ -639,13 +642,13 @@ def test_a_subscriber_of_the_exact_key_counts_for_messages_with_known_headers(
     make(broker, "h", "headers")
     declare(broker, "red")
     match(broker, "red", "h", colour="red")
-    route = broker.engine.exchange_route("h", "k")
+    route = broker.port.exchanges.route("h", "k")
     assert route is not None
-    template = broker.engine.template(route, properties={"colour": "blue"})
+    template = broker.port.topics.template(route, properties={"colour": "blue"})
     row = batch_of(b"1")
-    assert not broker.engine.is_routed(template, row, 0)
+    assert not broker.port.exchanges.is_routed(template, row, 0)
     session, _ = connect(broker, "device", clean=True)
     session.subscribe(("h", "k"), 1)
-    assert broker.engine.is_routed(template, row, 0)
+    assert broker.port.exchanges.is_routed(template, row, 0)
     session.unsubscribe(("h", "k"))
-    assert not broker.engine.is_routed(template, row, 0)
+    assert not broker.port.exchanges.is_routed(template, row, 0)

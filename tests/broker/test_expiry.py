@@ -104,7 +104,9 @@ def test_nothing_is_delivered_after_its_time(broker: Broker) -> None:
     broker.step()
     broker.loop.now += 1.0
     answers: list[object] = []
-    broker.engine.get("q", lambda delivery, holder, left: answers.append(delivery), owner=OWNER)
+    broker.port.queues.get(
+        "q", lambda delivery, holder, left: answers.append(delivery), owner=OWNER
+    )
     broker.step()
     assert answers == [None]
 
@@ -152,7 +154,7 @@ def test_zero_is_now_or_never(broker: Broker) -> None:
     broker.step()
     assert consumer.bodies == [b"1", b"2"]
     assert ready(broker, "q") == 0
-    broker.engine.delete_queue("q", if_unused=False, if_empty=False, owner=OWNER)
+    broker.port.queues.delete("q", if_unused=False, if_empty=False, owner=OWNER)
     declare(broker, "plain")
     consumer, _ = consume(broker, "plain")
     publish(broker, "plain", b"x", ttl_ms=0)
@@ -291,7 +293,7 @@ def test_the_topic_keeps_what_expired_in_a_queue(broker: Broker) -> None:
     declare(broker, "q", x_message_ttl=100)
     publish(broker, "q", b"a")
     broker.step(1.0)
-    topic = broker.engine.topic("q")
+    topic = broker.port.topics.info("q")
     assert topic is not None
     assert (topic.min_offsets, topic.max_offsets) == ((0,), (1,))
 
@@ -305,7 +307,7 @@ def test_a_queue_that_is_not_used_goes(broker: Broker) -> None:
     broker.step(0.9)
     assert ready(broker, "q") == 1
     broker.step(0.9)
-    broker.engine.get("q", lambda delivery, holder, left: holder.requeue(0, 1), owner=OWNER)
+    broker.port.queues.get("q", lambda delivery, holder, left: holder.requeue(0, 1), owner=OWNER)
     broker.step(0.9)
     _, hold = consume(broker, "q")
     broker.step(60.0)
@@ -316,7 +318,7 @@ def test_a_queue_that_is_not_used_goes(broker: Broker) -> None:
     assert "q" not in broker.engine.exchanges.queues
     broker.restart()
     with pytest.raises(Refused):
-        broker.engine.queue("q", owner=OWNER)
+        broker.port.queues.info("q", owner=OWNER)
 
 
 def test_a_restart_renews_the_lease(broker: Broker) -> None:

@@ -14,8 +14,8 @@ from tests.harness.broker import Broker
 @pytest.fixture
 def broker(tmp_path: Path) -> Broker:
     made = Broker(tmp_path)
-    made.engine.create_topic("orders", 4)
-    made.engine.put_group("billing", {})
+    made.engine.port.topics.create("orders", 4)
+    made.engine.port.groups.put("billing", {})
     return made
 
 
@@ -27,70 +27,70 @@ def forget_state(broker: Broker) -> None:
 @pytest.mark.parametrize("end", [forget_state, Broker.stop, Broker.kill])
 def test_offsets_and_settings_survive(broker: Broker, end: Callable[[Broker], None]) -> None:
     engine = broker.engine
-    engine.put_group("billing", {"retryMaxTimes": 3})
-    engine.commit_group_offset("billing", "orders", 0, 7)
-    engine.commit_group_offset("billing", "orders", 3, 9)
+    engine.port.groups.put("billing", {"retryMaxTimes": 3})
+    engine.port.groups.commit("billing", "orders", 0, 7)
+    engine.port.groups.commit("billing", "orders", 3, 9)
     broker.step(1.0)
     end(broker)
     broker.open()
-    assert broker.engine.group_offsets("billing") == {("orders", 0): 7, ("orders", 3): 9}
-    info = broker.engine.group("billing")
+    assert broker.port.groups.offsets("billing") == {("orders", 0): 7, ("orders", 3): 9}
+    info = broker.port.groups.info("billing")
     assert info is not None
     assert info.settings == {"retryMaxTimes": 3}
 
 
 def test_an_offset_is_read_as_soon_as_it_is_committed(broker: Broker) -> None:
-    broker.engine.commit_group_offset("billing", "orders", 1, 5)
-    assert broker.engine.group_offset("billing", "orders", 1) == 5
-    assert broker.engine.group_offsets("billing") == {("orders", 1): 5}
+    broker.port.groups.commit("billing", "orders", 1, 5)
+    assert broker.port.groups.offset("billing", "orders", 1) == 5
+    assert broker.port.groups.offsets("billing") == {("orders", 1): 5}
 
 
 def test_commits_gather_into_one_record(broker: Broker) -> None:
     broker.step(1.0)
     before = broker.store.log.appended
     for offset in range(1, 1001):
-        broker.engine.commit_group_offset("billing", "orders", 0, offset)
+        broker.port.groups.commit("billing", "orders", 0, offset)
     broker.step(1.0)
     assert broker.store.log.appended - before < 1000
 
 
 def test_what_was_committed_again_costs_nothing(broker: Broker) -> None:
-    broker.engine.commit_group_offset("billing", "orders", 0, 5)
+    broker.port.groups.commit("billing", "orders", 0, 5)
     broker.step(1.0)
     before = broker.store.log.appended
-    broker.engine.commit_group_offset("billing", "orders", 0, 5)
+    broker.port.groups.commit("billing", "orders", 0, 5)
     broker.step(1.0)
     assert broker.store.log.appended == before
 
 
 def test_offsets_may_be_reset_to_an_earlier_one(broker: Broker) -> None:
-    broker.engine.commit_group_offset("billing", "orders", 0, 5)
+    broker.port.groups.commit("billing", "orders", 0, 5)
     broker.step(1.0)
-    broker.engine.commit_group_offset("billing", "orders", 0, 2)
+    broker.port.groups.commit("billing", "orders", 0, 2)
     broker.step(1.0)
     forget_state(broker)
     broker.open()
-    assert broker.engine.group_offset("billing", "orders", 0) == 2
+    assert broker.port.groups.offset("billing", "orders", 0) == 2
 
 
 def test_a_topic_that_was_made_again_begins_without_offsets(broker: Broker) -> None:
-    broker.engine.commit_group_offset("billing", "orders", 0, 5)
+    broker.port.groups.commit("billing", "orders", 0, 5)
     broker.step(1.0)
-    broker.engine.delete_topic("orders")
-    assert broker.engine.group_offset("billing", "orders", 0) is None
+    broker.port.topics.delete("orders")
+    assert broker.port.groups.offset("billing", "orders", 0) is None
     broker.step(1.0)
-    broker.engine.create_topic("orders", 4)
-    assert broker.engine.group_offset("billing", "orders", 0) is None
+    broker.port.topics.create("orders", 4)
+    assert broker.port.groups.offset("billing", "orders", 0) is None
     broker.restart()
-    assert broker.engine.group_offsets("billing") == {}
+    assert broker.port.groups.offsets("billing") == {}
 
 
 def test_a_deleted_group_takes_its_offsets_with_it(broker: Broker) -> None:
-    broker.engine.commit_group_offset("billing", "orders", 0, 5)
-    broker.engine.delete_group("billing")
-    broker.engine.put_group("billing", {})
+    broker.port.groups.commit("billing", "orders", 0, 5)
+    broker.port.groups.delete("billing")
+    broker.port.groups.put("billing", {})
     broker.step(1.0)
-    assert broker.engine.group_offsets("billing") == {}
+    assert broker.port.groups.offsets("billing") == {}
 
 
 @pytest.mark.parametrize(
@@ -107,15 +107,15 @@ def test_what_cannot_be_committed_is_refused(
     broker: Broker, group: str, topic: str, queue_id: int, offset: int, reason: Reason
 ) -> None:
     with pytest.raises(Refused) as refused:
-        broker.engine.commit_group_offset(group, topic, queue_id, offset)
+        broker.port.groups.commit(group, topic, queue_id, offset)
     assert refused.value.reason is reason
 
 
 def test_groups_have_a_limit(tmp_path: Path) -> None:
     broker = Broker(tmp_path, consumer_groups_max=2)
-    broker.engine.put_group("a", {})
-    broker.engine.put_group("b", {})
-    broker.engine.put_group("b", {"consumeEnable": False})
+    broker.port.groups.put("a", {})
+    broker.port.groups.put("b", {})
+    broker.port.groups.put("b", {"consumeEnable": False})
     with pytest.raises(Refused) as refused:
-        broker.engine.put_group("c", {})
+        broker.port.groups.put("c", {})
     assert refused.value.reason is Reason.LIMIT

@@ -17,23 +17,25 @@ OWNER = object()
 
 
 def declare(broker: Broker, name: str = "q") -> None:
-    broker.engine.declare_queue(
+    broker.port.queues.declare(
         name, durable=True, exclusive=False, auto_delete=False, arguments={}, owner=OWNER
     )
 
 
 def consume(broker: Broker, name: str = "q") -> SpyConsumer:
     consumer = SpyConsumer(1000)
-    broker.engine.consume(name, consumer, exclusive=False, owner=OWNER).ready()
+    broker.port.queues.consume(name, consumer, exclusive=False, owner=OWNER).ready()
     broker.step()
     return consumer
 
 
 def prepare(broker: Broker, body: bytes, *, producer: str = "P", **more: Any) -> Prepared:
-    route = broker.engine.exchange_route("", "q")
+    route = broker.port.exchanges.route("", "q")
     assert route is not None
-    made = broker.engine.template(route, properties={"PMQ_PROTO": "rocketmq", "PGROUP": producer})
-    return broker.engine.prepare(made, batch_of(body), 0, **more)
+    made = broker.port.topics.template(
+        route, properties={"PMQ_PROTO": "rocketmq", "PGROUP": producer}
+    )
+    return broker.port.half_messages.prepare(made, batch_of(body), 0, **more)
 
 
 def end(
@@ -47,7 +49,7 @@ def end(
 ) -> int | Reason:
     """What the decision is answered with."""
     answers: list[int | Refused] = []
-    broker.engine.end_half(
+    broker.port.half_messages.end(
         half.offset,
         half.place if place < 0 else place,
         producer=producer,
@@ -65,7 +67,7 @@ class Named:
 
     owner: str
 
-    def may_end_half(self, owner: str) -> bool:
+    def may_end(self, owner: str) -> bool:
         return owner == self.owner
 
     def check_commit(self, route: Route) -> None:
@@ -77,7 +79,7 @@ class Asked:
 
     def __init__(self, broker: Broker) -> None:
         self.halves: list[HalfMessage] = []
-        broker.engine.when_half_unresolved(lambda half: self.halves.append(half))
+        broker.port.half_messages.when_unresolved(lambda half: self.halves.append(half))
 
     def take(self) -> list[tuple[bytes, int]]:
         """(body, how often) of what was asked for since the last call."""
@@ -175,7 +177,7 @@ def test_who_never_answers_loses_the_message(tmp_path: Path) -> None:
     broker.step()
     assert consume(broker).bodies == []
     records: list[bytes] = []
-    broker.engine.pull(
+    broker.port.queries.pull(
         "TRANS_CHECK_MAX_TIME_TOPIC",
         0,
         0,
@@ -255,7 +257,7 @@ def test_a_deleted_topic_takes_its_half_messages_along(broker: Broker) -> None:
     declare(broker)
     asked = Asked(broker)
     half, silent = prepare(broker, b"x"), prepare(broker, b"y")
-    broker.engine.delete_topic("q")
+    broker.port.topics.delete("q")
     assert end(broker, half, commit=True) is Reason.NOT_FOUND
     broker.step(100)
     assert asked.take() == []
@@ -290,7 +292,7 @@ def test_decisions_from_the_disk_come_in_any_order(broker: Broker) -> None:
     reading.read = slow  # type: ignore[method-assign]
     answers: list[int | Refused] = []
     for commit in (True, False, True):
-        broker.engine.end_half(
+        broker.port.half_messages.end(
             half.offset, half.place, producer="P", commit=commit, callback=answers.append
         )
     assert (len(waiting), answers) == (1, [])
@@ -310,7 +312,7 @@ def test_a_rollback_is_as_durable_as_its_answer(tmp_path: Path) -> None:
     position = end(broker, half, commit=False)
     assert isinstance(position, int)
     answered: list[int] = []
-    broker.engine.when_committed(Position(position), Durability.FLUSHED, answered.append, 1)
+    broker.port.when_committed(Position(position), Durability.FLUSHED, answered.append, 1)
     broker.step()
     assert answered == [1]
     broker.kill()
@@ -338,7 +340,7 @@ def test_a_half_message_belongs_to_the_user_who_prepared_it(broker: Broker) -> N
     broker.step()
     assert consume(broker).bodies == [b"x", b"y"]
     records: list[bytes] = []
-    broker.engine.pull(
+    broker.port.queries.pull(
         "q", 0, 0, count_max=9, bytes_max=9999, callback=lambda found, _: records.append(found)
     )
     assert b"PMQ_BY" not in records[0]

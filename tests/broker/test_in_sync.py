@@ -23,7 +23,7 @@ def in_sync_to_the_end(broker: Broker) -> None:
 def pulled(broker: Broker, topic: str) -> int:
     """One past the last offset that a reader by offset gets."""
     ends: list[int] = []
-    broker.engine.pull(
+    broker.port.queries.pull(
         topic, 0, 0, count_max=100, bytes_max=1 << 20, callback=lambda _, end: ends.append(end)
     )
     broker.step()
@@ -33,17 +33,17 @@ def pulled(broker: Broker, topic: str) -> int:
 def bound_queue(broker: Broker, *topics: str) -> SpyConsumer:
     """A durable queue of what these topics get, and its consumer."""
     owner = object()
-    broker.engine.declare_queue(
+    broker.port.queues.declare(
         "q", durable=True, exclusive=False, auto_delete=False, arguments={}, owner=owner
     )
     for topic in topics:
-        broker.engine.bind_queue("q", topic, "#", {}, owner=owner)
+        broker.port.exchanges.bind_queue("q", topic, "#", {}, owner=owner)
     return consume(broker)
 
 
 def consume(broker: Broker) -> SpyConsumer:
     consumer = SpyConsumer()
-    broker.engine.consume("q", consumer, exclusive=False, owner=object()).ready()
+    broker.port.queues.consume("q", consumer, exclusive=False, owner=object()).ready()
     broker.step()
     return consumer
 
@@ -109,8 +109,8 @@ def test_a_point_moves_when_it_is_on_the_disk_how_far() -> None:
 def test_weaker_messages_wait_behind_stronger_ones(broker: Broker) -> None:
     """In one queue nothing overtakes: what was published as QoS 0, and what a plain topic brings,
     comes after what waits for a replica. The plain topic's own readers do not wait."""
-    broker.engine.create_topic("copied", 1, COPIED)
-    broker.engine.create_topic("plain", 1)
+    broker.port.topics.create("copied", 1, COPIED)
+    broker.port.topics.create("plain", 1)
     consumer = bound_queue(broker, "copied", "plain")
     session, link = connect(broker, "c", clean=True)
     session.subscribe(("plain", REST), 1)
@@ -134,7 +134,7 @@ def test_weaker_messages_wait_behind_stronger_ones(broker: Broker) -> None:
 def test_nothing_overtakes_in_a_topic_that_only_live_subscribers_read(broker: Broker) -> None:
     """QoS 0 goes the quick way where it goes nowhere but to its topic and to who is connected: not
     while something waits for a replica there, and again when nothing does."""
-    broker.engine.create_topic("copied", 1, COPIED)
+    broker.port.topics.create("copied", 1, COPIED)
     session, link = connect(broker, "c", clean=True)
     session.subscribe(("copied", REST), 1)
     broker.step()
@@ -154,7 +154,7 @@ def test_nothing_overtakes_in_a_topic_that_only_live_subscribers_read(broker: Br
 
 def test_readers_by_offset_wait_for_replicas_of_what_consumers_have(broker: Broker) -> None:
     """QoS 0 is delivered at once, but its offset could be given again: readers by offset wait."""
-    broker.engine.create_topic("copied", 1, COPIED)
+    broker.port.topics.create("copied", 1, COPIED)
     consumer = bound_queue(broker, "copied")
     broker.publish(broker.template("copied", durability=APPENDED), b"1")
     broker.step(1)
@@ -166,7 +166,7 @@ def test_readers_by_offset_wait_for_replicas_of_what_consumers_have(broker: Brok
 
 def test_a_replica_may_have_half_of_a_loop_iteration(broker: Broker) -> None:
     """Equal messages of one iteration, which would be one run else, are let go one by one."""
-    broker.engine.create_topic("copied", 1, COPIED)
+    broker.port.topics.create("copied", 1, COPIED)
     consumer = bound_queue(broker, "copied")
     template = broker.template("copied")
     middle = broker.publish(template, b"1")
@@ -185,12 +185,12 @@ def test_a_change_of_the_setting_is_for_messages_to_come(broker: Broker) -> None
     """Templates are made anew; what waited goes on to wait, and holds what comes behind it."""
     template = broker.template("t")
     assert template.durability is FLUSHED
-    broker.engine.set_topic("t", COPIED)
+    broker.port.topics.set("t", COPIED)
     assert not template.valid
     copied = broker.template("t")
     assert copied.durability is IN_SYNC
     broker.publish(copied, b"1")
-    broker.engine.set_topic("t", {"min_in_sync": "1"})
+    broker.port.topics.set("t", {"min_in_sync": "1"})
     broker.publish(broker.template("t"), b"2")
     broker.step()
     assert pulled(broker, "t") == 0
@@ -200,7 +200,7 @@ def test_a_change_of_the_setting_is_for_messages_to_come(broker: Broker) -> None
 
 def test_three_disks_wait_for_two_replicas(broker: Broker) -> None:
     """A topic may ask for more than another."""
-    broker.engine.create_topic("three", 1, {"min_in_sync": "3"})
+    broker.port.topics.create("three", 1, {"min_in_sync": "3"})
     broker.publish(broker.template("three"), b"1")
     broker.step()
     in_sync_to_the_end(broker)
@@ -213,8 +213,8 @@ def test_after_a_restart_what_no_replica_had_is_held_back(broker: Broker) -> Non
     """It was neither acked nor seen, and may be lost with this disk: consumers and readers by
     offset get it when a replica has it, and what comes later behind it. Other topics' messages
     in other queues are there at once, and so is what was in sync before."""
-    broker.engine.create_topic("copied", 1, COPIED)
-    broker.engine.create_topic("plain", 1)
+    broker.port.topics.create("copied", 1, COPIED)
+    broker.port.topics.create("plain", 1)
     bound_queue(broker, "copied", "plain")
     broker.publish(broker.template("copied"), b"1")
     broker.step()
@@ -245,16 +245,16 @@ def test_what_waits_for_replicas_has_a_limit(broker: Broker) -> None:
     """Publishers of such messages are paused, then refused; others are neither."""
     broker.limits = type(broker.limits)(held_bytes_pause=300, held_bytes_max=1000)
     broker.restart()
-    broker.engine.create_topic("copied", 1, COPIED)
+    broker.port.topics.create("copied", 1, COPIED)
     copied, plain = broker.template("copied"), broker.template("plain")
     resumed: list[int] = []
     for _ in range(3):
         broker.publish(copied, b"x" * 300)
         broker.step()
-    assert broker.engine.overloaded(lambda: resumed.append(1))
+    assert broker.port.overloaded(lambda: resumed.append(1))
     broker.publish(plain, b"x")
     broker.step()
-    assert not broker.engine.overloaded(lambda: resumed.append(2))
+    assert not broker.port.overloaded(lambda: resumed.append(2))
     assert resumed == []
     with pytest.raises(Refused, match="wait for a replica") as refused:
         broker.publish(copied, b"x")
@@ -267,7 +267,7 @@ def test_what_waits_for_replicas_has_a_limit(broker: Broker) -> None:
 def test_a_number_of_disks_is_checked(broker: Broker) -> None:
     """One sentence says what would be right."""
     with pytest.raises(Refused, match=r"min_in_sync is the number of brokers .* 1 to 3, not '4'"):
-        broker.engine.create_topic("t", 1, {"min_in_sync": "4"})
+        broker.port.topics.create("t", 1, {"min_in_sync": "4"})
 
 
 def test_who_ships_the_log_is_told_of_a_write_and_of_its_flush(broker: Broker) -> None:

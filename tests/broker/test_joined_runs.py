@@ -25,14 +25,14 @@ def queue(
     broker: Broker, name: str, *, credit: int = 1_000_000, durable: bool = True
 ) -> tuple[CountingConsumer, Template]:
     """A queue, its consumer, and how to publish to it."""
-    broker.engine.declare_queue(
+    broker.port.queues.declare(
         name, durable=durable, exclusive=False, auto_delete=False, arguments={}, owner=None
     )
     consumer = CountingConsumer(credit)
-    broker.engine.consume(name, consumer, exclusive=False, owner=None).ready()
-    route = broker.engine.exchange_route("", name)
+    broker.port.queues.consume(name, consumer, exclusive=False, owner=None).ready()
+    route = broker.port.exchanges.route("", name)
     assert route is not None
-    return consumer, broker.engine.template(route, properties={})
+    return consumer, broker.port.topics.template(route, properties={})
 
 
 def test_what_comes_in_one_iteration_is_one_delivery(broker: Broker) -> None:
@@ -55,7 +55,7 @@ def test_a_consumer_with_less_credit_gets_a_part(broker: Broker) -> None:
     broker.step()
     assert consumer.got == [(0, b"1", False), (1, b"2", False)]
     more = CountingConsumer()
-    broker.engine.consume("q", more, exclusive=False, owner=None).ready()
+    broker.port.queues.consume("q", more, exclusive=False, owner=None).ready()
     assert more.got == [(2, b"3", False), (3, b"4", False)]
 
 
@@ -66,7 +66,7 @@ def test_other_messages_in_between_keep_their_place(broker: Broker) -> None:
     broker.publish(a, b"1")
     broker.publish(b, b"2")
     broker.publish(a, b"3")
-    broker.engine.put_document("kind", "key", {})
+    broker.port.documents.put("kind", "key", {})
     broker.publish(a, b"4")
     broker.step()
     assert (first.bodies, first.counts) == ([b"1", b"3", b"4"], [1, 1, 1])
@@ -77,17 +77,17 @@ def test_a_queue_that_is_bound_in_between_gets_only_what_follows(broker: Broker)
     """Bindings do not see earlier messages, also within one iteration. The binding of a queue that
     is not durable leaves nothing in the log between the two."""
     engine = broker.engine
-    engine.declare_exchange(
+    engine.port.exchanges.declare(
         "x", type="fanout", durable=False, auto_delete=False, internal=False, arguments={}
     )
     early, _ = queue(broker, "early", durable=False)
     late, _ = queue(broker, "late", durable=False)
-    engine.bind_queue("early", "x", "", {}, owner=None)
-    route = engine.exchange_route("x", "")
+    engine.port.exchanges.bind_queue("early", "x", "", {}, owner=None)
+    route = engine.port.exchanges.route("x", "")
     assert route is not None
-    template = engine.template(route, properties={})
+    template = engine.port.topics.template(route, properties={})
     broker.publish(template, b"1")
-    engine.bind_queue("late", "x", "", {}, owner=None)
+    engine.port.exchanges.bind_queue("late", "x", "", {}, owner=None)
     broker.publish(template, b"2")
     broker.step()
     assert early.bodies == [b"1", b"2"]
@@ -96,7 +96,7 @@ def test_a_queue_that_is_bound_in_between_gets_only_what_follows(broker: Broker)
 
 def test_a_client_that_subscribes_in_between_gets_only_what_follows(broker: Broker) -> None:
     """A live subscription leaves nothing in the log either."""
-    session = broker.engine.connect_session("c", clean=True, link=(link := SpyLink()), principal="")
+    session = broker.port.sessions.connect("c", clean=True, link=(link := SpyLink()), principal="")
     session.resume()
     template = broker.template("t")
     broker.publish(template, b"1")
@@ -121,14 +121,14 @@ def test_nothing_joins_what_is_written_already(broker: Broker) -> None:
 def test_a_joined_run_has_a_bound(broker: Broker, durability: Durability) -> None:
     """A run that is large already takes no more; readers by offset see all of both."""
     consumer, _ = queue(broker, "q")
-    route = broker.engine.exchange_route("", "q")
+    route = broker.port.exchanges.route("", "q")
     assert route is not None
-    template = broker.engine.template(route, properties={}, durability=durability)
+    template = broker.port.topics.template(route, properties={}, durability=durability)
     broker.publish(template, *[b"x"] * JOINED_COUNT_MAX)
     broker.publish(template, b"y")
     broker.publish(template, b"z")
     broker.step(1.0)
     assert consumer.counts == [JOINED_COUNT_MAX, 2]
-    topic = broker.engine.topic(route.topic)
+    topic = broker.port.topics.info(route.topic)
     assert topic is not None
     assert topic.max_offsets == (JOINED_COUNT_MAX + 2,)

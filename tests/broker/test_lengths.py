@@ -110,7 +110,7 @@ def test_bytes_are_counted_through_everything_that_happens(broker: Broker, durab
     assert lengths is not None
     rng = random.Random(5)
     consumer = MessagesConsumer(0)
-    hold = broker.engine.consume("q", consumer, exclusive=False, owner=OWNER)
+    hold = broker.port.queues.consume("q", consumer, exclusive=False, owner=OWNER)
     held: list[int] = []
     for _ in range(400):
         match rng.randrange(6):
@@ -125,7 +125,7 @@ def test_bytes_are_counted_through_everything_that_happens(broker: Broker, durab
             case 4 if held:
                 hold.settle(held.pop(rng.randrange(len(held))), 1)
             case 5 if rng.randrange(10) == 0:
-                broker.engine.purge_queue("q", owner=OWNER)
+                broker.port.queues.purge("q", owner=OWNER)
         broker.step()
         consumer.left = 0
         held += [offset for offset, _, _ in consumer.got]
@@ -168,10 +168,10 @@ def test_bytes_of_a_backlog_on_the_disk(tmp_path: Path) -> None:
 
 def offer(broker: Broker, queue: str, *bodies: bytes, source: str = "") -> int:
     """Publish; how many the publisher is told were not taken."""
-    route = broker.engine.exchange_route(source, queue)
+    route = broker.port.exchanges.route(source, queue)
     assert route is not None
-    template = broker.engine.template(route, properties={})
-    broker.engine.publish(template, batch_of(*bodies), 0, len(bodies))
+    template = broker.port.topics.template(route, properties={})
+    broker.port.publish(template, batch_of(*bodies), 0, len(bodies))
     return template.overflowed
 
 
@@ -206,7 +206,7 @@ def test_other_queues_take_what_one_refuses(broker: Broker) -> None:
     broker.step()
     assert [ready(broker, name) for name in ("small", "middle", "large", "open")] == [1, 3, 5, 5]
     assert look(broker, "middle") == [b"0", b"1", b"2"]
-    topic = broker.engine.topic("all")
+    topic = broker.port.topics.info("all")
     assert topic is not None
     assert topic.max_offsets == (5,)
     broker.restart()
@@ -246,18 +246,18 @@ def test_a_full_queue_lets_in_again_when_its_settings_go(broker: Broker) -> None
     """A queue that was deleted and declared without a bound: the template is not valid any more,
     and the next one is without gates."""
     declare(broker, "q", x_max_length=1, x_overflow="reject-publish")
-    route = broker.engine.exchange_route("", "q")
+    route = broker.port.exchanges.route("", "q")
     assert route is not None
-    template = broker.engine.template(route, properties={})
-    broker.engine.publish(template, batch_of(b"1", b"2"), 0, 2)
+    template = broker.port.topics.template(route, properties={})
+    broker.port.publish(template, batch_of(b"1", b"2"), 0, 2)
     assert template.overflowed == 1
-    broker.engine.delete_queue("q", if_unused=False, if_empty=False, owner=OWNER)
+    broker.port.queues.delete("q", if_unused=False, if_empty=False, owner=OWNER)
     declare(broker, "q")
     assert not template.valid
-    route = broker.engine.exchange_route("", "q")
+    route = broker.port.exchanges.route("", "q")
     assert route is not None
-    template = broker.engine.template(route, properties={})
-    broker.engine.publish(template, batch_of(b"3", b"4"), 0, 2)
+    template = broker.port.topics.template(route, properties={})
+    broker.port.publish(template, batch_of(b"3", b"4"), 0, 2)
     assert template.overflowed == 0
     broker.step()
     assert look(broker, "q") == [b"3", b"4"]

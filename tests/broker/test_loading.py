@@ -19,7 +19,7 @@ OWNER = object()
 
 
 def declare(broker: Broker, name: str) -> None:
-    broker.engine.declare_queue(
+    broker.port.queues.declare(
         name, durable=True, exclusive=False, auto_delete=False, arguments={}, owner=OWNER
     )
 
@@ -30,7 +30,7 @@ def bindings(broker: Broker) -> dict[str, dict[Any, Any]]:
 
 def targets(broker: Broker, *words: str) -> set[str]:
     """The names of the queues that a message with these words goes to."""
-    found = broker.engine.topics_.router.match(words)
+    found = broker.engine.topics.router.match(words)
     return {queue.name for queue in found if isinstance(queue, Queue)}
 
 
@@ -45,9 +45,9 @@ def fill(broker: Broker) -> None:
     """A queue that is bound by its name only, one with more bindings, a named subscription."""
     declare(broker, "plain")
     declare(broker, "more")
-    broker.engine.bind_queue("more", "amq.topic", "sport.#", {}, owner=OWNER)
-    broker.engine.bind_queue("more", "amq.direct", "key", {}, owner=OWNER)
-    broker.engine.declare_subscription("hook", ("feed", "news"))
+    broker.port.exchanges.bind_queue("more", "amq.topic", "sport.#", {}, owner=OWNER)
+    broker.port.exchanges.bind_queue("more", "amq.direct", "key", {}, owner=OWNER)
+    broker.port.queues.declare_subscription("hook", ("feed", "news"))
 
 
 def check(broker: Broker, before: dict[str, dict[Any, Any]]) -> None:
@@ -69,7 +69,7 @@ def test_bindings_come_back_from_their_rows(broker: Broker) -> None:
     check(broker, before)
     assert broker.engine.fold.count == 0, "the log was folded, so no row was looked at"
     assert "bindings" not in rows(broker, "queue")["plain"]
-    broker.engine.unbind_queue("more", "amq.topic", "sport.#", {}, owner=OWNER)
+    broker.port.exchanges.unbind_queue("more", "amq.topic", "sport.#", {}, owner=OWNER)
     broker.restart()
     assert targets(broker, "sport", "ball") == set()
 
@@ -122,20 +122,20 @@ def test_rows_of_a_version_to_come_are_not_read(broker: Broker) -> None:
 def test_settings_of_topics_are_not_shared(broker: Broker, end: str) -> None:
     """Topics without settings of their own have one empty table in common: a change is of one."""
     for name in ("one", "two", "three"):
-        broker.engine.create_topic(name, 2)
-    broker.engine.set_topic("one", {"retention_seconds": "60"})
-    broker.engine.set_topic("two", {"retention_seconds": "60"})
-    broker.engine.set_topic("two", {"retention_seconds": "default"})
+        broker.port.topics.create(name, 2)
+    broker.port.topics.set("one", {"retention_seconds": "60"})
+    broker.port.topics.set("two", {"retention_seconds": "60"})
+    broker.port.topics.set("two", {"retention_seconds": "default"})
     broker.step()
     if end == "restart":
         broker.restart()
     else:
         broker.kill()
         broker.open()
-    broker.engine.set_topic("three", {"retention_bytes": "5"})
+    broker.port.topics.set("three", {"retention_bytes": "5"})
     own = {
         name: dict(topic.own_values)
-        for name, topic in broker.engine.topics_.topics.items()
+        for name, topic in broker.engine.topics.topics.items()
         if name != STATE_TOPIC
     }
     assert own == {"one": {"retention_seconds": 60}, "two": {}, "three": {"retention_bytes": 5}}
@@ -143,15 +143,15 @@ def test_settings_of_topics_are_not_shared(broker: Broker, end: str) -> None:
 
 def test_a_trimmed_queue_of_a_topic_begins_there_after_a_restart(broker: Broker) -> None:
     """Only the queue that was trimmed: the others begin where they began."""
-    broker.engine.create_topic("t", 3)
+    broker.port.topics.create("t", 3)
     for _ in range(4):
         broker.publish(broker.template("t"), b"x")
     broker.step()
-    (at,) = [n for n, q in enumerate(broker.engine.topics_.topics["t"].queues) if q.flushed]
-    broker.engine.topics_.trim([["t", at, 3]])
+    (at,) = [n for n, q in enumerate(broker.engine.topics.topics["t"].queues) if q.flushed]
+    broker.engine.topics.trim([["t", at, 3]])
     broker.step()
     broker.restart()
-    topic = broker.engine.topics_.topics["t"]
+    topic = broker.engine.topics.topics["t"]
     assert [queue.index.first_offset for queue in topic.queues][at] == 3
     assert sum(queue.index.first_offset for queue in topic.queues) == 3
     assert list(topic.first_offsets) == [3 if n == at else 0 for n in range(3)]

@@ -66,7 +66,7 @@ def test_a_queue_whose_messages_are_all_gone_goes_on_at_its_end(broker: Broker, 
     broker.publish(broker.template("t"), b"next")
     broker.step(1)
     assert [(offset, body) for offset, body, _ in fresh.got] == [(count, b"next")]
-    info = broker.engine.topic("t")
+    info = broker.port.topics.info("t")
     assert info is not None
     assert info.max_offsets == (count + 1,)
 
@@ -86,9 +86,9 @@ def test_a_bookmark_leads_to_the_snapshot_and_is_only_a_hint(
     hold.settle(1, 1)
     broker.step(1)
     age(broker)
-    for queue in ("q1", "q2", broker.engine.subscription_queue("webhook")):
-        broker.engine.purge_queue(queue, owner=None)
-    broker.engine.connect_session("device", clean=True, link=SpyLink(), principal="u")
+    for queue in ("q1", "q2", broker.port.queues.subscription_queue("webhook")):
+        broker.port.queues.purge(queue, owner=None)
+    broker.port.sessions.connect("device", clean=True, link=SpyLink(), principal="u")
     fill(broker, 3)
     assert broker.tidy() > 0
     place = broker.store.bookmark()

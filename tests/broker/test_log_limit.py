@@ -41,7 +41,7 @@ def size_of(broker: Broker) -> int:
 
 
 def ends(broker: Broker, topic: str) -> tuple[int, int]:
-    info = broker.engine.topic(topic)
+    info = broker.port.topics.info(topic)
     assert info is not None
     return info.min_offsets[0], info.max_offsets[0]
 
@@ -108,7 +108,7 @@ def test_a_queue_loses_nothing_and_topics_lose_nothing_in_vain(broker: Broker) -
 
 
 def test_a_topic_that_keeps_for_ever_loses_nothing(broker: Broker) -> None:
-    broker.engine.create_topic("audit", 1, {"retention_seconds": "0"})
+    broker.port.topics.create("audit", 1, {"retention_seconds": "0"})
     fill(broker, 2)
     count = ends(broker, "t")[1]
     broker.publish(broker.template("audit"), b"signed")
@@ -120,7 +120,7 @@ def test_a_topic_that_keeps_for_ever_loses_nothing(broker: Broker) -> None:
     assert retention.hold is not None
     assert retention.hold[1:] == ("topic", "audit")
     assert size_of(broker) > LIMIT
-    broker.engine.set_topic("audit", {"retention_seconds": "1000000"})
+    broker.port.topics.set("audit", {"retention_seconds": "1000000"})
     broker.tidy()
     assert size_of(broker) <= LIMIT
     assert ends(broker, "audit") == (1, 1)

@@ -72,29 +72,29 @@ def test_what_cannot_be_a_password(broker: Broker, password: bytes) -> None:
 def test_without_users_everybody_is_who_they_say(broker: Broker) -> None:
     assert login(broker, "ann", b"whatever") == ["ann"]
     assert login(broker, None, None) == ["anonymous"]
-    assert broker.engine.for_principal("ann") is broker.engine
+    assert broker.port.admission.for_principal("ann") is broker.port
 
 
 def test_the_first_user_closes_the_door(broker: Broker) -> None:
     """And tells those that came in before it."""
     told: list[str] = []
-    broker.engine.enter(told.append)
+    broker.port.principal.enter(told.append)
     add_user(broker, "ann")
     assert told == ["this server has users from now on: log in"]
     assert refusal(login(broker, None, None)).reason is Reason.NOT_AUTHENTICATED
     assert refusal(login(broker, "bob", b"x")).text == WRONG
     assert login(broker, "ann") == ["ann"]
-    assert broker.engine.for_principal("ann") is not broker.engine
+    assert broker.port.admission.for_principal("ann") is not broker.engine
 
 
 def test_a_rule_for_anonymous_lets_nobodies_in(broker: Broker) -> None:
     add_user(broker, "ann")
     allow(broker, "role:anonymous", "subscribe", "news.#")
     assert login(broker, None, None) == ["anonymous"]
-    port = broker.engine.for_principal("anonymous")
-    port.check_read(("news", "x"))
+    port = broker.port.admission.for_principal("anonymous")
+    port.principal.check_read(("news", "x"))
     with pytest.raises(Refused):
-        port.check_read(("orders",))
+        port.principal.check_read(("orders",))
     # Who names a user has to be it, whatever nobodies may.
     assert refusal(login(broker, "ann", b"wrong")).text == WRONG
     assert refusal(login(broker, "anonymous", b"")).text == WRONG
@@ -108,7 +108,7 @@ def test_a_door_to_the_outside_lets_nobody_in_before_there_are_users(tmp_path: P
     assert "polymq user add" in refused.text
     assert refusal(login(broker, "ann", b"x")).reason is Reason.NOT_AUTHENTICATED
     with pytest.raises(Refused):
-        broker.engine.for_principal("anonymous").check_read(("a",))
+        broker.port.admission.for_principal("anonymous").principal.check_read(("a",))
     add_user(broker, "ann")
     assert login(broker, "ann") == ["ann"]
     broker.stop()
@@ -316,7 +316,7 @@ def test_failures_are_kept_for_so_many_only(tmp_path: Path) -> None:
 def ask(broker: Broker, user: str, password: bytes = PASSWORD) -> tuple[list[str | Refused], Gone]:
     """A login: its answers, and what says that its client has gone."""
     answers: list[str | Refused] = []
-    return answers, broker.engine.authenticate(user, password, "10.0.0.1", answers.append)
+    return answers, broker.port.admission.authenticate(user, password, "10.0.0.1", answers.append)
 
 
 @pytest.mark.usefixtures("fast")
@@ -611,7 +611,7 @@ def test_users_and_rules_are_there_after_a_restart(
     assert state_of(broker.engine.users) == before
     assert login(broker, "ann") == ["ann"]
     assert refusal(login(broker, "bob")).text == WRONG
-    broker.engine.for_principal("ann").check_publish("fleet", "ann.x")
+    broker.port.admission.for_principal("ann").principal.check_publish("fleet", "ann.x")
     broker.stop()
 
 
@@ -621,7 +621,7 @@ def test_who_gets_a_deleted_users_name_inherits_nothing(broker: Broker) -> None:
     broker.engine.users.delete("ann")
     add_user(broker, "ann")
     with pytest.raises(Refused):
-        broker.engine.for_principal("ann").check_publish("a", None)
+        broker.port.admission.for_principal("ann").principal.check_publish("a", None)
     assert broker.engine.users.rules() == []
 
 

@@ -17,7 +17,7 @@ from polymq.broker.header_routing import TABLES_BYTES_MAX
 from polymq.broker.long_properties import split_body
 from polymq.broker.port import LONG_CONSTANT, REST, in_front, without_long
 from polymq.broker.records import constant_properties
-from polymq.broker.topics import TopicTemplate
+from polymq.broker.topic import TopicTemplate
 from polymq.core_log.atomic import row_of
 from polymq.core_log.files import RealFiles
 from polymq.core_log.kernels.batch import EXTRA_VERBATIM
@@ -80,7 +80,7 @@ def test_a_get_and_a_consumer_of_priorities_get_them(broker: Broker) -> None:
         publish_long(broker, "q", b"%d" % priority, priority=priority)
     broker.step()
     got: list[Any] = []
-    broker.engine.get("q", lambda delivery, *_: got.append(delivery), owner=OWNER)
+    broker.port.queues.get("q", lambda delivery, *_: got.append(delivery), owner=OWNER)
     broker.step()
     (message,) = got[0].messages()
     assert (message.body, amqp_of(message)) == (b"3", AMQP)
@@ -94,7 +94,9 @@ def test_sessions_get_the_body_alone(broker: Broker, clean: bool) -> None:
     session, link = connect(broker, "c", clean=clean)
     session.subscribe(("q", REST), 1)
     broker.step()
-    template = broker.engine.template(broker.engine.route("q", "x"), properties=LONG_CONSTANT)
+    template = broker.port.topics.template(
+        broker.port.topics.route("q", "x"), properties=LONG_CONSTANT
+    )
     broker.publish(template, *in_log(b"one", b"two"))
     broker.step()
     assert link.bodies == [b"one", b"two"]
@@ -113,10 +115,10 @@ def test_dead_letters_and_delayed_messages_keep_them(broker: Broker) -> None:
             x_message_ttl=10,
         )  # fmt: skip
     declare(broker, "c")
-    route = broker.engine.exchange_route("", "a")
+    route = broker.port.exchanges.route("", "a")
     assert route is not None
-    template = broker.engine.template(route, properties=LONG_CONSTANT)
-    broker.engine.publish_later(template, row_of(in_log(b"x")[0], b""), 0, 1, delay_ms=50)
+    template = broker.port.topics.template(route, properties=LONG_CONSTANT)
+    broker.port.delays.publish_later(template, row_of(in_log(b"x")[0], b""), 0, 1, delay_ms=50)
     broker.step()
     broker.restart()
     broker.step(0.1)
@@ -130,25 +132,25 @@ def test_dead_letters_and_delayed_messages_keep_them(broker: Broker) -> None:
 
 def test_a_headers_exchange_looks_at_all_of_them(broker: Broker) -> None:
     """Also of a message that was delayed. What is remembered of them has a bound."""
-    broker.engine.topics_.header_reader = AmqpHeaders()
+    broker.engine.topics.header_reader = AmqpHeaders()
     exchange(broker, "x", "headers")
     declare(broker, "q")
-    broker.engine.bind_queue("q", "x", "", {"last": "yes"}, owner=OWNER)
+    broker.port.exchanges.bind_queue("q", "x", "", {"last": "yes"}, owner=OWNER)
     bind(broker, "q", "amq.topic", "elsewhere")
-    route = broker.engine.exchange_route("x", "k")
+    route = broker.port.exchanges.route("x", "k")
     assert route is not None
-    template = broker.engine.template(route, properties=LONG_CONSTANT)
+    template = broker.port.topics.template(route, properties=LONG_CONSTANT)
     assert isinstance(template, TopicTemplate)
     for last in ("yes", "no"):
         for number in range(30):
             headers = {"n": number, "blank": "x" * 100_000, "last": last}
             body = in_front(wire.properties(headers=headers)) + b"%d" % number
-            broker.engine.publish(template, row_of(body, b""), 0, 1)
+            broker.port.publish(template, row_of(body, b""), 0, 1)
     assert template.branches is not None
     assert 0 < template.branches.bytes <= TABLES_BYTES_MAX
     assert sum(map(len, template.branches.tables)) <= TABLES_BYTES_MAX
     body = in_front(wire.properties(headers={"last": "yes"})) + b"late"
-    broker.engine.publish_later(template, row_of(body, b""), 0, 1, delay_ms=10)
+    broker.port.delays.publish_later(template, row_of(body, b""), 0, 1, delay_ms=10)
     broker.step()
     broker.step(0.1)
     assert consume(broker, "q")[0].bodies == [*[b"%d" % number for number in range(30)], b"late"]
@@ -157,10 +159,10 @@ def test_a_headers_exchange_looks_at_all_of_them(broker: Broker) -> None:
 def test_a_client_can_not_say_that_a_message_has_them(broker: Broker) -> None:
     """What stands behind the constant part is the client's."""
     declare(broker, "q")
-    route = broker.engine.exchange_route("", "q")
+    route = broker.port.exchanges.route("", "q")
     assert route is not None
-    template = broker.engine.template(route, properties={"a": "b"}, extra_kind=EXTRA_VERBATIM)
-    broker.engine.publish(template, row_of(b"\x00\x00\x00\x01x", b"PMQ_LONG\x011\x02"), 0, 1)
+    template = broker.port.topics.template(route, properties={"a": "b"}, extra_kind=EXTRA_VERBATIM)
+    broker.port.publish(template, row_of(b"\x00\x00\x00\x01x", b"PMQ_LONG\x011\x02"), 0, 1)
     broker.step()
     assert consume(broker, "q")[0].bodies == [b"\x00\x00\x00\x01x"]
 

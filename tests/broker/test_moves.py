@@ -10,7 +10,7 @@ import pytest
 from polymq.broker.entities import NamedQueue
 from polymq.broker.errors import Reason, Refused
 from polymq.broker.port import Message, RunMeta
-from polymq.broker.topics import TopicTemplate
+from polymq.broker.topic import TopicTemplate
 from polymq.core_log.errors import StorageFull
 from polymq.core_log.kernels.batch import EXTRA_BASE64, Batch
 from tests.harness.broker import Broker, SpyConsumer, batch_of
@@ -33,25 +33,25 @@ class MessagesConsumer(SpyConsumer):
 
 
 def declare(broker: Broker, name: str, *, durable: bool = True) -> NamedQueue:
-    broker.engine.declare_queue(
+    broker.port.queues.declare(
         name, durable=durable, exclusive=False, auto_delete=False, arguments={}, owner=OWNER
     )
     return broker.engine.exchanges.queues[name]
 
 
 def publish(broker: Broker, name: str, *bodies: bytes, **properties: str) -> None:
-    route = broker.engine.exchange_route("", name)
+    route = broker.port.exchanges.route("", name)
     assert route is not None
-    broker.publish(broker.engine.template(route, properties=properties), *bodies)
+    broker.publish(broker.port.topics.template(route, properties=properties), *bodies)
 
 
 def to_queue(broker: Broker, name: str) -> object:
     """A target: the queue of this name, properties kept."""
 
     def target(meta: RunMeta) -> TopicTemplate:
-        route = broker.engine.exchange_route("", name)
+        route = broker.port.exchanges.route("", name)
         assert route is not None
-        template = broker.engine.template(route, properties=meta.properties)
+        template = broker.port.topics.template(route, properties=meta.properties)
         assert isinstance(template, TopicTemplate)
         return template
 
@@ -77,7 +77,7 @@ def move(
 
 def read(broker: Broker, name: str) -> list[Message]:
     consumer = MessagesConsumer()
-    hold = broker.engine.consume(name, consumer, exclusive=False, owner=OWNER)
+    hold = broker.port.queues.consume(name, consumer, exclusive=False, owner=OWNER)
     hold.ready()
     broker.step()
     hold.cancel()
@@ -94,9 +94,9 @@ def test_moved_messages_keep_what_they_are(broker: Broker) -> None:
     """Body, constant and extra properties and the time of birth stay; the old entries are gone."""
     source = declare(broker, "a")
     declare(broker, "b")
-    route = broker.engine.exchange_route("", "a")
+    route = broker.port.exchanges.route("", "a")
     assert route is not None
-    template = broker.engine.template(
+    template = broker.port.topics.template(
         route,
         properties={"PMQ_PROTO": "amqp", "colour": "red"},
         extra_kind=EXTRA_BASE64,
@@ -106,7 +106,7 @@ def test_moved_messages_keep_what_they_are(broker: Broker) -> None:
     batch.buffer = b"onetwoXY"
     batch.add((0, 0), (0, 3), (6, 1))
     batch.add((0, 0), (3, 3), (7, 1))
-    broker.engine.publish(template, batch, 0, 2)
+    broker.port.publish(template, batch, 0, 2)
     broker.step(1.0)
     before = read(broker, "a")
     broker.step(5.0)
@@ -130,7 +130,7 @@ def test_what_belongs_to_the_old_record_stays_behind(broker: Broker) -> None:
         move(broker, source, 1, to_queue(broker, target))
         broker.step()
     pulled: list[bytes] = []
-    broker.engine.pull(
+    broker.port.queries.pull(
         "c", 0, 0, count_max=1, bytes_max=1 << 20, callback=lambda raw, _: pulled.append(raw)
     )
     for name in (b"PMQ_Q", b"__CRC32#", b"PMQ_S", b"PMQ_P"):
@@ -234,7 +234,9 @@ def test_what_the_log_refuses_stays_taken(broker: Broker, monkeypatch: pytest.Mo
     for body in (b"1", b"2", b"3"):
         publish(broker, "a", body)
         broker.step(0.01)  # rows of another millisecond are appended by another call
-    broker.engine.route("b", None)  # or the topic's own record would be the first to be appended
+    broker.port.topics.route(
+        "b", None
+    )  # or the topic's own record would be the first to be appended
     log = broker.engine.core.log
     append = log.append_run
     calls: list[object] = []
@@ -277,21 +279,23 @@ def test_a_replacement_from_a_gateway_makes_no_kind_of_its_own(broker: Broker) -
     publish(broker, "a", b"1", b"2")
     broker.step()
     consumer = MessagesConsumer()
-    hold = broker.engine.consume("a", consumer, exclusive=False, owner=OWNER)
+    hold = broker.port.queues.consume("a", consumer, exclusive=False, owner=OWNER)
     hold.ready()
     broker.step()
-    template = broker.engine.template(broker.engine.route("dead", None), properties={"why": "x"})
+    template = broker.port.topics.template(
+        broker.port.topics.route("dead", None), properties={"why": "x"}
+    )
     declare(broker, "dead")
     for offset in (0, 1):
-        broker.engine.publish_settling(template, batch_of(b"dead"), 0, hold, offset)
+        broker.port.transactions.publish_settling(template, batch_of(b"dead"), 0, hold, offset)
     broker.step()
     hold.cancel()
     dead = MessagesConsumer()
-    broker.engine.consume("dead", dead, exclusive=False, owner=OWNER).ready()
+    broker.port.queues.consume("dead", dead, exclusive=False, owner=OWNER).ready()
     broker.step()
     assert [m.properties["PMQ_S"].partition(".")[2] for m in dead.messages] == ["0", "1"]
     assert dead.run_counts == [1]
-    assert broker.engine.queue("a", owner=OWNER).ready_count == 0
+    assert broker.port.queues.info("a", owner=OWNER).ready_count == 0
     broker.step(1.0)
     broker.restart()
     assert bodies(broker, "a") == []

@@ -19,9 +19,9 @@ def test_a_name_with_a_control_character_is_refused(broker: Broker, name: str) -
     for make in (
         lambda: declare(broker, f"q{name}"),
         lambda: exchange(broker, f"x{name}"),
-        lambda: broker.engine.create_topic(f"t{name}", 1),
-        lambda: broker.engine.route(f"t{name}", "tag"),
-        lambda: broker.engine.exchange_route("amq.topic", f"t{name}"),
+        lambda: broker.port.topics.create(f"t{name}", 1),
+        lambda: broker.port.topics.route(f"t{name}", "tag"),
+        lambda: broker.port.exchanges.route("amq.topic", f"t{name}"),
     ):
         with pytest.raises(Refused) as raised:
             make()
@@ -44,4 +44,4 @@ def test_the_refusal_names_the_character() -> None:
 def test_a_routing_key_is_no_name(broker: Broker) -> None:
     """It is a tag, which readers print with care."""
     exchange(broker, "x")
-    assert broker.engine.exchange_route("x", "a\x1bb") is not None
+    assert broker.port.exchanges.route("x", "a\x1bb") is not None

@@ -29,7 +29,7 @@ def peopled(broker: Broker) -> Broker:
 
 
 def declare(port: BrokerPort, name: str, **arguments: Any) -> None:
-    port.declare_queue(
+    port.queues.declare(
         name,
         durable=True,
         exclusive=False,
@@ -40,7 +40,7 @@ def declare(port: BrokerPort, name: str, **arguments: Any) -> None:
 
 
 def exchange(port: BrokerPort, name: str, kind: str = "topic", **arguments: Any) -> None:
-    port.declare_exchange(
+    port.exchanges.declare(
         name,
         type=kind,
         durable=True,
@@ -52,10 +52,10 @@ def exchange(port: BrokerPort, name: str, kind: str = "topic", **arguments: Any)
 
 def publish(broker: Broker, source: str, key: str, body: bytes, user: str = "root") -> None:
     port = port_of(broker, user)
-    route = port.exchange_route(source, key)
+    route = port.exchanges.route(source, key)
     assert route is not None
     named = {"PMQ_EXCHANGE": source} if source != route.topic else {}
-    port.publish(port.template(route, properties=named), batch_of(body), 0, 1)
+    port.publish(port.topics.template(route, properties=named), batch_of(body), 0, 1)
     broker.step(0.1)
 
 
@@ -90,13 +90,13 @@ def test_a_dead_letter_keeps_its_key_and_needs_the_right_for_that_place(
     root, mal = port_of(people, "root"), port_of(people, "mal")
     exchange(root, "orders")
     exchange(mal, "mal")
-    root.bind_queue("victim", "orders", "#", {}, owner=None)
+    root.exchanges.bind_queue("victim", "orders", "#", {}, owner=None)
     if target == "orders":
         with pytest.raises(Refused):  # there is nothing that mal may publish there
             declare(mal, "mal.q", x_dead_letter_exchange=target, x_message_ttl=50)
         allow(people, "mal", "publish", "orders.harmless")
     declare(mal, "mal.q", x_dead_letter_exchange=target, x_message_ttl=50)
-    mal.bind_queue("mal.q", "mal", "#", {}, owner=None)
+    mal.exchanges.bind_queue("mal.q", "mal", "#", {}, owner=None)
     publish(people, "mal", key, b"forged", user="mal")
     assert look(people, "victim") == []
     assert ready(people, "mal.q") == 0
@@ -113,12 +113,12 @@ def test_a_dead_letter_makes_a_topic_only_with_the_right_to_create_it(people: Br
     exchange(mal, "mal")
     allow(people, "mal", "publish", "fresh.#")
     declare(mal, "mal.q", x_dead_letter_exchange="amq.topic", x_message_ttl=50)
-    mal.bind_queue("mal.q", "mal", "#", {}, owner=None)
+    mal.exchanges.bind_queue("mal.q", "mal", "#", {}, owner=None)
     publish(people, "mal", "fresh.a", b"1", user="mal")
-    assert people.engine.topic("fresh") is None
+    assert people.port.topics.info("fresh") is None
     allow(people, "mal", "create", "fresh.#")
     publish(people, "mal", "fresh.a", b"2", user="mal")
-    assert people.engine.topic("fresh") is not None
+    assert people.port.topics.info("fresh") is not None
     assert forbidden_count(people) == 1
 
 
@@ -135,7 +135,7 @@ def test_dead_letters_end_with_a_right_of_their_owner(
     allow(people, "mal", "subscribe", "orders.#")
     dead: dict[str, Any] = {"x_dead_letter_exchange": "", "x_dead_letter_routing_key": "victim"}
     declare(mal, "mal.q", x_message_ttl=50, **dead)
-    mal.bind_queue("mal.q", "orders", "#", {}, owner=None)
+    mal.exchanges.bind_queue("mal.q", "orders", "#", {}, owner=None)
     publish(people, "orders", "a", b"before")
     assert look(people, "victim") == [b"before"]
     users = people.engine.users
@@ -206,16 +206,16 @@ def linked(broker: Broker, kind: str) -> None:
     exchange(mal, "mal")
     allow(broker, "mal", "subscribe", "orders.#")
     declare(mal, "mal.q")
-    mal.bind_queue("mal.q", "mal", "#", {}, owner=None)
+    mal.exchanges.bind_queue("mal.q", "mal", "#", {}, owner=None)
     if kind == "alternate":
         allow(broker, "mal", "create", "orders")
         exchange(mal, "orders", alternate_exchange="mal")
     elif kind == "headers":
         exchange(root, "orders", "headers")
-        mal.bind_exchange("mal", "orders", "", {"x-match": "any"})
+        mal.exchanges.bind_exchange("mal", "orders", "", {"x-match": "any"})
     else:
         exchange(root, "orders")
-        mal.bind_exchange("mal", "orders", "#", {})
+        mal.exchanges.bind_exchange("mal", "orders", "#", {})
 
 
 @pytest.mark.parametrize("restart", ["", "saved", "log alone"])
@@ -228,9 +228,9 @@ def test_a_link_ends_with_a_right_of_its_owner(
     with the right asks for it again."""
     linked(people, kind)
     port = port_of(people, "root")
-    route = port.exchange_route("orders", "eu.copy")
+    route = port.exchanges.route("orders", "eu.copy")
     assert route is not None
-    template = port.template(route, properties={})
+    template = port.topics.template(route, properties={})
     port.publish(template, batch_of(b"before"), 0, 1)
     people.step()
     assert look(people, "mal.q") == [b"before"]
@@ -254,7 +254,7 @@ def test_a_link_ends_with_a_right_of_its_owner(
     elif way == "disabled":
         people.engine.users.set_disabled("mal", False)
     elif kind == "link":
-        port_of(people, "root").bind_exchange("mal", "orders", "#", {})
+        port_of(people, "root").exchanges.bind_exchange("mal", "orders", "#", {})
     else:
         exchange(port_of(people, "root"), "orders", alternate_exchange="mal")
     publish(people, "orders", "eu.copy", b"again")
@@ -268,18 +268,22 @@ def test_a_stopped_link_is_no_way_for_headers_either(people: Broker) -> None:
     port = port_of(people, "root")
 
     def send(body: bytes) -> None:
-        route = port.exchange_route("orders", "")
+        route = port.exchanges.route("orders", "")
         assert route is not None
-        port.publish(port.template(route, properties={"colour": "red"}), batch_of(body), 0, 1)
+        port.publish(
+            port.topics.template(route, properties={"colour": "red"}), batch_of(body), 0, 1
+        )
         people.step()
 
     root = port_of(people, "root")
-    root.bind_exchange("mal", "orders", "", {"x-match": "all", "colour": "red"})
-    port_of(people, "mal").unbind_exchange("mal", "orders", "", {"x-match": "any"})
+    root.exchanges.bind_exchange("mal", "orders", "", {"x-match": "all", "colour": "red"})
+    port_of(people, "mal").exchanges.unbind_exchange("mal", "orders", "", {"x-match": "any"})
     send(b"1")
     assert look(people, "mal.q") == [b"1"]
-    root.unbind_exchange("mal", "orders", "", {"x-match": "all", "colour": "red"})
-    port_of(people, "mal").bind_exchange("mal", "orders", "", {"x-match": "all", "colour": "red"})
+    root.exchanges.unbind_exchange("mal", "orders", "", {"x-match": "all", "colour": "red"})
+    port_of(people, "mal").exchanges.bind_exchange(
+        "mal", "orders", "", {"x-match": "all", "colour": "red"}
+    )
     send(b"2")
     assert look(people, "mal.q") == [b"2"]
     take_back(people, "mal", "subscribe", "orders.#")
@@ -291,29 +295,33 @@ def test_changes_that_do_not_concern_an_owner_leave_routes_alone(people: Broker)
     """A fleet that is given rules does not make routes anew."""
     linked(people, "link")
     publish(people, "orders", "eu", b"1")
-    route = people.engine.exchange_route("orders", "eu")
+    route = people.port.exchanges.route("orders", "eu")
     add_user(people, "device")
     allow(people, "device", "subscribe", "orders.#")
-    assert people.engine.exchange_route("orders", "eu") is route
+    assert people.port.exchanges.route("orders", "eu") is route
     allow(people, "mal", "subscribe", "elsewhere")
-    assert people.engine.exchange_route("orders", "eu") is not route
+    assert people.port.exchanges.route("orders", "eu") is not route
 
 
 def test_an_owner_has_the_rights_of_its_user_alone(people: Broker) -> None:
     """For what a gateway keeps, such as webhooks."""
     engine = people.engine
     allow(people, "mal", "subscribe", "orders.#")
-    owner = port_of(people, "mal").as_owner
+    owner = port_of(people, "mal").principal.as_owner
     reads = ("orders", "eu")
-    engine.for_owner(owner).check_read(reads)
-    engine.for_owner("mal").check_read(reads)  # as earlier versions stored it
+    engine.port.admission.for_owner(owner).principal.check_read(reads)
+    engine.port.admission.for_owner("mal").principal.check_read(
+        reads
+    )  # as earlier versions stored it
     engine.users.delete("mal")
     add_user(people, "mal", "admin")
-    assert port_of(people, "mal").as_owner != owner
+    assert port_of(people, "mal").principal.as_owner != owner
     with pytest.raises(Refused):
-        engine.for_owner(owner).check_read(reads)
+        engine.port.admission.for_owner(owner).principal.check_read(reads)
     allow(people, "role:anonymous", "subscribe", "orders.#")
-    engine.for_owner(port_of(people, "anonymous").as_owner).check_read(reads)
+    engine.port.admission.for_owner(
+        port_of(people, "anonymous").principal.as_owner
+    ).principal.check_read(reads)
 
 
 # --- without an owner ---------------------------------------------------------------------------
@@ -323,11 +331,11 @@ def test_what_was_made_before_there_were_users_goes_on(broker: Broker) -> None:
     """Everybody might do everything then: the first user does not end what the operator set up."""
     exchange(broker.engine, "orders")
     exchange(broker.engine, "copies")
-    broker.engine.bind_exchange("copies", "orders", "#", {})
-    declare(broker.engine, "copy")
-    broker.engine.bind_queue("copy", "copies", "#", {}, owner=None)
+    broker.port.exchanges.bind_exchange("copies", "orders", "#", {})
+    declare(broker.port, "copy")
+    broker.port.exchanges.bind_queue("copy", "copies", "#", {}, owner=None)
     dead: dict[str, Any] = {"x_dead_letter_exchange": "", "x_dead_letter_routing_key": "copy"}
-    declare(broker.engine, "short", x_message_ttl=50, **dead)
+    declare(broker.port, "short", x_message_ttl=50, **dead)
     add_user(broker, "root", "admin")
     for _ in range(2):
         publish(broker, "orders", "a", b"linked")
@@ -361,7 +369,7 @@ def test_state_from_before_owners_is_read(tmp_path: Path) -> None:
     mal = port_of(broker, "mal")
     declare(mal, "mal.dead")
     declare(mal, "mal.all")
-    mal.bind_queue("mal.all", "mal", "#", {}, owner=None)
+    mal.exchanges.bind_queue("mal.all", "mal", "#", {}, owner=None)
     for saved in (False, True):
         publish(broker, "orders", "x", b"linked")
         publish(broker, "orders", "y", b"alternate")

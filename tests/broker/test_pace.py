@@ -48,11 +48,11 @@ def test_what_the_page_cache_acks_would_survive_a_kill(broker: Broker) -> None:
         def send_publishes(self, run: RecordRun, **options: Any) -> None:
             seen.append(is_written())
 
-    session = broker.engine.connect_session("c", clean=True, link=Watching(), principal="")
+    session = broker.port.sessions.connect("c", clean=True, link=Watching(), principal="")
     session.resume()
     session.subscribe(("a",), 0)
     position = broker.publish(template, b"only once")
-    broker.engine.when_committed(
+    broker.port.when_committed(
         Position(position), Durability.APPENDED, lambda: answered.append(is_written())
     )
     assert (answered, seen, is_written()) == ([], [], False)
@@ -77,7 +77,7 @@ def test_the_time_of_a_message_is_that_of_its_iteration(broker: Broker) -> None:
     """The clock is read once for all that one loop iteration stores, and again in the next one:
     what a queue with a time to live drops, and a search by time finds, goes by it."""
     link = TimesLink()
-    session = broker.engine.connect_session("c", clean=True, link=link, principal="")
+    session = broker.port.sessions.connect("c", clean=True, link=link, principal="")
     session.resume()
     session.subscribe((REST,), 0)
     first, second = broker.template("a"), broker.template("b")

@@ -26,7 +26,7 @@ def passing(
 ) -> str:
     """A durable queue that goes by itself; returns its name, which is the server's if not ours."""
     settings = {"durable": True, "exclusive": False, "auto_delete": False, "arguments": {}}
-    info, _ = broker.engine.declare_queue(
+    info, _ = broker.port.queues.declare(
         name if named else "", **{**settings, **terms}, owner=owner
     )
     return info.name
@@ -34,14 +34,14 @@ def passing(
 
 def take(broker: Broker, name: str, owner: object = None) -> tuple[MessagesConsumer, QueueConsumer]:
     consumer = MessagesConsumer()
-    hold = broker.engine.consume(name, consumer, exclusive=False, owner=owner)
+    hold = broker.port.queues.consume(name, consumer, exclusive=False, owner=owner)
     hold.ready()
     broker.step()
     return consumer, hold
 
 
 def topics(broker: Broker) -> list[str]:
-    return [info.name for info in broker.engine.topics()]
+    return [info.name for info in broker.port.topics.infos()]
 
 
 @pytest.mark.parametrize("terms", TERMS.values(), ids=TERMS)
@@ -55,8 +55,8 @@ def test_what_is_published_to_it_makes_no_topic(broker: Broker, terms: dict[str,
     message = consumer.messages[0]
     assert (message.topic, message.tag) == (name, None)
     assert topics(broker) == []
-    assert broker.engine.topic(name) is None
-    assert broker.engine.exchange(name) is None
+    assert broker.port.topics.info(name) is None
+    assert broker.port.exchanges.info(name) is None
 
 
 def test_a_queue_that_stays_has_its_topic(broker: Broker) -> None:
@@ -73,14 +73,14 @@ def test_a_thousand_queues_that_come_and_go(broker: Broker) -> None:
         if number % 100 == 0:
             broker.step()
             assert take(broker, name, owner)[0].bodies == [b"x"]
-        assert list(broker.engine.release_owner(owner))
+        assert list(broker.port.queues.release_owner(owner))
     broker.step()
     for start in (broker.restart, broker.kill):
         start()
         if start == broker.kill:
             broker.open()
         assert topics(broker) == []
-        assert len(broker.engine.topics_.topics) == 1
+        assert len(broker.engine.topics.topics) == 1
         assert broker.engine.named_queues.queues == {}
 
 
@@ -95,7 +95,7 @@ def test_what_was_confirmed_survives_a_crash(broker: Broker) -> None:
     for _ in range(2):
         broker.kill()
         broker.open()
-        assert broker.engine.queue("q", owner=None).ready_count == 2
+        assert broker.port.queues.info("q", owner=None).ready_count == 2
     publish(broker, name, b"4")
     broker.step()
     consumer, _ = take(broker, name)
@@ -106,7 +106,7 @@ def test_what_was_confirmed_survives_a_crash(broker: Broker) -> None:
 def test_subscribers_of_other_protocols_get_it_under_its_name(broker: Broker) -> None:
     name = passing(broker, "q", exclusive=True)
     live, kept = SpyLink(), SpyLink()
-    connect: Callable[..., Any] = broker.engine.connect_session
+    connect: Callable[..., Any] = broker.port.sessions.connect
     for link, client, clean in ((live, "live", True), (kept, "kept", False)):
         session = connect(client, clean=clean, link=link, principal="")
         broker.step()
@@ -124,10 +124,10 @@ def test_a_late_answer_to_a_queue_of_the_server_makes_no_topic_either(broker: Br
     """Somebody subscribes to everything, so the message has a place to go."""
     name = passing(broker, "", owner=(owner := object()), named=False, exclusive=True)
     link = SpyLink()
-    session = broker.engine.connect_session("c", clean=True, link=link, principal="")
+    session = broker.port.sessions.connect("c", clean=True, link=link, principal="")
     session.resume()
     session.subscribe((REST,), 0)
-    assert list(broker.engine.release_owner(owner))
+    assert list(broker.port.queues.release_owner(owner))
     publish(broker, name, b"late")
     broker.step()
     assert link.bodies == [b"late"]
@@ -136,13 +136,13 @@ def test_a_late_answer_to_a_queue_of_the_server_makes_no_topic_either(broker: Br
 
 def test_a_publisher_notices_that_the_queue_is_another(broker: Broker) -> None:
     name = passing(broker, "q", owner=(owner := object()), exclusive=True)
-    route = broker.engine.exchange_route("", name)
+    route = broker.port.exchanges.route("", name)
     assert route is not None
-    template = broker.engine.template(route, properties={"PMQ_EXCHANGE": ""})
+    template = broker.port.topics.template(route, properties={"PMQ_EXCHANGE": ""})
     broker.publish(template, b"1")
-    assert list(broker.engine.release_owner(owner))
+    assert list(broker.port.queues.release_owner(owner))
     assert not template.valid
-    assert broker.engine.exchange_route("", name) is None
+    assert broker.port.exchanges.route("", name) is None
     declare(broker, "q")
     publish(broker, "q", b"2")
     broker.step()
@@ -157,7 +157,7 @@ def test_a_topic_of_its_name_is_used(broker: Broker) -> None:
     broker.publish(broker.template("q"), b"2")
     broker.step()
     assert take(broker, name)[0].bodies == [b"1", b"2"]
-    assert broker.engine.topic("q").max_offsets == (3,)
+    assert broker.port.topics.info("q").max_offsets == (3,)
 
 
 def test_dead_letters_from_and_to_such_queues(broker: Broker) -> None:
@@ -176,7 +176,7 @@ def test_dead_letters_from_and_to_such_queues(broker: Broker) -> None:
 
 def test_bindings_to_exchanges_are_topics_as_ever(broker: Broker) -> None:
     name = passing(broker, "q", exclusive=True)
-    broker.engine.bind_queue(name, "amq.topic", "sensors.#", {}, owner=None)
+    broker.port.exchanges.bind_queue(name, "amq.topic", "sensors.#", {}, owner=None)
     publish(broker, "sensors.a", b"1", source="amq.topic")
     broker.step()
     assert topics(broker) == ["sensors"]
@@ -187,20 +187,22 @@ def test_nobody_reaches_the_system_topic(broker: Broker) -> None:
     publish(broker, name, b"secret")
     broker.step()
     engine = broker.engine
-    assert engine.topic(QUEUES_TOPIC) is None
+    assert engine.port.topics.info(QUEUES_TOPIC) is None
     attempts: list[Callable[[], object]] = [
-        lambda: engine.delete_topic(QUEUES_TOPIC),
-        lambda: engine.set_topic(QUEUES_TOPIC, {}),
-        lambda: engine.pull(QUEUES_TOPIC, 0, 0, count_max=1, bytes_max=1, callback=lambda *_: None),
+        lambda: engine.port.topics.delete(QUEUES_TOPIC),
+        lambda: engine.port.topics.set(QUEUES_TOPIC, {}),
+        lambda: engine.port.queries.pull(
+            QUEUES_TOPIC, 0, 0, count_max=1, bytes_max=1, callback=lambda *_: None
+        ),
     ]
     for attempt in attempts:
         with pytest.raises(Refused) as raised:
             attempt()
         assert raised.value.reason is Reason.NOT_FOUND
     found: list[tuple[str, bytes]] = []
-    queues = engine.topics_.topics[QUEUES_TOPIC].queues
+    queues = engine.topics.topics[QUEUES_TOPIC].queues
     entry = next(queue.index.read_hot(0, 1) for queue in queues if queue.index.end_offset)
-    engine.message_by_position(
+    engine.port.queries.by_position(
         int.from_bytes(entry[:8], "big"), lambda topic, record: found.append((topic, record))
     )
     broker.step()

@@ -10,10 +10,35 @@ from typing import Any
 
 import pytest
 
-from polymq.broker.access.permitted import Permitted
-from polymq.broker.access.permitted_reading import PermittedReading
+from polymq.broker.access.permitted_amqp import PermittedExchanges, PermittedQueues
+from polymq.broker.access.permitted_publishing import (
+    PermittedDelays,
+    PermittedHalfMessages,
+    PermittedTopics,
+    PermittedTransactions,
+)
+from polymq.broker.access.permitted_reading import PermittedGroups, PermittedQueries
+from polymq.broker.access.permitted_sessions import PermittedSessions
+from polymq.broker.access.principal import Principal
 from polymq.broker.access.quotas import Pace, Quotas, TokenBucket
-from polymq.broker.port import ONE_WORD, REST, BrokerPort, Publishing, Reason, Refused
+from polymq.broker.port import (
+    ONE_WORD,
+    REST,
+    BrokerPort,
+    DelayPort,
+    ExchangePort,
+    GroupPort,
+    HalfMessagePort,
+    PrincipalPort,
+    Publishing,
+    QueryPort,
+    QueuePort,
+    Reason,
+    Refused,
+    SessionPort,
+    TopicPort,
+    TransactionPort,
+)
 from tests.harness.broker import Broker, SpyConsumer, SpyLink, batch_of
 from tests.harness.people import (
     add_user,
@@ -38,18 +63,53 @@ def reason_of(operation: Callable[[], object]) -> Reason | None:
 
 
 def declare(port: BrokerPort, name: str, owner: object = None, **arguments: Any) -> None:
-    port.declare_queue(
+    port.queues.declare(
         name, durable=True, exclusive=False, auto_delete=False, arguments=arguments, owner=owner
     )
 
 
-def test_every_operation_of_the_port_is_checked_or_handed_on_by_choice() -> None:
-    """Who adds an operation to the port has to say here what right it needs."""
-    parts = [part for part in BrokerPort.__mro__ if part.__module__.startswith("polymq.broker.")]
-    operations = {name for part in parts for name in vars(part) if not name.startswith("_")}
-    assert len(parts) > 3
-    checked = {*vars(Permitted), *vars(PermittedReading)}
-    assert operations <= checked, operations - checked
+SUB_PORTS = {
+    "topics": (TopicPort, PermittedTopics),
+    "exchanges": (ExchangePort, PermittedExchanges),
+    "queues": (QueuePort, PermittedQueues),
+    "sessions": (SessionPort, PermittedSessions),
+    "delays": (DelayPort, PermittedDelays),
+    "transactions": (TransactionPort, PermittedTransactions),
+    "half_messages": (HalfMessagePort, PermittedHalfMessages),
+    "queries": (QueryPort, PermittedQueries),
+    "groups": (GroupPort, PermittedGroups),
+    "principal": (PrincipalPort, Principal),
+}
+"""What stands in front of each part."""
+HANDED_ON = {"documents", "storage", "admission"}
+"""Parts that clients cannot name: the gateway uses them for itself."""
+
+
+def operations(port: type) -> set[str]:
+    return {name for name in vars(port) if not name.startswith("_")}
+
+
+@pytest.mark.parametrize("name", SUB_PORTS)
+def test_every_operation_of_a_part_is_checked_or_handed_on_by_choice(name: str) -> None:
+    """Who adds an operation to a part has to say in its class what right it needs."""
+    port, permitted = SUB_PORTS[name]
+    defined = {name for part in permitted.__mro__[:-1] for name in vars(part)}
+    assert operations(port)
+    assert operations(port) <= defined, operations(port) - defined
+
+
+def test_every_part_has_its_checks(people: Broker) -> None:
+    """Who adds a part to the port has to say whether somebody stands in front of it."""
+    port = port_of(people, "ann")
+    parts = {
+        name for name in operations(BrokerPort) if isinstance(vars(BrokerPort)[name], property)
+    }
+    runs = {"publish", "when_committed", "committed", "overloaded", "state_durability"}
+    assert parts - runs == {*SUB_PORTS, *HANDED_ON}
+    for name, (_, permitted) in SUB_PORTS.items():
+        assert isinstance(getattr(port, name), permitted)
+    for name in HANDED_ON:
+        assert getattr(port, name) is getattr(people.port, name)
 
 
 # --- without any right ------------------------------------------------------------------------
@@ -57,42 +117,42 @@ def test_every_operation_of_the_port_is_checked_or_handed_on_by_choice() -> None
 
 def nothing(port: BrokerPort, link: SpyLink) -> dict[str, Callable[[], object]]:
     """Every operation that needs a right, on things that are there."""
-    session = port.connect_session("c", clean=True, link=link, principal="ann")
+    session = port.sessions.connect("c", clean=True, link=link, principal="ann")
     owner = object()
     return {
-        "route": lambda: port.route("orders", "eu"),
-        "exchange_route": lambda: port.exchange_route("orders", "eu"),
-        "root exchange": lambda: port.exchange_route("amq.topic", "orders.eu"),
-        "default exchange": lambda: port.exchange_route("", "work"),
-        "copying_route": lambda: port.copying_route("orders", "eu", ["us"]),
-        "check_publish": lambda: port.check_publish("orders", None),
-        "every tag": lambda: port.check_publish("orders", None, every_tag=True),
-        "check_read": lambda: port.check_read(("orders",)),
-        "check_admin": lambda: port.check_admin((REST,)),
-        "check_known": lambda: port.check_known("orders"),
+        "route": lambda: port.topics.route("orders", "eu"),
+        "exchange_route": lambda: port.exchanges.route("orders", "eu"),
+        "root exchange": lambda: port.exchanges.route("amq.topic", "orders.eu"),
+        "default exchange": lambda: port.exchanges.route("", "work"),
+        "copying_route": lambda: port.exchanges.copying_route("orders", "eu", ["us"]),
+        "check_publish": lambda: port.principal.check_publish("orders", None),
+        "every tag": lambda: port.principal.check_publish("orders", None, every_tag=True),
+        "check_read": lambda: port.principal.check_read(("orders",)),
+        "check_admin": lambda: port.principal.check_admin((REST,)),
+        "check_known": lambda: port.principal.check_known("orders"),
         "subscribe": lambda: session.subscribe(("orders", REST), 1),
         "subscribe to all": lambda: session.subscribe((REST,), 0),
-        "declare_exchange": lambda: port.declare_exchange(
+        "declare_exchange": lambda: port.exchanges.declare(
             "x", type="topic", durable=True, auto_delete=False, internal=False, arguments={}
         ),
-        "delete_exchange": lambda: port.delete_exchange("orders", if_unused=False),
-        "bind_exchange": lambda: port.bind_exchange("amq.fanout", "orders", "#", {}),
-        "unbind_exchange": lambda: port.unbind_exchange("amq.fanout", "orders", "#", {}),
-        "queue": lambda: port.queue("work", owner=owner),
+        "delete_exchange": lambda: port.exchanges.delete("orders", if_unused=False),
+        "bind_exchange": lambda: port.exchanges.bind_exchange("amq.fanout", "orders", "#", {}),
+        "unbind_exchange": lambda: port.exchanges.unbind_exchange("amq.fanout", "orders", "#", {}),
+        "queue": lambda: port.queues.info("work", owner=owner),
         "declare_queue": lambda: declare(port, "work", owner),
-        "delete_queue": lambda: port.delete_queue(
+        "delete_queue": lambda: port.queues.delete(
             "work", if_unused=False, if_empty=False, owner=owner
         ),
-        "purge_queue": lambda: port.purge_queue("work", owner=owner),
-        "bind_queue": lambda: port.bind_queue("work", "orders", "#", {}, owner=owner),
-        "unbind_queue": lambda: port.unbind_queue("work", "orders", "#", {}, owner=owner),
-        "consume": lambda: port.consume("work", SpyConsumer(), exclusive=False, owner=owner),
-        "get": lambda: port.get("work", lambda *_: None, owner=owner),
-        "declare_subscription": lambda: port.declare_subscription("s", ("orders", REST)),
-        "create_topic": lambda: port.create_topic("new", 1),
-        "set_topic": lambda: port.set_topic("orders", {}),
-        "delete_topic": lambda: port.delete_topic("orders"),
-        "pull": lambda: port.pull(
+        "purge_queue": lambda: port.queues.purge("work", owner=owner),
+        "bind_queue": lambda: port.exchanges.bind_queue("work", "orders", "#", {}, owner=owner),
+        "unbind_queue": lambda: port.exchanges.unbind_queue("work", "orders", "#", {}, owner=owner),
+        "consume": lambda: port.queues.consume("work", SpyConsumer(), exclusive=False, owner=owner),
+        "get": lambda: port.queues.get("work", lambda *_: None, owner=owner),
+        "declare_subscription": lambda: port.queues.declare_subscription("s", ("orders", REST)),
+        "create_topic": lambda: port.topics.create("new", 1),
+        "set_topic": lambda: port.topics.set("orders", {}),
+        "delete_topic": lambda: port.topics.delete("orders"),
+        "pull": lambda: port.queries.pull(
             "orders", 0, 0, count_max=1, bytes_max=1, callback=lambda *_: None
         ),
     }
@@ -100,18 +160,18 @@ def nothing(port: BrokerPort, link: SpyLink) -> dict[str, Callable[[], object]]:
 
 def test_who_has_no_right_may_do_nothing_and_changes_nothing(people: Broker) -> None:
     publish(people, "orders", "eu", b"1")
-    declare(people.engine, "work")
+    declare(people.port, "work")
     end = people.store.log.appended
     for name, operation in nothing(port_of(people, "ann"), SpyLink()).items():
         assert "'ann' may not" in forbidden(operation), name
     assert people.store.log.appended == end
-    assert port_of(people, "ann").topics() == []
+    assert port_of(people, "ann").topics.infos() == []
 
 
 def test_an_admin_may_do_all_of_it(people: Broker) -> None:
     publish(people, "orders", "eu", b"1")
-    declare(people.engine, "work")
-    port_of(people, "root").bind_queue("work", "orders", "#", {}, owner=None)
+    declare(people.port, "work")
+    port_of(people, "root").exchanges.bind_queue("work", "orders", "#", {}, owner=None)
     for operation in nothing(port_of(people, "root"), SpyLink()).values():
         assert reason_of(operation) is not Reason.FORBIDDEN
 
@@ -119,9 +179,9 @@ def test_an_admin_may_do_all_of_it(people: Broker) -> None:
 def test_topics_of_the_broker_are_closed_to_admins_too(people: Broker) -> None:
     port = port_of(people, "root")
     for topic in ("RMQ_SYS_POLYMQ_STATE", "SCHEDULE_TOPIC_XXXX", "%DLQ%x"):
-        forbidden(lambda topic=topic: port.route(topic, None))
-        forbidden(lambda topic=topic: port.exchange_route("amq.topic", topic))
-    forbidden(lambda: port.check_read(("RMQ_SYS_POLYMQ_STATE", REST)))
+        forbidden(lambda topic=topic: port.topics.route(topic, None))
+        forbidden(lambda topic=topic: port.exchanges.route("amq.topic", topic))
+    forbidden(lambda: port.principal.check_read(("RMQ_SYS_POLYMQ_STATE", REST)))
 
 
 # --- publishing -----------------------------------------------------------------------------
@@ -134,16 +194,16 @@ def test_publishing_where_it_is_allowed(people: Broker) -> None:
     assert template.valid
     port.publish(template, batch_of(b"1", b"2"), 0, 2)
     people.step()
-    assert people.engine.topic("fleet").max_offsets == (2,)
-    forbidden(lambda: port.route("fleet", "bob.temp"))
+    assert people.port.topics.info("fleet").max_offsets == (2,)
+    forbidden(lambda: port.topics.route("fleet", "bob.temp"))
 
 
 def test_copies_need_the_right_for_each_key(people: Broker) -> None:
     publish(people, "orders", "eu", b"1")
     allow(people, "ann", "publish", "orders.eu")
     port = port_of(people, "ann")
-    assert port.copying_route("orders", "eu", ["eu"]) is not None
-    forbidden(lambda: port.copying_route("orders", "eu", ["eu", "us"]))
+    assert port.exchanges.copying_route("orders", "eu", ["eu"]) is not None
+    forbidden(lambda: port.exchanges.copying_route("orders", "eu", ["eu", "us"]))
 
 
 def test_queues_that_the_server_named_are_their_makers(people: Broker) -> None:
@@ -156,33 +216,37 @@ def test_queues_that_the_server_named_are_their_makers(people: Broker) -> None:
     ann, mal, root = (port_of(people, name) for name in ("ann", "mal", "root"))
     settings = {"durable": True, "exclusive": False, "auto_delete": False, "arguments": {}}
     owner = object()
-    name = ann.declare_queue("", **settings, owner=owner)[0].name
+    name = ann.queues.declare("", **settings, owner=owner)[0].name
     other = object()
 
     def attempts(port: BrokerPort) -> dict[str, Callable[[], object]]:
         return {
-            "look": lambda: port.queue(name, owner=other),
-            "bind": lambda: port.bind_queue(name, "orders", "#", {}, owner=other),
-            "unbind": lambda: port.unbind_queue(name, "orders", "#", {}, owner=other),
-            "consume": lambda: port.consume(name, SpyConsumer(), exclusive=False, owner=other),
-            "get": lambda: port.get(name, lambda *_: None, owner=other),
-            "purge": lambda: port.purge_queue(name, owner=other),
-            "declare": lambda: port.declare_queue(name, **settings, owner=other),
-            "delete": lambda: port.delete_queue(name, if_unused=False, if_empty=False, owner=other),
+            "look": lambda: port.queues.info(name, owner=other),
+            "bind": lambda: port.exchanges.bind_queue(name, "orders", "#", {}, owner=other),
+            "unbind": lambda: port.exchanges.unbind_queue(name, "orders", "#", {}, owner=other),
+            "consume": lambda: port.queues.consume(
+                name, SpyConsumer(), exclusive=False, owner=other
+            ),
+            "get": lambda: port.queues.get(name, lambda *_: None, owner=other),
+            "purge": lambda: port.queues.purge(name, owner=other),
+            "declare": lambda: port.queues.declare(name, **settings, owner=other),
+            "delete": lambda: port.queues.delete(
+                name, if_unused=False, if_empty=False, owner=other
+            ),
         }
 
     for bound in (False, True):
         for attempt, operation in attempts(mal).items():
             assert "'mal' may not" in forbidden(operation), (attempt, bound)
-        ann.bind_queue(name, "orders", "#", {}, owner=owner)
+        ann.exchanges.bind_queue(name, "orders", "#", {}, owner=owner)
     for port in (ann, root):
         for operation in list(attempts(port).values())[:-1]:
             operation()
-    forbidden(lambda: mal.exchange_route("", name))
+    forbidden(lambda: mal.exchanges.route("", name))
     allow(people, "mal", "publish", name)
-    assert mal.exchange_route("", name) is not None  # an answer to who asked
-    assert mal.delete_queue("amq.gen-gone", if_unused=False, if_empty=False, owner=other)[0] == 0
-    ann.delete_queue(name, if_unused=False, if_empty=False, owner=owner)
+    assert mal.exchanges.route("", name) is not None  # an answer to who asked
+    assert mal.queues.delete("amq.gen-gone", if_unused=False, if_empty=False, owner=other)[0] == 0
+    ann.queues.delete(name, if_unused=False, if_empty=False, owner=owner)
 
 
 @pytest.mark.parametrize("saved", [False, True])
@@ -194,28 +258,28 @@ def test_a_new_user_of_the_same_name_has_no_queue_of_the_old_one(
     settings: dict[str, Any] = {
         "durable": True, "exclusive": False, "auto_delete": False, "arguments": {}, "owner": None,
     }  # fmt: skip
-    name = port_of(people, "ann").declare_queue("", **settings)[0].name
+    name = port_of(people, "ann").queues.declare("", **settings)[0].name
     if saved:
         people.save()
     people.restart()
     ann = port_of(people, "ann")
-    ann.get(name, lambda *_: None, owner=None)
+    ann.queues.get(name, lambda *_: None, owner=None)
     people.engine.users.delete("ann")
     add_user(people, "ann")
     people.engine.users.set_quotas("ann", Quotas(queues=1))
     for _ in range(2):
         port = port_of(people, "ann")
         for operation in (
-            partial(port.queue, name, owner=None),
-            partial(port.get, name, lambda *_: None, owner=None),
-            partial(port.purge_queue, name, owner=None),
-            partial(port.delete_queue, name, if_unused=False, if_empty=False, owner=None),
+            partial(port.queues.info, name, owner=None),
+            partial(port.queues.get, name, lambda *_: None, owner=None),
+            partial(port.queues.purge, name, owner=None),
+            partial(port.queues.delete, name, if_unused=False, if_empty=False, owner=None),
         ):
             forbidden(operation)
         people.restart()
     ann = port_of(people, "ann")
-    ann.declare_queue("", **settings)
-    assert reason_of(lambda: ann.declare_queue("", **settings)) is Reason.LIMIT
+    ann.queues.declare("", **settings)
+    assert reason_of(lambda: ann.queues.declare("", **settings)) is Reason.LIMIT
 
 
 def test_a_topic_is_made_only_with_the_right_to(people: Broker) -> None:
@@ -223,21 +287,21 @@ def test_a_topic_is_made_only_with_the_right_to(people: Broker) -> None:
     allow(people, "ann", "publish", "#")
     port = port_of(people, "ann")
     for make in (
-        lambda: port.route("new", "x"),
-        lambda: port.check_publish("new", "x"),
-        lambda: port.exchange_route("amq.topic", "new.x"),
+        lambda: port.topics.route("new", "x"),
+        lambda: port.principal.check_publish("new", "x"),
+        lambda: port.exchanges.route("amq.topic", "new.x"),
     ):
         assert "create" in forbidden(make)
-    assert people.engine.topic("new") is None
-    assert port.exchange_route("", "nowhere") is None
-    people.engine.declare_exchange(
+    assert people.port.topics.info("new") is None
+    assert port.exchanges.route("", "nowhere") is None
+    people.port.exchanges.declare(
         "made", type="topic", durable=True, auto_delete=False, internal=False, arguments={}
     )
-    declare(people.engine, "queue")
-    assert port.exchange_route("made", "x") is not None
-    assert port.exchange_route("", "queue") is not None
+    declare(people.port, "queue")
+    assert port.exchanges.route("made", "x") is not None
+    assert port.exchanges.route("", "queue") is not None
     allow(people, "ann", "create", "new.#")
-    port.route("new", "x")
+    port.topics.route("new", "x")
 
 
 @pytest.mark.parametrize("how", ["deny", "take back", "role", "disable", "delete"])
@@ -260,16 +324,16 @@ def test_a_template_ends_with_the_right(people: Broker, how: str) -> None:
         people.engine.users.delete("ann")
     assert not template.valid
     end = people.store.log.appended
-    session, _ = connect(people.engine, people, "c", clean=True)
+    session, _ = connect(people.port, people, "c", clean=True)
     batch = batch_of(b"2")
     for operation in (
         lambda: port.publish(template, batch, 0, 1),
-        lambda: port.publish_once(template, batch, 0, session, 1),
-        lambda: port.publish_settling(template, batch, 0, None, 0),  # type: ignore[arg-type]
-        lambda: port.commit_batch(
+        lambda: port.sessions.publish_once(template, batch, 0, session, 1),
+        lambda: port.transactions.publish_settling(template, batch, 0, None, 0),  # type: ignore[arg-type]
+        lambda: port.transactions.commit(
             [Publishing(template=template, batch=batch, first=0, last=1)], []
         ),
-        lambda: port.template(people.engine.route("a", "x"), properties={}),
+        lambda: port.topics.template(people.port.topics.route("a", "x"), properties={}),
     ):
         forbidden(operation)
     assert people.store.log.appended == end
@@ -312,7 +376,7 @@ def test_a_client_id_in_a_rule_is_the_connections_own(people: Broker) -> None:
     allow(people, "ann", "subscribe", "devices.{client_id}.#")
     for client, may in (("d1", True), ("d2", False), ("#", False), ("", False)):
         port = port_of(people, "ann", client)
-        session = port.connect_session(
+        session = port.sessions.connect(
             client or "none", clean=True, link=SpyLink(), principal="ann"
         )
         subscribe = lambda session=session: session.subscribe(("devices", "d1", REST), 0)  # noqa: E731
@@ -329,13 +393,13 @@ def test_a_session_belongs_to_its_user(people: Broker) -> None:
     for clean in (True, False):
         taken = SpyLink()
         forbidden(
-            lambda clean=clean, taken=taken: port_of(people, "bob").connect_session(
+            lambda clean=clean, taken=taken: port_of(people, "bob").sessions.connect(
                 "c", clean=clean, link=taken, principal="bob"
             )
         )
     # Whatever name a gateway gave: it is the port's own that counts.
     with pytest.raises(Refused):
-        port_of(people, "bob").connect_session("c", clean=True, link=SpyLink(), principal="ann")
+        port_of(people, "bob").sessions.connect("c", clean=True, link=SpyLink(), principal="ann")
     assert not link.over
     session.subscribe(("a",), 1)
     publish(people, "a", None, b"mine")
@@ -362,10 +426,10 @@ def test_the_sessions_of_a_deleted_user_end(people: Broker) -> None:
 
 def test_consuming_needs_the_right_to_all_that_the_queue_collects(people: Broker) -> None:
     publish(people, "orders", "eu", b"0")
-    declare(people.engine, "work")
-    people.engine.bind_queue("work", "orders", "eu.#", {}, owner=None)
+    declare(people.port, "work")
+    people.port.exchanges.bind_queue("work", "orders", "eu.#", {}, owner=None)
     port = port_of(people, "ann")
-    consume = lambda: port.consume("work", SpyConsumer(), exclusive=False, owner=None)  # noqa: E731
+    consume = lambda: port.queues.consume("work", SpyConsumer(), exclusive=False, owner=None)  # noqa: E731
     allow(people, "ann", "subscribe", "work")
     assert "orders.eu.#" in forbidden(consume)
     allow(people, "ann", "subscribe", "orders.eu.#")
@@ -373,25 +437,25 @@ def test_consuming_needs_the_right_to_all_that_the_queue_collects(people: Broker
     assert "subscribe work" in forbidden(consume)
     allow(people, "ann", "subscribe", "work")
     consume()
-    assert port.queue("work", owner=None).consumer_count == 1
+    assert port.queues.info("work", owner=None).consumer_count == 1
 
 
 @pytest.mark.parametrize("how", ["deny", "disable", "binding"])
 def test_a_consumer_ends_with_the_right(people: Broker, how: str) -> None:
     allow(people, "ann", "subscribe", "work")
-    declare(people.engine, "work")
+    declare(people.port, "work")
     consumer, roots = SpyConsumer(), SpyConsumer()
-    port_of(people, "ann").consume("work", consumer, exclusive=False, owner=None).ready()
+    port_of(people, "ann").queues.consume("work", consumer, exclusive=False, owner=None).ready()
     publish(people, "work", None, b"1")
     assert consumer.bodies == [b"1"]
-    port_of(people, "root").consume("work", roots, exclusive=False, owner=None)
+    port_of(people, "root").queues.consume("work", roots, exclusive=False, owner=None)
     if how == "deny":
         deny(people, "ann", "subscribe", "work.#")
     elif how == "disable":
         people.engine.users.set_disabled("ann", True)
     else:
         publish(people, "orders", "eu", b"")
-        port_of(people, "root").bind_queue("work", "orders", "#", {}, owner=None)
+        port_of(people, "root").exchanges.bind_queue("work", "orders", "#", {}, owner=None)
     assert consumer.gone
     publish(people, "work", None, b"2", b"3")
     assert consumer.bodies == [b"1"]
@@ -403,13 +467,13 @@ def test_a_queue_with_a_made_up_name_needs_the_rights_of_its_bindings_only(peopl
     publish(people, "news", "a", b"0")
     allow(people, "ann", "subscribe", "news.#")
     port, owner = port_of(people, "ann"), object()
-    info, _ = port.declare_queue(
+    info, _ = port.queues.declare(
         "", durable=False, exclusive=True, auto_delete=True, arguments={}, owner=owner
     )
-    port.bind_queue(info.name, "news", "#", {}, owner=owner)
-    forbidden(lambda: port.bind_queue(info.name, "amq.topic", "#", {}, owner=owner))
+    port.exchanges.bind_queue(info.name, "news", "#", {}, owner=owner)
+    forbidden(lambda: port.exchanges.bind_queue(info.name, "amq.topic", "#", {}, owner=owner))
     consumer = SpyConsumer()
-    port.consume(info.name, consumer, exclusive=False, owner=owner)
+    port.queues.consume(info.name, consumer, exclusive=False, owner=owner)
     publish(people, "news", "a", b"1")
     assert consumer.bodies == [b"1"]
     take_back(people, "ann", "subscribe", "news.#")
@@ -437,10 +501,10 @@ def test_binding_exchanges_needs_both_rights(people: Broker) -> None:
     port = port_of(people, "ann")
 
     def bind() -> object:
-        return port.bind_exchange("inbox", "orders", "eu.#", {})
+        return port.exchanges.bind_exchange("inbox", "orders", "eu.#", {})
 
     def declare_one() -> object:
-        return port.declare_exchange(
+        return port.exchanges.declare(
             "mine",
             type="topic",
             durable=True,
@@ -459,13 +523,13 @@ def test_binding_exchanges_needs_both_rights(people: Broker) -> None:
     allow(people, "ann", "publish", "inbox.#")
     bind()
     declare_one()
-    forbidden(lambda: port.bind_exchange("inbox", "orders", "#", {}))
-    forbidden(lambda: port.bind_exchange("amq.topic", "orders", "eu.#", {}))
+    forbidden(lambda: port.exchanges.bind_exchange("inbox", "orders", "#", {}))
+    forbidden(lambda: port.exchanges.bind_exchange("amq.topic", "orders", "eu.#", {}))
 
 
 def test_a_headers_binding_reads_the_whole_exchange(people: Broker) -> None:
     """Whatever the headers leave out of it: who may consume sees no less than who may bind."""
-    people.engine.declare_exchange(
+    people.port.exchanges.declare(
         "h", type="headers", durable=True, auto_delete=False, internal=False, arguments={}
     )
     allow(people, "ann", "create,subscribe", "q")
@@ -473,11 +537,11 @@ def test_a_headers_binding_reads_the_whole_exchange(people: Broker) -> None:
     port = port_of(people, "ann")
     declare(port, "q")
     arguments = {"x-match": "any", "colour": "red"}
-    forbidden(lambda: port.bind_queue("q", "h", "x", arguments, owner=None))
-    people.engine.bind_queue("q", "h", "x", arguments, owner=None)
-    forbidden(lambda: port.consume("q", SpyConsumer(), exclusive=False, owner=None))
+    forbidden(lambda: port.exchanges.bind_queue("q", "h", "x", arguments, owner=None))
+    people.port.exchanges.bind_queue("q", "h", "x", arguments, owner=None)
+    forbidden(lambda: port.queues.consume("q", SpyConsumer(), exclusive=False, owner=None))
     allow(people, "ann", "subscribe", "h.#")
-    port.consume("q", SpyConsumer(), exclusive=False, owner=None)
+    port.queues.consume("q", SpyConsumer(), exclusive=False, owner=None)
 
 
 def test_topics_that_may_be_read_are_those_that_are_listed(people: Broker) -> None:
@@ -486,11 +550,15 @@ def test_topics_that_may_be_read_are_those_that_are_listed(people: Broker) -> No
     allow(people, "ann", "subscribe", "a.#")
     allow(people, "ann", "subscribe", "b.x")
     port = port_of(people, "ann")
-    assert [info.name for info in port.topics()] == ["a"]
+    assert [info.name for info in port.topics.infos()] == ["a"]
     got: list[int] = []
-    port.pull("a", 0, 0, count_max=9, bytes_max=999, callback=lambda _, end: got.append(end))
+    port.queries.pull(
+        "a", 0, 0, count_max=9, bytes_max=999, callback=lambda _, end: got.append(end)
+    )
     assert got == [1]
-    forbidden(lambda: port.pull("b", 0, 0, count_max=9, bytes_max=999, callback=lambda *_: None))
+    forbidden(
+        lambda: port.queries.pull("b", 0, 0, count_max=9, bytes_max=999, callback=lambda *_: None)
+    )
 
 
 # --- connections and quotas -------------------------------------------------------------------
@@ -508,9 +576,9 @@ def test_connections_end_with_their_user(people: Broker, change: Any, why: str) 
     told: list[str] = []
     gone: list[str] = []
     others: list[str] = []
-    port_of(people, "ann").enter(told.append)
-    port_of(people, "ann").enter(gone.append)()
-    port_of(people, "root").enter(others.append)
+    port_of(people, "ann").principal.enter(told.append)
+    port_of(people, "ann").principal.enter(gone.append)()
+    port_of(people, "root").principal.enter(others.append)
     change(people.engine.users)
     assert len(told) == 1
     assert why in told[0]
@@ -523,7 +591,7 @@ def test_a_quota_bounds_what_is_in_flight(people: Broker, asked: int | None, mos
     allow(people, "ann", "subscribe,create", "#")
     people.engine.users.set_quotas("ann", Quotas(inflight=3))
     link = SpyLink()
-    session = port_of(people, "ann").connect_session(
+    session = port_of(people, "ann").sessions.connect(
         "c", clean=True, link=link, principal="ann", inflight_max=asked
     )
     people.step()
@@ -548,11 +616,11 @@ def test_quotas_count_what_a_user_has(people: Broker) -> None:
         assert caught.value.reason is Reason.LIMIT
         assert "'ann' has" in caught.value.text
 
-    leave = port.enter(lambda _: None)
-    limited(lambda: port.enter(lambda _: None))
+    leave = port.principal.enter(lambda _: None)
+    limited(lambda: port.principal.enter(lambda _: None))
     leave()
     leave()
-    port.enter(lambda _: None)
+    port.principal.enter(lambda _: None)
 
     session, _ = connect(port, people, "c")
     limited(lambda: connect(port, people, "c2"))
@@ -570,12 +638,12 @@ def test_quotas_count_what_a_user_has(people: Broker) -> None:
     declare(port, "q")
     declare(port, "q")
     limited(lambda: declare(port, "q2"))
-    port.delete_queue("q", if_unused=False, if_empty=False, owner=None)
+    port.queues.delete("q", if_unused=False, if_empty=False, owner=None)
     declare(port, "q2")
     people.restart()
     assert people.engine.sessions.counts == {"ann": 1}
     assert people.engine.sessions.subscription_counts == {"ann": 2}
-    assert people.engine.named_queues.counts == {port.as_owner: 1}
+    assert people.engine.named_queues.counts == {port.principal.as_owner: 1}
 
 
 def test_who_is_ahead_of_its_rate_is_not_read_for_a_while(people: Broker) -> None:
@@ -595,7 +663,7 @@ def test_who_is_ahead_of_its_rate_is_not_read_for_a_while(people: Broker) -> Non
     people.step(0.2)
     assert resumed == ["one", "other"]
     assert not port.overloaded(lambda: resumed.append("never"))
-    assert people.engine.topic("a").max_offsets == (300,)
+    assert people.port.topics.info("a").max_offsets == (300,)
     people.engine.users.set_quotas("ann", Quotas(bytes_per_second=1000))
     port.publish(template_of(port, "a", None), batch_of(b"x" * 5000), 0, 1)
     assert port.overloaded(lambda: resumed.append("bytes"))
@@ -616,8 +684,8 @@ def test_a_bucket_pays_its_debt_and_saves_a_second() -> None:
 
 
 def test_an_open_broker_costs_nothing(tmp_path: Path) -> None:
-    """Without users a client uses the engine itself: no check can be in its way."""
+    """Without users a client uses the parts themselves: no check can be in its way."""
     broker = Broker(tmp_path / "data")
-    assert port_of(broker, "ann", "client") is broker.engine
-    broker.engine.for_owner("ann").check_read((REST,))
+    assert port_of(broker, "ann", "client") is broker.port
+    broker.port.admission.for_owner("ann").principal.check_read((REST,))
     broker.stop()

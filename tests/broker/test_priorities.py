@@ -102,15 +102,15 @@ def test_get_purge_delete_and_counts(broker: Broker) -> None:
             holders.append((holder, delivery))
 
     for _ in range(4):
-        broker.engine.get("q", take, owner=OWNER)
+        broker.port.queues.get("q", take, owner=OWNER)
         broker.step()
     assert got == [(b"b3", 2), (b"a1", 1), (b"c0", 0)]
     for holder, delivery in holders:
         holder.requeue(delivery.first_offset, 1)
-    assert broker.engine.purge_queue("q", owner=OWNER)[0] == 3
+    assert broker.port.queues.purge("q", owner=OWNER)[0] == 3
     fill(broker, "d1", "e2")
     broker.step()
-    count, _ = broker.engine.delete_queue("q", if_unused=False, if_empty=False, owner=OWNER)
+    count, _ = broker.port.queues.delete("q", if_unused=False, if_empty=False, owner=OWNER)
     assert count == 2
     declare(broker, "q", x_max_priority=5)
     assert ready(broker, "q") == 0
@@ -250,7 +250,7 @@ def test_any_course_gives_what_a_sorted_list_gives(broker: Broker, durable: bool
     rng = random.Random(11)
     model: list[tuple[int, int]] = []  # (-priority, number) that are ready
     consumer = MessagesConsumer(0)
-    hold = broker.engine.consume("q", consumer, exclusive=False, owner=OWNER)
+    hold = broker.port.queues.consume("q", consumer, exclusive=False, owner=OWNER)
     held: dict[int, tuple[int, int]] = {}
     for number in range(600):
         match rng.randrange(5):

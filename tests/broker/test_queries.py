@@ -16,9 +16,9 @@ from tests.harness.stores import decode_all
 
 def put(broker: Broker, topic: str, body: bytes, *, keys: str = "") -> int:
     """Publish one message with keys; returns where it begins."""
-    route = broker.engine.route(topic, "tag")
+    route = broker.port.topics.route(topic, "tag")
     properties = {"PMQ_PROTO": "ce", "KEYS": keys} if keys else {"PMQ_PROTO": "ce"}
-    template = broker.engine.template(route, properties=properties)
+    template = broker.port.topics.template(route, properties=properties)
     start = broker.store.log.appended
     broker.publish(template, body)
     return start
@@ -35,7 +35,7 @@ def find(
 ) -> list[bytes]:
     """The bodies that a query by key gives."""
     answers: list[bytes | None] = []
-    broker.engine.query_by_key(
+    broker.port.queries.by_key(
         topic,
         key,
         count_max=count_max,
@@ -51,7 +51,7 @@ def find(
 def at(broker: Broker, position: int) -> tuple[str, Record | None]:
     """The topic and the message at a position."""
     answers: list[tuple[str, bytes]] = []
-    broker.engine.message_by_position(position, lambda *answer: answers.append(answer))
+    broker.port.queries.by_position(position, lambda *answer: answers.append(answer))
     ((topic, raw),) = answers
     return topic, decode_all(raw)[0] if raw else None
 
@@ -108,7 +108,7 @@ def test_messages_of_a_topic_that_was_deleted_are_not_found(tmp_path: Path) -> N
     broker = Broker(tmp_path / "data")
     position = put(broker, "t", b"old", keys="k")
     broker.step()
-    broker.engine.delete_topic("t")
+    broker.port.topics.delete("t")
     assert at(broker, position) == ("", None)
     put(broker, "t", b"new", keys="k")
     broker.step()
@@ -151,7 +151,7 @@ def test_offsets_are_found_by_time(tmp_path: Path) -> None:
 
     def offset(time_ms: int) -> int | None:
         answers: list[int | None] = []
-        broker.engine.offset_by_time("t", 0, time_ms, answers.append)
+        broker.port.queries.by_time("t", 0, time_ms, answers.append)
         (answer,) = answers
         return answer
 
@@ -162,7 +162,7 @@ def test_offsets_are_found_by_time(tmp_path: Path) -> None:
         broker.save()
         broker.restart()
     with pytest.raises(Refused):
-        broker.engine.offset_by_time("t", 1, 0, lambda _: None)
+        broker.port.queries.by_time("t", 1, 0, lambda _: None)
     broker.store.close()
 
 
@@ -180,12 +180,12 @@ def test_who_waits_at_the_end_of_a_queue_is_told_once_when_it_grows(
     ends: list[int] = []
 
     def told() -> None:
-        info = broker.engine.topic("orders")
+        info = broker.port.topics.info("orders")
         assert info is not None
         ends.append(info.max_offsets[0])
 
-    broker.engine.when_grown("orders", 0, told)
-    broker.engine.when_grown("orders", 0, told)
+    broker.port.queries.when_grown("orders", 0, told)
+    broker.port.queries.when_grown("orders", 0, told)
     broker.step(1.0)
     assert ends == []
     broker.publish(template, b"1")
@@ -199,7 +199,7 @@ def test_who_waits_at_the_end_of_a_queue_is_told_once_when_it_grows(
 
 def test_a_queue_that_is_not_there_cannot_be_waited_for(tmp_path: Path) -> None:
     broker = Broker(tmp_path)
-    broker.engine.create_topic("orders", 1)
+    broker.port.topics.create("orders", 1)
     for topic, queue_id in (("other", 0), ("orders", 1), ("orders", -1)):
         with pytest.raises(Refused):
-            broker.engine.when_grown(topic, queue_id, lambda: None)
+            broker.port.queries.when_grown(topic, queue_id, lambda: None)

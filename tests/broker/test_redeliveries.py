@@ -50,7 +50,7 @@ def limited(broker: Broker, limit: int) -> None:
 
 def attach(broker: Broker, credit: int = 1000) -> tuple[CountingConsumer, object]:
     consumer = CountingConsumer(credit)
-    hold = broker.engine.consume("q", consumer, exclusive=False, owner=OWNER)
+    hold = broker.port.queues.consume("q", consumer, exclusive=False, owner=OWNER)
     hold.ready()
     broker.step()
     return consumer, hold
@@ -237,7 +237,7 @@ def test_what_a_stop_gives_back_does_not_count(broker: Broker) -> None:
         consumer, hold = attach(broker)
         assert consumer.counts == [(b"a", times), (b"b", times)]
         if times:
-            broker.engine.begin_stop()
+            broker.engine.core.begin_stop()
         hold.cancel()  # type: ignore[attr-defined]
         hold.requeue(0, 2)  # type: ignore[attr-defined]
         if times:

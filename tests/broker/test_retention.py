@@ -69,29 +69,29 @@ def age(broker: Broker, seconds: float = 4 * DAY) -> None:
 
 
 def first_offset(broker: Broker, topic: str = "t") -> int:
-    info = broker.engine.topic(topic)
+    info = broker.port.topics.info(topic)
     assert info is not None
     return info.min_offsets[0]
 
 
 def consume(broker: Broker, queue: str, credit: int = 1000) -> tuple[SpyConsumer, Any]:
     spy = SpyConsumer(credit)
-    hold = broker.engine.consume(queue, spy, exclusive=False, owner=None)
+    hold = broker.port.queues.consume(queue, spy, exclusive=False, owner=None)
     hold.ready()
     broker.step()
     return spy, hold
 
 
 def declare(broker: Broker, name: str, *, durable: bool = True) -> None:
-    broker.engine.declare_queue(
+    broker.port.queues.declare(
         name, durable=durable, exclusive=False, auto_delete=False, arguments={}, owner=None
     )
-    broker.engine.bind_queue(name, "amq.topic", "t.#", {}, owner=None)
+    broker.port.exchanges.bind_queue(name, "amq.topic", "t.#", {}, owner=None)
 
 
 def pulled(broker: Broker, offset: int, topic: str = "t") -> bytes:
     found: list[bytes] = []
-    broker.engine.pull(
+    broker.port.queries.pull(
         topic, 0, offset, count_max=100, bytes_max=1 << 20, callback=lambda r, _: found.append(r)
     )
     broker.step()
@@ -104,7 +104,7 @@ def pulled(broker: Broker, offset: int, topic: str = "t") -> bytes:
 def test_messages_beyond_their_time_cannot_be_read_by_offset(broker: Broker) -> None:
     fill(broker, 1)
     age(broker)
-    count = broker.engine.topic("t").max_offsets[0]  # type: ignore[union-attr]
+    count = broker.port.topics.info("t").max_offsets[0]  # type: ignore[union-attr]
     fill(broker, 1)
     broker.tidy()
     assert first_offset(broker) == count
@@ -117,7 +117,7 @@ def test_messages_beyond_their_time_cannot_be_read_by_offset(broker: Broker) -> 
 
 
 def test_zero_keeps_messages_for_ever(broker: Broker) -> None:
-    broker.engine.create_topic("t", 1, {"retention_seconds": "0"})
+    broker.port.topics.create("t", 1, {"retention_seconds": "0"})
     fill(broker)
     age(broker, 4000 * DAY)
     assert broker.tidy() == 0
@@ -127,11 +127,11 @@ def test_zero_keeps_messages_for_ever(broker: Broker) -> None:
 
 
 def test_a_topic_larger_than_its_size_loses_the_oldest(broker: Broker) -> None:
-    broker.engine.create_topic("t", 1, {"retention_seconds": "0", "retention_bytes": "30000"})
+    broker.port.topics.create("t", 1, {"retention_seconds": "0", "retention_bytes": "30000"})
     for _ in range(3):
         fill(broker, 1)
         broker.tidy()
-        first, end = first_offset(broker), broker.engine.topic("t").max_offsets[0]  # type: ignore[union-attr]
+        first, end = first_offset(broker), broker.port.topics.info("t").max_offsets[0]  # type: ignore[union-attr]
         stored = len(pulled(broker, first))
         assert end - first > 10
         assert 30_000 - 2 * len(BODY) < stored <= 30_000
@@ -143,23 +143,23 @@ def test_a_topic_larger_than_its_size_loses_the_oldest(broker: Broker) -> None:
 
 def test_a_size_counts_over_all_queues_of_a_topic(broker: Broker) -> None:
     """The oldest go first, whichever queue they are in."""
-    broker.engine.create_topic("t", 2, {"retention_bytes": "30000"})
-    route = broker.engine.route("t", None)
+    broker.port.topics.create("t", 2, {"retention_bytes": "30000"})
+    route = broker.port.topics.route("t", None)
     for sharding in ("a", "b", "c", "d"):
-        template = broker.engine.template(route, properties={}, sharding=sharding)
+        template = broker.port.topics.template(route, properties={}, sharding=sharding)
         broker.publish(template, *[BODY] * 10)
         broker.step()
     broker.tidy()
-    info = broker.engine.topic("t")
+    info = broker.port.topics.info("t")
     assert info is not None
     left = sum(info.max_offsets) - sum(info.min_offsets)
     assert 12 <= left <= 15
-    broker.engine.set_topic("t", {"retention_bytes": "default"})
+    broker.port.topics.set("t", {"retention_bytes": "default"})
     broker.tidy()
-    assert broker.engine.topic("t").min_offsets == info.min_offsets  # type: ignore[union-attr]
-    broker.engine.set_topic("t", {"retention_bytes": "10000"})
+    assert broker.port.topics.info("t").min_offsets == info.min_offsets  # type: ignore[union-attr]
+    broker.port.topics.set("t", {"retention_bytes": "10000"})
     broker.tidy()
-    info = broker.engine.topic("t")
+    info = broker.port.topics.info("t")
     assert info is not None
     assert 3 <= sum(info.max_offsets) - sum(info.min_offsets) <= 5
 
@@ -169,7 +169,7 @@ def test_a_changed_setting_holds_for_what_is_there(broker: Broker) -> None:
     age(broker, 100)
     broker.tidy()
     assert first_offset(broker) == 0
-    broker.engine.set_topic("t", {"retention_seconds": "50"})
+    broker.port.topics.set("t", {"retention_seconds": "50"})
     broker.tidy()
     assert first_offset(broker) > 0
 
@@ -177,7 +177,7 @@ def test_a_changed_setting_holds_for_what_is_there(broker: Broker) -> None:
 def test_offsets_go_on_after_everything_is_gone(broker: Broker) -> None:
     """Over restarts, with and without the caches: an offset is never given twice."""
     fill(broker)
-    end = broker.engine.topic("t").max_offsets[0]  # type: ignore[union-attr]
+    end = broker.port.topics.info("t").max_offsets[0]  # type: ignore[union-attr]
     age(broker)
     fill(broker, 2, "other")
     assert broker.tidy() >= 3 * SEGMENT
@@ -192,12 +192,12 @@ def test_offsets_go_on_after_everything_is_gone(broker: Broker) -> None:
         for name in lost:
             (broker.directory / name).unlink()
         broker.open()
-        info = broker.engine.topic("t")
+        info = broker.port.topics.info("t")
         assert info is not None
         assert (info.min_offsets[0], info.max_offsets[0]) == (end, end)
     broker.publish(broker.template("t"), BODY)
     broker.step()
-    assert broker.engine.topic("t").max_offsets == (end + 1,)  # type: ignore[union-attr]
+    assert broker.port.topics.info("t").max_offsets == (end + 1,)  # type: ignore[union-attr]
     assert pulled(broker, end).count(BODY) == 1
 
 
@@ -258,12 +258,12 @@ def test_a_queue_in_memory_holds_as_long_as_it_lives(broker: Broker) -> None:
     assert broker.tidy() == 0
     assert broker.engine.retention.hold is not None
     assert broker.engine.retention.hold.name == "q"
-    broker.engine.delete_queue("q", if_unused=False, if_empty=False, owner=None)
+    broker.port.queues.delete("q", if_unused=False, if_empty=False, owner=None)
     assert broker.tidy() >= 4 * SEGMENT
 
 
 def test_a_session_that_is_away_holds_what_it_has_not_seen(broker: Broker) -> None:
-    session = broker.engine.connect_session("c", clean=False, link=SpyLink(), principal="u")
+    session = broker.port.sessions.connect("c", clean=False, link=SpyLink(), principal="u")
     session.subscribe(("t", REST), 1)
     broker.step()
     session.disconnect()
@@ -275,7 +275,7 @@ def test_a_session_that_is_away_holds_what_it_has_not_seen(broker: Broker) -> No
     assert broker.engine.retention.hold[1:] == ("session", "c")
     broker.restart()
     link = SpyLink(100_000)
-    session = broker.engine.connect_session("c", clean=False, link=link, principal="u")
+    session = broker.port.sessions.connect("c", clean=False, link=link, principal="u")
     session.resume()
     broker.step(1)
     assert acknowledge_all(broker, session, link) > 100
@@ -317,7 +317,7 @@ def test_an_index_that_cannot_be_read_holds_everything(broker: Broker) -> None:
 def test_a_reader_that_comes_too_late_is_no_read_error(broker: Broker) -> None:
     """It had its index entries when the segment went."""
     fill(broker)
-    index = broker.engine.topics_.topics["t"].queues[0].index
+    index = broker.engine.topics.topics["t"].queues[0].index
     entry = index.read_hot(0, 1) or index.read_cold(0, 1)
     age(broker)
     fill(broker, 2)
@@ -333,7 +333,7 @@ def test_a_reader_that_comes_too_late_is_no_read_error(broker: Broker) -> None:
 
 def retained_of(broker: Broker, client: str) -> list[tuple[str, bytes]]:
     link = SpyLink(10_000)
-    session = broker.engine.connect_session(client, clean=True, link=link, principal="u")
+    session = broker.port.sessions.connect(client, clean=True, link=link, principal="u")
     session.resume()
     since = session.subscribe(("home", REST), 1)
     broker.step()
@@ -361,7 +361,7 @@ def test_a_retained_message_is_copied_forward(broker: Broker, lost: tuple[str, .
     assert broker.engine.retention.copied_count == 1
     expected = [("home/a", b"a"), ("home/c", b"newer")]
     assert retained_of(broker, "r1") == expected
-    assert broker.engine.topic("home").max_offsets == (5,)  # type: ignore[union-attr]
+    assert broker.port.topics.info("home").max_offsets == (5,)  # type: ignore[union-attr]
     broker.stop()
     for name in lost:
         (broker.directory / name).unlink()
@@ -415,25 +415,27 @@ def test_many_retained_messages_hold_their_segment(broker: Broker) -> None:
 def make_everything(broker: Broker) -> None:
     """One of each kind of state."""
     engine = broker.engine
-    engine.create_topic("kept", 3, {"retention_seconds": "7"})
-    engine.declare_exchange(
+    engine.port.topics.create("kept", 3, {"retention_seconds": "7"})
+    engine.port.exchanges.declare(
         "x", type="direct", durable=True, auto_delete=False, internal=False, arguments={"a": "b"}
     )
     for name in ("q1", "q2"):
-        engine.declare_queue(
+        engine.port.queues.declare(
             name, durable=True, exclusive=False, auto_delete=False, arguments={}, owner=None
         )
-    engine.bind_queue("q1", "x", "key", {}, owner=None)
-    engine.bind_queue("q1", "kept", "a.*.#", {}, owner=None)
-    engine.declare_subscription("webhook", ("kept", ONE_WORD))
-    engine.put_document("rule", "ü", {"n": 1, "text": "line\nbreak \udcff"})
-    session = engine.connect_session("device", clean=False, link=SpyLink(), principal="u")
+    engine.port.exchanges.bind_queue("q1", "x", "key", {}, owner=None)
+    engine.port.exchanges.bind_queue("q1", "kept", "a.*.#", {}, owner=None)
+    engine.port.queues.declare_subscription("webhook", ("kept", ONE_WORD))
+    engine.port.documents.put("rule", "ü", {"n": 1, "text": "line\nbreak \udcff"})
+    session = engine.port.sessions.connect("device", clean=False, link=SpyLink(), principal="u")
     session.subscribe(("kept", REST), 2)
     session.subscribe(("other", ONE_WORD), 0)
     template = broker.template("kept", "a.b")
     broker.publish(template, b"1", b"2", b"3")
     broker.publish(broker.template("home", "a", retain=True), b"warm")
-    engine.publish_once(broker.template("kept", "x", qos=2), batch_of(b"once"), 0, session, 77)
+    engine.port.sessions.publish_once(
+        broker.template("kept", "x", qos=2), batch_of(b"once"), 0, session, 77
+    )
     broker.step(1)
     session.disconnect()
     spy, hold = consume(broker, "q1")
@@ -448,7 +450,7 @@ def make_everything(broker: Broker) -> None:
 def state_of(broker: Broker) -> dict[tuple[str, str], object]:
     """All rows of the state, as `state.db` would have them."""
     engine = broker.engine
-    keys = [("topic", name) for name in engine.topics_.topics]
+    keys = [("topic", name) for name in engine.topics.topics]
     keys += [("exchange", name) for name in engine.exchanges.exchanges]
     keys += [("queue", name) for name in engine.exchanges.queues]
     keys += [("filter", str(found.queue.number)) for found in engine.sessions.filters.values()]
@@ -470,17 +472,17 @@ def test_all_state_outlives_its_segments(broker: Broker, lost: tuple[str, ...]) 
     """Topics, queues, bindings, sessions, retained messages, offsets, documents: the log alone has
     them, although the records that made them are gone."""
     make_everything(broker)
-    broker.engine.delete_queue("q2", if_unused=False, if_empty=False, owner=None)
+    broker.port.queues.delete("q2", if_unused=False, if_empty=False, owner=None)
     fill(broker)
     age(broker)
     # What still holds the first segment: the queues' and the session's messages.
     _, hold = consume(broker, "q1")
     hold.settle(1, 1)
     hold.cancel()
-    webhook = broker.engine.subscription_queue("webhook")
-    broker.engine.purge_queue(webhook, owner=None)
+    webhook = broker.port.queues.subscription_queue("webhook")
+    broker.port.queues.purge(webhook, owner=None)
     link = SpyLink(10_000)
-    session = broker.engine.connect_session("device", clean=False, link=link, principal="u")
+    session = broker.port.sessions.connect("device", clean=False, link=link, principal="u")
     session.resume()
     broker.step(1)
     acknowledge_all(broker, session, link)
@@ -506,13 +508,13 @@ def test_a_second_deletion_needs_no_second_snapshot(broker: Broker) -> None:
     age(broker)
     fill(broker, 2)
     declare(broker, "late")
-    broker.engine.set_topic("t", {"retention_bytes": str(6 * SEGMENT)})
-    broker.engine.set_topic("t", {"retention_seconds": "0"})
+    broker.port.topics.set("t", {"retention_bytes": str(6 * SEGMENT)})
+    broker.port.topics.set("t", {"retention_seconds": "0"})
     broker.tidy()
     first = broker.engine.retention.snapshot
     assert first is not None
     start = broker.store.log.start
-    broker.engine.set_topic("t", {"retention_bytes": str(4 * SEGMENT)})
+    broker.port.topics.set("t", {"retention_bytes": str(4 * SEGMENT)})
     assert broker.tidy() > 0
     assert broker.store.log.start > start
     assert broker.engine.retention.snapshot == first
@@ -525,7 +527,7 @@ def test_an_idle_broker_does_not_write_snapshots_for_ever(broker: Broker) -> Non
     fill(broker, 1)
     age(broker)
     for number in range(300):
-        broker.engine.purge_queue(f"queue{number}", owner=None)
+        broker.port.queues.purge(f"queue{number}", owner=None)
     for _ in range(4):
         broker.tidy()
         age(broker)
@@ -539,13 +541,13 @@ def test_an_idle_broker_does_not_write_snapshots_for_ever(broker: Broker) -> Non
 def test_a_half_written_snapshot_does_not_count(broker: Broker) -> None:
     """The broker dies in the middle of it; the next one finds the one before it."""
     for number in range(3):
-        broker.engine.put_document("rule", f"first{number}", {"text": "x" * 30_000})
+        broker.port.documents.put("rule", f"first{number}", {"text": "x" * 30_000})
     fill(broker)
     age(broker)
     fill(broker, 2)
     assert broker.tidy() > 0
     for number in range(3):
-        broker.engine.put_document("rule", f"second{number}", {"text": "y" * 30_000})
+        broker.port.documents.put("rule", f"second{number}", {"text": "y" * 30_000})
     age(broker)
     fill(broker, 6)
     broker.save()
@@ -558,12 +560,12 @@ def test_a_half_written_snapshot_does_not_count(broker: Broker) -> None:
     steps.send(result)  # appends the first piece
     steps.close()
     broker.step(1)
-    before = broker.engine.documents("rule")
+    before = broker.port.documents.of_kind("rule")
     broker.kill()
     (broker.directory / "state.db").unlink()
     broker.open()
     assert broker.store.log.start > 0
-    assert broker.engine.documents("rule") == before
+    assert broker.port.documents.of_kind("rule") == before
     assert len(before) == 6
 
 
@@ -573,16 +575,16 @@ def test_a_kill_at_any_step_of_a_round_loses_nothing(broker: Broker, tmp_path: P
     on the disk."""
     declare(broker, "q")
     declare(broker, "empty")
-    broker.engine.put_document("rule", "a", {"n": 1})
+    broker.port.documents.put("rule", "a", {"n": 1})
     broker.publish(broker.template("home", "a", retain=True), b"warm")
     fill(broker)
     age(broker)
-    broker.engine.purge_queue("q", owner=None)
-    broker.engine.purge_queue("empty", owner=None)
+    broker.port.queues.purge("q", owner=None)
+    broker.port.queues.purge("empty", owner=None)
     fill(broker, 2)
-    broker.engine.purge_queue("empty", owner=None)
+    broker.port.queues.purge("empty", owner=None)
     count = len(consume(broker, "q", 100_000)[0].got)
-    end = broker.engine.topic("t").max_offsets[0]  # type: ignore[union-attr]
+    end = broker.port.topics.info("t").max_offsets[0]  # type: ignore[union-attr]
     broker.step(1)
     broker.save()
     images: list[tuple[Path, bool]] = []
@@ -610,11 +612,11 @@ def test_a_kill_at_any_step_of_a_round_loses_nothing(broker: Broker, tmp_path: P
             for name in ("state.db", "state.db-wal", "state.db-shm", "checkpoint"):
                 (image / name).unlink(missing_ok=True)
         again.open()
-        assert again.engine.documents("rule") == {"a": {"n": 1}}
+        assert again.engine.port.documents.of_kind("rule") == {"a": {"n": 1}}
         assert retained_of(again, "r") == [("home/a", b"warm")]
         assert len(consume(again, "q", 100_000)[0].got) == count
         assert consume(again, "empty")[0].got == []
-        assert again.engine.topic("t").max_offsets == (end,)  # type: ignore[union-attr]
+        assert again.engine.port.topics.info("t").max_offsets == (end,)  # type: ignore[union-attr]
         again.stop()
 
 

@@ -12,8 +12,8 @@ from tests.harness.people import add_user, allow, deny, forbidden, port_of, temp
 def test_an_admin_has_what_a_rule_denies_to_it_denied(people: Broker) -> None:
     deny(people, "root", "publish", "secret.#")
     port = port_of(people, "root")
-    forbidden(lambda: port.route("secret", "x"))
-    port.route("open", "x")
+    forbidden(lambda: port.topics.route("secret", "x"))
+    port.topics.route("open", "x")
 
 
 def test_a_user_whose_name_is_no_word_gets_nothing_by_its_name(people: Broker) -> None:
@@ -24,8 +24,8 @@ def test_a_user_whose_name_is_no_word_gets_nothing_by_its_name(people: Broker) -
     deny(people, "ann.smith", "publish", "parks.{user}")
     port = port_of(people, "ann.smith")
     for topic, tag in (("fleet", "ann.smith"), ("fleet", "ann"), ("parks", "any")):
-        forbidden(partial(port.route, topic, tag))
-    port.route("parks", "any.place")
+        forbidden(partial(port.topics.route, topic, tag))
+    port.topics.route("parks", "any.place")
 
 
 def test_a_delayed_message_needs_the_right_when_it_is_sent(people: Broker) -> None:
@@ -33,12 +33,12 @@ def test_a_delayed_message_needs_the_right_when_it_is_sent(people: Broker) -> No
     allow(people, "ann", "publish,create", "a")
     port = port_of(people, "ann")
     template = template_of(port, "a")
-    port.publish_later(template, batch_of(b"1"), 0, 1, delay_ms=5_000)
+    port.delays.publish_later(template, batch_of(b"1"), 0, 1, delay_ms=5_000)
     people.engine.users.delete("ann")
-    forbidden(lambda: port.publish_later(template, batch_of(b"2"), 0, 1, delay_ms=5_000))
+    forbidden(lambda: port.delays.publish_later(template, batch_of(b"2"), 0, 1, delay_ms=5_000))
     people.step(6)
     people.step()
-    info = people.engine.topic("a")
+    info = people.port.topics.info("a")
     assert info is not None
     assert info.max_offsets == (1,)
 
@@ -47,18 +47,18 @@ def test_binding_needs_the_right_to_what_the_binding_brings(people: Broker) -> N
     """And to make the queue; what others bound to it is not the binder's to read."""
     for topic in ("orders", "news"):
         people.publish(people.template(topic, "eu"), b"0")
-    people.engine.declare_queue(
+    people.port.queues.declare(
         "work", durable=True, exclusive=False, auto_delete=False, arguments={}, owner=None
     )
-    people.engine.bind_queue("work", "orders", "#", {}, owner=None)
+    people.port.exchanges.bind_queue("work", "orders", "#", {}, owner=None)
     port = port_of(people, "ann")
 
     def bind() -> object:
-        return port.bind_queue("work", "news", "eu", {}, owner=None)
+        return port.exchanges.bind_queue("work", "news", "eu", {}, owner=None)
 
     allow(people, "ann", "subscribe", "news.eu")
     assert "create work" in forbidden(bind)
     allow(people, "ann", "create", "work")
     bind()
-    forbidden(lambda: port.bind_queue("work", "news", "#", {}, owner=None))
-    forbidden(lambda: port.consume("work", SpyConsumer(), exclusive=False, owner=None))
+    forbidden(lambda: port.exchanges.bind_queue("work", "news", "#", {}, owner=None))
+    forbidden(lambda: port.queues.consume("work", SpyConsumer(), exclusive=False, owner=None))

@@ -148,7 +148,7 @@ def test_what_is_in_flight_is_not_dropped(
 def test_a_slow_client_that_is_there_is_bounded_too(tmp_path: Path) -> None:
     broker = bounded(tmp_path)
     link = SpyLink(1000)
-    session = broker.engine.connect_session(
+    session = broker.port.sessions.connect(
         "c", clean=False, link=link, principal="u", inflight_max=2
     )
     broker.step()
@@ -179,7 +179,7 @@ def test_a_client_that_keeps_up_loses_nothing(tmp_path: Path) -> None:
 
 def test_what_was_dropped_lets_go_of_the_log(tmp_path: Path) -> None:
     broker = bounded(tmp_path)
-    broker.engine.create_topic("a", 1, {"retention_bytes": "100000"})
+    broker.port.topics.create("a", 1, {"retention_bytes": "100000"})
     subscribe(broker, "a")
     for _ in range(30):
         broker.publish(broker.template("a", "b"), bytes(100_000))
@@ -249,7 +249,7 @@ def test_a_run_is_taken_as_far_as_there_is_room(tmp_path: Path) -> None:
 def test_what_was_left_out_lets_go_of_the_log(tmp_path: Path) -> None:
     """As soon as the client has what came before, though nothing more is published."""
     broker = bounded(tmp_path, DROP_NEWEST)
-    broker.engine.create_topic("a", 1, {"retention_bytes": "100000"})
+    broker.port.topics.create("a", 1, {"retention_bytes": "100000"})
     subscribe(broker, "a")
     for _ in range(30):
         broker.publish(broker.template("a", "b"), bytes(100_000))
@@ -370,7 +370,7 @@ def test_what_was_dropped_before_something_was_sent_stays_dropped(tmp_path: Path
     subscribe(broker, "a")
     publish(broker, range(20))
     link = SpyLink(1000)
-    session = broker.engine.connect_session(
+    session = broker.port.sessions.connect(
         "c", clean=False, link=link, principal="u", inflight_max=2
     )
     broker.step()

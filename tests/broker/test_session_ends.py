@@ -43,7 +43,7 @@ def left(broker: Broker) -> tuple[int, int]:
 def begin(broker: Broker, *, clean: bool = False) -> tuple[Session, SpyLink]:
     """The client connects. Nothing else goes on meanwhile."""
     link = SpyLink(1000)
-    return broker.engine.connect_session("c", clean=clean, link=link, principal="u"), link
+    return broker.port.sessions.connect("c", clean=clean, link=link, principal="u"), link
 
 
 def publish(broker: Broker, number: int, body: bytes) -> None:
@@ -77,7 +77,7 @@ def test_a_durable_session_ends_in_one_record(broker: Broker, ops: list[Op]) -> 
     new.resume()
     publish(broker, 1, b"1")
     assert link.bodies == []
-    assert not engine.topics_.router.match(("a", "1"))
+    assert not engine.topics.router.match(("a", "1"))
 
 
 @pytest.mark.parametrize("written", [True, False])
@@ -223,7 +223,7 @@ def test_a_clean_session_ends_with_its_connection(broker: Broker, ops: list[Op])
     session, link = subscribed(broker, clean=True)
     ops.clear()
     session.disconnect()
-    router = broker.engine.topics_.router
+    router = broker.engine.topics.router
     assert broker.engine.sessions.subscription_counts == {}
     assert is_sweeping(broker)
     assert router.match(("a", f"{COUNT - 1}"))

@@ -103,7 +103,7 @@ def test_who_came_back_before_a_restart_is_not_taken_for_away(expiring: Broker, 
 
 def test_an_expired_session_lets_go_of_the_log(expiring: Broker) -> None:
     broker = expiring
-    broker.engine.create_topic("a", 1, {"retention_bytes": "100000"})
+    broker.port.topics.create("a", 1, {"retention_bytes": "100000"})
     subscribe(broker)
     for _ in range(30):
         broker.publish(broker.template("a", "b"), bytes(100_000))

@@ -213,7 +213,7 @@ def test_retained_messages_fill_the_window_and_no_more(tmp_path: Path) -> None:
 def test_a_retained_message_in_flight_holds_the_log(tmp_path: Path) -> None:
     """It is not the retained one any more, so only the session needs it."""
     broker = Broker(tmp_path / "data")
-    broker.engine.create_topic("r", 1, {"retention_bytes": "300000"})
+    broker.port.topics.create("r", 1, {"retention_bytes": "300000"})
     broker.publish(broker.template("r", "a", retain=True), b"kept")
     broker.step()
     session, link = subscribed(broker, qos=1)
@@ -570,7 +570,7 @@ def test_what_was_acknowledged_in_part_is_sent_again_in_steps(tmp_path: Path) ->
     broker.step(0.1)
     session.disconnect()
     link = SpyLink(credit=0)  # nothing new
-    session = broker.engine.connect_session("c", clean=False, link=link, principal="u")
+    session = broker.port.sessions.connect("c", clean=False, link=link, principal="u")
     broker.step()
     session.resume()
     assert len(link.publishes) == RESENT_AT_ONCE

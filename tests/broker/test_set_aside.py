@@ -21,11 +21,11 @@ HEADERS = bytes(24_428)
 
 
 def later(broker: Broker, queue: str, seconds: float, *bodies: bytes, **properties: str) -> None:
-    route = broker.engine.exchange_route("", queue)
+    route = broker.port.exchanges.route("", queue)
     assert route is not None
-    made = broker.engine.template(route, properties={"PMQ_PROTO": "amqp", **properties})
+    made = broker.port.topics.template(route, properties={"PMQ_PROTO": "amqp", **properties})
     batch = batch_of(*bodies)
-    broker.engine.publish_later(made, batch, 0, len(bodies), delay_ms=round(1000 * seconds))
+    broker.port.delays.publish_later(made, batch, 0, len(bodies), delay_ms=round(1000 * seconds))
 
 
 def later_with_headers(broker: Broker, exchange_name: str, *bodies: bytes, large: int) -> None:
@@ -36,23 +36,23 @@ def later_with_headers(broker: Broker, exchange_name: str, *bodies: bytes, large
     for number, body in enumerate(bodies):
         batch.add((0, 1), (at, len(body)), (0, len(HEADERS) if number == large else 8))
         at += len(body)
-    route = broker.engine.exchange_route(exchange_name, "")
+    route = broker.port.exchanges.route(exchange_name, "")
     assert route is not None
-    made = broker.engine.template(
+    made = broker.port.topics.template(
         route,
         properties={"PMQ_PROTO": "amqp"},
         extra_kind=EXTRA_BASE64,
         extra_name="PMQ_AMQP",
     )
-    broker.engine.publish_later(made, batch, 0, len(bodies), delay_ms=5000)
+    broker.port.delays.publish_later(made, batch, 0, len(bodies), delay_ms=5000)
 
 
 def aside(broker: Broker) -> list[Any]:
     """The messages in the topic of those that were set aside, read as anybody reads a topic."""
-    if broker.engine.topic(ASIDE_TOPIC) is None:
+    if broker.port.topics.info(ASIDE_TOPIC) is None:
         return []
     found: list[Any] = []
-    broker.engine.pull(
+    broker.port.queries.pull(
         ASIDE_TOPIC,
         0,
         0,
@@ -109,7 +109,7 @@ def test_it_is_set_aside_although_hundreds_read_along(broker: Broker) -> None:
         bind(broker, f"q{number}", "x")
     declare(broker, "all")
     for number in range(255):
-        broker.engine.bind_queue(f"q{number}", "amq.topic", "#", {}, owner=None)
+        broker.port.exchanges.bind_queue(f"q{number}", "amq.topic", "#", {}, owner=None)
     broker.step(6)
     assert bodies_aside(broker) == [b"poison"]
     assert look(broker, "q7") == []
@@ -143,14 +143,14 @@ def test_each_reason_is_tried_again_or_set_aside(tmp_path: Path, reason: Reason)
     later(broker, "q", 5, b"refused", kind="bad")
     later(broker, "q", 6, b"next")
     later(broker, "other", 6, b"other")
-    publish = broker.engine.topics_.publish
+    publish = broker.engine.topics.publish
 
     def refuse(template: Any, *args: Any, **more: Any) -> Any:
         if template.meta.topic == "q" and "kind" in template.meta.properties:
             raise Refused(reason, "not this one")
         return publish(template, *args, **more)
 
-    broker.engine.topics_.publish = refuse  # type: ignore[method-assign]
+    broker.engine.topics.publish = refuse  # type: ignore[method-assign]
     broker.step(10)
     passing = reason in PASSING
     assert bodies_aside(broker) == ([] if passing else [b"refused"])
@@ -177,7 +177,7 @@ def test_a_topic_that_waits_for_replicas_holds_up_no_other(tmp_path: Path) -> No
         later(broker, "slow", 5 + number / 100, b"s%d" % number)
         later(broker, "quick", 5 + number / 100, b"q%d" % number)
     later(broker, "slow", 8, b"s10")
-    publish = broker.engine.topics_.publish
+    publish = broker.engine.topics.publish
     asked = 0
     behind = True
 
@@ -188,7 +188,7 @@ def test_a_topic_that_waits_for_replicas_holds_up_no_other(tmp_path: Path) -> No
             raise Refused(Reason.LIMIT, "replicas are behind")
         return publish(template, *args, **more)
 
-    broker.engine.topics_.publish = sometimes  # type: ignore[method-assign]
+    broker.engine.topics.publish = sometimes  # type: ignore[method-assign]
     broker.step(7)
     assert look(broker, "quick") == [b"q%d" % number for number in range(10)]
     assert look(broker, "slow") == []
@@ -212,13 +212,13 @@ def test_what_a_refused_run_has_stored_is_not_stored_again(tmp_path: Path) -> No
     bind(broker, "bounded", "x")
     declare(broker, "all")
     bind(broker, "all", "x")
-    route = broker.engine.exchange_route("x", "")
+    route = broker.port.exchanges.route("x", "")
     assert route is not None
-    made = broker.engine.template(route, properties={"PMQ_PROTO": "amqp"})
+    made = broker.port.topics.template(route, properties={"PMQ_PROTO": "amqp"})
     bodies = [b"%d" % number for number in range(4)]
-    broker.engine.publish_later(made, batch_of(*bodies), 0, 4, delay_ms=5000)
+    broker.port.delays.publish_later(made, batch_of(*bodies), 0, 4, delay_ms=5000)
     broker.step(4)
-    append = broker.engine.topics_.append
+    append = broker.engine.topics.append
     calls = 0
 
     def second_fails(*args: Any) -> Any:
@@ -228,7 +228,7 @@ def test_what_a_refused_run_has_stored_is_not_stored_again(tmp_path: Path) -> No
             raise Refused(Reason.STORAGE_FULL, "no space left")
         return append(*args)
 
-    broker.engine.topics_.append = second_fails  # type: ignore[method-assign]
+    broker.engine.topics.append = second_fails  # type: ignore[method-assign]
     broker.step(5)
     assert calls == 3
     assert look(broker, "all") == bodies
@@ -244,18 +244,18 @@ def test_a_copy_without_room_for_its_settlement_holds_up_no_other(tmp_path: Path
     declare(broker, "q")
     bind(broker, "q", "x")
     declare(broker, "other")
-    route = broker.engine.exchange_route("x", "")
+    route = broker.port.exchanges.route("x", "")
     assert route is not None
     size = 24_560
     while True:  # the largest that is taken
         batch = Batch()
         batch.buffer = bytes(size)
         batch.add((0, 1), (0, 1), (0, size))
-        made = broker.engine.template(
+        made = broker.port.topics.template(
             route, properties={"PMQ_PROTO": "amqp"}, extra_kind=EXTRA_BASE64, extra_name="PMQ_AMQP"
         )
         try:
-            broker.engine.publish_later(made, batch, 0, 1, delay_ms=1_000_000)
+            broker.port.delays.publish_later(made, batch, 0, 1, delay_ms=1_000_000)
         except Refused:
             size -= 1
         else:
@@ -329,12 +329,12 @@ def publish_rows(broker: Broker, queue: str, *sizes: int) -> None:
     batch.buffer = bytes(max(sizes)) + b"0123456789"
     for number, size in enumerate(sizes):
         batch.add((0, 1), (max(sizes) + number, 1), (0, size))
-    route = broker.engine.exchange_route("", queue)
+    route = broker.port.exchanges.route("", queue)
     assert route is not None
-    made = broker.engine.template(
+    made = broker.port.topics.template(
         route, properties={}, extra_kind=EXTRA_BASE64, extra_name="PMQ_AMQP"
     )
-    broker.engine.publish(made, batch, 0, len(sizes))
+    broker.port.publish(made, batch, 0, len(sizes))
     broker.step()
 
 
@@ -355,10 +355,10 @@ def test_a_dead_letter_without_room_keeps_the_latest_of_its_history(broker: Brok
             )
         )
     declare(broker, "work", x_dead_letter_exchange="dlx")
-    route = broker.engine.exchange_route("", "work")
+    route = broker.port.exchanges.route("", "work")
     assert route is not None
     properties = {"PMQ_DEATH": history.encode(), "padding": "x" * (32_600 - len(history.encode()))}
-    broker.publish(broker.engine.template(route, properties=properties), b"x")
+    broker.publish(broker.port.topics.template(route, properties=properties), b"x")
     broker.step()
     give_up(broker, "work")
     dead, _ = consume(broker, "dlx19")

@@ -80,7 +80,7 @@ def test_messages_that_are_taken_apart_come_in_shares(
 ) -> None:
     declare(broker, "work")
     consumer = Counting(iterations)
-    hold = broker.engine.consume(
+    hold = broker.port.queues.consume(
         "work", consumer, exclusive=False, owner=OWNER, takes_apart=every_kind
     )
     if live:
@@ -98,7 +98,7 @@ def test_a_run_that_is_still_in_memory_comes_in_shares(
 ) -> None:
     declare(broker, "work")
     consumer = Counting(iterations)
-    broker.engine.consume(
+    broker.port.queues.consume(
         "work", consumer, exclusive=False, owner=OWNER, takes_apart=every_kind
     ).ready()
     some = BODIES[: 3 * HANDED_AT_ONCE // MESSAGE_COST // 2]
@@ -113,7 +113,7 @@ def test_bytes_of_properties_count(iterations: Iterations, broker: Broker) -> No
     publish(broker, "work", *BODIES, headers="x" * 5000)
     broker.step()
     consumer = Counting(iterations)
-    broker.engine.consume(
+    broker.port.queues.consume(
         "work", consumer, exclusive=False, owner=OWNER, takes_apart=every_kind
     ).ready()
     broker.step()
@@ -127,7 +127,7 @@ def test_runs_of_one_message_come_in_shares(iterations: Iterations, broker: Brok
         publish(broker, "work", body, kind=f"{number}")
     broker.step()
     consumer = Counting(iterations, runs=True)
-    broker.engine.consume("work", consumer, exclusive=False, owner=OWNER).ready()
+    broker.port.queues.consume("work", consumer, exclusive=False, owner=OWNER).ready()
     broker.step()
     assert consumer.bodies == BODIES
     check(iterations.counts, 1 + HANDED_AT_ONCE // RUN_COST)
@@ -150,7 +150,7 @@ def test_no_pump_hands_out_more_than_its_limit(tmp_path: Path) -> None:
             super().deliver(delivery)
 
     consumer = Consumer(10 * COUNT)
-    broker.engine.consume("work", consumer, exclusive=False, owner=OWNER).ready()
+    broker.port.queues.consume("work", consumer, exclusive=False, owner=OWNER).ready()
     broker.step()
     assert consumer.bodies == BODIES[:most] + BODIES
     assert most // 2 < counts[0] < most, "the first was cut short"
@@ -163,7 +163,7 @@ def test_a_plain_run_comes_at_once(iterations: Iterations, broker: Broker) -> No
     publish(broker, "work", *BODIES)
     broker.step()
     consumer = Counting(iterations)
-    broker.engine.consume("work", consumer, exclusive=False, owner=OWNER).ready()
+    broker.port.queues.consume("work", consumer, exclusive=False, owner=OWNER).ready()
     assert consumer.deliveries == 1
     assert consumer.bodies == BODIES
 
@@ -179,7 +179,7 @@ def test_what_was_delivered_before_is_taken_apart_where_deliveries_are_counted(
     hold.requeue(0, COUNT)
     hold.cancel()
     consumer = Counting(iterations)
-    broker.engine.consume(
+    broker.port.queues.consume(
         "work", consumer, exclusive=False, owner=OWNER, takes_apart=lambda meta: False
     ).ready()
     broker.step()
@@ -204,7 +204,7 @@ def test_queues_share_and_none_waits_for_all_of_another(
 
     for name in ("one", "two", "three"):
         consumers.append(Ending(iterations))
-        broker.engine.consume(
+        broker.port.queues.consume(
             name, consumers[-1], exclusive=False, owner=OWNER, takes_apart=every_kind
         ).ready()
     broker.step()
@@ -224,7 +224,7 @@ def test_many_queues_have_one_share(iterations: Iterations, broker: Broker) -> N
     broker.step()
     consumers = [Counting(iterations) for _ in names]
     for name, consumer in zip(names, consumers, strict=True):
-        broker.engine.consume(
+        broker.port.queues.consume(
             name, consumer, exclusive=False, owner=OWNER, takes_apart=every_kind
         ).ready()
     broker.step()

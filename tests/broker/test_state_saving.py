@@ -12,7 +12,7 @@ from tests.harness.broker import Broker, SpyConsumer, SpyLink
 
 
 def declare(broker: Broker, name: str) -> None:
-    broker.engine.declare_queue(
+    broker.port.queues.declare(
         name, durable=True, exclusive=False, auto_delete=False, arguments={}, owner=None
     )
 
@@ -22,7 +22,7 @@ def everything(broker: Broker) -> dict[tuple[str, str], object]:
     engine = broker.engine
     keys = [("queue", name) for name in engine.exchanges.queues]
     keys += [("group", str(number)) for number in engine.core.groups]
-    keys += [("topic", name) for name in engine.topics_.topics]
+    keys += [("topic", name) for name in engine.topics.topics]
     keys += [("session", str(number)) for number in engine.sessions.state.by_number]
     return {(kind, key): engine.fold.row(kind, key) for kind, key in keys}
 
@@ -35,13 +35,15 @@ def test_slices_save_the_state_of_one_moment(tmp_path: Path, size: int) -> None:
     for number in range(10):
         declare(broker, f"q{number}")
     link = SpyLink()
-    session = broker.engine.connect_session("c", clean=False, link=link, principal="")
+    session = broker.port.sessions.connect("c", clean=False, link=link, principal="")
     session.resume()
     session.subscribe(("t",), 1)
     consumer = SpyConsumer(credit=100_000)
-    holder = broker.engine.consume("q1", consumer, exclusive=False, owner=None)
+    holder = broker.port.queues.consume("q1", consumer, exclusive=False, owner=None)
     template = broker.template("t")
-    own = broker.engine.template(broker.engine.route("q1", None), properties={"PMQ_PROTO": "amqp"})
+    own = broker.port.topics.template(
+        broker.port.topics.route("q1", None), properties={"PMQ_PROTO": "amqp"}
+    )
     broker.step()
     saving = broker.engine.begin_snapshot()
     assert saving is not None
@@ -50,7 +52,7 @@ def test_slices_save_the_state_of_one_moment(tmp_path: Path, size: int) -> None:
         slices += 1
         if slices < 12:
             declare(broker, f"new{slices}")
-            broker.engine.delete_queue(f"q{slices + 1}", if_unused=True, if_empty=False, owner=0)
+            broker.port.queues.delete(f"q{slices + 1}", if_unused=True, if_empty=False, owner=0)
         broker.publish(template, b"x")
         broker.publish(own, b"y")
         broker.step(0.1)

@@ -55,7 +55,7 @@ def pull(broker: Broker, offset: int, *tags: str, **limits: int) -> tuple[list[b
         answers.append(([body for run in runs for body in bodies_of(run)], next_offset))
 
     wanted = {"count_max": 100, "bytes_max": 1 << 20, **limits}
-    broker.engine.pull("t", 0, offset, callback=take, tags=frozenset(tags), **wanted)
+    broker.port.queries.pull("t", 0, offset, callback=take, tags=frozenset(tags), **wanted)
     broker.step()
     (answer,) = answers
     return answer

@@ -155,10 +155,10 @@ def test_everything_with_a_time_follows_a_clock_that_is_set_forward(tmp_path: Pa
     )
     declare(broker, "unused", x_expires=1_800_000)
     publish(broker, "short", b"expires")
-    route = broker.engine.exchange_route("", "late")
+    route = broker.port.exchanges.route("", "late")
     assert route is not None
-    template = broker.engine.template(route, properties={})
-    broker.engine.publish_later(template, batch_of(b"delayed"), 0, 1, delay_ms=1_800_000)
+    template = broker.port.topics.template(route, properties={})
+    broker.port.delays.publish_later(template, batch_of(b"delayed"), 0, 1, delay_ms=1_800_000)
     broker.step(5)
     assert (ready(broker, "late"), ready(broker, "dead"), ready(broker, "short")) == (0, 0, 1)
     broker.loop.jump_ms = 3_600_000
@@ -166,7 +166,7 @@ def test_everything_with_a_time_follows_a_clock_that_is_set_forward(tmp_path: Pa
     assert look(broker, "late") == [b"delayed"]
     assert look(broker, "dead") == [b"expires"]
     with pytest.raises(Refused):
-        broker.engine.queue("unused", owner=None)
+        broker.port.queues.info("unused", owner=None)
     broker.loop.jump_ms = 0
     broker.stop()
 

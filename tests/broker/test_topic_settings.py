@@ -17,12 +17,12 @@ from tests.harness.broker import Broker
 
 
 def settings_of(broker: Broker, name: str = "t") -> TopicSettings:
-    return broker.engine.topics_.topics[name].settings
+    return broker.engine.topics.topics[name].settings
 
 
 def test_a_new_topic_has_the_brokers_defaults(broker: Broker) -> None:
-    broker.engine.create_topic("t", 1)
-    info = broker.engine.topic("t")
+    broker.port.topics.create("t", 1)
+    info = broker.port.topics.info("t")
     assert info is not None
     assert info.settings == {
         "durability": "fsync",
@@ -43,15 +43,15 @@ def test_every_setting_is_told_and_can_be_typed(broker: Broker) -> None:
     )
     texts = {name: str(value) for name, value in settings.values().items()}
     assert tuple(texts) == SETTING_NAMES
-    broker.engine.create_topic("t", 1, texts)
+    broker.port.topics.create("t", 1, texts)
     assert settings_of(broker) == settings
 
 
 @pytest.mark.parametrize("saved", [True, False], ids=["from state.db", "from the log"])
 def test_what_was_chosen_survives_a_restart(broker: Broker, saved: bool) -> None:
-    broker.engine.create_topic("t", 2, {"retention_bytes": "5"})
-    broker.engine.set_topic("t", {"retention_seconds": "60", "durability": "page_cache"})
-    broker.engine.set_topic("t", {"durability": DEFAULT})
+    broker.port.topics.create("t", 2, {"retention_bytes": "5"})
+    broker.port.topics.set("t", {"retention_seconds": "60", "durability": "page_cache"})
+    broker.port.topics.set("t", {"durability": DEFAULT})
     broker.step(1)
     if saved:
         broker.restart()
@@ -59,14 +59,14 @@ def test_what_was_chosen_survives_a_restart(broker: Broker, saved: bool) -> None
         broker.kill()
         broker.open()
     assert settings_of(broker) == TopicSettings(retention_seconds=60, retention_bytes=5)
-    info = broker.engine.topic("t")
+    info = broker.port.topics.info("t")
     assert info is not None
     assert set(info.own_settings) == {"retention_seconds", "retention_bytes"}
 
 
 def test_a_changed_default_reaches_topics_that_nobody_touched(broker: Broker) -> None:
-    broker.engine.create_topic("t", 1)
-    broker.engine.create_topic("own", 1, {"retention_seconds": "60"})
+    broker.port.topics.create("t", 1)
+    broker.port.topics.create("own", 1, {"retention_seconds": "60"})
     broker.topic_defaults = TopicSettings(retention_seconds=7, retention_bytes=8)
     broker.restart()
     assert settings_of(broker) == TopicSettings(retention_seconds=7, retention_bytes=8)
@@ -74,16 +74,16 @@ def test_a_changed_default_reaches_topics_that_nobody_touched(broker: Broker) ->
 
 
 def test_a_setting_of_a_later_version_is_ignored_and_kept(broker: Broker) -> None:
-    broker.engine.create_topic("t", 1)
+    broker.port.topics.create("t", 1)
     broker.engine.core.journal.write({"op": "topic=", "name": "t", "set": {"colour": "red"}})
     assert settings_of(broker) == TopicSettings()
     broker.restart()
-    assert broker.engine.topics_.row("t")["set"] == {"colour": "red"}  # type: ignore[index]
+    assert broker.engine.topics.row("t")["set"] == {"colour": "red"}  # type: ignore[index]
 
 
 def test_a_change_of_a_topic_that_is_gone_is_refused(broker: Broker) -> None:
     with pytest.raises(Refused) as refusal:
-        broker.engine.set_topic("t", {"retention_seconds": "1"})
+        broker.port.topics.set("t", {"retention_seconds": "1"})
     assert refusal.value.reason is Reason.NOT_FOUND
 
 
@@ -104,13 +104,13 @@ def test_a_wrong_setting_is_one_sentence(
 ) -> None:
     """And nothing of the request happens, also not what was right in it."""
     with pytest.raises(Refused) as refusal:
-        broker.engine.create_topic("t", 1, {"retention_bytes": "5", name: text})
+        broker.port.topics.create("t", 1, {"retention_bytes": "5", name: text})
     assert refusal.value.reason is Reason.BAD_ARGUMENT
     assert sentence in refusal.value.text
-    assert broker.engine.topic("t") is None
-    broker.engine.create_topic("t", 1)
+    assert broker.port.topics.info("t") is None
+    broker.port.topics.create("t", 1)
     with pytest.raises(Refused):
-        broker.engine.set_topic("t", {name: text})
+        broker.port.topics.set("t", {name: text})
     assert settings_of(broker) == TopicSettings()
 
 

@@ -16,23 +16,23 @@ OWNER = object()
 
 
 def declare(broker: Broker, name: str, *, durable: bool = True) -> None:
-    broker.engine.declare_queue(
+    broker.port.queues.declare(
         name, durable=durable, exclusive=False, auto_delete=False, arguments={}, owner=OWNER
     )
 
 
 def consume(broker: Broker, name: str, credit: int = 1000) -> tuple[SpyConsumer, Any]:
     consumer = SpyConsumer(credit)
-    hold = broker.engine.consume(name, consumer, exclusive=False, owner=OWNER)
+    hold = broker.port.queues.consume(name, consumer, exclusive=False, owner=OWNER)
     hold.ready()
     broker.step()
     return consumer, hold
 
 
 def part(broker: Broker, queue: str, *bodies: bytes) -> Publishing:
-    route = broker.engine.exchange_route("", queue)
+    route = broker.port.exchanges.route("", queue)
     assert route is not None
-    template = broker.engine.template(route, properties={"PMQ_PROTO": "amqp"})
+    template = broker.port.topics.template(route, properties={"PMQ_PROTO": "amqp"})
     return Publishing(template=template, batch=batch_of(*bodies), first=0, last=len(bodies))
 
 
@@ -48,7 +48,7 @@ def test_a_batch_reaches_all_its_queues_after_the_flush(broker: Broker) -> None:
     declare(broker, "b")
     first, _ = consume(broker, "a")
     second, _ = consume(broker, "b")
-    position = broker.engine.commit_batch(
+    position = broker.port.transactions.commit(
         [part(broker, "a", b"1", b"2"), part(broker, "b", b"3"), part(broker, "a", b"4")], []
     )
     broker.loop.run()
@@ -65,7 +65,7 @@ def test_queues_in_memory_take_part(broker: Broker) -> None:
     consumer, hold = consume(broker, "memory")
     publish(broker, "memory", b"old")
     broker.step()
-    broker.engine.commit_batch([part(broker, "memory", b"new")], [(hold, 0, 1)])
+    broker.port.transactions.commit([part(broker, "memory", b"new")], [(hold, 0, 1)])
     broker.step()
     assert consumer.bodies == [b"old", b"new"]
     assert hold.group.cursor.floor == 1
@@ -84,7 +84,7 @@ def test_publishes_and_settlements_survive_a_kill_together(
     broker.step()
     _, hold = consume(broker, "from")
     hold.settle(2, 1)  # noted, not written yet: the batch says it as well
-    broker.engine.commit_batch([part(broker, "to", b"b again")], [(hold, 1, 1)])
+    broker.port.transactions.commit([part(broker, "to", b"b again")], [(hold, 1, 1)])
     broker.step()
     broker.kill()
     broker.open()
@@ -106,7 +106,7 @@ def test_a_torn_batch_is_gone_wholly(tmp_path: Path) -> None:
     _, hold = consume(broker, "from")
     broker.step(1.0)
     start = broker.store.log.appended
-    broker.engine.commit_batch(
+    broker.port.transactions.commit(
         [part(broker, "to", b"1", b"2"), part(broker, "from", b"3")], [(hold, 0, 2)]
     )
     end = broker.store.log.appended
@@ -141,7 +141,7 @@ def test_a_refused_batch_changes_nothing(broker: Broker) -> None:
     hold.settle(0, 1)
     large = [part(broker, "q", b"x" * 100_000) for _ in range(12)]
     with pytest.raises(Refused) as refused:
-        broker.engine.commit_batch(large, [(hold, 1, 1)])
+        broker.port.transactions.commit(large, [(hold, 1, 1)])
     assert refused.value.reason is Reason.TOO_LARGE
     assert hold.group.cursor.outstanding_count == 2
     publish(broker, "q", b"d")
@@ -158,13 +158,13 @@ def test_messages_times_queues_of_a_batch_have_a_limit(tmp_path: Path) -> None:
     broker = Broker(tmp_path / "data", batch_targets_max=12)
     for name in ("a", "b", "c"):
         declare(broker, name)
-        broker.engine.bind_queue(name, "amq.fanout", "", {}, owner=OWNER)
+        broker.port.exchanges.bind_queue(name, "amq.fanout", "", {}, owner=OWNER)
     publish(broker, "a", b"old")
     broker.step()
     consumer, hold = consume(broker, "a")
-    route = broker.engine.exchange_route("amq.fanout", "")
+    route = broker.port.exchanges.route("amq.fanout", "")
     assert route is not None
-    template = broker.engine.template(route, properties={"PMQ_PROTO": "amqp"})
+    template = broker.port.topics.template(route, properties={"PMQ_PROTO": "amqp"})
 
     def fanned(count: int) -> Publishing:
         return Publishing(template=template, batch=batch_of(*[b"x"] * count), first=0, last=count)
@@ -172,16 +172,16 @@ def test_messages_times_queues_of_a_batch_have_a_limit(tmp_path: Path) -> None:
     before = broker.store.log.appended
     for publishes in ([fanned(4)], [fanned(2), fanned(1), fanned(1)]):
         with pytest.raises(Refused) as raised:
-            broker.engine.commit_batch(publishes, [(hold, 0, 1)])
+            broker.port.transactions.commit(publishes, [(hold, 0, 1)])
         assert raised.value.reason is Reason.LIMIT
         assert "4 messages of the transaction go to 16 places in queues" in str(raised.value)
     assert broker.store.log.appended == before
     broker.step(1)
     assert hold.group.cursor.outstanding_count == 1
-    broker.engine.commit_batch([fanned(2), fanned(1)], [(hold, 0, 1)])
+    broker.port.transactions.commit([fanned(2), fanned(1)], [(hold, 0, 1)])
     broker.step()
     assert consumer.bodies == [b"old", b"x", b"x", b"x"]
     broker.engine.core.limits = replace(broker.engine.core.limits, batch_targets_max=2)
-    broker.engine.commit_batch([fanned(1)], [])
+    broker.port.transactions.commit([fanned(1)], [])
     broker.step()
     assert len(consumer.bodies) == 5

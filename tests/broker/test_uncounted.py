@@ -41,7 +41,7 @@ def rebuild_indexes(broker: Broker) -> None:
 def take(broker: Broker, count: int) -> SpyLink:
     """Client `c` comes, is sent so many of what waits, and goes without an acknowledgement."""
     link = SpyLink(1000)
-    session = broker.engine.connect_session(
+    session = broker.port.sessions.connect(
         "c", clean=False, link=link, principal="u", inflight_max=count
     )
     broker.step()
@@ -181,7 +181,7 @@ def test_qos_0_for_a_slow_client_counts_until_it_goes_away(tmp_path: Path) -> No
     """While the client is there it is to be sent, and so it has to be bounded."""
     broker = bounded(tmp_path)
     link = SpyLink(1000)
-    session = broker.engine.connect_session(
+    session = broker.port.sessions.connect(
         "c", clean=False, link=link, principal="u", inflight_max=2
     )
     broker.step()
@@ -251,7 +251,7 @@ def test_much_qos_0_does_not_open_a_full_session(
 def slow(broker: Broker, count: int) -> tuple[Session, SpyLink]:
     """Client `c` comes, and takes so many at a time."""
     link = SpyLink(1000)
-    session = broker.engine.connect_session(
+    session = broker.port.sessions.connect(
         "c", clean=False, link=link, principal="u", inflight_max=count
     )
     broker.step()

@@ -174,7 +174,7 @@ class EngineActor:
         self.iterate(seconds)
         while self.engine.core.flush_pending:
             self.store.flusher.step()
-            self.engine.flush_finished()
+            self.engine.core.flush_finished()
             self.iterate()
         fault = self.disk.fault
         if seconds >= LAZY_SECONDS and (fault is None or not fault.failed):
@@ -230,8 +230,8 @@ class EngineActor:
         retain: bool = False,
     ) -> Template:
         """How messages to a topic are stored."""
-        return self.engine.template(
-            self.engine.route(topic, tag),
+        return self.engine.port.topics.template(
+            self.engine.port.topics.route(topic, tag),
             properties=properties or {"PMQ_PROTO": "mqtt", "PMQ_QOS": "1"},
             durability=FLUSHED,
             retain=retain,
@@ -239,17 +239,19 @@ class EngineActor:
 
     def to_queue(self, name: str, **properties: str) -> Template:
         """How messages to a queue by its name are stored."""
-        route = self.engine.exchange_route("", name)
+        route = self.engine.port.exchanges.route("", name)
         assert route is not None
-        return self.engine.template(route, properties={"PMQ_PROTO": "amqp", **properties})
+        return self.engine.port.topics.template(
+            route, properties={"PMQ_PROTO": "amqp", **properties}
+        )
 
     def publish(self, template: Template, bodies: Sequence[bytes]) -> int:
         """One run. Returns the position that its ack waits for."""
-        return int(self.engine.publish(template, batch_of(*bodies), 0, len(bodies)))
+        return int(self.engine.port.publish(template, batch_of(*bodies), 0, len(bodies)))
 
     def declare(self, name: str, **arguments: Any) -> int:
         """A durable queue; `x_message_ttl=5` is the argument `x-message-ttl`."""
-        _, position = self.engine.declare_queue(
+        _, position = self.engine.port.queues.declare(
             name,
             durable=True,
             exclusive=False,
@@ -261,12 +263,14 @@ class EngineActor:
 
     def bind(self, name: str, exchange: str, key: str) -> int:
         """Bind a queue."""
-        return int(self.engine.bind_queue(name, exchange, key, {}, owner=OWNER))
+        return int(self.engine.port.exchanges.bind_queue(name, exchange, key, {}, owner=OWNER))
 
     def consume(self, name: str, credit: int, **settings: Any) -> tuple[SpyConsumer, Any]:
         """A consumer that has got up to `credit` messages, and its hold."""
         consumer = SpyConsumer(credit)
-        hold = self.engine.consume(name, consumer, exclusive=False, owner=OWNER, **settings)
+        hold = self.engine.port.queues.consume(
+            name, consumer, exclusive=False, owner=OWNER, **settings
+        )
         hold.ready()
         self.flush()
         return consumer, hold
@@ -281,7 +285,7 @@ class EngineActor:
 
     def pull(self, topic: str) -> tuple[int, list[Record]]:
         """The first offset of a topic's only queue, and all that can be read by offset."""
-        found = self.engine.topics_.topics.get(topic)
+        found = self.engine.topics.topics.get(topic)
         if found is None:
             return 0, []
         first = offset = found.queues[0].index.first_offset
@@ -307,7 +311,7 @@ class EngineActor:
 
     def _pull_once(self, topic: str, offset: int) -> tuple[bytes, int]:
         answers: list[tuple[bytes, int]] = []
-        self.engine.pull(
+        self.engine.port.queries.pull(
             topic,
             0,
             offset,

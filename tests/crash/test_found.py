@@ -335,9 +335,9 @@ def test_a_queue_that_is_there_is_reached_by_its_name(deleted: bool) -> None:
     actor = EngineActor(Disk(), MemoryStateDb(), World())
     actor.declare("q")
     actor.bind("q", "amq.fanout", "")
-    actor.engine.declare_subscription("s", ("t", REST))
+    actor.engine.port.queues.declare_subscription("s", ("t", REST))
     if deleted:
-        actor.engine.delete_queue("q", if_unused=False, if_empty=False, owner=OWNER)
+        actor.engine.port.queues.delete("q", if_unused=False, if_empty=False, owner=OWNER)
     actor.flush(LAZY_SECONDS)
     whole = EngineActor(actor.disk.crash(EVERYTHING), MemoryStateDb(), World())
     ends = [record.position + record.size for record in whole.store.replay(0)]
@@ -350,11 +350,11 @@ def test_a_queue_that_is_there_is_reached_by_its_name(deleted: bool) -> None:
         queues = again.engine.named_queues.queues
         found.append(len(queues))
         if "q" in queues:
-            route = again.engine.exchange_route("", "q")
+            route = again.engine.port.exchanges.route("", "q")
             assert route is not None
             assert route.routed
-        again.engine.declare_subscription("s", ("t", REST))
-        assert again.engine.route("t", "x").routed
+        again.engine.port.queues.declare_subscription("s", ("t", REST))
+        assert again.engine.port.topics.route("t", "x").routed
     assert found == sorted(found) or deleted
     assert {0, 1, 2} <= set(found)
 

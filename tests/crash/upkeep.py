@@ -144,7 +144,7 @@ class KeptActor(EngineActor):
         """The flusher syncs what it was asked for."""
         if self.engine.core.flush_pending:
             self.store.flusher.step()
-            self.engine.flush_finished()
+            self.engine.core.flush_finished()
             self.iterate()
 
     def save(self) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 from polymq.broker.disk import DiskSettings
 from polymq.broker.engine import Engine
 from polymq.broker.limits import Limits
+from polymq.broker.open_port import OpenPort
 from polymq.broker.plain import PlainBody
 from polymq.broker.port import Delivery, Durability, RecordRun, Template
 from polymq.broker.retention import InWorker, Step, UntilFlushed
@@ -153,6 +154,11 @@ class Broker:
             shown=self.shown,
         )
 
+    @property
+    def port(self) -> OpenPort:
+        """Everything is allowed here."""
+        return self.engine.port
+
     def step(self, seconds: float = 0.0) -> None:
         """One loop iteration, its flush included."""
         self.loop.run(seconds)
@@ -165,7 +171,7 @@ class Broker:
         in turn is not written yet."""
         ready, _, _ = select.select([self.store.flusher.fileno()], [], [], 10)
         assert ready, "the flusher does not answer"
-        self.engine.flush_finished()
+        self.engine.core.flush_finished()
 
     def save(self) -> None:
         """Save the folded state and the indexes, as the running server does now and then."""
@@ -223,7 +229,7 @@ class Broker:
 
     def publish(self, template: Template, *bodies: bytes) -> int:
         """Publish bodies as one run; returns the position."""
-        return self.engine.publish(template, batch_of(*bodies), 0, len(bodies))
+        return self.engine.port.publish(template, batch_of(*bodies), 0, len(bodies))
 
     def template(
         self,
@@ -234,8 +240,8 @@ class Broker:
         durability: Durability = Durability.FLUSHED,
         retain: bool = False,
     ) -> Template:
-        route = self.engine.route(topic, tag)
-        return self.engine.template(
+        route = self.engine.port.topics.route(topic, tag)
+        return self.engine.port.topics.template(
             route,
             properties={"PMQ_PROTO": "mqtt", "PMQ_QOS": str(qos)},
             durability=durability,

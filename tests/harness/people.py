@@ -56,17 +56,17 @@ def login(
 ) -> list[str | Refused]:
     """The answer, as soon as there is one."""
     answers: list[str | Refused] = []
-    broker.engine.authenticate(user, password, address, answers.append)
+    broker.port.admission.authenticate(user, password, address, answers.append)
     return answers
 
 
 def port_of(broker: Broker, user: str, client_id: str | None = None) -> BrokerPort:
-    return broker.engine.for_principal(user, client_id)
+    return broker.port.admission.for_principal(user, client_id)
 
 
 def template_of(port: BrokerPort, topic: str, tag: str | None = None, **options: bool) -> Template:
-    route = port.route(topic, tag)
-    return port.template(route, properties={"PMQ_PROTO": "mqtt", "PMQ_QOS": "1"}, **options)
+    route = port.topics.route(topic, tag)
+    return port.topics.template(route, properties={"PMQ_PROTO": "mqtt", "PMQ_QOS": "1"}, **options)
 
 
 def forbidden(operation: Callable[[], object]) -> str:
@@ -82,7 +82,7 @@ def connect(
 ) -> tuple[Session, SpyLink]:
     """A session over MQTT that goes on with what it had."""
     link = SpyLink()
-    session = port.connect_session(client, clean=clean, link=link, principal=user)
+    session = port.sessions.connect(client, clean=clean, link=link, principal=user)
     broker.step()
     session.resume()
     broker.step()

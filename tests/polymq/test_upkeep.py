@@ -97,7 +97,7 @@ class SpyEngine:
     def when_flushed(self, position: int, callback: Any) -> None:
         self.waiting.append((position, callback))
 
-    def when_storage_fails(self, callback: Callable[[StorageFailed], None]) -> None:
+    def when_failed(self, callback: Callable[[StorageFailed], None]) -> None:
         self.on_failure.append(callback)
 
     def flush(self) -> None:

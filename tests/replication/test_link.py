@@ -45,7 +45,7 @@ class Pair:
         """The slave connects to the master, or to a relay's port."""
         if not port:
             port = await self.server.start("127.0.0.1", 0)
-        standby = self.slave.engine.standby
+        standby = self.slave.engine.core.standby
         assert standby is not None
         self.link = MasterLink(
             context=self.context,
@@ -70,7 +70,7 @@ class Pair:
 
     async def copied(self) -> None:
         """The slave has all that the master has written, not flushed."""
-        standby = self.slave.engine.standby
+        standby = self.slave.engine.core.standby
         assert standby is not None
         await self.until(lambda: standby.wanted == self.master.store.log.written)
 
@@ -99,7 +99,7 @@ def test_an_ack_is_what_the_slave_has_on_its_disk(master: Broker, slave: Broker)
     """What has arrived there is not in sync before it is flushed there."""
 
     async def scenario(pair: Pair) -> None:
-        master.engine.create_topic("t", 1, {"min_in_sync": "2"})
+        master.port.topics.create("t", 1, {"min_in_sync": "2"})
         master.step(1)
         await pair.follow()
         await pair.copied()
@@ -108,7 +108,7 @@ def test_an_ack_is_what_the_slave_has_on_its_disk(master: Broker, slave: Broker)
         before = pair.in_sync()
         acked: list[str] = []
         end = master.publish(master.template("t"), b"1", b"2")
-        master.engine.when_committed(Position(end), IN_SYNC, acked.append, "acked")
+        master.port.when_committed(Position(end), IN_SYNC, acked.append, "acked")
         master.step()
         source = pair.server.slaves["slave"].source
         await pair.until(lambda: source.received == master.store.log.written)
@@ -126,8 +126,8 @@ def test_without_a_slave_only_what_asks_for_one_waits(master: Broker, slave: Bro
     not; it comes back, and they are let go."""
 
     async def scenario(pair: Pair) -> None:
-        master.engine.create_topic("copied", 1, {"min_in_sync": "2"})
-        master.engine.create_topic("plain", 1)
+        master.port.topics.create("copied", 1, {"min_in_sync": "2"})
+        master.port.topics.create("plain", 1)
         master.step(1)
         await pair.follow()
         await pair.copied()
@@ -139,7 +139,7 @@ def test_without_a_slave_only_what_asks_for_one_waits(master: Broker, slave: Bro
         acked: list[str] = []
         for topic, durability in (("copied", IN_SYNC), ("plain", FLUSHED)):
             end = master.publish(master.template(topic), b"1")
-            master.engine.when_committed(Position(end), durability, acked.append, topic)
+            master.port.when_committed(Position(end), durability, acked.append, topic)
         master.step(1)
         assert acked == ["plain"]
         pair.link.start()
@@ -213,7 +213,7 @@ def test_publishers_go_on_when_a_slave_returns_from_a_half_open_connection(
     takes the place of its old connection at once."""
 
     async def scenario(pair: Pair) -> None:
-        master.engine.create_topic("t", 1, {"min_in_sync": "2"})
+        master.port.topics.create("t", 1, {"min_in_sync": "2"})
         master.step(1)
         relay = Relay(await pair.server.start("127.0.0.1", 0))
         try:
@@ -228,7 +228,7 @@ def test_publishers_go_on_when_a_slave_returns_from_a_half_open_connection(
             began = pair.context.now()
             acked: list[str] = []
             end = master.publish(master.template("t"), b"1")
-            master.engine.when_committed(Position(end), IN_SYNC, acked.append, "acked")
+            master.port.when_committed(Position(end), IN_SYNC, acked.append, "acked")
             master.step(1)
             await pair.copied()
             slave.step()
@@ -269,13 +269,13 @@ def test_who_was_replaced_gets_nothing_in_sync_any_more(master: Broker, slave: B
     has stored is not acknowledged to anybody who asked for two disks, and it takes no more."""
 
     async def scenario(pair: Pair) -> None:
-        master.engine.create_topic("t", 1, {"min_in_sync": "2"})
+        master.port.topics.create("t", 1, {"min_in_sync": "2"})
         master.step(1)
         await pair.follow()
         template = master.template("t")
         acked: list[str] = []
         end = master.publish(template, b"1")
-        master.engine.when_committed(Position(end), IN_SYNC, acked.append, "acked")
+        master.port.when_committed(Position(end), IN_SYNC, acked.append, "acked")
         master.step()
         await pair.copied()
         master.engine.core.resign("another one leads")

@@ -16,7 +16,7 @@ MAGIC_BLANK = (0xCBD43194).to_bytes(4, "big")
 
 def copy(master: Broker, slave: Broker, *, until: int | None = None) -> None:
     """Send what the master has written, without saying what is committed there."""
-    standby = slave.engine.standby
+    standby = slave.engine.core.standby
     assert standby is not None
     while standby.wanted < (master.store.log.written if until is None else until):
         hot = master.store.log.tail_range(standby.wanted)
@@ -30,7 +30,7 @@ def copy(master: Broker, slave: Broker, *, until: int | None = None) -> None:
 def follow(master: Broker, slave: Broker) -> None:
     """The same, and what is committed."""
     copy(master, slave)
-    standby = slave.engine.standby
+    standby = slave.engine.core.standby
     assert standby is not None
     points = master.engine.core.commits.points
     standby.committed(points[1], points[2])
@@ -61,20 +61,20 @@ def rows(broker: Broker) -> dict[tuple[str, str], Any]:
 def everything(broker: Broker) -> set[tuple[str, str]]:
     """Every entity that has a row."""
     engine = broker.engine
-    found = {("topic", name) for name in engine.topics_.topics}
+    found = {("topic", name) for name in engine.topics.topics}
     found |= {("exchange", name) for name in engine.exchanges.exchanges}
     found |= {("queue", name) for name in engine.named_queues.queues}
     found |= {("filter", str(key)) for key in engine.sessions.state._filter_words}
     found |= {("group", str(number)) for number in engine.core.groups}
     found |= {("session", str(number)) for number in engine.sessions.state.by_number}
     found |= {("retained", "\x00".join(words)) for words, _ in engine.retained.entries()}
-    found |= {("document", "kind\x00key")} if engine.documents("kind") else set()
+    found |= {("document", "kind\x00key")} if engine.port.documents.of_kind("kind") else set()
     return found | {("delay", ""), ("half", ""), ("snapshot", "last")}
 
 
 def pulled(broker: Broker, topic: str) -> int:
     """One past the last offset that a reader by offset sees."""
-    info = broker.engine.topic(topic)
+    info = broker.port.topics.info(topic)
     assert info is not None
     return info.max_offsets[0]
 
@@ -83,16 +83,16 @@ def do_everything(master: Broker) -> None:
     """Topics, AMQP's entities, sessions, retained and delayed messages, acks, deletions."""
     engine = master.engine
     owner = object()
-    engine.create_topic("t", 2, {"retention_bytes": "1000000"})
-    engine.create_topic("gone", 1)
-    engine.declare_exchange(
+    engine.port.topics.create("t", 2, {"retention_bytes": "1000000"})
+    engine.port.topics.create("gone", 1)
+    engine.port.exchanges.declare(
         "x", type="direct", durable=True, auto_delete=False, internal=False, arguments={}
     )
     for name, arguments in (("q", {}), ("p", {"x-max-priority": 3}), ("old", {})):
-        engine.declare_queue(
+        engine.port.queues.declare(
             name, durable=True, exclusive=False, auto_delete=False, arguments=arguments, owner=owner
         )
-        engine.bind_queue(name, "t", "#", {}, owner=owner)
+        engine.port.exchanges.bind_queue(name, "t", "#", {}, owner=owner)
     session, link = connect(master, "device")
     session.subscribe(("t", REST), 1)
     master.step()
@@ -102,21 +102,21 @@ def do_everything(master: Broker) -> None:
         master.step(1)
     master.publish(master.template("r", "a", retain=True), b"kept")
     consumer = SpyConsumer(credit=4)
-    hold = engine.consume("q", consumer, exclusive=False, owner=owner)
+    hold = engine.port.queues.consume("q", consumer, exclusive=False, owner=owner)
     hold.ready()
     master.step(1)
     hold.settle(0, 2)
     hold.settle(3, 1)
     session.acknowledged(1, 3)
-    engine.delete_topic("gone")
-    engine.delete_queue("old", if_unused=False, if_empty=False, owner=owner)
-    engine.set_topic("t", {"retention_seconds": "60"})
-    engine.put_document("kind", "key", {"value": 1})
-    route = engine.route("later", None)
-    template = engine.template(route, properties={})
+    engine.port.topics.delete("gone")
+    engine.port.queues.delete("old", if_unused=False, if_empty=False, owner=owner)
+    engine.port.topics.set("t", {"retention_seconds": "60"})
+    engine.port.documents.put("kind", "key", {"value": 1})
+    route = engine.port.topics.route("later", None)
+    template = engine.port.topics.template(route, properties={})
     from tests.harness.broker import batch_of
 
-    engine.publish_later(template, batch_of(b"due", b"due"), 0, 2, delay_ms=60_000)
+    engine.port.delays.publish_later(template, batch_of(b"due", b"due"), 0, 2, delay_ms=60_000)
     master.step(1)
     assert consumer.bodies
     assert link.bodies
@@ -178,7 +178,7 @@ def test_a_promoted_slave_goes_on(master: Broker, slave: Broker) -> None:
         broker.step()
     assert pulled(slave, "t") == pulled(master, "t")
     consumer = SpyConsumer()
-    slave.engine.consume("q", consumer, exclusive=False, owner=object()).ready()
+    slave.port.queues.consume("q", consumer, exclusive=False, owner=object()).ready()
     slave.step(1)
     expected = [2, *range(4, 11)]
     assert [offset for offset, _, _ in consumer.got] == expected
@@ -190,10 +190,10 @@ def test_a_promoted_slave_goes_on(master: Broker, slave: Broker) -> None:
 def test_nothing_is_shown_before_the_master_says_so(master: Broker, slave: Broker) -> None:
     """What the slave has on its disk may still be lost at the master, and its offset be given to
     another message."""
-    master.engine.create_topic("t", 1)
-    master.engine.create_topic("copied", 1, {"min_in_sync": "2"})
+    master.port.topics.create("t", 1)
+    master.port.topics.create("copied", 1, {"min_in_sync": "2"})
     follow(master, slave)
-    standby = slave.engine.standby
+    standby = slave.engine.core.standby
     assert standby is not None
     for topic in ("t", "copied"):
         master.publish(master.template(topic), b"1", b"2")
@@ -212,10 +212,10 @@ def test_nothing_is_shown_before_the_slave_has_it_on_its_disk(
     master: Broker, slave: Broker
 ) -> None:
     """The master has committed it; this broker may still lose it, and its readers' offsets."""
-    master.engine.create_topic("t", 1)
-    master.engine.create_topic("copied", 1, {"min_in_sync": "2"})
+    master.port.topics.create("t", 1)
+    master.port.topics.create("copied", 1, {"min_in_sync": "2"})
     follow(master, slave)
-    standby = slave.engine.standby
+    standby = slave.engine.core.standby
     assert standby is not None
     for topic in ("t", "copied"):
         master.publish(master.template(topic), b"1", b"2")
@@ -232,7 +232,7 @@ def test_nothing_is_shown_before_the_slave_has_it_on_its_disk(
 
 def test_a_restarted_slave_shows_what_is_remembered(master: Broker, slave: Broker) -> None:
     """Without its master it goes on to show what was committed when it stopped, and no more."""
-    master.engine.create_topic("t", 1)
+    master.port.topics.create("t", 1)
     master.publish(master.template("t"), b"1")
     master.step()
     follow(master, slave)
@@ -261,42 +261,42 @@ def test_a_slave_changes_nothing_by_itself(master: Broker, slave: Broker) -> Non
         assert error.value.reason is Reason.READ_ONLY
 
     refused(lambda: slave.publish(slave.template("t"), b"x"))
-    refused(lambda: engine.route("another", None))
-    refused(lambda: engine.create_topic("another", 1))
-    refused(lambda: engine.set_topic("t", {"retention_bytes": "1"}))
-    refused(lambda: engine.consume("q", SpyConsumer(), exclusive=False, owner=owner))
-    refused(lambda: engine.get("q", lambda *_: None, owner=owner))
-    refused(lambda: engine.purge_queue("q", owner=owner))
+    refused(lambda: engine.port.topics.route("another", None))
+    refused(lambda: engine.port.topics.create("another", 1))
+    refused(lambda: engine.port.topics.set("t", {"retention_bytes": "1"}))
+    refused(lambda: engine.port.queues.consume("q", SpyConsumer(), exclusive=False, owner=owner))
+    refused(lambda: engine.port.queues.get("q", lambda *_: None, owner=owner))
+    refused(lambda: engine.port.queues.purge("q", owner=owner))
     refused(lambda: connect(slave, "device"))
     refused(lambda: connect(slave, "another", clean=True))
-    refused(lambda: engine.put_document("kind", "key", None))
+    refused(lambda: engine.port.documents.put("kind", "key", None))
     refused(
-        lambda: engine.declare_queue(
+        lambda: engine.port.queues.declare(
             "e", durable=False, exclusive=True, auto_delete=False, arguments={}, owner=owner
         )
     )
     slave.step(3600)
     assert slave.store.log.appended == master.store.log.appended
-    assert not engine.committed(Position(slave.store.log.appended + 1), FLUSHED)
+    assert not engine.port.committed(Position(slave.store.log.appended + 1), FLUSHED)
 
 
 def test_consumers_of_a_slave_commit_in_memory(master: Broker, slave: Broker) -> None:
     """While the master is away they go on from where they were; nothing is written, and what the
     master's log says later counts."""
-    master.engine.create_topic("t", 1)
+    master.port.topics.create("t", 1)
     master.publish(master.template("t"), b"1", b"2", b"3")
-    master.engine.put_group("g", {})
+    master.port.groups.put("g", {})
     master.step(1)
     follow(master, slave)
     end = slave.store.log.appended
-    slave.engine.commit_group_offset("g", "t", 0, 2)
+    slave.port.groups.commit("g", "t", 0, 2)
     slave.step(60)
-    assert slave.engine.group_offset("g", "t", 0) == 2
+    assert slave.port.groups.offset("g", "t", 0) == 2
     assert slave.store.log.appended == end
-    master.engine.commit_group_offset("g", "t", 0, 3)
+    master.port.groups.commit("g", "t", 0, 3)
     master.step(1)
     follow(master, slave)
-    assert slave.engine.group_offset("g", "t", 0) == 3
+    assert slave.port.groups.offset("g", "t", 0) == 3
 
 
 def test_a_slave_ends_a_session_with_thousands_of_filters(master: Broker, slave: Broker) -> None:
@@ -316,4 +316,4 @@ def test_a_slave_ends_a_session_with_thousands_of_filters(master: Broker, slave:
     assert rows(slave) == rows(master)
     assert not slave.engine.core.groups
     assert not slave.engine.sessions.filters
-    assert not slave.engine.topics_.router.match(("t", "1"))
+    assert not slave.engine.topics.router.match(("t", "1"))

@@ -11,7 +11,7 @@ _CUTS = "--states 300 --seed 5"
 _OFFSETS = "--with offsets --states 300 --seed 0"
 _THREADS = "--with threads --states 600 --seed 200"
 _UPKEEP = "--with upkeep --states 500 --seed 2"
-_ERRORS = "--with errors --states 500 --seed 200"
+_ERRORS = "--with errors --states 2000 --seed 200"
 _ONCE = "--with 'QoS 2' --states 300 --seed 0"
 _LARGE = "--with large --states 400 --seed 2"
 

@@ -198,7 +198,7 @@ OF_THE_TURNS = (
     Sabotage(
         name="width-of-a-route-as-of-its-last-use",
         why="hundreds of messages are stored at once although ten thousand queues were bound",
-        path="broker/topics.py",
+        path="broker/topic.py",
         old="            route.router.refresh(route)\n        return TARGETS_AT_ONCE",
         new="            pass\n        return TARGETS_AT_ONCE",
         tests=("tests/broker/test_exchange_graph.py",),

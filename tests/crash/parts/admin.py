@@ -64,9 +64,9 @@ class Admin(Part):
 
     def _exchange(self, actor: EngineActor, random: Random) -> int:
         name = random.choice(EXCHANGES)
-        if actor.engine.exchange(name) is not None:
-            return actor.engine.delete_exchange(name, if_unused=False)
-        return actor.engine.declare_exchange(
+        if actor.engine.port.exchanges.info(name) is not None:
+            return actor.engine.port.exchanges.delete(name, if_unused=False)
+        return actor.engine.port.exchanges.declare(
             name,
             type=random.choice(("direct", "fanout")),
             durable=True,
@@ -78,7 +78,7 @@ class Admin(Part):
     def _document(self, actor: EngineActor, random: Random) -> int:
         (body,) = self.bodies(1)
         value = None if random.random() < 0.3 else {"text": body.decode()}
-        return actor.engine.put_document(DOCUMENTS, random.choice("xyz"), value)
+        return actor.engine.port.documents.put(DOCUMENTS, random.choice("xyz"), value)
 
     def forget_lost(self, actor: EngineActor, kept: int) -> None:
         self.states = [state for state in self.states if state[0] <= kept]
@@ -93,13 +93,13 @@ class Admin(Part):
 def state_of(actor: EngineActor) -> str:
     """All of it, as a text."""
     engine = actor.engine
-    exchanges = {name: engine.exchange(name) for name in EXCHANGES}
+    exchanges = {name: engine.port.exchanges.info(name) for name in EXCHANGES}
     return json.dumps(
         [
             {name: engine.users.row_user(name) for name in sorted(engine.users.users)},
             [str(rule) for rule in engine.users.rules()],
             {name: info.type for name, info in exchanges.items() if info is not None},
-            dict(sorted(engine.documents(DOCUMENTS).items())),
+            dict(sorted(engine.port.documents.of_kind(DOCUMENTS).items())),
         ]
     )
 

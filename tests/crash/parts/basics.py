@@ -139,7 +139,7 @@ class Basics(Part):
 
 
 def _connect(actor: EngineActor, link: SpyLink) -> Any:
-    session = actor.engine.connect_session(CLIENT, clean=False, link=link, principal="u")
+    session = actor.engine.port.sessions.connect(CLIENT, clean=False, link=link, principal="u")
     actor.flush()
     session.resume()
     return session
@@ -148,7 +148,7 @@ def _connect(actor: EngineActor, link: SpyLink) -> Any:
 def retained_now(actor: EngineActor) -> dict[str, bytes]:
     """The retained messages, as a new subscriber gets them."""
     link = SpyLink(EVERYTHING_CREDIT)
-    session = actor.engine.connect_session("other", clean=True, link=link, principal="u")
+    session = actor.engine.port.sessions.connect("other", clean=True, link=link, principal="u")
     session.resume()
     since = session.subscribe((RETAINED, REST), 1)
     actor.flush()

@@ -47,7 +47,7 @@ class Delays(Part):
         elif step == "delay":
             bodies, delay_ms = self.bodies(random.randint(1, 4)), random.choice(DELAYS_MS)
             start, now_ms = actor.store.log.appended, actor.loop.clock_ms()
-            position = actor.engine.publish_later(
+            position = actor.engine.port.delays.publish_later(
                 actor.template(TOPIC, random.choice("xy")),
                 batch_of(*bodies),
                 0,

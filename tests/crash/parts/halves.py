@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import ClassVar, Final
 
-from polymq.broker.port import Reason, Refused
-from polymq.broker.transaction_port import Prepared
+from polymq.broker.port import Prepared, Reason, Refused
 from tests.crash.checks import demand
 from tests.crash.engine import EngineActor
 from tests.crash.parts.part import NEVER, Part, Reader, any_order
@@ -51,7 +50,9 @@ class Halves(Part):
         elif step == "prepare":
             (body,) = self.bodies(1)
             template = actor.template(TOPIC, "x", properties={"PGROUP": PRODUCER})
-            self.halves.append(Half(body, actor.engine.prepare(template, batch_of(body), 0)))
+            self.halves.append(
+                Half(body, actor.engine.port.half_messages.prepare(template, batch_of(body), 0))
+            )
         elif step == "consume":
             self.reader.take(actor, QUEUE, random.randint(1, 9), random.randint(0, 9))
         elif waiting:
@@ -128,7 +129,7 @@ def refuse(actor: EngineActor, half: Half, *, commit: bool) -> None:
 
 def decide(actor: EngineActor, half: Half, *, commit: bool) -> int | Refused:
     answers: list[int | Refused] = []
-    actor.engine.end_half(
+    actor.engine.port.half_messages.end(
         half.prepared.offset,
         half.prepared.place,
         producer=PRODUCER,

@@ -52,7 +52,7 @@ class Keys(Part):
 def query(actor: EngineActor, key: str) -> list[bytes]:
     """The bodies of all messages that have the key, newest first."""
     answers: list[bytes | None] = []
-    actor.engine.query_by_key(
+    actor.engine.port.queries.by_key(
         TOPIC, key, count_max=1000, begin_ms=0, end_ms=1 << 60, callback=answers.append
     )
     actor.iterate()

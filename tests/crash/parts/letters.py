@@ -98,7 +98,7 @@ class Letters(Part):
         return in_front(b"properties of " + body) + body if self.kind == LONG else body
 
     def _declare(self, actor: EngineActor) -> None:
-        actor.engine.declare_exchange(
+        actor.engine.port.exchanges.declare(
             EXCHANGE, type="fanout", durable=True, auto_delete=False, internal=False, arguments={}
         )
         actor.declare(DEAD)

@@ -72,19 +72,19 @@ class Offsets(Part):
         elif step == "delete":
             group = self._living(name)
             if group is not None:
-                group.deleted = int(actor.engine.delete_group(name))
+                group.deleted = int(actor.engine.port.groups.delete(name))
         else:
-            actor.engine.delete_topic(TOPIC)
+            actor.engine.port.topics.delete(TOPIC)
             self._make_topic(actor)
 
     def _make_topic(self, actor: EngineActor) -> None:
-        actor.engine.create_topic(TOPIC, 1)
+        actor.engine.port.topics.create(TOPIC, 1)
         self.there = True
 
     def _put(self, actor: EngineActor, name: str) -> None:
         """Make a group, or change what it is set to."""
         (body,) = self.bodies(1)
-        position = int(actor.engine.put_group(name, {"n": int(body)}))
+        position = int(actor.engine.port.groups.put(name, {"n": int(body)}))
         group = self._living(name)
         if group is None:
             group = Group(position)
@@ -99,7 +99,7 @@ class Offsets(Part):
         last = values[-1] if values else 0
         value = random.randint(0, last) if back else last + random.randint(1, 9)
         values.append(value)
-        actor.engine.commit_group_offset(name, TOPIC, 0, value)
+        actor.engine.port.groups.commit(name, TOPIC, 0, value)
 
     def _living(self, name: str) -> Group | None:
         """The group of this name, if there is one now."""
@@ -133,7 +133,7 @@ class Offsets(Part):
     def check(self, actor: EngineActor, flushed: int, written: int) -> None:
         for name, groups in self.groups.items():
             possible = [group for group in groups if group.deleted > flushed]
-            found = actor.engine.consumer_groups.group(name)
+            found = actor.engine.groups.info(name)
             if found is None:
                 sure = [group for group in possible if group.made <= flushed]
                 there = any(group.deleted == NEVER for group in sure)
@@ -146,8 +146,8 @@ class Offsets(Part):
             demand(bool(known), f"(c) the group {name} is set to {found.settings}")
             _check_offset(actor, name, known[0])
         if self.there and incarnation_of(actor) is not None:
-            actor.engine.put_group(NAMES[0], {"n": -1})
-            actor.engine.commit_group_offset(NAMES[0], TOPIC, 0, 1 << 20)
+            actor.engine.port.groups.put(NAMES[0], {"n": -1})
+            actor.engine.port.groups.commit(NAMES[0], TOPIC, 0, 1 << 20)
             actor.flush(LAZY_SECONDS)
             demand(offset_of(actor, NAMES[0]) == 1 << 20, "(e) an offset is not kept")
 
@@ -166,10 +166,10 @@ def _check_offset(actor: EngineActor, name: str, group: Group) -> None:
 
 def incarnation_of(actor: EngineActor) -> int | None:
     """How often the topic was made; None if there is none."""
-    found = actor.engine.topics_.topics.get(TOPIC)
+    found = actor.engine.topics.topics.get(TOPIC)
     return None if found is None else found.incarnation
 
 
 def offset_of(actor: EngineActor, name: str) -> int | None:
     """Where a group goes on."""
-    return actor.engine.group_offset(name, TOPIC, 0)
+    return actor.engine.port.groups.offset(name, TOPIC, 0)

@@ -70,7 +70,9 @@ class Once(Part):
         demand(not session.is_duplicate(packet), f"(a) a new message is taken for {packet}'s old")
         start = actor.store.log.appended
         template = actor.template(TOPIC, "x")
-        position = int(actor.engine.publish_once(template, batch_of(body), 0, session, packet))
+        position = int(
+            actor.engine.port.sessions.publish_once(template, batch_of(body), 0, session, packet)
+        )
         self.stream.messages.append(Message(body, start, position, actor.loop.clock_ms()))
         self.packets[packet] = Packet(body, position)
 
@@ -113,7 +115,9 @@ class Once(Part):
 
     def _connect(self, actor: EngineActor) -> Any:
         """Its session, connected."""
-        session = actor.engine.connect_session(CLIENT, clean=False, link=SpyLink(0), principal="u")
+        session = actor.engine.port.sessions.connect(
+            CLIENT, clean=False, link=SpyLink(0), principal="u"
+        )
         if self.session is None:
             self.session = actor.store.log.appended
         session.resume()

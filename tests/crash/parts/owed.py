@@ -87,7 +87,7 @@ class Owed(Part):
         return link.bodies
 
     def _connect(self, actor: EngineActor, link: SpyLink, window: int) -> Any:
-        session = actor.engine.connect_session(
+        session = actor.engine.port.sessions.connect(
             CLIENT, clean=False, link=link, principal="u", inflight_max=window
         )
         actor.flush()

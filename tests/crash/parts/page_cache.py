@@ -34,8 +34,8 @@ class PageCache(Part):
 
     def do(self, step: str, actor: EngineActor, random: Random) -> None:
         if self.reader is None:
-            if actor.engine.topic(TOPIC) is None:
-                actor.engine.create_topic(TOPIC, 1, {"durability": "page_cache"})
+            if actor.engine.port.topics.info(TOPIC) is None:
+                actor.engine.port.topics.create(TOPIC, 1, {"durability": "page_cache"})
             actor.declare(QUEUE)
             self.reader = Reader(actor.bind(QUEUE, "amq.topic", f"{TOPIC}.#"))
             actor.flush()

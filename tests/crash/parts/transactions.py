@@ -67,7 +67,7 @@ class Transactions(Part):
         settled = [(hold, offset, 1) for offset, _, _ in taken]
         batch = Batch(NEVER, {body for _, body, _ in taken}, made)
         self.batches.append(batch)
-        batch.position = int(actor.engine.commit_batch(publishes, settled))
+        batch.position = int(actor.engine.port.transactions.commit(publishes, settled))
         hold.cancel()
         for offset, _, _ in consumer.got[len(taken) :]:
             hold.requeue(offset, 1)

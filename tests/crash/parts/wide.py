@@ -47,7 +47,9 @@ class Wide(Part):
     def check(self, actor: EngineActor, flushed: int, written: int) -> None:
         if self.declared is None or self.declared > flushed:
             return
-        infos = [actor.engine.queue(f"w{number}", owner=OWNER) for number in range(COUNT)]
+        infos = [
+            actor.engine.port.queues.info(f"w{number}", owner=OWNER) for number in range(COUNT)
+        ]
         counts = {info.ready_count for info in infos}
         demand(len(counts) == 1, f"(b) a part of the queues has a message: {sorted(counts)}")
         published, promised = bodies_of(self.messages), bodies_of(self.messages, flushed)

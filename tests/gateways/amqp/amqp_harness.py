@@ -20,7 +20,9 @@ from polymq.net.turns import Turns
 from tests.gateways.amqp import amqp_wire as wire
 from tests.gateways.amqp.amqp_core_driver import HANDSHAKE, HEADER, OPEN, TUNE_OK, channel_open
 from tests.gateways.amqp.amqp_wire import Sent
+from tests.harness import spy_port
 from tests.harness.broker import Broker
+from tests.harness.spy_port import operation
 
 CAPABILITIES = {"consumer_cancel_notify": True, "authentication_failure_close": True}
 
@@ -153,7 +155,7 @@ class Bench:
     def __init__(self, broker: Broker, **limits: Any) -> None:
         self.broker = broker
         self.limits = Limits(**limits)
-        self.port = cast("BrokerPort", broker.engine)
+        self.port = broker.port
         self.templates = Templates(port=self.port, count_max=self.limits.templates_max)
         tokens = iter(range(1 << 30))
         self.replies = Replies(lambda: f"token{next(tokens)}")
@@ -202,10 +204,8 @@ class SpyTemplate:
     refused: tuple[tuple[int, int], ...] = ()
 
 
-class SpyPort:
+class SpyPort(spy_port.SpyPort):
     """A port whose positions the test commits, and which refuses what the test says."""
-
-    state_durability = Durability.FLUSHED
 
     def __init__(self) -> None:
         self.position = 0
@@ -231,38 +231,28 @@ class SpyPort:
 
     # --- broker.port.BrokerPort ---------------------------------------------------------------
 
+    @operation("storage.when_failed")
     def when_storage_fails(self, callback: Callable[..., None]) -> None:
         self.calls.append("when_storage_fails")
 
+    @operation("storage.when_blocked")
     def when_storage_blocks(self, callback: Callable[[str], None]) -> None:
         self.calls.append("when_storage_blocks")
 
+    @operation("admission.authenticate")
     def authenticate(
         self, user: str, password: bytes, address: str, answer: Callable[[str | Refused], None]
     ) -> Callable[[], None]:
         answer(user)
         return lambda: None
 
-    def for_principal(self, principal: str, client_id: str | None = None) -> SpyPort:
-        return self
-
-    def for_owner(self, principal: str) -> SpyPort:
-        return self
-
-    def enter(self, expelled: Callable[[str], None]) -> Callable[[], None]:
-        return lambda: None
-
-    def check_publish(self, topic: str, tag: str | None, *, every_tag: bool = False) -> None:
-        pass
-
-    def check_read(self, words: tuple[str, ...]) -> None:
-        pass
-
+    @operation("exchanges.route")
     def exchange_route(self, exchange: str, routing_key: str) -> SpyRoute | None:
         if routing_key in self.nowhere:
             return None
         return SpyRoute(exchange or routing_key, routing_key if exchange else None, self.routed)
 
+    @operation("topics.template")
     def template(self, route: SpyRoute, **settings: Any) -> SpyTemplate:
         self.templates_built += 1
         assert settings["extra_name"] == "PMQ_AMQP"
@@ -298,19 +288,23 @@ class SpyPort:
             self.behind = resume
         return self.is_behind
 
+    @operation("queues.release_owner")
     def release_owner(self, owner: object) -> Iterator[None]:
         self.calls.append("release_owner")
         return iter(())
 
+    @operation("exchanges.info")
     def exchange(self, name: str) -> object:
         return ExchangeInfo(
             name=name, type="topic", durable=True, auto_delete=False, internal=False, arguments={}
         )
 
+    @operation("exchanges.delete")
     def delete_exchange(self, name: str, *, if_unused: bool) -> Position:
         self.position += 1
         return Position(self.position)
 
+    @operation("queues.purge")
     def purge_queue(self, name: str, *, owner: object) -> tuple[int, Position]:
         self.calls.append(f"purge {name}")
         return 3, Position(self.position)

@@ -149,7 +149,7 @@ def test_other_exchanges_and_a_queue_once(bench: Bench) -> None:
 
 
 def test_a_headers_exchange_goes_on_looking_at_headers(bench: Bench) -> None:
-    bench.broker.engine.topics_.header_reader = AmqpHeaders()
+    bench.broker.engine.topics.header_reader = AmqpHeaders()
     peer = declare(bench, "a", "b")
     peer.ask(spec.QueueBind(queue="a", exchange="amq.headers", arguments={"t": "a"}))
     peer.ask(spec.QueueBind(queue="b", exchange="amq.headers", arguments={"t": "b"}))
@@ -241,7 +241,7 @@ def test_the_kernels_notice_the_headers_and_nothing_else(scan: Any) -> None:
 
 def test_copies_beside_a_headers_exchange_that_is_bound_further(bench: Bench) -> None:
     """A route that looks at headers keeps its copies: here by an exchange that is bound to one."""
-    bench.broker.engine.topics_.header_reader = AmqpHeaders()
+    bench.broker.engine.topics.header_reader = AmqpHeaders()
     peer = declare(bench, "a", "b")
     peer.ask(spec.ExchangeDeclare(exchange="x", type="direct", durable=True))
     peer.ask(spec.ExchangeDeclare(exchange="h", type="headers", durable=True))

@@ -59,11 +59,11 @@ def test_an_answer_leaves_nothing_behind(bench: Bench) -> None:
     _, responder, token = ask(bench)
     engine = bench.broker.engine
     bench.step()
-    before, topics = engine.core.log.appended, set(engine.topics_.topics)
+    before, topics = engine.core.log.appended, set(engine.topics.topics)
     reply(responder, token)
     bench.step()
     assert engine.core.log.appended == before
-    assert set(engine.topics_.topics) == topics
+    assert set(engine.topics.topics) == topics
 
 
 def test_an_answer_is_no_topic_either_where_somebody_subscribes_to_everything(bench: Bench) -> None:
@@ -74,7 +74,7 @@ def test_an_answer_is_no_topic_either_where_somebody_subscribes_to_everything(be
     bench.step()
     reply(responder, token)
     bench.step()
-    assert token not in bench.broker.engine.topics_.topics
+    assert token not in bench.broker.engine.topics.topics
 
 
 def test_an_answer_is_confirmed(bench: Bench) -> None:
@@ -132,7 +132,7 @@ def test_what_is_wrong_closes_the_channel(bench: Bench, consumers: int) -> None:
         consume(peer)
         consume(peer, "again")
     else:
-        bench.broker.engine.topics_.topic("x")
+        bench.broker.engine.topics.topic("x")
         peer.send(wire.publish(1, "x", "", b"", properties=REQUEST))
     closed = peer.methods()[-1]
     assert isinstance(closed, spec.ChannelClose)

@@ -73,7 +73,7 @@ def test_a_session_that_ends_is_free(bench: Bench) -> None:
     before = counts()
     engine = bench.broker.engine
     for clean in (True, False, False, True):
-        session = engine.connect_session("c", clean=clean, link=SpyLink(), principal="")
+        session = engine.port.sessions.connect("c", clean=clean, link=SpyLink(), principal="")
         bench.step()
         session.resume()
         session.subscribe(("t", "a"), 1)

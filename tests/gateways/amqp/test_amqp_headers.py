@@ -31,7 +31,7 @@ def bodies(bench: Bench, peer: Peer, queue: str) -> list[bytes]:
 
 
 def prepared(bench: Bench) -> Peer:
-    bench.broker.engine.topics_.header_reader = AmqpHeaders()
+    bench.broker.engine.topics.header_reader = AmqpHeaders()
     peer = bench.peer(1)
     peer.ask(spec.QueueDeclare(queue="q"))
     peer.ask(

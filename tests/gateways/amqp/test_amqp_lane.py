@@ -324,7 +324,7 @@ def test_what_was_deleted_is_gone_for_both_ways(both: tuple[Play, Play]) -> None
     read_alike(both, "c", method(spec.QueueDelete(queue="q")))
     read_alike(both, "p", USUAL)
     for play in both:
-        play.broker.engine.delete_topic("q")
+        play.broker.port.topics.delete("q")
     assert not read_alike(both, "p", USUAL)
     read_alike(both, "p", method(spec.ExchangeDeclare(exchange="e", type="direct")))
     for _ in range(2):
@@ -387,7 +387,7 @@ def test_what_the_engine_refuses_is_answered_once(
 
     with monkeypatch.context() as patch:
         for play in both:
-            patch.setattr(play.broker.engine, "publish", refuse)
+            patch.setattr(play.broker.port, "publish", refuse)
         assert not read_alike(both, "p", USUAL)
     read_alike(both, "p", USUAL)
 
@@ -404,7 +404,7 @@ def test_a_reader_is_held_up_when_the_disk_is_behind(
         return True
 
     for play in both:
-        monkeypatch.setattr(play.broker.engine, "overloaded", overloaded)
+        monkeypatch.setattr(play.broker.port, "overloaded", overloaded)
     for _ in range(FORMS[0].ASK_BYTES // 4_000 + 1):
         read_alike(both, "p", publish(b"x" * 4_000))
     assert [play.peers["p"].is_read() for play in both] == [False, False]

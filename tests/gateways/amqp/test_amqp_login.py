@@ -4,13 +4,14 @@ client's own port from then on. The engine is the real one."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
 from polymq.broker.access.quotas import Quotas
-from polymq.broker.port import BrokerPort
+from polymq.broker.port import AdmissionPort
 from polymq.gateways.amqp import spec
 from tests.gateways.amqp import amqp_wire as wire
 from tests.gateways.amqp.amqp_core_driver import HEADER, OPEN, TUNE_OK, channel_open
@@ -19,19 +20,19 @@ from tests.harness.broker import Broker
 from tests.harness.people import PASSWORD, add_user, allow, deny
 
 
-class LatePort:
-    """The engine, whose answers to logins wait for the test."""
+class LateAdmission:
+    """The broker's, whose answers to logins wait for the test."""
 
-    def __init__(self, port: BrokerPort) -> None:
-        self._port = port
+    def __init__(self, admission: AdmissionPort) -> None:
+        self._admission = admission
         self.logins: list[Callable[[], None]] = []
 
     def authenticate(self, *who: Any) -> Callable[[], None]:
-        self.logins.append(ask := lambda: self._port.authenticate(*who))
+        self.logins.append(ask := lambda: self._admission.authenticate(*who))
         return lambda: self.logins.remove(ask)
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._port, name)
+        return getattr(self._admission, name)
 
 
 @pytest.fixture
@@ -45,12 +46,13 @@ def broker(tmp_path: Path) -> Iterator[Broker]:
 @pytest.fixture
 def bench(broker: Broker) -> Bench:
     made = Bench(broker)
-    made.port = cast("BrokerPort", LatePort(made.port))
+    late = cast("AdmissionPort", LateAdmission(made.port.admission))
+    made.port = replace(broker.port, admission=late)
     return made
 
 
 def logins(bench: Bench) -> list[Callable[[], None]]:
-    return cast("LatePort", bench.port).logins
+    return cast("LateAdmission", bench.port.admission).logins
 
 
 def start_ok(user: bytes = b"ann", password: bytes = PASSWORD) -> bytes:
@@ -192,7 +194,7 @@ def test_two_users_do_not_share_what_they_may_publish(bench: Bench) -> None:
         assert isinstance(closed, spec.ChannelClose)
         assert closed.reply_code == 403
     broker.step(1)
-    info = broker.engine.topic("a")
+    info = broker.port.topics.info("a")
     assert info is not None
     assert info.max_offsets == (1,)
 

@@ -178,7 +178,9 @@ def put(
         batch.add((0, 0), (len(data) + len(extra), len(body)), (len(data), len(extra)))
         data += extra + body
     batch.buffer = data
-    template = bench.port.template(bench.port.route(topic, tag), properties=properties, **settings)
+    template = bench.port.topics.template(
+        bench.port.topics.route(topic, tag), properties=properties, **settings
+    )
     bench.port.publish(template, batch, 0, len(rows))
     bench.step()
 

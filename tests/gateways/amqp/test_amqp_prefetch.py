@@ -69,7 +69,7 @@ def test_a_consumer_without_acks_stops_with_the_others(bench: Bench) -> None:
 
 def test_only_what_a_full_queue_refused_is_nacked(bench: Bench) -> None:
     """Of a headers exchange: what went elsewhere in the same read is confirmed."""
-    bench.broker.engine.topics_.header_reader = AmqpHeaders()
+    bench.broker.engine.topics.header_reader = AmqpHeaders()
     peer = bench.peer(1)
     full: dict[str, Any] = {"x-max-length": 1, "x-overflow": "reject-publish"}
     peer.ask(spec.QueueDeclare(queue="a", arguments=full))

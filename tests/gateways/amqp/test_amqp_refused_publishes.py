@@ -23,7 +23,7 @@ def peer(bench: Bench) -> Peer:
     for topic in ("public/#", "new/#"):
         for one in rule(Effect.ALLOW, "guest", "publish,create", topic):
             users.add_rule(one)
-    bench.broker.engine.create_topic("public", 1)
+    bench.broker.port.topics.create("public", 1)
     made = bench.peer(1)
     bench.step(1.0)
     return made
@@ -31,7 +31,7 @@ def peer(bench: Bench) -> Peer:
 
 def topics(bench: Bench) -> set[str]:
     bench.step()
-    return {topic.name for topic in bench.broker.engine.topics()}
+    return {topic.name for topic in bench.broker.port.topics.infos()}
 
 
 def message(key: str, **properties: Any) -> bytes:
@@ -65,4 +65,4 @@ def test_a_refused_publish_makes_no_topic(bench: Bench, peer: Peer, case: str, p
     assert closed.reply_code == code
     assert topics(bench) == OWN_TOPICS
     stored = 3 if place == "behind others" else 0
-    assert bench.broker.engine.topics_.topic("public").queues[0].visible == stored
+    assert bench.broker.engine.topics.topic("public").queues[0].visible == stored

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from decimal import Decimal
 from typing import Any, cast
 
 import pytest
 
-from polymq.broker.port import BrokerPort, Reason, Refused
+from polymq.broker.port import AdmissionPort, Reason, Refused
 from polymq.gateways.amqp import basic, client, spec, topology
 from polymq.gateways.amqp.errors import Malformed
 from polymq.gateways.amqp.sasl import credentials
@@ -101,10 +102,10 @@ def test_a_plain_response_has_three_parts(response: bytes) -> None:
 
 
 class Strict:
-    """An engine that knows one user."""
+    """The admission of a broker that knows one user."""
 
-    def __init__(self, port: BrokerPort) -> None:
-        self._port = port
+    def __init__(self, admission: AdmissionPort) -> None:
+        self._admission = admission
 
     def authenticate(
         self,
@@ -118,7 +119,7 @@ class Strict:
         return lambda: None
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._port, name)
+        return getattr(self._admission, name)
 
 
 WRONG = [
@@ -137,7 +138,8 @@ def test_a_refused_login_says_nothing_of_what_was_wrong(
     bench: Bench, mechanism: str, response: bytes
 ) -> None:
     """With the capability a close at once; without it silence, then the socket is aborted."""
-    bench.port = cast("BrokerPort", Strict(bench.port))
+    strict = cast("AdmissionPort", Strict(bench.port.admission))
+    bench.port = replace(bench.broker.port, admission=strict)
     told = fresh(bench)
     told.send(HEADER, start_ok(mechanism, response, CAPABILITIES))
     assert closed(told) == (

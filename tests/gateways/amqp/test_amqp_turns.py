@@ -7,9 +7,9 @@ from itertools import count
 
 import pytest
 
-from polymq.broker import topics
+from polymq.broker import topic
 from polymq.broker.kernels.costs import HANDED_AT_ONCE, MESSAGE_COST
-from polymq.broker.topics import TARGETS_AT_ONCE
+from polymq.broker.topic import TARGETS_AT_ONCE
 from polymq.core_log.kernels.batch import Batch
 from polymq.gateways.amqp import spec
 from polymq.gateways.amqp.channel import Channel
@@ -161,7 +161,7 @@ def test_a_few_messages_to_very_many_queues_are_stored_one_by_one(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They would take long enough together, few as they are."""
-    monkeypatch.setattr(topics, "TARGETS_AT_ONCE", 10)
+    monkeypatch.setattr(topic, "TARGETS_AT_ONCE", 10)
     peer = bench.peer(1)
     peer.ask(spec.ExchangeDeclare(exchange="all", type="fanout"))
     names = [f"q{number}" for number in range(10)]

@@ -231,7 +231,7 @@ async def subscribe_webhook(door: Http, sink: Receiver, name: str = "s", **body:
     wanted = {"topic": "orders", "sink": sink.url, **body}
     status, answer, _ = await door.call("PUT", f"/subscriptions/{name}", wanted)
     assert status in (200, 201), answer
-    return door.port.queues[f"sub:{name}"]
+    return door.port.queue_by_name[f"sub:{name}"]
 
 
 async def publish_batch(door: Http, *ids: str, **headers: str) -> None:

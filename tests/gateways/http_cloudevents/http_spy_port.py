@@ -37,6 +37,8 @@ from polymq.core_log.kernels.batch import (
     EXTRA_VERBATIM,
     Batch,
 )
+from tests.harness import spy_port
+from tests.harness.spy_port import operation
 
 STORE_MS = 1_790_000_000_123
 RECORD_BYTES = 100
@@ -121,7 +123,7 @@ class SpyHold:
             self.queue.consumer = None
 
 
-class SpyPort:
+class SpyPort(spy_port.SpyPort):
     """See the head of the file.
 
     Args:
@@ -135,11 +137,11 @@ class SpyPort:
         self.stored: list[Message] = []
         self.constants: list[Mapping[str, str]] = []
         self.shardings: list[str] = []
-        self.delays: list[tuple[int, int, int]] = []
+        self.delayed: list[tuple[int, int, int]] = []
         """(messages, delay, delivery time) of each `publish_later`."""
         self.publish_calls: list[int] = []
         """Rows of each publish."""
-        self.queues: dict[str, SpyQueue] = {}
+        self.queue_by_name: dict[str, SpyQueue] = {}
         self.appended = 0
         self.flushed = 0
         self.refusals: list[Refused | None] = []
@@ -151,11 +153,13 @@ class SpyPort:
 
     # --- publishing
 
+    @operation("topics.route")
     def route(self, topic: str, tag: str | None) -> SpyRoute:
         if topic.startswith("RMQ_SYS_"):
             raise Refused(Reason.FORBIDDEN, f"{topic} is closed to clients")
         return SpyRoute(topic, tag)
 
+    @operation("topics.template")
     def template(
         self,
         route: SpyRoute,
@@ -184,6 +188,7 @@ class SpyPort:
         self._moved()
         return Position(self.appended)
 
+    @operation("delays.publish_later")
     def publish_later(
         self,
         template: SpyTemplate,
@@ -194,7 +199,7 @@ class SpyPort:
         delay_ms: int = 0,
         deliver_ms: int = 0,
     ) -> Position:
-        self.delays.append((last - first, delay_ms, deliver_ms))
+        self.delayed.append((last - first, delay_ms, deliver_ms))
         return self.publish(template, batch, first, last)
 
     def _store(self, template: SpyTemplate, batch: Batch, index: int) -> None:
@@ -244,11 +249,12 @@ class SpyPort:
         self.constants.append(constant or {})
         self.appended += RECORD_BYTES
         words = (topic,) if tag is None else (topic, *tag.split("."))
-        for queue in self.queues.values():
+        for queue in self.queue_by_name.values():
             if matches(queue.words, words):
                 queue.messages.append((message, constant or {}))
         return message
 
+    @operation("transactions.publish_settling")
     def publish_settling(
         self, template: SpyTemplate, batch: Batch, row: int, consumer: SpyHold, offset: int
     ) -> Position:
@@ -266,12 +272,8 @@ class SpyPort:
         while self._waiting and self._waiting[0][0] <= self.flushed:
             _, callback, arguments = self._waiting.popleft()
             callback(*arguments)
-        for queue in self.queues.values():
+        for queue in self.queue_by_name.values():
             self._pump(queue)
-
-    @property
-    def state_durability(self) -> Durability:
-        return Durability.FLUSHED
 
     def when_committed(
         self,
@@ -289,6 +291,7 @@ class SpyPort:
     def committed(self, position: Position, durability: Durability) -> bool:
         return position <= self.flushed
 
+    @operation("storage.when_failed")
     def when_storage_fails(self, callback: Callable[[StorageFailed], None]) -> None:
         self._on_failure.append(callback)
 
@@ -300,21 +303,25 @@ class SpyPort:
 
     # --- subscriptions
 
+    @operation("queues.declare_subscription")
     def declare_subscription(self, name: str, words: Words) -> Position:
-        queue = self.queues.setdefault(self.subscription_queue(name), SpyQueue(words))
+        queue = self.queue_by_name.setdefault(self.subscription_queue(name), SpyQueue(words))
         if queue.words != words:
             raise Refused(Reason.DIFFERENT, f"{name} exists with other words")
         return self._changed()
 
+    @operation("queues.delete_subscription")
     def delete_subscription(self, name: str) -> Position:
-        queue = self.queues.pop(self.subscription_queue(name), None)
+        queue = self.queue_by_name.pop(self.subscription_queue(name), None)
         if queue is not None and queue.consumer is not None:
             queue.consumer.cancelled()
         return self._changed()
 
+    @operation("queues.subscription_queue")
     def subscription_queue(self, name: str) -> str:
         return f"sub:{name}"
 
+    @operation("queues.consume")
     def consume(
         self,
         queue: str,
@@ -325,7 +332,7 @@ class SpyPort:
         takes_apart: TakesApart,
     ) -> SpyHold:
         assert takes_apart(RunMeta("any", None, {}, 0)), "the engine bounds how many come at once"
-        found = self.queues[queue]
+        found = self.queue_by_name[queue]
         assert found.consumer is None, "one consumer at a time"
         found.consumer = consumer
         return SpyHold(self, found, consumer)
@@ -356,6 +363,7 @@ class SpyPort:
 
     # --- documents, topics, users
 
+    @operation("documents.put")
     def put_document(self, kind: str, key: str, value: Mapping[str, Any] | None) -> Position:
         if value is None:
             self._documents.pop((kind, key), None)
@@ -363,7 +371,8 @@ class SpyPort:
             self._documents[kind, key] = json.loads(json.dumps(value))
         return self._changed()
 
-    def documents(self, kind: str) -> Mapping[str, Mapping[str, Any]]:
+    @operation("documents.of_kind")
+    def documents_of(self, kind: str) -> Mapping[str, Mapping[str, Any]]:
         return {key: value for (one, key), value in self._documents.items() if one == kind}
 
     def _changed(self) -> Position:
@@ -371,10 +380,12 @@ class SpyPort:
         self._moved()
         return Position(self.appended)
 
+    @operation("topics.info")
     def topic(self, name: str) -> TopicInfo | None:
         zeros = (0,) * self.queue_count
         return TopicInfo(name=name, min_offsets=zeros, max_offsets=zeros, incarnation=1)
 
+    @operation("admission.authenticate")
     def authenticate(
         self,
         user: str | None,
@@ -387,28 +398,6 @@ class SpyPort:
         else:
             answer(user or "anonymous")
         return lambda: None
-
-    def for_principal(self, principal: str, client_id: str | None = None) -> SpyPort:
-        return self
-
-    @property
-    def as_owner(self) -> str:
-        return ""
-
-    def for_owner(self, owner: str) -> SpyPort:
-        return self
-
-    def enter(self, expelled: Callable[[str], None]) -> Callable[[], None]:
-        return lambda: None
-
-    def check_publish(self, topic: str, tag: str | None, *, every_tag: bool = False) -> None:
-        pass
-
-    def check_read(self, words: Words) -> None:
-        pass
-
-    def check_admin(self, words: Words) -> None:
-        pass
 
     def overloaded(self, resume: Callable[[], None]) -> bool:
         return False

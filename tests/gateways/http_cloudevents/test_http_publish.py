@@ -521,7 +521,7 @@ def test_a_request_may_ask_for_a_delay() -> None:
             delay = {"PolyMQ-Delay-Ms": "1500"}
             assert await door.publish(b"x", {**BINARY, **delay}) == (204, None)
             assert await door.publish(b"raw", {"Content-Type": "text/plain", **delay})
-            assert door.port.delays == [(1, 1500, 0), (1, 1500, 0)]
+            assert door.port.delayed == [(1, 1500, 0), (1, 1500, 0)]
             for bad in ("-1", "soon", "1.5", ""):
                 status, problem = await door.publish(b"x", {**BINARY, "PolyMQ-Delay-Ms": bad})
                 assert (status, "milliseconds" in problem["detail"]) == (400, True)
@@ -543,7 +543,7 @@ def test_an_event_may_say_when_it_is_to_be_delivered() -> None:
             headers = {**BATCH, "PolyMQ-Delay-Ms": "7"}
             assert await door.publish(json.dumps(events).encode(), headers) == (204, None)
             base = 1_798_761_600_000
-            assert door.port.delays == [(2, 7, base + 250), (1, 7, base), (1, 7, 0)]
+            assert door.port.delayed == [(2, 7, base + 250), (1, 7, base), (1, 7, 0)]
             assert door.port.stored[0].properties["CE_deliverattime"] == times[0]
             status, _ = await door.publish(b"x", {**BINARY, "ce-deliverattime": "tomorrow"})
             assert status == 400

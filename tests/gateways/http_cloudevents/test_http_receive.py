@@ -27,7 +27,7 @@ from tests.gateways.http_cloudevents.http_spy_port import SpyPort, SpyQueue
 async def subscribe(door: Http, **body: Any) -> SpyQueue:
     status, answer, _ = await door.call("PUT", "/subscriptions/s", {"topic": "orders", **body})
     assert status in (200, 201), answer
-    return door.port.queues["sub:s"]
+    return door.port.queue_by_name["sub:s"]
 
 
 async def receive(door: Http, count: int = 10, wait: int = 0) -> list[dict[str, Any]]:
@@ -103,7 +103,7 @@ def test_a_poll_waits_for_an_event() -> None:
         async with http() as door:
             await subscribe(door)
             poll = asyncio.create_task(receive(door, wait=20))
-            queue = door.port.queues["sub:s"]
+            queue = door.port.queue_by_name["sub:s"]
             await until(lambda: queue.consumer is not None and queue.consumer.credit() > 0)
             await publish(door, "a")
             assert ids(await poll) == ["a"]
@@ -483,13 +483,13 @@ def test_delivery_counts_are_kept_over_a_stop() -> None:
             await subscribe(door)
             await publish(door, "a", "b")
         await received_often(port, 1, 1)
-        assert port.documents(DOCUMENT_KIND) == {}  # the queue remembers that
+        assert port.documents.of_kind(DOCUMENT_KIND) == {}  # the queue remembers that
         await received_often(port, 2, 2)
-        assert port.documents(DOCUMENT_KIND) == {"s": {"runs": [[0, 2, 2]]}}
+        assert port.documents.of_kind(DOCUMENT_KIND) == {"s": {"runs": [[0, 2, 2]]}}
         await received_often(port, 3, 3)
         async with http(port, limits=SHORT) as door:
             await settle(door, "acknowledge", *tokens(await receive(door)))
-        assert port.documents(DOCUMENT_KIND) == {}
+        assert port.documents.of_kind(DOCUMENT_KIND) == {}
 
     run(scenario())
 
@@ -504,7 +504,7 @@ def test_another_subscription_of_a_name_counts_anew() -> None:
         await received_often(port, 2)
         async with http(port, limits=SHORT) as door:
             assert (await door.call("DELETE", "/subscriptions/s"))[0] == 204
-        assert port.documents(DOCUMENT_KIND) == {}
+        assert port.documents.of_kind(DOCUMENT_KIND) == {}
 
     run(scenario())
 
@@ -516,7 +516,7 @@ def test_kept_counts_are_bounded_and_read_back() -> None:
     many = {offset: 2 + offset % 2 for offset in range(RUNS_MAX + 10)}
     counts.put("s", many)
     assert counts.get("s") == {offset: many[offset] for offset in range(RUNS_MAX)}
-    assert len(json.dumps(port.documents(DOCUMENT_KIND)["s"])) < Limits().document_bytes_max
+    assert len(json.dumps(port.documents.of_kind(DOCUMENT_KIND)["s"])) < Limits().document_bytes_max
     counts.put("s", {1 << 60: 10**9, 5: 3, 6: 3, 7: 1})
     assert counts.get("s") == {1 << 60: 10**9, 5: 3, 6: 3}
     assert counts.get("other") == {}

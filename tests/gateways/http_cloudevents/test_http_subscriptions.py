@@ -91,14 +91,14 @@ def test_life_of_a_subscription() -> None:
                 },
                 "status": {"state": "active"},
             }
-            assert "s1" in door.port.documents(DOCUMENT_KIND)
-            assert door.port.queues["sub:s1"].words == ("orders", REST)
+            assert "s1" in door.port.documents.of_kind(DOCUMENT_KIND)
+            assert door.port.queue_by_name["sub:s1"].words == ("orders", REST)
             assert await put(door, "s1", made) == (200, made), "what was read can be sent"
             assert (await door.call("GET", "/subscriptions/s1"))[:2] == (200, made)
             assert (await door.call("GET", "/subscriptions"))[:2] == (200, [made])
             assert (await door.call("DELETE", "/subscriptions/s1"))[0] == 204
-            assert door.port.documents(DOCUMENT_KIND) == {}
-            assert door.port.queues == {}
+            assert door.port.documents.of_kind(DOCUMENT_KIND) == {}
+            assert door.port.queue_by_name == {}
             assert (await door.call("GET", "/subscriptions/s1"))[0] == 404
             assert (await door.call("DELETE", "/subscriptions/s1"))[0] == 404
 
@@ -115,8 +115,8 @@ def test_a_subscription_of_the_topic_without_a_name() -> None:
             status, made, _ = await door.call("POST", "/subscriptions", wanted)
             assert (status, made["topic"]) == (201, "||")
             assert made["config"]["deadLetterTopic"] == "|||"
-            assert door.port.queues["sub:s1"].words == ("", REST)
-            (stored,) = door.port.documents(DOCUMENT_KIND).values()
+            assert door.port.queue_by_name["sub:s1"].words == ("", REST)
+            (stored,) = door.port.documents.of_kind(DOCUMENT_KIND).values()
             again = from_document("s1", stored)
             assert (again.topic, again.dead_letter_topic) == ("", "||")
             path = "/topics/%7C%7C/subscriptions/s1:acknowledge"
@@ -175,7 +175,7 @@ def test_a_bad_subscription_is_refused_in_words(body: Any, words: str) -> None:
             status, problem = await put(door, "s", body)
             assert status == 400
             assert words in problem["detail"]
-            assert door.port.documents(DOCUMENT_KIND) == {}
+            assert door.port.documents.of_kind(DOCUMENT_KIND) == {}
 
     run(scenario())
 
@@ -227,8 +227,8 @@ def test_what_a_subscription_collects_cannot_change() -> None:
             assert (await put(door, "s", {"topic": "other"}))[0] == 409
             exact = [{"exact": {"type": "a"}}]
             assert (await put(door, "s", {**PULL, "filters": exact}))[0] == 409
-            assert door.port.documents(DOCUMENT_KIND)["s"]["topic"] == "orders"
-            assert door.port.documents(DOCUMENT_KIND)["s"]["filters"] == []
+            assert door.port.documents.of_kind(DOCUMENT_KIND)["s"]["topic"] == "orders"
+            assert door.port.documents.of_kind(DOCUMENT_KIND)["s"]["filters"] == []
             suffix = [{"suffix": {"type": ".a"}}]
             assert (await put(door, "s", {**PULL, "filters": suffix}))[0] == 200
 
@@ -285,7 +285,7 @@ def test_a_change_goes_on_without_its_client() -> None:
         port = SpyPort(auto_flush=False)
         async with http(port) as door:
             request = asyncio.create_task(put(door, "s", PULL))
-            await until(lambda: port.documents(DOCUMENT_KIND))
+            await until(lambda: port.documents.of_kind(DOCUMENT_KIND))
             request.cancel()
             await asyncio.gather(request, return_exceptions=True)
             for _ in range(20):
@@ -304,7 +304,7 @@ def test_two_changes_at_a_time() -> None:
         port = SpyPort(auto_flush=False)
         async with http(port) as door:
             first = asyncio.create_task(put(door, "s", PULL))
-            await until(lambda: port.documents(DOCUMENT_KIND))
+            await until(lambda: port.documents.of_kind(DOCUMENT_KIND))
             assert (await put(door, "s", PULL))[0] == 409
             port.flush()
             assert (await first)[0] == 201
@@ -363,7 +363,7 @@ def test_what_counts_as_consent(
                 assert answer["status"].get("grantedRatePerMinute") == granted
             else:
                 assert answer["title"] == "The sink did not consent"
-                assert door.port.documents(DOCUMENT_KIND) == {}
+                assert door.port.documents.of_kind(DOCUMENT_KIND) == {}
 
     run(scenario())
 
@@ -512,7 +512,7 @@ def test_one_subscription_that_cannot_be_served_does_not_stop_the_others() -> No
         async with http(port) as door:
             await put(door, "a", PULL)
             await put(door, "b", PULL)
-        port.queues["sub:a"].words = ("something", "else")
+        port.queue_by_name["sub:a"].words = ("something", "else")
         async with http(port) as door:
             path = "/topics/orders/subscriptions/{}:receive?maxWaitTime=0"
             assert (await door.call("POST", path.format("a")))[0] == 503

@@ -39,7 +39,7 @@ def test_attempts_count_on_over_a_restart() -> None:
                 sleeps.wake()
                 await until(lambda: sleeps.seconds == [1.0, 2.0])
             assert sink.ids == ["a", "a"]
-            (kept,) = port.documents(DOCUMENT_KIND).values()
+            (kept,) = port.documents.of_kind(DOCUMENT_KIND).values()
             assert (kept["offset"], kept["attempts"]) == (0, 2)
             sleeps = Sleeps(at_once=False)
             async with http(port, sleeps=sleeps) as door:
@@ -48,10 +48,10 @@ def test_attempts_count_on_over_a_restart() -> None:
                 sleeps.wake()
                 await until(lambda: sleeps.seconds == [2.0, 4.0])
                 sleeps.wake()
-                await until(lambda: port.queues["sub:s"].settled == {0, 1})
+                await until(lambda: port.queue_by_name["sub:s"].settled == {0, 1})
             assert sink.ids == ["a", "a", "a", "a", "b"]
             assert port.stored[-1].properties["PMQ_DLQ_ATTEMPTS"] == "4"
-            assert port.documents(DOCUMENT_KIND) == {}
+            assert port.documents.of_kind(DOCUMENT_KIND) == {}
 
     run(scenario())
 
@@ -68,12 +68,12 @@ def test_what_is_isolated_stays_isolated() -> None:
                 await subscribe_webhook(door, sink, config=config)
                 await publish_batch(door, "a", "b", "c")
                 await until(lambda: len(sleeps.seconds) == 1)
-            (kept,) = port.documents(DOCUMENT_KIND).values()
+            (kept,) = port.documents.of_kind(DOCUMENT_KIND).values()
             assert (kept["offset"], kept["attempts"], kept["alone"]) == (1, 1, 2)
             async with http(port):
-                await until(lambda: port.queues["sub:s"].settled == {0, 1, 2})
+                await until(lambda: port.queue_by_name["sub:s"].settled == {0, 1, 2})
             assert len(sink.deliveries) == 5
-            assert port.documents(DOCUMENT_KIND) == {}
+            assert port.documents.of_kind(DOCUMENT_KIND) == {}
 
     run(scenario())
 
@@ -94,10 +94,10 @@ def test_what_is_left_of_a_batch_is_kept_while_it_is_sent() -> None:
             await subscribe_webhook(door, sink, config=config)
             await publish_batch(door, "a", "b", "c")
             await until(lambda: len(sink.deliveries) == 3)
-            (kept,) = port.documents(DOCUMENT_KIND).values()
+            (kept,) = port.documents.of_kind(DOCUMENT_KIND).values()
             assert kept == {"offset": 1, "attempts": 0, "alone": 2, "last_chance": False}
             go_on.set()
-            await until(lambda: port.queues["sub:s"].settled == {0, 1, 2})
+            await until(lambda: port.queue_by_name["sub:s"].settled == {0, 1, 2})
 
     run(scenario())
 
@@ -113,9 +113,9 @@ def test_what_was_kept_of_another_message_does_not_count() -> None:
             await subscribe_webhook(door, sink, config={"retry": RETRY})
             port.put_document(DOCUMENT_KIND, "s", stale)
             await publish_batch(door, "a")
-            await until(lambda: port.queues["sub:s"].settled == {0})
+            await until(lambda: port.queue_by_name["sub:s"].settled == {0})
             assert door.sleeps.seconds == [1.0]
-            assert port.documents(DOCUMENT_KIND) == {}
+            assert port.documents.of_kind(DOCUMENT_KIND) == {}
 
     run(scenario())
 
@@ -131,15 +131,15 @@ def test_a_changed_subscription_starts_anew(change: str) -> None:
             await subscribe_webhook(door, sink, config={"retry": RETRY})
             await publish_batch(door, "a")
             await until(lambda: len(sleeps.seconds) == 1)
-            assert port.documents(DOCUMENT_KIND)
+            assert port.documents.of_kind(DOCUMENT_KIND)
             if change == "replace":
                 await subscribe_webhook(door, sink, config={"retry": {**RETRY, "firstSeconds": 6}})
                 await until(lambda: sleeps.seconds == [1.0, 3.0])
                 assert sink.ids == ["a", "a"]
-                (kept,) = port.documents(DOCUMENT_KIND).values()
+                (kept,) = port.documents.of_kind(DOCUMENT_KIND).values()
                 assert kept["attempts"] == 1
             else:
                 await door.call("DELETE", "/subscriptions/s")
-                assert port.documents(DOCUMENT_KIND) == {}
+                assert port.documents.of_kind(DOCUMENT_KIND) == {}
 
     run(scenario())

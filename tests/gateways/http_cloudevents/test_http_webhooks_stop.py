@@ -125,7 +125,7 @@ def test_delete_ends_the_delivery() -> None:
             await publish_batch(door, "a")
             await until(lambda: sleeps.seconds)
             assert (await door.call("DELETE", "/subscriptions/s"))[0] == 204
-            assert door.port.queues == {}
+            assert door.port.queue_by_name == {}
             await subscribe_webhook(door, sink)
             await publish_batch(door, "b")
             await until(lambda: sink.ids == ["a", "b"])

@@ -30,6 +30,8 @@ from polymq.gateways.mqtt.shared import Shared
 from polymq.net.connection import Context
 from polymq.net.turns import Turns
 from tests.gateways.mqtt.mqtt_records import records
+from tests.harness import spy_port
+from tests.harness.spy_port import operation
 
 
 @dataclass
@@ -125,10 +127,8 @@ class SpySession:
         self.calls.append(("disconnect",))
 
 
-class SpyPort:
+class SpyPort(spy_port.SpyPort):
     """The part of `BrokerPort` that MQTT uses. Positions count calls; `commit` moves the point."""
-
-    state_durability = Durability.FLUSHED
 
     def __init__(self, *, auto_commit: bool = True) -> None:
         self.auto_commit = auto_commit
@@ -138,11 +138,11 @@ class SpyPort:
         self.published: list[Published] = []
         self.runs: list[int] = []
         """How many messages each call of `publish` brought."""
-        self.delays: list[int] = []
+        self.delays_ms: list[int] = []
         """Of what was published for later, in ms."""
-        self.sessions: list[SpySession] = []
+        self.connected: list[SpySession] = []
         self.rows_at_once = 4096
-        self.queues: tuple[object, ...] = ()
+        self.template_queues: tuple[object, ...] = ()
         """Both of the templates that it makes from now on."""
         self.templates_made = 0
         self.refused_topics: dict[str, Refused] = {}
@@ -173,11 +173,13 @@ class SpyPort:
 
     # --- BrokerPort -------------------------------------------------------------------------
 
+    @operation("topics.route")
     def route(self, topic: str, tag: str | None) -> SpyRoute:
         if topic in self.refused_topics:
             raise self.refused_topics[topic]
         return SpyRoute(topic, tag)
 
+    @operation("topics.template")
     def template(
         self,
         route: SpyRoute,
@@ -193,7 +195,7 @@ class SpyPort:
             durability,
             retain,
             rows_at_once=self.rows_at_once,
-            queues=self.queues,
+            queues=self.template_queues,
         )
 
     def publish(self, template: SpyTemplate, batch: Batch, first: int, last: int) -> Position:
@@ -202,12 +204,14 @@ class SpyPort:
             self._publish_row(template, batch, row, None)
         return self.append()
 
+    @operation("delays.publish_later")
     def publish_later(
         self, template: SpyTemplate, batch: Batch, first: int, last: int, *, delay_ms: int
     ) -> Position:
-        self.delays.append(delay_ms)
+        self.delays_ms.append(delay_ms)
         return self.publish(template, batch, first, last)
 
+    @operation("sessions.publish_once")
     def publish_once(
         self,
         template: SpyTemplate,
@@ -219,7 +223,7 @@ class SpyPort:
         delay_ms: int,
     ) -> Position:
         if delay_ms:
-            self.delays.append(delay_ms)
+            self.delays_ms.append(delay_ms)
         session.inbound.add(packet_id)
         self._publish_row(template, batch, row, (session.client_id, packet_id))
         return self.append()
@@ -266,9 +270,11 @@ class SpyPort:
         self.when_committed(self.end, Durability.FLUSHED, resume)
         return True
 
+    @operation("storage.when_failed")
     def when_storage_fails(self, callback: Callable[[StorageFailed], None]) -> None:
         self._on_failure.append(callback)
 
+    @operation("admission.authenticate")
     def authenticate(
         self,
         user: str | None,
@@ -287,21 +293,7 @@ class SpyPort:
         answer(known)
         return lambda: None
 
-    def for_principal(self, principal: str, client_id: str | None = None) -> SpyPort:
-        return self
-
-    def for_owner(self, principal: str) -> SpyPort:
-        return self
-
-    def enter(self, expelled: Callable[[str], None]) -> Callable[[], None]:
-        return lambda: None
-
-    def check_publish(self, topic: str, tag: str | None, *, every_tag: bool = False) -> None:
-        pass
-
-    def check_read(self, words: Words) -> None:
-        pass
-
+    @operation("sessions.connect")
     def connect_session(
         self,
         client_id: str,
@@ -315,14 +307,14 @@ class SpyPort:
         if self.refused_connect is not None:
             raise self.refused_connect
         assert principal
-        for session in self.sessions:
+        for session in self.connected:
             if session.client_id == client_id and ("disconnect",) not in session.calls:
                 session.calls.append(("disconnect",))
                 session.link.taken_over()
         session = SpySession(self, client_id, clean, link)
         session.present = client_id in self.present_ids and not clean
         session.position = Position(0) if clean else self.append()
-        self.sessions.append(session)
+        self.connected.append(session)
         return session
 
 
@@ -438,7 +430,7 @@ class Peer:
     @property
     def session(self) -> SpySession:
         """The session of the last CONNECT, which is this peer's in most tests."""
-        return self.broker.port.sessions[-1]
+        return self.broker.port.connected[-1]
 
     def send(self, *packets: bytes) -> None:
         """Send the packets in one piece, and let the loop turn."""
@@ -492,7 +484,7 @@ class Broker:
             context=Context(cast("Any", self.loop), turns=self.turns),
             limits=self.limits,
             mapping=TopicMapping(port=port, limits=self.limits, fixed_topic=self.fixed_topic),
-            new_client_id=lambda: f"made-up-{len(self.port.sessions)}",
+            new_client_id=lambda: f"made-up-{len(self.port.connected)}",
         )
 
     def peer(self, connect: bytes | None = wire.connect()) -> Peer:

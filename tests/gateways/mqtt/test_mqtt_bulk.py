@@ -55,7 +55,7 @@ def seen(broker: Broker, peer: Peer) -> object:
     counters = broker.shared.counters
     return (
         broker.port.published,
-        broker.port.delays,
+        broker.port.delays_ms,
         peer.session.calls,
         peer.session.inbound,
         peer.receive(),

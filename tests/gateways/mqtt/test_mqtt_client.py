@@ -49,7 +49,7 @@ def test_an_empty_client_id_gets_one() -> None:
     """[MQTT-3.1.3-6]: two such clients are two sessions."""
     broker = Broker()
     first, second = broker.peer(wire.connect("")), broker.peer(wire.connect(""))
-    assert [s.client_id for s in broker.port.sessions] == ["made-up-0", "made-up-1"]
+    assert [s.client_id for s in broker.port.connected] == ["made-up-0", "made-up-1"]
     assert not first.is_closed()
     assert not second.is_closed()
 
@@ -451,8 +451,8 @@ def test_takeover_publishes_the_old_will_before_anything_of_the_new_client() -> 
         WILL_MESSAGE,
         Published("status", "c", b"here", 1, retain=True),
     ]
-    assert broker.port.sessions[0].calls == [("resume",), ("disconnect",)]
-    assert broker.port.sessions[1].calls == [("resume",)]
+    assert broker.port.connected[0].calls == [("resume",), ("disconnect",)]
+    assert broker.port.connected[1].calls == [("resume",)]
 
 
 def test_what_an_old_connection_still_waits_for_does_not_reach_anybody() -> None:
@@ -604,11 +604,11 @@ def test_a_delayed_publish_goes_to_the_topic_behind_the_seconds(qos: int) -> Non
     )
     once = (peer.session.client_id, 7) if qos == 2 else None
     assert broker.port.published == [Published("a", "b", b"x", qos, retain=True, once=once)]
-    assert broker.port.delays == [15_000]
+    assert broker.port.delays_ms == [15_000]
     assert len(peer.receive()) == (1 if qos else 0)
     peer.send(wire.publish("$delayed/0/a/b", b"now"))
     assert broker.port.published[-1].body == b"now"
-    assert broker.port.delays == [15_000]
+    assert broker.port.delays_ms == [15_000]
 
 
 @pytest.mark.parametrize(

@@ -117,7 +117,7 @@ def seen(broker: Broker, peer: Peer) -> object:
     counters = broker.shared.counters
     return (
         broker.port.published,
-        broker.port.delays,
+        broker.port.delays_ms,
         peer.session.calls,
         peer.session.inbound,
         peer.receive(),
@@ -178,7 +178,7 @@ def test_a_delayed_publish_is_delayed_each_time(form: ModuleType) -> None:
     broker, peer = primed()
     for _ in range(3):
         peer.send(publish(topic=b"$delayed/5/a/b", qos=1, packet_id=7))
-    assert broker.port.delays[-3:] == [5000, 5000, 5000]
+    assert broker.port.delays_ms[-3:] == [5000, 5000, 5000]
 
 
 def test_a_topic_that_reaches_behind_the_packet_is_none(form: ModuleType) -> None:

@@ -37,7 +37,7 @@ def test_nothing_is_looked_at_before_the_login() -> None:
     peer = broker.peer(None)
     peer.send(CONNECT + SUBSCRIBE + wire.publish("a", b"x", qos=1, packet_id=2))
     assert peer.receive() == []
-    assert broker.port.sessions == []
+    assert broker.port.connected == []
     assert broker.port.published == []
     assert peer.transport.reading  # else its end would not be noticed
     answer_login(broker)
@@ -94,7 +94,7 @@ def test_a_client_that_does_not_wait_leaves_no_session() -> None:
     peer.send(wire.connect("c", user="u", password=b"p", will=("w", b"gone", 0, False)))
     peer.vanish()
     assert broker.port.logins == []  # withdrawn
-    assert broker.port.sessions == []
+    assert broker.port.connected == []
     assert broker.port.published == []
 
 
@@ -125,7 +125,7 @@ def test_a_login_that_takes_too_long_is_the_end() -> None:
     assert peer.receive() == [wire.connack(3)]
     assert peer.is_closed()
     assert broker.port.logins == []
-    assert broker.port.sessions == []
+    assert broker.port.connected == []
 
 
 def test_a_late_refusal_is_answered_like_one_at_once() -> None:
@@ -136,7 +136,7 @@ def test_a_late_refusal_is_answered_like_one_at_once() -> None:
     answer_login(broker)
     assert peer.receive() == [wire.connack(4)]
     assert peer.is_closed()
-    assert broker.port.sessions == []
+    assert broker.port.connected == []
 
 
 class OwnPort(SpyPort):
@@ -253,4 +253,4 @@ def test_one_connection_too_many_is_told_to_come_again(broker: Broker, own: OwnP
     peer = broker.peer(None)
     peer.send(CONNECT)
     assert peer.receive() == [wire.connack(3)]
-    assert own.sessions == []
+    assert own.connected == []

@@ -81,7 +81,7 @@ def test_a_few_messages_to_very_many_queues_are_stored_one_by_one(topics: int) -
     peer = broker.peer()
     slow(broker)
     broker.port.rows_at_once = 1
-    broker.port.queues = (None,) * (BULK.MANY_QUEUES + 1)
+    broker.port.template_queues = (None,) * (BULK.MANY_QUEUES + 1)
     numbers = range(1, 7)
     data = b"".join(
         wire.publish(b"all/%d" % (number % topics), b"%d" % number, qos=1, packet_id=number)
@@ -214,7 +214,7 @@ def test_acknowledgements_out_of_order_let_others_have_their_turn() -> None:
     then is asked for once."""
     broker = Broker()
     peer, other = broker.peer(), broker.peer(wire.connect("other"))
-    session = broker.port.sessions[0]
+    session = broker.port.connected[0]
     slow(broker)
     ids = range(BULK.ACKS_AT_ONCE + 10, 0, -1)
     read(peer, b"".join(wire.puback(number) for number in ids) + publishes(1, 2))

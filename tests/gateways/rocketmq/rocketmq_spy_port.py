@@ -8,6 +8,8 @@ from typing import cast
 
 from polymq.broker.port import BrokerPort, GroupInfo, Reason, Refused, TopicInfo
 from polymq.remoting.records import iterate_records
+from tests.harness import spy_port
+from tests.harness.spy_port import operation
 from tests.remoting.record_builder import build_record
 
 
@@ -24,7 +26,7 @@ class SpyTopic:
 
 
 @dataclass(slots=True)
-class SpyPort:
+class SpyPort(spy_port.SpyPort):
     """Only what the door calls."""
 
     answers_at_once: bool = True
@@ -35,7 +37,7 @@ class SpyPort:
     """Who wants to be told when a queue grows; a test calls them, or the door looks by itself."""
     asked: list[tuple[str, int, int, int, int]] = field(default_factory=list)
     """(topic, queue id, offset, count_max, bytes_max) of every pull."""
-    groups: dict[str, dict[str, object]] = field(default_factory=dict)
+    group_settings: dict[str, dict[str, object]] = field(default_factory=dict)
     """Settings by name."""
     asked_tags: list[frozenset[str] | None] = field(default_factory=list)
 
@@ -60,52 +62,23 @@ class SpyPort:
 
     # --- BrokerPort -----------------------------------------------------------------------
 
-    def listener_principal(self, user: str) -> str:
-        return user or "anonymous"
-
-    def for_principal(self, principal: str, client_id: str | None = None) -> SpyPort:
-        return self
-
-    def enter(
-        self,
-        expelled: Callable[[str], None],
-        *,
-        access_key: str | None = None,
-        address: str = "",
-    ) -> Callable[[], None]:
-        return lambda: None
-
-    def when_half_unresolved(self, callback: Callable[..., None]) -> None:
-        pass
-
-    def when_rights_change(self, callback: Callable[..., None]) -> None:
-        pass
-
+    @operation("queries.when_grown")
     def when_grown(self, topic: str, queue_id: int, callback: Callable[[], None]) -> None:
         self.watched.append(callback)
 
     def overloaded(self, resume: Callable[[], None]) -> bool:
         return False
 
-    def check_admitted(self) -> None:
-        pass
-
-    def check_group(self, name: str) -> None:
-        pass
-
-    def check_known(self, topic: str) -> None:
-        pass
-
-    def check_read(self, words: tuple[str, ...]) -> None:
-        pass
-
+    @operation("groups.info")
     def group(self, name: str) -> GroupInfo | None:
-        settings = self.groups.get(name)
+        settings = self.group_settings.get(name)
         return None if settings is None else GroupInfo(name=name, settings=settings)
 
-    def topics(self) -> Sequence[TopicInfo]:
+    @operation("topics.infos")
+    def topic_infos(self) -> Sequence[TopicInfo]:
         return [info for name in self.topic_by_name if (info := self.topic(name)) is not None]
 
+    @operation("topics.info")
     def topic(self, name: str) -> TopicInfo | None:
         topic = self.topic_by_name.get(name)
         if topic is None:
@@ -117,6 +90,7 @@ class SpyPort:
             incarnation=topic.incarnation,
         )
 
+    @operation("queries.pull")
     def pull(
         self,
         topic: str,

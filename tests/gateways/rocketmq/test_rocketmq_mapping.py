@@ -144,11 +144,12 @@ def test_every_reason_has_a_code() -> None:
 def test_the_gate_asks_for_the_topic_that_is_then_read() -> None:
     """By its display name, the right has to be for the topic that this stands for."""
     asked: list[tuple[str, ...]] = []
-    port = SimpleNamespace(
+    principal = SimpleNamespace(
         check_admitted=lambda: None,
         check_read=asked.append,
         check_known=lambda name: asked.append((name,)),
     )
+    port = SimpleNamespace(principal=principal)
     for shown in ("||", "|||"):
         for code, fields in (
             (RequestCode.GET_ROUTE, TopicFields(topic="x", user_topic=shown)),

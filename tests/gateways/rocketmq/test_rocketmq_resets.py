@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from polymq.broker.port import Reason, Refused
 from tests.gateways.rocketmq.rocketmq_spy_port import SpyPort
 from tests.gateways.rocketmq.test_rocketmq_server import play, scene
+from tests.harness.spy_port import operation
 
 
 @dataclass(slots=True)
@@ -17,20 +18,20 @@ class GroupPort(SpyPort):
     searches: list[Callable[[int | None], None]] = field(default_factory=list)
     committed: list[tuple[str, str, int, int]] = field(default_factory=list)
 
-    def check_admin(self, words: tuple[str, ...]) -> None:
-        pass
-
     def group(self, name: str) -> object | None:
         return object() if name == "billing" else None
 
+    @operation("queries.by_time")
     def offset_by_time(
         self, topic: str, queue_id: int, time_ms: int, callback: Callable[[int | None], None]
     ) -> None:
         self.searches.append(callback)
 
+    @operation("groups.offset")
     def group_offset(self, name: str, topic: str, queue_id: int) -> int | None:
         return None
 
+    @operation("groups.commit")
     def commit_group_offset(self, name: str, topic: str, queue_id: int, offset: int) -> None:
         if topic not in self.topic_by_name:
             raise Refused(Reason.NOT_FOUND, f"there is no topic {topic!r}")

@@ -210,7 +210,7 @@ async def stage(broker: Broker, **limits: Any) -> AsyncIterator[Stage]:
         broker.engine.users.add_access_key(name, keys[name].access_key, keys[name].secret_key)
     context = Context(asyncio.get_running_loop())
     server = RocketmqServer(
-        port=broker.engine, context=context, limits=RocketmqLimits(**limits) if limits else None
+        port=broker.port, context=context, limits=RocketmqLimits(**limits) if limits else None
     )
     made = Stage(broker, server, await server.start("127.0.0.1", 0), keys)
     try:
@@ -428,7 +428,7 @@ def test_a_new_user_of_the_same_name_has_nothing_of_the_old_ones_half_messages(
             answer = await made.ask(peer, "owner", 37, **ending(half, how))
             assert (answer.code, "another user" in (answer.remark or "")) == (NO_PERMISSION, True)
         assert peer.told == []
-        assert made.broker.engine.topic(TOPIC).max_offsets[0] == 0
+        assert made.broker.port.topics.info(TOPIC).max_offsets[0] == 0
         root = await made.connect()
         for half, how in zip(halves, (COMMIT, ROLLBACK, COMMIT), strict=True):
             assert (await made.ask(root, "root", 37, **ending(half, how))).code == SUCCESS
@@ -451,10 +451,10 @@ def test_who_may_not_publish_any_more_does_not_commit(broker: Broker) -> None:
             f"user 'owner' may not publish {TOPIC}",
         )
         assert (await made.ask(peer, "owner", 37, **ending(other, ROLLBACK))).code == SUCCESS
-        assert made.broker.engine.topic(TOPIC).max_offsets[0] == 0
+        assert made.broker.port.topics.info(TOPIC).max_offsets[0] == 0
         allow(made.broker, "owner", "publish", f"{TOPIC}.#")
         assert (await made.ask(peer, "owner", 37, **ending(half, COMMIT))).code == SUCCESS
-        assert made.broker.engine.topic(TOPIC).max_offsets[0] == 1
+        assert made.broker.port.topics.info(TOPIC).max_offsets[0] == 1
 
     play(broker, story)
 
@@ -592,7 +592,7 @@ def test_a_group_is_made_only_with_the_right_to(broker: Broker) -> None:
         before = made.written
         answer = await made.ask(peer, "owner", 34, beat(consumer("other")))
         assert (answer.code, made.written) == (NO_PERMISSION, before)
-        assert broker.engine.group("other") is None
+        assert broker.port.groups.info("other") is None
         allow(made.broker, "owner", "create", "%RETRY%.owner")
         assert (await made.ask(peer, "owner", 34, beat(consumer("owner")))).code == SUCCESS
 
@@ -648,7 +648,7 @@ def test_a_server_without_users(tmp_path: Path, strangers: bool) -> None:
 
     async def story() -> None:
         context = Context(asyncio.get_running_loop())
-        server = RocketmqServer(port=broker.engine, context=context)
+        server = RocketmqServer(port=broker.port, context=context)
         made = Stage(broker, server, await server.start("127.0.0.1", 0), {})
         try:
             peer, before = await made.connect(), made.written

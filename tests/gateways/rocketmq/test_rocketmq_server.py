@@ -265,7 +265,7 @@ def test_a_group_that_may_not_consume_gets_nothing() -> None:
     async def story() -> None:
         async with scene() as stage:
             stage.spy.append("t", b"x")
-            stage.spy.groups = {
+            stage.spy.group_settings = {
                 "stopped": {"consumeEnable": False},
                 "narrow": {"consumeBroadcastEnable": False},
                 "free": {},

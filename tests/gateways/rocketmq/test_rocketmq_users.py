@@ -13,6 +13,8 @@ from polymq.remoting.frames import Command
 from polymq.remoting.signing import Credentials, content_of, sign
 from tests.gateways.rocketmq.rocketmq_spy_port import SpyPort
 from tests.gateways.rocketmq.test_rocketmq_server import Peer, play, scene
+from tests.harness import spy_port
+from tests.harness.spy_port import SpyPart, operation
 
 ANN = Credentials(access_key="KEYOFANN", secret_key="secret of ann")
 BOB = Credentials(access_key="KEYOFBOB", secret_key="secret of bob")
@@ -37,6 +39,7 @@ class Users(SpyPort):
     full: set[str] = field(default_factory=set)
     """Who has too many connections."""
 
+    @operation("admission.check_signature")
     def check_signature(self, access_key: str, content: bytes, digest: bytes, address: str) -> str:
         assert address == "127.0.0.1"
         user, secret = self.secrets.get(access_key, ("", ""))
@@ -49,14 +52,14 @@ class Users(SpyPort):
 
 
 @dataclass(slots=True)
-class View:
+class View(spy_port.SpyPort):
     """The spy, as one user may use it."""
 
     spy: Users
-    principal: str
+    user: str
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self.spy, name)
+        return SpyPart(self, name) if name == "principal" else getattr(self.spy, name)
 
     def enter(
         self,
@@ -65,17 +68,17 @@ class View:
         access_key: str | None = None,
         address: str = "",
     ) -> Callable[[], None]:
-        if self.principal in self.spy.full:
-            raise Refused(Reason.LIMIT, f"{self.principal} has too many connections")
-        self.spy.inside.append((self.principal, access_key, expelled))
-        return lambda: self.spy.left.append(self.principal)
+        if self.user in self.spy.full:
+            raise Refused(Reason.LIMIT, f"{self.user} has too many connections")
+        self.spy.inside.append((self.user, access_key, expelled))
+        return lambda: self.spy.left.append(self.user)
 
     def check_read(self, words: tuple[str, ...]) -> None:
-        if self.principal not in self.spy.readers:
-            raise Refused(Reason.FORBIDDEN, f"{self.principal} may not read")
+        if self.user not in self.spy.readers:
+            raise Refused(Reason.FORBIDDEN, f"{self.user} may not read")
 
     def overloaded(self, resume: Callable[[], None]) -> bool:
-        return self.principal in self.spy.debtors
+        return self.user in self.spy.debtors
 
 
 def users() -> Users:

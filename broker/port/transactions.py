@@ -1,19 +1,16 @@
-"""The part of the port that is for transactions: atomic batches, and RocketMQ's half messages.
-
-See `port.py`, of which it is a part.
-"""
+"""Transactions: atomic batches, and RocketMQ's half messages."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from polymq.broker.errors import Refused
+from polymq.broker.port.publishing import Publishing, Template
+from polymq.broker.port.queues import QueueConsumer, Settlement
+from polymq.broker.port.values import Position
 from polymq.core_log.kernels.batch import Batch
-
-if TYPE_CHECKING:
-    from polymq.broker.port import Position, Publishing, Settlement, Template
 
 
 class Prepared(NamedTuple):
@@ -39,7 +36,8 @@ class HalfMessage:
         check_count: how often it was asked for, this time included.
         topic, tag, body, properties, born_ms, flag, system_flag: of the message, as it was
             prepared.
-        owner: the user who prepared it (`BrokerPort.as_owner`); empty if the broker had no users.
+        owner: the user who prepared it (`PrincipalPort.as_owner`); empty if the broker had no
+            users.
     """
 
     offset: int
@@ -56,9 +54,9 @@ class HalfMessage:
 
 
 class TransactionPort(Protocol):
-    """The operations."""
+    """Several changes in one."""
 
-    def commit_batch(
+    def commit(
         self, publishes: Sequence[Publishing], settlements: Sequence[Settlement]
     ) -> Position:
         """Store all of the publishes and settle all of the settlements, or nothing: also after a
@@ -69,6 +67,16 @@ class TransactionPort(Protocol):
                 more bytes than a segment has; LIMIT also for several messages that go to too many
                 queues (`Limits.batch_targets_max`).
         """
+
+    def publish_settling(
+        self, template: Template, batch: Batch, row: int, consumer: QueueConsumer, offset: int
+    ) -> Position:
+        """One message that replaces another (dead letter): stored together with the settlement of
+        `offset` in the consumer's queue, so that a crash keeps exactly one of the two."""
+
+
+class HalfMessagePort(Protocol):
+    """The operations on half messages."""
 
     def prepare(
         self, template: Template, batch: Batch, row: int, *, check_after_ms: int = 0
@@ -82,7 +90,7 @@ class TransactionPort(Protocol):
             Refused: as `publish`; LIMIT for too many that wait.
         """
 
-    def end_half(
+    def end(
         self,
         offset: int,
         place: int,
@@ -104,9 +112,9 @@ class TransactionPort(Protocol):
             producer: the producer group; it has to be the message's property `PGROUP`.
         """
 
-    def may_end_half(self, owner: str) -> bool:
+    def may_end(self, owner: str) -> bool:
         """Whether half messages of this owner may be ended, and so be shown."""
 
-    def when_half_unresolved(self, callback: Callable[[HalfMessage], None]) -> None:
+    def when_unresolved(self, callback: Callable[[HalfMessage], None]) -> None:
         """Call back for a half message that was not ended in time, to ask its producer: again
         and again, until it is ended or was asked for too often. One callback for the engine."""

@@ -1,0 +1,140 @@
+"""The narrow waist between gateways and engine.
+
+A gateway knows sockets and one protocol; the engine knows topics, queues and the log. This package
+is all that they know of each other: the operations that gateways call, by what they are about
+(`BrokerPort` and its parts, `Session`, `QueueConsumer`), and the events that they get back
+(`SessionLink`, `Consumer`, callbacks).
+
+Each operation stands in one protocol here and is done by one class of the broker, which implements
+that protocol: `port.queues.declare(...)` is `NamedQueues.declare` where everybody may do
+everything (`open_port.py`), and `PermittedQueues.declare`, which asks for the right first, where
+there are users (`access/permitted_port.py`).
+
+Rules for both sides:
+
+* Everything here runs on one thread, the loop's. Nothing blocks; what needs the disk answers
+  through a callback.
+* Operations that change state take effect in memory at once and return a `Position`. What the
+  gateway answers waits for it: `when_committed(position, callback)`. Callbacks run in order of
+  position, so answers on one connection keep their order if all go this way.
+* A publish is a run of rows of a `Batch` with one `Template`. The buffer under the batch is only
+  read during the call.
+* A delivery is a run of commit-log records in memory (`RecordRun`), never an object per message.
+  Its memory is valid during the call; who needs the bytes later copies them (encoding does).
+* Offsets within one delivery are consecutive: message `k` of it has `first_offset + k`.
+"""
+
+from __future__ import annotations
+
+from polymq.broker.amqp_content import AMQP_PROPERTY, AmqpContent, read_amqp_content
+from polymq.broker.bounded_cache import BoundedCache
+from polymq.broker.copies import COPIES_PROPERTY, Copies
+from polymq.broker.durability import APPENDED, FLUSHED, IN_SYNC, Durability
+from polymq.broker.errors import BrokerError, Reason, Refused, StorageFailed, WrongAcknowledgement
+from polymq.broker.infos import ExchangeInfo, QueueInfo, TopicInfo
+from polymq.broker.long_properties import LONG_CONSTANT, in_front, size_in_front, without_long
+from polymq.broker.messages import Delivery, Message
+from polymq.broker.names import (
+    EXCHANGE_PROPERTY,
+    ROOT_EXCHANGE,
+    decode_name,
+    display_name,
+    encode_name,
+    exchange_and_key,
+    parse_display_name,
+)
+from polymq.broker.port.broker import BrokerPort, WhenCommitted
+from polymq.broker.port.delays import DelayPort
+from polymq.broker.port.documents import DocumentPort
+from polymq.broker.port.exchanges import ExchangePort
+from polymq.broker.port.groups import GroupInfo, GroupPort
+from polymq.broker.port.principals import AdmissionPort, PrincipalPort
+from polymq.broker.port.publishing import Placed, Publish, Publishing, Route, Template
+from polymq.broker.port.queries import QueryPort
+from polymq.broker.port.queues import Consumer, QueueConsumer, QueuePort, Settlement
+from polymq.broker.port.sessions import Session, SessionLink, SessionPort
+from polymq.broker.port.storage import StoragePort
+from polymq.broker.port.topics import TopicPort
+from polymq.broker.port.transactions import HalfMessage, HalfMessagePort, Prepared, TransactionPort
+from polymq.broker.port.values import ONE_WORD, REST, Position, Words
+from polymq.broker.queues.deaths import DEATH_PROPERTY, History, history_of
+from polymq.broker.queues.life import LIFE_PROPERTY, life_property
+from polymq.broker.queues.unacked import Unacked
+from polymq.broker.record_header import header_property
+from polymq.broker.runs import RecordRun, RunMeta, TakesApart
+
+__all__ = [
+    "AMQP_PROPERTY",
+    "APPENDED",
+    "COPIES_PROPERTY",
+    "DEATH_PROPERTY",
+    "EXCHANGE_PROPERTY",
+    "FLUSHED",
+    "IN_SYNC",
+    "LIFE_PROPERTY",
+    "LONG_CONSTANT",
+    "ONE_WORD",
+    "REST",
+    "ROOT_EXCHANGE",
+    "AdmissionPort",
+    "AmqpContent",
+    "BoundedCache",
+    "BrokerError",
+    "BrokerPort",
+    "Consumer",
+    "Copies",
+    "DelayPort",
+    "Delivery",
+    "DocumentPort",
+    "Durability",
+    "ExchangeInfo",
+    "ExchangePort",
+    "GroupInfo",
+    "GroupPort",
+    "HalfMessage",
+    "HalfMessagePort",
+    "History",
+    "Message",
+    "Placed",
+    "Position",
+    "Prepared",
+    "PrincipalPort",
+    "Publish",
+    "Publishing",
+    "QueryPort",
+    "QueueConsumer",
+    "QueueInfo",
+    "QueuePort",
+    "Reason",
+    "RecordRun",
+    "Refused",
+    "Route",
+    "RunMeta",
+    "Session",
+    "SessionLink",
+    "SessionPort",
+    "Settlement",
+    "StorageFailed",
+    "StoragePort",
+    "TakesApart",
+    "Template",
+    "TopicInfo",
+    "TopicPort",
+    "TransactionPort",
+    "Unacked",
+    "WhenCommitted",
+    "Words",
+    "WrongAcknowledgement",
+    "decode_name",
+    "display_name",
+    "encode_name",
+    "exchange_and_key",
+    "header_property",
+    "history_of",
+    "in_front",
+    "life_property",
+    "parse_display_name",
+    "read_amqp_content",
+    "size_in_front",
+    "without_long",
+]

@@ -1,0 +1,127 @@
+"""Who clients are, and what they may do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
+
+from polymq.broker.errors import Refused
+from polymq.broker.port.values import Words
+
+if TYPE_CHECKING:
+    from polymq.broker.port.broker import BrokerPort
+
+
+class AdmissionPort(Protocol):
+    """Who comes in."""
+
+    def authenticate(
+        self,
+        user: str | None,
+        password: bytes | None,
+        address: str,
+        answer: Callable[[str | Refused], None],
+    ) -> Callable[[], None]:
+        """Who is it? `answer` is called once with the principal, or with Refused:
+        NOT_AUTHENTICATED, LIMIT (come again). At once or later, for passwords are checked in
+        threads and guesses wait: take nothing from the client meanwhile.
+
+        Args:
+            user, password: None where the client named none.
+            address: the client's address without its port.
+
+        Returns:
+            Call this when the client has gone before the answer: its password is not checked any
+            more, and `answer` is not called. After the answer it does nothing.
+        """
+
+    def check_signature(self, access_key: str, content: bytes, digest: bytes, address: str) -> str:
+        """The principal whose access key signed the content of a request. Answers at once, so it
+        is asked for each request.
+
+        Args:
+            digest: HMAC-SHA1 of the content, as the client gave it.
+            address: the client's address without its port.
+
+        Raises:
+            Refused: NOT_AUTHENTICATED.
+        """
+
+    def listener_principal(self, user: str) -> str:
+        """The principal of who does not log in at a listener: the user that the configuration
+        names for it, or nobody (an empty name)."""
+
+    def for_principal(self, principal: str, client_id: str | None = None) -> BrokerPort:
+        """The port that a client uses from its login on: its operations are those that it may do,
+        and raise Refused: FORBIDDEN otherwise. Ask for it in the call that authenticated.
+
+        Args:
+            client_id: of an MQTT client; rules may name it.
+        """
+
+    def for_owner(self, owner: str) -> BrokerPort:
+        """The same for what outlives its client's connection (an HTTP subscription): it goes on
+        to be right when the first user comes or the last one goes.
+
+        Args:
+            owner: as `as_owner` gave it, or the name of a principal.
+        """
+
+    def when_rights_change(self, callback: Callable[[Callable[[str], bool]], None]) -> None:
+        """Call back after users or rules have changed, with a function that says whether the
+        change may be one for a principal. For what a gateway keeps that needs a right to stay."""
+
+
+class PrincipalPort(Protocol):
+    """The principal whose port it is."""
+
+    @property
+    def as_owner(self) -> str:
+        """How this port's principal is named by what it leaves behind. Who gets the name after
+        the user was deleted is another owner. Empty while there are no users."""
+
+    def enter(
+        self,
+        expelled: Callable[[str], None],
+        *,
+        access_key: str | None = None,
+        address: str = "",
+    ) -> Callable[[], None]:
+        """A connection of this port's principal is there. Call what is returned when it is gone.
+
+        Args:
+            expelled: called, maybe within another operation, when the connection has to end.
+            access_key: what it signs with; it has to end when this is removed.
+            address: the client's without its port, for the audit log; with an access key.
+
+        Raises:
+            Refused: LIMIT, the user has too many connections.
+        """
+
+    def check_publish(self, topic: str, tag: str | None, *, every_tag: bool = False) -> None:
+        """For what is published later, such as a will, or dead letters, which keep whatever tag
+        they have (`every_tag`). Raises Refused: FORBIDDEN."""
+
+    def check_read(self, words: Words) -> None:
+        """Whether all that the filter matches may be read. Raises Refused: FORBIDDEN."""
+
+    def check_known(self, topic: str) -> None:
+        """Whether the client may know that a topic is there, and where: who may read or publish
+        anything in it. Raises Refused: FORBIDDEN, for topics that are not there, too."""
+
+    def check_admin(self, words: Words) -> None:
+        """Whether everything may be administered that the filter matches. Raises Refused:
+        FORBIDDEN."""
+
+    def check_admitted(self) -> None:
+        """Whether the principal may do anything at all: nobody, where no rule lets nobody in, may
+        not. Raises Refused: NOT_AUTHENTICATED, FORBIDDEN (a user without a rule)."""
+
+    def check_group(self, name: str) -> None:
+        """Whether the principal may be a member of a consumer group, which is to subscribe to all
+        of the group's retry topic. Raises Refused: FORBIDDEN."""
+
+    def for_group(self, name: str) -> BrokerPort:
+        """The engine, as the server uses it for what a member of the group gives back: it may
+        also make and publish to the group's retry topic and its dead-letter topic, which are
+        closed to everybody. Raises Refused: FORBIDDEN, as `check_group`."""

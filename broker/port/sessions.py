@@ -1,0 +1,128 @@
+"""MQTT's sessions."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from polymq.broker.port.publishing import Template
+from polymq.broker.port.values import Position, Words
+from polymq.broker.runs import RecordRun
+from polymq.core_log.kernels.batch import Batch
+
+
+class SessionLink(Protocol):
+    """A client's connection as its session sees it. Implemented by the MQTT gateway."""
+
+    def credit(self) -> int:
+        """How many more PUBLISH packets the transport takes now; 0 while paused."""
+
+    def send_publishes(
+        self, run: RecordRun, *, qos: int, first_packet_id: int, duplicate: bool, retain: bool
+    ) -> None:
+        """Send the run at `qos` (already the lower of publisher's and subscriber's).
+
+        Packet ids count up from `first_packet_id`; after 65,535 comes 1. With QoS 0 they are 0.
+        """
+
+    def send_pubrels(self, first_packet_id: int, count: int) -> None:
+        """Send PUBREL for `count` consecutive packet ids (wrapping as above)."""
+
+    def taken_over(self) -> None:
+        """Another connection took the session [MQTT-3.1.4-2]: close this one, send its will."""
+
+    def expelled(self, why: str) -> None:
+        """The client may not have this session or what it subscribed to any more: close the
+        connection. MQTT 3.1.1 has no other way to tell it."""
+
+
+class Session(Protocol):
+    """An MQTT session. All packet ids here are ranges: first id and count, wrapping at 65,535."""
+
+    present: bool
+    """Whether CONNACK says Session Present."""
+    position: Position
+    """CONNACK waits for it."""
+
+    def resume(self) -> None:
+        """CONNACK is on its way: resend what is in flight, then deliver. Call exactly once."""
+
+    def subscribe(self, words: Words, qos: int) -> Position:
+        """Add or replace one subscription. SUBACK waits for the position. Raises Refused."""
+
+    def replay_retained(self, words: Words, since: Position) -> None:
+        """After SUBACK: send the retained messages that match, in slices.
+
+        Args:
+            since: what `subscribe` returned. What was published later comes by itself.
+        """
+
+    def unsubscribe(self, words: Words) -> Position:
+        """Remove one subscription; no error if there is none. UNSUBACK waits for the position."""
+
+    def acknowledged(self, first_packet_id: int, count: int, more: bool = False) -> None:
+        """PUBACKs. Unknown ids are ignored.
+
+        Args:
+            more: others follow at once, then `resume_if_starved`. Nothing is sent before that:
+                one delivery fills the whole window, instead of one for each acknowledgement.
+
+        Raises:
+            WrongAcknowledgement: one is of a message that was sent with QoS 2.
+        """
+
+    def received(self, first_packet_id: int, count: int) -> None:
+        """PUBRECs: the PUBRELs go out through the link once the state is committed. Raises
+        WrongAcknowledgement: one is of a message that was sent with QoS 1."""
+
+    def completed(self, first_packet_id: int, count: int, more: bool = False) -> None:
+        """PUBCOMPs; `more` as in `acknowledged`. Raises WrongAcknowledgement: one is of a message
+        without its PUBREC."""
+
+    def resume_if_starved(self) -> None:
+        """Send what waits for room in the window. After acknowledgements with `more`."""
+
+    def is_duplicate(self, packet_id: int) -> bool:
+        """Whether an inbound QoS 2 PUBLISH with this id was taken already and not released."""
+
+    def released(self, packet_id: int) -> Position:
+        """Inbound PUBREL. PUBCOMP waits for the position. Unknown ids are answered too."""
+
+    def ready(self) -> None:
+        """The transport drained."""
+
+    def disconnect(self) -> None:
+        """The connection is gone (either way). A clean session ends; a persistent one waits."""
+
+
+class SessionPort(Protocol):
+    """The operations on sessions."""
+
+    def connect(
+        self,
+        client_id: str,
+        *,
+        clean: bool,
+        link: SessionLink,
+        principal: str,
+        inflight_max: int | None = None,
+    ) -> Session:
+        """Open, resume or take over the session of a client id. Raises Refused.
+
+        The old connection, if any, gets `taken_over()` during the call.
+
+        Args:
+            inflight_max: how many messages of QoS 1 and 2 may be unacknowledged at most; the engine
+                begins with few and has a bound of its own.
+        """
+
+    def publish_once(
+        self,
+        template: Template,
+        batch: Batch,
+        row: int,
+        session: Session,
+        packet_id: int,
+        *,
+        delay_ms: int = 0,
+    ) -> Position:
+        """One inbound QoS 2 message: stored together with (session, packet id)."""

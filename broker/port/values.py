@@ -1,0 +1,19 @@
+"""Values that the operations of the port share."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NewType
+
+if TYPE_CHECKING:
+    Position = NewType("Position", int)
+else:
+    Position = int  # to the same effect, and half the time of a NewType's call
+"""A byte position in the commit log: the end of what has to be committed."""
+
+Words = tuple[str, ...]
+"""A subscription pattern: the topic and the words of the tag, with `ONE_WORD` and `REST`."""
+
+ONE_WORD: Final = "\x00*"
+"""Matches exactly one word (MQTT `+`, AMQP `*`)."""
+REST: Final = "\x00#"
+"""Matches any number of words, none included (MQTT `#` at the end, AMQP `#` anywhere)."""
