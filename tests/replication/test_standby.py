@@ -9,7 +9,8 @@ import pytest
 from polymq.broker.port import FLUSHED, REST, Position, Reason, Refused
 from polymq.broker.sweeping import SWEPT_AT_ONCE
 from tests.broker.test_engine_sessions import connect
-from tests.harness.broker import Broker, SpyConsumer
+from tests.harness.broker import Broker, SpyConsumer, SpyLink
+from tests.harness.people import add_user, allow, port_of
 
 MAGIC_BLANK = (0xCBD43194).to_bytes(4, "big")
 
@@ -246,6 +247,27 @@ def test_a_restarted_slave_shows_what_is_remembered(master: Broker, slave: Broke
     assert pulled(slave, "t") == 1
     follow(master, slave)
     assert pulled(slave, "t") == 2
+
+
+def test_a_slave_refuses_users_as_it_refuses_everybody(master: Broker, slave: Broker) -> None:
+    """A consumer there would take messages that the master gives to others."""
+    do_everything(master)
+    add_user(master, "ann")
+    allow(master, "ann", "subscribe,create", "#")
+    master.step()
+    follow(master, slave)
+    port = port_of(slave, "ann")
+    owner = object()
+    usual = {"durable": True, "exclusive": False, "auto_delete": False, "arguments": {}}
+    for act in (
+        lambda: port.sessions.connect("c", clean=True, link=SpyLink(), principal="ann"),
+        lambda: port.queues.declare("q", owner=owner, **usual),
+        lambda: port.queues.consume("q", SpyConsumer(), exclusive=False, owner=owner),
+        lambda: port.queues.get("q", lambda *_: None, owner=owner),
+    ):
+        with pytest.raises(Refused, match="follows the one at master:10912") as error:
+            act()
+        assert error.value.reason is Reason.READ_ONLY
 
 
 def test_a_slave_changes_nothing_by_itself(master: Broker, slave: Broker) -> None:

@@ -430,4 +430,21 @@ OF_THE_REPLICATION = (
         new="    if False:\n        raise Failure(",
         tests=(PROMOTION,),
     ),
+    Sabotage(
+        name="a-slave-serves-consumers",
+        why="a client of a slave takes messages that the master gives to others",
+        path="broker/named_queues.py",
+        old="        self.core.check_leads()\n        found = self.need_queue(queue, owner)\n"
+        "        if exclusive ",
+        new="        found = self.need_queue(queue, owner)\n        if exclusive ",
+        tests=(STANDBY,),
+    ),
+    Sabotage(
+        name="a-slave-connects-sessions",
+        why="a client of a slave gets a session that the master does not know of",
+        path="broker/sessions.py",
+        old="        self.core.check_leads()\n        existing = ",
+        new="        existing = ",
+        tests=(STANDBY,),
+    ),
 )
