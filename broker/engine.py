@@ -1,9 +1,9 @@
-"""The engine: `BrokerPort` in one process, over one store.
+"""The engine: all parts of a broker in one process, over one store.
 
-It only puts the parts together; each part has a file: `topics.py` (the publish path), `queues/`
-(delivery), `exchanges.py` and `named_queues.py` (AMQP's entities, handed on to by
-`amqp_operations.py`), `sessions.py` (MQTT), `retained.py`, `journal.py` (state as records),
-`fold.py` (the state of all parts, and a start), `core.py` (pace and commit points).
+It makes the parts, puts them into a port (`open_port.py`), and saves their state. Each part has a
+file: `topics.py` (the publish path), `queues/` (delivery), `exchanges.py` and `named_queues.py`
+(AMQP's entities), `sessions.py` (MQTT), `retained.py`, `journal.py` (state as records), `fold.py`
+(the state of all parts, and a start), `core.py` (pace and commit points).
 """
 
 from __future__ import annotations
@@ -54,7 +54,11 @@ from polymq.core_log.store import Store
 
 
 class Engine:
-    """`broker.port.BrokerPort` over a store.
+    """The parts of a broker over a store.
+
+    Attributes:
+        port: everything that gateways may ask, without checks. Clients get theirs from
+            `port.admission`.
 
     Args:
         store: open, recovered.
@@ -174,7 +178,7 @@ class Engine:
     def _make_port(self, owners: Owners) -> OpenPort:
         core, topics = self.core, self.topics
         return OpenPort(
-            # Gateways have templates of `Topics` only, whatever their type says.
+            # It takes templates of `Topics` only: others do not come this way.
             publish=cast(Publish, topics.publish_run),
             when_committed=core.when_committed,
             committed=core.committed,
