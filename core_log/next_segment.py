@@ -203,8 +203,14 @@ class NextSegment:
             except FileNotFoundError:  # somebody made room by hand
                 del self._spares[0]
                 continue
-            if self._files.size(handle) == self._segment_bytes:
-                self._files.rename(path, self._path)
+            try:
+                fits = self._files.size(handle) == self._segment_bytes
+                if fits:
+                    self._files.rename(path, self._path)
+            except OSError:
+                self._files.close(handle)
+                raise
+            if fits:
                 del self._spares[0]
                 self._begin(handle, recycled=True)
                 return True

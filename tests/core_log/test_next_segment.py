@@ -11,7 +11,7 @@ from random import Random
 import pytest
 
 from polymq.core_log.atomic import row_of
-from polymq.core_log.errors import FailureLatch, StoreError
+from polymq.core_log.errors import FailureLatch, StorageFull, StoreError
 from polymq.core_log.files import Buffer, Files
 from polymq.core_log.kernels import walking, writing
 from polymq.core_log.next_segment import NextSegment
@@ -463,6 +463,22 @@ def test_a_spare_has_its_new_name_on_the_disk_before_it_is_written_to() -> None:
     while following.work(SEGMENT, SEGMENT):
         pass
     assert files.calls[:3] == ["rename", "sync_directory", "pwritev"]
+
+
+def test_a_spare_that_can_not_be_taken_now_is_not_kept_open() -> None:
+    """Each attempt would use up a descriptor, as long as the disk is full."""
+    disk = Disk()
+    files = FailingFiles(disk)
+    following = following_with_a_spare(files)
+    files.fail("rename", errno.ENOSPC, count=3)
+    for _ in range(3):
+        with pytest.raises(StorageFull):
+            following.work(SEGMENT, SEGMENT)
+    assert disk.open_count == 0
+    while following.work(SEGMENT, SEGMENT):
+        pass
+    following.take(f"{LOG}/{0:020}")
+    assert following.reused_count == 1
 
 
 def test_zeros_that_are_not_synced_do_not_count() -> None:

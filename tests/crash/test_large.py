@@ -45,6 +45,7 @@ def test_a_slice_that_is_taken_for_the_record_is_found(
         pytest.param(680636, 800017, id="a checkpoint within a blank record"),
         pytest.param(60996, 700057, id="a flush within an atomic batch"),
         pytest.param(833708, 700018, id="segments open after a start that was refused"),
+        pytest.param(425920, 700000, id="a spare open that could not be taken"),
     ],
 )
 def test_states_that_once_broke_a_promise(seed: int, state: int) -> None:

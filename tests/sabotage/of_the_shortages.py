@@ -157,4 +157,12 @@ OF_THE_SHORTAGES = (
         new="        if self._armed_ms != armed_ms:\n",
         tests=("tests/broker/test_timers.py",),
     ),
+    Sabotage(
+        name="a-spare-is-left-open",
+        why="each attempt to take a spare while the disk is full uses up a descriptor",
+        path="core_log/next_segment.py",
+        old="            except OSError:\n                self._files.close(handle)\n                raise\n",
+        new="            except OSError:\n                raise\n",
+        tests=("tests/core_log/test_next_segment.py",),
+    ),
 )
