@@ -254,7 +254,11 @@ class Indexes:
         trimmed = self.home.trimmed
         for index, begin in work.begins():
             if begin and index.number in self._filed:
-                self.own.remove_before(index.number, index.entry_size, begin)
+                if begin < index.filed_offset:
+                    self.own.remove_before(index.number, index.entry_size, begin)
+                else:
+                    self.own.remove(index.number)
+                    self._filed.discard(index.number)
             if index in trimmed:
                 self._done_trims.append((index, begin))
         self._done_drops.extend(dropping)

@@ -397,6 +397,32 @@ def test_a_trimmed_index_begins_later_and_gives_its_files_back(shape: object) ->
     assert again.bodies() == numbered(60, 3)
 
 
+def test_an_index_of_which_no_entry_counts_gives_all_files_back() -> None:
+    """With the checkpoint, as a start would: else a second start would change what the first has
+    left. It goes on in new files."""
+    files = MemoryFiles()
+    bench = Bench(files, settings=TINY)
+    bench.publish(numbered(0, 60))
+    bench.flush()
+    bench.checkpoint()
+    assert "1" in files.list(QUEUES)
+    bench.own.trim_before(60)
+    bench.checkpoint()
+    assert "1" not in files.list(QUEUES)
+    assert Bench(files.after_kill(), settings=TINY).store.recovery.removed == ()
+    for turn in range(3):
+        bench.publish(numbered(60 + 20 * turn, 20))
+        bench.flush()
+        bench.checkpoint()
+    assert "1" in files.list(QUEUES)
+    assert bench.bodies() == numbered(60, 60)
+    for state in (files.after_crash(NOTHING), files.after_crash(EVERYTHING)):
+        found = Bench(state, settings=TINY)
+        assert (found.own.first_offset, found.own.end_offset) == (60, 120)
+        assert found.bodies() == numbered(60, 60)
+        assert found.store.recovery.removed == ()
+
+
 # --- damage -----------------------------------------------------------------------------------
 
 

@@ -16,6 +16,7 @@ from tests.crash.disk import Disk
 from tests.crash.explore_threads import ThreadsExplorer
 from tests.crash.losses import NOTHING
 from tests.crash.schedule import Schedule
+from tests.crash.seeds import explore
 
 ROOM = StoreSettings(
     segment_bytes=4096,
@@ -36,6 +37,12 @@ def test_states_with_threads() -> None:
     alone = ThreadsExplorer(3, only=20).run()
     assert alone.states.total() == 1
     assert alone.images <= first.images
+
+
+@pytest.mark.parametrize(("seed", "state"), [(148114, 500131), (995576, 500161)])
+def test_a_second_start_changed_what_the_first_had_left(seed: int, state: int) -> None:
+    """Files of an index that was made again, and of which retention had taken all."""
+    assert explore(seed, state, "").failures == []
 
 
 @pytest.mark.parametrize("when", [1, 2, 3, 4])
