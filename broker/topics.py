@@ -23,7 +23,7 @@ from polymq.broker.header_routing import (
     HeaderReader,
     PlainHeaders,
 )
-from polymq.broker.journal import STATE_TOPIC, Op, Touched
+from polymq.broker.journal import Op, Touched
 from polymq.broker.kernels.delivery import QOS_PROPERTY
 from polymq.broker.kernels.path import Publisher, Waiting
 from polymq.broker.names import (
@@ -561,11 +561,6 @@ class Topics(Publisher):
         self.core.journal.dirty.add(("retained", "\x00".join(words)))
 
     # --- system topic -----------------------------------------------------------------------
-
-    @staticmethod
-    def is_system(stored: str) -> bool:
-        """Whether the stored topic is the broker's own."""
-        return stored == STATE_TOPIC or is_own_topic(stored)
 
 
 def places_of(index: Index, first: int, count: int) -> tuple[int, ...]:

@@ -8,7 +8,7 @@ or is `anonymous`, if a rule for that role exists.
 Rules:
 
 * A connection gets the port of its principal once, after it has logged in. While the broker is
-  open that is the engine itself, so nothing is checked and nothing costs anything.
+  open those are the parts themselves, so nothing is checked and nothing costs anything.
 * Every connection registers (`enter`), so that it can be told to go: when its user is deleted,
   disabled or gets another password, when the access key that it came with is removed, and all that
   came in while the broker was open when it closes.

@@ -1,8 +1,8 @@
 """What stands before a part of the broker and asks for the right to each operation.
 
 Each sub-port has such a class: in `permitted_publishing.py`, `permitted_amqp.py`,
-`permitted_sessions.py`, `permitted_reading.py`. They keep nothing, so they are made when they are
-asked for (`permitted_port.py`).
+`permitted_sessions.py`, `permitted_reading.py`. They keep nothing, so one is made whenever it
+is asked for (`permitted_port.py`): ask once for a run of messages.
 
 Rules:
 

@@ -71,7 +71,8 @@ class ExchangePort(Protocol):
         LOCKED, FORBIDDEN."""
 
     def route(self, exchange: str, routing_key: str) -> Route | None:
-        """The same by AMQP's names (part 7 of ARCHITECTURE.md).
+        """Where messages to an exchange with a routing key go: `TopicPort.route` by AMQP's names
+        (part 7 of ARCHITECTURE.md).
 
         Returns:
             The route, or None when the message has nowhere to go at all (default exchange, no

@@ -122,6 +122,6 @@ class PrincipalPort(Protocol):
         of the group's retry topic. Raises Refused: FORBIDDEN."""
 
     def for_group(self, name: str) -> BrokerPort:
-        """The engine, as the server uses it for what a member of the group gives back: it may
-        also make and publish to the group's retry topic and its dead-letter topic, which are
-        closed to everybody. Raises Refused: FORBIDDEN, as `check_group`."""
+        """The port for what a member of the group gives back. The server may also make and publish
+        to the group's retry topic and its dead-letter topic with it, which are closed to
+        everybody. Raises Refused: FORBIDDEN, as `check_group`."""

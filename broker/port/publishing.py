@@ -25,7 +25,8 @@ class Route(Protocol):
     @property
     def routed(self) -> bool:
         """Whether a queue or a live subscriber would get a message now (AMQP `mandatory`). Where
-        this depends on headers, whether one could: `is_routed` tells for each message."""
+        this depends on headers, whether one could: `ExchangePort.is_routed` tells
+        for each message."""
 
     @property
     def by_headers(self) -> bool:
@@ -89,7 +90,8 @@ class Publishing:
 
     Attributes:
         delay_ms: how long after the commit they are due. What waits until then goes with the
-            exchange of the topic's name, as with `by_exchange` of `publish_later`.
+            exchange of the topic's name, as with `by_exchange` of
+            `DelayPort.publish_later`.
     """
 
     template: Template

@@ -124,4 +124,4 @@ class QueuePort(Protocol):
         """Delete; no error if there is none."""
 
     def subscription_queue(self, name: str) -> str:
-        """The queue name to give to `consume`, `get` and `queue`."""
+        """The queue name to give to `consume`, `get` and `info`."""

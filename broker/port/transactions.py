@@ -63,9 +63,9 @@ class TransactionPort(Protocol):
         crash. Templates that are not valid any more have to be built again before.
 
         Raises:
-            Refused: as `publish`; TOO_LARGE also for a batch of more than 65,535 records, or of
-                more bytes than a segment has; LIMIT also for several messages that go to too many
-                queues (`Limits.batch_targets_max`).
+            Refused: as `BrokerPort.publish`; TOO_LARGE also for a batch of more than 65,535
+                records, or of more bytes than a segment has; LIMIT also for several messages that
+                go to too many queues (`Limits.batch_targets_max`).
         """
 
     def publish_settling(
@@ -87,7 +87,7 @@ class HalfMessagePort(Protocol):
             check_after_ms: when its producer is asked for the first time; 0 for the usual time.
 
         Raises:
-            Refused: as `publish`; LIMIT for too many that wait.
+            Refused: as `BrokerPort.publish`; LIMIT for too many that wait.
         """
 
     def end(
@@ -106,7 +106,7 @@ class HalfMessagePort(Protocol):
         comes when as many replicas have the message as its topic asks for; `callback(refused)`:
         NOT_FOUND (no such half message, or its topic is gone), FORBIDDEN (another producer's or
         another user's, or the right to publish is gone), DIFFERENT (it was ended otherwise), or
-        what `publish` refuses, and then it waits on.
+        what `BrokerPort.publish` refuses, and then it waits on.
 
         Args:
             producer: the producer group; it has to be the message's property `PGROUP`.

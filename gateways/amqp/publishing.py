@@ -402,8 +402,9 @@ class Publisher:
         """Rows of a route that depends on headers, in stretches: whether they are routed."""
         start = first
         before: bool | None = None
+        exchanges = self._port.exchanges
         for row in range(first, last):
-            routed = self._port.exchanges.is_routed(template, *as_stored(batch, row, row + 1)[:2])
+            routed = exchanges.is_routed(template, *as_stored(batch, row, row + 1)[:2])
             if before is not None and routed is not before:
                 yield start, row, before
                 start = row

@@ -515,11 +515,11 @@ class MqttConnection(Connection):
         """QoS 2: stored unless its packet id was taken and not yet released [MQTT-4.3.3-2]."""
         session = self._session
         assert session is not None
-        shared = self._shared
+        shared, sessions = self._shared, self._port.sessions
         for row in range(first, last):
             packet_id = batch.rows[row * COLUMNS + IDENTIFIER]
             if not session.is_duplicate(packet_id):
-                shared.once_position = self._port.sessions.publish_once(
+                shared.once_position = sessions.publish_once(
                     template, batch, row, session, packet_id, delay_ms=delay
                 )
         # A duplicate is answered when its original is committed: it came at this server before,
