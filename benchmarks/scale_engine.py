@@ -341,7 +341,7 @@ def route(directory: Path, count: int) -> dict[str, Any]:
     while step <= count:
         while made < step:
             parts.engine.exchanges.topics.router.subscribe(
-                (f"topic-{made}", "exact"), parts.engine.core.volatile_queue(10)
+                (f"topic-{made}", "exact"), parts.engine.queue_store.volatile_queue(10)
             )
             made += 1
         gc.collect()

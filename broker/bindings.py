@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, MutableMapping, Sequence
 from typing import Protocol
 
-from polymq.broker.port import Words
+from polymq.broker.port.values import Words
 
 BindingKey = tuple[str, str, str]
 """Exchange, routing key, arguments as canonical text (`entities.binding_key`)."""

@@ -9,23 +9,23 @@ end, and a flush is asked for when somebody waits for one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol
 
 from polymq.broker.commits import CommitPoints
 from polymq.broker.disk import SHORT, Disk
+from polymq.broker.durability import FLUSHED, IN_SYNC, Durability
 from polymq.broker.errors import Reason, Refused, StorageFailed
-from polymq.broker.journal import Journal, Op, Touched
-from polymq.broker.kernels.path import CoreEnd
+from polymq.broker.journal import Journal
+from polymq.broker.kernels.path import CoreEnd, QueueEnd
 from polymq.broker.limits import Limits
 from polymq.broker.notices import Notices
 from polymq.broker.plain import PlainBody
-from polymq.broker.port import FLUSHED, IN_SYNC, Durability, Position
-from polymq.broker.queues.cursor import Cursor
-from polymq.broker.queues.queue import Group, Queue
+from polymq.broker.port.values import Position
 from polymq.broker.reading import PatientReaders, Readers, Reading
 from polymq.broker.records import Metas
 from polymq.broker.replicas import Replicas
+from polymq.broker.scheduler import Scheduler
 from polymq.broker.state_kinds import StateKind, single
 from polymq.broker.sweeping import Sweeper
 from polymq.broker.timers import Timers
@@ -39,30 +39,24 @@ from polymq.core_log.errors import (
     StoreError,
     TooLarge,
 )
-from polymq.core_log.kernels.layout import ENTRY_SIZE, PRIVATE_ENTRY_SIZE
-from polymq.core_log.queue_index import Index, MemoryIndex
 from polymq.core_log.store import Store
-
-if TYPE_CHECKING:
-    from polymq.broker.standby import Standby
 
 SYSTEM_FLAG_STATE: Final = 0x0001_0000
 """Bit of the record's system flag, beyond RocketMQ's: a data record that also changes state
 (retained, QoS 2, settling). A restart folds these and the system topic, and skips the rest."""
 
 
-Acks = tuple[int, int, list[list[int]]]
-"""Of one group: its number, its `next`, (first, count) stretches that were settled."""
+class Follower(Protocol):
+    """The slave's part of an engine (`standby.py`), as far as its core knows of it."""
 
+    def flush_finished(self, flushed: int) -> None:
+        """This broker has so much on its disk."""
 
-class Scheduler(Protocol):
-    """The loop, as far as the engine needs it."""
+    def when_flushed(self, position: int, callback: Callable[[], None]) -> None:
+        """Call back when this broker has the position on its disk."""
 
-    def call_soon(self, callback: Callable[[], None]) -> Any:
-        """Call back in the next loop iteration."""
-
-    def call_later(self, delay: float, callback: Callable[[], None]) -> Any:
-        """Call back in `delay` seconds."""
+    def failed(self) -> None:
+        """The disk failed: what waits is never let go."""
 
 
 class Core(CoreEnd):
@@ -124,10 +118,6 @@ class Core(CoreEnd):
             schedule=self._call_soon,
             failed=self.read_failed,
         )
-        self.groups: dict[int, Group] = {}
-        """Groups that survive a restart, by number."""
-        self.volatile_groups: set[Group] = set()
-        """All others: they hold the log, too, as long as they live."""
         self.next_number = 1
         """The next number for a queue, a group or a session. Never reused."""
         self.on_failure: list[Callable[[StorageFailed], None]] = []
@@ -136,25 +126,19 @@ class Core(CoreEnd):
             store.log.on_unwritten = self.appended
         self.follows = follows
         """Of a slave: where changes are to be made instead. Empty: this broker leads."""
-        self.standby: Standby | None = None
+        self.standby: Follower | None = None
         """The slave's part of the engine, while there is one."""
         self.full = bool(follows)
         self.is_stopping = False
         """The server takes leave of its clients: see `begin_stop`."""
         self.read_errors_count = 0
-        self.unflushed: set[Queue] = self.commits.unflushed
+        self.unflushed: set[QueueEnd] = self.commits.unflushed
         """Queues with messages that are visible before they are on the disk: for readers by offset
         they end where the last flush left them."""
         self.gatherers: list[Callable[[], None]] = []
         """See `write_gathered`."""
-        self._acks_scheduled = False
-        # In the order of their first move, so that equal runs write equal logs.
-        self._moved: dict[Group, None] = {}
-        self._recounted: dict[Group, None] = {}
-        self._note_moved = self._group_moved  # one method object for all groups
-        self.journal.handle("acks", self._apply_acks)
 
-    # --- numbers and queues ---------------------------------------------------------------
+    # --- numbers --------------------------------------------------------------------------
 
     def take_number(self) -> int:
         """A number that no queue, group or session ever had. Say it in an op to keep it."""
@@ -166,40 +150,6 @@ class Core(CoreEnd):
         """An op used the number."""
         if number >= self.next_number:
             self.next_number = number + 1
-
-    def durable_queue(self, number: int, *, own: bool) -> Queue:
-        """A queue whose index is on disk, by a number that an op or a row says.
-
-        Args:
-            own: it is a topic's own queue (RocketMQ's entries).
-        """
-        self.saw_number(number)
-        return Queue(number, self.store.index(number, ENTRY_SIZE if own else PRIVATE_ENTRY_SIZE))
-
-    def volatile_queue(self, count_max: int, entry_size: int = ENTRY_SIZE) -> Queue:
-        """A queue in memory, which loses its oldest entries beyond its limit."""
-        index: Index = MemoryIndex(entry_size, count_max)
-        return Queue(0, index)
-
-    def group(
-        self, queue: Queue, cursor: Cursor, *, number: int = 0, kind: type[Group] = Group
-    ) -> Group:
-        """A group on the queue; with a number it survives restarts."""
-        moved = self._note_moved if number else _trim_memory
-        group = kind(queue, cursor, number=number, reading=self.reading, moved=moved)
-        if number:
-            self.groups[number] = group
-        else:
-            self.volatile_groups.add(group)
-        return group
-
-    def drop_group(self, group: Group) -> None:
-        """The group is gone."""
-        group.leave()
-        self.groups.pop(group.number, None)
-        self.volatile_groups.discard(group)
-        self._moved.pop(group, None)
-        self._recounted.pop(group, None)
 
     # --- pace -----------------------------------------------------------------------------
 
@@ -232,7 +182,7 @@ class Core(CoreEnd):
         if self.on_written is not None:
             self.on_written()
 
-    def _show_flushed(self, written: int, ends: Sequence[tuple[Queue, int]]) -> None:
+    def _show_flushed(self, written: int, ends: Sequence[tuple[QueueEnd, int]]) -> None:
         """Messages that were visible already are on the disk now, up to these offsets."""
         for queue, end in ends:
             if queue.read_point is FLUSHED:
@@ -372,103 +322,10 @@ class Core(CoreEnd):
     def _call_soon(self, callback: Callable[[], None]) -> None:
         self.scheduler.call_soon(callback)
 
-    # --- acks gather ----------------------------------------------------------------------
-
-    def _group_moved(self, group: Group) -> None:
-        self._moved[group] = None
-        if not self._acks_scheduled:
-            self._acks_scheduled = True
-            self.scheduler.call_later(self.limits.ack_delay_seconds, self.write_acks)
-
-    def passed_over(self, group: Group) -> None:
-        """A group let go of messages that nobody waits for. It is noted with the next acks, or when
-        the state is saved: lost by a crash, it happens once more."""
-        self._moved[group] = None
-
-    def recounted(self, group: Group) -> None:
-        """Messages of a group with a delivery limit were given back: note it with the acks."""
-        if group.number:
-            self._recounted[group] = None
-            self._group_moved(group)
-
     def write_gathered(self) -> None:
         """Write what gathers for a moment before it becomes a record: acks, committed offsets."""
-        self.write_acks()
         for write in self.gatherers:
             write()
-
-    def write_acks(self) -> None:
-        """One record for all that was delivered and settled since the last. Nobody waits for it;
-        what the log does not take now gathers on."""
-        self._acks_scheduled = False
-        moved, self._moved = self._moved, {}
-        if not moved or self.failure is not None:
-            return
-        groups = [group for group in moved if group.number in self.groups]
-        if not groups:
-            return
-        acks = self.take_acks(groups)
-        op: Op = {"op": "acks", "g": acks}
-        counts = self._take_counts()
-        if counts:
-            op["c"] = counts
-        try:
-            self.journal.write(op)
-        except Refused:
-            self.keep_acks(groups, acks)
-            for number, stretches in counts:
-                group = self.groups[number]
-                if group.rules is not None and group.rules.redeliveries is not None:
-                    group.rules.redeliveries.keep_changes(stretches)
-                    self._recounted[group] = None
-
-    def _take_counts(self) -> list[tuple[int, list[list[int]]]]:
-        """What the next record of acks has to say of deliveries that were given back."""
-        counts = [
-            (group.number, group.rules.redeliveries.take_changes())
-            for group in self._recounted
-            if group.rules is not None and group.rules.redeliveries is not None
-        ]
-        self._recounted.clear()
-        return counts
-
-    def take_acks(self, groups: Iterable[Group]) -> list[Acks]:
-        """What the next record of acks has to say of these groups. Whoever takes it writes it."""
-        acks: list[Acks] = []
-        for group in groups:
-            self._moved.pop(group, None)
-            acks.append((group.number, group.cursor.next, group.cursor.take_settled()))
-        return acks
-
-    def keep_acks(self, groups: Iterable[Group], acks: Iterable[Acks]) -> None:
-        """The log did not take them: they gather on, to be written a little later."""
-        for group, (_, _, settled) in zip(groups, acks, strict=True):
-            group.cursor.give_back_settled(settled)
-            self._moved[group] = None
-        if self._moved and not self._acks_scheduled:
-            self._acks_scheduled = True
-            self.scheduler.call_later(self.limits.lazy_flush_seconds, self.write_acks)
-
-    def _apply_acks(self, op: Op) -> Touched:
-        touched: list[tuple[str, str]] = []
-        for number, next_offset, settled in op["g"]:
-            group = self.groups.get(number)
-            if group is None:
-                continue
-            touched.append(("group", str(number)))
-            if group.cursor.next < next_offset:
-                group.cursor.delivered_to(next_offset)
-            for first, count in settled:
-                group.cursor.settle(first, count)
-            group.cursor.forget_settled()
-        for number, stretches in op.get("c", ()):
-            self.load_counts(number, stretches)
-        return touched
-
-    def forget_settled(self) -> None:
-        """What a start has folded is in the log: no record of acks says it again."""
-        for group in self.groups.values():
-            group.cursor.forget_settled()
 
     def state_kinds(self) -> tuple[StateKind, ...]:
         """See `state_kinds.py`."""
@@ -476,22 +333,3 @@ class Core(CoreEnd):
 
     def _load_number(self, value: int) -> None:
         self.next_number = value
-
-    def group_row(self, group: Group) -> dict[str, object]:
-        """The group as a JSON value for the snapshot."""
-        row: dict[str, object] = {"q": group.queue.number, **group.cursor.snapshot()}
-        if group.rules is not None and group.rules.redeliveries is not None:
-            row["times"] = list(group.rules.redeliveries.stretches(group.cursor.floor))
-        return row
-
-    def load_counts(self, number: int, stretches: Iterable[list[int]]) -> None:
-        """How often messages of a group were given back, as the log or the snapshot has it."""
-        group = self.groups.get(number)
-        if group is not None and group.rules is not None and group.rules.redeliveries is not None:
-            for first, count, times in stretches:
-                group.rules.redeliveries.load(first, count, times, group.cursor.floor)
-
-
-def _trim_memory(group: Group) -> None:
-    group.cursor.forget_settled()  # nobody writes a record of these acks
-    group.queue.trim()

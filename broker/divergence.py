@@ -21,9 +21,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from polymq.broker.durability import IN_SYNC
 from polymq.broker.journal import OP_TAG, STATE_TOPIC, Op
 from polymq.broker.names import encode_name
-from polymq.broker.port import IN_SYNC
 from polymq.broker.records import TAGS
 from polymq.core_log.acknowledged import Acknowledged
 from polymq.core_log.record import Record

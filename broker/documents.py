@@ -9,7 +9,7 @@ from typing import Any
 from polymq.broker.core import Core
 from polymq.broker.errors import Reason, Refused
 from polymq.broker.journal import Op, Touched
-from polymq.broker.port import Position
+from polymq.broker.port.values import Position
 from polymq.broker.state_kinds import StateKind, each
 
 

@@ -19,7 +19,7 @@ from polymq.broker.access.owners import Owners
 from polymq.broker.access.principal import Anybody
 from polymq.broker.access.readers import QueueReaders
 from polymq.broker.access.users import Users
-from polymq.broker.core import Core, Scheduler
+from polymq.broker.core import Core
 from polymq.broker.disk import Disk, DiskSettings
 from polymq.broker.documents import Documents
 from polymq.broker.entities import NamedQueue
@@ -36,11 +36,13 @@ from polymq.broker.moves import Moves
 from polymq.broker.named_queues import NamedQueues
 from polymq.broker.open_port import OpenPort
 from polymq.broker.plain import PlainBody
-from polymq.broker.port import Publish
+from polymq.broker.port.publishing import Publish
 from polymq.broker.queries import Queries
+from polymq.broker.queues.store import QueueStore
 from polymq.broker.reading import Readers
 from polymq.broker.retained import Retained
 from polymq.broker.retention import Retention
+from polymq.broker.scheduler import Scheduler
 from polymq.broker.session_settings import SessionSettings
 from polymq.broker.sessions import Sessions
 from polymq.broker.set_aside import SetAside
@@ -59,6 +61,7 @@ class Engine:
     Attributes:
         port: everything that gateways may ask, without checks. Clients get theirs from
             `port.admission`.
+        standby: the slave's part; None while this broker leads.
 
     Args:
         store: open, recovered.
@@ -106,7 +109,7 @@ class Engine:
         follows: str = "",
         shown: int = 0,
     ) -> None:
-        self.core = Core(
+        core = self.core = Core(
             store=store,
             clock_ms=clock_ms,
             scheduler=scheduler,
@@ -118,31 +121,39 @@ class Engine:
             follows=follows,
             plain_body=plain_body,
         )
-        self.retained = Retained(self.core.limits.retained_max)
-        self.topics = Topics(self.core, self.retained, topic_defaults or TopicSettings())
+        queue_store = self.queue_store = QueueStore(core)
+        self.retained = Retained(core.limits.retained_max)
+        defaults = topic_defaults or TopicSettings()
+        topics = self.topics = Topics(core, queue_store, self.retained, defaults)
         if header_reader is not None:
-            self.topics.header_reader = header_reader
-        core, topics = self.core, self.topics
-        moves = Moves(core, topics)
-        self.moves = moves
+            topics.header_reader = header_reader
+        moves = self.moves = Moves(core, queue_store, topics)
         self.set_aside = SetAside(core, topics, moves)
         queues: dict[str, NamedQueue] = {}
         self.users = Users(core)
         owners = Owners(self.users)
         self.exchanges = Exchanges(core, topics, queues, owners)
         self.named_queues = NamedQueues(
-            core, topics, moves, self.exchanges, self.set_aside, queues=queues, new_name=new_name
+            core,
+            queue_store,
+            topics,
+            moves,
+            self.exchanges,
+            self.set_aside,
+            queues=queues,
+            new_name=new_name,
         )
-        self.delays = Delays(core, topics, moves, self.set_aside)
+        self.delays = Delays(core, queue_store, topics, moves, self.set_aside)
         self.sessions = Sessions(
             core,
+            queue_store,
             topics,
             self.retained,
             self.named_queues.dead_letters,
             self.delays,
             session_settings or SessionSettings(),
         )
-        self.half_messages = HalfMessages(core, topics, moves)
+        self.half_messages = HalfMessages(core, queue_store, topics, moves)
         self.logins = Logins(
             users=self.users,
             scheduler=scheduler,
@@ -151,14 +162,13 @@ class Engine:
             limits=core.limits,
             secret=random_bytes(32),
         )
+        ports_kept_max = core.limits.ports_kept_max
         self.admission = Admission(
-            self.users,
-            self.logins,
-            strangers=strangers,
-            ports_kept_max=core.limits.ports_kept_max,
+            self.users, self.logins, strangers=strangers, ports_kept_max=ports_kept_max
         )
         self.retention = Retention(
             core=core,
+            queue_store=queue_store,
             topics=topics,
             retained=self.retained,
             flights=self.sessions.state.retained,
@@ -169,6 +179,7 @@ class Engine:
         self.groups = ConsumerGroups(core, topics)
         self.port = self.admission.port = self._make_port(owners)
         self._state_db = state_db
+        self.standby: Standby | None = None
         self._saved = -1  # log position of the last snapshot
         self.fold = self._make_fold()
         self.fold.restore()
@@ -189,7 +200,7 @@ class Engine:
             queues=self.named_queues,
             sessions=self.sessions,
             delays=self.delays,
-            transactions=Transactions(core, topics, self.delays, self.moves),
+            transactions=Transactions(core, self.queue_store, topics, self.delays, self.moves),
             half_messages=self.half_messages,
             queries=Queries(core, topics),
             groups=self.groups,
@@ -203,7 +214,7 @@ class Engine:
 
     def _stand_by(self, **bounds: int) -> None:
         forget_settled = self.sessions.state.forget_settled
-        self.core.standby = Standby(
+        self.standby = self.core.standby = Standby(
             self.core,
             self.topics,
             fold=self.fold.apply,
@@ -220,6 +231,7 @@ class Engine:
         )
         return Fold(
             self.core,
+            self.queue_store,
             self.topics,
             self._state_db,
             kinds=[kind for part in parts for kind in part.state_kinds()],
@@ -231,7 +243,7 @@ class Engine:
             numbers=sessions.state.index_numbers,
             reopen=(
                 *(self.retention.forget_drops, self.named_queues.reopen, self.exchanges.reopen),
-                *(sessions.state.reopen, self.core.forget_settled),
+                *(sessions.state.reopen, self.queue_store.forget_settled),
                 *(self.delays.reopen, self.half_messages.reopen, sessions.start),
             ),
         )
@@ -248,8 +260,8 @@ class Engine:
         self.core.write_gathered()
         if self.core.log.appended == self._saved:
             return None
-        if self.core.standby is not None:
-            self.core.standby.forget_settled()
+        if self.standby is not None:
+            self.standby.forget_settled()
         self._saved = self.core.log.appended
         return StateSaving(self.core, self._state_db, self.fold.row)
 

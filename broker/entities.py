@@ -15,10 +15,11 @@ from polymq.broker.bindings import BindingKey, Bindings
 from polymq.broker.core import Core
 from polymq.broker.errors import Reason, Refused
 from polymq.broker.header_match import pattern_text
+from polymq.broker.infos import ExchangeInfo, QueueInfo
 from polymq.broker.journal import Op
 from polymq.broker.names import ROOT_EXCHANGE, SERVER_NAMED
 from polymq.broker.patterns import normal_form
-from polymq.broker.port import ONE_WORD, REST, ExchangeInfo, Position, QueueInfo, Words
+from polymq.broker.port.values import ONE_WORD, REST, Position, Words
 from polymq.broker.queues.leases import Lease
 from polymq.broker.queues.priorities import Levels
 from polymq.broker.queues.queue import Group, Hold, Queue

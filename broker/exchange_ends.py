@@ -30,7 +30,7 @@ from polymq.broker.entities import Exchange, NamedQueue, write_op
 from polymq.broker.errors import Refused
 from polymq.broker.exchange_graph import ExchangeGraph
 from polymq.broker.journal import Entity, Op, Touched
-from polymq.broker.port import Position
+from polymq.broker.port.values import Position
 from polymq.broker.queues.queue import Queue
 from polymq.broker.topics import Topics
 

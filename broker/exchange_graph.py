@@ -45,7 +45,7 @@ from polymq.broker.header_match import HeaderPattern, Tagged
 from polymq.broker.names import ROOT_EXCHANGE
 from polymq.broker.notices import Notices
 from polymq.broker.patterns import Patterns
-from polymq.broker.port import REST, Words
+from polymq.broker.port.values import REST, Words
 from polymq.broker.queues.queue import Queue
 from polymq.broker.routing import ROUTES_MAX, Router, words_of
 from polymq.broker.sweeping import Sweeper

@@ -48,10 +48,12 @@ from polymq.broker.exchange_ends import ExchangeEnds
 from polymq.broker.exchange_graph import ExchangeGraph, Link, LinkKey
 from polymq.broker.header_match import is_pattern, pattern_of
 from polymq.broker.header_routing import is_routed
+from polymq.broker.infos import ExchangeInfo
 from polymq.broker.journal import Entity, Op, Touched
 from polymq.broker.names import ROOT_EXCHANGE, SERVER_NAMED, check_characters
 from polymq.broker.patterns import normal_form
-from polymq.broker.port import ExchangeInfo, Position, Template, Words
+from polymq.broker.port.publishing import Template
+from polymq.broker.port.values import Position, Words
 from polymq.broker.queues.queue import Queue
 from polymq.broker.routing import words_of
 from polymq.broker.state_kinds import StateKind, each

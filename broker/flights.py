@@ -94,7 +94,7 @@ class SessionGroup(Group):
         ):
             return False
         self.cursor.pass_over(run.count)
-        session.core.passed_over(self)
+        session.sessions.queue_store.passed_over(self)
         return True
 
     def lets_go_of(self, run: Committed, first: int) -> bool:

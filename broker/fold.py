@@ -13,6 +13,7 @@ from typing import Final
 
 from polymq.broker.core import SYSTEM_FLAG_STATE, Core
 from polymq.broker.journal import OP_TAG, STATE_TOPIC, Touched
+from polymq.broker.queues.store import QueueStore
 from polymq.broker.records import TAGS
 from polymq.broker.recovered import hold_recovered
 from polymq.broker.state_db import Folded, StateDb
@@ -38,6 +39,7 @@ class Fold:
     def __init__(
         self,
         core: Core,
+        queue_store: QueueStore,
         topics: Topics,
         state_db: StateDb | None,
         *,
@@ -47,6 +49,7 @@ class Fold:
         reopen: Sequence[Callable[[], None]],
     ) -> None:
         self._core: Final = core
+        self._queue_store: Final = queue_store
         self._topics: Final = topics
         self._state_db = state_db
         self._kinds: Final = {kind.name: kind for kind in kinds}
@@ -110,7 +113,7 @@ class Fold:
         """Whoever held something holds it at the master: nothing is given back, and no timer
         starts."""
         self._topics.reopen()
-        for queue in dict.fromkeys(group.queue for group in self._core.groups.values()):
+        for queue in dict.fromkeys(group.queue for group in self._queue_store.groups.values()):
             queue.index.begin_at(min(group.cursor.floor for group in queue.groups))
             queue.flushed = queue.visible = queue.index.end_offset
 
@@ -118,7 +121,7 @@ class Fold:
         """No connection survived: cursors give back what is held, and fit their queues' ends."""
         core = self._core
         self._topics.reopen()
-        for queue in dict.fromkeys([group.queue for group in core.groups.values()]):
+        for queue in dict.fromkeys([group.queue for group in self._queue_store.groups.values()]):
             index, groups = queue.index, queue.groups
             floor = groups[0].cursor.floor
             if len(groups) > 1:
@@ -130,7 +133,7 @@ class Fold:
             queue.flushed = queue.visible = end
             for group in groups:
                 group.cursor.clamp(first, end)
-        hold_recovered(core, self._topics)
+        hold_recovered(core, self._queue_store, self._topics)
         for reopen in self._parts_reopen:
             reopen()
         self._drop_indexes()
@@ -139,7 +142,7 @@ class Fold:
         """Those of queues that are gone."""
         core = self._core
         topics = self._topics.topics.values()
-        known = {*core.groups, *self._numbers()}
+        known = {*self._queue_store.groups, *self._numbers()}
         known.update(queue.number for topic in topics for queue in topic.queues)
         for number in [n for n in core.store.index_numbers() if n not in known]:
             core.store.drop_index(number)

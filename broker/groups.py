@@ -25,7 +25,8 @@ from typing import Any
 from polymq.broker.core import Core
 from polymq.broker.errors import Reason, Refused
 from polymq.broker.journal import Op, Touched
-from polymq.broker.port import GroupInfo, Position
+from polymq.broker.port.groups import GroupInfo
+from polymq.broker.port.values import Position
 from polymq.broker.state_kinds import StateKind, each
 from polymq.broker.topic import Topic
 from polymq.broker.topics import Topics

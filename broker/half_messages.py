@@ -34,14 +34,17 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from polymq.broker.bounded_cache import BoundedCache
 from polymq.broker.core import Core
+from polymq.broker.durability import FLUSHED, Durability
 from polymq.broker.errors import Reason, Refused
 from polymq.broker.journal import Op, Touched
 from polymq.broker.later.delayed import Delayed, take_apart
 from polymq.broker.later.kept import Kept
 from polymq.broker.later.wheel import Taken
 from polymq.broker.moves import Moves
-from polymq.broker.port import FLUSHED, Durability, HalfMessage, Prepared, Route, Template
+from polymq.broker.port.publishing import Route, Template
+from polymq.broker.port.transactions import HalfMessage, Prepared
 from polymq.broker.queues.queue import Group
+from polymq.broker.queues.store import QueueStore
 from polymq.broker.record_header import HEADER_PROPERTY, header_of
 from polymq.broker.records import PREFIX_PROPERTY, TAGS, parse_properties
 from polymq.broker.state_kinds import StateKind, single
@@ -103,11 +106,11 @@ class HalfMessages:
         expired_count: messages whose producer never answered.
     """
 
-    def __init__(self, core: Core, topics: Topics, moves: Moves) -> None:
+    def __init__(self, core: Core, queue_store: QueueStore, topics: Topics, moves: Moves) -> None:
         self._core = core
         self._topics = topics
         self._moves = moves
-        self._kept = Kept(core, topics, topic=HALF_TOPIC, kind="half")
+        self._kept = Kept(core, queue_store, topics, topic=HALF_TOPIC, kind="half")
         self._asked: dict[int, int] = {}  # how often, by offset; only those that were
         # By offset why: of the newest that were ended so.
         self._unpublished: BoundedCache[int, int] = BoundedCache(core.limits.half_ends_kept_max)

@@ -15,10 +15,10 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Final, Protocol
 
 from polymq.broker.errors import Refused
+from polymq.broker.gated_publishing import publish_gated
 from polymq.broker.header_match import tag_headers
 from polymq.broker.long_properties import IN_FRONT_SIZE, size_in_front
-from polymq.broker.port import Position
-from polymq.broker.queues.gates import publish_gated
+from polymq.broker.port.values import Position
 from polymq.broker.records import parse_properties
 from polymq.core_log.kernels.batch import (
     BODY_START,

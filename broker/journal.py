@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from polymq.broker.errors import Refused
-from polymq.broker.port import Position
+from polymq.broker.port.values import Position
 from polymq.core_log.commit_log import CommitLog
 from polymq.core_log.errors import StoreError
 from polymq.core_log.record import RecordParts, RecordTemplate

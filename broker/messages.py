@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from polymq.broker.runs import RecordRun
+from polymq.broker.kernels.record_run import RecordRun
 
 
 @dataclass(slots=True)

@@ -28,10 +28,13 @@ from typing import Final, NamedTuple
 from polymq.broker.core import SYSTEM_FLAG_STATE, Core
 from polymq.broker.errors import Refused
 from polymq.broker.journal import Touched
-from polymq.broker.port import Position, RecordRun, RunMeta
+from polymq.broker.kernels.record_run import RecordRun
+from polymq.broker.port.values import Position
 from polymq.broker.queues.queue import Group
+from polymq.broker.queues.store import QueueStore
 from polymq.broker.records import properties_span
 from polymq.broker.retained import ORIGIN_PROPERTY
+from polymq.broker.runs import RunMeta
 from polymq.broker.topic import TopicTemplate
 from polymq.broker.topics import Topics
 from polymq.core_log.kernels.batch import (
@@ -92,17 +95,18 @@ class Row(NamedTuple):
 class Moves:
     """Moves messages of one engine."""
 
-    def __init__(self, core: Core, topics: Topics) -> None:
+    def __init__(self, core: Core, queue_store: QueueStore, topics: Topics) -> None:
         self._core = core
+        self._queue_store = queue_store
         self._topics = topics
 
     def take_message(self, record: Record) -> Touched:
         """A message of the log that changes state: it may have taken the place of another one."""
         replaced = settled_by(record.properties)
-        if replaced is None or replaced[0] not in self._core.groups:
+        if replaced is None or replaced[0] not in self._queue_store.groups:
             return ()
         number, offset = replaced
-        self._core.groups[number].cursor.settle(offset, 1)
+        self._queue_store.groups[number].cursor.settle(offset, 1)
         return (("group", str(number)),)
 
     def publish(
@@ -191,7 +195,7 @@ class Moves:
             raise
         _settle(group, offsets)
         if apart:
-            self._core.write_acks()
+            self._queue_store.write_acks()
         return position
 
 

@@ -22,24 +22,21 @@ from polymq.broker.entities import (
 )
 from polymq.broker.errors import Reason, Refused
 from polymq.broker.exchanges import Exchanges
+from polymq.broker.infos import QueueInfo
 from polymq.broker.journal import Entity, Op, Touched
+from polymq.broker.messages import Delivery
 from polymq.broker.moves import Moves
 from polymq.broker.names import SERVER_NAMED, check_characters
 from polymq.broker.patterns import normal_form
-from polymq.broker.port import (
-    Consumer,
-    Delivery,
-    Position,
-    QueueConsumer,
-    QueueInfo,
-    TakesApart,
-    Words,
-)
+from polymq.broker.port.queues import Consumer, QueueConsumer
+from polymq.broker.port.values import Position, Words
 from polymq.broker.queues.dead_letters import DeadLetters
 from polymq.broker.queues.features import QueueFeatures
 from polymq.broker.queues.priorities import Levels
 from polymq.broker.queues.queue import Group, Hold
 from polymq.broker.queues.settings import ARGUMENTS, DEAD_LETTER_EXCHANGE, settings_of
+from polymq.broker.queues.store import QueueStore
+from polymq.broker.runs import TakesApart
 from polymq.broker.set_aside import SetAside
 from polymq.broker.state_kinds import StateKind, each
 from polymq.broker.topics import Topics
@@ -94,6 +91,7 @@ class NamedQueues:
     def __init__(
         self,
         core: Core,
+        queue_store: QueueStore,
         topics: Topics,
         moves: Moves,
         exchanges: Exchanges,
@@ -103,13 +101,15 @@ class NamedQueues:
         new_name: Callable[[], str],
     ) -> None:
         self.core = core
+        self.queue_store = queue_store
         self.topics = topics
         self.exchanges = exchanges
         self.queues = queues
         self.new_name = new_name
-        self.dead_letters = DeadLetters(core, topics, moves, exchanges, aside)
+        self.dead_letters = DeadLetters(core, queue_store, topics, moves, exchanges, aside)
         self.features = QueueFeatures(
             core,
+            queue_store,
             self.dead_letters,
             queues=queues,
             write=self._write,
@@ -245,7 +245,7 @@ class NamedQueues:
             self.core.check_writable(frees=True)
         count = found.group.purge()
         if found.queue.durable:
-            self.core.write_acks()
+            self.queue_store.write_acks()
         return count, position_of(self.core, durable=found.queue.durable)
 
     # --- consuming ------------------------------------------------------------------------

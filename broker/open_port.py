@@ -13,19 +13,16 @@ from polymq.broker.access.owners import Owners
 from polymq.broker.access.readers import QueueReaders
 from polymq.broker.core import Core
 from polymq.broker.documents import Documents
+from polymq.broker.durability import Durability
 from polymq.broker.exchanges import Exchanges
 from polymq.broker.groups import ConsumerGroups
 from polymq.broker.half_messages import HalfMessages
 from polymq.broker.later.delay import Delays
 from polymq.broker.named_queues import NamedQueues
-from polymq.broker.port import (
-    AdmissionPort,
-    Durability,
-    Position,
-    PrincipalPort,
-    Publish,
-    WhenCommitted,
-)
+from polymq.broker.port.broker import WhenCommitted
+from polymq.broker.port.principals import AdmissionPort, PrincipalPort
+from polymq.broker.port.publishing import Publish
+from polymq.broker.port.values import Position
 from polymq.broker.queries import Queries
 from polymq.broker.sessions import Sessions
 from polymq.broker.topics import Topics

@@ -27,7 +27,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from polymq.broker.port import Position, Words
+from polymq.broker.port.values import Position, Words
 
 
 class Owed:

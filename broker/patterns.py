@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from typing import Final, Generic, TypeVar
 
-from polymq.broker.port import ONE_WORD, REST, Words
+from polymq.broker.port.values import ONE_WORD, REST, Words
 
 TRIE_WORDS_MAX: Final = 16
 """Words of a pattern with wildcards in the trie."""

@@ -21,7 +21,7 @@ import zlib
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from polymq.broker.runs import RecordRun
+from polymq.broker.kernels.record_run import RecordRun
 from polymq.core_log.kernels.batch import (
     RECORD_BODY_AT,
     RECORD_BODY_CRC_AT,

@@ -12,11 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from polymq.broker.core import Core, Scheduler
+from polymq.broker.core import Core
+from polymq.broker.durability import Durability
 from polymq.broker.errors import Reason, Refused
 from polymq.broker.names import display_name
-from polymq.broker.port import Durability
 from polymq.broker.queues.queue import Queue
+from polymq.broker.scheduler import Scheduler
 from polymq.broker.tag_filter import pull_tagged
 from polymq.broker.topic import Topic
 from polymq.broker.topics import Topics

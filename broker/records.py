@@ -16,14 +16,15 @@ from polymq.broker.amqp_content import AMQP_PROPERTY
 from polymq.broker.bounded_cache import BoundedCache
 from polymq.broker.constant_part import PREFIX_HEAD_SIZE, constant_size
 from polymq.broker.kernels.costs import MESSAGE_COST
+from polymq.broker.kernels.record_run import RecordRun
 from polymq.broker.long_properties import is_long, short_record, size_in_front, split_body
+from polymq.broker.messages import Delivery, Message
 from polymq.broker.names import QUEUES_TOPIC, decode_name, is_hashed
 from polymq.broker.plain import COMPRESSED, PlainBody, as_sent, plain_runs
-from polymq.broker.port import Delivery, Message, RecordRun, RunMeta
 from polymq.broker.queues.deaths import DEATH_PROPERTY
 from polymq.broker.queues.life import LIFE_PROPERTY, life_of
 from polymq.broker.record_header import header_of
-from polymq.broker.runs import TakesApart
+from polymq.broker.runs import RunMeta, TakesApart
 from polymq.core_log.kernels.batch import (
     PROPERTY_CRC,
     PROPERTY_DISPATCH,

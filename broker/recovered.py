@@ -12,13 +12,14 @@ and for readers by offset, until the in-sync point passes what was there at the 
 from __future__ import annotations
 
 from polymq.broker.core import Core
-from polymq.broker.port import FLUSHED, IN_SYNC, Durability
+from polymq.broker.durability import FLUSHED, IN_SYNC, Durability
 from polymq.broker.queues.queue import Queue
+from polymq.broker.queues.store import QueueStore
 from polymq.broker.topics import Topics
 from polymq.core_log.record import SYSTEM_TOPIC
 
 
-def hold_recovered(core: Core, topics: Topics) -> None:
+def hold_recovered(core: Core, queue_store: QueueStore, topics: Topics) -> None:
     """Let queues end before messages that replicas may not have. Raises CorruptRecord."""
     points = core.commits.points
     low = min(points[IN_SYNC:])
@@ -39,7 +40,7 @@ def hold_recovered(core: Core, topics: Topics) -> None:
                 first, strongest = held.get(number, (offset, durability))
                 held[number] = first, max(strongest, durability)
     queues = {queue.number: queue for topic in topics.topics.values() for queue in topic.queues}
-    queues |= {group.queue.number: group.queue for group in core.groups.values()}
+    queues |= {group.queue.number: group.queue for group in queue_store.groups.values()}
     for number, (first, durability) in held.items():
         if number in queues:
             _hold(core, queues[number], first, durability)

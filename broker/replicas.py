@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from polymq.broker.commits import CommitPoints
-from polymq.broker.port import FLUSHED, IN_SYNC, Durability
+from polymq.broker.durability import FLUSHED, IN_SYNC, Durability
 
 
 class Replicas:

@@ -21,7 +21,7 @@ from typing import Final
 from polymq.broker.constant_part import PREFIX_HEAD_SIZE
 from polymq.broker.journal import Touched
 from polymq.broker.patterns import Block, is_exact, normal_form
-from polymq.broker.port import ONE_WORD, REST, Words
+from polymq.broker.port.values import ONE_WORD, REST, Words
 from polymq.broker.records import TAGS, Metas, parse_properties
 from polymq.broker.sorted_names import SortedNames
 from polymq.broker.state_kinds import StateKind, each

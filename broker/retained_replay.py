@@ -23,9 +23,11 @@ from collections import deque
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
+from polymq.broker.durability import FLUSHED, Durability
 from polymq.broker.errors import Refused
 from polymq.broker.kernels.delivery import publish_qos
-from polymq.broker.port import FLUSHED, Durability, Position, RecordRun, Words
+from polymq.broker.kernels.record_run import RecordRun
+from polymq.broker.port.values import Position, Words
 from polymq.broker.retained import Retained, origin_of, position_of
 
 if TYPE_CHECKING:

@@ -46,8 +46,9 @@ from polymq.broker.flights import RetainedFlights, tags_of
 from polymq.broker.group_names import is_ours
 from polymq.broker.journal import Op, Touched
 from polymq.broker.moves import message_properties
-from polymq.broker.port import Words
+from polymq.broker.port.values import Words
 from polymq.broker.queues.queue import Group
+from polymq.broker.queues.store import QueueStore
 from polymq.broker.retained import ORIGIN_PROPERTY, Retained, origin_of, position_of
 from polymq.broker.state_db import StateDb
 from polymq.broker.state_kinds import StateKind, single
@@ -146,6 +147,7 @@ class Retention:
         self,
         *,
         core: Core,
+        queue_store: QueueStore,
         topics: Topics,
         retained: Retained,
         flights: RetainedFlights,
@@ -153,6 +155,7 @@ class Retention:
         name_of: Callable[[Group], tuple[str, str]],
     ) -> None:
         self._core = core
+        self._queue_store = queue_store
         self._topics = topics
         self._retained = retained
         self._flights = flights
@@ -302,7 +305,7 @@ class Retention:
             topic = self._topics.topics.get(owner)
             there = topic is not None and any(queue.index is index for queue in topic.queues)
             return there and index.first_offset == place.offset
-        if self._core.groups.get(owner.number) is not owner:
+        if self._queue_store.groups.get(owner.number) is not owner:
             return False
         return max(owner.cursor.floor, index.first_offset) == place.offset
 
@@ -369,7 +372,7 @@ class Retention:
                 if isinstance(queue.index, QueueIndex)
             ]
             lowest = yield from self._look(places, limit, lowest)
-        groups = [*self._core.groups.values(), *self._core.volatile_groups]
+        groups = [*self._queue_store.groups.values(), *self._queue_store.volatile_groups]
         for at in range(0, len(groups), SLICE_COUNT):
             places = []
             for group in groups[at : at + SLICE_COUNT]:
@@ -416,7 +419,7 @@ class Retention:
     def _drop_held(self, before: int) -> Round:
         """Queues and sessions lose what they have not settled and what stands before `before`.
         Delayed and half messages stay: nobody has had a chance to take them."""
-        groups = [*self._core.groups.values(), *self._core.volatile_groups]
+        groups = [*self._queue_store.groups.values(), *self._queue_store.volatile_groups]
         for at in range(0, len(groups), SLICE_COUNT):
             some = [
                 group
@@ -460,7 +463,7 @@ class Retention:
     def _apply_drop(self, op: Op) -> Touched:
         touched = []
         for number, offset in op["g"]:
-            group = self._core.groups.get(number)
+            group = self._queue_store.groups.get(number)
             if group is not None:
                 self._drop(group, offset)
                 touched.append(("group", str(number)))
@@ -645,7 +648,7 @@ class Retention:
     def _delete_before(self, position: int) -> Round:
         """Delete the segments that end at or before `position`; nobody holds anything there."""
         core = self._core
-        groups = list(core.groups.values())
+        groups = list(self._queue_store.groups.values())
         for at in range(0, len(groups), SLICE_COUNT):
             for group in groups[at : at + SLICE_COUNT]:
                 queue = group.queue

@@ -35,7 +35,7 @@ from polymq.broker.errors import Reason, Refused
 from polymq.broker.kernels.routes import RouteEnd, RouterEnd
 from polymq.broker.names import ROOT_EXCHANGE
 from polymq.broker.patterns import Patterns, is_complex, is_exact, matches, normal_form
-from polymq.broker.port import Words
+from polymq.broker.port.values import Words
 
 ROUTES_MAX: Final = 100_000
 """Cached routes; about 0.5 KiB each. Of more, the oldest goes, and is matched anew with its use."""

@@ -1,14 +1,10 @@
-"""Runs: messages of one kind that stand one after the other, which is how they are delivered."""
+"""What the messages of a run have in common, which stand one after the other in the log."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
-
-from polymq.broker.kernels.path import RecordRun
-
-__all__ = ["RecordRun", "RunMeta", "TakesApart"]
 
 
 @dataclass(slots=True)

@@ -30,7 +30,9 @@ from polymq.broker.flights import Holder, RetainedFlight, SessionGroup
 from polymq.broker.kernels.codes import PACKET_IDS
 from polymq.broker.kernels.delivery import EXACTLY_ONCE, QOS_KEY, LiveEnd, SessionEnd, publish_qos
 from polymq.broker.kernels.path import Committed
-from polymq.broker.port import Delivery, Position, RecordRun, Words
+from polymq.broker.kernels.record_run import RecordRun
+from polymq.broker.messages import Delivery
+from polymq.broker.port.values import Position, Words
 from polymq.broker.queues.cursor import Cursor
 from polymq.broker.queues.queue import Hold, Queue
 from polymq.broker.queues.unacked import Unacked
@@ -163,9 +165,9 @@ class Subscription(LiveEnd):
                     self.session.send_live(part, qos)
                 return
         if backlog is None:
-            core = self.session.core
-            backlog = self.queue = core.volatile_queue(core.limits.backlog_count_max)
-            group = core.group(backlog, Cursor(0), kind=SessionGroup)
+            store = self.session.sessions.queue_store
+            backlog = self.queue = store.volatile_queue(self.session.core.limits.backlog_count_max)
+            group = store.group(backlog, Cursor(0), kind=SessionGroup)
             assert isinstance(group, SessionGroup)
             group.session, group.subscription = self.session, self
             self.group = group
@@ -185,7 +187,7 @@ class Subscription(LiveEnd):
             self.hold.cancel()
             self.hold = None
         if self.group is not None and not self.durable:
-            self.session.core.drop_group(self.group)
+            self.session.sessions.queue_store.drop_group(self.group)
             self.group = None
             self.queue = None
 

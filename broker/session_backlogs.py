@@ -110,6 +110,7 @@ class SessionBacklogs:
         self, core: Core, settings: SessionSettings, state: SessionState, counts: DeadLetterCounts
     ) -> None:
         self._core = core
+        self._queue_store = state.queue_store
         self._waiting_max = settings.waiting_max
         self._drops_newest = settings.overflow == DROP_NEWEST
         self._overflow = settings.overflow
@@ -250,7 +251,7 @@ class SessionBacklogs:
     def _apply_stop(self, op: Op) -> Touched:
         touched = []
         for number, offset in op["g"]:
-            group = self._core.groups.get(number)
+            group = self._queue_store.groups.get(number)
             if isinstance(group, SessionGroup):
                 group.cursor.stop = offset
                 self._stopped[group] = None
@@ -281,7 +282,7 @@ class SessionBacklogs:
         for group in list(self._stopped):
             session = group.session
             ended = session is None or self._state.by_number.get(session.number) is not session
-            ended = ended or self._core.groups.get(group.number) is not group
+            ended = ended or self._queue_store.groups.get(group.number) is not group
             if ended or group.subscription is None or group.cursor.stop == NO_STOP:
                 del self._stopped[group]
             elif self._is_drained(group):
@@ -465,7 +466,7 @@ class SessionBacklogs:
     def write(self) -> None:
         """Write what was dropped since the last time. What the log refuses gathers on."""
         skipped, self._skipped = self._skipped, {}
-        groups = self._core.groups
+        groups = self._queue_store.groups
         said = [[g.number, offset] for g, offset in skipped.items() if groups.get(g.number) is g]
         if not said or self._core.failure is not None:
             return
@@ -478,7 +479,7 @@ class SessionBacklogs:
         """All that waited below an offset is dropped; a stop is passed."""
         touched = []
         for number, offset in op["g"]:
-            group = self._core.groups.get(number)
+            group = self._queue_store.groups.get(number)
             if isinstance(group, SessionGroup):
                 group.cursor.skip_waiting(offset)
                 touched.append(("group", str(number)))

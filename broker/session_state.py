@@ -36,12 +36,13 @@ from polymq.broker.flights import (
 from polymq.broker.journal import Op, Touched
 from polymq.broker.moves import QOS2_PROPERTY
 from polymq.broker.owed import Owed, owed_of
-from polymq.broker.port import Position, Words
+from polymq.broker.port.values import Position, Words
 from polymq.broker.queues.cursor import NO_STOP, Cursor
 from polymq.broker.queues.dead_letters import DeadLetters
 from polymq.broker.queues.queue import Group, Queue
 from polymq.broker.queues.rules import QueueRules
 from polymq.broker.queues.settings import PLAIN
+from polymq.broker.queues.store import QueueStore
 from polymq.broker.retained import ENTRY
 from polymq.broker.session import MqttSession, Subscription
 from polymq.broker.state_kinds import StateKind, each
@@ -77,9 +78,15 @@ class SessionState:
     """
 
     def __init__(
-        self, core: Core, topics: Topics, dead_letters: DeadLetters, sessions: Sessions
+        self,
+        core: Core,
+        queue_store: QueueStore,
+        topics: Topics,
+        dead_letters: DeadLetters,
+        sessions: Sessions,
     ) -> None:
         self.core = core
+        self.queue_store = queue_store
         self.topics = topics
         self._dead_letters = dead_letters
         self._restored = False  # the start's fold has ended
@@ -149,7 +156,7 @@ class SessionState:
             queue = group.queue
             for _ in range(len(queue.groups) // READERS_PER_ENTRY):
                 yield
-            self.core.drop_group(group)
+            self.queue_store.drop_group(group)
             self.core.journal.dirty.add(("group", str(group.number)))
             if not queue.groups and queue.number in self._filter_words:
                 self._unread[subscription.words] = None
@@ -217,7 +224,9 @@ class SessionState:
         if op["g"] and subscription.group is None:
             self.core.saw_number(op["g"])
             queue = self.filters[words].queue
-            group = self.core.group(queue, Cursor(op["o"]), number=op["g"], kind=SessionGroup)
+            group = self.queue_store.group(
+                queue, Cursor(op["o"]), number=op["g"], kind=SessionGroup
+            )
             assert isinstance(group, SessionGroup)
             _join(group, subscription)
             touched.append(("group", str(op["g"])))
@@ -255,7 +264,7 @@ class SessionState:
         self._let_leave(old)
         self.core.saw_number(op["g"])
         cursor = Cursor(op["o"])
-        group = self.core.group(old.queue, cursor, number=op["g"], kind=SessionGroup)
+        group = self.queue_store.group(old.queue, cursor, number=op["g"], kind=SessionGroup)
         assert isinstance(group, SessionGroup)
         _join(group, subscription)
         if old.queue.expiring:
@@ -275,7 +284,7 @@ class SessionState:
             if owed is not None:
                 owed.move(tuple(op["k"]))
             return [("session", str(session.number))]
-        group = self.core.groups.get(op["g"])
+        group = self.queue_store.groups.get(op["g"])
         if not isinstance(group, SessionGroup):
             return []
         session.unacked.next_tag = max(session.unacked.next_tag, op["t"])
@@ -285,14 +294,14 @@ class SessionState:
 
     def _owed_to(self, number: int) -> Owed | None:
         """What is owed to the subscription whose group has this number."""
-        group = self.core.groups.get(number)
+        group = self.queue_store.groups.get(number)
         if not isinstance(group, SessionGroup) or group.subscription is None:
             return None
         return group.subscription.owed
 
     def _apply_replayed(self, op: Op) -> Touched:
         """A subscription has got all retained messages that it asked for."""
-        group = self.core.groups.get(op["g"])
+        group = self.queue_store.groups.get(op["g"])
         if not isinstance(group, SessionGroup) or group.subscription is None:
             return []
         group.subscription.owed = None
@@ -347,8 +356,8 @@ class SessionState:
         )
 
     def _row_group(self, key: str) -> dict[str, object] | None:
-        group = self.core.groups.get(int(key))
-        return None if group is None else self.core.group_row(group)
+        group = self.queue_store.groups.get(int(key))
+        return None if group is None else self.queue_store.group_row(group)
 
     def _load_groups(self, rows: Iterable[tuple[str, Any]]) -> None:
         """Take the cursors of all groups. Those of sessions are made with them; the others came
@@ -359,12 +368,12 @@ class SessionState:
             cursor = Cursor.restore(
                 value["floor"], value["next"], value["settled"], value.get("stop", NO_STOP)
             )
-            group = self.core.groups.get(number)
+            group = self.queue_store.groups.get(number)
             if group is not None:
                 group.cursor = cursor
-                self.core.load_counts(number, value.get("times", ()))
+                self.queue_store.load_counts(number, value.get("times", ()))
             elif value["q"] in queues:
-                self.core.group(queues[value["q"]], cursor, number=number, kind=SessionGroup)
+                self.queue_store.group(queues[value["q"]], cursor, number=number, kind=SessionGroup)
 
     def take_message(self, record: Record) -> Touched:
         """A message of the log that changes state: it may have come with QoS 2."""
@@ -396,14 +405,14 @@ class SessionState:
                 if lowered:
                     subscription.lowered_first, subscription.lowered_end = lowered
             session.keep(subscription)
-            group = self.core.groups.get(group_number)
+            group = self.queue_store.groups.get(group_number)
             if isinstance(group, SessionGroup):
                 _join(group, subscription)
         for words, *owed in value.get("owed", ()):
             session.subscriptions[tuple(words)].owed = owed_of(owed)
         for tag, group_number, first, count, *sent in value.get("unacked", ()):
             qos = sent[0] if sent else UNKNOWN_QOS
-            group = self.core.groups.get(group_number)
+            group = self.queue_store.groups.get(group_number)
             if not group_number:
                 self.retained.add(session, tag, ENTRY.pack(first, count, 0), qos)
             elif isinstance(group, SessionGroup):
@@ -448,7 +457,7 @@ class SessionState:
         number = int(key)
         self.core.saw_number(number)
         words = tuple(value["w"])
-        queue = self.core.durable_queue(number, own=False)
+        queue = self.queue_store.durable_queue(number, own=False)
         queue.on_expiring = self._on_expiring
         queue.expiring = value.get("x", False)
         self.filters[words] = FilterQueue(words, queue)
@@ -526,7 +535,7 @@ class SessionState:
     def _apply_flown(self, op: Op) -> Touched:
         touched = []
         for number in op["g"]:
-            group = self.core.groups.get(number)
+            group = self.queue_store.groups.get(number)
             if isinstance(group, SessionGroup):
                 touched.append(("group", str(number)))
                 if group.session is not None:
@@ -542,7 +551,7 @@ class SessionState:
                 if isinstance(holder, QueueFlight) and holder.group is group:
                     unacked.settle(tag, tag + count - 1)
         self._leaving.pop(group, None)
-        self.core.drop_group(group)
+        self.queue_store.drop_group(group)
 
     # --- a start --------------------------------------------------------------------------
 

@@ -15,11 +15,15 @@ from polymq.broker.errors import Reason, Refused
 from polymq.broker.flights import UNKNOWN_QOS, Holder, QueueFlight, RetainedFlight
 from polymq.broker.journal import Op
 from polymq.broker.kernels.delivery import publish_qos
+from polymq.broker.kernels.record_run import RecordRun
 from polymq.broker.later.delay import Delays
 from polymq.broker.moves import QOS2_PROPERTY
-from polymq.broker.port import Position, RecordRun, Session, SessionLink, Template, Words
+from polymq.broker.port.publishing import Template
+from polymq.broker.port.sessions import Session, SessionLink
+from polymq.broker.port.values import Position, Words
 from polymq.broker.queues.dead_letters import DeadLetters
 from polymq.broker.queues.queue import Queue
+from polymq.broker.queues.store import QueueStore
 from polymq.broker.retained import Retained
 from polymq.broker.retained_replay import RetainedReplays
 from polymq.broker.session import MqttSession, Subscription, packet_id
@@ -46,6 +50,7 @@ class Sessions:
     def __init__(
         self,
         core: Core,
+        queue_store: QueueStore,
         topics: Topics,
         retained: Retained,
         dead_letters: DeadLetters,
@@ -55,6 +60,7 @@ class Sessions:
         self.settings = settings
         self.delays = delays
         self.core = core
+        self.queue_store = queue_store
         self.topics = topics
         self.retained = retained
         self.replays = RetainedReplays(core, topics, retained)
@@ -64,7 +70,7 @@ class Sessions:
         """Subscriptions of all sessions by principal."""
         self.counts: dict[str, int] = {}
         """Persistent sessions by principal."""
-        self.state = SessionState(core, topics, dead_letters, self)
+        self.state = SessionState(core, queue_store, topics, dead_letters, self)
         self.backlogs = SessionBacklogs(core, settings, self.state, dead_letters.counts)
         self.by_client = self.state.by_client
         self.by_number = self.state.by_number

@@ -15,7 +15,7 @@ from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from polymq.broker.port import Words
+from polymq.broker.port.values import Words
 
 BLOCK_COUNT_MAX: Final = 512
 """Names of one block. A full block is split in two."""

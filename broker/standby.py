@@ -22,7 +22,7 @@ from collections.abc import Callable
 
 from polymq.broker.commits import CommitPoints
 from polymq.broker.core import SYSTEM_FLAG_STATE, Core
-from polymq.broker.port import FLUSHED, IN_SYNC, Durability
+from polymq.broker.durability import FLUSHED, IN_SYNC, Durability
 from polymq.broker.queues.queue import Queue
 from polymq.broker.topics import Topics
 from polymq.core_log.following import Following, Taken

@@ -9,12 +9,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final, Protocol
 
+from polymq.broker.durability import FLUSHED, Durability
+from polymq.broker.gated_publishing import publish_gated
 from polymq.broker.header_routing import TemplateBranches, publish_by_headers
+from polymq.broker.infos import TopicInfo
 from polymq.broker.kernels.path import PlainTemplate
-from polymq.broker.port import FLUSHED, Durability, Position, RunMeta, TopicInfo
-from polymq.broker.queues.gates import Gate, publish_gated
+from polymq.broker.port.values import Position
+from polymq.broker.queues.gates import Gate
 from polymq.broker.queues.queue import Queue
 from polymq.broker.routing import Router
+from polymq.broker.runs import RunMeta
 from polymq.broker.topic_routes import Target, TopicRoute
 from polymq.broker.topic_settings import TopicSettings, Value
 from polymq.core_log.kernels.batch import Batch
@@ -118,6 +122,10 @@ class TopicTemplate(PlainTemplate):
         "targets",
         "topic",
     )
+
+    route: TopicRoute
+    queue: Queue
+    queues: tuple[Queue, ...]
 
     def __init__(
         self,

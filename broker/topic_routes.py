@@ -12,18 +12,10 @@ from typing import Final, Protocol
 
 from polymq.broker.beyond import Beyond
 from polymq.broker.header_match import Tagged
-from polymq.broker.kernels.path import Committed
-from polymq.broker.port import Words
+from polymq.broker.kernels.targets import LiveTarget
+from polymq.broker.port.values import Words
 from polymq.broker.queues.queue import Queue
 from polymq.broker.routing import CachedRoute, Router
-
-
-class LiveTarget(Protocol):
-    """A live subscription (`broker.sessions`)."""
-
-    def offer(self, run: Committed) -> None:
-        """A run that it matches became visible."""
-
 
 Target = Queue | LiveTarget
 
@@ -51,6 +43,8 @@ class TopicRoute(CachedRoute[Target]):
     """
 
     __slots__ = ("beyond", "durable", "router", "tag", "topic", "volatile")
+
+    queues: tuple[Queue, ...]
 
     def __init__(self, words: Words, router: Router[Target, TopicRoute]) -> None:
         super().__init__(words)

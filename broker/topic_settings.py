@@ -19,8 +19,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from polymq.broker.durability import APPENDED, Durability
 from polymq.broker.errors import Reason, Refused
-from polymq.broker.port import APPENDED, Durability
 
 DURABILITIES: Final = {"fsync": Durability.FLUSHED, "page_cache": Durability.APPENDED}
 """The names of the commit points that a message may wait for."""

@@ -17,12 +17,14 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from polymq.broker.core import SYSTEM_FLAG_STATE, Core
+from polymq.broker.durability import APPENDED, FLUSHED, Durability
 from polymq.broker.errors import Reason, Refused
 from polymq.broker.header_match import Tagged
 from polymq.broker.header_routing import (
     HeaderReader,
     PlainHeaders,
 )
+from polymq.broker.infos import TopicInfo
 from polymq.broker.journal import Op, Touched
 from polymq.broker.kernels.delivery import QOS_PROPERTY
 from polymq.broker.kernels.path import Publisher, Waiting
@@ -35,18 +37,10 @@ from polymq.broker.names import (
     is_hashed,
     is_own_topic,
 )
-from polymq.broker.port import (
-    APPENDED,
-    FLUSHED,
-    Durability,
-    Placed,
-    Position,
-    Route,
-    Template,
-    TopicInfo,
-    Words,
-)
+from polymq.broker.port.publishing import Placed, Route, Template
+from polymq.broker.port.values import Position, Words
 from polymq.broker.queues.queue import Queue
+from polymq.broker.queues.store import QueueStore
 from polymq.broker.record_header import header_of
 from polymq.broker.records import constant_properties
 from polymq.broker.retained import RETAIN_PROPERTY, Retained
@@ -80,12 +74,15 @@ NO_VALUES: Final[Mapping[str, Value]] = MappingProxyType({})
 class Topics(Publisher):
     """All topics, the router, and the publish path."""
 
-    def __init__(self, core: Core, retained: Retained, defaults: TopicSettings) -> None:
+    def __init__(
+        self, core: Core, queue_store: QueueStore, retained: Retained, defaults: TopicSettings
+    ) -> None:
         self.router: Router[Target, TopicRoute] = Router(
             self._new_route, complex_words_max=core.limits.complex_words_max
         )
         super().__init__(core, self.router)
         self.core: Core = core
+        self._queue_store = queue_store
         self.defaults = defaults
         self.retained = retained
         self.topics: dict[str, Topic] = {}
@@ -264,7 +261,7 @@ class Topics(Publisher):
     def load(self, name: str, value: Mapping[str, Any]) -> None:
         """Take a topic from its op or its snapshot."""
         core, stored = self.core, value["stored"]
-        queues = [core.durable_queue(number, own=True) for number in value["q"]]
+        queues = [self._queue_store.durable_queue(number, own=True) for number in value["q"]]
         if is_hashed(stored):
             core.topic_names[stored] = name
         own_values = value.get("set", NO_VALUES)

@@ -25,9 +25,12 @@ from polymq.broker.errors import Reason, Refused
 from polymq.broker.header_routing import by_branch
 from polymq.broker.later.delay import Delays
 from polymq.broker.moves import Moves
-from polymq.broker.port import Position, Publishing, QueueConsumer, Settlement, Template
+from polymq.broker.port.publishing import Publishing, Template
+from polymq.broker.port.queues import QueueConsumer, Settlement
+from polymq.broker.port.values import Position
 from polymq.broker.queues.priorities import Levels
 from polymq.broker.queues.queue import Group, Queue
+from polymq.broker.queues.store import QueueStore
 from polymq.broker.topic import TopicTemplate
 from polymq.broker.topics import Topics
 from polymq.core_log.atomic import part_of
@@ -40,8 +43,16 @@ from polymq.core_log.record import RecordParts
 class Transactions:
     """Atomic batches of publishes and settlements."""
 
-    def __init__(self, core: Core, topics: Topics, delays: Delays, moves: Moves) -> None:
+    def __init__(
+        self,
+        core: Core,
+        queue_store: QueueStore,
+        topics: Topics,
+        delays: Delays,
+        moves: Moves,
+    ) -> None:
         self._core = core
+        self._queue_store = queue_store
         self._topics = topics
         self._delays = delays
         self._moves = moves
@@ -60,7 +71,7 @@ class Transactions:
         for publishing in publishes:
             parts += self._records(publishing, taken, now)
         settled = self._by_group(settlements)
-        pending = core.take_acks(settled)
+        pending = self._queue_store.take_acks(settled)
         if settled:
             acks = [
                 [number, next_offset, [*noted, *stretches]]
@@ -72,12 +83,12 @@ class Transactions:
         try:
             spans = core.log.append_atomic(parts, store_ms=now) if parts else []
         except StoreError as error:
-            core.keep_acks(settled, pending)
+            self._queue_store.keep_acks(settled, pending)
             raise core.refused(error) from error
         self._stored(publishes, spans, now)
         for consumer, first_offset, count in settlements:
             consumer.settle(first_offset, count)
-        core.take_acks(settled)  # the batch says them
+        self._queue_store.take_acks(settled)  # the batch says them
         core.journal.dirty.update(("group", str(group.number)) for group in settled)
         core.appended()
         return Position(core.log.appended)
@@ -156,7 +167,7 @@ class Transactions:
         by_group: dict[Group, list[list[int]]] = {}
         for consumer, first_offset, count in settlements:
             group, offset = place_of(consumer, first_offset)
-            if self._core.groups.get(group.number) is group:
+            if self._queue_store.groups.get(group.number) is group:
                 by_group.setdefault(group, []).append([offset, count])
         return by_group
 

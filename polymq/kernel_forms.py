@@ -31,6 +31,7 @@ KERNELS: Final[tuple[str, ...]] = (
     "polymq.core_log.kernels.writing",
     "polymq.broker.kernels.delivery",
     "polymq.broker.kernels.path",
+    "polymq.broker.kernels.record_run",
     "polymq.broker.kernels.routes",
     "polymq.broker.kernels.unacked",
     "polymq.gateways.mqtt.kernels.bulk",

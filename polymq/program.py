@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import sys
 import traceback
 from typing import Any, Final
@@ -40,9 +41,31 @@ def run(arguments: list[str] | None = None) -> int:
         if error.errno in (errno.EMFILE, errno.ENFILE):
             return complain(_NO_DESCRIPTORS, ExitCode.FAILED)
         return _bug()
+    except ImportError as error:
+        reason = why_no_kernels(error)
+        return complain(reason, ExitCode.USAGE) if reason else _bug()
     except Exception:  # noqa: BLE001  (the rim of the program: what is left is a bug of ours)
         return _bug()
     return int(result) if isinstance(result, int) else ExitCode.OK
+
+
+def why_no_kernels(error: ImportError) -> str:
+    """What is wrong with the kernels, or with the form of them that was asked for. Empty if the
+    error has another cause."""
+    form = os.environ.get("POLYMQ_KERNELS", "")
+    if form == "compiled":
+        return (
+            "POLYMQ_KERNELS is 'compiled', but the compiled kernels are not installed: install "
+            f"again where there is a C compiler, or unset the variable ({error})"
+        )
+    if not form and "kernels" in str(error):
+        return (
+            "the compiled kernels cannot be loaded: install again, or set POLYMQ_KERNELS=pure for "
+            f"plain Python ({error})"
+        )
+    if form in ("", "pure"):
+        return ""
+    return f"POLYMQ_KERNELS is {form!r}: it can be 'compiled' or 'pure', or unset"
 
 
 def _bug() -> ExitCode:

@@ -304,7 +304,7 @@ class Replication:
     # --- the slave ----------------------------------------------------------------------------
 
     def _begin_to_follow(self) -> None:
-        standby = self._engine.core.standby
+        standby = self._engine.standby
         assert standby is not None
         host, port = place_of(self._chosen.master, "replication.master")
         assert self._acknowledging is not None
@@ -378,7 +378,7 @@ class Replication:
 
     def _whole(self) -> bool:
         """Whether this broker's copy is known to be all that its master had: see `Memory`."""
-        standby, link = self._engine.core.standby, self._link
+        standby, link = self._engine.standby, self._link
         if standby is None or link is None or link.following:
             return False
         if link.has_followed:
@@ -396,7 +396,7 @@ class Replication:
     async def _caught_up(self) -> None:
         """Wait until what came of the master's log is on this disk, if that takes no longer than
         `FLUSH_SECONDS_MAX`."""
-        standby, log = self._engine.core.standby, self._store.log
+        standby, log = self._engine.standby, self._store.log
         deadline = self._context.now() + FLUSH_SECONDS_MAX
         while standby is not None and standby.flushed < log.appended:
             if self._context.now() > deadline:
@@ -420,7 +420,7 @@ class Replication:
         if not self._follows:
             raise Failure(ExitCode.FAILED, "this broker is a master already")
         await self._caught_up()
-        standby = self._engine.core.standby
+        standby = self._engine.standby
         assert standby is not None
         copy = Copy(
             epoch=self._store.epoch,
@@ -471,7 +471,7 @@ class Replication:
 
     def _save(self) -> None:
         """Remember the points, if they have moved."""
-        standby = self._engine.core.standby
+        standby = self._engine.standby
         flushed, in_sync = self._points() if standby is None else standby.said
         known = self._memory or Memory()
         memory = Memory(
@@ -507,7 +507,7 @@ class Replication:
 
     def value(self) -> dict[str, Any]:
         """What operators see: the answer of `/replication`."""
-        standby, link, server = self._engine.core.standby, self._link, self._server
+        standby, link, server = self._engine.standby, self._link, self._server
         found: dict[str, Any] = {
             "role": self.role,
             "name": self._chosen.name,

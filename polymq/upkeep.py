@@ -204,7 +204,7 @@ class Upkeep:
         Returns:
             How many bytes of the log were deleted.
         """
-        standby, retention = self._engine.core.standby, self._engine.retention
+        standby, retention = self._engine.standby, self._engine.retention
         async with self._saving:
             before = retention.deleted_bytes
             if standby is None:

@@ -33,7 +33,7 @@ from polymq.broker.access.quotas import DEFAULT, Pace, Quotas
 from polymq.broker.access.users import Change, Users
 from polymq.broker.bounded_cache import BoundedCache
 from polymq.broker.errors import Reason, Refused
-from polymq.broker.port import BrokerPort
+from polymq.broker.port.broker import BrokerPort
 
 if TYPE_CHECKING:
     from polymq.broker.open_port import OpenPort

@@ -39,9 +39,9 @@ from polymq.broker.access.login_lines import Answer, Attempt, Lines
 from polymq.broker.access.spraying import Spraying
 from polymq.broker.access.users import Users
 from polymq.broker.bounded_cache import BoundedCache
-from polymq.broker.core import Scheduler
 from polymq.broker.errors import Reason, Refused
 from polymq.broker.limits import Limits
+from polymq.broker.scheduler import Scheduler
 from polymq.net.newcomers import network_of
 
 WRONG: Final = "user or password is wrong"

@@ -23,7 +23,7 @@ from typing import Final
 
 from polymq.broker.access.permissions import ANONYMOUS, Action, RuleSet
 from polymq.broker.access.users import Change, Users
-from polymq.broker.port import Words
+from polymq.broker.port.values import Words
 
 DECISIONS_MAX: Final = 10_000
 """Decisions that are kept, about 0.3 KiB each. Beyond that all are forgotten."""

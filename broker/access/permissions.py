@@ -39,7 +39,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from polymq.broker.names import is_own_topic
-from polymq.broker.port import ONE_WORD, REST, Words
+from polymq.broker.port.values import ONE_WORD, REST, Words
 
 USER: Final = "\x00user"
 """In a pattern: the name of the user who asks."""

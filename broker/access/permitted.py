@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 
 from polymq.broker.access.permissions import Action
 from polymq.broker.access.principal import Principal
-from polymq.broker.port import Route, Template
+from polymq.broker.port.publishing import Route, Template
 from polymq.broker.routing import words_of
 
 if TYPE_CHECKING:

@@ -15,19 +15,12 @@ from polymq.broker.entities import (
     is_server_named,
     place_of,
 )
+from polymq.broker.infos import ExchangeInfo, QueueInfo
+from polymq.broker.messages import Delivery
 from polymq.broker.names import ROOT_EXCHANGE
-from polymq.broker.port import (
-    REST,
-    Consumer,
-    Delivery,
-    ExchangeInfo,
-    Position,
-    QueueConsumer,
-    QueueInfo,
-    Route,
-    Template,
-    Words,
-)
+from polymq.broker.port.publishing import Route, Template
+from polymq.broker.port.queues import Consumer, QueueConsumer
+from polymq.broker.port.values import REST, Position, Words
 from polymq.broker.queues.settings import DEAD_LETTER_EXCHANGE, DEAD_LETTER_KEY
 from polymq.broker.routing import words_of
 from polymq.core_log.kernels.batch import Batch

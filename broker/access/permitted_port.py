@@ -19,14 +19,12 @@ from polymq.broker.access.permitted_publishing import (
 from polymq.broker.access.permitted_reading import PermittedGroups, PermittedQueries
 from polymq.broker.access.permitted_sessions import PermittedSessions
 from polymq.broker.access.principal import Principal
-from polymq.broker.port import (
-    AdmissionPort,
-    DocumentPort,
-    Durability,
-    Position,
-    StoragePort,
-    Template,
-)
+from polymq.broker.durability import Durability
+from polymq.broker.port.documents import DocumentPort
+from polymq.broker.port.principals import AdmissionPort
+from polymq.broker.port.publishing import Template
+from polymq.broker.port.storage import StoragePort
+from polymq.broker.port.values import Position
 from polymq.core_log.kernels.batch import Batch
 
 if TYPE_CHECKING:

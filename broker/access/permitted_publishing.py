@@ -9,19 +9,11 @@ from typing import Any
 from polymq.broker.access.permissions import Action
 from polymq.broker.access.permitted import Permitted, PermittedTemplate
 from polymq.broker.errors import Reason, Refused
-from polymq.broker.port import (
-    REST,
-    HalfMessage,
-    Placed,
-    Position,
-    Prepared,
-    Publishing,
-    QueueConsumer,
-    Route,
-    Settlement,
-    Template,
-    TopicInfo,
-)
+from polymq.broker.infos import TopicInfo
+from polymq.broker.port.publishing import Placed, Publishing, Route, Template
+from polymq.broker.port.queues import QueueConsumer, Settlement
+from polymq.broker.port.transactions import HalfMessage, Prepared
+from polymq.broker.port.values import REST, Position
 from polymq.broker.routing import words_of
 from polymq.core_log.kernels.batch import Batch
 

@@ -12,7 +12,8 @@ from typing import Any
 from polymq.broker.access.permissions import Action, group_place
 from polymq.broker.access.permitted import Permitted
 from polymq.broker.errors import Refused
-from polymq.broker.port import REST, GroupInfo, Position
+from polymq.broker.port.groups import GroupInfo
+from polymq.broker.port.values import REST, Position
 
 
 class PermittedQueries(Permitted):

@@ -6,7 +6,9 @@ from polymq.broker.access import audit
 from polymq.broker.access.permissions import format_pattern
 from polymq.broker.access.permitted import Permitted
 from polymq.broker.errors import Reason, Refused
-from polymq.broker.port import Position, Session, SessionLink, Template, Words
+from polymq.broker.port.publishing import Template
+from polymq.broker.port.sessions import Session, SessionLink
+from polymq.broker.port.values import Position, Words
 from polymq.broker.session import MqttSession
 from polymq.core_log.kernels.batch import Batch
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from polymq.broker.access.permissions import (
     DEAD_LETTER_PREFIX,
@@ -11,13 +11,33 @@ from polymq.broker.access.permissions import (
     Action,
     group_place,
 )
-from polymq.broker.access.rights import Rights
-from polymq.broker.port import REST, BrokerPort, Route, Words
+from polymq.broker.access.rights import Rights, RightsSource
+from polymq.broker.port.broker import BrokerPort
+from polymq.broker.port.publishing import Route
+from polymq.broker.port.values import REST, Words
 from polymq.broker.routing import words_of
 
 if TYPE_CHECKING:
-    from polymq.broker.access.admission import Admission
     from polymq.broker.open_port import OpenPort
+
+
+class Entrance(RightsSource, Protocol):
+    """Where principals come in. Implemented by `Admission`."""
+
+    port: OpenPort
+    """What is behind the checks."""
+
+    def enter(
+        self,
+        principal: str | None,
+        expelled: Callable[[str], None],
+        access_key: str | None,
+        address: str,
+    ) -> Callable[[], None]:
+        """See `PrincipalPort.enter`. None: it came in while the broker was open."""
+
+    def for_group(self, principal: str, group: str) -> BrokerPort:
+        """See `PrincipalPort.for_group`."""
 
 
 class Anybody:
@@ -26,8 +46,8 @@ class Anybody:
     as_owner = ""
     """See `PrincipalPort.as_owner`: what it leaves behind belongs to nobody."""
 
-    def __init__(self, admission: Admission) -> None:
-        self._admission = admission
+    def __init__(self, admission: Entrance) -> None:
+        self._entrance = admission
 
     def enter(
         self,
@@ -37,7 +57,7 @@ class Anybody:
         address: str = "",
     ) -> Callable[[], None]:
         """See `PrincipalPort.enter`."""
-        return self._admission.enter(None, expelled, access_key, address)
+        return self._entrance.enter(None, expelled, access_key, address)
 
     def check_publish(self, topic: str, tag: str | None, *, every_tag: bool = False) -> None:
         """See `PrincipalPort.check_publish`."""
@@ -59,7 +79,7 @@ class Anybody:
 
     def for_group(self, name: str) -> BrokerPort:
         """See `PrincipalPort.for_group`."""
-        return self._admission.port
+        return self._entrance.port
 
 
 class Principal(Rights):
@@ -72,8 +92,10 @@ class Principal(Rights):
 
     __slots__ = ("_parts",)
 
+    _admission: Entrance
+
     def __init__(
-        self, *, parts: OpenPort, admission: Admission, name: str, client_id: str | None = None
+        self, *, parts: OpenPort, admission: Entrance, name: str, client_id: str | None = None
     ) -> None:
         super().__init__(
             admission=admission,
@@ -155,7 +177,7 @@ class GroupMember(Principal):
 
     __slots__ = ("_group", "_places")
 
-    def __init__(self, *, parts: OpenPort, admission: Admission, name: str, group: str) -> None:
+    def __init__(self, *, parts: OpenPort, admission: Entrance, name: str, group: str) -> None:
         super().__init__(parts=parts, admission=admission, name=name)
         self._group = group
         self._places = {RETRY_PREFIX + group, DEAD_LETTER_PREFIX + group}

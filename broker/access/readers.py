@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from polymq.broker.port import Consumer, QueueConsumer
+from polymq.broker.port.queues import Consumer, QueueConsumer
 
 TIDY_COUNT_MIN: Final = 256
 """Queues in the table before it is worth tidying."""

@@ -7,16 +7,14 @@ error with a sentence for the client, and a line of the audit log.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
 from polymq.broker.access import audit
 from polymq.broker.access.permissions import ANONYMOUS, Action, Decision, RuleSet, format_pattern
 from polymq.broker.access.quotas import Pace, Quotas
+from polymq.broker.access.users import Users
 from polymq.broker.errors import Reason, Refused
-from polymq.broker.port import REST, Words
-
-if TYPE_CHECKING:
-    from polymq.broker.access.admission import Admission
+from polymq.broker.port.values import REST, Words
 
 TOLD_MAX: Final = 32
 """Places of one client whose refusal is logged, until its rights change: one that asks for ever
@@ -25,6 +23,21 @@ GRANTED_MAX: Final = 4_096
 """Filters that were allowed and are remembered until rights change: each request of a RocketMQ
 client asks for the same few again."""
 _NOTHING: Final[frozenset[tuple[str, Words]]] = frozenset()
+
+
+class RightsSource(Protocol):
+    """What a principal has at the moment. Implemented by `Admission`."""
+
+    users: Users
+
+    def rules_of(self, principal: str) -> RuleSet:
+        """What a principal may do now."""
+
+    def pace_of(self, principal: str, now: float) -> Pace:
+        """The rates of a principal, one for all its connections."""
+
+    def quotas_of(self, principal: str) -> Quotas:
+        """The quotas of a principal; one without a user has the defaults."""
 
 
 class Rights:
@@ -52,7 +65,7 @@ class Rights:
     def __init__(
         self,
         *,
-        admission: Admission,
+        admission: RightsSource,
         clock_ms: Callable[[], int],
         name: str,
         client_id: str | None,

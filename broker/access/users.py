@@ -36,7 +36,7 @@ from polymq.broker.access.user import User, user_from, user_row
 from polymq.broker.core import Core
 from polymq.broker.errors import Reason, Refused
 from polymq.broker.journal import Op, Touched
-from polymq.broker.port import Position, Words
+from polymq.broker.port.values import Position, Words
 from polymq.broker.state_kinds import StateKind, each
 
 NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")

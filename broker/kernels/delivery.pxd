@@ -3,7 +3,8 @@
 
 cimport cython
 
-from polymq.broker.kernels.path cimport Committed, RecordRun
+from polymq.broker.kernels.path cimport Committed
+from polymq.broker.kernels.record_run cimport RecordRun
 from polymq.broker.kernels.unacked cimport UnackedRuns
 
 cdef long long PACKET_IDS

@@ -13,9 +13,9 @@ from polymq.broker.errors import WrongAcknowledgement
 from polymq.broker.kernels.codes import PACKET_IDS
 
 if TYPE_CHECKING:
-    from polymq.broker.kernels import path
-    from polymq.broker.port import SessionLink
-    from polymq.broker.queues.unacked import Unacked
+    from polymq.broker.kernels import path, record_run
+    from polymq.broker.kernels.unacked import UnackedRuns
+    from polymq.broker.port.sessions import SessionLink
     from polymq.broker.runs import RunMeta
 
 QOS_PROPERTY: Final = "PMQ_QOS"
@@ -39,7 +39,7 @@ class LiveFlight:
 EXACTLY_ONCE: Final = LiveFlight()
 
 
-def publish_qos(run: path.RecordRun) -> int:
+def publish_qos(run: record_run.RecordRun) -> int:
     """The QoS that the run was published with."""
     qos: int | None = run.meta.cache.get(QOS_KEY)
     if qos is None:
@@ -57,7 +57,7 @@ class SessionEnd:
         window: how many messages may be in flight.
     """
 
-    def __init__(self, number: int, window: int, unacked: Unacked[Any]) -> None:
+    def __init__(self, number: int, window: int, unacked: UnackedRuns) -> None:
         self.number = number
         self.window = window
         self.link: SessionLink | None = None
@@ -101,7 +101,7 @@ class SessionEnd:
         link = self.link
         return 0 if link is None else link.credit()
 
-    def sent_qos(self, run: path.RecordRun, qos_max: int) -> int:
+    def sent_qos(self, run: record_run.RecordRun, qos_max: int) -> int:
         """The QoS that a run is sent with to a subscription of `qos_max`."""
         meta = run.meta
         if meta is not self._last_meta:
@@ -112,7 +112,7 @@ class SessionEnd:
             qos = qos_max
         return qos
 
-    def send_live(self, run: path.RecordRun, qos: int) -> None:
+    def send_live(self, run: record_run.RecordRun, qos: int) -> None:
         """Send a run that no queue holds, with this QoS."""
         link = self.link
         if link is None:

@@ -3,21 +3,13 @@
 
 cimport cython
 
+from polymq.broker.kernels.record_run cimport RecordRun
 from polymq.broker.kernels.routes cimport RouteEnd, RouterEnd
 from polymq.core_log.kernels.index_end cimport IndexEnd
 from polymq.core_log.kernels.log_end cimport LogEnd, Span
 
 cdef Py_ssize_t JOINED_COUNT_MAX
 cdef int SHOWN_AT_ONCE, QUEUE_COST, QUEUES_MANY, LIVE_COST, LIVE_BYTES_SHIFT, ANSWER_COST
-
-
-cdef class RecordRun:
-    cdef public object meta
-    cdef public object memory
-    cdef public Py_ssize_t start
-    cdef public Py_ssize_t end
-    cdef public Py_ssize_t count
-    cdef public dict encoded
 
 
 cdef class Committed(RecordRun):

@@ -32,21 +32,20 @@ from polymq.broker.kernels.costs import (
     QUEUES_MANY,
     SHOWN_AT_ONCE,
 )
+from polymq.broker.kernels.record_run import RecordRun
 from polymq.broker.kernels.steps import release_part
 from polymq.core_log.errors import StorageFailed, StorageFull, StorageShort
 from polymq.core_log.kernels.layout import ENTRY_SIZE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
-    from polymq.broker.core import Scheduler
     from polymq.broker.disk import Disk
     from polymq.broker.kernels import routes
-    from polymq.broker.port import Position
-    from polymq.broker.queues.queue import Group, Groups, Queue
+    from polymq.broker.kernels.targets import LiveTarget, OneReader, Reader
+    from polymq.broker.port.values import Position
     from polymq.broker.runs import RunMeta
-    from polymq.broker.topic import TopicTemplate
-    from polymq.broker.topic_routes import LiveTarget, TopicRoute
+    from polymq.broker.scheduler import Scheduler
     from polymq.core_log.commit_log import CommitLog
     from polymq.core_log.kernels import log_end
     from polymq.core_log.kernels.batch import Batch
@@ -54,34 +53,6 @@ if TYPE_CHECKING:
     from polymq.core_log.record import RecordTemplate
 
 _U64: Final = struct.Struct(">Q")
-
-
-class RecordRun:
-    """Consecutive commit-log records of one kind, in memory.
-
-    Attributes:
-        memory: the buffer; records stand one after the other in [start, end).
-        count: how many records.
-        encoded: frames that do not depend on the receiver, shared by all of them; each gateway
-            uses keys of its own.
-    """
-
-    __slots__ = ("count", "encoded", "end", "memory", "meta", "start")
-
-    def __init__(
-        self,
-        meta: RunMeta,
-        memory: bytes | bytearray | memoryview,
-        start: int,
-        end: int,
-        count: int,
-    ) -> None:
-        self.meta = meta
-        self.memory = memory
-        self.start = start
-        self.end = end
-        self.count = count
-        self.encoded: dict[str, bytes] = {}
 
 
 class Committed(RecordRun):
@@ -175,12 +146,17 @@ class QueueEnd:
     def __init__(self, number: int, index: Index) -> None:
         self.number = number
         self.index = index
-        self.reader: Group | Groups | None = None
+        self.reader: Reader | None = None
         self.visible = index.end_offset
         self.flushed = index.end_offset
         self.blocked_until = 0
         self.read_point: Durability = FLUSHED
         self.on_grown: Callable[[], None] | None = None
+
+    @property
+    def groups(self) -> Sequence[OneReader]:
+        """Those that read it: for the subclass to say."""
+        raise NotImplementedError
 
     def show_to(self, end: int) -> None:
         """Readers by offset may see the queue up to this offset, if they could not yet."""
@@ -232,13 +208,13 @@ class Waiting(Committed):
         route = template.route
         self.template = template
         self.live: tuple[LiveTarget, ...] = route.live
-        self.queues: tuple[Queue, ...] = template.queues
+        self.queues: tuple[QueueEnd, ...] = template.queues
         self.durability = durability
         self.position = position
         self.own = True  # readers by offset get it with its first queue, which is the topic's own
         self.on_shown: Callable[[Waiting], None] | None = None  # told when everybody has it
         self.shown = 0  # queues, then live subscribers, that have it already
-        self.groups: tuple[Group, ...] | None = None  # of the next queue, while some have it
+        self.groups: tuple[OneReader, ...] | None = None  # of the next queue, while some have it
         self.inside = self.first = 0  # how many of these; its first offset there
 
     def takes(self, template: PlainTemplate, spans: list[log_end.Span], written: int) -> bool:
@@ -254,7 +230,7 @@ class Waiting(Committed):
             and self.join(spans[0])
         )
 
-    def release(self, unflushed: set[Queue]) -> None:
+    def release(self, unflushed: set[QueueEnd]) -> None:
         """It passed its commit point: everybody may see it, readers by offset as far as theirs
         goes. `unflushed` gets the topic's own queue where the disk may not have the run."""
         if self.own:
@@ -266,7 +242,7 @@ class Waiting(Committed):
         if self.on_shown is not None:
             self.on_shown(self)
 
-    def release_to_readers(self, unflushed: set[Queue]) -> None:
+    def release_to_readers(self, unflushed: set[QueueEnd]) -> None:
         """The part of `release` for those who read by offset."""
         own = self.queues[0]
         if self.durability is APPENDED:
@@ -279,8 +255,9 @@ class Waiting(Committed):
         for, and none behind one whose many groups there is no room for. Returns what is left."""
         while room > 0 and self.shown < len(self.queues):
             queue = self.queues[self.shown]
-            cost = 0 if queue.reader is None else queue.reader.arrival_cost()
-            if cost > room and isinstance(queue.reader, list):
+            reader: Any = queue.reader
+            cost = 0 if reader is None else reader.arrival_cost()
+            if cost > room and isinstance(reader, list):
                 break
             self.shown += 1
             QueueEnd.commit(queue, self)
@@ -326,7 +303,7 @@ class CommitPoints:
         """Whether anything waits for replicas: then messages of one queue may have to wait for
         predecessors of a stronger class."""
         self.failed = False
-        self.unflushed: set[Queue] = set()  # see `broker.core.Core.unflushed`
+        self.unflushed: set[QueueEnd] = set()  # see `broker.core.Core.unflushed`
         self._waiting: list[deque[tuple[int, Any, Any]]] = [deque() for _ in Durability]
         self._later = later
         self._going_on = False  # the next step is scheduled
@@ -592,8 +569,8 @@ class PlainTemplate:
 
     def __init__(
         self,
-        route: TopicRoute,
-        queue: Queue,
+        route: routes.RouteEnd,
+        queue: QueueEnd,
         record: RecordTemplate,
         meta: RunMeta,
         durability: Durability,
@@ -603,8 +580,8 @@ class PlainTemplate:
         self.record = record
         self.meta = meta
         self.durability = durability
-        self.derived_from: tuple[Queue, ...] | None = None
-        self.queues: tuple[Queue, ...] = ()
+        self.derived_from: tuple[QueueEnd, ...] | None = None
+        self.queues: tuple[QueueEnd, ...] = ()
         self.plain = False
 
     @property
@@ -628,7 +605,7 @@ class Publisher:
         self.commits: CommitPoints = core.commits
         self._last: Waiting | None = None  # the run that was appended last
 
-    def publish(self, template: TopicTemplate, batch: Batch, first: int, last: int) -> Position:
+    def publish(self, template: Any, batch: Batch, first: int, last: int) -> Position:
         """Any run. See `BrokerPort.publish`."""
         raise NotImplementedError
 
@@ -660,7 +637,7 @@ class Publisher:
                 if not core.end_scheduled:
                     CoreEnd.appended(core)
                 return position
-        return self.publish(template, batch, first, last)  # type: ignore[arg-type]
+        return self.publish(template, batch, first, last)
 
     def wait(self, template: PlainTemplate, spans: list[log_end.Span], position: int) -> None:
         """Make the run, which just was appended and ends at the position, visible when it is

@@ -10,8 +10,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from polymq.broker.queues.queue import Queue
-    from polymq.broker.topic_routes import LiveTarget
+    from polymq.broker.kernels.path import QueueEnd
+    from polymq.broker.kernels.targets import LiveTarget
 
 
 class RouteEnd:
@@ -23,7 +23,7 @@ class RouteEnd:
         self.version = -1
         self.evicted = False
         self.live: tuple[LiveTarget, ...] = ()
-        self.queues: tuple[Queue, ...] = ()
+        self.queues: tuple[QueueEnd, ...] = ()
 
 
 class RouterEnd:

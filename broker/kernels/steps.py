@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING
 from polymq.broker.kernels.costs import LIVE_BYTES_SHIFT, LIVE_COST, QUEUE_COST, SHOWN_AT_ONCE
 
 if TYPE_CHECKING:
-    from polymq.broker.kernels.path import Waiting
-    from polymq.broker.queues.queue import Queue
+    from polymq.broker.kernels.path import QueueEnd, Waiting
 
 
-def release_part(run: Waiting, unflushed: set[Queue]) -> bool:
+def release_part(run: Waiting, unflushed: set[QueueEnd]) -> bool:
     """`Waiting.release`, for as many as one step may cost, in order. Returns whether it is done."""
     if run.shown == 0 and run.groups is None and run.own:
         run.release_to_readers(unflushed)
@@ -39,7 +38,7 @@ def release_part(run: Waiting, unflushed: set[Queue]) -> bool:
     return True
 
 
-def _commit_to_groups(run: Waiting, queue: Queue, room: int) -> int:
+def _commit_to_groups(run: Waiting, queue: QueueEnd, room: int) -> int:
     """`QueueEnd.commit`, to as many groups of it as there is room for. Returns the cost."""
     if run.groups is None:
         run.groups = tuple(queue.groups)  # they may come and go between two steps

@@ -43,9 +43,11 @@ from polymq.broker.later.held import Held
 from polymq.broker.later.kept import Kept
 from polymq.broker.later.wheel import Taken
 from polymq.broker.moves import Moves, Row, settling_batch
-from polymq.broker.port import Position, Template
+from polymq.broker.port.publishing import Template
+from polymq.broker.port.values import Position
 from polymq.broker.queues.cursor import Cursor
 from polymq.broker.queues.queue import Group
+from polymq.broker.queues.store import QueueStore
 from polymq.broker.records import PREFIX_PROPERTY, parse_properties
 from polymq.broker.set_aside import SetAside
 from polymq.broker.state_kinds import StateKind, single
@@ -70,14 +72,22 @@ class Delays:
         released_count: messages that were released.
     """
 
-    def __init__(self, core: Core, topics: Topics, moves: Moves, aside: SetAside) -> None:
+    def __init__(
+        self,
+        core: Core,
+        queue_store: QueueStore,
+        topics: Topics,
+        moves: Moves,
+        aside: SetAside,
+    ) -> None:
         self._core = core
+        self._queue_store = queue_store
         self._topics = topics
         self._moves = moves
         self._aside = aside
         self._held = Held()
         self._offer_ms = 0  # when what is held is offered again
-        self._kept = Kept(core, topics, topic=DELAY_TOPIC, kind="delay")
+        self._kept = Kept(core, queue_store, topics, topic=DELAY_TOPIC, kind="delay")
         self._timer: Timer | None = None  # the next look at the wheel
         self._watch: Timer | None = None  # the next look at the oldest message
         self._at_work = False  # messages are being read or wait for the log: others wait
@@ -490,7 +500,7 @@ class Delays:
             self._kept.wheel.add(delayed.due_ms, span.entries, new_offset, now)
         group.settle(offset, 1)
         if apart:
-            core.write_acks()
+            self._queue_store.write_acks()
         core.appended()
 
     def _copied(self, *, more: bool) -> None:

@@ -27,6 +27,7 @@ from polymq.broker.later.wheel import OFFSET_BITS, Taken, Wheel
 from polymq.broker.names import decode_name, is_hashed
 from polymq.broker.queues.cursor import Cursor
 from polymq.broker.queues.queue import Group
+from polymq.broker.queues.store import QueueStore
 from polymq.broker.records import PREFIX_PROPERTY, TAGS, parse_properties
 from polymq.broker.retained import RETAIN_PROPERTY
 from polymq.broker.topic import Topic, TopicTemplate
@@ -61,8 +62,11 @@ class Kept:
         wheel: when they are looked at.
     """
 
-    def __init__(self, core: Core, topics: Topics, *, topic: bytes, kind: str) -> None:
+    def __init__(
+        self, core: Core, queue_store: QueueStore, topics: Topics, *, topic: bytes, kind: str
+    ) -> None:
         self._core = core
+        self._queue_store = queue_store
         self._topics = topics
         self._topic = topic
         self._kind = kind
@@ -189,8 +193,8 @@ class Kept:
         """Take the queue from its op or its snapshot."""
         number = value["n"]
         self._core.saw_number(number)
-        queue = self._core.durable_queue(number, own=True)
-        self.group = self._core.group(queue, Cursor(queue.index.first_offset), number=number)
+        queue = self._queue_store.durable_queue(number, own=True)
+        self.group = self._queue_store.group(queue, Cursor(queue.index.first_offset), number=number)
 
     def row(self) -> dict[str, Any] | None:
         """The queue as a JSON value for the snapshot; what it still holds is its group's row."""

@@ -32,6 +32,7 @@ from polymq.broker.copies import COPIES_PROPERTY, Copies
 from polymq.broker.durability import APPENDED, FLUSHED, IN_SYNC, Durability
 from polymq.broker.errors import BrokerError, Reason, Refused, StorageFailed, WrongAcknowledgement
 from polymq.broker.infos import ExchangeInfo, QueueInfo, TopicInfo
+from polymq.broker.kernels.record_run import RecordRun
 from polymq.broker.long_properties import LONG_CONSTANT, in_front, size_in_front, without_long
 from polymq.broker.messages import Delivery, Message
 from polymq.broker.names import (
@@ -61,7 +62,7 @@ from polymq.broker.queues.deaths import DEATH_PROPERTY, History, history_of
 from polymq.broker.queues.life import LIFE_PROPERTY, life_property
 from polymq.broker.queues.unacked import Unacked
 from polymq.broker.record_header import header_property
-from polymq.broker.runs import RecordRun, RunMeta, TakesApart
+from polymq.broker.runs import RunMeta, TakesApart
 
 __all__ = [
     "AMQP_PROPERTY",

@@ -33,14 +33,16 @@ from typing import Final, Protocol
 from polymq.broker.copies import COPIES_PROPERTY, copies_of
 from polymq.broker.core import Core
 from polymq.broker.errors import PASSING, Reason, Refused
+from polymq.broker.kernels.path import PlainTemplate
 from polymq.broker.moves import Moves
 from polymq.broker.names import EXCHANGE_PROPERTY, exchange_and_key
-from polymq.broker.port import RunMeta
 from polymq.broker.queues.deaths import CUT_MAX, DEATH_PROPERTY, Cause, Death, History, history_of
 from polymq.broker.queues.life import LIFE_PROPERTY, life_property
 from polymq.broker.queues.queue import Group, Queue
 from polymq.broker.queues.settings import QueueSettings
+from polymq.broker.queues.store import QueueStore
 from polymq.broker.retained import RETAIN_PROPERTY
+from polymq.broker.runs import RunMeta
 from polymq.broker.set_aside import SetAside
 from polymq.broker.topic import TopicTemplate
 from polymq.broker.topic_routes import TopicRoute
@@ -88,9 +90,16 @@ class DeadLetters:
     """What the queues of one engine share."""
 
     def __init__(
-        self, core: Core, topics: Topics, moves: Moves, places: Places, aside: SetAside
+        self,
+        core: Core,
+        queue_store: QueueStore,
+        topics: Topics,
+        moves: Moves,
+        places: Places,
+        aside: SetAside,
     ) -> None:
         self.core = core
+        self.queue_store = queue_store
         self.topics = topics
         self.moves = moves
         self.places = places
@@ -246,7 +255,7 @@ class Undertaker:
         self._pending.append((group, first, count, cause))
         self._run()
 
-    def refuse(self, template: TopicTemplate, batch: Batch, first: int, last: int) -> None:
+    def refuse(self, template: PlainTemplate, batch: Batch, first: int, last: int) -> None:
         """Rows of a batch that the queue has no room for: dead letters that were never in it."""
         if self._settings.dead_letter_exchange is None:
             return

@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol
 from polymq.broker.core import Core
 from polymq.broker.entities import NamedQueue, Terms, canonical
 from polymq.broker.journal import Op, Touched
-from polymq.broker.port import Position
+from polymq.broker.port.values import Position
 from polymq.broker.queues.cursor import Cursor
 from polymq.broker.queues.dead_letters import DeadLetters
 from polymq.broker.queues.leases import Lease
@@ -22,6 +22,7 @@ from polymq.broker.queues.priorities import Levels
 from polymq.broker.queues.queue import Group, Queue
 from polymq.broker.queues.rules import QueueRules
 from polymq.broker.queues.settings import DROP_HEAD, PLAIN
+from polymq.broker.queues.store import QueueStore
 from polymq.core_log.kernels.layout import PRIVATE_ENTRY_SIZE
 
 TERMS_MAX: Final = 1_000
@@ -50,6 +51,7 @@ class QueueFeatures:
     def __init__(
         self,
         core: Core,
+        queue_store: QueueStore,
         dead_letters: DeadLetters,
         *,
         queues: Mapping[str, NamedQueue],
@@ -57,6 +59,7 @@ class QueueFeatures:
         end: Callable[[NamedQueue], None],
     ) -> None:
         self._core = core
+        self._queue_store = queue_store
         self._dead_letters = dead_letters
         self._queues = queues
         self._write = write
@@ -78,7 +81,9 @@ class QueueFeatures:
         terms = self._terms_of(name, value)
         settings = terms.settings
         if settings.priority_max:
-            levels = Levels(self._core, settings.priority_max, lambda p: self._make_level(name, p))
+            levels = Levels(
+                self._queue_store, settings.priority_max, lambda p: self._make_level(name, p)
+            )
             levels.add_level(0, queue)
             queue.levels = levels
             found = NamedQueue(queue, levels, terms)
@@ -86,7 +91,7 @@ class QueueFeatures:
                 levels.add_level(priority, self._queue(number))
         else:
             cursor = Cursor(queue.index.first_offset)
-            found = NamedQueue(queue, self._core.group(queue, cursor, number=number), terms)
+            found = NamedQueue(queue, self._queue_store.group(queue, cursor, number=number), terms)
         expiring = value.get("expiring", False)
         if settings is not PLAIN or expiring:
             self._equip(found, expiring=expiring)
@@ -112,8 +117,8 @@ class QueueFeatures:
     def _queue(self, number: int) -> Queue:
         core = self._core
         if number:
-            return core.durable_queue(number, own=False)
-        return core.volatile_queue(core.limits.volatile_count_max, PRIVATE_ENTRY_SIZE)
+            return self._queue_store.durable_queue(number, own=False)
+        return self._queue_store.volatile_queue(core.limits.volatile_count_max, PRIVATE_ENTRY_SIZE)
 
     def _equip(self, found: NamedQueue, *, expiring: bool) -> None:
         """The queue is more than a plain one."""
@@ -150,7 +155,7 @@ class QueueFeatures:
             found.lease.close()
         touched = [("queue", found.name)]
         for group in found.group.all_groups():
-            self._core.drop_group(group)
+            self._queue_store.drop_group(group)
             if group.rules is not None:
                 group.rules.close()
                 group.rules = None  # they know their group

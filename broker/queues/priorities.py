@@ -26,10 +26,12 @@ import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
-from polymq.broker.core import Core
-from polymq.broker.port import Consumer, Delivery, TakesApart
+from polymq.broker.messages import Delivery
+from polymq.broker.port.queues import Consumer
 from polymq.broker.queues.cursor import Cursor
 from polymq.broker.queues.queue import Group, Hold, Queue
+from polymq.broker.queues.store import QueueStore
+from polymq.broker.runs import TakesApart
 
 OFFSET_BITS: Final = 48
 """An offset has at most so many (`core_log.kernels.layout.OFFSET_MAX`)."""
@@ -58,10 +60,12 @@ class Levels:
         make: writes the op that makes the level of a priority. Raises Refused.
     """
 
-    __slots__ = ("_core", "_joined", "_make", "_order", "groups", "holds", "priority_max")
+    __slots__ = ("_joined", "_make", "_order", "_queue_store", "groups", "holds", "priority_max")
 
-    def __init__(self, core: Core, priority_max: int, make: Callable[[int], None]) -> None:
-        self._core = core
+    def __init__(
+        self, queue_store: QueueStore, priority_max: int, make: Callable[[int], None]
+    ) -> None:
+        self._queue_store = queue_store
         self._make = make
         self.priority_max = priority_max
         self.groups: dict[int, LevelGroup] = {}
@@ -75,7 +79,7 @@ class Levels:
     def add_level(self, priority: int, queue: Queue) -> LevelGroup:
         """Have a level: its op was applied, or stands in the snapshot."""
         cursor = Cursor(queue.index.first_offset)
-        group = self._core.group(queue, cursor, number=queue.number, kind=LevelGroup)
+        group = self._queue_store.group(queue, cursor, number=queue.number, kind=LevelGroup)
         assert isinstance(group, LevelGroup)
         group.levels = self
         group.priority = priority

@@ -21,14 +21,17 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from polymq.broker.durability import IN_SYNC, Durability
 from polymq.broker.kernels.costs import CONSUMER_COST, MESSAGE_COST, RUN_COST
-from polymq.broker.kernels.path import Committed, QueueEnd, RecordRun
-from polymq.broker.port import IN_SYNC, Consumer, Delivery, Durability, TakesApart
+from polymq.broker.kernels.path import Committed, QueueEnd
+from polymq.broker.kernels.record_run import RecordRun
+from polymq.broker.messages import Delivery
+from polymq.broker.port.queues import Consumer
 from polymq.broker.queues.cursor import Cursor
 from polymq.broker.queues.gates import Gate
 from polymq.broker.queues.redeliveries import Redeliveries
 from polymq.broker.reading import Reading
-from polymq.broker.runs import RunMeta
+from polymq.broker.runs import RunMeta, TakesApart
 from polymq.core_log.kernels.log_end import Span
 from polymq.core_log.queue_index import Index, MemoryIndex
 
@@ -69,6 +72,8 @@ class Queue(QueueEnd):
         "on_expiring",
     )
 
+    reader: Group | Groups | None
+
     def __init__(self, number: int, index: Index) -> None:
         QueueEnd.__init__(self, number, index)
         self.expiring = False
@@ -108,7 +113,7 @@ class Queue(QueueEnd):
 
 
 class Rules(Gate, Protocol):
-    """What a group does beyond first in, first out. Implemented by `queue_rules.QueueRules`."""
+    """What a group does beyond first in, first out. Implemented by `QueueRules`."""
 
     lengths: Lengths | None
     """The bounds; None where there are none."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from polymq.broker.kernels.path import Committed
+from polymq.broker.kernels.path import Committed, PlainTemplate
 from polymq.broker.queues.dead_letters import DeadLetters, Undertaker
 from polymq.broker.queues.deaths import Cause
 from polymq.broker.queues.expiry import Expiry
@@ -18,7 +18,6 @@ from polymq.broker.queues.lengths import Lengths
 from polymq.broker.queues.queue import Group
 from polymq.broker.queues.redeliveries import Redeliveries
 from polymq.broker.queues.settings import REJECT_PUBLISH_DLX, QueueSettings
-from polymq.broker.topic import TopicTemplate
 from polymq.core_log.kernels.batch import Batch
 
 
@@ -82,7 +81,7 @@ class QueueRules:
         assert self.lengths is not None
         return self.lengths.admit(batch, first, last)
 
-    def refused(self, template: TopicTemplate, batch: Batch, first: int, last: int) -> None:
+    def refused(self, template: PlainTemplate, batch: Batch, first: int, last: int) -> None:
         """See `gates.Gate`."""
         self._shared.counts.refused += last - first
         if self.settings.overflow == REJECT_PUBLISH_DLX:
@@ -152,7 +151,7 @@ class QueueRules:
             else:
                 redeliveries.add(first, length, group.cursor.floor)
                 group.cursor.requeue(first, length)
-                self._shared.core.recounted(group)
+                self._shared.queue_store.recounted(group)
             first += length
             count -= length
 

@@ -454,7 +454,7 @@ def state_of(broker: Broker) -> dict[tuple[str, str], object]:
     keys += [("exchange", name) for name in engine.exchanges.exchanges]
     keys += [("queue", name) for name in engine.exchanges.queues]
     keys += [("filter", str(found.queue.number)) for found in engine.sessions.filters.values()]
-    keys += [("group", str(number)) for number in engine.core.groups]
+    keys += [("group", str(number)) for number in engine.queue_store.groups]
     keys += [("session", str(number)) for number in engine.sessions.by_number]
     keys += [("document", "rule\x00ü")]
     rows: dict[tuple[str, str], object] = {key: engine.fold.row(*key) for key in keys}

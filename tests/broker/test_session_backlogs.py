@@ -125,7 +125,7 @@ def test_what_is_in_flight_is_not_dropped(
     assert [p[3] for p in link.publishes] == [1, 2, 3]
     session.disconnect()
     publish(broker, range(3, 30), qos=qos)
-    groups = broker.engine.core.groups
+    groups = broker.engine.queue_store.groups
     assert len(groups) == (1 if window_max > 4 else 2)
     link = come_back(broker, way)
     assert numbers(link) == [0, 1, 2, 25, 26, 27, 28, 29]
@@ -141,7 +141,7 @@ def test_what_is_in_flight_is_not_dropped(
     broker.step(2.0)
     publish(broker, range(30, 32), qos=qos)
     assert numbers(link)[8:] == [30, 31]
-    assert len(broker.engine.core.groups) == 1
+    assert len(broker.engine.queue_store.groups) == 1
     broker.stop()
 
 

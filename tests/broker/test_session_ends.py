@@ -37,7 +37,7 @@ def subscribed(
 
 def left(broker: Broker) -> tuple[int, int]:
     """Groups of sessions and filter queues in memory, those that are over included."""
-    return len(broker.engine.core.groups), len(broker.engine.sessions.filters)
+    return len(broker.engine.queue_store.groups), len(broker.engine.sessions.filters)
 
 
 def begin(broker: Broker, *, clean: bool = False) -> tuple[Session, SpyLink]:

@@ -48,7 +48,7 @@ def test_a_session_ends_when_its_client_stays_away(expiring: Broker) -> None:
     assert is_there(broker)
     broker.step(EXPIRY_SECONDS / 5)
     assert not is_there(broker)
-    assert broker.engine.core.groups == {}
+    assert broker.engine.queue_store.groups == {}
     assert broker.engine.sessions.filters == {}
     assert broker.engine.sessions.expiry is not None
     assert broker.engine.sessions.expiry.expired_count == 1
@@ -178,11 +178,11 @@ def test_qos_0_holds_nothing_of_the_log(broker: Broker) -> None:
     for _ in range(10):
         broker.publish(template, b"x", b"y")
         broker.step()
-    (group,) = broker.engine.core.groups.values()
+    (group,) = broker.engine.queue_store.groups.values()
     assert group.cursor.floor == group.queue.visible == 20
     assert group.ready_count == 0
     start_again(broker, "stop")
-    (group,) = broker.engine.core.groups.values()
+    (group,) = broker.engine.queue_store.groups.values()
     assert group.cursor.floor == 20
 
 

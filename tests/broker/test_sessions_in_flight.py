@@ -265,7 +265,7 @@ def test_unsubscribing_leaves_what_is_in_flight(pair: Pair, way: str, qos: int) 
         (session.acknowledged if qos == 1 else session.received)(packet, 1)
     broker.step(0.1)
     assert not broker.engine.sessions.filters
-    assert not broker.engine.core.groups
+    assert not broker.engine.queue_store.groups
     session.disconnect()
     _, link = connect(broker, "c")
     assert link.publishes == []
@@ -287,7 +287,7 @@ def test_a_group_whose_end_was_not_written_ends_at_the_next_start(pair: Pair, wa
     broker = pair.interrupt(way, session)
     broker.step(0.1)
     assert not broker.engine.sessions.filters
-    assert not broker.engine.core.groups
+    assert not broker.engine.queue_store.groups
     _, link = connect(broker, "c")
     assert link.publishes == []
 
@@ -310,7 +310,7 @@ def test_subscribing_again_beside_what_is_in_flight(broker: Broker) -> None:
     ]
     session.received(1, 1)
     broker.step(0.1)
-    assert len(broker.engine.core.groups) == 1
+    assert len(broker.engine.queue_store.groups) == 1
     assert len(broker.engine.sessions.filters) == 1
 
 
@@ -329,7 +329,7 @@ def test_the_end_of_a_session_takes_what_is_in_flight_along(broker: Broker) -> N
     session.disconnect()
     _, link = connect(broker, "c", clean=True)
     assert link.publishes == []
-    assert not broker.engine.core.groups
+    assert not broker.engine.queue_store.groups
     assert not broker.engine.sessions.filters
     assert broker.engine.sessions.state.retained.places() == []
 
@@ -390,9 +390,9 @@ def test_subscriptions_raised_again_and_again_are_bounded(broker: Broker) -> Non
         session.subscribe(("r", REST), 0)
         broker.publish(broker.template("r", "a"), b"x")
         broker.step()
-    assert len(broker.engine.core.volatile_groups) < 30
+    assert len(broker.engine.queue_store.volatile_groups) < 30
     session.disconnect()
-    assert not broker.engine.core.volatile_groups
+    assert not broker.engine.queue_store.volatile_groups
 
 
 def test_what_is_committed_after_a_client_went_is_kept_by_nobody(broker: Broker) -> None:
@@ -402,7 +402,7 @@ def test_what_is_committed_after_a_client_went_is_kept_by_nobody(broker: Broker)
     broker.publish(broker.template("r", "a"), b"x")
     session.disconnect()
     broker.step()
-    assert not broker.engine.core.volatile_groups
+    assert not broker.engine.queue_store.volatile_groups
 
 
 # --- logs of before -------------------------------------------------------------------------
@@ -415,7 +415,7 @@ def test_a_log_whose_records_lack_the_qos(tmp_path: Path, granted: int) -> None:
     subscribed(broker, link_credit=0, qos=granted)
     broker.publish(broker.template("r", "a", qos=2), b"1")
     broker.step(0.1)
-    (group,) = broker.engine.core.groups.values()
+    (group,) = broker.engine.queue_store.groups.values()
     number = broker.engine.sessions.by_client["c"].number
     op = {"op": "assign", "s": number, "t": 1, "g": group.number, "o": 0, "n": 1}
     broker.engine.core.journal.write(op)
@@ -457,7 +457,7 @@ def test_an_unsubscription_of_before_ends_what_is_in_flight(tmp_path: Path) -> N
     broker.open()
     _, link = connect(broker, "c")
     assert link.publishes == []
-    assert not broker.engine.core.groups
+    assert not broker.engine.queue_store.groups
     broker.stop()
 
 

@@ -21,7 +21,7 @@ def everything(broker: Broker) -> dict[tuple[str, str], object]:
     """All rows of the state, as a snapshot would have them."""
     engine = broker.engine
     keys = [("queue", name) for name in engine.exchanges.queues]
-    keys += [("group", str(number)) for number in engine.core.groups]
+    keys += [("group", str(number)) for number in engine.queue_store.groups]
     keys += [("topic", name) for name in engine.topics.topics]
     keys += [("session", str(number)) for number in engine.sessions.state.by_number]
     return {(kind, key): engine.fold.row(kind, key) for kind, key in keys}

@@ -14,7 +14,6 @@ import click
 import pytest
 
 from polymq import program
-from polymq.__main__ import _why_no_kernels
 from polymq.broker.access.quotas import NAMES
 from polymq.broker.topic_settings import TopicSettings
 from polymq.cli import polymq
@@ -389,8 +388,7 @@ def test_what_the_sink_is_told_wins_over_the_configuration(
 def test_a_damaged_extension_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     """As is one that was built for an older tree. Another import that fails is a bug."""
     monkeypatch.delenv("POLYMQ_KERNELS", raising=False)
-    line = _why_no_kernels(ImportError("/x/broker/kernels/path.so: file too short"))
+    line = program.why_no_kernels(ImportError("/x/broker/kernels/path.so: file too short"))
     assert line.startswith("the compiled kernels cannot be loaded: install again, or set")
     assert line.endswith("(/x/broker/kernels/path.so: file too short)")
-    with pytest.raises(ImportError, match="no such module"):
-        _why_no_kernels(ImportError("no such module"))
+    assert program.why_no_kernels(ImportError("no such module")) == ""

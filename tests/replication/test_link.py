@@ -45,7 +45,7 @@ class Pair:
         """The slave connects to the master, or to a relay's port."""
         if not port:
             port = await self.server.start("127.0.0.1", 0)
-        standby = self.slave.engine.core.standby
+        standby = self.slave.engine.standby
         assert standby is not None
         self.link = MasterLink(
             context=self.context,
@@ -70,7 +70,7 @@ class Pair:
 
     async def copied(self) -> None:
         """The slave has all that the master has written, not flushed."""
-        standby = self.slave.engine.core.standby
+        standby = self.slave.engine.standby
         assert standby is not None
         await self.until(lambda: standby.wanted == self.master.store.log.written)
 

@@ -36,7 +36,7 @@ def pair(tmp_path: Path) -> Iterator[tuple[Broker, Broker]]:
 
 def tell(master: Broker, slave: Broker) -> None:
     """What a heartbeat says of the master's log: what is on both disks is in sync."""
-    standby = slave.engine.core.standby
+    standby = slave.engine.standby
     assert standby is not None
     flushed = master.engine.core.commits.points[1]
     standby.committed(flushed, min(flushed, standby.flushed))
@@ -45,7 +45,7 @@ def tell(master: Broker, slave: Broker) -> None:
 
 def tidy(slave: Broker) -> int:
     """Save, then delete what may go; how many bytes that were."""
-    standby, retention = slave.engine.core.standby, slave.engine.retention
+    standby, retention = slave.engine.standby, slave.engine.retention
     assert standby is not None
     slave.save()
     before = retention.deleted_bytes
@@ -112,7 +112,7 @@ def test_a_slave_waits_for_what_its_master_had_when_it_deleted(
     """The acks that let a segment go stand behind it. A slave that has not got that far keeps the
     segment: if it is promoted now, the messages come again."""
     master, slave = shrunk(pair)
-    standby = slave.engine.core.standby
+    standby = slave.engine.standby
     assert standby is not None
     tell(master, slave)
     assert standby.deletable == 0
@@ -130,7 +130,7 @@ def test_a_slave_waits_until_it_knows_that_this_is_in_sync(pair: tuple[Broker, B
     the snapshot of the state."""
     master, slave = shrunk(pair)
     follow(master, slave)
-    standby = slave.engine.core.standby
+    standby = slave.engine.standby
     assert standby is not None
     flushed = master.engine.core.commits.points[1]
     standby.committed(flushed, flushed - 1)
@@ -146,7 +146,7 @@ def test_a_slave_needs_a_snapshot_of_the_state(pair: tuple[Broker, Broker]) -> N
     master, slave = shrunk(pair)
     fill(master, 2)
     follow(master, slave)
-    standby = slave.engine.core.standby
+    standby = slave.engine.standby
     assert standby is not None
     standby.released(master.store.log.written, 0)
     tidy(slave)

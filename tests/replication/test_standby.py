@@ -17,7 +17,7 @@ MAGIC_BLANK = (0xCBD43194).to_bytes(4, "big")
 
 def copy(master: Broker, slave: Broker, *, until: int | None = None) -> None:
     """Send what the master has written, without saying what is committed there."""
-    standby = slave.engine.core.standby
+    standby = slave.engine.standby
     assert standby is not None
     while standby.wanted < (master.store.log.written if until is None else until):
         hot = master.store.log.tail_range(standby.wanted)
@@ -31,7 +31,7 @@ def copy(master: Broker, slave: Broker, *, until: int | None = None) -> None:
 def follow(master: Broker, slave: Broker) -> None:
     """The same, and what is committed."""
     copy(master, slave)
-    standby = slave.engine.core.standby
+    standby = slave.engine.standby
     assert standby is not None
     points = master.engine.core.commits.points
     standby.committed(points[1], points[2])
@@ -66,7 +66,7 @@ def everything(broker: Broker) -> set[tuple[str, str]]:
     found |= {("exchange", name) for name in engine.exchanges.exchanges}
     found |= {("queue", name) for name in engine.named_queues.queues}
     found |= {("filter", str(key)) for key in engine.sessions.state._filter_words}
-    found |= {("group", str(number)) for number in engine.core.groups}
+    found |= {("group", str(number)) for number in engine.queue_store.groups}
     found |= {("session", str(number)) for number in engine.sessions.state.by_number}
     found |= {("retained", "\x00".join(words)) for words, _ in engine.retained.entries()}
     found |= {("document", "kind\x00key")} if engine.port.documents.of_kind("kind") else set()
@@ -194,7 +194,7 @@ def test_nothing_is_shown_before_the_master_says_so(master: Broker, slave: Broke
     master.port.topics.create("t", 1)
     master.port.topics.create("copied", 1, {"min_in_sync": "2"})
     follow(master, slave)
-    standby = slave.engine.core.standby
+    standby = slave.engine.standby
     assert standby is not None
     for topic in ("t", "copied"):
         master.publish(master.template(topic), b"1", b"2")
@@ -216,7 +216,7 @@ def test_nothing_is_shown_before_the_slave_has_it_on_its_disk(
     master.port.topics.create("t", 1)
     master.port.topics.create("copied", 1, {"min_in_sync": "2"})
     follow(master, slave)
-    standby = slave.engine.core.standby
+    standby = slave.engine.standby
     assert standby is not None
     for topic in ("t", "copied"):
         master.publish(master.template(topic), b"1", b"2")
@@ -336,6 +336,6 @@ def test_a_slave_ends_a_session_with_thousands_of_filters(master: Broker, slave:
     assert len(slave.engine.sessions.by_number) == 1
     follow(master, slave)
     assert rows(slave) == rows(master)
-    assert not slave.engine.core.groups
+    assert not slave.engine.queue_store.groups
     assert not slave.engine.sessions.filters
     assert not slave.engine.topics.router.match(("t", "1"))

@@ -100,7 +100,7 @@ def test_a_slave_that_died_within_a_record(master: Broker, slave: Broker, part: 
     do_everything(master)
     follow(master, slave)
     start, end = publish_unflushed(master)
-    standby = slave.engine.core.standby
+    standby = slave.engine.standby
     assert standby is not None
     hot = master.store.log.tail_range(start)
     assert hot is not None
@@ -163,7 +163,7 @@ def test_a_master_that_died_when_its_slave_had_a_part(
     follow(master, slave)
     start, end = publish_unflushed(master)
     hot = master.store.log.tail_range(start)
-    standby = slave.engine.core.standby
+    standby = slave.engine.standby
     assert standby is not None
     assert hot is not None
     standby.take(hot[1][: size_of(part, start, end)])

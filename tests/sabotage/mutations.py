@@ -69,6 +69,10 @@ TARGETS: Final = (  # what is about the file comes first: one test that notices 
         ("tests/broker/test_engine_sessions.py", *BROKER, "tests/replication/test_standby.py"),
     ),
     Target("broker/core.py", ("tests/broker/test_engine_queues.py", *BROKER, "tests/durability")),
+    Target(
+        "broker/queues/store.py",
+        ("tests/broker/test_engine_queues.py", *BROKER, "tests/durability"),
+    ),
 )
 
 

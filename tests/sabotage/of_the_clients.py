@@ -86,7 +86,7 @@ OF_THE_CLIENTS = (
     Sabotage(
         name="deliveries-not-counted-over-a-start",
         why="a message that kills its consumer, and the server, comes for ever",
-        path="broker/core.py",
+        path="broker/queues/store.py",
         old='        for number, stretches in op.get("c", ()):\n',
         new='        for number, stretches in op.get("none", ()):\n',
         crash=_states("delivery limits", 2000),

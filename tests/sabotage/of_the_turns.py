@@ -208,7 +208,7 @@ OF_THE_TURNS = (
         why="a message to ten thousand connected sessions stops the server",
         path="broker/kernels/path.py",
         pure=True,
-        old="            if cost > room and isinstance(queue.reader, list):\n",
+        old="            if cost > room and isinstance(reader, list):\n",
         new="            if cost < 0:\n",
         tests=(STEPS,),
     ),

@@ -40,14 +40,14 @@ EQUIVALENT: Final[dict[tuple[str, str, str, str], str]] = {
         "if (held >= SPILL_BYTES_MAX):",
     ): "a stretch that ends right at the bound is spilled before the next one: the same entries",
     (
-        "broker/core.py",
-        "Core.write_acks",
+        "broker/queues/store.py",
+        "QueueStore.write_acks",
         "if group.rules is not None and group.rules.redeliveries is not None:",
         "if (group.rules is not None or group.rules.redeliveries is not None):",
     ): "counts that the log did not take come from groups that have both (`_take_counts`)",
     (
-        "broker/core.py",
-        "Core.drop_group",
+        "broker/queues/store.py",
+        "QueueStore.drop_group",
         "self._moved.pop(group, None)",
         "pass",
     ): "`write_acks` passes over groups that are gone; this lets go of the memory 20 ms earlier",
