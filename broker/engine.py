@@ -166,15 +166,7 @@ class Engine:
         self.admission = Admission(
             self.users, self.logins, strangers=strangers, ports_kept_max=ports_kept_max
         )
-        self.retention = Retention(
-            core=core,
-            queue_store=queue_store,
-            topics=topics,
-            retained=self.retained,
-            flights=self.sessions.state.retained,
-            state_db=state_db,
-            name_of=lambda group: name_of(group, self.exchanges),
-        )
+        self.retention = self._make_retention(state_db)
         self.documents = Documents(core)
         self.groups = ConsumerGroups(core, topics)
         self.port = self.admission.port = self._make_port(owners)
@@ -185,6 +177,17 @@ class Engine:
         self.fold.restore()
         if follows:
             self._stand_by(flushed=shown, in_sync=in_sync or 0)
+
+    def _make_retention(self, state_db: StateDb | None) -> Retention:
+        return Retention(
+            core=self.core,
+            queue_store=self.queue_store,
+            topics=self.topics,
+            retained=self.retained,
+            flights=self.sessions.state.retained,
+            state_db=state_db,
+            name_of=lambda group: name_of(group, self.exchanges),
+        )
 
     def _make_port(self, owners: Owners) -> OpenPort:
         core, topics = self.core, self.topics
