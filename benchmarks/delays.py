@@ -30,7 +30,7 @@ import uvloop
 
 from polymq.broker.engine import Engine
 from polymq.broker.port import Delivery, Durability, Template
-from polymq.broker.state_db import StateDb
+from polymq.broker.state.database import StateDb
 from polymq.core_log.files import RealFiles
 from polymq.core_log.kernels.batch import RECORD_BODY_AT, Batch
 from polymq.core_log.store import Store

@@ -17,8 +17,8 @@ from typing import Any, Final
 import polymq.gateways.mqtt.connection
 from polymq.broker.core import Core
 from polymq.broker.queues.queue import Queue
-from polymq.broker.session import MqttSession, Subscription
-from polymq.broker.topic import TopicTemplate
+from polymq.broker.sessions.session import MqttSession, Subscription
+from polymq.broker.topics.topic import TopicTemplate
 from polymq.core_log.commit_log import CommitLog
 from polymq.gateways.mqtt.client import MqttConnection
 from polymq.gateways.mqtt.mapping import TopicMapping

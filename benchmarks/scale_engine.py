@@ -22,8 +22,8 @@ from typing import Any, Final
 
 from polymq.broker.engine import Engine
 from polymq.broker.port import Delivery, Template
-from polymq.broker.state_db import StateDb
-from polymq.broker.state_saving import StateSaving
+from polymq.broker.recovery.saving import StateSaving
+from polymq.broker.state.database import StateDb
 from polymq.core_log.files import RealFiles
 from polymq.core_log.indexes import Preparation
 from polymq.core_log.kernels.batch import Batch

@@ -21,7 +21,7 @@ from typing import Any, Final
 from benchmarks.path import Client, Loop, NoReaders, UnsyncedFiles, commit_all, publish, string
 from polymq.broker.engine import Engine
 from polymq.broker.port import APPENDED, FLUSHED
-from polymq.broker.topic_settings import TopicSettings
+from polymq.broker.topics.settings import TopicSettings
 from polymq.core_log.settings import StoreSettings
 from polymq.core_log.store import Store
 from polymq.gateways.mqtt.limits import Limits

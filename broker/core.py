@@ -16,20 +16,20 @@ from polymq.broker.commits import CommitPoints
 from polymq.broker.disk import SHORT, Disk
 from polymq.broker.durability import FLUSHED, IN_SYNC, Durability
 from polymq.broker.errors import Reason, Refused, StorageFailed
-from polymq.broker.journal import Journal
 from polymq.broker.kernels.path import CoreEnd, QueueEnd
 from polymq.broker.limits import Limits
+from polymq.broker.messages.compressed import PlainBody
+from polymq.broker.messages.readers import PatientReaders, Readers, Reading
+from polymq.broker.messages.records import Metas
 from polymq.broker.notices import Notices
-from polymq.broker.plain import PlainBody
+from polymq.broker.pacing.scheduler import Scheduler
+from polymq.broker.pacing.sweeping import Sweeper
+from polymq.broker.pacing.timers import Timers
+from polymq.broker.pacing.unhurried import unhurried
 from polymq.broker.port.values import Position
-from polymq.broker.reading import PatientReaders, Readers, Reading
-from polymq.broker.records import Metas
 from polymq.broker.replicas import Replicas
-from polymq.broker.scheduler import Scheduler
-from polymq.broker.state_kinds import StateKind, single
-from polymq.broker.sweeping import Sweeper
-from polymq.broker.timers import Timers
-from polymq.broker.unhurried import unhurried
+from polymq.broker.state.journal import Journal
+from polymq.broker.state.kinds import StateKind, single
 from polymq.core_log.errors import (
     CorruptRecord,
     Follows,
@@ -47,7 +47,7 @@ SYSTEM_FLAG_STATE: Final = 0x0001_0000
 
 
 class Follower(Protocol):
-    """The slave's part of an engine (`standby.py`), as far as its core knows of it."""
+    """The slave's part of an engine (`following/standby.py`), as far as its core knows of it."""
 
     def flush_finished(self, flushed: int) -> None:
         """This broker has so much on its disk."""
@@ -328,7 +328,7 @@ class Core(CoreEnd):
             write()
 
     def state_kinds(self) -> tuple[StateKind, ...]:
-        """See `state_kinds.py`."""
+        """See `state/kinds.py`."""
         return single("number", lambda: self.next_number, self._load_number)
 
     def _load_number(self, value: int) -> None:

@@ -8,9 +8,9 @@ from typing import Any
 
 from polymq.broker.core import Core
 from polymq.broker.errors import Reason, Refused
-from polymq.broker.journal import Op, Touched
 from polymq.broker.port.values import Position
-from polymq.broker.state_kinds import StateKind, each
+from polymq.broker.state.journal import Op, Touched
+from polymq.broker.state.kinds import StateKind, each
 
 
 class Documents:
@@ -39,7 +39,7 @@ class Documents:
         return [("document", name)]
 
     def state_kinds(self) -> tuple[StateKind, ...]:
-        """See `state_kinds.py`."""
+        """See `state/kinds.py`."""
         return (StateKind("document", self.row, each(self.load)),)
 
     def load(self, name: str, value: Mapping[str, Any] | None) -> None:

@@ -1,9 +1,7 @@
 """The engine: all parts of a broker in one process, over one store.
 
 It makes the parts, puts them into a port (`open_port.py`), and saves their state. Each part has a
-file: `topics.py` (the publish path), `queues/` (delivery), `exchanges.py` and `named_queues.py`
-(AMQP's entities), `sessions.py` (MQTT), `retained.py`, `journal.py` (state as records), `fold.py`
-(the state of all parts, and a start), `core.py` (pace and commit points).
+folder, and `README.md` says what is where.
 """
 
 from __future__ import annotations
@@ -13,45 +11,45 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import cast
 
-from polymq.broker.access.admission import Admission
-from polymq.broker.access.logins import Hashers, Logins
-from polymq.broker.access.owners import Owners
-from polymq.broker.access.principal import Anybody
-from polymq.broker.access.readers import QueueReaders
-from polymq.broker.access.users import Users
+from polymq.broker.accounts.logins import Hashers, Logins
+from polymq.broker.accounts.owners import Owners
+from polymq.broker.accounts.queue_readers import QueueReaders
+from polymq.broker.accounts.users import Users
+from polymq.broker.admission.admission import Admission
+from polymq.broker.admission.principal import Anybody
 from polymq.broker.core import Core
+from polymq.broker.delays.delay import Delays
 from polymq.broker.disk import Disk, DiskSettings
 from polymq.broker.documents import Documents
-from polymq.broker.entities import NamedQueue
-from polymq.broker.exchanges import Exchanges
-from polymq.broker.fold import Fold
-from polymq.broker.group_names import name_of
-from polymq.broker.groups import ConsumerGroups
-from polymq.broker.half_messages import HalfMessages
-from polymq.broker.header_routing import HeaderReader
-from polymq.broker.journal import Entity
-from polymq.broker.later.delay import Delays
+from polymq.broker.exchanges.entities import NamedQueue
+from polymq.broker.exchanges.exchanges import Exchanges
+from polymq.broker.following.standby import Standby
 from polymq.broker.limits import Limits
-from polymq.broker.moves import Moves
-from polymq.broker.named_queues import NamedQueues
+from polymq.broker.messages.compressed import PlainBody
+from polymq.broker.messages.readers import Readers
+from polymq.broker.moves.moves import Moves
+from polymq.broker.moves.set_aside import SetAside
+from polymq.broker.named_queues.named_queues import NamedQueues
 from polymq.broker.open_port import OpenPort
-from polymq.broker.plain import PlainBody
+from polymq.broker.pacing.scheduler import Scheduler
 from polymq.broker.port.publishing import Publish
-from polymq.broker.queries import Queries
 from polymq.broker.queues.store import QueueStore
-from polymq.broker.reading import Readers
-from polymq.broker.retained import Retained
-from polymq.broker.retention import Retention
-from polymq.broker.scheduler import Scheduler
-from polymq.broker.session_settings import SessionSettings
-from polymq.broker.sessions import Sessions
-from polymq.broker.set_aside import SetAside
-from polymq.broker.standby import Standby
-from polymq.broker.state_db import StateDb
-from polymq.broker.state_saving import StateSaving
-from polymq.broker.topic_settings import TopicSettings
-from polymq.broker.topics import Topics
-from polymq.broker.transactions import Transactions
+from polymq.broker.reading.consumer_groups import ConsumerGroups
+from polymq.broker.reading.queries import Queries
+from polymq.broker.recovery.fold import Fold
+from polymq.broker.recovery.saving import StateSaving
+from polymq.broker.retention.holders import name_of
+from polymq.broker.retention.retention import Retention
+from polymq.broker.sessions.sessions import Sessions
+from polymq.broker.sessions.settings import SessionSettings
+from polymq.broker.state.database import StateDb
+from polymq.broker.state.journal import Entity
+from polymq.broker.topics.header_routing import HeaderReader
+from polymq.broker.topics.retained import Retained
+from polymq.broker.topics.settings import TopicSettings
+from polymq.broker.topics.topics import Topics
+from polymq.broker.transactions.half_messages import HalfMessages
+from polymq.broker.transactions.transactions import Transactions
 from polymq.core_log.store import Store
 
 

@@ -15,7 +15,7 @@ Rules:
 
 * A file that is missing or damaged says that everything may have been acknowledged.
 * Of the records behind the position nothing is said that waited for `disks` disks or more; all
-  others may have been acknowledged (`broker/divergence.py`).
+  others may have been acknowledged (`broker/following/divergence.py`).
 * `write` waits for the disk: not for the loop's thread while there are clients. One thread at a
   time.
 """

@@ -14,7 +14,7 @@ from typing import Final
 
 from aiohttp import web
 
-from polymq.broker.access.admission import Admission
+from polymq.broker.admission.admission import Admission
 from polymq.broker.errors import Reason, Refused
 from polymq.broker.port import REST, BrokerPort, Words, parse_display_name
 

@@ -18,9 +18,9 @@ from typing import Any, Final
 from aiohttp import web
 
 from polymq.admin_access import CALLER
-from polymq.broker.access import access_keys, audit, quotas
-from polymq.broker.access.passwords import SALT_BYTES
-from polymq.broker.access.permissions import (
+from polymq.broker.accounts import access_keys, audit, quotas
+from polymq.broker.accounts.passwords import SALT_BYTES
+from polymq.broker.accounts.permissions import (
     Action,
     BadPattern,
     Effect,
@@ -28,7 +28,7 @@ from polymq.broker.access.permissions import (
     format_pattern,
     parse_pattern,
 )
-from polymq.broker.access.user import User
+from polymq.broker.accounts.user import User
 from polymq.broker.engine import Engine
 from polymq.broker.errors import Reason, Refused
 from polymq.broker.port import Position

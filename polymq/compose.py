@@ -29,9 +29,9 @@ from polymq.broker import errors as broker_errors
 from polymq.broker.disk import DiskSettings
 from polymq.broker.engine import Engine
 from polymq.broker.limits import Limits as EngineLimits
-from polymq.broker.session_settings import SessionSettings
-from polymq.broker.state_db import StateDb
-from polymq.broker.topic_settings import TopicSettings
+from polymq.broker.sessions.settings import SessionSettings
+from polymq.broker.state.database import StateDb
+from polymq.broker.topics.settings import TopicSettings
 from polymq.core_log.errors import StorageFailed, StorageFull, StoreCorrupt, StoreError, is_full
 from polymq.core_log.files import Files, RealFiles
 from polymq.core_log.settings import StoreSettings

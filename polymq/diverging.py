@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from polymq.acknowledging import Acknowledging
-from polymq.broker.divergence import Divergence, diverged
 from polymq.broker.engine import Engine
-from polymq.broker.topic import Topic
+from polymq.broker.following.divergence import Divergence, diverged
+from polymq.broker.topics.topic import Topic
 from polymq.core_log.cut_file import CutHead, keep_cut
 from polymq.core_log.files import RealFiles
 from polymq.core_log.store import Store

@@ -13,7 +13,7 @@ from typing import Any, Final, TextIO
 import structlog
 from structlog.typing import EventDict
 
-from polymq.broker.access import audit
+from polymq.broker.accounts import audit
 from polymq.log_limits import LineLimit
 from polymq.settings import LogSettings
 from polymq.terminal import printable

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from polymq.broker.engine import Engine
-from polymq.broker.queues.deaths import Cause
+from polymq.broker.messages.dead_letter_history import Cause
 from polymq.metrics import Probe, Value
 
 

@@ -14,9 +14,9 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Final, Literal
 
 from polymq.acknowledging import Acknowledging, is_kept
-from polymq.broker.divergence import Divergence
 from polymq.broker.engine import Engine
 from polymq.broker.errors import StorageFailed
+from polymq.broker.following.divergence import Divergence
 from polymq.core_log.acknowledged import ACKNOWLEDGED_NAME
 from polymq.core_log.epochs import term_of
 from polymq.core_log.errors import StoreRefused

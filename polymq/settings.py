@@ -31,7 +31,7 @@ from pydantic import (
     model_validator,
 )
 
-from polymq.broker.topic_settings import BYTES_MAX, DISKS_MAX, SECONDS_MAX
+from polymq.broker.topics.settings import BYTES_MAX, DISKS_MAX, SECONDS_MAX
 from polymq.errors import ExitCode, Failure
 from polymq.remoting.errors import LocalProtocolError
 from polymq.remoting.steps import Address

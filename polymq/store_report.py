@@ -7,7 +7,7 @@ from typing import Any
 
 from polymq.broker.engine import Engine
 from polymq.broker.port import display_name
-from polymq.broker.retention import Hold
+from polymq.broker.retention.retention import Hold
 from polymq.core_log.cut_file import list_cuts
 from polymq.core_log.files import RealFiles
 from polymq.core_log.store import Store

@@ -15,7 +15,7 @@ from typing import Any, Final
 from polymq.broker.disk import DiskState
 from polymq.broker.engine import Engine
 from polymq.broker.port import Position
-from polymq.broker.retention import InWorker, Round, UntilFlushed
+from polymq.broker.retention.retention import InWorker, Round, UntilFlushed
 from polymq.core_log.errors import StoreError
 from polymq.core_log.store import Store
 from polymq.logs import logger

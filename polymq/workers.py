@@ -21,7 +21,7 @@ READERS_COUNT: Final = 4
 
 
 class Workers:
-    """A bounded pool whose results come back to the loop. Implements `broker.reading.Readers`."""
+    """A bounded pool whose results come back to the loop (`broker.messages.readers.Readers`)."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, *, name: str, count: int) -> None:
         self._loop = loop

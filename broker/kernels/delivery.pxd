@@ -4,8 +4,8 @@
 cimport cython
 
 from polymq.broker.kernels.path cimport Committed
-from polymq.broker.kernels.record_run cimport RecordRun
-from polymq.broker.kernels.unacked cimport UnackedRuns
+from polymq.broker.messages.kernels.record_run cimport RecordRun
+from polymq.broker.messages.kernels.unacked cimport UnackedRuns
 
 cdef long long PACKET_IDS
 

@@ -1,7 +1,7 @@
 # cython: boundscheck=False, annotation_typing=False, initializedcheck=False
 """From a run that became visible to the client of a live MQTT subscription, and its PUBACK.
 
-One source in two forms: plain Python, and a C extension. `broker/session.py` has
+One source in two forms: plain Python, and a C extension. `broker/sessions/session.py` has
 the rest of sessions and subscriptions, in classes that inherit from these.
 """
 
@@ -13,10 +13,11 @@ from polymq.broker.errors import WrongAcknowledgement
 from polymq.broker.kernels.codes import PACKET_IDS
 
 if TYPE_CHECKING:
-    from polymq.broker.kernels import path, record_run
-    from polymq.broker.kernels.unacked import UnackedRuns
+    from polymq.broker.kernels import path
+    from polymq.broker.messages.kernels import record_run
+    from polymq.broker.messages.kernels.unacked import UnackedRuns
+    from polymq.broker.messages.runs import RunMeta
     from polymq.broker.port.sessions import SessionLink
-    from polymq.broker.runs import RunMeta
 
 QOS_PROPERTY: Final = "PMQ_QOS"
 QOS_KEY: Final = "broker.qos"

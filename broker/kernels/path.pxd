@@ -3,7 +3,7 @@
 
 cimport cython
 
-from polymq.broker.kernels.record_run cimport RecordRun
+from polymq.broker.messages.kernels.record_run cimport RecordRun
 from polymq.broker.kernels.routes cimport RouteEnd, RouterEnd
 from polymq.core_log.kernels.index_end cimport IndexEnd
 from polymq.core_log.kernels.log_end cimport LogEnd, Span

@@ -4,7 +4,7 @@
 What is here happens for every run, and a run is one message where clients send one at a time. So it
 is few steps, and one source in two forms: plain Python, and a C extension, for which
 `path.pxd` says of what types all this is. What does not happen to every run stands in
-`topics.py` and the other parts, in classes that inherit from these.
+`topics/topics.py` and the other parts, in classes that inherit from these.
 
 Rules:
 
@@ -24,7 +24,9 @@ from typing import TYPE_CHECKING, Any, Final
 from polymq.broker.disk import SHORT
 from polymq.broker.durability import APPENDED, FLUSHED, Durability
 from polymq.broker.kernels.codes import JOINED_COUNT_MAX
-from polymq.broker.kernels.costs import (
+from polymq.broker.kernels.steps import release_part
+from polymq.broker.messages.kernels.record_run import RecordRun
+from polymq.broker.pacing.costs import (
     ANSWER_COST,
     LIVE_BYTES_SHIFT,
     LIVE_COST,
@@ -32,8 +34,6 @@ from polymq.broker.kernels.costs import (
     QUEUES_MANY,
     SHOWN_AT_ONCE,
 )
-from polymq.broker.kernels.record_run import RecordRun
-from polymq.broker.kernels.steps import release_part
 from polymq.core_log.errors import StorageFailed, StorageFull, StorageShort
 from polymq.core_log.kernels.layout import ENTRY_SIZE
 
@@ -43,9 +43,9 @@ if TYPE_CHECKING:
     from polymq.broker.disk import Disk
     from polymq.broker.kernels import routes
     from polymq.broker.kernels.targets import LiveTarget, OneReader, Reader
+    from polymq.broker.messages.runs import RunMeta
+    from polymq.broker.pacing.scheduler import Scheduler
     from polymq.broker.port.values import Position
-    from polymq.broker.runs import RunMeta
-    from polymq.broker.scheduler import Scheduler
     from polymq.core_log.commit_log import CommitLog
     from polymq.core_log.kernels import log_end
     from polymq.core_log.kernels.batch import Batch

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from polymq.broker.kernels.costs import LIVE_BYTES_SHIFT, LIVE_COST, QUEUE_COST, SHOWN_AT_ONCE
+from polymq.broker.pacing.costs import LIVE_BYTES_SHIFT, LIVE_COST, QUEUE_COST, SHOWN_AT_ONCE
 
 if TYPE_CHECKING:
     from polymq.broker.kernels.path import QueueEnd, Waiting

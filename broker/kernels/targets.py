@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 class LiveTarget(Protocol):
-    """A live subscription (`broker.sessions`)."""
+    """A live subscription (`broker.sessions.sessions`)."""
 
     def offer(self, run: Committed) -> None:
         """A run that it matches became visible."""
@@ -22,7 +22,7 @@ class Reader(Protocol):
         """A run became visible at offset `first` of the queue."""
 
     def arrival_cost(self) -> int:
-        """What `arrived` costs, in the units of `broker.kernels.costs`."""
+        """What `arrived` costs, in the units of `broker.pacing.costs`."""
 
 
 class OneReader(Reader, Protocol):

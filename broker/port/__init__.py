@@ -8,7 +8,7 @@ is all that they know of each other: the operations that gateways call, by what 
 Each operation stands in one protocol here and is done by one class of the broker, which implements
 that protocol: `port.queues.declare(...)` is `NamedQueues.declare` where everybody may do
 everything (`open_port.py`), and `PermittedQueues.declare`, which asks for the right first, where
-there are users (`access/permitted_port.py`).
+there are users (`admission/permitted_port.py`).
 
 Rules for both sides:
 
@@ -26,15 +26,24 @@ Rules for both sides:
 
 from __future__ import annotations
 
-from polymq.broker.amqp_content import AMQP_PROPERTY, AmqpContent, read_amqp_content
 from polymq.broker.bounded_cache import BoundedCache
-from polymq.broker.copies import COPIES_PROPERTY, Copies
 from polymq.broker.durability import APPENDED, FLUSHED, IN_SYNC, Durability
 from polymq.broker.errors import BrokerError, Reason, Refused, StorageFailed, WrongAcknowledgement
-from polymq.broker.infos import ExchangeInfo, QueueInfo, TopicInfo
-from polymq.broker.kernels.record_run import RecordRun
-from polymq.broker.long_properties import LONG_CONSTANT, in_front, size_in_front, without_long
-from polymq.broker.messages import Delivery, Message
+from polymq.broker.messages.amqp_content import AMQP_PROPERTY, AmqpContent, read_amqp_content
+from polymq.broker.messages.copies import COPIES_PROPERTY, Copies
+from polymq.broker.messages.dead_letter_history import DEATH_PROPERTY, History, history_of
+from polymq.broker.messages.kernels.record_run import RecordRun
+from polymq.broker.messages.life import LIFE_PROPERTY, life_property
+from polymq.broker.messages.long_properties import (
+    LONG_CONSTANT,
+    in_front,
+    size_in_front,
+    without_long,
+)
+from polymq.broker.messages.message import Delivery, Message
+from polymq.broker.messages.record_header import header_property
+from polymq.broker.messages.runs import RunMeta, TakesApart
+from polymq.broker.messages.unacked import Unacked
 from polymq.broker.names import (
     EXCHANGE_PROPERTY,
     ROOT_EXCHANGE,
@@ -49,6 +58,7 @@ from polymq.broker.port.delays import DelayPort
 from polymq.broker.port.documents import DocumentPort
 from polymq.broker.port.exchanges import ExchangePort
 from polymq.broker.port.groups import GroupInfo, GroupPort
+from polymq.broker.port.infos import ExchangeInfo, QueueInfo, TopicInfo
 from polymq.broker.port.principals import AdmissionPort, PrincipalPort
 from polymq.broker.port.publishing import Placed, Publish, Publishing, Route, Template
 from polymq.broker.port.queries import QueryPort
@@ -58,11 +68,6 @@ from polymq.broker.port.storage import StoragePort
 from polymq.broker.port.topics import TopicPort
 from polymq.broker.port.transactions import HalfMessage, HalfMessagePort, Prepared, TransactionPort
 from polymq.broker.port.values import ONE_WORD, REST, Position, Words
-from polymq.broker.queues.deaths import DEATH_PROPERTY, History, history_of
-from polymq.broker.queues.life import LIFE_PROPERTY, life_property
-from polymq.broker.queues.unacked import Unacked
-from polymq.broker.record_header import header_property
-from polymq.broker.runs import RunMeta, TakesApart
 
 __all__ = [
     "AMQP_PROPERTY",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from polymq.broker.infos import ExchangeInfo
+from polymq.broker.port.infos import ExchangeInfo
 from polymq.broker.port.publishing import Route, Template
 from polymq.broker.port.values import Position
 from polymq.core_log.kernels.batch import Batch

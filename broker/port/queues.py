@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
 
-from polymq.broker.infos import QueueInfo
-from polymq.broker.messages import Delivery
+from polymq.broker.messages.message import Delivery
+from polymq.broker.messages.runs import TakesApart
+from polymq.broker.port.infos import QueueInfo
 from polymq.broker.port.values import Position, Words
-from polymq.broker.runs import TakesApart
 
 
 class Consumer(Protocol):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from polymq.broker.kernels.record_run import RecordRun
+from polymq.broker.messages.kernels.record_run import RecordRun
 from polymq.broker.port.publishing import Template
 from polymq.broker.port.values import Position, Words
 from polymq.core_log.kernels.batch import Batch

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from polymq.broker.durability import Durability
-from polymq.broker.infos import TopicInfo
+from polymq.broker.port.infos import TopicInfo
 from polymq.broker.port.publishing import Placed, Route, Template
 from polymq.broker.port.values import Position
 from polymq.core_log.kernels.batch import EXTRA_NONE, Batch

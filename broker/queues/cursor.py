@@ -6,7 +6,7 @@ bytes cost one per message of the window between the oldest unsettled and the ne
 message; what is ready and what is settled below costs nothing.
 
 A cursor may have a `stop`: what is in the queue from there on is not for its consumer, because too
-much waits already (`session_backlogs.py`). It goes on behind what it left out (`skip_waiting`).
+much waits already (`sessions/backlogs.py`). It goes on behind what it left out (`skip_waiting`).
 
 Requeued messages come first, in their original order, flagged redelivered. That is what RabbitMQ's
 classic queues do: after nack of c and then a, the next two deliveries are a and c.

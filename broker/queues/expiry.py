@@ -23,9 +23,9 @@ from collections.abc import Callable
 from typing import Final
 
 from polymq.broker.core import Core
+from polymq.broker.pacing.timers import Timer
 from polymq.broker.queues.heads import LOOK_COUNT, Head
 from polymq.broker.queues.queue import Group
-from polymq.broker.timers import Timer
 from polymq.core_log.kernels.layout import STORE_MS_MASK
 from polymq.core_log.kernels.writing import expired
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from polymq.broker.errors import Refused
-from polymq.broker.timers import Timer, Timers
+from polymq.broker.pacing.timers import Timer, Timers
 
 
 class Lease:

@@ -26,12 +26,12 @@ import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
-from polymq.broker.messages import Delivery
+from polymq.broker.messages.message import Delivery
+from polymq.broker.messages.runs import TakesApart
 from polymq.broker.port.queues import Consumer
 from polymq.broker.queues.cursor import Cursor
 from polymq.broker.queues.queue import Group, Hold, Queue
 from polymq.broker.queues.store import QueueStore
-from polymq.broker.runs import TakesApart
 
 OFFSET_BITS: Final = 48
 """An offset has at most so many (`core_log.kernels.layout.OFFSET_MAX`)."""

@@ -13,7 +13,7 @@ Two ways lead to a consumer:
 
 Rule: a consumer never gets more than its credit, and one call hands out at most `pump_count_max`
 messages and `pump_bytes_max` bytes, and no more than is left of the iteration's share
-(`share.py`); then other work gets its turn.
+(`pacing/share.py`); then other work gets its turn.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from polymq.broker.durability import IN_SYNC, Durability
-from polymq.broker.kernels.costs import CONSUMER_COST, MESSAGE_COST, RUN_COST
 from polymq.broker.kernels.path import Committed, QueueEnd
-from polymq.broker.kernels.record_run import RecordRun
-from polymq.broker.messages import Delivery
+from polymq.broker.messages.kernels.record_run import RecordRun
+from polymq.broker.messages.message import Delivery
+from polymq.broker.messages.readers import Reading
+from polymq.broker.messages.runs import RunMeta, TakesApart
+from polymq.broker.pacing.costs import CONSUMER_COST, MESSAGE_COST, RUN_COST
 from polymq.broker.port.queues import Consumer
 from polymq.broker.queues.cursor import Cursor
 from polymq.broker.queues.gates import Gate
 from polymq.broker.queues.redeliveries import Redeliveries
-from polymq.broker.reading import Reading
-from polymq.broker.runs import RunMeta, TakesApart
 from polymq.core_log.kernels.log_end import Span
 from polymq.core_log.queue_index import Index, MemoryIndex
 
@@ -397,7 +397,7 @@ class Group:
     # --- delivering -----------------------------------------------------------------------
 
     def arrival_cost(self) -> int:
-        """What `arrived` costs, in the units of `broker.kernels.costs`."""
+        """What `arrived` costs, in the units of `broker.pacing.costs`."""
         return CONSUMER_COST if self.holds else 1
 
     def arrived(self, run: Committed, first: int) -> None:
@@ -494,7 +494,7 @@ class Group:
             self.reading.share.wait(self._pump_scheduled)
 
     def run_cost(self) -> int:
-        """What one run costs that it hands out, in the units of `broker.kernels.costs`."""
+        """What one run costs that it hands out, in the units of `broker.pacing.costs`."""
         return RUN_COST
 
     def _pump_scheduled(self) -> None:

@@ -11,9 +11,9 @@ from collections.abc import Iterable
 
 from polymq.broker.core import Core
 from polymq.broker.errors import Refused
-from polymq.broker.journal import Op, Touched
 from polymq.broker.queues.cursor import Cursor
 from polymq.broker.queues.queue import Group, Queue
+from polymq.broker.state.journal import Op, Touched
 from polymq.core_log.kernels.layout import ENTRY_SIZE, PRIVATE_ENTRY_SIZE
 from polymq.core_log.queue_index import Index, MemoryIndex
 

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Final
 
 from polymq.broker.port import Delivery, QueueConsumer, Reason, Refused
-from polymq.gateways.amqp import direct_reply, mapping, spec
+from polymq.gateways.amqp import direct_reply, mapping, reply_names, spec
 from polymq.gateways.amqp.ack_deadline import AckDeadline
 from polymq.gateways.amqp.channel import Channel
 from polymq.gateways.amqp.consumer import Consumer, Getter, encode
@@ -58,7 +58,7 @@ def consume(channel: Channel, method: spec.BasicConsume) -> None:
     if not queue:
         raise Refused(Reason.NOT_FOUND, "no previously declared queue")
     consumer: Consumer | direct_reply.ReplyConsumer
-    if queue == direct_reply.NAME:
+    if queue == reply_names.NAME:
         consumer = direct_reply.new_consumer(channel, tag, no_ack=method.no_ack)
     else:
         priority = mapping.consumer_priority(method.arguments)

@@ -3,7 +3,7 @@
 Rules:
 
 * Delivery tags count up by one on a channel, for deliveries and gets alike (AMQP 4.2.3). What is
-  unacknowledged is kept as runs (`broker.queues.unacked`), never as one object per message.
+  unacknowledged is kept as runs (`broker.messages.unacked`), never as one object per message.
 * A publish sequence number is given to every publish of a confirming channel, also to those that
   went nowhere. Confirms leave in order, `multiple`, behind the returns of the same messages.
 * Closing gives back to the queues what is not acknowledged, and only then ends the consumers.

@@ -26,17 +26,13 @@ from typing import TYPE_CHECKING, Final
 
 from polymq.broker.port import Reason, Refused
 from polymq.gateways.amqp.methods import content_frames, short_string
+from polymq.gateways.amqp.reply_names import NAME, PREFIX
 
 if TYPE_CHECKING:
     from polymq.gateways.amqp.channel import Channel
 
-NAME: Final = "amq.rabbitmq.reply-to"
-PREFIX: Final = f"{NAME}."
 TOKEN_BYTES: Final = 24
 
-_PLACE_HEAD: Final = b"\x00"
-"""The name of the default exchange as a short string."""
-_PREFIX: Final = PREFIX.encode()
 _TAG: Final = struct.Struct(">QB")
 
 
@@ -151,11 +147,6 @@ class ReplyConsumer:
         self._channel.reply_consumer = None
         self._waiting.clear()
         self._waiting_bytes = 0
-
-
-def is_answer(place: bytes) -> bool:
-    """Whether exchange and routing key, as two short strings, are those of an answer."""
-    return place.startswith(_PLACE_HEAD) and place.startswith(_PREFIX, 2)
 
 
 def new_consumer(channel: Channel, tag: str, *, no_ack: bool) -> ReplyConsumer:

@@ -1,8 +1,8 @@
 """Properties of a message that are too long for a record's properties, or for a client's frames.
 
 Those of a record have room for 16 KiB (`codes.LONG_BYTES`) of AMQP's properties. Longer ones stand
-in front of the body, as `broker/long_properties.py` describes. Such messages are stored one by one,
-with templates of their own.
+in front of the body, as `broker/messages/long_properties.py` describes. Such messages are stored
+one by one, with templates of their own.
 
 Rule: what is left out, in the short form that other protocols read and where a client's frames are
 too small, is headers, never another property. Headers that fit are kept, in their order.

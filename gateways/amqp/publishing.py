@@ -38,7 +38,7 @@ from polymq.core_log.kernels.batch import (
     EXTRA_START,
     Batch,
 )
-from polymq.gateways.amqp import delays, direct_reply, mapping, spec
+from polymq.gateways.amqp import delays, direct_reply, mapping, reply_names, spec
 from polymq.gateways.amqp.channel import Channel
 from polymq.gateways.amqp.errors import Malformed, RemoteProtocolError, ReplyCode
 from polymq.gateways.amqp.events import Run, Traffic
@@ -121,7 +121,7 @@ class Templates:
             return template
         exchange, routing_key = mapping.place_of(place)
         route = None
-        if exchange or not routing_key.startswith(direct_reply.PREFIX):
+        if exchange or not routing_key.startswith(reply_names.PREFIX):
             route = self._port.exchanges.route(exchange, routing_key)
         if route is None:
             known.pop(key, None)
@@ -464,7 +464,7 @@ class Publisher:
     ) -> None:
         if template is None or (flags & codes.MANDATORY and not template.route.routed):
             mandatory = bool(flags & codes.MANDATORY)
-            if template is None and direct_reply.is_answer(batch.topic(first)):
+            if template is None and reply_names.is_answer(batch.topic(first)):
                 self.give_answers(channel, batch, first, last, mandatory=mandatory)
             elif mandatory:
                 self.give_back(channel, batch, first, last)

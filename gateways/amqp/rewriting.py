@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 
 from polymq.broker.port import Copies, Reason, Refused
 from polymq.core_log.kernels.batch import BODY_SIZE, BODY_START, COLUMNS, Batch
-from polymq.gateways.amqp import direct_reply
+from polymq.gateways.amqp import reply_names
 from polymq.gateways.amqp.mapping import REPLY_TO, headers_span, property_span
 from polymq.gateways.amqp.methods import short_string
 from polymq.gateways.amqp.tables import decode_table, split_pairs
@@ -23,7 +23,7 @@ COPIES_MAX: Final = 256
 """Routing keys in `CC` and `BCC` together: each is looked up by itself."""
 _NAMES: Final = ("CC", "BCC")
 _U32: Final = struct.Struct(">I")
-_DIRECT_REPLY_TO: Final = direct_reply.NAME.encode()
+_DIRECT_REPLY_TO: Final = reply_names.NAME.encode()
 
 
 class Rewritten(NamedTuple):

@@ -32,7 +32,7 @@ from polymq.core_log.kernels.batch import (
     EXTRA_START,
     Batch,
 )
-from polymq.gateways.amqp import delays, direct_reply, spec
+from polymq.gateways.amqp import delays, reply_names, spec
 from polymq.gateways.amqp.kernels import codes
 from polymq.gateways.amqp.long_properties import as_stored, is_long
 
@@ -207,7 +207,7 @@ def commit(channel: Channel, method: spec.TxCommit) -> None:
                     returned.append(HeldRun(run.place, run.life, True, some, run.copies))
         elif template is not None and (template.route.routed or not run.mandatory):
             publishes.append(_publishing(template, run.batch))
-        elif template is None and direct_reply.is_answer(run.place):
+        elif template is None and reply_names.is_answer(run.place):
             answers.append(run)
         elif run.mandatory:
             returned.append(run)

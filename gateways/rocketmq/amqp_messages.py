@@ -18,7 +18,7 @@ Rules:
   not written anew goes as it is.
 * A message with more headers than that has a short form of them, and the rest in front of its body,
   where only readers look that ask for whole records. All others get the body alone
-  (`broker/long_properties.py`).
+  (`broker/messages/long_properties.py`).
 * Other messages cost one search for the property's name in all that was read.
 """
 

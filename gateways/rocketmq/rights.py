@@ -11,7 +11,7 @@ Rules:
 * A handler asks again for what only it knows: the tags of each message that it publishes, the
   topics of a list. What is listed is what may be read.
 * A right to a consumer group is the right to subscribe to all of its retry topic
-  (`broker.access.permissions`).
+  (`broker.accounts.permissions`).
 * Rights are remembered by the port until a user or a rule changes, so the gate costs the requests
   of a running client a look into a set.
 * What a client keeps without asking again, a place in a group or a lock, ends when rights change

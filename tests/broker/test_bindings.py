@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polymq.broker.bindings import BindingKey, Bindings
-from polymq.broker.patterns import Trie
 from polymq.broker.port import Words
+from polymq.broker.routing.bindings import BindingKey, Bindings
+from polymq.broker.routing.patterns import Trie
 
 NAME = "queue"
 KEYS = st.sampled_from([("", NAME, "{}"), ("", "other", "{}"), ("x", NAME, "{}"), ("x", "k", "1")])

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from polymq.broker.flights import SessionGroup
-from polymq.broker.kernels.costs import (
+from polymq.broker.kernels.path import Committed
+from polymq.broker.pacing.costs import (
     ANSWER_COST,
     CONSUMER_COST,
     LIVE_COST,
@@ -13,8 +13,8 @@ from polymq.broker.kernels.costs import (
     SESSION_COST,
     SHOWN_AT_ONCE,
 )
-from polymq.broker.kernels.path import Committed
 from polymq.broker.port import Durability, Session, Template
+from polymq.broker.sessions.flights import SessionGroup
 from tests.broker.test_engine_sessions import connect
 from tests.harness.broker import Broker, SpyConsumer, SpyLink
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from polymq.broker.plain import COMPRESSION_MASK, TURN_BYTES_MAX
+from polymq.broker.messages.compressed import COMPRESSION_MASK, TURN_BYTES_MAX
+from polymq.broker.messages.record_header import header_property
 from polymq.broker.port import REST, Template
-from polymq.broker.record_header import header_property
 from tests.broker.queue_bench import consume, declare, publish
 from tests.broker.test_engine_sessions import connect
 from tests.harness.broker import Broker, SpyConsumer

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from polymq.broker.errors import Reason, Refused
-from polymq.broker.queues.deaths import Cause, Death, History, history_of
+from polymq.broker.messages.dead_letter_history import Cause, Death, History, history_of
 from tests.broker.queue_bench import bind, consume, declare, exchange, look, publish, ready
 from tests.harness.broker import START_MS, Broker
 

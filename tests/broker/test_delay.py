@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from polymq.broker.later.delayed import LEVEL_SECONDS
-from polymq.broker.later.wheel import Wheel
+from polymq.broker.delays.delayed import LEVEL_SECONDS
+from polymq.broker.delays.wheel import Wheel
 from polymq.broker.port import Durability, Position, Publishing, Reason, Refused
 from polymq.core_log.errors import StorageFull
 from tests.harness.broker import START_MS, Broker, SpyConsumer, batch_of

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from polymq.broker.exchanges import UNBOUND_AT_ONCE
-from polymq.broker.journal import Op
+from polymq.broker.exchanges.exchanges import UNBOUND_AT_ONCE
+from polymq.broker.pacing.sweeping import SWEPT_AT_ONCE, Sweeper
 from polymq.broker.port import Reason, Refused
-from polymq.broker.sweeping import SWEPT_AT_ONCE, Sweeper
-from polymq.broker.topic_routes import TopicRoute
+from polymq.broker.state.journal import Op
+from polymq.broker.topics.routes import TopicRoute
 from tests.broker.queue_bench import OWNER, bind, declare, exchange, publish, ready
 from tests.broker.test_commit_steps import one_iteration
 from tests.broker.test_engine_sessions import connect
@@ -292,7 +292,7 @@ def test_very_many_auto_delete_exchanges_end_in_several_records(
     broker: Broker, ops: list[Op], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One that is bound again in between stays."""
-    monkeypatch.setattr("polymq.broker.exchange_ends.ENDING_TOO_MAX", 4)
+    monkeypatch.setattr("polymq.broker.exchanges.ends.ENDING_TOO_MAX", 4)
     declare(broker, "q")
     declare(broker, "other")
     for number in range(12):

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from polymq.broker.entities import PREDECLARED
-from polymq.broker.header_match import pattern_of, pattern_text, tag_headers
-from polymq.broker.patterns import matches
+from polymq.broker.exchanges.entities import PREDECLARED
 from polymq.broker.port import REST, Publishing, Reason, Refused
-from polymq.broker.topic_routes import TopicRoute
+from polymq.broker.routing.header_match import pattern_of, pattern_text, tag_headers
+from polymq.broker.routing.patterns import matches
+from polymq.broker.topics.routes import TopicRoute
 from tests.broker.queue_bench import OWNER, bind, consume, declare, exchange, look, publish, ready
 from tests.broker.test_engine_sessions import connect, start_again
 from tests.harness.broker import Broker, SpyLink, batch_of
@@ -520,8 +520,8 @@ def test_routes_agree_with_a_model_after_every_change(
 ) -> None:
     """Routes are kept as a gateway keeps them, and asked for anew when they say so. What ends is
     swept away so slowly that much of it is still there when something of its name comes again."""
-    monkeypatch.setattr("polymq.broker.sweeping.SWEPT_AT_ONCE", 1)
-    monkeypatch.setattr("polymq.broker.exchanges.UNBOUND_AT_ONCE", 1)
+    monkeypatch.setattr("polymq.broker.pacing.sweeping.SWEPT_AT_ONCE", 1)
+    monkeypatch.setattr("polymq.broker.exchanges.exchanges.UNBOUND_AT_ONCE", 1)
     chance = random.Random(seed)
     engine, model = broker.engine, Model()
     for name in EXCHANGES:

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from polymq.broker.half_messages import Decider
 from polymq.broker.port import Durability, HalfMessage, Position, Prepared, Reason, Refused, Route
+from polymq.broker.transactions.half_messages import Decider
 from tests.harness.broker import START_MS, Broker, SpyConsumer, batch_of
 
 OWNER = object()

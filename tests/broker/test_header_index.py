@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from polymq.broker.header_index import HeaderIndex
-from polymq.broker.header_match import HeaderPattern, pattern_of, pattern_text, tag_headers
+from polymq.broker.routing.header_index import HeaderIndex
+from polymq.broker.routing.header_match import HeaderPattern, pattern_of, pattern_text, tag_headers
 
 name = st.sampled_from(["a", "b", "x-c"])
 value = st.one_of(

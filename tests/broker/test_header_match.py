@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from polymq.broker.errors import Reason, Refused
-from polymq.broker.header_match import is_pattern, pattern_of, pattern_text, tag_headers
+from polymq.broker.routing.header_match import is_pattern, pattern_of, pattern_text, tag_headers
 from polymq.gateways.amqp.tables import Timestamp
 
 

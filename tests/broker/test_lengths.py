@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from polymq.broker.queues.deaths import history_of
+from polymq.broker.messages.dead_letter_history import history_of
 from tests.broker.queue_bench import (
     OWNER,
     MessagesConsumer,

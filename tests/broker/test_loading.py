@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from polymq.broker import state_db
-from polymq.broker.journal import STATE_TOPIC
 from polymq.broker.queues.queue import Queue
-from polymq.broker.state_db import StateDb
+from polymq.broker.state import database
+from polymq.broker.state.database import StateDb
+from polymq.broker.state.journal import STATE_TOPIC
 from tests.harness.broker import Broker
 
 OWNER = object()
@@ -90,13 +90,13 @@ def test_rows_of_an_earlier_version_are_read(broker: Broker) -> None:
                 listed = [[list(name), list(words)] for name, words in before[key].items()]
                 value["bindings"] = listed
             text = json.dumps(value, separators=(",", ":"))
-            crc = state_db._checksum(kind, key, text)
+            crc = database._checksum(kind, key, text)
             total += crc
             connection.execute(
                 "UPDATE entity SET value=?, crc=? WHERE kind=? AND key=?", (text, crc, kind, key)
             )
         ((position, epoch),) = connection.execute("SELECT position, epoch FROM folded").fetchall()
-        crc = state_db._checksum(position, epoch, total)
+        crc = database._checksum(position, epoch, total)
         connection.execute("UPDATE folded SET version=2, total=?, crc=?", (total, crc))
     broker.open()
     assert broker.engine.fold.count == 0
@@ -112,7 +112,7 @@ def test_rows_of_a_version_to_come_are_not_read(broker: Broker) -> None:
     before = bindings(broker)
     broker.stop()
     with closing(sqlite3.connect(broker.directory / "state.db")) as connection, connection:
-        connection.execute("UPDATE folded SET version=?", (state_db.SCHEMA_VERSION + 1,))
+        connection.execute("UPDATE folded SET version=?", (database.SCHEMA_VERSION + 1,))
     broker.open()
     assert broker.engine.fold.count > 0
     check(broker, before)

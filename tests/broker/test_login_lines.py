@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from polymq.broker.access.login_lines import Attempt, Lines
+from polymq.broker.accounts.login_lines import Attempt, Lines
 
 
 def attempt(source: str, user: str) -> Attempt:

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from polymq.broker.access import passwords
-from polymq.broker.access.logins import Logins
-from polymq.broker.access.users import Users
+from polymq.broker.accounts import passwords
+from polymq.broker.accounts.logins import Logins
+from polymq.broker.accounts.users import Users
 from polymq.broker.port import Reason, Refused
 from polymq.net.newcomers import network_of
 from tests.harness.broker import Broker

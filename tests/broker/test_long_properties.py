@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from polymq.broker.header_routing import TABLES_BYTES_MAX
-from polymq.broker.long_properties import split_body
+from polymq.broker.messages.long_properties import split_body
+from polymq.broker.messages.records import constant_properties
 from polymq.broker.port import LONG_CONSTANT, REST, in_front, without_long
-from polymq.broker.records import constant_properties
-from polymq.broker.topic import TopicTemplate
+from polymq.broker.topics.header_routing import TABLES_BYTES_MAX
+from polymq.broker.topics.topic import TopicTemplate
 from polymq.core_log.atomic import row_of
 from polymq.core_log.files import RealFiles
 from polymq.core_log.kernels.batch import EXTRA_VERBATIM

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from polymq.broker.access.quotas import Quotas
-from polymq.broker.access.rights import TOLD_MAX
-from polymq.broker.journal import Op
+from polymq.broker.accounts.quotas import Quotas
+from polymq.broker.admission.rights import TOLD_MAX
+from polymq.broker.pacing.sweeping import SWEPT_AT_ONCE
 from polymq.broker.port import REST, Reason, Refused
-from polymq.broker.session import END_STEPS
-from polymq.broker.sweeping import SWEPT_AT_ONCE
+from polymq.broker.sessions.session import END_STEPS
+from polymq.broker.state.journal import Op
 from tests.harness.broker import Broker, SpyLink
 from tests.harness.people import allow, connect, deny, port_of, publish, take_back
 

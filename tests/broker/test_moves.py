@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from polymq.broker.entities import NamedQueue
 from polymq.broker.errors import Reason, Refused
+from polymq.broker.exchanges.entities import NamedQueue
 from polymq.broker.port import Message, RunMeta
-from polymq.broker.topic import TopicTemplate
+from polymq.broker.topics.topic import TopicTemplate
 from polymq.core_log.errors import StorageFull
 from polymq.core_log.kernels.batch import EXTRA_BASE64, Batch
 from tests.harness.broker import Broker, SpyConsumer, batch_of

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from polymq.broker.reading import PatientReaders
+from polymq.broker.messages.readers import PatientReaders
 from polymq.core_log.errors import CorruptRecord, StorageShort
 
 SHORT: list[Exception] = [StorageShort("no descriptor"), OSError(errno.EMFILE, "too many files")]

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from polymq.broker.patterns import BLOCK_BITS, Patterns, is_complex, matches, normal_form
 from polymq.broker.port import ONE_WORD, REST, Words
+from polymq.broker.routing.patterns import BLOCK_BITS, Patterns, is_complex, matches, normal_form
 
 SECONDS_MAX = 0.25
 """Processor time of what has to be done in 50 ms: the machine may be slow and busy."""

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polymq.broker.access.permissions import (
+from polymq.broker.accounts.permissions import (
     ADMIN_RULES,
     CLIENT_ID,
     USER,
@@ -27,8 +27,8 @@ from polymq.broker.access.permissions import (
     overlaps,
     parse_pattern,
 )
-from polymq.broker.patterns import matches as filter_matches
 from polymq.broker.port import ONE_WORD, REST, Words
+from polymq.broker.routing.patterns import matches as filter_matches
 
 # Two words that patterns use, and one that none does: it stands for every other word.
 PLACES = [place for size in range(1, 6) for place in itertools.product("abc", repeat=size)]

@@ -10,17 +10,17 @@ from typing import Any
 
 import pytest
 
-from polymq.broker.access.permitted_amqp import PermittedExchanges, PermittedQueues
-from polymq.broker.access.permitted_publishing import (
+from polymq.broker.accounts.quotas import Pace, Quotas, TokenBucket
+from polymq.broker.admission.permitted_amqp import PermittedExchanges, PermittedQueues
+from polymq.broker.admission.permitted_publishing import (
     PermittedDelays,
     PermittedHalfMessages,
     PermittedTopics,
     PermittedTransactions,
 )
-from polymq.broker.access.permitted_reading import PermittedGroups, PermittedQueries
-from polymq.broker.access.permitted_sessions import PermittedSessions
-from polymq.broker.access.principal import Principal
-from polymq.broker.access.quotas import Pace, Quotas, TokenBucket
+from polymq.broker.admission.permitted_reading import PermittedGroups, PermittedQueries
+from polymq.broker.admission.permitted_sessions import PermittedSessions
+from polymq.broker.admission.principal import Principal
 from polymq.broker.port import (
     ONE_WORD,
     REST,

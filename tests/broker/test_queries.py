@@ -8,7 +8,7 @@ import pytest
 
 from polymq.broker.errors import Reason, Refused
 from polymq.broker.port import Durability
-from polymq.broker.topic_settings import TopicSettings
+from polymq.broker.topics.settings import TopicSettings
 from polymq.core_log.record import Record
 from tests.harness.broker import Broker
 from tests.harness.stores import decode_all

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from polymq.broker.errors import Reason, Refused
-from polymq.broker.journal import Op
+from polymq.broker.messages.dead_letter_history import history_of
 from polymq.broker.port import Delivery, Position
-from polymq.broker.queues.deaths import history_of
 from polymq.broker.queues.redeliveries import Redeliveries
+from polymq.broker.state.journal import Op
 from tests.broker.queue_bench import (
     OWNER,
     MessagesConsumer,

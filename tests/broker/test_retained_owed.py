@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from polymq.broker.errors import Reason, Refused
-from polymq.broker.journal import Op
 from polymq.broker.port import ONE_WORD, REST, Session, Words
-from polymq.broker.retained import position_of
-from polymq.broker.session_settings import SessionSettings
+from polymq.broker.sessions.settings import SessionSettings
+from polymq.broker.state.journal import Op
+from polymq.broker.topics.retained import position_of
 from tests.broker.test_engine_sessions import connect, start_again
 from tests.broker.test_lowered_subscriptions import acknowledge_all, got
 from tests.broker.test_sessions_in_flight import EVERY_WAY, WITH_AND_WITHOUT, Pair, pair

@@ -9,10 +9,15 @@ from typing import Any
 
 import pytest
 
+from polymq.broker.pacing.unhurried import PASSED_COUNT
 from polymq.broker.port import ONE_WORD, REST, Session
-from polymq.broker.retained import Retained, position_of
-from polymq.broker.retained_replay import LOOK_COST, REPLAYED_AT_ONCE, SEND_COST, TURN_UNITS
-from polymq.broker.unhurried import PASSED_COUNT
+from polymq.broker.sessions.retained_replay import (
+    LOOK_COST,
+    REPLAYED_AT_ONCE,
+    SEND_COST,
+    TURN_UNITS,
+)
+from polymq.broker.topics.retained import Retained, position_of
 from tests.broker.test_commit_steps import one_iteration
 from tests.broker.test_engine_sessions import connect
 from tests.harness.broker import Broker, SpyLink

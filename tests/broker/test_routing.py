@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from polymq.broker.names import decode_name, display_name, encode_name, parse_display_name
-from polymq.broker.patterns import matches, normal_form
 from polymq.broker.port import ONE_WORD, REST, Reason, Refused, Words
-from polymq.broker.routing import CachedRoute, Router
+from polymq.broker.routing.patterns import matches, normal_form
+from polymq.broker.routing.trie import CachedRoute, Router
 
 word = st.sampled_from(["a", "b", "", "$x"])
 message = st.lists(word, min_size=1, max_size=4).map(tuple)

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from polymq.broker.port import REST
-from polymq.broker.session import MqttSession
-from polymq.broker.session_backlogs import Backlog
-from polymq.broker.session_settings import DROP_NEWEST, DROP_OLDEST, Overflow, SessionSettings
+from polymq.broker.sessions.backlogs import Backlog
+from polymq.broker.sessions.session import MqttSession
+from polymq.broker.sessions.settings import DROP_NEWEST, DROP_OLDEST, Overflow, SessionSettings
 from tests.broker.test_engine_sessions import connect, start_again
 from tests.harness.broker import Broker, SpyLink
 
@@ -116,7 +116,7 @@ def test_what_is_in_flight_is_not_dropped(
 ) -> None:
     """It is sent again with its packet ids, then what waits; also where the subscription got a
     group of its own meanwhile, so that no cursor has a byte for each dropped message."""
-    monkeypatch.setattr("polymq.broker.session_backlogs.WINDOW_MAX", window_max)
+    monkeypatch.setattr("polymq.broker.sessions.backlogs.WINDOW_MAX", window_max)
     broker = bounded(tmp_path)
     session, link = connect(broker, "c")
     session.subscribe(("a", REST), qos)
@@ -220,7 +220,7 @@ def test_the_newest_give_way(tmp_path: Path, way: str) -> None:
 def test_a_long_stretch_that_was_left_out_is_passed_with_something_in_flight(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
-    monkeypatch.setattr("polymq.broker.session_backlogs.WINDOW_MAX", 10)
+    monkeypatch.setattr("polymq.broker.sessions.backlogs.WINDOW_MAX", 10)
     broker = bounded(tmp_path, DROP_NEWEST)
     subscribe(broker, "a")
     publish(broker, range(100))
@@ -324,7 +324,7 @@ def test_qos_0_for_a_client_that_is_away_takes_no_room(tmp_path: Path, overflow:
 def test_full_sessions_are_seen_to_in_slices(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("polymq.broker.session_backlogs.SLICE_COUNT", 3)
+    monkeypatch.setattr("polymq.broker.sessions.backlogs.SLICE_COUNT", 3)
     broker = bounded(tmp_path)
     for n in range(10):
         session, _ = connect(broker, f"c{n}")

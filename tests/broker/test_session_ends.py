@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from polymq.broker.errors import Reason, Refused
-from polymq.broker.journal import Op
+from polymq.broker.pacing.sweeping import SWEPT_AT_ONCE
 from polymq.broker.port import REST, Durability, Session
-from polymq.broker.session_settings import DROP_NEWEST, SessionSettings
-from polymq.broker.session_state import ENDED_AT_ONCE
-from polymq.broker.sweeping import SWEPT_AT_ONCE
+from polymq.broker.sessions.settings import DROP_NEWEST, SessionSettings
+from polymq.broker.sessions.state import ENDED_AT_ONCE
+from polymq.broker.state.journal import Op
 from tests.broker.test_commit_steps import one_iteration
 from tests.broker.test_ends import is_sweeping, ops
 from tests.broker.test_engine_sessions import connect

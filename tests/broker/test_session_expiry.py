@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from polymq.broker.port import REST, Durability
-from polymq.broker.session_settings import SessionSettings
+from polymq.broker.sessions.settings import SessionSettings
 from tests.broker.test_engine_sessions import connect, start_again
 from tests.harness.broker import Broker
 
@@ -119,8 +119,8 @@ def test_an_expired_session_lets_go_of_the_log(expiring: Broker) -> None:
 
 def test_sessions_end_in_slices(expiring: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where all of them are over at once, as after a long standstill."""
-    monkeypatch.setattr("polymq.broker.session_expiry.SLICE_COUNT", 7)
-    monkeypatch.setattr("polymq.broker.session_expiry.ENDED_COUNT", 4)
+    monkeypatch.setattr("polymq.broker.sessions.expiry.SLICE_COUNT", 7)
+    monkeypatch.setattr("polymq.broker.sessions.expiry.ENDED_COUNT", 4)
     broker = expiring
     for n in range(30):
         subscribe(broker, f"c{n}")

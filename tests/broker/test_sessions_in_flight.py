@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from polymq.broker.port import REST, Session, WrongAcknowledgement
-from polymq.broker.retained import position_of
-from polymq.broker.sessions import RESENT_AT_ONCE
+from polymq.broker.sessions.sessions import RESENT_AT_ONCE
+from polymq.broker.topics.retained import position_of
 from tests.broker.test_engine_sessions import connect, start_again
 from tests.harness.broker import Broker, SpyLink
 from tests.replication.test_standby import follow, rows

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from polymq.broker.delays.held import Held
+from polymq.broker.delays.wheel import Taken
 from polymq.broker.errors import PASSING, Reason, Refused
-from polymq.broker.later.held import Held
-from polymq.broker.later.wheel import Taken
-from polymq.broker.queues.deaths import DEATHS_MAX, Death, History, history_of
-from polymq.broker.set_aside import ASIDE_TOPIC
+from polymq.broker.messages.dead_letter_history import DEATHS_MAX, Death, History, history_of
+from polymq.broker.moves.set_aside import ASIDE_TOPIC
 from polymq.core_log.kernels.batch import EXTRA_BASE64, Batch
 from tests.broker.queue_bench import bind, consume, declare, exchange, look, ready
 from tests.harness.broker import Broker, batch_of, bodies_of

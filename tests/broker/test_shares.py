@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from polymq.broker.kernels.costs import HANDED_AT_ONCE, MESSAGE_COST, RUN_COST, SESSION_COST
+from polymq.broker.pacing.costs import HANDED_AT_ONCE, MESSAGE_COST, RUN_COST, SESSION_COST
+from polymq.broker.pacing.share import Share
 from polymq.broker.port import REST, Delivery, RunMeta
-from polymq.broker.queues.share import Share
 from tests.broker.queue_bench import OWNER, consume, declare, publish
 from tests.broker.test_engine_sessions import connect
 from tests.harness.broker import Broker, SpyConsumer

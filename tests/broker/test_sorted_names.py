@@ -7,7 +7,7 @@ import random
 import pytest
 
 from polymq.broker.port import Words
-from polymq.broker.sorted_names import BLOCK_COUNT_MAX, STEP_COUNT_MAX, SortedNames
+from polymq.broker.topics.sorted_names import BLOCK_COUNT_MAX, STEP_COUNT_MAX, SortedNames
 
 PREFIXES: list[Words] = [(), ("t3",), ("t4", "7"), ("t4", "7", "8"), ("none",), ("t",), ("zz",)]
 

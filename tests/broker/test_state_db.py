@@ -10,7 +10,7 @@ from random import Random
 
 import pytest
 
-from polymq.broker.state_db import DECODED_COUNT, StateDb, json_text
+from polymq.broker.state.database import DECODED_COUNT, StateDb, json_text
 
 
 def test_rows_are_replaced_and_deleted_with_their_position(tmp_path: Path) -> None:

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from polymq.broker.state_db import Folded
-from polymq.broker.state_snapshot import SnapshotFinder, encode_snapshot
+from polymq.broker.state.database import Folded
+from polymq.broker.state.snapshot import SnapshotFinder, encode_snapshot
 
 
 class Body:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from polymq.broker.port import RecordRun
-from polymq.broker.tag_filter import choose
+from polymq.broker.reading.tag_filter import choose
 from polymq.core_log.kernels.writing import java_hash
 from tests.harness.broker import Broker, bodies_of
 

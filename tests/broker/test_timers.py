@@ -12,7 +12,7 @@ import pytest
 
 from polymq.broker.errors import Refused
 from polymq.broker.limits import Limits
-from polymq.broker.timers import Timers
+from polymq.broker.pacing.timers import Timers
 from tests.broker.queue_bench import declare, look, publish, ready
 from tests.harness.broker import START_MS, Broker, ManualLoop, batch_of
 

@@ -6,7 +6,7 @@ import pytest
 
 from polymq.broker.errors import Reason, Refused
 from polymq.broker.port import Durability
-from polymq.broker.topic_settings import (
+from polymq.broker.topics.settings import (
     DEFAULT,
     SECONDS_MAX,
     SETTING_NAMES,

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from polymq.broker.queues.unacked import Unacked
+from polymq.broker.messages.unacked import Unacked
 
 
 def test_acknowledging_in_order_keeps_one_run() -> None:

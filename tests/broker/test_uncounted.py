@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from polymq.broker.port import REST, Session
-from polymq.broker.session_settings import DROP_NEWEST, DROP_OLDEST, Overflow, SessionSettings
+from polymq.broker.sessions.settings import DROP_NEWEST, DROP_OLDEST, Overflow, SessionSettings
 from tests.broker.test_engine_sessions import connect
 from tests.broker.test_session_backlogs import (
     WAYS,
@@ -62,7 +62,7 @@ def test_qos_0_behind_what_waits_takes_no_room(
     piece_count: int,
 ) -> None:
     """Also where it is counted in several pieces, or again after a restart."""
-    monkeypatch.setattr("polymq.broker.uncounted.PIECE_COUNT", piece_count)
+    monkeypatch.setattr("polymq.broker.sessions.uncounted.PIECE_COUNT", piece_count)
     broker = bounded(tmp_path, overflow)
     subscribe(broker, "a")
     publish(broker, range(3))
@@ -97,7 +97,7 @@ def test_they_are_counted_from_the_disk(
 ) -> None:
     """What does not count is known after a restart, also where only the log is left, and what
     comes then finds the room that there is."""
-    monkeypatch.setattr("polymq.broker.uncounted.PIECE_COUNT", 16)
+    monkeypatch.setattr("polymq.broker.sessions.uncounted.PIECE_COUNT", 16)
     broker = bounded(tmp_path, overflow, waiting_max=10)
     subscribe(broker, "a", "c")
     publish(broker, range(4))
@@ -231,7 +231,7 @@ def test_much_qos_0_does_not_open_a_full_session(
 ) -> None:
     """What is new is refused though it comes in one iteration, and there is much to be counted,
     some of it on the disk."""
-    monkeypatch.setattr("polymq.broker.uncounted.PIECE_COUNT", 16)
+    monkeypatch.setattr("polymq.broker.sessions.uncounted.PIECE_COUNT", 16)
     broker = bounded(tmp_path, DROP_NEWEST)
     subscribe(broker, "a", "c")
     publish(broker, range(2))

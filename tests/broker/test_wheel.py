@@ -7,8 +7,8 @@ import struct
 
 import pytest
 
-from polymq.broker.later.delayed import dues_of_tags, tag_of_due
-from polymq.broker.later.wheel import WIDTHS_MS, Wheel
+from polymq.broker.delays.delayed import dues_of_tags, tag_of_due
+from polymq.broker.delays.wheel import WIDTHS_MS, Wheel
 
 NOW = 1_700_000_000_000
 YEAR_MS = 366 * 86_400_000

@@ -26,7 +26,7 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
-from polymq.broker.state_db import StateDb
+from polymq.broker.state.database import StateDb
 from polymq.core_log.checkpoint import CHECKPOINT_NAME
 from polymq.core_log.epochs import EPOCHS_NAME
 from polymq.core_log.errors import CorruptRecord, StorageFailed, StoreError

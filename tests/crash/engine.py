@@ -19,9 +19,9 @@ from polymq.broker.engine import Engine
 from polymq.broker.errors import Reason, Refused
 from polymq.broker.limits import Limits
 from polymq.broker.port import APPENDED, FLUSHED, Template
-from polymq.broker.retention import InWorker, UntilFlushed
-from polymq.broker.state_db import Folded, Row, StateDb
-from polymq.broker.topic_settings import TopicSettings
+from polymq.broker.retention.retention import InWorker, UntilFlushed
+from polymq.broker.state.database import Folded, Row, StateDb
+from polymq.broker.topics.settings import TopicSettings
 from polymq.core_log.record import Record
 from polymq.core_log.settings import StoreSettings
 from polymq.core_log.store import Store

@@ -21,7 +21,7 @@ from dataclasses import replace
 from random import Random
 from typing import Final
 
-from polymq.broker.state_db import StateDb
+from polymq.broker.state.database import StateDb
 from polymq.core_log.recovery import living_epochs
 from tests.crash.checks import demand
 from tests.crash.disk import Disk

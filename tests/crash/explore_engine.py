@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 from random import Random
 from typing import Final
 
-from polymq.broker.state_db import StateDb
+from polymq.broker.state.database import StateDb
 from polymq.core_log.epochs import EPOCHS_NAME
 from polymq.core_log.errors import StoreError
 from tests.crash.disk import Disk

@@ -14,7 +14,7 @@ from typing import Final
 
 import structlog
 
-from polymq.broker.state_db import StateDb
+from polymq.broker.state.database import StateDb
 from tests.crash.disk import Disk
 from tests.crash.engine_workload import EngineWorkload
 from tests.crash.explore_engine import STEPS_COUNT, EngineExplorer

@@ -29,7 +29,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any, Final
 
-from polymq.broker.state_db import SUFFIXES, Folded, Row, StateDb
+from polymq.broker.state.database import SUFFIXES, Folded, Row, StateDb
 from tests.crash.disk import Disk
 from tests.harness.stores import DIRECTORY
 

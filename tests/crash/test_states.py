@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from polymq.broker.core import Core
+from polymq.broker.queues.store import QueueStore
 from polymq.core_log import recovery
 from polymq.core_log.recovery import Recovery
 from polymq.core_log.segments import Segments
@@ -105,7 +105,7 @@ def test_a_lost_atomic_batch_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_state_that_is_not_folded_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """Settlements that a start forgets: the state differs from that of state.db."""
-    monkeypatch.setattr(Core, "_apply_acks", lambda self, op: [])
+    monkeypatch.setattr(QueueStore, "_apply_acks", lambda self, op: [])
     assert any(EngineExplorer(seed).run().failures for seed in range(6))
 
 

@@ -9,8 +9,8 @@ from random import Random
 
 import pytest
 
-from polymq.broker.state_db import Row, StateDb, json_text
-from polymq.broker.state_saving import StateSaving
+from polymq.broker.recovery.saving import StateSaving
+from polymq.broker.state.database import Row, StateDb, json_text
 from polymq.upkeep import Upkeep
 from tests.crash.disk import Disk
 from tests.crash.explore_upkeep import UpkeepExplorer

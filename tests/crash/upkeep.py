@@ -13,7 +13,7 @@ from random import Random
 from typing import Any, Final, cast
 
 from polymq.broker.errors import Refused
-from polymq.broker.state_db import StateDb
+from polymq.broker.state.database import StateDb
 from polymq.upkeep import Upkeep
 from polymq.workers import Workers
 from tests.crash.checks import demand

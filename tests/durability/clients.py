@@ -21,7 +21,7 @@ import pika
 from pika.frame import Body, Header, Method, ProtocolHeader, decode_frame
 
 from polymq.admin_client import MessageReader
-from polymq.broker.unhurried import PASSED_COUNT
+from polymq.broker.pacing.unhurried import PASSED_COUNT
 from polymq.ports import Ports
 from tests.durability import mqtt_packets as mqtt
 

@@ -13,13 +13,13 @@ from typing import Any
 from polymq.broker.disk import DiskSettings
 from polymq.broker.engine import Engine
 from polymq.broker.limits import Limits
+from polymq.broker.messages.compressed import PlainBody
 from polymq.broker.open_port import OpenPort
-from polymq.broker.plain import PlainBody
 from polymq.broker.port import Delivery, Durability, RecordRun, Template
-from polymq.broker.retention import InWorker, Step, UntilFlushed
-from polymq.broker.session_settings import SessionSettings
-from polymq.broker.state_db import StateDb
-from polymq.broker.topic_settings import TopicSettings
+from polymq.broker.retention.retention import InWorker, Step, UntilFlushed
+from polymq.broker.sessions.settings import SessionSettings
+from polymq.broker.state.database import StateDb
+from polymq.broker.topics.settings import TopicSettings
 from polymq.core_log.files import RealFiles
 from polymq.core_log.kernels.batch import RECORD_BODY_AT, RECORD_BODY_SIZE_AT, Batch
 from polymq.core_log.settings import StoreSettings

@@ -7,8 +7,8 @@ from functools import cache
 
 import pytest
 
-from polymq.broker.access.passwords import make_hash
-from polymq.broker.access.permissions import Action, Effect, Rule, parse_pattern
+from polymq.broker.accounts.passwords import make_hash
+from polymq.broker.accounts.permissions import Action, Effect, Rule, parse_pattern
 from polymq.broker.port import BrokerPort, Reason, Refused, Session, Template
 from tests.harness.broker import Broker, SpyLink
 

@@ -14,8 +14,8 @@ import click
 import pytest
 
 from polymq import program
-from polymq.broker.access.quotas import NAMES
-from polymq.broker.topic_settings import TopicSettings
+from polymq.broker.accounts.quotas import NAMES
+from polymq.broker.topics.settings import TopicSettings
 from polymq.cli import polymq
 from polymq.errors import ExitCode, Failure
 from polymq.settings import Settings

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import structlog
 
-from polymq.broker.access import audit
+from polymq.broker.accounts import audit
 from polymq.log_limits import KINDS_MAX, LAST, LINES_PER_MINUTE, LineLimit
 from polymq.logs import configure_logs, logger, suppressed_lines
 from polymq.settings import LogSettings

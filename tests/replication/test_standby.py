@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from polymq.broker.pacing.sweeping import SWEPT_AT_ONCE
 from polymq.broker.port import FLUSHED, REST, Position, Reason, Refused
-from polymq.broker.sweeping import SWEPT_AT_ONCE
 from tests.broker.test_engine_sessions import connect
 from tests.harness.broker import Broker, SpyConsumer, SpyLink
 from tests.harness.people import add_user, allow, port_of

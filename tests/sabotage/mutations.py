@@ -65,7 +65,7 @@ TARGETS: Final = (  # what is about the file comes first: one test that notices 
     Target("broker/queues/queue.py", ("tests/broker/test_engine_queues.py", *BROKER)),
     Target("broker/queues/cursor.py", ("tests/broker/test_cursor.py", *BROKER)),
     Target(
-        "broker/fold.py",
+        "broker/recovery/fold.py",
         ("tests/broker/test_engine_sessions.py", *BROKER, "tests/replication/test_standby.py"),
     ),
     Target("broker/core.py", ("tests/broker/test_engine_queues.py", *BROKER, "tests/durability")),

@@ -8,7 +8,7 @@ OF_AMQP = (
     Sabotage(
         name="blocks-of-unacknowledged-grow-for-ever",
         why="acks out of order, with many unacknowledged, cost more the more there are",
-        path="broker/kernels/unacked.py",
+        path="broker/messages/kernels/unacked.py",
         pure=True,
         old="        if len(first) <= RUNS_MAX:\n",
         new="        if first:\n",
@@ -17,7 +17,7 @@ OF_AMQP = (
     Sabotage(
         name="multiple-ack-takes-one-block-more",
         why="messages that were delivered after those that an ack names are never delivered again",
-        path="broker/kernels/unacked.py",
+        path="broker/messages/kernels/unacked.py",
         pure=True,
         old="        while self._starts and self._starts[0] <= last_tag + 1:\n",
         new="        while self._starts and self._first[0] <= last_tag:\n",
@@ -26,7 +26,7 @@ OF_AMQP = (
     Sabotage(
         name="an-empty-block-stands-in-for-all",
         why="what is behind it counts as acknowledged: it is never delivered again",
-        path="broker/kernels/unacked.py",
+        path="broker/messages/kernels/unacked.py",
         pure=True,
         old="            self._first, self._runs = self._blocks[0]\n",
         new="            self._first, self._runs = [], []\n",
@@ -107,7 +107,7 @@ OF_AMQP = (
     Sabotage(
         name="others-get-long-properties-as-a-body",
         why="MQTT and HTTP clients get a message with AMQP's headers in front of it",
-        path="broker/plain.py",
+        path="broker/messages/compressed.py",
         old="        elif run.meta.long and shorten is not None:\n",
         new="        elif False:\n",
         tests=("tests/broker/test_long_properties.py",),
@@ -115,7 +115,7 @@ OF_AMQP = (
     Sabotage(
         name="live-sessions-get-long-properties-as-a-body",
         why="an MQTT client at the tail gets AMQP's headers in front of a message",
-        path="broker/runs.py",
+        path="broker/messages/runs.py",
         old="        self.rewritten = self.compressed or self.long\n",
         new="        self.rewritten = self.compressed\n",
         tests=("tests/broker/test_long_properties.py",),
@@ -139,7 +139,7 @@ OF_AMQP = (
     Sabotage(
         name="short-record-with-a-wrong-sum",
         why="Java clients refuse a message with many headers, because its body looks damaged",
-        path="broker/long_properties.py",
+        path="broker/messages/long_properties.py",
         old="crc, body_size) & CRC_MASK",
         new="crc, front) & CRC_MASK",
         tests=("tests/broker/test_long_properties.py",),
@@ -155,7 +155,7 @@ OF_AMQP = (
     Sabotage(
         name="headers-exchanges-see-what-fits",
         why="a message with many headers does not reach the queues that are bound by the last ones",
-        path="broker/header_routing.py",
+        path="broker/topics/header_routing.py",
         old="    if template.meta.long:\n",
         new="    if False:\n",
         tests=("tests/broker/test_long_properties.py",),
@@ -163,7 +163,7 @@ OF_AMQP = (
     Sabotage(
         name="tables-of-headers-without-end",
         why="messages with large headers that differ fill the memory",
-        path="broker/header_routing.py",
+        path="broker/topics/header_routing.py",
         old=" or branches.bytes > TABLES_BYTES_MAX:\n",
         new=":\n",
         tests=("tests/broker/test_long_properties.py",),
@@ -171,7 +171,7 @@ OF_AMQP = (
     Sabotage(
         name="dead-letters-forget-long-properties",
         why="a dead letter's body begins with the headers of its message",
-        path="broker/queues/dead_letters.py",
+        path="broker/moves/dead_letters.py",
         old="        properties = dict(meta.properties)\n",
         new='        properties = {k: v for k, v in meta.properties.items() if k != "PMQ_LONG"}\n',
         tests=("tests/broker/test_long_properties.py",),
@@ -213,7 +213,7 @@ OF_AMQP = (
     Sabotage(
         name="a-deleted-exchange-is-a-topic-again",
         why="who publishes to an exchange that was deleted is told that all is well",
-        path="broker/exchange_ends.py",
+        path="broker/exchanges/ends.py",
         old="                topic.exchange_deleted = True\n",
         new="",
         tests=("tests/broker/test_exchange_deletion.py",),
@@ -221,7 +221,7 @@ OF_AMQP = (
     Sabotage(
         name="dead-letters-without-the-copies",
         why="consumers that a message reached by CC never get its dead letter",
-        path="broker/queues/dead_letters.py",
+        path="broker/moves/dead_letters.py",
         old="route = self.places.dead_letter_route(target, new_key, more)\n",
         new="route = self.places.dead_letter_route(target, new_key, ())\n",
         tests=("tests/gateways/amqp/test_amqp_copies.py",),
@@ -229,7 +229,7 @@ OF_AMQP = (
     Sabotage(
         name="dead-letters-shown-with-copies-they-lost",
         why="a dead letter that is published again goes where its queue's key did not send it",
-        path="broker/queues/dead_letters.py",
+        path="broker/moves/dead_letters.py",
         old="            properties.pop(COPIES_PROPERTY, None)\n",
         new="            pass\n",
         tests=("tests/gateways/amqp/test_amqp_copies.py",),
@@ -237,7 +237,7 @@ OF_AMQP = (
     Sabotage(
         name="a-deleted-exchange-sends-what-it-delayed",
         why="reminders come to the queues of an exchange that was declared anew",
-        path="broker/exchange_ends.py",
+        path="broker/exchanges/ends.py",
         old="                topic.exchange_ended_at = max(topic.exchange_ended_at, at)\n",
         new="",
         tests=("tests/broker/test_delayed_by_exchanges.py",),
@@ -246,7 +246,7 @@ OF_AMQP = (
         name="end-of-an-exchange-forgotten-by-a-restart",
         why="after a restart what a deleted exchange delayed comes, or what its successor delays "
         "is dropped",
-        path="broker/topics.py",
+        path="broker/topics/topics.py",
         old='            row["exend"] = topic.exchange_ended_at\n',
         new="            pass\n",
         tests=("tests/broker/test_delayed_by_exchanges.py",),
@@ -254,7 +254,7 @@ OF_AMQP = (
     Sabotage(
         name="a-deleted-exchange-comes-back-with-a-restart",
         why="what a client deleted is there again after a restart from state.db",
-        path="broker/topics.py",
+        path="broker/topics/topics.py",
         old='            row["noex"] = True\n',
         new="            pass\n",
         tests=("tests/broker/test_exchange_deletion.py",),
@@ -364,7 +364,7 @@ OF_AMQP = (
     Sabotage(
         name="passing-queues-leave-topics",
         why="each reply queue leaves a topic behind, and after 100,000 nobody gets a new one",
-        path="broker/exchanges.py",
+        path="broker/exchanges/exchanges.py",
         old="            terms.exclusive\n            or terms.auto_delete\n",
         new="            terms.auto_delete\n",
         tests=("tests/broker/test_passing_queues.py",),
@@ -372,7 +372,7 @@ OF_AMQP = (
     Sabotage(
         name="passing-queue-under-the-broker-s-name",
         why="receivers see a message of a topic that does not exist",
-        path="broker/records.py",
+        path="broker/messages/records.py",
         old="            if name == QUEUES_TOPIC:",
         new="            if not name:",
         tests=("tests/broker/test_passing_queues.py",),
@@ -380,7 +380,7 @@ OF_AMQP = (
     Sabotage(
         name="publisher-goes-on-to-a-queue-that-is-gone",
         why="who has published to a queue that is gone stores messages for nobody",
-        path="broker/exchanges.py",
+        path="broker/exchanges/exchanges.py",
         old="        self.topics.router.forget((found.name,))",
         new="        (found.name,)",
         tests=("tests/broker/test_passing_queues.py",),
@@ -388,7 +388,7 @@ OF_AMQP = (
     Sabotage(
         name="server-named-queues-are-everybody-s",
         why="who has seen a reply-to binds, reads and deletes the queue behind it",
-        path="broker/access/permitted_amqp.py",
+        path="broker/admission/permitted_amqp.py",
         old="        return found is None or found.terms.maker == self._principal.as_owner\n",
         new="        return True\n",
         tests=("tests/broker/test_permitted.py",),
@@ -440,7 +440,7 @@ OF_AMQP = (
     Sabotage(
         name="a-stop-counts-as-a-delivery",
         why="messages that a client holds become dead letters when the broker is stopped often",
-        path="broker/queues/rules.py",
+        path="broker/named_queues/rules.py",
         old="        if self.redeliveries is None or self._shared.core.is_stopping:\n",
         new="        if self.redeliveries is None:\n",
         tests=("tests/broker/test_redeliveries.py",),

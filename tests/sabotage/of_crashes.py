@@ -148,7 +148,7 @@ OF_CRASHES = (
     Sabotage(
         name="rows-of-state-made-too-late",
         why="state.db has parts of a later state than the place that it names",
-        path="broker/state_saving.py",
+        path="broker/recovery/saving.py",
         old="            yield kind, key, text\n",
         new="            yield kind, key, json_text(self._row(kind, key))\n",
         crash=_UPKEEP,
@@ -271,7 +271,7 @@ OF_CRASHES = (
     Sabotage(
         name="state-that-can-not-be-opened-ends-a-start",
         why="a moment without descriptors at the start, and the broker is down, because of a cache",
-        path="broker/state_db.py",
+        path="broker/state/database.py",
         old="        except (sqlite3.Error, OSError, UnicodeError):",
         new="        except (sqlite3.Error, UnicodeError):",
         tests=_STATE_DB,
@@ -279,7 +279,7 @@ OF_CRASHES = (
     Sabotage(
         name="state-that-was-discarded-added-to",
         why="queues that were deleted long ago are there again after the next start",
-        path="broker/state_db.py",
+        path="broker/state/database.py",
         old="        self._begun = False\n        self._unwanted = True\n",
         new="        self._begun = False\n",
         tests=_STATE_DB,
@@ -287,7 +287,7 @@ OF_CRASHES = (
     Sabotage(
         name="damaged-and-lost-rows-of-state-unnoticed",
         why="a flipped bit is a wrong permission; a queue that no page shows any more is forgotten",
-        path="broker/state_db.py",
+        path="broker/state/database.py",
         old="        if total & _TOTAL_MASK:\n",
         new="        if False:\n",
         tests=_STATE_DB,
@@ -336,7 +336,7 @@ OF_CRASHES = (
     Sabotage(
         name="committed-offsets-not-in-the-snapshot",
         why="after a restart a consumer group reads messages of hours again",
-        path="broker/groups.py",
+        path="broker/reading/consumer_groups.py",
         old='                touched.append(("consumers", name))\n',
         new="                pass\n",
         crash=_OFFSETS,
@@ -344,7 +344,7 @@ OF_CRASHES = (
     Sabotage(
         name="offset-of-another-incarnation",
         why="a topic that was made again is read from where the old one ended",
-        path="broker/groups.py",
+        path="broker/reading/consumer_groups.py",
         old="entry is not None and entry[0] == found.incarnation else",
         new="entry is not None else",
         crash=_OFFSETS,
@@ -352,7 +352,7 @@ OF_CRASHES = (
     Sabotage(
         name="committed-offsets-never-written",
         why="a kill takes all offsets since the last saving",
-        path="broker/groups.py",
+        path="broker/reading/consumer_groups.py",
         old="        self._schedule(self._core.limits.ack_delay_seconds)\n",
         new="",
         crash=_OFFSETS,
@@ -360,7 +360,7 @@ OF_CRASHES = (
     Sabotage(
         name="packet-ids-not-in-the-snapshot",
         why="a QoS 2 message that is sent again after a restart is there twice",
-        path="broker/session_state.py",
+        path="broker/sessions/state.py",
         old='"in": sorted(session.inbound)',
         new='"in": []',
         crash=_ONCE,
@@ -368,7 +368,7 @@ OF_CRASHES = (
     Sabotage(
         name="released-packet-id-kept",
         why="the next QoS 2 message with that packet id is taken for the old one, and lost",
-        path="broker/session_state.py",
+        path="broker/sessions/state.py",
         old='        session.inbound.discard(op["p"])\n',
         new="",
         crash=_ONCE,
@@ -376,7 +376,7 @@ OF_CRASHES = (
     Sabotage(
         name="packet-id-not-read-from-the-log",
         why="a QoS 2 message that is sent again after a crash is there twice",
-        path="broker/session_state.py",
+        path="broker/sessions/state.py",
         old="            self.took_inbound(int(number, 16), int(packet, 16))\n",
         new="            pass\n",
         crash=_ONCE,

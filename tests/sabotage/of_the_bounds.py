@@ -16,7 +16,7 @@ OF_THE_BOUNDS = (
     Sabotage(
         name="rest-takes-no-words",
         why="a binding with a # before its end loses messages",
-        path="broker/patterns.py",
+        path="broker/routing/patterns.py",
         old="            state = (state & (one_words | by_word.get(word, 0))) << 1 | stay\n",
         new="            state = (state & (one_words | by_word.get(word, 0))) << 1\n",
         tests=(PATTERNS,),
@@ -24,7 +24,7 @@ OF_THE_BOUNDS = (
     Sabotage(
         name="removed-pattern-matches",
         why="a queue gets messages after it was unbound",
-        path="broker/patterns.py",
+        path="broker/routing/patterns.py",
         old="            block.bits.remove(end)\n",
         new="",
         tests=(PATTERNS,),
@@ -32,7 +32,7 @@ OF_THE_BOUNDS = (
     Sabotage(
         name="costly-patterns-in-the-trie",
         why="one publish stops all other clients for seconds",
-        path="broker/patterns.py",
+        path="broker/routing/patterns.py",
         old="        or pattern.count(ONE_WORD) > TRIE_ONE_WORDS_MAX\n",
         new="        or pattern.count(ONE_WORD) > TRIE_WORDS_MAX\n",
         tests=(PATTERNS, "tests/broker/test_routing.py"),
@@ -40,7 +40,7 @@ OF_THE_BOUNDS = (
     Sabotage(
         name="headers-found-by-value-only",
         why="a headers binding that asks whether there is such a header is never found",
-        path="broker/header_index.py",
+        path="broker/routing/header_index.py",
         old="            for place in {_place(value), _VOID}:\n",
         new="            for place in {_place(value)}:\n",
         tests=("tests/broker/test_header_index.py",),
@@ -48,7 +48,7 @@ OF_THE_BOUNDS = (
     Sabotage(
         name="every-headers-binding-is-compared",
         why="one message to a headers exchange with thousands of bindings stops all other clients",
-        path="broker/header_index.py",
+        path="broker/routing/header_index.py",
         old="            enough = not pattern.needs_all or len(pattern.wanted) == 1\n",
         new="            enough = False\n",
         tests=("tests/broker/test_header_index.py",),
@@ -56,7 +56,7 @@ OF_THE_BOUNDS = (
     Sabotage(
         name="tables-match-by-their-class",
         why="a headers binding with a list or a table gets messages with another one",
-        path="broker/header_index.py",
+        path="broker/routing/header_index.py",
         old="bucket.matching if enough and _is_whole(value) else bucket.others\n",
         new="bucket.matching if enough else bucket.others\n",
         tests=("tests/broker/test_header_index.py",),
@@ -90,7 +90,7 @@ OF_THE_BOUNDS = (
     Sabotage(
         name="many-bodies-are-decompressed-at-once",
         why="a megabyte of messages stops the loop for seconds, and takes gigabytes",
-        path="broker/plain.py",
+        path="broker/messages/compressed.py",
         old="    while at < run.end and (len(records) < bytes_max or not count):\n",
         new="    while at < run.end:\n",
         tests=("tests/broker/test_compressed_bodies.py",),
@@ -98,7 +98,7 @@ OF_THE_BOUNDS = (
     Sabotage(
         name="live-bodies-are-decompressed-at-once",
         why="a session at the tail has no bound on what is decompressed",
-        path="broker/session.py",
+        path="broker/sessions/session.py",
         old="        if not run.meta.rewritten and (backlog is None or not self._lags()):\n",
         new="        if backlog is None or not self._lags():\n",
         tests=("tests/broker/test_compressed_bodies.py",),
@@ -138,7 +138,7 @@ OF_THE_BOUNDS = (
     Sabotage(
         name="a-get-knows-its-hold-for-ever",
         why="each basic.get of a client stays in memory with its connection",
-        path="broker/named_queues.py",
+        path="broker/named_queues/named_queues.py",
         old="        hold, self.hold = self.hold, None  #",
         new="        hold = self.hold  #",
         tests=("tests/polymq/test_no_cycles.py",),
@@ -162,7 +162,7 @@ OF_THE_BOUNDS = (
     Sabotage(
         name="each-read-of-the-disk-leaves-a-cycle",
         why="records of history stay in memory after they were read",
-        path="broker/reading.py",
+        path="broker/messages/readers.py",
         old="        self._readers.submit(read, partial(self._finished, read, done))\n",
         new="        def finished(*found: Any) -> object:\n"
         "            return finished, self._finished(read, done, *found)\n"
@@ -172,7 +172,7 @@ OF_THE_BOUNDS = (
     Sabotage(
         name="timer-that-has-run-knows-whom-it-called",
         why="each queue that expired stays in memory",
-        path="broker/timers.py",
+        path="broker/pacing/timers.py",
         old="        self._callback, self._args = _nothing, ()  # whom",
         new="        pass  # whom",
         tests=("tests/broker/test_timers.py",),
@@ -352,7 +352,7 @@ OF_THE_BOUNDS = (
     Sabotage(
         name="walk-without-end",
         why="one publish visits every exchange of the broker while all others wait",
-        path="broker/exchange_graph.py",
+        path="broker/exchanges/graph.py",
         old="            walk.walked += 1\n",
         new="",
         tests=("tests/broker/test_exchange_graph.py",),
@@ -360,7 +360,7 @@ OF_THE_BOUNDS = (
     Sabotage(
         name="all-is-swept-at-once",
         why="an exchange or a queue with thousands of bindings is deleted while all others wait",
-        path="broker/sweeping.py",
+        path="broker/pacing/sweeping.py",
         old="            left -= 1\n",
         new="",
         tests=(ENDS,),
@@ -368,7 +368,7 @@ OF_THE_BOUNDS = (
     Sabotage(
         name="a-commit-to-all-queues",
         why="one commit of some messages to thousands of queues stops all clients for seconds",
-        path="broker/transactions.py",
+        path="broker/transactions/transactions.py",
         old="        if messages > 1 and targets > most:\n",
         new="        if messages > most:\n",
         tests=("tests/broker/test_transactions.py",),
@@ -376,7 +376,7 @@ OF_THE_BOUNDS = (
     Sabotage(
         name="a-binding-comes-back",
         why="a queue is bound again to an exchange of another time, and gets what nobody wanted",
-        path="broker/exchanges.py",
+        path="broker/exchanges/exchanges.py",
         old='                    dirty.update(self._apply_unbind({"queue": queue, "key": key}))\n',
         new='                    self._apply_unbind({"queue": queue, "key": key})\n',
         tests=("tests/broker/test_exchange_graph.py",),
@@ -384,7 +384,7 @@ OF_THE_BOUNDS = (
     Sabotage(
         name="a-binding-comes-back-after-a-crash",
         why="the same, where the server is killed before it has saved its state",
-        path="broker/exchanges.py",
+        path="broker/exchanges/exchanges.py",
         old="            touched.update(self.end((name,), 0))\n",
         new="            pass\n",
         tests=("tests/broker/test_exchange_graph.py",),
@@ -392,7 +392,7 @@ OF_THE_BOUNDS = (
     Sabotage(
         name="a-session-ends-at-once",
         why="the end of a session with thousands of filters stops all other clients",
-        path="broker/session_state.py",
+        path="broker/sessions/state.py",
         old="            for words in list(islice(self._unread, ENDED_AT_ONCE)):\n",
         new="            for words in list(self._unread):\n",
         tests=(SESSION_ENDS,),
@@ -400,7 +400,7 @@ OF_THE_BOUNDS = (
     Sabotage(
         name="filters-of-a-crash-stay",
         why="filter queues that a crash leaves without readers store messages for ever",
-        path="broker/session_state.py",
+        path="broker/sessions/state.py",
         old="            if not found.queue.groups:\n                self._unread[words] = None\n",
         new="",
         tests=(SESSION_ENDS,),
@@ -408,7 +408,7 @@ OF_THE_BOUNDS = (
     Sabotage(
         name="a-gone-session-is-bounded",
         why="what is written for a session that has ended never ends itself",
-        path="broker/session_state.py",
+        path="broker/sessions/state.py",
         old="            session.backlogs = None\n",
         new="",
         tests=(SESSION_ENDS,),
@@ -416,7 +416,7 @@ OF_THE_BOUNDS = (
     Sabotage(
         name="a-forgotten-queue-is-matched",
         why="a queue that was deleted gets messages of new routing keys until it is swept away",
-        path="broker/routing.py",
+        path="broker/routing/trie.py",
         old="        self.forgotten.add(target)\n",
         new="",
         tests=(ENDS,),
@@ -424,7 +424,7 @@ OF_THE_BOUNDS = (
     Sabotage(
         name="routes-keep-a-forgotten-queue",
         why="who publishes to a known routing key still stores messages for a deleted queue",
-        path="broker/routing.py",
+        path="broker/routing/trie.py",
         old="                changed = route.counts.pop(target, None) is not None or changed\n",
         new="                pass\n",
         tests=(ENDS,),
@@ -432,7 +432,7 @@ OF_THE_BOUNDS = (
     Sabotage(
         name="the-end-of-an-exchange-is-not-in-the-log",
         why="bindings to an exchange that did not last come back with the next one of its name",
-        path="broker/exchange_ends.py",
+        path="broker/exchanges/ends.py",
         old=" or self._is_bound_durably(name)\n",
         new="\n",
         tests=(ENDS,),
@@ -440,7 +440,7 @@ OF_THE_BOUNDS = (
     Sabotage(
         name="a-new-binding-is-swept-with-the-old",
         why="a binding is lost that was made again right after its exchange was",
-        path="broker/exchange_ends.py",
+        path="broker/exchanges/ends.py",
         old=" and not self._graph.is_bound(queue, key):\n",
         new=":\n",
         tests=(ENDS,),
@@ -448,7 +448,7 @@ OF_THE_BOUNDS = (
     Sabotage(
         name="rows-without-what-is-swept",
         why="after a restart queues are bound to exchanges that were deleted and made again",
-        path="broker/state_saving.py",
+        path="broker/recovery/saving.py",
         old="        if self._left or not self._core.sweeper.is_done:\n",
         new="        if self._left:\n",
         tests=(ENDS,),
@@ -456,7 +456,7 @@ OF_THE_BOUNDS = (
     Sabotage(
         name="auto-delete-exchanges-stay",
         why="exchanges that nothing is bound to any more fill the broker",
-        path="broker/named_queues.py",
+        path="broker/named_queues/named_queues.py",
         old='            touched += self.exchanges.end(op["x"], op.get("at", 0))\n',
         new="            pass\n",
         tests=(ENDS,),

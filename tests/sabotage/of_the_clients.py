@@ -14,7 +14,7 @@ OF_THE_CLIENTS = (
     Sabotage(
         name="delayed-message-released-early",
         why="what should come in an hour comes now",
-        path="broker/later/delay.py",
+        path="broker/delays/delay.py",
         old="        is_due = due_ms <= self._core.clock_ms()\n",
         new="        is_due = due_ms <= self._core.clock_ms() + 500\n",
         crash=_states("delayed"),
@@ -22,7 +22,7 @@ OF_THE_CLIENTS = (
     Sabotage(
         name="delayed-messages-forgotten-at-a-start",
         why="what waited when the server went down never comes",
-        path="broker/later/kept.py",
+        path="broker/delays/kept.py",
         old="self.wheel.fill(entries, self._times(entries, settled), settled, offset, now)",
         new="self._times(entries, settled)",
         crash=_states("delayed"),
@@ -30,7 +30,7 @@ OF_THE_CLIENTS = (
     Sabotage(
         name="move-settles-nothing-after-a-crash",
         why="a delayed message or a dead letter comes twice after a restart",
-        path="broker/moves.py",
+        path="broker/moves/moves.py",
         old="        if number:\n            record = dataclasses.replace(record, system",
         new="        if False:\n            record = dataclasses.replace(record, system",
         crash=_states("delayed"),
@@ -38,7 +38,7 @@ OF_THE_CLIENTS = (
     Sabotage(
         name="dead-letter-in-two-places",
         why="a rejected message is a dead letter, and comes to its consumer again, too",
-        path="broker/moves.py",
+        path="broker/moves/moves.py",
         old='            extra += f"{SETTLES_PROPERTY}\\x01{number:x}.{offset:x}\\x02".encode()\n',
         new='            extra += f"{SETTLES_PROPERTY}\\x01{0:x}.{offset:x}\\x02".encode()\n',
         crash=_states("dead letters"),
@@ -46,7 +46,7 @@ OF_THE_CLIENTS = (
     Sabotage(
         name="rollback-not-written",
         why="a message that its producer rolled back, and was told so, can be committed",
-        path="broker/half_messages.py",
+        path="broker/transactions/half_messages.py",
         old='        self._core.journal.write({"op": "unpublished", "o": offset, "why": why})\n',
         new='        self._core.journal.apply({"op": "unpublished", "o": offset, "why": why})\n',
         crash=_states("half messages"),
@@ -54,7 +54,7 @@ OF_THE_CLIENTS = (
     Sabotage(
         name="half-message-committed-twice",
         why="a producer that asks again after a restart publishes its message twice",
-        path="broker/half_messages.py",
+        path="broker/transactions/half_messages.py",
         old="        elif group.cursor.is_settled(offset):\n",
         new="        elif group.cursor.floor > offset + 1:\n",
         crash=_states("half messages"),
@@ -62,7 +62,7 @@ OF_THE_CLIENTS = (
     Sabotage(
         name="acks-outside-their-transaction",
         why="a crash after a commit brings the messages again for which others were published",
-        path="broker/transactions.py",
+        path="broker/transactions/transactions.py",
         old='            parts.append(core.journal.record({"op": "acks", "g": acks}, now))\n',
         new="            core.keep_acks(settled, pending)\n",
         crash=_states("transactions"),
@@ -70,7 +70,7 @@ OF_THE_CLIENTS = (
     Sabotage(
         name="expiry-forgotten-at-a-start",
         why="after a restart messages come that had expired",
-        path="broker/queues/features.py",
+        path="broker/named_queues/features.py",
         old="        if found.queue.expiring or settings.ttl_ms is not None:",
         new="        if self._restored and (found.queue.expiring or settings.ttl_ms is not None):",
         crash=_states("dead letters", 2000),
@@ -78,7 +78,7 @@ OF_THE_CLIENTS = (
     Sabotage(
         name="bound-forgotten-at-a-start",
         why="after a restart a queue holds more than it was declared for",
-        path="broker/queues/rules.py",
+        path="broker/named_queues/rules.py",
         old="            self.lengths.start()\n            self.lengths.enforce()\n",
         new="            self.lengths.start()\n",
         crash=_states("dead letters", 2000),
@@ -94,7 +94,7 @@ OF_THE_CLIENTS = (
     Sabotage(
         name="priority-of-another-level",
         why="after a restart the least important message comes first",
-        path="broker/queues/features.py",
+        path="broker/named_queues/features.py",
         old="levels.add_level(priority, self._queue(number))",
         new="levels.add_level(settings.priority_max + 1 - priority, self._queue(number))",
         crash=_states("priorities"),
@@ -102,7 +102,7 @@ OF_THE_CLIENTS = (
     Sabotage(
         name="unflushed-message-read-by-offset",
         why="a reader saw an offset that another message gets after a power cut",
-        path="broker/queries.py",
+        path="broker/reading/queries.py",
         old="        count = min(count_max, queue.flushed - offset)\n",
         new="        count = min(count_max, queue.visible - offset)\n",
         crash=_states("page_cache"),
@@ -144,7 +144,7 @@ OF_THE_CLIENTS = (
     Sabotage(
         name="rules-of-a-deleted-user-stay",
         why="a new user of an old name has the rights of the old one",
-        path="broker/access/users.py",
+        path="broker/accounts/users.py",
         old='            touched.append(("rule", key))\n        self._changed()\n',
         new="        self._changed()\n",
         crash=_states("users", 3000),
@@ -152,7 +152,7 @@ OF_THE_CLIENTS = (
     Sabotage(
         name="user-not-in-the-snapshot",
         why="after a restart nobody can log in",
-        path="broker/access/users.py",
+        path="broker/accounts/users.py",
         old='        self.load_user(op["name"], op)\n        return [("user", op["name"])]\n',
         new='        self.load_user(op["name"], op)\n        return []\n',
         crash=_states("users"),
@@ -160,7 +160,7 @@ OF_THE_CLIENTS = (
     Sabotage(
         name="segment-gone-before-its-state-is-copied",
         why="without state.db, all that was declared before is forgotten",
-        path="broker/retention.py",
+        path="broker/retention/retention.py",
         old="            if last.position >= position:\n                return True\n",
         new="            if last.position >= 0:\n                return True\n",
         crash=_states("queues", 3000),
@@ -168,7 +168,7 @@ OF_THE_CLIENTS = (
     Sabotage(
         name="retained-message-left-behind",
         why="a retained message is gone with the segment that it stood in",
-        path="broker/retention.py",
+        path="broker/retention/retention.py",
         old="            if item is not None and position_of(item[1]) < ends[-1]:\n",
         new="            if item is not None and position_of(item[1]) < ends[0] // 2:\n",
         crash=_states("queues", 3000),
@@ -176,7 +176,7 @@ OF_THE_CLIENTS = (
     Sabotage(
         name="log-forgets-its-epochs",
         why="two histories of the log look like one",
-        path="broker/retention.py",
+        path="broker/retention/retention.py",
         old="            core.store.restate_epochs()\n",
         new="            pass\n",
         crash=_states("queues", 3000),

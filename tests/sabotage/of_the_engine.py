@@ -81,7 +81,7 @@ COMMIT_POINTS = (
     Sabotage(
         name="read-by-offset-above-the-flushed",
         why="a sink keeps an offset that is given to another message after a crash",
-        path="broker/queries.py",
+        path="broker/reading/queries.py",
         old="        count = min(count_max, queue.flushed - offset)\n",
         new="        count = min(count_max, queue.visible - offset)\n",
         tests=(QUEUES,),
@@ -89,7 +89,7 @@ COMMIT_POINTS = (
     Sabotage(
         name="retained-and-live",
         why="who subscribes while a retained message comes gets it twice, at QoS 2 as well",
-        path="broker/retained_replay.py",
+        path="broker/sessions/retained_replay.py",
         old="        if match is not None and origin_of(match[1]) < self._since:\n",
         new="        if match is not None:\n",
         tests=(IN_FLIGHT,),
@@ -97,7 +97,7 @@ COMMIT_POINTS = (
     Sabotage(
         name="packet-id-before-its-commit",
         why="after a crash the client knows packet ids that the broker gives again",
-        path="broker/session.py",
+        path="broker/sessions/session.py",
         old="            self.core.state_durability,\n            self._send_assigned,\n",
         new="            type(self.core.state_durability)(0),\n            self._send_assigned,\n",
         tests=("tests/durability/test_acks_wait_for_the_disk.py",),
@@ -121,7 +121,7 @@ COMMIT_POINTS = (
     Sabotage(
         name="overtakes-what-waits-for-a-replica",
         why="order within a queue is a promise",
-        path="broker/topics.py",
+        path="broker/topics/topics.py",
         old="            if queue.held(points) and queue.held_by > durability:\n",
         new="            if False:\n",
         tests=(IN_SYNC,),
@@ -129,7 +129,7 @@ COMMIT_POINTS = (
     Sabotage(
         name="a-restart-shows-what-no-replica-has",
         why="a reader keeps an offset that is given to another message after a failover",
-        path="broker/fold.py",
+        path="broker/recovery/fold.py",
         old="        hold_recovered(core, self._queue_store, self._topics)\n",
         new="",
         tests=(IN_SYNC,),
@@ -137,7 +137,7 @@ COMMIT_POINTS = (
     Sabotage(
         name="retained-before-replicas-have-it",
         why="a new subscriber gets what a failover takes back",
-        path="broker/retained_replay.py",
+        path="broker/sessions/retained_replay.py",
         old="max(FLUSHED, found.settings.commit_point)",
         new="FLUSHED",
         tests=(COPIED,),
@@ -148,7 +148,7 @@ FLIGHTS = (
     Sabotage(
         name="retained-in-flight-not-in-the-row",
         why="a retained message that was not acknowledged is lost by a restart",
-        path="broker/session_state.py",
+        path="broker/sessions/state.py",
         old="                if isinstance(holder, QueueFlight | RetainedFlight)\n",
         new="                if isinstance(holder, QueueFlight)\n",
         tests=(IN_FLIGHT,),
@@ -156,7 +156,7 @@ FLIGHTS = (
     Sabotage(
         name="retained-ack-not-logged",
         why="after a crash a retained message comes again that was acknowledged long ago",
-        path="broker/flights.py",
+        path="broker/sessions/flights.py",
         old="        self._acked.append(flight)\n",
         new="",
         tests=(IN_FLIGHT,),
@@ -164,7 +164,7 @@ FLIGHTS = (
     Sabotage(
         name="retained-in-flight-holds-nothing",
         why="retention takes a message that has to be sent again",
-        path="broker/retention.py",
+        path="broker/retention/retention.py",
         old="        if in_flight is not None or lowest is None:\n            return in_flight\n",
         new="        if lowest is None:\n            return None\n",
         tests=(IN_FLIGHT,),
@@ -172,7 +172,7 @@ FLIGHTS = (
     Sabotage(
         name="copied-retained-message-is-new",
         why="a retained message that retention moves meanwhile never reaches a new subscriber",
-        path="broker/retention.py",
+        path="broker/retention/retention.py",
         old="span.end - span.start, origin_of(entry))",
         new="span.end - span.start)",
         tests=(IN_FLIGHT,),
@@ -180,7 +180,7 @@ FLIGHTS = (
     Sabotage(
         name="unsubscribing-forgets-what-is-in-flight",
         why="a message that was begun is not delivered to its end",
-        path="broker/sessions.py",
+        path="broker/sessions/sessions.py",
         old='            op["k"] = 1\n',
         new="            pass\n",
         tests=(IN_FLIGHT,),
@@ -188,7 +188,7 @@ FLIGHTS = (
     Sabotage(
         name="group-without-a-subscription-stays",
         why="a queue that nobody reads holds the log for ever",
-        path="broker/session_state.py",
+        path="broker/sessions/state.py",
         old="            noted(group)\n            self.look_for_flown()\n",
         new="            noted(group)\n",
         tests=(IN_FLIGHT,),
@@ -196,7 +196,7 @@ FLIGHTS = (
     Sabotage(
         name="redelivered-with-the-qos-of-today",
         why="a message that began as QoS 2 is delivered again as QoS 1, with the same packet id",
-        path="broker/sessions.py",
+        path="broker/sessions/sessions.py",
         old="    if flight.qos != UNKNOWN_QOS:\n        return flight.qos\n",
         new="",
         tests=(IN_FLIGHT,),
@@ -204,7 +204,7 @@ FLIGHTS = (
     Sabotage(
         name="expiry-begins-anew-with-each-start",
         why="where a server is restarted now and then, no session ever expires",
-        path="broker/session_state.py",
+        path="broker/sessions/state.py",
         old='        session.away_ms = value.get("away", 0)\n',
         new="",
         tests=(EXPIRY,),
@@ -212,7 +212,7 @@ FLIGHTS = (
     Sabotage(
         name="expiry-of-a-client-that-is-there",
         why="a client that came back loses its session by the next restart",
-        path="broker/sessions.py",
+        path="broker/sessions/sessions.py",
         old="            self._note_return(session)\n",
         new="",
         tests=(EXPIRY,),
@@ -220,7 +220,7 @@ FLIGHTS = (
     Sabotage(
         name="qos-0-holds-the-log",
         why="a client that is away holds all that is published to it without an acknowledgement",
-        path="broker/flights.py",
+        path="broker/sessions/flights.py",
         old="        self.cursor.pass_over(run.count)\n",
         new="        return False\n",
         tests=(EXPIRY,),
@@ -228,7 +228,7 @@ FLIGHTS = (
     Sabotage(
         name="qos-0-waits-behind-others",
         why="a client that comes back gets a flood of what nobody promised",
-        path="broker/session.py",
+        path="broker/sessions/session.py",
         old="offset < self.away_end and not min(self.qos_at(offset), publish_qos(run)):\n",
         new="False:\n",
         tests=(EXPIRY,),
@@ -236,7 +236,7 @@ FLIGHTS = (
     Sabotage(
         name="raised-subscription-drops-its-backlog",
         why="a SUBSCRIBE with another QoS interrupts the flow",
-        path="broker/session.py",
+        path="broker/sessions/session.py",
         old="        self._retired.append(subscription)\n",
         new="        subscription.detach()\n",
         tests=(IN_FLIGHT,),
@@ -244,7 +244,7 @@ FLIGHTS = (
     Sabotage(
         name="lowered-subscription-drops-its-backlog",
         why="a SUBSCRIBE with QoS 0 loses what waits beyond the window",
-        path="broker/session_state.py",
+        path="broker/sessions/state.py",
         old="        elif subscription.durable and subscription.qos:\n",
         new="        elif subscription.durable and subscription.qos > 2:\n",
         tests=(LOWERED,),
@@ -252,7 +252,7 @@ FLIGHTS = (
     Sabotage(
         name="lowered-subscription-not-in-the-row",
         why="a restart loses what waited when a subscription was lowered to QoS 0",
-        path="broker/session_state.py",
+        path="broker/sessions/state.py",
         old="        row += [subscription.queued_qos, subscription.queued_end]\n",
         new="        pass\n",
         tests=(LOWERED,),
@@ -260,7 +260,7 @@ FLIGHTS = (
     Sabotage(
         name="lowered-subscription-has-no-end",
         why="after a SUBSCRIBE with QoS 0 new messages still come with QoS 1 or 2",
-        path="broker/session.py",
+        path="broker/sessions/session.py",
         old="self.queued_qos if offset < self.queued_end else 0",
         new="self.queued_qos",
         tests=(LOWERED,),
@@ -338,7 +338,7 @@ FOLDS = (
     Sabotage(
         name="settlement-not-folded",
         why="a dead letter and its message are both there after a crash",
-        path="broker/moves.py",
+        path="broker/moves/moves.py",
         old="        self._queue_store.groups[number].cursor.settle(offset, 1)\n",
         new="",
         tests=(MOVES,),
@@ -346,7 +346,7 @@ FOLDS = (
     Sabotage(
         name="dead-letter-without-settlement",
         why="a dead letter and its message are both there after a crash",
-        path="broker/moves.py",
+        path="broker/moves/moves.py",
         old="        if number:\n            extra += f",
         new="        if not number:\n            extra += f",
         tests=("tests/broker/test_dead_letters.py",),
@@ -354,7 +354,7 @@ FOLDS = (
     Sabotage(
         name="settled-before-it-is-moved",
         why="a dead letter that the log refuses is lost",
-        path="broker/moves.py",
+        path="broker/moves/moves.py",
         old="            except Refused:\n                while",
         new="            except Refused:\n                self._group.settle(offset, run.count)\n"
         "                while",
@@ -363,7 +363,7 @@ FOLDS = (
     Sabotage(
         name="state-beyond-its-position",
         why="changes behind the position are applied twice after a restart",
-        path="broker/state_saving.py",
+        path="broker/recovery/saving.py",
         old="        self.position = self._core.log.appended\n",
         new="        self.position = self._core.log.flushed\n",
         tests=(SESSIONS,),
@@ -371,7 +371,7 @@ FOLDS = (
     Sabotage(
         name="changed-while-it-was-saved",
         why="a change between two slices of a snapshot is lost with the next restart",
-        path="broker/state_saving.py",
+        path="broker/recovery/saving.py",
         old="        self._take_dirty()\n        if len(",
         new="        if len(",
         tests=("tests/broker/test_state_saving.py",),
@@ -395,7 +395,7 @@ FOLDS = (
     Sabotage(
         name="transaction-without-its-acks",
         why="a committed transaction is delivered again after a crash",
-        path="broker/transactions.py",
+        path="broker/transactions/transactions.py",
         old='            parts.append(core.journal.record({"op": "acks", "g": acks}, now))\n',
         new="",
         tests=("tests/broker/test_transactions.py",),
@@ -403,7 +403,7 @@ FOLDS = (
     Sabotage(
         name="qos-2-id-freed-early",
         why="a message that is sent again after a crash is stored twice",
-        path="broker/session_state.py",
+        path="broker/sessions/state.py",
         old="            self.took_inbound(int(number, 16), int(packet, 16))\n",
         new="            pass\n",
         tests=(SESSIONS,),
@@ -423,7 +423,7 @@ RULES = (
     Sabotage(
         name="exclusive-owner-not-checked",
         why="another connection reads a private queue",
-        path="broker/entities.py",
+        path="broker/exchanges/entities.py",
         old="    if found.terms.exclusive and found.owner is not owner:\n",
         new="    if found.terms.exclusive and found.owner is None:\n",
         tests=(QUEUES,),
@@ -431,7 +431,7 @@ RULES = (
     Sabotage(
         name="segment-deleted-though-held",
         why="an unread message of a durable queue is gone",
-        path="broker/retention.py",
+        path="broker/retention/retention.py",
         old="        limit = ends[-1] if self.hold is None else self.hold.position\n",
         new="        limit = ends[-1]\n",
         tests=("tests/broker/test_retention.py",),
@@ -439,7 +439,7 @@ RULES = (
     Sabotage(
         name="segment-deleted-without-a-snapshot",
         why="state that only the deleted segment had is gone",
-        path="broker/retention.py",
+        path="broker/retention/retention.py",
         old="            if freed is not None and (yield from self._see_to_snapshot(freed)):\n",
         new="            if freed is not None:\n",
         tests=("tests/broker/test_retention.py",),
@@ -471,7 +471,7 @@ RULES = (
     Sabotage(
         name="delayed-message-early",
         why="a reminder comes before its time",
-        path="broker/later/wheel.py",
+        path="broker/delays/wheel.py",
         old="        while heap and heap[0] <= now_ms and len(offsets) < count_max:\n",
         new="        while heap and heap[0] <= now_ms + 50 and len(offsets) < count_max:\n",
         tests=("tests/broker/test_wheel.py",),
@@ -479,7 +479,7 @@ RULES = (
     Sabotage(
         name="delayed-message-twice",
         why="a release that a crash cut off is done again",
-        path="broker/later/kept.py",
+        path="broker/delays/kept.py",
         old="            settled = cursor.settled_flags(offset, len(entries) // ENTRY_SIZE)\n",
         new="            settled = bytes(len(entries) // ENTRY_SIZE)\n",
         tests=("tests/broker/test_delay.py",),
@@ -487,7 +487,7 @@ RULES = (
     Sabotage(
         name="poison-is-tried-for-ever",
         why="one message that fits nowhere stops every delayed message of the broker",
-        path="broker/later/delay.py",
+        path="broker/delays/delay.py",
         old="            if error.reason in PASSING:\n",
         new="            if True:\n",
         tests=("tests/broker/test_set_aside.py",),
@@ -503,7 +503,7 @@ RULES = (
     Sabotage(
         name="held-messages-are-overtaken",
         why="the order of a topic's delayed messages is a promise",
-        path="broker/later/delay.py",
+        path="broker/delays/delay.py",
         old="            if where in self._held and where != held:\n",
         new="            if False:\n",
         tests=("tests/broker/test_set_aside.py",),
@@ -511,7 +511,7 @@ RULES = (
     Sabotage(
         name="stored-part-of-a-run-stored-again",
         why="messages come twice after a full disk",
-        path="broker/moves.py",
+        path="broker/moves/moves.py",
         old="            _settle(group, offsets[: error.stored])\n",
         new="",
         tests=("tests/broker/test_set_aside.py",),
@@ -519,7 +519,7 @@ RULES = (
     Sabotage(
         name="copy-needs-room-for-its-settlement",
         why="one large delayed message keeps the log from being shortened",
-        path="broker/later/delay.py",
+        path="broker/delays/delay.py",
         old="            except TooLarge:  # its settlement is a record of its own then\n",
         new="            except ZeroDivisionError:\n",
         tests=("tests/broker/test_set_aside.py",),
@@ -527,7 +527,7 @@ RULES = (
     Sabotage(
         name="dead-letter-without-room-is-dropped",
         why="a message is lost because it has a history",
-        path="broker/queues/dead_letters.py",
+        path="broker/moves/dead_letters.py",
         old="                self._shared.aside.move(group, first, error, done)\n",
         new="                group.settle(first, 1)\n                done(None)\n",
         tests=("tests/broker/test_set_aside.py",),
@@ -535,7 +535,7 @@ RULES = (
     Sabotage(
         name="history-is-not-cut",
         why="a dead letter that would fit with less history does not reach its queues",
-        path="broker/queues/dead_letters.py",
+        path="broker/moves/dead_letters.py",
         old="            elif error.reason is Reason.TOO_LARGE and cut < CUT_MAX:\n",
         new="            elif False:\n",
         tests=("tests/broker/test_set_aside.py",),
@@ -543,7 +543,7 @@ RULES = (
     Sabotage(
         name="cut-history-forgets-the-cycle",
         why="a message goes round between two queues for ever",
-        path="broker/queues/deaths.py",
+        path="broker/messages/dead_letter_history.py",
         old="        return self.cut_deaths > DEATHS_MAX\n",
         new="        return False\n",
         tests=("tests/broker/test_set_aside.py",),
@@ -551,7 +551,7 @@ RULES = (
     Sabotage(
         name="timers-sleep-over-a-clock-that-was-set",
         why="delayed messages are late by as long as the loop's clock says",
-        path="broker/timers.py",
+        path="broker/pacing/timers.py",
         old="            delay = min(delay, self._limits.timer_sleep_seconds_max)\n",
         new="",
         tests=("tests/broker/test_timers.py",),

@@ -88,7 +88,7 @@ OF_THE_GATEWAYS = (
     Sabotage(
         name="mqtt-window-grows-for-everybody",
         why="a small device is flooded, and each reconnection sends all of it again",
-        path="broker/session.py",
+        path="broker/sessions/session.py",
         old="        if now - self._round_ms <= self.core.limits.inflight_round_ms:\n",
         new="        if True:\n",
         tests=("tests/broker/test_engine_sessions.py",),
@@ -96,7 +96,7 @@ OF_THE_GATEWAYS = (
     Sabotage(
         name="mqtt-window-of-the-last-connection",
         why="a device that comes back gets as much as the fast client that it was before",
-        path="broker/sessions.py",
+        path="broker/sessions/sessions.py",
         old="        session.open_window(inflight_max)\n",
         new="",
         tests=("tests/broker/test_engine_sessions.py",),
@@ -122,7 +122,7 @@ OF_THE_GATEWAYS = (
         name="amqp-answer-goes-through-the-log",
         why="each answer makes a topic where somebody subscribes to everything",
         path="gateways/amqp/publishing.py",
-        old="        if exchange or not routing_key.startswith(direct_reply.PREFIX):\n",
+        old="        if exchange or not routing_key.startswith(reply_names.PREFIX):\n",
         new="        if True:\n",
         tests=("tests/gateways/amqp/test_amqp_direct_reply.py",),
     ),
@@ -145,7 +145,7 @@ OF_THE_GATEWAYS = (
     Sabotage(
         name="amqp-copies-by-headers-forgotten",
         why="CC is lost where a route looks at headers",
-        path="broker/topics.py",
+        path="broker/topics/topics.py",
         old="Copying(self.branch(route.base, headers), self.router, route.copies)\n",
         new="self.branch(route.base, headers)\n",
         tests=("tests/gateways/amqp/test_amqp_copies.py",),

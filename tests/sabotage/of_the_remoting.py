@@ -78,7 +78,7 @@ OF_THE_REMOTING = (
     Sabotage(
         name="half-message-of-another-user",
         why="whoever can count ends the transactions of others",
-        path="broker/half_messages.py",
+        path="broker/transactions/half_messages.py",
         old="            if decision.decider is not None "
         "and not decision.decider.may_end(half.owner):\n",
         new="            if False:\n",
@@ -95,7 +95,7 @@ OF_THE_REMOTING = (
     Sabotage(
         name="half-message-of-a-former-namesake",
         why="a new user of a deleted one's name publishes what that one prepared",
-        path="broker/access/principal.py",
+        path="broker/admission/principal.py",
         old="        return owner == self.as_owner or self.is_admin()\n",
         new='        return owner.startswith(f"{self.name}:") or self.is_admin()\n',
         tests=_RIGHTS,
@@ -103,7 +103,7 @@ OF_THE_REMOTING = (
     Sabotage(
         name="half-message-committed-without-the-right",
         why="who may not publish any more does it with messages that were prepared before",
-        path="broker/half_messages.py",
+        path="broker/transactions/half_messages.py",
         old="                decision.decider.check_commit(template.route)\n",
         new="                pass\n",
         tests=_RIGHTS,
@@ -111,7 +111,7 @@ OF_THE_REMOTING = (
     Sabotage(
         name="half-message-decided-otherwise",
         why="a producer is told that its commit counts, and the message was rolled back before",
-        path="broker/half_messages.py",
+        path="broker/transactions/half_messages.py",
         old="        if commit and why is not None:\n",
         new="        if False and why is not None:\n",
         tests=_HALVES,
@@ -119,7 +119,7 @@ OF_THE_REMOTING = (
     Sabotage(
         name="group-made-without-the-right",
         why="the table of consumer groups is filled, for ever, by whoever may be in any group",
-        path="broker/access/permitted_reading.py",
+        path="broker/admission/permitted_reading.py",
         old="            self._principal.check(Action.CREATE, group_place(name)[:1])\n",
         new="            pass\n",
         tests=_RIGHTS,
@@ -127,7 +127,7 @@ OF_THE_REMOTING = (
     Sabotage(
         name="retries-dead-with-users",
         why="what a consumer gives back is refused, as a publish to a topic that is closed",
-        path="broker/access/principal.py",
+        path="broker/admission/principal.py",
         old="        if action in (Action.PUBLISH, Action.CREATE) and words[0] in self._places:\n",
         new="        if False:\n",
         tests=_RIGHTS,
@@ -199,7 +199,7 @@ OF_THE_REMOTING = (
     Sabotage(
         name="granted-for-ever",
         why="a right that was taken back goes on working for who has used it",
-        path="broker/access/rights.py",
+        path="broker/admission/rights.py",
         old="            self._granted.clear()\n\n    def check_admitted",
         new="\n    def check_admitted",
         tests=_RIGHTS,

@@ -30,7 +30,7 @@ OF_THE_REPLICATION = (
     Sabotage(
         name="acks-of-retained-messages-are-promises",
         why="an old master does not come back by itself, for what may come again after any crash",
-        path="broker/divergence.py",
+        path="broker/following/divergence.py",
         old='frozenset({"acked", "acks", ',
         new='frozenset({"acks", ',
         tests=("tests/broker/test_divergence.py",),
@@ -38,7 +38,7 @@ OF_THE_REPLICATION = (
     Sabotage(
         name="ends-of-replays-are-promises",
         why="the same, for a note that the next connection of a session makes again",
-        path="broker/divergence.py",
+        path="broker/following/divergence.py",
         old='"drop", "replayed", ',
         new='"drop", ',
         tests=("tests/broker/test_divergence.py",),
@@ -111,7 +111,7 @@ OF_THE_REPLICATION = (
     Sabotage(
         name="gives-up-what-was-in-sync",
         why="an old master cuts acknowledged messages away that its new master lacks",
-        path="broker/divergence.py",
+        path="broker/following/divergence.py",
         old="        if record.position < acknowledged.position or waited < IN_SYNC:\n",
         new="        if waited < IN_SYNC:\n",
         tests=(DIVERGENCE, SIMULATION),
@@ -119,7 +119,7 @@ OF_THE_REPLICATION = (
     Sabotage(
         name="gives-up-what-one-disk-acknowledged",
         why="messages that wait for this disk only are cut without a word",
-        path="broker/divergence.py",
+        path="broker/following/divergence.py",
         old="        if record.position < acknowledged.position or waited < IN_SYNC:\n",
         new="        if record.position < acknowledged.position:\n",
         tests=(DIVERGENCE,),
@@ -176,7 +176,7 @@ OF_THE_REPLICATION = (
     Sabotage(
         name="slave-shows-more-than-its-disk-has",
         why="a reader keeps an offset that the slave gives to another message after a power cut",
-        path="broker/standby.py",
+        path="broker/following/standby.py",
         old="        copied = min(flushed, self._said[IN_SYNC])\n"
         "        return [min(flushed, self._said[FLUSHED]), copied, copied]\n",
         new="        copied = self._said[IN_SYNC]\n"
@@ -186,7 +186,7 @@ OF_THE_REPLICATION = (
     Sabotage(
         name="slave-shows-what-is-not-in-sync",
         why="a reader keeps an offset that is given to another message after a failover",
-        path="broker/standby.py",
+        path="broker/following/standby.py",
         old="        copied = min(flushed, self._said[IN_SYNC])\n",
         new="        copied = min(flushed, self._said[FLUSHED])\n",
         tests=(STANDBY,),
@@ -229,7 +229,7 @@ OF_THE_REPLICATION = (
     Sabotage(
         name="slave-deletes-before-it-has-the-acks",
         why="a promoted slave's queue says that messages are unsettled which it has no more",
-        path="broker/standby.py",
+        path="broker/following/standby.py",
         old="        if self._release is not None and self._release[1] <= known:\n",
         new="        if self._release is not None:\n",
         tests=(RETENTION,),
@@ -237,7 +237,7 @@ OF_THE_REPLICATION = (
     Sabotage(
         name="slave-begins-where-the-quickest-is",
         why="a promoted slave has lost what the slower of two sessions had not acknowledged",
-        path="broker/fold.py",
+        path="broker/recovery/fold.py",
         old="""            queue.index.begin_at(min(group.cursor.floor for group in queue.groups))
             queue.flushed = queue.visible = queue.index.end_offset
 """,
@@ -249,7 +249,7 @@ OF_THE_REPLICATION = (
     Sabotage(
         name="slave-deletes-what-may-be-cut",
         why="a slave that is told to cut behind its log's start has no state to start with",
-        path="broker/standby.py",
+        path="broker/following/standby.py",
         old="        known = min(self.flushed, self._said[IN_SYNC])\n",
         new="        known = self.flushed\n",
         tests=(RETENTION,),
@@ -257,7 +257,7 @@ OF_THE_REPLICATION = (
     Sabotage(
         name="slave-deletes-beyond-its-snapshot",
         why="a slave that loses `state.db` has lost its queues and sessions",
-        path="broker/retention.py",
+        path="broker/retention/retention.py",
         old="            limit = min(position, last.position)\n",
         new="            limit = position\n",
         tests=(RETENTION,),
@@ -433,7 +433,7 @@ OF_THE_REPLICATION = (
     Sabotage(
         name="a-slave-serves-consumers",
         why="a client of a slave takes messages that the master gives to others",
-        path="broker/named_queues.py",
+        path="broker/named_queues/named_queues.py",
         old="        self.core.check_leads()\n        found = self.need_queue(queue, owner)\n"
         "        if exclusive ",
         new="        found = self.need_queue(queue, owner)\n        if exclusive ",
@@ -442,7 +442,7 @@ OF_THE_REPLICATION = (
     Sabotage(
         name="a-slave-connects-sessions",
         why="a client of a slave gets a session that the master does not know of",
-        path="broker/sessions.py",
+        path="broker/sessions/sessions.py",
         old="        self.core.check_leads()\n        existing = ",
         new="        existing = ",
         tests=(STANDBY,),

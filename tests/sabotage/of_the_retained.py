@@ -11,7 +11,7 @@ OF_THE_RETAINED = (
     Sabotage(
         name="origin-of-a-copy-not-read",
         why="after a restart a retained message that retention moved is lost, or comes twice",
-        path="broker/retained.py",
+        path="broker/topics/retained.py",
         old="            copied = record.properties.get(ORIGIN_PROPERTY)\n",
         new="            copied = None\n",
         tests=(OWED,),
@@ -19,7 +19,7 @@ OF_THE_RETAINED = (
     Sabotage(
         name="origin-of-a-copy-not-in-the-row",
         why="the same, where the state comes from its rows",
-        path="broker/retained.py",
+        path="broker/topics/retained.py",
         old="    return [position, size] if origin == position else [position, size, origin]\n",
         new="    return [position, size]\n",
         tests=(OWED,),
@@ -27,7 +27,7 @@ OF_THE_RETAINED = (
     Sabotage(
         name="owed-progress-not-folded",
         why="after a restart a client gets all retained messages again, at QoS 2 as well",
-        path="broker/session_state.py",
+        path="broker/sessions/state.py",
         old='                owed.move(tuple(op["k"]))\n',
         new="                pass\n",
         tests=(OWED,),
@@ -35,7 +35,7 @@ OF_THE_RETAINED = (
     Sabotage(
         name="owed-place-in-memory-only",
         why="the same, as the crash tests see it",
-        path="broker/owed.py",
+        path="broker/sessions/owed.py",
         old="        self.at = self.reached = words\n",
         new="        self.reached = words\n",
         crash=_STATES,
@@ -43,7 +43,7 @@ OF_THE_RETAINED = (
     Sabotage(
         name="owed-not-in-the-row",
         why="after a restart a session gets only those retained messages that were in flight",
-        path="broker/session_state.py",
+        path="broker/sessions/state.py",
         old='            **({"owed": owed} if owed else {}),\n',
         new="",
         tests=(OWED,),
@@ -51,7 +51,7 @@ OF_THE_RETAINED = (
     Sabotage(
         name="owed-without-a-position",
         why="a message that was published after the SUBSCRIBE comes live, and as retained again",
-        path="broker/retained_replay.py",
+        path="broker/sessions/retained_replay.py",
         old="            since, behind = owed.since, owed.reached\n",
         new="            since, behind = Position(1 << 60), owed.reached\n",
         tests=(OWED,),
@@ -59,7 +59,7 @@ OF_THE_RETAINED = (
     Sabotage(
         name="owed-not-taken-up-again",
         why="what a client had not got of the retained messages when its connection ended is lost",
-        path="broker/session.py",
+        path="broker/sessions/session.py",
         old="            if subscription.owed is not None and subscription.owed.interrupted:\n",
         new="            if False:\n",
         tests=(OWED,),
@@ -67,7 +67,7 @@ OF_THE_RETAINED = (
     Sabotage(
         name="owed-in-the-order-of-reads",
         why="after a restart a retained message is missing that the disk gave late",
-        path="broker/retained_replay.py",
+        path="broker/sessions/retained_replay.py",
         old="        while self._next and self._next[0].is_read and not self._refused:\n",
         new="        while self._next and not self._refused:\n",
         tests=(OWED,),
@@ -75,7 +75,7 @@ OF_THE_RETAINED = (
     Sabotage(
         name="owed-and-refused-is-forgotten",
         why="a retained message is lost when the log takes no packet id for a moment",
-        path="broker/retained_replay.py",
+        path="broker/sessions/retained_replay.py",
         old="                self._refused = True\n",
         new="                self._refused = bool(self._next.popleft())\n",
         tests=(OWED,),
@@ -83,7 +83,7 @@ OF_THE_RETAINED = (
     Sabotage(
         name="owed-beyond-its-end",
         why="each connection looks at all retained messages again, for ever",
-        path="broker/session_state.py",
+        path="broker/sessions/state.py",
         old="        group.subscription.owed = None\n",
         new="",
         tests=(OWED,),
@@ -91,7 +91,7 @@ OF_THE_RETAINED = (
     Sabotage(
         name="owed-to-the-subscription-before",
         why="who subscribes again gets a part of the retained messages",
-        path="broker/retained_replay.py",
+        path="broker/sessions/retained_replay.py",
         old="        return found is subscription and found.owed is owed and not self._is_over()\n",
         new="        return found is subscription and not self._is_over()\n",
         tests=(OWED,),
@@ -99,7 +99,7 @@ OF_THE_RETAINED = (
     Sabotage(
         name="retained-qos-0-waits",
         why="retained messages of QoS 0 wait for a client that is away, which nobody asked for",
-        path="broker/retained_replay.py",
+        path="broker/sessions/retained_replay.py",
         old="        return keeps or min(publish_qos(run), subscription.qos) > 0\n",
         new="        return True\n",
         tests=(OWED,),

@@ -10,7 +10,7 @@ OF_THE_RETENTION = (
     Sabotage(
         name="log-without-its-limit",
         why="a topic with a few small messages holds every file that others fill",
-        path="broker/retention.py",
+        path="broker/retention/retention.py",
         old="        if excess > wanted_bytes:\n",
         new="        if False:\n",
         tests=(LIMIT,),
@@ -18,7 +18,7 @@ OF_THE_RETENTION = (
     Sabotage(
         name="history-lost-in-vain",
         why="topics lose messages though no file goes, because a queue holds it",
-        path="broker/retention.py",
+        path="broker/retention/retention.py",
         old="            before = max((end for end in ends if end <= firm.position), default=0)\n",
         new="            before = wanted\n",
         tests=(LIMIT,),
@@ -26,7 +26,7 @@ OF_THE_RETENTION = (
     Sabotage(
         name="topic-for-ever-overlooked",
         why="topics lose messages though no file goes, because another one keeps its own for ever",
-        path="broker/retention.py",
+        path="broker/retention/retention.py",
         old="            topic.settings.retention_seconds or topic.settings.retention_bytes\n",
         new="            True\n",
         tests=(LIMIT,),
@@ -34,7 +34,7 @@ OF_THE_RETENTION = (
     Sabotage(
         name="limit-that-a-held-log-forgets",
         why="a log that a topic held once is never made smaller",
-        path="broker/retention.py",
+        path="broker/retention/retention.py",
         old="            if not excess or self._is_firm(self._witness):\n",
         new="            if True:\n",
         tests=(LIMIT,),
@@ -42,7 +42,7 @@ OF_THE_RETENTION = (
     Sabotage(
         name="segment-gone-before-its-snapshot",
         why="all state that was folded from the segment is lost with state.db",
-        path="broker/retention.py",
+        path="broker/retention/retention.py",
         old="            if last.position >= position:\n                return True\n",
         new="            if last.position >= 0:\n                return True\n",
         tests=("tests/broker/test_retention.py",),
@@ -50,7 +50,7 @@ OF_THE_RETENTION = (
     Sabotage(
         name="half-a-snapshot-counts",
         why="a crash while it is written leaves a broker that has forgotten half of what it knew",
-        path="broker/state_snapshot.py",
+        path="broker/state/snapshot.py",
         old='        if head["end"] == len(self._parts) and head["crc"] == crc32(stream):\n',
         new='        if head["end"] >= 0:\n',
         tests=("tests/broker/test_state_snapshot.py",),
@@ -58,7 +58,7 @@ OF_THE_RETENTION = (
     Sabotage(
         name="held-message-deleted",
         why="a message that nobody has acknowledged is gone with its segment",
-        path="broker/retention.py",
+        path="broker/retention/retention.py",
         old="                    floor = max(group.cursor.floor, index.first_offset)\n",
         new="                    floor = max(group.cursor.next, index.first_offset)\n",
         tests=("tests/broker/test_retention.py",),
@@ -66,7 +66,7 @@ OF_THE_RETENTION = (
     Sabotage(
         name="witness-believed-for-ever",
         why="what held the log has let go, and the log grows all the same",
-        path="broker/retention.py",
+        path="broker/retention/retention.py",
         old="        return max(owner.cursor.floor, index.first_offset) == place.offset\n",
         new="        return True\n",
         tests=("tests/broker/test_retention.py",),
@@ -74,7 +74,7 @@ OF_THE_RETENTION = (
     Sabotage(
         name="copy-replaces-a-newer-retained-message",
         why="new subscribers get what was overwritten long ago",
-        path="broker/retention.py",
+        path="broker/retention/retention.py",
         old="        if entry is None or position_of(entry) != position:\n",
         new="        if entry is None:\n",
         tests=("tests/broker/test_retention.py",),
@@ -82,7 +82,7 @@ OF_THE_RETENTION = (
     Sabotage(
         name="offsets-begin-anew",
         why="an offset that was read is given to another message",
-        path="broker/topics.py",
+        path="broker/topics/topics.py",
         old="                queue.index.begin_at(first)\n",
         new="                queue.index.trim_before(first)\n",
         tests=("tests/broker/test_retention.py",),
@@ -130,7 +130,7 @@ OF_THE_RETENTION = (
     Sabotage(
         name="kept-for-ever-deleted-early",
         why="a topic that should keep everything loses it when the disk is nearly full",
-        path="broker/topic_trims.py",
+        path="broker/retention/topic_trims.py",
         old="        if not keep_ms and not settings.retention_bytes:\n",
         new="        if not keep_ms and not settings.retention_bytes and not before:\n",
         tests=("tests/broker/test_disk.py",),

@@ -12,7 +12,7 @@ OF_THE_SESSIONS = (
     Sabotage(
         name="sessions-lose-what-is-in-flight",
         why="a full session loses messages that its client was about to acknowledge",
-        path="broker/session_backlogs.py",
+        path="broker/sessions/backlogs.py",
         old="            cursor.drop(found, group.queue.visible)\n",
         new="            cursor.skip_to(first + found)\n",
         tests=(FULL_SESSIONS,),
@@ -20,7 +20,7 @@ OF_THE_SESSIONS = (
     Sabotage(
         name="drops-not-in-the-log",
         why="what full sessions dropped comes back with a restart, and holds the log",
-        path="broker/session_backlogs.py",
+        path="broker/sessions/backlogs.py",
         old='            self._core.journal.write({"op": "skip", "g": said})\n',
         new="            pass\n",
         tests=(FULL_SESSIONS,),
@@ -28,7 +28,7 @@ OF_THE_SESSIONS = (
     Sabotage(
         name="newest-subscription-pays",
         why="a busy subscription of a full session pushes out the new messages of a quiet one",
-        path="broker/session_backlogs.py",
+        path="broker/sessions/backlogs.py",
         old="                if position >= others:\n",
         new="                if position >= NO_STOP:\n",
         tests=(FULL_SESSIONS,),
@@ -36,7 +36,7 @@ OF_THE_SESSIONS = (
     Sabotage(
         name="qos-0-pushes-out-what-was-acknowledged",
         why="messages of QoS 0 that a device never gets push those of QoS 1 out of its session",
-        path="broker/session_backlogs.py",
+        path="broker/sessions/backlogs.py",
         old="            excess -= uncounted\n",
         new="",
         tests=(UNCOUNTED,),
@@ -44,7 +44,7 @@ OF_THE_SESSIONS = (
     Sabotage(
         name="qos-0-takes-the-room-of-what-is-acknowledged",
         why="a full session takes nothing more, though all that fills it has QoS 0",
-        path="broker/session_backlogs.py",
+        path="broker/sessions/backlogs.py",
         old="            room += uncounted\n",
         new="",
         tests=(UNCOUNTED,),
@@ -52,7 +52,7 @@ OF_THE_SESSIONS = (
     Sabotage(
         name="qos-0-counts-when-it-is-dropped",
         why="the count of what does not count goes wrong, and a session grows beyond its bound",
-        path="broker/session_backlogs.py",
+        path="broker/sessions/backlogs.py",
         old="            backlog.uncounted.passed(group, uncounted)\n",
         new="",
         tests=(UNCOUNTED,),
@@ -60,7 +60,7 @@ OF_THE_SESSIONS = (
     Sabotage(
         name="qos-0-counts-when-it-is-passed-over",
         why="the count of what does not count goes wrong, and a session grows beyond its bound",
-        path="broker/session.py",
+        path="broker/sessions/session.py",
         old="                    self.session.backlog.uncounted.passed(self.group, run.count)\n",
         new="                    pass\n",
         tests=(UNCOUNTED,),
@@ -68,7 +68,7 @@ OF_THE_SESSIONS = (
     Sabotage(
         name="qos-0-of-slow-clients-does-not-count",
         why="a client that is there and reads nothing has no bound for messages of QoS 0",
-        path="broker/uncounted.py",
+        path="broker/sessions/uncounted.py",
         old="    return min(end, subscription.away_end) if group.holds else end\n",
         new="    return end\n",
         tests=(UNCOUNTED,),
@@ -110,7 +110,7 @@ OF_THE_SESSIONS = (
     Sabotage(
         name="raised-subscriptions-get-what-came-under-qos-0",
         why="messages that a device did not want pushed out those that it waits for",
-        path="broker/session_state.py",
+        path="broker/sessions/state.py",
         old="        subscription.lowered_first, subscription.lowered_end = first, offset\n",
         new="        pass\n",
         tests=(UNCOUNTED,),
@@ -118,7 +118,7 @@ OF_THE_SESSIONS = (
     Sabotage(
         name="snapshots-forget-what-came-under-qos-0",
         why="the same after a restart",
-        path="broker/session_state.py",
+        path="broker/sessions/state.py",
         old="        row += [subscription.lowered_first, subscription.lowered_end]\n",
         new="        row += [0, 0]\n",
         tests=(UNCOUNTED,),
@@ -126,7 +126,7 @@ OF_THE_SESSIONS = (
     Sabotage(
         name="drops-written-behind-what-is-sent",
         why="what a full session dropped comes back with a crash, long after it was dropped",
-        path="broker/session.py",
+        path="broker/sessions/session.py",
         old="            self.backlogs.write_before(group)\n",
         new="            pass\n",
         tests=(FULL_SESSIONS,),
@@ -134,7 +134,7 @@ OF_THE_SESSIONS = (
     Sabotage(
         name="much-qos-0-opens-full-sessions",
         why="a full session that drops the newest takes all that comes while QoS 0 is counted",
-        path="broker/uncounted.py",
+        path="broker/sessions/uncounted.py",
         old="            self._count_piece(group, found, missing, _do_nothing)\n",
         new="            pass\n",
         tests=(UNCOUNTED,),
@@ -142,7 +142,7 @@ OF_THE_SESSIONS = (
     Sabotage(
         name="full-sessions-stay-in-memory",
         why="each session that was full once and ends takes memory until the server does",
-        path="broker/session_state.py",
+        path="broker/sessions/state.py",
         old="            session.backlog = None  # it knows the groups, which know the session\n",
         new="",
         tests=(FULL_SESSIONS,),
@@ -166,7 +166,7 @@ OF_THE_SESSIONS = (
     Sabotage(
         name="window-of-dropped-messages",
         why="a device that vanished with a message in flight costs a byte for each dropped one",
-        path="broker/session_backlogs.py",
+        path="broker/sessions/backlogs.py",
         old="        return offset - cursor.floor > WINDOW_MAX and cursor.outstanding_count > 0\n",
         new="        return False\n",
         tests=(FULL_SESSIONS,),
@@ -174,7 +174,7 @@ OF_THE_SESSIONS = (
     Sabotage(
         name="right-acknowledgements-go-with-a-wrong-one",
         why="messages that a client has are sent to it again, because it sent one wrong PUBREC",
-        path="broker/session.py",
+        path="broker/sessions/session.py",
         old="                return right\n        return count\n",
         new="                return 0\n        return count\n",
         tests=("tests/broker/test_sessions_in_flight.py",),

@@ -112,7 +112,7 @@ OF_THE_SHORTAGES = (
     Sabotage(
         name="read-given-up-without-a-descriptor",
         why="a queue stands still though its messages are there",
-        path="broker/reading.py",
+        path="broker/messages/readers.py",
         old="        if isinstance(error, StorageShort) or",
         new="        if False and",
         tests=("tests/broker/test_patient_readers.py",),
@@ -152,7 +152,7 @@ OF_THE_SHORTAGES = (
     Sabotage(
         name="due-after-the-end",
         why="what falls due while the server stops is taken up, and interrupted",
-        path="broker/timers.py",
+        path="broker/pacing/timers.py",
         old="        if self._stopped or self._armed_ms != armed_ms:\n",
         new="        if self._armed_ms != armed_ms:\n",
         tests=("tests/broker/test_timers.py",),

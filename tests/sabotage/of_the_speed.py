@@ -69,7 +69,7 @@ OF_THE_SPEED = (
     Sabotage(
         name="commit-answered-before-the-replica-has-it",
         why="a transaction was committed, and its message is gone with the master",
-        path="broker/half_messages.py",
+        path="broker/transactions/half_messages.py",
         old="        if durability > FLUSHED and not isinstance(answer, Refused):\n",
         new="        if False:\n",
         tests=_IN_SYNC,

@@ -77,7 +77,7 @@ OF_THE_STARTS = (
     Sabotage(
         name="binding-by-name-not-in-its-row",
         why="after a start nothing reaches a queue by its name",
-        path="broker/named_queues.py",
+        path="broker/named_queues/named_queues.py",
         old='            row["by_name"] = True\n',
         new="            pass\n",
         tests=(LOADING,),
@@ -85,7 +85,7 @@ OF_THE_STARTS = (
     Sabotage(
         name="binding-by-name-not-loaded",
         why="the same, though its row says it",
-        path="broker/named_queues.py",
+        path="broker/named_queues/named_queues.py",
         old='        if value.get("by_name", False):\n',
         new="        if False:\n",
         tests=(LOADING,),
@@ -93,7 +93,7 @@ OF_THE_STARTS = (
     Sabotage(
         name="rows-of-an-earlier-version-thrown-away",
         why="the first start of a new version folds the whole log",
-        path="broker/state_db.py",
+        path="broker/state/database.py",
         old="VERSIONS_READ: Final = (2, SCHEMA_VERSION)\n",
         new="VERSIONS_READ: Final = (SCHEMA_VERSION,)\n",
         tests=(LOADING,),
@@ -101,7 +101,7 @@ OF_THE_STARTS = (
     Sabotage(
         name="rows-of-a-later-version-read",
         why="rows are misread that mean something else",
-        path="broker/state_db.py",
+        path="broker/state/database.py",
         old="    if found is None or found[2] not in VERSIONS_READ:\n",
         new="    if found is None:\n",
         tests=(LOADING,),
@@ -109,7 +109,7 @@ OF_THE_STARTS = (
     Sabotage(
         name="trimmed-topic-begins-anew",
         why="after a start, readers by offset get what retention has taken",
-        path="broker/topics.py",
+        path="broker/topics/topics.py",
         old="                topic.first_offsets = offsets\n",
         new="                pass\n",
         tests=(LOADING,),

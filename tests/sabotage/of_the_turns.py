@@ -51,7 +51,7 @@ OF_THE_TURNS = (
     Sabotage(
         name="resent-within-each-other",
         why="a session with many gaps in what is in flight gets nothing after it reconnects",
-        path="broker/sessions.py",
+        path="broker/sessions/sessions.py",
         old="        if not self._stepping:\n",
         new="        if self._runs:\n",
         tests=(IN_FLIGHT,),
@@ -59,7 +59,7 @@ OF_THE_TURNS = (
     Sabotage(
         name="resent-without-a-turn",
         why="a reconnection with thousands of messages in flight stops the server",
-        path="broker/sessions.py",
+        path="broker/sessions/sessions.py",
         old="        for _ in range(RESENT_AT_ONCE):\n",
         new="        for _ in range(2 + len(self._runs)):\n",
         tests=(IN_FLIGHT,),
@@ -67,7 +67,7 @@ OF_THE_TURNS = (
     Sabotage(
         name="replays-without-a-common-slice",
         why="clients that subscribe to retained messages together stop all others for seconds",
-        path="broker/retained_replay.py",
+        path="broker/sessions/retained_replay.py",
         old="            room -= replay.step(min(room, TURN_UNITS))\n",
         new="            replay.step(min(room, TURN_UNITS))\n",
         tests=(REPLAY,),
@@ -75,7 +75,7 @@ OF_THE_TURNS = (
     Sabotage(
         name="looks-cost-nothing",
         why="a filter that matches nothing is compared with a million messages in one piece",
-        path="broker/retained_replay.py",
+        path="broker/sessions/retained_replay.py",
         old="        return LOOK_COST\n\n",
         new="        return 0\n\n",
         tests=(REPLAY,),
@@ -83,7 +83,7 @@ OF_THE_TURNS = (
     Sabotage(
         name="filters-wait-without-end",
         why="a client that subscribes again and again and reads nothing fills the memory",
-        path="broker/retained_replay.py",
+        path="broker/sessions/retained_replay.py",
         old="        if words not in self._since_when:\n",
         new="        if words:\n",
         tests=(REPLAY,),
@@ -91,7 +91,7 @@ OF_THE_TURNS = (
     Sabotage(
         name="names-lost-where-a-block-is-split",
         why="a new subscriber misses retained messages",
-        path="broker/sorted_names.py",
+        path="broker/topics/sorted_names.py",
         old="            lasts.insert(at, block[half - 1])\n",
         new="            lasts.insert(at, block[0])\n",
         tests=(SORTED,),
@@ -99,7 +99,7 @@ OF_THE_TURNS = (
     Sabotage(
         name="walk-ends-with-its-block",
         why="a new subscriber misses retained messages while others come and go",
-        path="broker/sorted_names.py",
+        path="broker/topics/sorted_names.py",
         old="        at = bisect(self._lasts, begin)\n",
         new="        at = bisect_left(self._lasts, begin)\n",
         tests=(SORTED,),
@@ -107,7 +107,7 @@ OF_THE_TURNS = (
     Sabotage(
         name="filter-looks-at-all-names",
         why="a subscription to one device compares its filter with a million names",
-        path="broker/retained.py",
+        path="broker/topics/retained.py",
         old="            return pattern[:at]\n",
         new="            return ()\n",
         tests=(REPLAY,),
@@ -174,7 +174,7 @@ OF_THE_TURNS = (
     Sabotage(
         name="routes-sorted-with-each-binding",
         why="ten thousand bindings with one key that was published to take 40 s",
-        path="broker/routing.py",
+        path="broker/routing/trie.py",
         old="            route.exact_changed()\n",
         new="            route.exact_changed()\n            self.refresh(route)\n",
         tests=("tests/broker/test_routing.py",),
@@ -182,7 +182,7 @@ OF_THE_TURNS = (
     Sabotage(
         name="branches-keep-their-old-subscribers",
         why="a mandatory message by headers is returned instead of delivered to a new subscriber",
-        path="broker/topic_routes.py",
+        path="broker/topics/routes.py",
         old="        super().exact_changed()\n        if self.beyond is not None:\n",
         new="        super().exact_changed()\n        if self.by_headers is None:\n",
         tests=("tests/broker/test_exchange_graph.py",),
@@ -190,7 +190,7 @@ OF_THE_TURNS = (
     Sabotage(
         name="sorted-route-keeps-its-old-targets",
         why="queues that were bound with a key after its first message get nothing",
-        path="broker/routing.py",
+        path="broker/routing/trie.py",
         old="        changed = route.version == STALE\n",
         new="        changed = False\n",
         tests=("tests/broker/test_routing.py", "tests/broker/test_exchange_graph.py"),
@@ -198,7 +198,7 @@ OF_THE_TURNS = (
     Sabotage(
         name="width-of-a-route-as-of-its-last-use",
         why="hundreds of messages are stored at once although ten thousand queues were bound",
-        path="broker/topic.py",
+        path="broker/topics/topic.py",
         old="            route.router.refresh(route)\n        return TARGETS_AT_ONCE",
         new="            pass\n        return TARGETS_AT_ONCE",
         tests=("tests/broker/test_exchange_graph.py",),
@@ -241,7 +241,7 @@ OF_THE_TURNS = (
     Sabotage(
         name="held-bytes-stay",
         why="publishers are refused because of messages that replicas have had for long",
-        path="broker/topics.py",
+        path="broker/topics/topics.py",
         old="                run.on_shown = self._held_is_shown\n",
         new="",
         tests=(STEPS,),
@@ -257,7 +257,7 @@ OF_THE_TURNS = (
     Sabotage(
         name="messages-that-are-decoded-without-a-share",
         why="a consumer that decodes each message stops the server with a thousand of them",
-        path="broker/records.py",
+        path="broker/messages/records.py",
         old="    while at < run.end and (cost < room or not count):\n",
         new="    while at < run.end:\n",
         tests=(SHARES,),
@@ -265,7 +265,7 @@ OF_THE_TURNS = (
     Sabotage(
         name="runs-without-a-share",
         why="a backlog of thousands of topics is handed out while all other clients wait",
-        path="broker/records.py",
+        path="broker/messages/records.py",
         old="        while start < len(memory) and (cost < room or not runs):\n",
         new="        while start < len(memory):\n",
         tests=(SHARES,),
@@ -289,7 +289,7 @@ OF_THE_TURNS = (
     Sabotage(
         name="who-waits-is-served-again-and-again",
         why="one long backlog is handed out in one iteration of the loop, share after share",
-        path="broker/queues/share.py",
+        path="broker/pacing/share.py",
         old="            while count and self.left > 0:\n",
         new="            while self._waiting and self.left > 0:\n",
         tests=(SHARES,),
@@ -385,7 +385,7 @@ OF_THE_TURNS = (
     Sabotage(
         name="records-of-packet-ids-cost-nothing",
         why="a message to thousands of connected sessions is handed out in steps that are too long",
-        path="broker/flights.py",
+        path="broker/sessions/flights.py",
         old="return SESSION_COST if self.holds and self.number else super().arrival_cost()\n",
         new="return super().arrival_cost()\n",
         tests=(STEPS,),
@@ -457,7 +457,7 @@ OF_THE_TURNS = (
     Sabotage(
         name="long-work-in-each-iteration",
         why="requests over HTTP wait for a slice of retained messages in each of their iterations",
-        path="broker/unhurried.py",
+        path="broker/pacing/unhurried.py",
         old="        call_soon(partial(later, callback, left - 1) if left else callback)\n",
         new="        call_soon(callback)\n",
         tests=(REPLAY,),

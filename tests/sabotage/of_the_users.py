@@ -15,7 +15,7 @@ OF_THE_USERS = (
     Sabotage(
         name="retry-topics-of-everybody",
         why="who may publish everywhere forges what members of a consumer group get again",
-        path="broker/access/permissions.py",
+        path="broker/accounts/permissions.py",
         old="    return action is Action.PUBLISH and topic.startswith(UNPUBLISHABLE_PREFIXES)\n",
         new="    return action is Action.PUBLISH and topic.startswith(DEAD_LETTER_PREFIX)\n",
         tests=("interop_tests/test_users_at_the_doors.py",),
@@ -23,7 +23,7 @@ OF_THE_USERS = (
     Sabotage(
         name="retained-sent-again-without-the-right",
         why="a user gets retained messages that it may not read any more, with each connection",
-        path="broker/sessions.py",
+        path="broker/sessions/sessions.py",
         old="            if isinstance(holder, RetainedFlight) and not _may_read(session, run):\n",
         new="            if False:\n",
         tests=("tests/broker/test_retained_owed.py",),
@@ -47,7 +47,7 @@ OF_THE_USERS = (
     Sabotage(
         name="dead-letters-of-nobody",
         why="a user writes into the queues and topics of others by letting messages expire",
-        path="broker/queues/dead_letters.py",
+        path="broker/moves/dead_letters.py",
         old="        permitted = self.places.may_dead_letter(name, target, key)\n",
         new="        permitted = True\n",
         tests=_OWNERS,
@@ -55,7 +55,7 @@ OF_THE_USERS = (
     Sabotage(
         name="dead-letters-checked-with-the-queue-s-name",
         why="a dead letter that keeps its key is checked for another place than its own",
-        path="broker/queues/dead_letters.py",
+        path="broker/moves/dead_letters.py",
         old="            _, key = exchange_and_key(meta.topic, meta.tag, meta.properties)\n",
         new="            key = name\n",
         tests=_OWNERS,
@@ -63,7 +63,7 @@ OF_THE_USERS = (
     Sabotage(
         name="dead-letters-outlive-the-right-to-read",
         why="who may not read a topic any more reads it by way of a queue that lets it expire",
-        path="broker/exchanges.py",
+        path="broker/exchanges/exchanges.py",
         old="        return may_read and self.owners.may_publish(",
         new="        return self.owners.may_publish(",
         tests=_OWNERS,
@@ -71,7 +71,7 @@ OF_THE_USERS = (
     Sabotage(
         name="links-outlive-rights",
         why="an exchange binding goes on carrying what its owner may not read any more",
-        path="broker/access/admission.py",
+        path="broker/admission/admission.py",
         old="        self.port.exchanges.graph.rights_changed(change)\n",
         new="",
         tests=_OWNERS,
@@ -79,7 +79,7 @@ OF_THE_USERS = (
     Sabotage(
         name="links-of-nobody",
         why="a binding that somebody made goes on after a restart, whatever its rights are",
-        path="broker/exchanges.py",
+        path="broker/exchanges/exchanges.py",
         old="            [list(key), list(link.words), *([link.by] if link.by else ())]\n",
         new="            [list(key), list(link.words)]\n",
         tests=_OWNERS,
@@ -87,7 +87,7 @@ OF_THE_USERS = (
     Sabotage(
         name="a-name-inherits-queues",
         why="a new user of a deleted one's name reads queues that the server named for that one",
-        path="broker/access/permitted_amqp.py",
+        path="broker/admission/permitted_amqp.py",
         old="        return found is None or found.terms.maker == self._principal.as_owner\n",
         new="        name = self._principal.name\n"
         '        return found is None or found.terms.maker.startswith(f"{name}:")\n',
@@ -96,7 +96,7 @@ OF_THE_USERS = (
     Sabotage(
         name="a-name-inherits-webhooks",
         why="a webhook that a deleted user stored delivers in the name of who is called so now",
-        path="broker/access/owners.py",
+        path="broker/accounts/owners.py",
         old="        return name if user is not None and user.number == int(number) else owner\n",
         new="        return name\n",
         tests=_OWNERS,
@@ -128,7 +128,7 @@ OF_THE_USERS = (
     Sabotage(
         name="binders-need-no-right-to-make",
         why="whoever may read a topic makes others' queues collect it",
-        path="broker/access/permitted_amqp.py",
+        path="broker/admission/permitted_amqp.py",
         old="        self._check_queue(queue)\n        exchanges = ",
         new="        exchanges = ",
         tests=("tests/broker/test_rules_in_use.py",),
@@ -136,7 +136,7 @@ OF_THE_USERS = (
     Sabotage(
         name="unread-by-a-lost-right",
         why="a session that comes back gets again what it may not read any more",
-        path="broker/access/permitted_sessions.py",
+        path="broker/admission/permitted_sessions.py",
         old="        self._parts.sessions.unsubscribe(session, words, forget=True)\n",
         new="        self._parts.sessions.unsubscribe(session, words)\n",
         tests=_PERMITTED,
@@ -144,7 +144,7 @@ OF_THE_USERS = (
     Sabotage(
         name="a-name-inherits",
         why="a user gets what a deleted one of the same name has left",
-        path="broker/access/owners.py",
+        path="broker/accounts/owners.py",
         old="        if user is not None and user.number != int(number):\n",
         new="        if False:\n",
         tests=_OWNERS,
@@ -152,7 +152,7 @@ OF_THE_USERS = (
     Sabotage(
         name="allow-wins-over-deny",
         why="a rule that takes something away takes nothing away",
-        path="broker/access/permissions.py",
+        path="broker/accounts/permissions.py",
         old="""                return Decision(False, rule)
         for pattern, rule in self._allows.get(action, ()):
             if any(matches(pattern, view) for view in seen):
@@ -166,7 +166,7 @@ OF_THE_USERS = (
     Sabotage(
         name="filter-need-only-overlap",
         why="whoever may read one place of a filter reads all of it",
-        path="broker/access/permissions.py",
+        path="broker/accounts/permissions.py",
         old="            if any(covers(pattern, view) for view in seen):\n",
         new="            if any(overlaps(pattern, view) for view in seen):\n",
         tests=_RULES,
@@ -174,7 +174,7 @@ OF_THE_USERS = (
     Sabotage(
         name="client-id-as-wildcard",
         why="a client whose id is our own sign for a wildcard may do what is every other client's",
-        path="broker/access/permissions.py",
+        path="broker/accounts/permissions.py",
         old="    return bool(name) and not any(\n",
         new="    return bool(name) or not any(\n",
         tests=_RULES,
@@ -182,7 +182,7 @@ OF_THE_USERS = (
     Sabotage(
         name="denied-name-dodged",
         why="a client whose id is no word is denied nothing",
-        path="broker/access/permissions.py",
+        path="broker/accounts/permissions.py",
         old="            pattern = _resolved(rule.pattern, names, None if allow else ONE_WORD)\n",
         new="            pattern = _resolved(rule.pattern, names, None)\n",
         tests=_RULES,
@@ -190,7 +190,7 @@ OF_THE_USERS = (
     Sabotage(
         name="topic-with-dots-read-one-way",
         why="what is denied for orders.eu is allowed for the exchange of that name",
-        path="broker/access/permissions.py",
+        path="broker/accounts/permissions.py",
         old='    if "." in words[0]:\n',
         new="    if False:\n",
         tests=_RULES,
@@ -198,7 +198,7 @@ OF_THE_USERS = (
     Sabotage(
         name="system-topics-open",
         why="an admin, or who takes its place, writes the broker's own state",
-        path="broker/access/permissions.py",
+        path="broker/accounts/permissions.py",
         old="    if is_own_topic(topic):\n        return True\n",
         new="",
         tests=_RULES,
@@ -206,7 +206,7 @@ OF_THE_USERS = (
     Sabotage(
         name="nul-in-a-password",
         why="a password with a NUL behind it is as good as the password",
-        path="broker/access/passwords.py",
+        path="broker/accounts/passwords.py",
         old='        return same and cut == password and b"\\x00" not in password\n',
         new="        return same and cut == password\n",
         tests=_LOGINS,
@@ -214,7 +214,7 @@ OF_THE_USERS = (
     Sabotage(
         name="logins-first-come-first-served",
         why="a flood of wrong logins from one address keeps all others out",
-        path="broker/access/login_lines.py",
+        path="broker/accounts/login_lines.py",
         old="        name, source = self._sources.popitem(last=False)\n",
         new="        name, source = next(iter(self._sources.items()))\n",
         tests=_LOGINS,
@@ -222,7 +222,7 @@ OF_THE_USERS = (
     Sabotage(
         name="flood-has-all-the-room",
         why="a right login is refused because another address has filled the line",
-        path="broker/access/login_lines.py",
+        path="broker/accounts/login_lines.py",
         old="+ 1 >= self._sources[longest].count:\n",
         new=">= 0:\n",
         tests=_LOGINS,
@@ -238,7 +238,7 @@ OF_THE_USERS = (
     Sabotage(
         name="no-room-for-the-proven",
         why="a flood from many addresses keeps out clients that were in before",
-        path="broker/access/logins.py",
+        path="broker/accounts/logins.py",
         old="        lines = self._proven_lines if self._is_proven(asked.pair) else self._lines\n",
         new="        lines = self._lines\n",
         tests=_LOGINS,
@@ -246,7 +246,7 @@ OF_THE_USERS = (
     Sabotage(
         name="spraying-is-free",
         why="one password is tried on every user, as fast as they are hashed",
-        path="broker/access/logins.py",
+        path="broker/accounts/logins.py",
         old="        self._spraying.failed(attempt.source, self._now())\n",
         new="",
         tests=_LOGINS,
@@ -254,7 +254,7 @@ OF_THE_USERS = (
     Sabotage(
         name="login-of-the-gone-is-hashed",
         why="a flood of logins goes on after its sockets are closed, and slows who comes then",
-        path="broker/access/logins.py",
+        path="broker/accounts/logins.py",
         old="        if self._proven_lines.remove(attempt) or self._lines.remove(attempt):\n",
         new="        if self._proven_lines.remove(attempt):\n",
         tests=_LOGINS,
@@ -262,7 +262,7 @@ OF_THE_USERS = (
     Sabotage(
         name="place-of-the-gone-stays-taken",
         why="a guesser that comes and goes keeps a right login out for as long as it likes",
-        path="broker/access/logins.py",
+        path="broker/accounts/logins.py",
         old="            asked.pause.end()\n",
         new="            pass\n",
         tests=_LOGINS,
@@ -270,7 +270,7 @@ OF_THE_USERS = (
     Sabotage(
         name="unchecked-login-is-wrong",
         why="a right password is answered with: wrong",
-        path="broker/access/logins.py",
+        path="broker/accounts/logins.py",
         old="        asked.answer(Refused(Reason.LIMIT, text))\n",
         new="        asked.answer(Refused(Reason.NOT_AUTHENTICATED, text))\n",
         tests=_LOGINS,
@@ -278,7 +278,7 @@ OF_THE_USERS = (
     Sabotage(
         name="unknown-user-costs-nothing",
         why="how long an answer takes tells which users there are",
-        path="broker/access/logins.py",
+        path="broker/accounts/logins.py",
         old="        stored = passwords.UNKNOWN if found is None else found.password_hash\n",
         new='        stored = "" if found is None else found.password_hash\n',
         tests=_LOGINS,
@@ -286,7 +286,7 @@ OF_THE_USERS = (
     Sabotage(
         name="cache-outlives-the-password",
         why="a password that was changed is good for another minute",
-        path="broker/access/logins.py",
+        path="broker/accounts/logins.py",
         old=" and found.password_hash == known.password_hash:\n",
         new=":\n",
         tests=_LOGINS,
@@ -294,7 +294,7 @@ OF_THE_USERS = (
     Sabotage(
         name="disabled-user-let-in",
         why="who was shut out comes in with its password",
-        path="broker/access/logins.py",
+        path="broker/accounts/logins.py",
         old="        if right and found is not None and found.password_hash == stored and "
         "not found.disabled:\n",
         new="        if right and found is not None and found.password_hash == stored:\n",
@@ -303,7 +303,7 @@ OF_THE_USERS = (
     Sabotage(
         name="guesses-under-way-uncounted",
         why="a thousand guesses at the same time are one",
-        path="broker/access/logins.py",
+        path="broker/accounts/logins.py",
         old="        if recent + self._trying.get(pair, 0) < self._limits.login_failures_max:\n",
         new="        if recent < self._limits.login_failures_max:\n",
         tests=_LOGINS,
@@ -311,7 +311,7 @@ OF_THE_USERS = (
     Sabotage(
         name="rules-survive-their-user",
         why="who gets the name later gets the rights as well",
-        path="broker/access/users.py",
+        path="broker/accounts/users.py",
         old="        for key in self._by_subject.pop(name, {}):\n",
         new="        for key in {}:\n",
         tests=_LOGINS,
@@ -319,7 +319,7 @@ OF_THE_USERS = (
     Sabotage(
         name="stale-template",
         why="who lost a right goes on publishing for as long as its connection lasts",
-        path="broker/access/permitted.py",
+        path="broker/admission/permitted.py",
         old="        return self.version == self._users.version and self.inner.valid\n",
         new="        return self.inner.valid\n",
         tests=_PERMITTED,
@@ -327,7 +327,7 @@ OF_THE_USERS = (
     Sabotage(
         name="stale-template-published",
         why="a publish in the middle of a change goes through",
-        path="broker/access/permitted.py",
+        path="broker/admission/permitted.py",
         old="        if template.version != principal.users.version:\n",
         new="        if False:\n",
         tests=_PERMITTED,
@@ -335,7 +335,7 @@ OF_THE_USERS = (
     Sabotage(
         name="consumer-outlives-its-right",
         why="messages go on to who may not have them any more",
-        path="broker/access/admission.py",
+        path="broker/admission/admission.py",
         old="        self.port.readers.check(",
         new="        (lambda _: None)(",
         tests=_PERMITTED,
@@ -343,7 +343,7 @@ OF_THE_USERS = (
     Sabotage(
         name="session-outlives-its-right",
         why="a connected subscriber goes on reading what was denied to it",
-        path="broker/access/admission.py",
+        path="broker/admission/admission.py",
         old='        session.link.expelled("it may no longer have what it subscribed to")\n',
         new="        pass\n",
         tests=_PERMITTED,
@@ -351,7 +351,7 @@ OF_THE_USERS = (
     Sabotage(
         name="inflight-of-a-user-unbounded",
         why="devices of one user are flooded although an operator said what they can keep",
-        path="broker/access/permitted_sessions.py",
+        path="broker/admission/permitted_sessions.py",
         old="            inflight_max = min(quotas.inflight, inflight_max or quotas.inflight)\n",
         new="            pass\n",
         tests=_PERMITTED,
@@ -359,7 +359,7 @@ OF_THE_USERS = (
     Sabotage(
         name="resumed-session-unchecked",
         why="a subscription from before the change delivers as soon as its client is back",
-        path="broker/access/permitted_sessions.py",
+        path="broker/admission/permitted_sessions.py",
         old="        if words not in session.subscriptions or self.may_read(words):\n",
         new="        if True:\n",
         tests=_PERMITTED,
@@ -367,7 +367,7 @@ OF_THE_USERS = (
     Sabotage(
         name="subscriptions-end-at-once",
         why="a client that comes back without a right stops all others for more than a second",
-        path="broker/session.py",
+        path="broker/sessions/session.py",
         old="                for _ in range(END_STEPS if ended else 1):\n",
         new="                for _ in ():\n",
         tests=_PERMITTED,
@@ -375,7 +375,7 @@ OF_THE_USERS = (
     Sabotage(
         name="sent-before-the-last-has-ended",
         why="a client gets in flight again what it may not read any more, as soon as it is back",
-        path="broker/session.py",
+        path="broker/sessions/session.py",
         old="        forget = self.guard is not None and not self.guard.may_read(words)\n",
         new="        forget = False\n",
         tests=_PERMITTED,
@@ -383,7 +383,7 @@ OF_THE_USERS = (
     Sabotage(
         name="new-messages-sent-again",
         why="a client that subscribes while it is resumed gets its first messages twice",
-        path="broker/session.py",
+        path="broker/sessions/session.py",
         old="        guard, before = self.guard, self.unacked.next_tag\n",
         new="        guard, before = self.guard, 1 << 62\n",
         tests=_PERMITTED,
@@ -391,7 +391,7 @@ OF_THE_USERS = (
     Sabotage(
         name="session-taken-over",
         why="who knows a client id gets another user's messages",
-        path="broker/sessions.py",
+        path="broker/sessions/sessions.py",
         old="        if existing is not None and existing.principal != principal:\n",
         new="        if False:\n",
         tests=_PERMITTED,
@@ -399,7 +399,7 @@ OF_THE_USERS = (
     Sabotage(
         name="queue-read-by-its-name",
         why="who may read a queue's name reads what somebody bound to it",
-        path="broker/access/permitted_amqp.py",
+        path="broker/admission/permitted_amqp.py",
         old="        for words in filters:\n            self._principal.check_filter(words)\n",
         new="",
         tests=_PERMITTED,
@@ -407,7 +407,7 @@ OF_THE_USERS = (
     Sabotage(
         name="topic-made-without-the-right",
         why="a publisher fills the broker with topics",
-        path="broker/access/principal.py",
+        path="broker/admission/principal.py",
         old="        if not self._parts.exchanges.is_made(topic):\n"
         "            self.check(Action.CREATE, words)\n",
         new="",
@@ -416,7 +416,7 @@ OF_THE_USERS = (
     Sabotage(
         name="door-stays-open",
         why="who came in before the first user stays in, without a check",
-        path="broker/access/admission.py",
+        path="broker/admission/admission.py",
         old="            if inside.principal is None and not self.is_open:\n",
         new="            if False:\n",
         tests=_LOGINS,
@@ -456,7 +456,7 @@ OF_THE_USERS = (
     Sabotage(
         name="any-signature-is-right",
         why="who knows the name of a key, which is no secret, has its rights",
-        path="broker/access/access_keys.py",
+        path="broker/accounts/access_keys.py",
         old="        return found[0] if found is not None and right else None\n",
         new="        return found[0] if found is not None else None\n",
         tests=_KEYS,
@@ -464,7 +464,7 @@ OF_THE_USERS = (
     Sabotage(
         name="removed-key-goes-on",
         why="a key that was given away by mistake can not be taken back",
-        path="broker/access/access_keys.py",
+        path="broker/accounts/access_keys.py",
         old="        for key in before:\n",
         new="        for key in ():\n",
         tests=_KEYS,
@@ -472,7 +472,7 @@ OF_THE_USERS = (
     Sabotage(
         name="disabled-user-signs",
         why="who was shut out goes on with its access keys",
-        path="broker/access/logins.py",
+        path="broker/accounts/logins.py",
         old="        if name is None or self._users.users[name].disabled:\n",
         new="        if name is None:\n",
         tests=_KEYS,
@@ -480,7 +480,7 @@ OF_THE_USERS = (
     Sabotage(
         name="key-ends-every-connection",
         why="taking a key from one program cuts off all that its user has",
-        path="broker/access/admission.py",
+        path="broker/admission/admission.py",
         old="                and change.access_key in (None, inside.access_key)\n",
         new="",
         tests=_KEYS,

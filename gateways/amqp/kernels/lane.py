@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     from polymq.broker.port import Template
     from polymq.core_log.kernels.batch import Batch
     from polymq.gateways.amqp.channel import Channel
-    from polymq.gateways.amqp.client import Client
     from polymq.gateways.amqp.connection import AmqpConnection
+    from polymq.gateways.amqp.kernels.served import Served
     from polymq.gateways.amqp.states import ChannelState
 
 ASK_BYTES: Final = 64 * 1024
@@ -90,7 +90,7 @@ class Lane:
         core: the connection's; the states of its channels stand there.
     """
 
-    def __init__(self, client: Client, batch: Batch, core: AmqpConnection) -> None:
+    def __init__(self, client: Served, batch: Batch, core: AmqpConnection) -> None:
         self.client = client
         self.batch = batch
         self.rows: array[int] = batch.rows

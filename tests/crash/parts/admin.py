@@ -7,7 +7,7 @@ import json
 from random import Random
 from typing import ClassVar, Final
 
-from polymq.broker.access.permissions import Action, Effect, Rule, parse_pattern
+from polymq.broker.accounts.permissions import Action, Effect, Rule, parse_pattern
 from polymq.broker.port import Refused
 from tests.crash.checks import demand
 from tests.crash.engine import EngineActor

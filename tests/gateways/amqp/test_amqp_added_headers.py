@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import struct
 
+from polymq.broker.messages.dead_letter_history import Death
 from polymq.broker.port import History
-from polymq.broker.queues.deaths import Death
 from polymq.gateways.amqp.added_headers import death_headers, with_headers
 from polymq.gateways.amqp.tables import decode_sized_table, encode_sized_table
 

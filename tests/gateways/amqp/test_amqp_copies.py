@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from polymq.broker.copies import KEPT_MAX
+from polymq.broker.messages.copies import KEPT_MAX
 from polymq.gateways.amqp import rewriting, spec
 from polymq.gateways.amqp.headers import AmqpHeaders
 from polymq.gateways.amqp.kernels import codes, frames

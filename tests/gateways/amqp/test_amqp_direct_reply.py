@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from polymq.gateways.amqp import direct_reply, spec
+from polymq.gateways.amqp import reply_names, spec
 from polymq.gateways.amqp.kernels import codes, frames
 from tests.gateways.amqp import amqp_wire as wire
 from tests.gateways.amqp.amqp_harness import Bench, Peer, answer
 from tests.harness.forms import forms_of
 
-NAME = direct_reply.NAME
+NAME = reply_names.NAME
 REQUEST = wire.properties(reply_to=NAME, correlation_id="7")
 
 

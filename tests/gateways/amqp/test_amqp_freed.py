@@ -9,9 +9,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from polymq.broker.entities import NamedQueue
+from polymq.broker.exchanges.entities import NamedQueue
 from polymq.broker.queues.queue import Group, Hold
-from polymq.broker.session import MqttSession, Subscription
+from polymq.broker.sessions.session import MqttSession, Subscription
 from polymq.gateways.amqp import spec
 from polymq.gateways.amqp.channel import Channel
 from polymq.gateways.amqp.client import Client

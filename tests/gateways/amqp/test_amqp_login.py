@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 
-from polymq.broker.access.quotas import Quotas
+from polymq.broker.accounts.quotas import Quotas
 from polymq.broker.port import AdmissionPort
 from polymq.gateways.amqp import spec
 from tests.gateways.amqp import amqp_wire as wire

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from polymq.broker.access.permissions import Effect
+from polymq.broker.accounts.permissions import Effect
 from polymq.gateways.amqp import spec
 from tests.gateways.amqp import amqp_wire as wire
 from tests.gateways.amqp.amqp_harness import Bench, Peer, answer

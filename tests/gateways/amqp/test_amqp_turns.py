@@ -7,9 +7,9 @@ from itertools import count
 
 import pytest
 
-from polymq.broker import topic
-from polymq.broker.kernels.costs import HANDED_AT_ONCE, MESSAGE_COST
-from polymq.broker.topic import TARGETS_AT_ONCE
+from polymq.broker.pacing.costs import HANDED_AT_ONCE, MESSAGE_COST
+from polymq.broker.topics import topic
+from polymq.broker.topics.topic import TARGETS_AT_ONCE
 from polymq.core_log.kernels.batch import Batch
 from polymq.gateways.amqp import spec
 from polymq.gateways.amqp.channel import Channel

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from polymq.broker.patterns import matches
 from polymq.broker.port import ONE_WORD, REST, BrokerPort, Reason, Refused, RunMeta
-from polymq.broker.routing import words_of
+from polymq.broker.routing.patterns import matches
+from polymq.broker.routing.trie import words_of
 from polymq.gateways.mqtt.kernels.codes import FLAG_RETAIN
 from polymq.gateways.mqtt.limits import Limits
 from polymq.gateways.mqtt.mapping import CONNECT_CODES, TopicMapping

@@ -1,0 +1,1 @@
+"""Users and what belongs to them: passwords, keys, permissions, quotas."""

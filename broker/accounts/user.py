@@ -1,0 +1,60 @@
+"""One user as a value, and as a row of the state."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from polymq.broker.accounts import access_keys, quotas
+from polymq.broker.accounts.access_keys import AccessKey
+from polymq.broker.accounts.quotas import Quotas
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class User:
+    """One user.
+
+    Attributes:
+        password_hash: as `passwords.make_hash` gives it.
+        access_keys: what its programs sign with, oldest first.
+        disabled: it exists, and cannot log in.
+        number: tells it from others that had the name before and were deleted; 0 for users that
+            were made before there were numbers.
+    """
+
+    name: str
+    password_hash: str = field(repr=False)
+    roles: tuple[str, ...] = ()
+    quotas: Quotas = quotas.DEFAULT
+    access_keys: tuple[AccessKey, ...] = ()
+    disabled: bool = False
+    number: int = 0
+
+
+def user_row(user: User) -> dict[str, Any]:
+    """The user without its name, as a JSON value."""
+    row: dict[str, Any] = {
+        "hash": user.password_hash,
+        "roles": list(user.roles),
+        "quotas": user.quotas.row(),
+        "disabled": user.disabled,
+    }
+    if user.access_keys:
+        row["keys"] = access_keys.rows(user.access_keys)
+    if user.number:
+        row["n"] = user.number
+    return row
+
+
+def user_from(name: str, row: Mapping[str, Any]) -> User:
+    """The user of a row."""
+    return User(
+        name=name,
+        password_hash=row["hash"],
+        roles=tuple(row["roles"]),
+        quotas=quotas.from_row(row["quotas"]),
+        access_keys=access_keys.from_row(row),
+        disabled=row["disabled"],
+        number=row.get("n", 0),
+    )

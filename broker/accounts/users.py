@@ -1,0 +1,409 @@
+"""Users, their roles and quotas, and the rules: one set for all protocols, kept in the log.
+
+Rules:
+
+* A user is its name, the hash of its password, its roles and its quotas. Names are ASCII without
+  colon, so that every protocol can say them (HTTP Basic splits at the colon, RFC 7617).
+* A rule belongs to a user or to a role. A role is a name that rules and users share, nothing more.
+* A change takes effect when it is written, which is before it is answered. `version` counts the
+  changes: whoever keeps a decision compares it.
+* Deleting a user deletes its rules: who gets the name later inherits nothing.
+* The hash never leaves this file but to `logins.py`; nothing here logs it, nor an access key's
+  secret (`access_keys.py`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from polymq.broker.accounts import access_keys
+from polymq.broker.accounts.access_keys import AccessKey, KeyRing
+from polymq.broker.accounts.permissions import (
+    ADMIN_ROLE,
+    ADMIN_RULES,
+    ANONYMOUS,
+    Action,
+    Effect,
+    Rule,
+    RuleSet,
+    format_pattern,
+)
+from polymq.broker.accounts.quotas import Quotas
+from polymq.broker.accounts.user import User, user_from, user_row
+from polymq.broker.core import Core
+from polymq.broker.errors import Reason, Refused
+from polymq.broker.port.values import Position, Words
+from polymq.broker.state.journal import Op, Touched
+from polymq.broker.state.kinds import StateKind, each
+
+NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
+ROLE_PREFIX: Final = "role:"
+_NAME_TEXT: Final = (
+    "is 1 to 64 letters, digits, '.', '_', '@' and '-', and begins with a letter or digit"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """What was changed, for those who act on it at once.
+
+    Attributes:
+        subject: the user, or `role:` and the role, whose rights may be others now.
+        expels: why the user's connections have to end; None if they may stay.
+        access_key: only those that came with this key have to.
+        ended: the user does not exist any more.
+        opens_or_closes: the first user came, or the last one went: all are concerned.
+    """
+
+    subject: str
+    expels: str | None = None
+    access_key: str | None = None
+    ended: bool = False
+    opens_or_closes: bool = False
+
+
+class Users:
+    """All users and rules.
+
+    Attributes:
+        version: grows with every change.
+        ring: all access keys.
+        told: called after a change that was made now (not by a fold at the start).
+    """
+
+    def __init__(self, core: Core) -> None:
+        self.core = core
+        self.users: dict[str, User] = {}
+        self.version = 1
+        self.ring = KeyRing()
+        self.told: Callable[[Change], None] = lambda change: None
+        self._rules: dict[str, Rule] = {}  # by the key of their row
+        self._by_subject: dict[str, dict[str, Rule]] = {}
+        self._sets: dict[str, RuleSet] = {}  # of principals, as of `version`
+        for name, handler in (
+            ("user=", self._apply_user),
+            ("user-", self._apply_user_end),
+            ("rule+", self._apply_rule),
+            ("rule-", self._apply_rule_end),
+        ):
+            core.journal.handle(name, handler)
+
+    # --- users ----------------------------------------------------------------------------
+
+    def need(self, name: str) -> User:
+        """The user, or Refused NOT_FOUND."""
+        user = self.users.get(name)
+        if user is None:
+            raise Refused(Reason.NOT_FOUND, f"there is no user {name!r}")
+        return user
+
+    def check_new(self, name: str) -> None:
+        """Whether a user of this name can be made. Raises Refused."""
+        if NAME.fullmatch(name) is None:
+            raise Refused(Reason.BAD_NAME, f"a user's name {_NAME_TEXT}")
+        if name == ANONYMOUS:
+            raise Refused(
+                Reason.BAD_NAME, f"{ANONYMOUS!r} is who comes without a name: choose another"
+            )
+        if name in self.users:
+            raise Refused(Reason.DIFFERENT, f"user {name!r} exists: change it, or delete it first")
+        if len(self.users) >= self.core.limits.users_max:
+            raise Refused(Reason.LIMIT, f"there are {len(self.users)} users: delete some")
+
+    def add(self, name: str, password_hash: str, roles: Sequence[str] = ()) -> Position:
+        """Make a user. Raises Refused: BAD_NAME, DIFFERENT (it exists), LIMIT."""
+        self.check_new(name)
+        self._check_roles(roles)
+        first = not self.users
+        self.core.check_writable()
+        position = self._write(
+            User(
+                name=name,
+                password_hash=password_hash,
+                roles=_canonical(roles),
+                number=self.core.take_number(),
+            )
+        )
+        self.told(Change(subject=name, opens_or_closes=first))
+        return position
+
+    def delete(self, name: str) -> Position:
+        """Delete a user with its rules. Its connections end. Raises Refused: NOT_FOUND."""
+        self.need(name)
+        self.core.check_writable()
+        position = self.core.journal.write({"op": "user-", "name": name})
+        self.told(
+            Change(
+                subject=name,
+                expels="the user was deleted",
+                ended=True,
+                opens_or_closes=not self.users,
+            )
+        )
+        return position
+
+    def set_password(self, name: str, password_hash: str) -> Position:
+        """Another password: connections made with the old one end. Raises Refused: NOT_FOUND."""
+        position = self._write(replace(self.need(name), password_hash=password_hash))
+        self.told(Change(subject=name, expels="the password was changed"))
+        return position
+
+    def set_disabled(self, name: str, disabled: bool) -> Position:
+        """Keep a user out, or let it in again. Raises Refused: NOT_FOUND."""
+        position = self._write(replace(self.need(name), disabled=disabled))
+        self.told(Change(subject=name, expels="the user was disabled" if disabled else None))
+        return position
+
+    def set_roles(self, name: str, roles: Sequence[str]) -> Position:
+        """The user has these roles from now on. Raises Refused: NOT_FOUND, BAD_NAME, LIMIT."""
+        user = self.need(name)
+        self._check_roles(roles)
+        position = self._write(replace(user, roles=_canonical(roles)))
+        self.told(Change(subject=name))
+        return position
+
+    def set_quotas(self, name: str, wanted: Quotas) -> Position:
+        """Other quotas; what is there already stays. Raises Refused: NOT_FOUND."""
+        position = self._write(replace(self.need(name), quotas=wanted))
+        self.told(Change(subject=name))
+        return position
+
+    def add_access_key(self, name: str, key: str, secret: str) -> Position:
+        """The user's programs may sign with this key, too. Raises Refused: NOT_FOUND, BAD_NAME,
+        DIFFERENT (it is somebody's), LIMIT."""
+        user = self.need(name)
+        if access_keys.KEY.fullmatch(key) is None:
+            raise Refused(Reason.BAD_NAME, "an access key is 8 to 64 letters and digits")
+        if key in self.ring:
+            raise Refused(Reason.DIFFERENT, "this access key is in use: take another")
+        most = self.core.limits.access_keys_per_user_max
+        if len(user.access_keys) >= most:
+            raise Refused(
+                Reason.LIMIT, f"user {name!r} has {most} access keys: remove one that is not used"
+            )
+        new = AccessKey(name=key, secret=secret, created_ms=self.core.clock_ms())
+        return self._write(replace(user, access_keys=(*user.access_keys, new)))
+
+    def remove_access_key(self, name: str, key: str) -> Position:
+        """Nobody may sign with this key any more: connections that did end. Raises Refused:
+        NOT_FOUND."""
+        user = self.need(name)
+        left = tuple(one for one in user.access_keys if one.name != key)
+        if len(left) == len(user.access_keys):
+            raise Refused(Reason.NOT_FOUND, f"user {name!r} has no access key {key!r}")
+        position = self._write(replace(user, access_keys=left))
+        self.told(Change(subject=name, expels="its access key was removed", access_key=key))
+        return position
+
+    def _check_roles(self, roles: Sequence[str]) -> None:
+        for role in roles:
+            if NAME.fullmatch(role) is None:
+                raise Refused(Reason.BAD_NAME, f"a role's name {_NAME_TEXT}")
+            if role == ANONYMOUS:
+                raise Refused(
+                    Reason.BAD_NAME, f"role {ANONYMOUS!r} is for clients that name no user"
+                )
+        if len(set(roles)) > self.core.limits.roles_per_user_max:
+            raise Refused(
+                Reason.LIMIT, f"a user has at most {self.core.limits.roles_per_user_max} roles"
+            )
+
+    def _write(self, user: User) -> Position:
+        self.core.check_writable()
+        return self.core.journal.write({"op": "user=", "name": user.name, **user_row(user)})
+
+    def _apply_user(self, op: Op) -> Touched:
+        self.load_user(op["name"], op)
+        return [("user", op["name"])]
+
+    def _apply_user_end(self, op: Op) -> Touched:
+        name = op["name"]
+        self._put(name, None)
+        touched = [("user", name)]
+        for key in self._by_subject.pop(name, {}):
+            del self._rules[key]
+            touched.append(("rule", key))
+        self._changed()
+        return touched
+
+    # --- rules ----------------------------------------------------------------------------
+
+    def rules(self, subject: str | None = None) -> list[Rule]:
+        """All rules, or those of one subject, in the order of their text."""
+        found = self._rules if subject is None else self._by_subject.get(subject, {})
+        return [found[key] for key in sorted(found)]
+
+    def add_rule(self, rule: Rule) -> Position:
+        """Add a rule; the same rule twice is one.
+
+        Raises:
+            Refused: NOT_FOUND (no such user), BAD_NAME, LIMIT.
+        """
+        self._check_subject(rule.subject)
+        if _key(rule) not in self._rules:
+            if len(self._rules) >= self.core.limits.rules_max:
+                raise Refused(Reason.LIMIT, f"there are {len(self._rules)} rules: remove some")
+            if (
+                len(self._by_subject.get(rule.subject, ()))
+                >= self.core.limits.rules_per_subject_max
+            ):
+                raise Refused(
+                    Reason.LIMIT,
+                    f"{rule.subject} has {self.core.limits.rules_per_subject_max} rules: use "
+                    "wildcards, or a role",
+                )
+        self.core.check_writable()
+        position = self.core.journal.write({"op": "rule+", **_rule_row(rule)})
+        self.told(Change(subject=rule.subject))
+        return position
+
+    def remove_rule(self, rule: Rule) -> Position:
+        """Remove a rule. Raises Refused: NOT_FOUND."""
+        if _key(rule) not in self._rules:
+            raise Refused(Reason.NOT_FOUND, f"there is no rule `{rule}`")
+        self.core.check_writable()
+        position = self.core.journal.write({"op": "rule-", **_rule_row(rule)})
+        self.told(Change(subject=rule.subject))
+        return position
+
+    def _check_subject(self, subject: str) -> None:
+        role = subject.removeprefix(ROLE_PREFIX)
+        if role != subject:
+            if NAME.fullmatch(role) is None:
+                raise Refused(Reason.BAD_NAME, f"a role's name {_NAME_TEXT}")
+            if role == ADMIN_ROLE:
+                raise Refused(
+                    Reason.FORBIDDEN, f"role {ADMIN_ROLE!r} may do everything: make another role"
+                )
+        elif subject == ANONYMOUS:
+            raise Refused(Reason.NOT_FOUND, f"write {ROLE_PREFIX}{ANONYMOUS}")
+        else:
+            self.need(subject)
+
+    def _apply_rule(self, op: Op) -> Touched:
+        rule = _rule_from(op)
+        self.load_rule(_key(rule), op)
+        return [("rule", _key(rule))]
+
+    def _apply_rule_end(self, op: Op) -> Touched:
+        rule = _rule_from(op)
+        key = _key(rule)
+        self._rules.pop(key, None)
+        of_subject = self._by_subject.get(rule.subject, {})
+        of_subject.pop(key, None)
+        if not of_subject:
+            self._by_subject.pop(rule.subject, None)
+        self._changed()
+        return [("rule", key)]
+
+    # --- who may what ---------------------------------------------------------------------
+
+    def rule_set(self, name: str) -> RuleSet:
+        """The rules of a principal: a user with its roles, or who comes without a name."""
+        found = self._sets.get(name)
+        if found is None:
+            if len(self._sets) >= self.core.limits.rule_sets_max:
+                self._sets.clear()
+            found = self._sets[name] = RuleSet(self._rules_of(name), user=self._user_name(name))
+        return found
+
+    def _user_name(self, name: str) -> str | None:
+        return None if name == ANONYMOUS else name
+
+    def _rules_of(self, name: str) -> list[Rule]:
+        if name == ANONYMOUS:
+            return self.rules(ROLE_PREFIX + ANONYMOUS)
+        user = self.users.get(name)
+        if user is None or user.disabled:
+            return []
+        found = self.rules(name)
+        for role in user.roles:
+            found += self.rules(ROLE_PREFIX + role)
+        return [*found, *ADMIN_RULES] if ADMIN_ROLE in user.roles else found
+
+    def concerns(self, change: Change, name: str) -> bool:
+        """Whether a change may be one for the principal."""
+        if change.opens_or_closes or change.subject == name:
+            return True
+        role = change.subject.removeprefix(ROLE_PREFIX)
+        if role == change.subject:
+            return False
+        if name == ANONYMOUS:
+            return role == ANONYMOUS
+        user = self.users.get(name)
+        return user is not None and role in user.roles
+
+    def _put(self, name: str, user: User | None) -> None:
+        before = self.users.pop(name, None)
+        if user is not None:
+            self.users[name] = user
+        had = () if before is None else before.access_keys
+        self.ring.replace(name, had, () if user is None else user.access_keys)
+
+    def _changed(self) -> None:
+        self.version += 1
+        self._sets.clear()
+
+    # --- snapshot -------------------------------------------------------------------------
+
+    def state_kinds(self) -> tuple[StateKind, ...]:
+        """See `state/kinds.py`."""
+        return (
+            StateKind("user", self.row_user, each(self.load_user)),
+            StateKind("rule", self.row_rule, each(self.load_rule)),
+        )
+
+    def load_user(self, name: str, value: Mapping[str, Any]) -> None:
+        """Take a user from its op or its snapshot."""
+        user = user_from(name, value)
+        self.core.saw_number(user.number)
+        self._put(name, user)
+        self._changed()
+
+    def row_user(self, name: str) -> Mapping[str, Any] | None:
+        """The user as a JSON value for the snapshot."""
+        user = self.users.get(name)
+        return None if user is None else user_row(user)
+
+    def load_rule(self, key: str, value: Mapping[str, Any]) -> None:
+        """Take a rule from its op or its snapshot."""
+        rule = _rule_from(value)
+        self._rules[key] = rule
+        self._by_subject.setdefault(rule.subject, {})[key] = rule
+        self._changed()
+
+    def row_rule(self, key: str) -> Mapping[str, Any] | None:
+        """The rule as a JSON value for the snapshot."""
+        rule = self._rules.get(key)
+        return None if rule is None else _rule_row(rule)
+
+
+def _canonical(roles: Sequence[str]) -> tuple[str, ...]:
+    return tuple(sorted(set(roles)))
+
+
+def _key(rule: Rule) -> str:
+    place = format_pattern(rule.pattern)
+    return f"{rule.subject}\x00{rule.effect.value}\x00{rule.action.value}\x00{place}"
+
+
+def _rule_row(rule: Rule) -> dict[str, Any]:
+    return {
+        "s": rule.subject,
+        "e": rule.effect.value,
+        "a": rule.action.value,
+        "w": list(rule.pattern),
+    }
+
+
+def _rule_from(value: Mapping[str, Any]) -> Rule:
+    pattern: Words = tuple(value["w"])
+    return Rule(
+        subject=value["s"],
+        effect=Effect(value["e"]),
+        action=Action(value["a"]),
+        pattern=pattern,
+    )

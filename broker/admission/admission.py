@@ -1,0 +1,251 @@
+"""Who comes in, and what becomes of them when their rights change.
+
+A broker without users is *open*: a client is who it says it is and may do everything, if the
+broker's doors can be reached from its own machine only (or the operator wants it so); otherwise
+nobody is let in. With the first user it is *closed*: every client names a user and its password,
+or is `anonymous`, if a rule for that role exists.
+
+Rules:
+
+* A connection gets the port of its principal once, after it has logged in. While the broker is
+  open those are the parts themselves, so nothing is checked and nothing costs anything.
+* Every connection registers (`enter`), so that it can be told to go: when its user is deleted,
+  disabled or gets another password, when the access key that it came with is removed, and all that
+  came in while the broker was open when it closes.
+* When rights change, those who live on them are looked at, at once: connected sessions and
+  consumers that may no longer have what they wait for end, and so do members of consumer groups,
+  of which a gateway knows (`when_rights_change`). So no delivery is checked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
+from weakref import WeakValueDictionary
+
+from polymq.broker.accounts import audit
+from polymq.broker.accounts.login_lines import Answer
+from polymq.broker.accounts.logins import WRONG, Logins
+from polymq.broker.accounts.permissions import ADMIN_RULES, ANONYMOUS, RuleSet
+from polymq.broker.accounts.quotas import DEFAULT, Pace, Quotas
+from polymq.broker.accounts.users import Change, Users
+from polymq.broker.admission.permitted_port import PermittedPort
+from polymq.broker.admission.principal import GroupMember, Principal
+from polymq.broker.bounded_cache import BoundedCache
+from polymq.broker.errors import Reason, Refused
+from polymq.broker.port.broker import BrokerPort
+
+if TYPE_CHECKING:
+    from polymq.broker.open_port import OpenPort
+    from polymq.broker.sessions.session import Guard, MqttSession
+
+Expelled = Callable[[str], None]
+"""Told to end a connection, and why, in words."""
+
+_NO_USERS: str = (
+    "this server has no users yet, so it lets in clients of its own machine only: make a user "
+    "with `polymq user add NAME`, or set server.allow_insecure = true"
+)
+_OPEN_RULES: RuleSet = RuleSet(ADMIN_RULES, user=None)
+
+
+class _Inside(NamedTuple):
+    """A connection."""
+
+    principal: str | None  # None: came in while open
+    access_key: str | None
+    expelled: Expelled
+
+
+class Admission:
+    """See the head of this file.
+
+    Args:
+        strangers: whether clients are let in while there are no users.
+        ports_kept_max: how many ports of principals are kept for those who come again.
+
+    Attributes:
+        port: what is behind the checks. The engine sets it, once it has all of its parts.
+    """
+
+    def __init__(
+        self, users: Users, logins: Logins, *, strangers: bool, ports_kept_max: int
+    ) -> None:
+        self.port: OpenPort
+        self.users = users
+        self._logins = logins
+        self._strangers = strangers
+        self._ports: WeakValueDictionary[str, PermittedPort] = WeakValueDictionary()
+        # Keeps ports of those who come for one request.
+        self._recent: BoundedCache[str, PermittedPort] = BoundedCache(ports_kept_max)
+        self._paces: dict[str, Pace] = {}
+        self._serial = 0
+        self._inside: dict[int, _Inside] = {}
+        self._counts: dict[str, int] = {}  # connections by principal
+        self._watchers: list[Callable[[Callable[[str], bool]], None]] = []
+        users.told = self._changed
+
+    # --- coming in ------------------------------------------------------------------------
+
+    @property
+    def is_open(self) -> bool:
+        """Whether everybody is who they say, and may do everything."""
+        return self._strangers and not self.users.users
+
+    def authenticate(
+        self, user: str | None, password: bytes | None, address: str, answer: Answer
+    ) -> Callable[[], None]:
+        """See `AdmissionPort.authenticate`."""
+        if not self.users.users:
+            if self._strangers:
+                answer(user or ANONYMOUS)
+                return _nothing
+            self._logins.strangers.warn(
+                "login failed", address, user=user or "", reason="no users yet"
+            )
+            answer(Refused(Reason.NOT_AUTHENTICATED, _NO_USERS))
+        elif user is not None:
+            return self._logins.check(user, password or b"", address, answer)
+        elif self.users.rule_set(ANONYMOUS).is_empty:
+            self._logins.strangers.warn("login failed", address, user="", reason="no user named")
+            answer(Refused(Reason.NOT_AUTHENTICATED, "name a user and its password"))
+        else:
+            answer(ANONYMOUS)
+        return _nothing
+
+    def check_signature(self, access_key: str, content: bytes, digest: bytes, address: str) -> str:
+        """See `AdmissionPort.check_signature`."""
+        if self.users.users:
+            return self._logins.check_signature(access_key, content, digest, address)
+        if self._strangers:
+            return ANONYMOUS
+        reason = "no users yet"
+        self._logins.strangers.warn("login failed", address, access_key=access_key, reason=reason)
+        raise Refused(Reason.NOT_AUTHENTICATED, _NO_USERS)
+
+    def for_principal(self, principal: str, client_id: str | None = None) -> BrokerPort:
+        """See `AdmissionPort.for_principal`."""
+        if self.is_open:
+            return self.port
+        if client_id is not None:
+            return self._made(principal, client_id)
+        return self._shared(principal)
+
+    def for_owner(self, owner: str) -> PermittedPort:
+        """See `AdmissionPort.for_owner`."""
+        return self._shared(self.port.owners.principal_of(owner))
+
+    def _shared(self, principal: str) -> PermittedPort:
+        found = self._ports.get(principal)
+        if found is None:
+            found = self._ports[principal] = self._made(principal, None)
+        self._recent.pop(principal, None)
+        self._recent.add(principal, found)
+        return found
+
+    def for_group(self, principal: str, group: str) -> PermittedPort:
+        """See `PrincipalPort.for_group`."""
+        member = GroupMember(parts=self.port, admission=self, name=principal, group=group)
+        return PermittedPort(self.port, member)
+
+    def listener_principal(self, user: str) -> str:
+        """See `AdmissionPort.listener_principal`."""
+        return user or ANONYMOUS
+
+    def _made(self, principal: str, client_id: str | None) -> PermittedPort:
+        who = Principal(parts=self.port, admission=self, name=principal, client_id=client_id)
+        return PermittedPort(self.port, who)
+
+    def rules_of(self, principal: str) -> RuleSet:
+        """What a principal may do now."""
+        return _OPEN_RULES if self.is_open else self.users.rule_set(principal)
+
+    # --- connections ----------------------------------------------------------------------
+
+    def enter(
+        self, principal: str | None, expelled: Expelled, access_key: str | None, address: str
+    ) -> Callable[[], None]:
+        """See `PrincipalPort.enter`. None: whoever it is came in while the broker was open."""
+        if principal is not None:
+            most = self.quotas_of(principal).connections
+            count = self._counts.get(principal, 0)
+            if most is not None and count >= most:
+                audit.warn(audit.REFUSED, user=principal, what="connection", reason="quota")
+                raise Refused(
+                    Reason.LIMIT, f"user {principal!r} has {count} connections, and may have {most}"
+                )
+            self._counts[principal] = count + 1
+        self._serial += 1
+        serial = self._serial
+        self._inside[serial] = _Inside(principal, access_key, expelled)
+        if principal is not None and access_key is not None:
+            audit.note("login", user=principal, access_key=access_key, address=address)
+
+        def leave() -> None:
+            if self._inside.pop(serial, None) is not None and principal is not None:
+                left = self._counts[principal] - 1
+                if left:
+                    self._counts[principal] = left
+                else:
+                    del self._counts[principal]
+
+        return leave
+
+    def quotas_of(self, principal: str) -> Quotas:
+        """The quotas of a principal; who has no name has the defaults."""
+        user = self.users.users.get(principal)
+        return DEFAULT if user is None else user.quotas
+
+    def pace_of(self, principal: str, now: float) -> Pace:
+        """The rates of a principal, one for all its connections."""
+        pace = self._paces.get(principal)
+        if pace is None:
+            pace = self._paces[principal] = Pace(self.quotas_of(principal), now)
+        return pace
+
+    # --- changes --------------------------------------------------------------------------
+
+    def when_rights_change(self, callback: Callable[[Callable[[str], bool]], None]) -> None:
+        """See `AdmissionPort.when_rights_change`."""
+        self._watchers.append(callback)
+
+    def _changed(self, change: Change) -> None:
+        self._paces.pop(change.subject, None)
+        for inside in list(self._inside.values()):
+            if inside.principal is None and not self.is_open:
+                inside.expelled("this server has users from now on: log in")
+            elif (
+                change.expels is not None
+                and inside.principal == change.subject
+                and change.access_key in (None, inside.access_key)
+            ):
+                inside.expelled(change.expels)
+        for session in self.port.sessions.connected():
+            guard = session.guard
+            if guard is not None and self.users.concerns(change, session.principal):
+                self._check_session(session, guard)
+        self.port.exchanges.graph.rights_changed(change)
+        self.port.readers.check(lambda guard: self.users.concerns(change, guard.principal))
+        for watcher in self._watchers:
+            watcher(lambda principal: self.users.concerns(change, principal))
+        if change.ended:
+            self._end_sessions(change.subject)
+
+    def _end_sessions(self, principal: str) -> None:
+        """Last, because it writes: everybody is out by then, whatever the disk does."""
+        try:
+            self.port.sessions.end_sessions_of(principal)
+        except Refused as error:
+            audit.warn("sessions of a deleted user stay", user=principal, reason=error.text)
+
+    def _check_session(self, session: MqttSession, guard: Guard) -> None:
+        if session.link is None or all(guard.may_read(words) for words in session.subscriptions):
+            return
+        session.link.expelled("it may no longer have what it subscribed to")
+
+
+def _nothing() -> None:
+    """There is nothing to withdraw."""
+
+
+__all__ = ["WRONG", "Admission", "Expelled"]

@@ -1,0 +1,190 @@
+"""Whose port it is: `port.PrincipalPort`, of a broker without users and of one with users."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
+
+from polymq.broker.accounts.permissions import (
+    DEAD_LETTER_PREFIX,
+    RETRY_PREFIX,
+    Action,
+    group_place,
+)
+from polymq.broker.admission.rights import Rights, RightsSource
+from polymq.broker.port.broker import BrokerPort
+from polymq.broker.port.publishing import Route
+from polymq.broker.port.values import REST, Words
+from polymq.broker.routing.trie import words_of
+
+if TYPE_CHECKING:
+    from polymq.broker.open_port import OpenPort
+
+
+class Entrance(RightsSource, Protocol):
+    """Where principals come in. Implemented by `Admission`."""
+
+    port: OpenPort
+    """What is behind the checks."""
+
+    def enter(
+        self,
+        principal: str | None,
+        expelled: Callable[[str], None],
+        access_key: str | None,
+        address: str,
+    ) -> Callable[[], None]:
+        """See `PrincipalPort.enter`. None: it came in while the broker was open."""
+
+    def for_group(self, principal: str, group: str) -> BrokerPort:
+        """See `PrincipalPort.for_group`."""
+
+
+class Anybody:
+    """Who came in while the broker had no users, and may do everything."""
+
+    as_owner = ""
+    """See `PrincipalPort.as_owner`: what it leaves behind belongs to nobody."""
+
+    def __init__(self, admission: Entrance) -> None:
+        self._entrance = admission
+
+    def enter(
+        self,
+        expelled: Callable[[str], None],
+        *,
+        access_key: str | None = None,
+        address: str = "",
+    ) -> Callable[[], None]:
+        """See `PrincipalPort.enter`."""
+        return self._entrance.enter(None, expelled, access_key, address)
+
+    def check_publish(self, topic: str, tag: str | None, *, every_tag: bool = False) -> None:
+        """See `PrincipalPort.check_publish`."""
+
+    def check_read(self, words: Words) -> None:
+        """See `PrincipalPort.check_read`."""
+
+    def check_known(self, topic: str) -> None:
+        """See `PrincipalPort.check_known`."""
+
+    def check_admin(self, words: Words) -> None:
+        """See `PrincipalPort.check_admin`."""
+
+    def check_admitted(self) -> None:
+        """See `PrincipalPort.check_admitted`."""
+
+    def check_group(self, name: str) -> None:
+        """See `PrincipalPort.check_group`."""
+
+    def for_group(self, name: str) -> BrokerPort:
+        """See `PrincipalPort.for_group`."""
+        return self._entrance.port
+
+
+class Principal(Rights):
+    """A principal of a broker with users, and its rights.
+
+    Args:
+        parts: what is behind the checks.
+        client_id: of an MQTT connection, for rules that name it.
+    """
+
+    __slots__ = ("_parts",)
+
+    _admission: Entrance
+
+    def __init__(
+        self, *, parts: OpenPort, admission: Entrance, name: str, client_id: str | None = None
+    ) -> None:
+        super().__init__(
+            admission=admission,
+            clock_ms=parts.storage.clock_ms,
+            name=name,
+            client_id=client_id,
+        )
+        self._parts = parts
+
+    @property
+    def as_owner(self) -> str:
+        """See `PrincipalPort.as_owner`."""
+        return self._parts.owners.of(self.name)
+
+    def enter(
+        self,
+        expelled: Callable[[str], None],
+        *,
+        access_key: str | None = None,
+        address: str = "",
+    ) -> Callable[[], None]:
+        """See `PrincipalPort.enter`."""
+        return self._admission.enter(self.name, expelled, access_key, address)
+
+    def check_publish(self, topic: str, tag: str | None, *, every_tag: bool = False) -> None:
+        """See `PrincipalPort.check_publish`."""
+        if every_tag:
+            self.check_filter((topic, REST), Action.PUBLISH)
+            return
+        words = words_of(topic, tag)
+        self.check(Action.PUBLISH, words)
+        if not self._parts.exchanges.is_made(topic):
+            self.check(Action.CREATE, words)
+
+    def check_read(self, words: Words) -> None:
+        """See `PrincipalPort.check_read`."""
+        self.check_filter(words)
+
+    def check_known(self, topic: str) -> None:
+        """See `PrincipalPort.check_known`."""
+        if not self.may_know(topic):
+            self.check_filter((topic, REST))
+
+    def check_admin(self, words: Words) -> None:
+        """See `PrincipalPort.check_admin`."""
+        self.check_filter(words, Action.ADMIN)
+
+    def check_group(self, name: str) -> None:
+        """See `PrincipalPort.check_group`."""
+        self.check_filter(group_place(name))
+
+    def for_group(self, name: str) -> BrokerPort:
+        """See `PrincipalPort.for_group`."""
+        self.check_group(name)
+        return self._admission.for_group(self.name, name)
+
+    # --- half messages: `half_messages.Decider` ---------------------------------------------
+
+    def may_end(self, owner: str) -> bool:
+        """Whether it may decide about half messages of this owner: its own, or as an
+        administrator."""
+        return owner == self.as_owner or self.is_admin()
+
+    def check_commit(self, route: Route) -> None:
+        """Whether it may publish there. Raises Refused: FORBIDDEN."""
+        self.check(Action.PUBLISH, words_of(route.topic, route.tag))
+
+
+class GroupMember(Principal):
+    """A member of a consumer group, for what it gives back (`PrincipalPort.for_group`).
+
+    A group's retry topic and its dead-letter topic are closed to everybody, so that nobody forges a
+    retry for others. The server itself puts into them what a member of the group gives back, or a
+    member's own library sends there: for who has the right to the group, and at that user's rates.
+
+    Args:
+        group: the right to it is asked for at each operation, as all rights are.
+    """
+
+    __slots__ = ("_group", "_places")
+
+    def __init__(self, *, parts: OpenPort, admission: Entrance, name: str, group: str) -> None:
+        super().__init__(parts=parts, admission=admission, name=name)
+        self._group = group
+        self._places = {RETRY_PREFIX + group, DEAD_LETTER_PREFIX + group}
+
+    def check(self, action: Action, words: Words) -> None:
+        """About one place. Raises Refused: FORBIDDEN."""
+        if action in (Action.PUBLISH, Action.CREATE) and words[0] in self._places:
+            self.check_group(self._group)
+        else:
+            super().check(action, words)

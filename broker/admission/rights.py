@@ -1,0 +1,192 @@
+"""The rights of one principal, as they are now: the part of a checked port that decides.
+
+What it takes from the users (rules, rates) it keeps until their version changes. A refusal is an
+error with a sentence for the client, and a line of the audit log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from polymq.broker.accounts import audit
+from polymq.broker.accounts.permissions import ANONYMOUS, Action, Decision, RuleSet, format_pattern
+from polymq.broker.accounts.quotas import Pace, Quotas
+from polymq.broker.accounts.users import Users
+from polymq.broker.errors import Reason, Refused
+from polymq.broker.port.values import REST, Words
+
+TOLD_MAX: Final = 32
+"""Places of one client whose refusal is logged, until its rights change: one that asks for ever
+does not fill the disk."""
+GRANTED_MAX: Final = 4_096
+"""Filters that were allowed and are remembered until rights change: each request of a RocketMQ
+client asks for the same few again."""
+_NOTHING: Final[frozenset[tuple[str, Words]]] = frozenset()
+
+
+class RightsSource(Protocol):
+    """What a principal has at the moment. Implemented by `Admission`."""
+
+    users: Users
+
+    def rules_of(self, principal: str) -> RuleSet:
+        """What a principal may do now."""
+
+    def pace_of(self, principal: str, now: float) -> Pace:
+        """The rates of a principal, one for all its connections."""
+
+    def quotas_of(self, principal: str) -> Quotas:
+        """The quotas of a principal; one without a user has the defaults."""
+
+
+class Rights:
+    """Decides for one principal.
+
+    Args:
+        clock_ms: wall clock, for its rates.
+        client_id: of an MQTT connection, for rules that name it.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_admission",
+        "_client_id",
+        "_clock_ms",
+        "_granted",
+        "_rules",
+        "_told",
+        "_version",
+        "name",
+        "pace",
+        "users",
+    )
+
+    def __init__(
+        self,
+        *,
+        admission: RightsSource,
+        clock_ms: Callable[[], int],
+        name: str,
+        client_id: str | None,
+    ) -> None:
+        self.name = name
+        self._admission = admission
+        self.users = admission.users
+        self._clock_ms = clock_ms
+        self._client_id = client_id
+        self._version = -1  # of the users, that what follows was taken from
+        self._rules: RuleSet
+        self.pace: Pace
+        self._told = _NOTHING  # refusals that were logged
+        self._granted: set[tuple[Action, Words]] = set()
+
+    def may_read(self, words: Words) -> bool:
+        """Whether everything that the filter matches may be read."""
+        self.refresh()
+        return self._rules.decide_filter(Action.SUBSCRIBE, words).allowed
+
+    def may_know(self, topic: str) -> bool:
+        """Whether anything in the topic may be read or published."""
+        self.refresh()
+        return self._rules.speaks_of(topic)
+
+    def is_admin(self) -> bool:
+        """Whether everything may be administered."""
+        self.refresh()
+        return self._rules.decide_filter(Action.ADMIN, (REST,)).allowed
+
+    def now(self) -> float:
+        """The wall clock in seconds, for rates."""
+        return self._clock_ms() / 1000
+
+    def refresh(self) -> None:
+        """Take rules and rates anew if the users have changed."""
+        if self._version != self.users.version:
+            self._version = self.users.version
+            rules = self._admission.rules_of(self.name)
+            self._rules = rules.for_client(self.name, self._client_id)
+            self.pace = self._admission.pace_of(self.name, self.now())
+            self._told = _NOTHING
+            self._granted.clear()
+
+    def check_admitted(self) -> None:
+        """Whether anything is allowed. Raises Refused: NOT_AUTHENTICATED, FORBIDDEN."""
+        self.refresh()
+        if not self._rules.is_empty:
+            return
+        user = self.name
+        self._tell("anything", ())
+        if user != ANONYMOUS:
+            raise Refused(Reason.FORBIDDEN, f"user '{user}' may do nothing: no rule allows it")
+        raise Refused(
+            Reason.NOT_AUTHENTICATED,
+            "this server has no users yet, so it lets in clients of its own machine only: make a "
+            "user, or set server.allow_insecure = true"
+            if not self.users.users
+            else "sign requests with an access key of a user: nobody may do anything here",
+        )
+
+    def check(self, action: Action, words: Words) -> None:
+        """About one place. Raises Refused: FORBIDDEN."""
+        self.refresh()
+        self._require(action, words, self._rules.decide(action, words))
+
+    def check_filter(self, words: Words, action: Action = Action.SUBSCRIBE) -> None:
+        """About everything that the filter matches. Raises Refused: FORBIDDEN."""
+        self.refresh()
+        if (action, words) in self._granted:
+            return
+        self._require(action, words, self._rules.decide_filter(action, words))
+        if len(self._granted) >= GRANTED_MAX:
+            self._granted.clear()
+        self._granted.add((action, words))
+
+    def check_some(self, words: Words, action: Action) -> None:
+        """About some place that the filter matches. Raises Refused: FORBIDDEN."""
+        self.refresh()
+        self._require(action, words, self._rules.decide_some(action, words))
+
+    def check_quota(self, what: str, count: int, most: int | None) -> None:
+        """Whether there may be one more. Raises Refused: LIMIT."""
+        if most is not None and count >= most:
+            if self.is_new(what, ()):
+                audit.warn(audit.REFUSED, user=self.name, what=what, reason="quota")
+            raise Refused(
+                Reason.LIMIT, f"user '{self.name}' has {count} {what}, and may have {most}"
+            )
+
+    @property
+    def quotas(self) -> Quotas:
+        """How much it may have."""
+        return self._admission.quotas_of(self.name)
+
+    def _require(self, action: Action, words: Words, decision: Decision) -> None:
+        if decision.allowed:
+            return
+        place = format_pattern(words)
+        self._tell(action.value, words, rule="" if decision.rule is None else str(decision.rule))
+        raise Refused(
+            Reason.FORBIDDEN,
+            f"user '{self.name}' may not {action.value} {audit.printable(place)}",
+        )
+
+    def _tell(self, what: str, words: Words, *, rule: str = "") -> None:
+        """Log a refusal, unless that was done since the rights changed."""
+        if self.is_new(what, words):
+            audit.warn(
+                audit.REFUSED,
+                user=self.name,
+                what=what,
+                place=format_pattern(words),
+                client_id=self._client_id or "",
+                rule=rule,
+            )
+
+    def is_new(self, what: str, words: Words) -> bool:
+        """Whether there is to be a line about this: one since the rights changed, and about
+        `TOLD_MAX` things at most."""
+        if (what, words) in self._told or len(self._told) >= TOLD_MAX:
+            return False
+        self._told |= {(what, words)}
+        return True

@@ -1,0 +1,1 @@
+"""AMQP's exchanges and what is bound to them."""

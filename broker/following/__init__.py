@@ -1,0 +1,1 @@
+"""A slave's part: it follows another broker's log."""

@@ -1,1 +1,0 @@
-"""Messages that wait for a time before anybody sees them."""

@@ -1,0 +1,1 @@
+"""What a message is in the log, and the way back from records to messages."""

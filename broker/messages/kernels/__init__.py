@@ -1,0 +1,1 @@
+"""The run of records, in two forms (`polymq/kernel_forms.py`)."""

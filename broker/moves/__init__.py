@@ -1,0 +1,1 @@
+"""Messages that leave a queue for another place: dead letters, and those set aside."""

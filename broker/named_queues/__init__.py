@@ -1,0 +1,1 @@
+"""Queues that have a name, and what their arguments ask for."""

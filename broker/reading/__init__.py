@@ -1,0 +1,1 @@
+"""Reading without a queue's consumer: by offset, key or time, and RocketMQ's groups."""

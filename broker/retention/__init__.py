@@ -1,0 +1,1 @@
+"""What nobody wants any more leaves the log."""

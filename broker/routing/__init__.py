@@ -1,0 +1,1 @@
+"""Which queues and subscribers a message goes to: patterns, bindings, headers."""

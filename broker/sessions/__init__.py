@@ -1,0 +1,1 @@
+"""MQTT's sessions: subscriptions, messages in flight, what waits for a client."""

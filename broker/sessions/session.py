@@ -1,0 +1,631 @@
+"""One MQTT session: its subscriptions, its packet ids, and what is in flight.
+
+A session outlives its connection (its *link*) unless the client asked for a clean one. It owns the
+packet ids of outbound messages: they are tags that count up, shown to the client modulo 65,535.
+
+Where a subscription's messages come from:
+
+* Persistent session, QoS 1 or 2: a *filter queue*, one per distinct filter, shared by all sessions
+  with that filter, each with its own group (cursor). The queue is named in each record, so it
+  survives; packet ids are in the log before their PUBLISH leaves. A subscription that goes down to
+  QoS 0 keeps its queue, and what stands in it keeps its QoS [MQTT-3.8.4-3].
+* Retained messages come from their places in the log. Those that a durable subscription has yet to
+  get are sent to the next connection (`owed.py`).
+* Everything else is *live*: it gets what is published while it is connected, straight from memory;
+  what it cannot take at once waits in a bounded queue of positions in memory.
+
+Rules [MQTT-4.3, MQTT-4.4]: a message stays in flight until PUBACK or PUBREC; after PUBREC only its
+packet id stays, until PUBCOMP. On resumption, what is in flight is sent again in the original
+order with its packet ids and its QoS, DUP set, and owed PUBRELs after it. What happens to the
+subscription changes nothing of that (`flights.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import TYPE_CHECKING, Final, Protocol
+
+from polymq.broker.errors import Refused, WrongAcknowledgement
+from polymq.broker.kernels.codes import PACKET_IDS
+from polymq.broker.kernels.delivery import EXACTLY_ONCE, QOS_KEY, LiveEnd, SessionEnd, publish_qos
+from polymq.broker.kernels.path import Committed
+from polymq.broker.messages.kernels.record_run import RecordRun
+from polymq.broker.messages.message import Delivery
+from polymq.broker.messages.unacked import Unacked
+from polymq.broker.port.values import Position, Words
+from polymq.broker.queues.cursor import Cursor
+from polymq.broker.queues.queue import Hold, Queue
+from polymq.broker.sessions.flights import Holder, RetainedFlight, SessionGroup
+from polymq.broker.topics.retained import ENTRY
+
+if TYPE_CHECKING:
+    from polymq.broker.sessions.backlogs import Backlog
+    from polymq.broker.sessions.owed import Owed
+    from polymq.broker.sessions.retained_replay import RetainedReplay
+    from polymq.broker.sessions.sessions import Sessions
+
+
+END_STEPS: Final = 8
+"""Steps of the sweeper that the end of a subscription counts as: it takes some 100 us."""
+RETIRED_MAX: Final = 16
+"""Subscriptions raised from QoS 0 on one connection that still have something to deliver. The
+oldest one loses it beyond, as QoS 0 may."""
+
+
+class Subscription(LiveEnd):
+    """One filter of one session: the consumer of its group, or a live target."""
+
+    __slots__ = (
+        "away_end",
+        "group",
+        "hold",
+        "lowered_end",
+        "lowered_first",
+        "owed",
+        "queued_end",
+        "queued_qos",
+        "words",
+    )
+
+    def __init__(self, session: MqttSession, words: Words, qos: int) -> None:
+        super().__init__(session, qos)
+        self.session: MqttSession = session
+        self.queue: Queue | None = None
+        self.words = words
+        self.group: SessionGroup | None = None
+        self.hold: Hold | None = None
+        """Its place in the group while the client is connected."""
+        self.away_end = 0
+        """What came before this offset came while the client was away: of that, what would be sent
+        with QoS 0 is not."""
+        self.queued_qos = 0
+        self.queued_end = 0
+        """Of a subscription that was lowered to QoS 0: what stands in its queue before this offset
+        was queued under that QoS, and keeps it [MQTT-3.8.4-3]."""
+        self.lowered_first = self.lowered_end = 0
+        """Of a subscription that was lowered to QoS 0 and raised again, with something left in its
+        queue: what stands between these offsets was queued under QoS 0, and keeps it."""
+        self.owed: Owed | None = None
+        """The retained messages that a durable subscription has yet to get."""
+
+    @property
+    def durable(self) -> bool:
+        """Whether messages wait for it while the client is away."""
+        return self.group is not None and self.group.number != 0
+
+    # --- as a consumer of its group ---------------------------------------------------------
+
+    def credit(self) -> int:
+        """See `port.Consumer`. What has another QoS is never handed out in one stretch."""
+        session = self.session
+        if self.lowered_end:
+            return min(self._alike_count(), session.credit())
+        if self.qos:
+            return session.credit()
+        queued = self._queued_count()
+        return min(queued, session.credit()) if queued else session.room()
+
+    def qos_at(self, offset: int) -> int:
+        """The highest QoS with which the message at this offset of the queue is delivered."""
+        if self.lowered_first <= offset < self.lowered_end:
+            return 0
+        return self.qos or (self.queued_qos if offset < self.queued_end else 0)
+
+    def _alike_count(self) -> int:
+        """How many offsets, from the next message on, have the same QoS, while something is left
+        that was queued under another one."""
+        group = self.group
+        head = None if group is None else group.cursor.peek(1, group.queue.visible)
+        if head is None:
+            return self.session.window
+        if head[0] >= self.lowered_end:
+            self.lowered_first = self.lowered_end = 0
+            return self.session.window
+        ends = (self.lowered_first, self.lowered_end, self.queued_end if self.queued_qos else 0)
+        return min(end for end in ends if end > head[0]) - head[0]
+
+    def _queued_count(self) -> int:
+        """How many offsets, from the next message on, stand before the subscription was lowered
+        to QoS 0."""
+        group = self.group
+        if not self.queued_qos or group is None:
+            return 0
+        head = group.cursor.peek(1, group.queue.visible)
+        return 0 if head is None else max(0, self.queued_end - head[0])
+
+    def deliver(self, delivery: Delivery) -> None:
+        """See `port.Consumer`."""
+        assert self.group is not None
+        offset = delivery.first_offset
+        for run in delivery.runs:
+            if offset < self.away_end and not min(self.qos_at(offset), publish_qos(run)):
+                self.group.settle(offset, run.count)  # it did not wait
+                if self.session.backlog is not None:
+                    self.session.backlog.uncounted.passed(self.group, run.count)
+            else:
+                self.session.send(self, run, self.group, offset, delivery.redelivered)
+            offset += run.count
+
+    def cancelled(self) -> None:
+        """Filter queues go only with their last subscription."""
+
+    # --- as a live target -------------------------------------------------------------------
+
+    def offer_behind(self, run: Committed) -> None:
+        """See `LiveEnd`: what there is no credit for waits in the backlog."""
+        if self.session.link is None:
+            return  # it was published before the client went
+        backlog = self.queue
+        # The backlog bounds how much is written anew at once.
+        if not run.meta.rewritten and (backlog is None or not self._lags()):
+            qos = self.session.sent_qos(run, self.qos)
+            room = self.session.credit() if qos else self.session.room()
+            if room >= run.count:
+                for part in run.runs:
+                    self.session.send_live(part, qos)
+                return
+        if backlog is None:
+            store = self.session.sessions.queue_store
+            backlog = self.queue = store.volatile_queue(self.session.core.limits.backlog_count_max)
+            group = store.group(backlog, Cursor(0), kind=SessionGroup)
+            assert isinstance(group, SessionGroup)
+            group.session, group.subscription = self.session, self
+            self.group = group
+            self.hold = self.group.add(self)
+        backlog.append(run.spans)
+        backlog.visible += run.count
+        assert self.group is not None
+        self.group.pump()
+
+    def _lags(self) -> bool:
+        assert self.group is not None
+        return self.group.ready_count > 0 or self.group.waiting
+
+    def detach(self) -> None:
+        """The client is gone: stop delivering; a live backlog is forgotten."""
+        if self.hold is not None:
+            self.hold.cancel()
+            self.hold = None
+        if self.group is not None and not self.durable:
+            self.session.sessions.queue_store.drop_group(self.group)
+            self.group = None
+            self.queue = None
+
+
+class Guard(Protocol):
+    """Whose rights a session's subscriptions need (`admission/permitted_sessions.py`)."""
+
+    def may_read(self, words: Words) -> bool:
+        """Whether everything that the filter matches may be read."""
+
+    def check_subscribe(self, session: MqttSession, words: Words) -> None:
+        """Before it subscribes. Raises Refused: FORBIDDEN, LIMIT."""
+
+    def end_forbidden(self, session: MqttSession, words: Words) -> bool:
+        """End a subscription that is not allowed any more. Returns whether it was one. Raises
+        Refused: the log takes nothing."""
+
+
+class MqttSession(SessionEnd):
+    """The `Session` of the port."""
+
+    def __init__(
+        self,
+        sessions: Sessions,
+        client_id: str,
+        *,
+        number: int,
+        principal: str,
+    ) -> None:
+        self.sessions = sessions
+        self.core = sessions.core
+        self.unacked: Unacked[Holder] = Unacked()
+        super().__init__(number, self.core.limits.inflight_count_start, self.unacked)
+        self._window_max = self.core.limits.inflight_count_max
+        self._round_end = 0  # the last tag of the window that is being acknowledged
+        self._round_ms = 0  # when that window was full
+        self.client_id = client_id
+        self.principal = principal
+        self.guard: Guard | None = None
+        """Whose rights the connected client has; None where nothing is checked."""
+        self.present = False
+        self.position = Position(0)
+        self.away_ms = 0
+        """Since when the client is away, as the log has it; 0: it is there, or that is not noted
+        yet, or sessions do not expire."""
+        self.connection_number = 0
+        """Counts the connections: what was meant for an earlier one is not sent to this."""
+        self.subscriptions: dict[Words, Subscription] = {}
+        self.inbound: set[int] = set()
+        """Packet ids of QoS 2 messages that were taken and not yet released."""
+        self._looking = False
+        """The log took no packet ids: it will be asked again."""
+        self._retired: list[Subscription] = []
+        """Live subscriptions that were raised from QoS 0: what they still have is delivered."""
+        self.replay: RetainedReplay | None = None
+        """What the connection gets of retained messages; None before the first SUBSCRIBE."""
+        self.backlogs = sessions.backlogs if sessions.settings.waiting_max else None
+        """Who bounds what waits for it; None where that has no bound."""
+        self.backlog: Backlog | None = None
+        """What they know of it; None before the first message that counts."""
+
+    @property
+    def clean(self) -> bool:
+        """Whether it ends with its connection."""
+        return self.number == 0
+
+    # --- outbound -----------------------------------------------------------------------------
+
+    def stores_ids(self) -> bool:
+        """See `SessionEnd`. If it does not, it will be asked again."""
+        if self._looking or not self.core.writable:
+            self._look_for_room_later()
+            return False
+        return True
+
+    def send(
+        self,
+        subscription: Subscription,
+        run: RecordRun,
+        group: SessionGroup,
+        offset: int,
+        redelivered: bool,
+    ) -> None:
+        """Send a run of the group's queue to the client. `offset` is its first one there."""
+        link = self.link
+        if link is None:
+            return
+        qos: int = run.meta.cache.get(QOS_KEY, -1)
+        if qos < 0:
+            qos = publish_qos(run)
+        if qos > subscription.qos or offset < subscription.lowered_end:
+            qos = min(qos, subscription.qos_at(offset))
+        if qos == 0:
+            link.send_publishes(run, qos=0, first_packet_id=0, duplicate=False, retain=False)
+            group.settle(offset, run.count)
+            return
+        if self.clean:
+            tag = self.unacked.add(group.flight(qos), offset, run.count)
+            link.send_publishes(
+                run, qos=qos, first_packet_id=packet_id(tag), duplicate=False, retain=False
+            )
+            return
+        if self.backlogs is not None:
+            self.backlogs.write_before(group)
+        tag = self.unacked.next_tag
+        op = {"op": "assign", "s": self.number, "t": tag, "g": group.number, "o": offset, "q": qos}
+        try:
+            position = self.core.journal.write({**op, "n": run.count})
+        except Refused:  # the packet ids cannot be stored: back to their places
+            group.requeue(offset, run.count)
+            self._look_for_room_later()
+            return
+        self._send_when_assigned(position, run, qos, tag, redelivered, retain=False)
+
+    def send_retained(
+        self, subscription: Subscription, run: RecordRun, words: Words, entry: bytes
+    ) -> None:
+        """Send a retained message, a run of one, whose place in the log is `entry`. Of what is owed
+        to the subscription, it is the next one.
+
+        Raises:
+            Refused: its packet id can not be stored. Nothing was sent.
+        """
+        link = self.link
+        if link is None:
+            return
+        qos = min(publish_qos(run), subscription.qos)
+        if qos == 0 or self.clean:
+            tag = self.unacked.add(None if qos == 1 else EXACTLY_ONCE, 0, 1) if qos else 0
+            first = packet_id(tag) if qos else 0
+            link.send_publishes(run, qos=qos, first_packet_id=first, duplicate=False, retain=True)
+            return
+        tag = self.unacked.next_tag
+        position, size, _ = ENTRY.unpack(entry)
+        op = {"op": "assign", "s": self.number, "t": tag, "g": 0, "o": position, "z": size}
+        if subscription.owed is not None and subscription.group is not None:
+            op |= {"r": subscription.group.number, "k": list(words)}
+        position = self.core.journal.write({**op, "n": 1, "q": qos})
+        self._send_when_assigned(position, run, qos, tag, duplicate=False, retain=True)
+
+    def _send_when_assigned(
+        self,
+        position: Position,
+        run: RecordRun,
+        qos: int,
+        tag: int,
+        duplicate: bool,
+        retain: bool,
+    ) -> None:
+        """Send a run as soon as the log has its packet ids, which stand before `position`."""
+        self.core.commits.when(
+            position,
+            self.core.state_durability,
+            self._send_assigned,
+            self.connection_number,
+            run,
+            qos,
+            tag,
+            duplicate,
+            retain,
+        )
+
+    def _send_assigned(
+        self,
+        connection_number: int,
+        run: RecordRun,
+        qos: int,
+        tag: int,
+        duplicate: bool,
+        retain: bool,
+    ) -> None:
+        if self.link is not None and connection_number == self.connection_number:
+            self.link.send_publishes(
+                run,
+                qos=qos,
+                first_packet_id=packet_id(tag),
+                duplicate=duplicate,
+                retain=retain,
+            )
+
+    def received(self, first_packet_id: int, count: int) -> None:
+        """See `port.Session`."""
+        tag = self._tag(first_packet_id)
+        right = self._right_count(tag, count, _is_of_qos_1)
+        if right:
+            self._received(tag, first_packet_id, right)
+        if right < count:
+            wrong = packet_id(tag + right)
+            raise WrongAcknowledgement(f"PUBREC for packet id {wrong}, which was sent with QoS 1")
+
+    def _right_count(self, tag: int, count: int, is_wrong: Callable[[Holder], bool]) -> int:
+        """How many tags, from `tag` on, come before the first whose message is held by who should
+        not; `count` if there is none."""
+        holders = self.unacked.holders
+        if not any(is_wrong(holder) for holder in holders(tag, tag + count - 1)):
+            return count
+        for right in range(count):
+            if any(is_wrong(holder) for holder in holders(tag + right, tag + right)):
+                return right
+        return count
+
+    def _received(self, tag: int, first_packet_id: int, count: int) -> None:
+        if self.clean:
+            self._settle(self.unacked.settle_present(tag, tag + count - 1))
+            self._releasing(tag, count)
+            if self.link is not None:
+                self.link.send_pubrels(first_packet_id, count)
+            return
+        position = self.core.journal.write({"op": "rel+", "s": self.number, "t": tag, "n": count})
+        self.core.commits.when(
+            position,
+            self.core.state_durability,
+            self._send_pubrels,
+            self.connection_number,
+            first_packet_id,
+            count,
+        )
+
+    def _send_pubrels(self, connection_number: int, first_packet_id: int, count: int) -> None:
+        if self.link is not None and connection_number == self.connection_number:
+            self.link.send_pubrels(first_packet_id, count)
+
+    def completed(self, first_packet_id: int, count: int, more: bool = False) -> None:
+        """See `port.Session`."""
+        tag = self._tag(first_packet_id)
+        right = self._right_count(tag, count, _is_there)
+        if right and self.clean:
+            self.forget_released(tag, right)
+        elif right:
+            self.core.journal.write({"op": "rel-", "s": self.number, "t": tag, "n": right})
+        if not more:
+            self.resume_if_starved()
+        if right < count:
+            wrong = packet_id(tag + right)
+            raise WrongAcknowledgement(f"PUBCOMP for packet id {wrong} before its PUBREC")
+
+    def _releasing(self, tag: int, count: int) -> None:
+        for one in range(tag, min(tag + count, self.unacked.next_tag)):
+            self.releasing[one] = None
+
+    def start_release(self, tag: int, count: int) -> None:
+        """PUBREC was received (an op)."""
+        self._settle(self.unacked.settle_present(tag, tag + count - 1))
+        self._releasing(tag, count)
+
+    def forget_released(self, tag: int, count: int) -> None:
+        """PUBCOMP was received (an op)."""
+        for one in range(tag, tag + count):
+            self.releasing.pop(one, None)
+
+    def _settle(self, runs: Sequence[tuple[Holder, int, int]]) -> None:
+        for holder, offset, count in runs:
+            if isinstance(holder, RetainedFlight):
+                self.sessions.state.retained.forget(holder)
+            elif holder is not None:
+                holder.settle(offset, count)
+
+    def resume_if_starved(self) -> None:
+        """See `SessionEnd`."""
+        if self._starved:
+            self._starved = False
+            acked = self.window < self._window_max and self._oldest_tag() > self._round_end
+            if acked:
+                self._widen()
+            self.ready()
+            if acked:
+                self._round_end = self.unacked.next_tag - 1
+
+    def open_window(self, count_max: int | None) -> None:
+        """A connection begins, and may have up to `count_max` messages in flight (None: as many as
+        the broker allows). It begins with few of them: nobody knows yet what the client can take.
+        """
+        limits = self.core.limits
+        self._window_max = min(count_max or limits.inflight_count_max, limits.inflight_count_max)
+        self.window = min(limits.inflight_count_start, self._window_max)
+        self._round_end = 0
+        self._round_ms = 0
+
+    def _widen(self) -> None:
+        """All that was in flight when the window was full is acknowledged: if that was quick, the
+        next window is twice as large."""
+        now = self.core.clock_ms()
+        if now - self._round_ms <= self.core.limits.inflight_round_ms:
+            self.window = min(2 * self.window, self._window_max)
+        self._round_ms = now
+
+    def _look_for_room_later(self) -> None:
+        if not self._looking and not self.core.has_failed():
+            self._looking = True
+            self.core.scheduler.call_later(self.core.limits.lazy_flush_seconds, self._look_for_room)
+
+    def _look_for_room(self) -> None:
+        self._looking = False
+        if self.link is not None:
+            self.ready()
+
+    def ready(self) -> None:
+        """See `port.Session`."""
+        for subscription in [*self._retired, *self.subscriptions.values()]:
+            if subscription.hold is not None:
+                subscription.hold.ready()
+        if self.replay is not None:
+            self.replay.ready()
+
+    # --- inbound QoS 2 ------------------------------------------------------------------------
+
+    def is_duplicate(self, packet: int) -> bool:
+        """See `port.Session`."""
+        return packet in self.inbound
+
+    def released(self, packet: int) -> Position:
+        """See `port.Session`."""
+        if packet not in self.inbound or self.clean:
+            self.inbound.discard(packet)
+            return Position(0)
+        return self.core.journal.write({"op": "in-", "s": self.number, "p": packet})
+
+    # --- subscriptions ------------------------------------------------------------------------
+
+    def keep(self, subscription: Subscription) -> None:
+        """A subscription that is new: from now on it is one of the session's."""
+        self.subscriptions[subscription.words] = subscription
+        self.sessions.count_subscriptions(self.principal, 1)
+
+    def forget(self, words: Words) -> Subscription | None:
+        """The subscription is none any more; returns it, if there was one."""
+        found = self.subscriptions.pop(words, None)
+        if found is not None:
+            self.sessions.count_subscriptions(self.principal, -1)
+        return found
+
+    def forget_all(self) -> Collection[Subscription]:
+        """The session has ended: it has no subscriptions any more. Returns those that it had."""
+        found, self.subscriptions = self.subscriptions, {}
+        if found:
+            self.sessions.count_subscriptions(self.principal, -len(found))
+        return found.values()
+
+    def subscribe(self, words: Words, qos: int) -> Position:
+        """See `port.Session`."""
+        if self.guard is not None:
+            self.guard.check_subscribe(self, words)
+        return self.sessions.subscribe(self, words, qos)
+
+    def unsubscribe(self, words: Words) -> Position:
+        """See `port.Session`. What the user may not read any more is not sent again, either."""
+        forget = self.guard is not None and not self.guard.may_read(words)
+        return self.sessions.unsubscribe(self, words, forget=forget)
+
+    def replay_retained(self, words: Words, since: Position) -> None:
+        """See `port.Session`."""
+        subscription = self.subscriptions.get(words)
+        if subscription is not None:
+            self.sessions.replay_retained(self, subscription, since)
+
+    def retire(self, subscription: Subscription) -> None:
+        """A durable subscription takes the place of this live one, which gives what it has."""
+        if self.link is None:
+            return
+        self.sessions.topics.router.unsubscribe(subscription.words, subscription)
+        self._retired.append(subscription)
+        if len(self._retired) > RETIRED_MAX:
+            self._retired.pop(0).detach()
+
+    # --- connection ---------------------------------------------------------------------------
+
+    def resume(self) -> None:
+        """See `port.Session`."""
+        for subscription in self.subscriptions.values():
+            if subscription.owed is not None:
+                subscription.owed.interrupted = True
+        self.sessions.resuming.add(self._resume(self.connection_number))
+
+    def _resume(self, connection_number: int) -> Iterator[None]:
+        """Nothing is sent before all subscriptions that the user has no right to have ended. They
+        end one by one, in steps; a connection that is lost meanwhile leaves the rest to the next.
+        """
+        guard, before = self.guard, self.unacked.next_tag
+        if guard is not None:
+            for words in list(self.subscriptions):
+                if self.link is None or connection_number != self.connection_number:
+                    return
+                try:
+                    ended = guard.end_forbidden(self, words)
+                except Refused:
+                    self.link.expelled("the log does not take the end of its subscriptions")
+                    return
+                for _ in range(END_STEPS if ended else 1):
+                    yield
+        if self.link is not None and connection_number == self.connection_number:
+            self.sessions.resend(self, before, self._resumed)
+
+    def _resumed(self) -> None:
+        """What was in flight is on its way again: now what is new."""
+        for subscription in self.subscriptions.values():
+            self.attach(subscription)
+            if subscription.owed is not None and subscription.owed.interrupted:
+                self.sessions.replay_retained(self, subscription, subscription.owed.since)
+        self.ready()
+
+    def attach(self, subscription: Subscription) -> None:
+        """Begin to deliver to the connected client."""
+        if subscription.durable:
+            if subscription.hold is None and subscription.group is not None:
+                subscription.hold = subscription.group.add(subscription)
+                if not self.sessions.settings.keeps_qos_0:
+                    subscription.away_end = subscription.group.queue.visible
+        else:
+            self.sessions.topics.router.subscribe(subscription.words, subscription)
+
+    def disconnect(self) -> None:
+        """See `port.Session`."""
+        self.link = None
+        self.guard = None
+        self.connection_number += 1
+        if self.backlog is not None:
+            self.backlog.heads.clear()  # what does not count of what waits is more now
+        for subscription in self._retired:
+            subscription.detach()
+        self._retired.clear()
+        self.replay = None
+        if self.clean:
+            self.sessions.ended(self)
+            return
+        for subscription in self.subscriptions.values():
+            if not subscription.durable:
+                self.sessions.topics.router.unsubscribe(subscription.words, subscription)
+            subscription.detach()
+
+
+def _is_of_qos_1(holder: Holder) -> bool:
+    return holder is None or holder.qos == 1
+
+
+def _is_there(_holder: Holder) -> bool:
+    return True
+
+
+def packet_id(tag: int) -> int:
+    """The packet id that the client sees: 1 to 65,535 [MQTT-2.3.1-1]."""
+    return (tag - 1) % PACKET_IDS + 1

@@ -1,0 +1,432 @@
+"""All MQTT sessions: connecting and takeover, subscribing, resuming, retained messages.
+
+What a change writes to the log, and how it is applied, is in `state.py`; what one session
+does while it is connected is in `session.py`.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+from polymq.broker.core import SYSTEM_FLAG_STATE, Core
+from polymq.broker.delays.delay import Delays
+from polymq.broker.errors import Reason, Refused
+from polymq.broker.kernels.delivery import publish_qos
+from polymq.broker.messages.kernels.record_run import RecordRun
+from polymq.broker.moves.dead_letters import DeadLetters
+from polymq.broker.moves.moves import QOS2_PROPERTY
+from polymq.broker.pacing.sweeping import Sweeper
+from polymq.broker.port.publishing import Template
+from polymq.broker.port.sessions import Session, SessionLink
+from polymq.broker.port.values import Position, Words
+from polymq.broker.queues.queue import Queue
+from polymq.broker.queues.store import QueueStore
+from polymq.broker.sessions.backlogs import SessionBacklogs
+from polymq.broker.sessions.expiry import SessionExpiry
+from polymq.broker.sessions.flights import UNKNOWN_QOS, Holder, QueueFlight, RetainedFlight
+from polymq.broker.sessions.retained_replay import RetainedReplays
+from polymq.broker.sessions.session import MqttSession, Subscription, packet_id
+from polymq.broker.sessions.settings import SessionSettings
+from polymq.broker.sessions.state import SessionState
+from polymq.broker.state.journal import Op
+from polymq.broker.topics.retained import Retained
+from polymq.broker.topics.topic import TopicTemplate
+from polymq.broker.topics.topics import Topics
+from polymq.core_log.kernels.batch import Batch
+
+RESENT_AT_ONCE: Final = 64
+"""Runs of messages in flight that are sent again in one iteration, some 20 us each. Where a client
+acknowledged out of order, each message may be a run."""
+
+ENDED_BY_ONE_OP: Final = 4096
+"""Sessions of a deleted user that one op ends."""
+
+
+class Sessions:
+    """Connecting, subscribing and resuming. What survives a restart is in `state`."""
+
+    def __init__(
+        self,
+        core: Core,
+        queue_store: QueueStore,
+        topics: Topics,
+        retained: Retained,
+        dead_letters: DeadLetters,
+        delays: Delays,
+        settings: SessionSettings,
+    ) -> None:
+        self.settings = settings
+        self.delays = delays
+        self.core = core
+        self.queue_store = queue_store
+        self.topics = topics
+        self.retained = retained
+        self.replays = RetainedReplays(core, topics, retained)
+        self.resuming = Sweeper(core.unhurried)
+        """Sessions whose subscriptions are looked at before anything is sent to them."""
+        self.subscription_counts: dict[str, int] = {}
+        """Subscriptions of all sessions by principal."""
+        self.counts: dict[str, int] = {}
+        """Persistent sessions by principal."""
+        self.state = SessionState(core, queue_store, topics, dead_letters, self)
+        self.backlogs = SessionBacklogs(core, settings, self.state, dead_letters.counts)
+        self.by_client = self.state.by_client
+        self.by_number = self.state.by_number
+        self.filters = self.state.filters
+        self.expiry: SessionExpiry | None = None
+        """Ends sessions whose clients stay away; None where they may."""
+        if settings.expiry_seconds:
+            self.expiry = SessionExpiry(
+                core, settings.expiry_seconds, lambda: list(self.by_number.values()), self._end
+            )
+
+    def start(self) -> None:
+        """A start's fold has ended: see to sessions that are too full, or stay away too long."""
+        self.backlogs.start()
+        if self.expiry is not None:
+            self.expiry.start()
+
+    # --- connecting -----------------------------------------------------------------------
+
+    def connect(
+        self,
+        client_id: str,
+        *,
+        clean: bool,
+        link: SessionLink,
+        principal: str,
+        inflight_max: int | None = None,
+    ) -> MqttSession:
+        """See `SessionPort.connect`."""
+        self.core.check_leads()
+        existing = self.by_client.get(client_id)
+        if existing is not None and existing.principal != principal:
+            raise Refused(
+                Reason.FORBIDDEN, f"client id {client_id!r} belongs to another user's session"
+            )
+        if existing is not None and existing.link is not None:
+            old = existing.link
+            existing.disconnect()  # ends a clean session
+            old.taken_over()
+        existing = self.by_client.get(client_id)
+        position = Position(0)
+        if existing is not None and clean:
+            position = self._end(existing)
+            existing = None
+        if existing is not None:
+            existing.present = True
+            # What is in flight is sent again: its packet ids have to be on the disk.
+            existing.position = self.core.end() if existing.unacked.count else Position(0)
+            session = existing
+            self._note_return(session)
+        else:
+            session = self._new(client_id, clean=clean, principal=principal)
+            session.position = Position(max(session.position, position))
+        session.link = link
+        session.open_window(inflight_max)
+        return session
+
+    def publish_once(
+        self,
+        template: Template,
+        batch: Batch,
+        row: int,
+        session: Session,
+        packet_id: int,
+        *,
+        delay_ms: int = 0,
+    ) -> Position:
+        """See `SessionPort.publish_once`."""
+        assert isinstance(template, TopicTemplate)
+        assert isinstance(session, MqttSession)
+        due_ms = self.core.clock_ms() + delay_ms
+        if session.clean:
+            position = self.delays.publish(template, batch, row, row + 1, due_ms)
+            session.inbound.add(packet_id)
+            return position
+        # The property stands behind the constant part, which all messages of the kind share.
+        mark = f"{QOS2_PROPERTY}\x01{session.number:x}.{packet_id:x}\x02".encode()
+        position = self.delays.publish(
+            template,
+            batch,
+            row,
+            row + 1,
+            due_ms,
+            properties=mark,
+            system_flag=SYSTEM_FLAG_STATE,
+        )
+        self.state.took_inbound(session.number, packet_id)
+        return position
+
+    def _note_return(self, session: MqttSession) -> None:
+        """The client is there again: its session does not expire."""
+        if session.away_ms:
+            try:
+                self.core.journal.write({"op": "away", "t": 0, "s": [session.number]})
+            except Refused:  # the log takes nothing: a start before it does begins with old news
+                session.away_ms = 0
+
+    def _new(self, client_id: str, *, clean: bool, principal: str) -> MqttSession:
+        if clean:
+            session = MqttSession(self, client_id, number=0, principal=principal)
+            self.by_client[client_id] = session
+            return session
+        self.core.check_writable()
+        if len(self.by_number) >= self.core.limits.sessions_max:
+            raise Refused(Reason.LIMIT, "there are too many persistent sessions")
+        number = self.core.take_number()
+        position = self.core.journal.write(
+            {"op": "session+", "n": number, "c": client_id, "u": principal}
+        )
+        session = self.by_number[number]
+        session.position = position
+        return session
+
+    def _end(self, session: MqttSession) -> Position:
+        """End a persistent session with all it has. Raises Refused."""
+        self.core.check_writable(frees=True)
+        return self.core.journal.write({"op": "session-", "n": session.number})
+
+    def ended(self, session: MqttSession) -> None:
+        """A clean session's connection is gone."""
+        if self.by_client.get(session.client_id) is session:
+            del self.by_client[session.client_id]
+        self.core.sweeper.add(self.state.sweep(session.forget_all()))
+
+    def connected(self) -> list[MqttSession]:
+        """Sessions with a connection now."""
+        return [session for session in self.by_client.values() if session.link is not None]
+
+    def end_sessions_of(self, principal: str) -> None:
+        """The user is gone: nobody who gets its name later gets what waits in its sessions.
+        Raises Refused: the log takes nothing."""
+        ended = [s for s in self.by_number.values() if s.principal == principal]
+        if ended:
+            self.core.check_writable(frees=True)
+        for session in ended:
+            if session.link is not None:
+                session.link.expelled("the user was deleted")
+        for at in range(0, len(ended), ENDED_BY_ONE_OP):
+            first, *more = [session.number for session in ended[at : at + ENDED_BY_ONE_OP]]
+            self.core.journal.write({"op": "session-", "n": first, "m": more})
+
+    def count_session(self, principal: str, change: int) -> None:
+        """A persistent session came or went."""
+        _count(self.counts, principal, change)
+
+    def count_subscriptions(self, principal: str, change: int) -> None:
+        """Subscriptions came or went."""
+        _count(self.subscription_counts, principal, change)
+
+    # --- subscribing ----------------------------------------------------------------------
+
+    def subscribe(self, session: MqttSession, words: Words, qos: int) -> Position:
+        """See `port.Session.subscribe`."""
+        limit = self.core.limits.subscriptions_per_session_max
+        if words not in session.subscriptions and len(session.subscriptions) >= limit:
+            raise Refused(Reason.LIMIT, f"a session has at most {limit} subscriptions")
+        if words not in session.subscriptions:
+            self.topics.router.check_room(words)
+        if session.clean:
+            existing = session.subscriptions.get(words)
+            if existing is not None:
+                existing.qos = qos
+            else:
+                subscription = Subscription(session, words, qos)
+                session.keep(subscription)
+                session.attach(subscription)
+            return self.core.end()
+        self.core.check_writable()
+        existing = session.subscriptions.get(words)
+        op: Op = {"op": "sub+", "s": session.number, "w": list(words), "q": qos, "g": 0, "o": 0}
+        group = existing.group if existing is not None and existing.durable else None
+        if group is not None or qos > 0:
+            queue = self._filter_queue(words)
+            op["f"] = queue.number
+            op["o"] = queue.index.end_offset
+            op["g"] = group.number if group is not None else self.core.take_number()
+        if qos > 0 and self.retained.may_match(words):
+            op["r"] = self.core.end()
+        position = self.core.journal.write(op)
+        session.attach(session.subscriptions[words])
+        return position
+
+    def unsubscribe(self, session: MqttSession, words: Words, *, forget: bool = False) -> Position:
+        """See `port.Session.unsubscribe`.
+
+        Args:
+            forget: what is in flight of the subscription ends with it: the session's user may not
+                read that any more. A client that unsubscribes still gets it [MQTT-3.10.4-3].
+        """
+        subscription = session.subscriptions.get(words)
+        if subscription is None:
+            return Position(0)
+        if not session.clean:
+            self.core.check_writable(frees=True)
+        if not subscription.durable:
+            self.topics.router.unsubscribe(words, subscription)
+        if session.clean:
+            subscription.detach()
+            session.forget(words)
+            return Position(0)
+        group = subscription.group if subscription.durable else None
+        op: Op = {"op": "sub-", "s": session.number, "w": list(words)}
+        if group is not None and group.cursor.outstanding_count and not forget:
+            op["k"] = 1
+        position = self.core.journal.write(op)
+        return position if group is None else max(position, self.state.end_unread(words))
+
+    def _filter_queue(self, words: Words) -> Queue:
+        if words not in self.filters:
+            if len(self.filters) >= self.core.limits.queues_max:
+                raise Refused(Reason.LIMIT, "there are too many durable subscriptions")
+            self.core.journal.write({"op": "fq+", "n": self.core.take_number(), "w": list(words)})
+        return self.filters[words].queue
+
+    # --- in flight ------------------------------------------------------------------------
+
+    def resend(self, session: MqttSession, before: int, done: Callable[[], None]) -> None:
+        """Send again what is in flight, in order, then the owed PUBRELs [MQTT-4.4.0-1]; then
+        `done`. What is no longer in memory is read in a thread, and the rest waits for it.
+
+        Args:
+            before: only tags below this one. What has others was first sent to this connection.
+        """
+        if session.number:
+            self.state.forget_settled([session.number])  # what retention took meanwhile
+            self.state.look_for_flown()
+        _Resending(self, session, before, done).step()
+
+    def _read_held(
+        self,
+        holder: Holder,
+        offset: int,
+        count: int,
+        done: Callable[[bytes | None, int], None],
+    ) -> None:
+        """Records of messages in flight."""
+        reading = self.core.reading
+        if isinstance(holder, RetainedFlight):
+            reading.read_entries(holder.entry, done)
+        else:
+            assert isinstance(holder, QueueFlight)  # a live one's session ended with its link
+            bytes_max = self.core.limits.pump_bytes_max
+            reading.read(holder.group.queue.index, offset, count, bytes_max, done)
+
+    def _resend_records(
+        self, session: MqttSession, tag: int, holder: Holder, records: bytes
+    ) -> int:
+        """Returns how many messages were seen to: at least one. A retained message that the user
+        may not read any more is not sent, and is in flight no longer. (What came from a queue went
+        with its subscription.)"""
+        assert session.link is not None
+        assert isinstance(holder, QueueFlight | RetainedFlight)
+        runs, sent = self.core.metas.plain_runs(records, 0, len(records))
+        for run in runs:
+            if isinstance(holder, RetainedFlight) and not _may_read(session, run):
+                session.unacked.settle(tag, tag)
+                holder.settle(0, 1)
+                return sent
+            session.link.send_publishes(
+                run,
+                qos=_sent_qos(holder, publish_qos(run)),
+                first_packet_id=packet_id(tag),
+                duplicate=True,
+                retain=isinstance(holder, RetainedFlight),
+            )
+            tag += run.count
+        self.core.reading.redelivered_count += sent
+        return sent
+
+    # --- retained -------------------------------------------------------------------------
+
+    def replay_retained(
+        self, session: MqttSession, subscription: Subscription, since: Position
+    ) -> None:
+        """Send the retained messages that match and were published before `since`; of a durable
+        subscription of QoS 1 or 2, what is owed to it."""
+        self.replays.add(session, subscription, since)
+
+
+def _may_read(session: MqttSession, run: RecordRun) -> bool:
+    """Whether the session's user may read what is published where this run was."""
+    topic, tag = run.meta.topic, run.meta.tag
+    words = (topic,) if tag is None else (topic, *tag.split("."))
+    return session.guard is None or session.guard.may_read(words)
+
+
+def _sent_qos(flight: QueueFlight | RetainedFlight, published: int) -> int:
+    """The QoS that a message in flight was sent with."""
+    if flight.qos != UNKNOWN_QOS:
+        return flight.qos
+    assert isinstance(flight, QueueFlight)
+    subscription = flight.group.subscription
+    granted = published if subscription is None else subscription.qos
+    return max(1, min(granted, published))
+
+
+class _Resending:
+    """What was in flight is sent again to one connection of a session. (An object, and not two
+    functions that call each other: those would be a cycle.)"""
+
+    def __init__(
+        self, sessions: Sessions, session: MqttSession, before: int, done: Callable[[], None]
+    ) -> None:
+        self._sessions = sessions
+        self._session = session
+        self._connection = session.connection_number
+        self._runs = deque(
+            (tag, holder, offset, min(count, before - tag))
+            for tag, holder, offset, count in session.unacked.runs()
+            if tag < before
+        )
+        self._done = done
+        self._reading = False  # a run is on its way from the log
+        self._stepping = False
+        self._turn_over = False
+
+    def step(self) -> None:
+        """Send the next runs, as many as one step may, and go on in the next iteration; or end.
+        What is not in memory goes on when it is there."""
+        self._stepping = True
+        self._turn_over = False
+        for _ in range(RESENT_AT_ONCE):
+            session = self._session
+            if session.link is None or session.connection_number != self._connection:
+                return
+            if not self._runs:
+                for tag in session.releasing:
+                    session.link.send_pubrels(packet_id(tag), 1)
+                self._done()
+                return
+            _, holder, offset, count = self._runs[0]
+            self._reading = True
+            self._sessions._read_held(holder, offset, count, self._got)
+            if self._reading:
+                self._stepping = False
+                return
+            if self._turn_over:
+                break
+        self._sessions.core.scheduler.call_soon(self.step)
+
+    def _got(self, records: bytes | None, found: int) -> None:
+        self._reading = False
+        tag, holder, offset, count = self._runs.popleft()
+        if records and self._session.connection_number == self._connection:
+            sent = self._sessions._resend_records(self._session, tag, holder, records)
+            if sent < count:
+                self._runs.appendleft((tag + sent, holder, offset + sent, count - sent))
+            self._turn_over = sent < found  # the rest is much
+        if not self._stepping:
+            self.step()
+
+
+def _count(counts: dict[str, int], principal: str, change: int) -> None:
+    count = counts.get(principal, 0) + change
+    assert count >= 0
+    if count:
+        counts[principal] = count
+    else:
+        del counts[principal]

@@ -1,0 +1,649 @@
+"""The part of MQTT sessions that survives: their ops, and their rows in `state.db`.
+
+A session's op says what happened (a subscription, a PUBREC); its row says how things stand. Both
+lead to the same `MqttSession`. Acks of what came from queues are not here: they are the cursors'
+(`core.py`).
+
+A subscription, in a row: [words, QoS, group], and of one that was lowered to QoS 0 the QoS that it
+had, and the offset before which that one holds. What is owed to subscriptions (`owed.py`) stands
+beside them: [words, position, name] of each.
+
+What is in flight, in a row: [first tag, group, offset, count, QoS] for messages of a queue,
+[tag, 0, position, size, QoS] for a retained one. Rows and ops that were written before the QoS was
+kept lack it.
+
+A session may have ten thousand subscriptions, and ends with one op (`session-`): nothing finds it
+from then on, in memory and after a crash. Its groups are swept out of memory in steps
+(`pacing/sweeping.py`). Filter queues that nobody reads any more end after that, by ops of their own
+(`fq-`); those that a crash leaves behind end after the next start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final
+
+from polymq.broker.core import Core
+from polymq.broker.errors import Refused
+from polymq.broker.moves.dead_letters import DeadLetters
+from polymq.broker.moves.moves import QOS2_PROPERTY
+from polymq.broker.named_queues.rules import QueueRules
+from polymq.broker.port.values import Position, Words
+from polymq.broker.queues.cursor import NO_STOP, Cursor
+from polymq.broker.queues.queue import Group, Queue
+from polymq.broker.queues.settings import PLAIN
+from polymq.broker.queues.store import QueueStore
+from polymq.broker.sessions.flights import (
+    UNKNOWN_QOS,
+    QueueFlight,
+    RetainedFlight,
+    RetainedFlights,
+    SessionGroup,
+)
+from polymq.broker.sessions.owed import Owed, owed_of
+from polymq.broker.sessions.session import MqttSession, Subscription
+from polymq.broker.state.journal import Op, Touched
+from polymq.broker.state.kinds import StateKind, each
+from polymq.broker.topics.retained import ENTRY
+from polymq.broker.topics.topics import Topics
+from polymq.core_log.record import Record
+
+if TYPE_CHECKING:
+    from polymq.broker.sessions.sessions import Sessions
+
+
+ENDED_AT_ONCE: Final = 128
+"""Groups, and filter queues, that end by ops in one iteration: about 40 us each."""
+READERS_PER_ENTRY: Final = 1024
+"""Readers of a filter queue that are looked through, as one entry of a step, to remove one."""
+
+
+class FilterQueue:
+    """A filter queue and the sessions that read it."""
+
+    __slots__ = ("queue", "words")
+
+    def __init__(self, words: Words, queue: Queue) -> None:
+        self.words = words
+        self.queue = queue
+
+
+class SessionState:
+    """Sessions and filter queues as the log has them.
+
+    A filter queue that messages with a time to live came to lets them expire, for each session by
+    itself, as a named queue does (`queues/expiry.py`); any other one does not know of it. That the
+    first of them came is an op before it.
+    """
+
+    def __init__(
+        self,
+        core: Core,
+        queue_store: QueueStore,
+        topics: Topics,
+        dead_letters: DeadLetters,
+        sessions: Sessions,
+    ) -> None:
+        self.core = core
+        self.queue_store = queue_store
+        self.topics = topics
+        self._dead_letters = dead_letters
+        self._restored = False  # the start's fold has ended
+        self._on_expiring = self._start_expiring  # one object for all queues
+        self._sessions = sessions
+        self.by_client: dict[str, MqttSession] = {}
+        self.by_number: dict[int, MqttSession] = {}
+        self.filters: dict[Words, FilterQueue] = {}
+        self._filter_words: dict[int, Words] = {}  # the same, by the queue's number
+        self.retained = RetainedFlights(core, self.by_number)
+        """Retained messages in flight."""
+        self._leaving: dict[SessionGroup, None] = {}
+        """Groups whose client has unsubscribed, and which have something in flight."""
+        self._unread: dict[Words, None] = {}
+        """Filter queues whose last reader ended with its session."""
+        self._looking = False  # whether something of these two will be looked at
+        for name, handler in (
+            ("session+", self._apply_session),
+            ("session-", self._apply_session_end),
+            ("fq+", self._apply_filter),
+            ("fq-", self._apply_filter_end),
+            ("fq=", self._apply_expiring),
+            ("sub+", self._apply_subscribe),
+            ("sub-", self._apply_unsubscribe),
+            ("flown", self._apply_flown),
+            ("split", self._apply_split),
+            ("assign", self._apply_assign),
+            ("replayed", self._apply_replayed),
+            ("rel+", self._apply_release),
+            ("rel-", self._apply_complete),
+            ("in-", self._apply_inbound_release),
+            ("away", self._apply_away),
+        ):
+            core.journal.handle(name, handler)
+
+    # --- ops ------------------------------------------------------------------------------
+
+    def _apply_session(self, op: Op) -> Touched:
+        self.load(str(op["n"]), {"c": op["c"], "u": op["u"]})
+        return [("session", str(op["n"]))]
+
+    def _apply_session_end(self, op: Op) -> Touched:
+        numbers = (op["n"], *op.get("m", ()))
+        for number in numbers:
+            session = self.by_number.pop(number, None)
+            if session is None:
+                continue
+            self._sessions.count_session(session.principal, -1)
+            if self.by_client.get(session.client_id) is session:
+                del self.by_client[session.client_id]
+            self.retained.forget_session(session)
+            session.backlogs = None
+            session.backlog = None  # it knows the groups, which know the session
+            self.core.sweeper.add(self.sweep(session.forget_all()))
+        return [("session", str(number)) for number in numbers]
+
+    def sweep(self, subscriptions: Collection[Subscription]) -> Iterator[None]:
+        """Take subscriptions of a session that has ended out of memory, in steps (`Sweeper`)."""
+        for subscription in subscriptions:
+            group = subscription.group
+            if not isinstance(group, SessionGroup) or not subscription.durable:
+                self.topics.router.unsubscribe(subscription.words, subscription)
+                subscription.detach()
+                yield
+                continue
+            _part(group, subscription)
+            queue = group.queue
+            for _ in range(len(queue.groups) // READERS_PER_ENTRY):
+                yield
+            self.queue_store.drop_group(group)
+            self.core.journal.dirty.add(("group", str(group.number)))
+            if not queue.groups and queue.number in self._filter_words:
+                self._unread[subscription.words] = None
+            yield
+        self.look_for_flown()
+
+    def _apply_filter(self, op: Op) -> Touched:
+        self.load_filter(str(op["n"]), {"w": op["w"]})
+        return [("filter", str(op["n"]))]
+
+    def _apply_filter_end(self, op: Op) -> Touched:
+        words = tuple(op["w"])
+        found = self.filters.pop(words, None)
+        if found is None:
+            return []
+        self.topics.router.unsubscribe(words, found.queue)
+        self.core.store.drop_index(found.queue.number)
+        self._filter_words.pop(found.queue.number, None)
+        self._unread.pop(words, None)
+        return [("filter", str(found.queue.number))]
+
+    def _start_expiring(self, queue: Queue) -> None:
+        """The first message with a time to live is on its way to the queue. Raises Refused."""
+        self.core.journal.write({"op": "fq=", "n": queue.number})
+
+    def _apply_expiring(self, op: Op) -> Touched:
+        words = self._filter_words.get(op["n"])
+        if words is None:
+            return []
+        queue = self.filters[words].queue
+        queue.expiring = True
+        self._let_expire(queue.groups)
+        return [("filter", str(op["n"]))]
+
+    def _let_expire(self, groups: Iterable[Group]) -> None:
+        if not self._restored:
+            return
+        for group in groups:
+            if isinstance(group, SessionGroup) and group.subscription is None:
+                continue  # it delivers nothing
+            rules = group.rules = QueueRules(self._dead_letters, "", PLAIN, group)
+            rules.start_expiring(group)
+
+    def _apply_subscribe(self, op: Op) -> Touched:
+        session = self.by_number.get(op["s"])
+        if session is None:
+            return []
+        words = tuple(op["w"])
+        subscription = session.subscriptions.get(words)
+        touched = [("session", str(session.number))]
+        if subscription is None:
+            subscription = Subscription(session, words, op["q"])
+            session.keep(subscription)
+        elif op["g"] and not subscription.durable:
+            session.retire(subscription)
+            subscription = Subscription(session, words, op["q"])
+            session.subscriptions[words] = subscription
+        if op["q"]:
+            _raise_from_0(subscription, op["o"])
+            subscription.queued_qos = 0
+        elif subscription.durable and subscription.qos:
+            subscription.queued_qos, subscription.queued_end = subscription.qos, op["o"]
+        subscription.qos = op["q"]
+        subscription.owed = Owed(op["r"]) if "r" in op else None
+        if op["g"] and subscription.group is None:
+            self.core.saw_number(op["g"])
+            queue = self.filters[words].queue
+            group = self.queue_store.group(
+                queue, Cursor(op["o"]), number=op["g"], kind=SessionGroup
+            )
+            assert isinstance(group, SessionGroup)
+            _join(group, subscription)
+            touched.append(("group", str(op["g"])))
+            if queue.expiring:
+                self._let_expire([group])
+        return touched
+
+    def _apply_unsubscribe(self, op: Op) -> Touched:
+        session = self.by_number.get(op["s"])
+        subscription = session.forget(tuple(op["w"])) if session is not None else None
+        if session is None or subscription is None:
+            return []
+        touched = [("session", str(session.number))]
+        group = subscription.group
+        if not isinstance(group, SessionGroup):
+            subscription.detach()
+            return touched
+        touched.append(("group", str(group.number)))
+        _part(group, subscription)
+        if op.get("k"):
+            self._let_leave(group)
+        else:
+            self._drop_group(group)
+        return touched
+
+    def _apply_split(self, op: Op) -> Touched:
+        """A subscription goes on at an offset with a group of its own; the one that it had stays
+        for what is in flight."""
+        session = self.by_number.get(op["s"])
+        subscription = session.subscriptions.get(tuple(op["w"])) if session is not None else None
+        if session is None or subscription is None or subscription.group is None:
+            return []
+        old = subscription.group
+        _part(old, subscription)
+        self._let_leave(old)
+        self.core.saw_number(op["g"])
+        cursor = Cursor(op["o"])
+        group = self.queue_store.group(old.queue, cursor, number=op["g"], kind=SessionGroup)
+        assert isinstance(group, SessionGroup)
+        _join(group, subscription)
+        if old.queue.expiring:
+            self._let_expire([group])
+        self.look_for_flown()
+        numbers = [str(old.number), str(group.number)]
+        return [("session", str(session.number)), *(("group", number) for number in numbers)]
+
+    def _apply_assign(self, op: Op) -> Touched:
+        session = self.by_number.get(op["s"])
+        if session is None:
+            return []
+        if not op["g"]:
+            entry = ENTRY.pack(op["o"], op["z"], 0)
+            self.retained.add(session, op["t"], entry, op["q"])
+            owed = self._owed_to(op.get("r", 0))
+            if owed is not None:
+                owed.move(tuple(op["k"]))
+            return [("session", str(session.number))]
+        group = self.queue_store.groups.get(op["g"])
+        if not isinstance(group, SessionGroup):
+            return []
+        session.unacked.next_tag = max(session.unacked.next_tag, op["t"])
+        session.unacked.add(group.flight(op.get("q", UNKNOWN_QOS)), op["o"], op["n"])
+        group.cursor.delivered_to(op["o"] + op["n"])
+        return [("session", str(session.number)), ("group", str(op["g"]))]
+
+    def _owed_to(self, number: int) -> Owed | None:
+        """What is owed to the subscription whose group has this number."""
+        group = self.queue_store.groups.get(number)
+        if not isinstance(group, SessionGroup) or group.subscription is None:
+            return None
+        return group.subscription.owed
+
+    def _apply_replayed(self, op: Op) -> Touched:
+        """A subscription has got all retained messages that it asked for."""
+        group = self.queue_store.groups.get(op["g"])
+        if not isinstance(group, SessionGroup) or group.subscription is None:
+            return []
+        group.subscription.owed = None
+        return [("session", str(group.subscription.session.number))]
+
+    def _apply_release(self, op: Op) -> Touched:
+        session = self.by_number.get(op["s"])
+        if session is None:
+            return []
+        session.start_release(op["t"], op["n"])
+        return [("session", str(session.number))]
+
+    def _apply_complete(self, op: Op) -> Touched:
+        session = self.by_number.get(op["s"])
+        if session is None:
+            return []
+        session.forget_released(op["t"], op["n"])
+        return [("session", str(session.number))]
+
+    def took_inbound(self, number: int, packet: int) -> None:
+        """A QoS 2 message of the session was stored (its record says so)."""
+        session = self.by_number.get(number)
+        if session is not None:
+            session.inbound.add(packet)
+            self.core.journal.dirty.add(("session", str(number)))
+
+    def _apply_inbound_release(self, op: Op) -> Touched:
+        session = self.by_number.get(op["s"])
+        if session is None:
+            return []
+        session.inbound.discard(op["p"])
+        return [("session", str(session.number))]
+
+    def _apply_away(self, op: Op) -> Touched:
+        """Clients are away since `t`, or there again (0)."""
+        touched = []
+        for number in op["s"]:
+            session = self.by_number.get(number)
+            if session is not None:
+                session.away_ms = op["t"]
+                touched.append(("session", str(number)))
+        return touched
+
+    # --- snapshot -------------------------------------------------------------------------
+
+    def state_kinds(self) -> tuple[StateKind, ...]:
+        """See `state/kinds.py`."""
+        return (
+            StateKind("filter", self.row_filter, each(self.load_filter)),
+            StateKind("group", self._row_group, self._load_groups),
+            StateKind("session", self.row, each(self.load)),
+        )
+
+    def _row_group(self, key: str) -> dict[str, object] | None:
+        group = self.queue_store.groups.get(int(key))
+        return None if group is None else self.queue_store.group_row(group)
+
+    def _load_groups(self, rows: Iterable[tuple[str, Any]]) -> None:
+        """Take the cursors of all groups. Those of sessions are made with them; the others came
+        with their queues."""
+        queues = {found.queue.number: found.queue for found in self.filters.values()}
+        for key, value in rows:
+            number = int(key)
+            cursor = Cursor.restore(
+                value["floor"], value["next"], value["settled"], value.get("stop", NO_STOP)
+            )
+            group = self.queue_store.groups.get(number)
+            if group is not None:
+                group.cursor = cursor
+                self.queue_store.load_counts(number, value.get("times", ()))
+            elif value["q"] in queues:
+                self.queue_store.group(queues[value["q"]], cursor, number=number, kind=SessionGroup)
+
+    def take_message(self, record: Record) -> Touched:
+        """A message of the log that changes state: it may have come with QoS 2."""
+        inbound = record.properties.get(QOS2_PROPERTY)
+        if inbound is not None:
+            number, _, packet = inbound.partition(".")
+            self.took_inbound(int(number, 16), int(packet, 16))
+        return ()
+
+    def index_numbers(self) -> Iterator[int]:
+        """The numbers of all filter queues."""
+        return (found.queue.number for found in self.filters.values())
+
+    def load(self, key: str, value: Mapping[str, Any]) -> None:
+        """Take a session from its op or its snapshot."""
+        number = int(key)
+        self.core.saw_number(number)
+        session = MqttSession(self._sessions, value["c"], number=number, principal=value["u"])
+        self.by_number[number] = session
+        self.by_client[value["c"]] = session
+        self._sessions.count_session(session.principal, 1)
+        session.away_ms = value.get("away", 0)
+        session.inbound.update(value.get("in", ()))
+        session.releasing.update(dict.fromkeys(value.get("rel", ())))
+        for words, qos, group_number, *queued in value.get("subs", ()):
+            subscription = Subscription(session, tuple(words), qos)
+            if queued:
+                subscription.queued_qos, subscription.queued_end, *lowered = queued
+                if lowered:
+                    subscription.lowered_first, subscription.lowered_end = lowered
+            session.keep(subscription)
+            group = self.queue_store.groups.get(group_number)
+            if isinstance(group, SessionGroup):
+                _join(group, subscription)
+        for words, *owed in value.get("owed", ()):
+            session.subscriptions[tuple(words)].owed = owed_of(owed)
+        for tag, group_number, first, count, *sent in value.get("unacked", ()):
+            qos = sent[0] if sent else UNKNOWN_QOS
+            group = self.queue_store.groups.get(group_number)
+            if not group_number:
+                self.retained.add(session, tag, ENTRY.pack(first, count, 0), qos)
+            elif isinstance(group, SessionGroup):
+                session.unacked.next_tag = tag
+                session.unacked.add(group.flight(qos), first, count)
+                if group.subscription is None:
+                    group.session = session
+                    self._let_leave(group)
+        session.unacked.next_tag = value.get("next", 1)
+
+    def row(self, key: str) -> Mapping[str, Any] | None:
+        """The session as a JSON value for the snapshot."""
+        session = self.by_number.get(int(key))
+        if session is None:
+            return None
+        away = {"away": session.away_ms} if session.away_ms else {}
+        owed = [
+            [list(subscription.words), *subscription.owed.row()]
+            for subscription in session.subscriptions.values()
+            if subscription.owed is not None
+        ]
+        return {
+            **away,
+            **({"owed": owed} if owed else {}),
+            "c": session.client_id,
+            "u": session.principal,
+            "in": sorted(session.inbound),
+            "rel": list(session.releasing),
+            "next": session.unacked.next_tag,
+            "subs": [
+                _subscription_row(subscription) for subscription in session.subscriptions.values()
+            ],
+            "unacked": [
+                [tag, *_place(holder, offset, count), holder.qos]
+                for tag, holder, offset, count in session.unacked.runs()
+                if isinstance(holder, QueueFlight | RetainedFlight)
+            ],
+        }
+
+    def load_filter(self, key: str, value: Mapping[str, Any]) -> None:
+        """Take a filter queue from its op or its snapshot."""
+        number = int(key)
+        self.core.saw_number(number)
+        words = tuple(value["w"])
+        queue = self.queue_store.durable_queue(number, own=False)
+        queue.on_expiring = self._on_expiring
+        queue.expiring = value.get("x", False)
+        self.filters[words] = FilterQueue(words, queue)
+        self._filter_words[number] = words
+        self.topics.router.subscribe(words, queue)
+
+    def row_filter(self, key: str) -> Mapping[str, Any] | None:
+        """The filter queue as a JSON value for the snapshot."""
+        words = self._filter_words.get(int(key))
+        if words is None:
+            return None
+        row = {"w": list(words)}
+        return {**row, "x": True} if self.filters[words].queue.expiring else row
+
+    # --- groups without a subscription -----------------------------------------------------
+
+    def _let_leave(self, group: SessionGroup) -> None:
+        """The group goes with the last of what is in flight of it."""
+        self._leaving[group] = None
+        noted = group.moved
+
+        def moved(group: Group) -> None:
+            noted(group)
+            self.look_for_flown()
+
+        group.moved = moved
+
+    def look_for_flown(self) -> None:
+        """End groups without a subscription of which nothing is in flight any more, and filter
+        queues that nobody reads, soon."""
+        if (self._leaving or self._unread) and self._restored and not self._looking:
+            self._looking = True
+            self.core.scheduler.call_soon(self._end_flown)
+
+    def _end_flown(self) -> None:
+        self._looking = False
+        core = self.core
+        if core.has_failed() or core.follows:
+            return
+        flown = list(islice(filter(self._has_flown, self._leaving), ENDED_AT_ONCE))
+        try:
+            self._end_groups(flown)
+            for words in list(islice(self._unread, ENDED_AT_ONCE)):
+                self.end_unread(words)
+                self._unread.pop(words, None)
+        except Refused:  # the log takes nothing now
+            self._looking = True
+            core.scheduler.call_later(core.limits.lazy_flush_seconds, self._end_flown)
+            return
+        if self._unread or len(flown) == ENDED_AT_ONCE:
+            self.look_for_flown()
+
+    def _has_flown(self, group: SessionGroup) -> bool:
+        """Whether nothing of a group without a subscription is in flight any more."""
+        return not group.cursor.outstanding_count or not self._is_there(group.session)
+
+    def _is_there(self, session: MqttSession | None) -> bool:
+        return session is not None and self.by_number.get(session.number) is session
+
+    def _end_groups(self, groups: Sequence[SessionGroup]) -> None:
+        """End groups without a subscription, with what is in flight of them. Raises Refused."""
+        if groups:
+            unread = dict.fromkeys(self._filter_words[group.queue.number] for group in groups)
+            self.core.journal.write({"op": "flown", "g": [group.number for group in groups]})
+            for words in unread:
+                self.end_unread(words)
+
+    def end_unread(self, words: Words) -> Position:
+        """End the filter queue if no session reads it any more. Raises Refused."""
+        found = self.filters.get(words)
+        if found is None or found.queue.groups:
+            return Position(0)
+        return self.core.journal.write({"op": "fq-", "w": list(words)})
+
+    def _apply_flown(self, op: Op) -> Touched:
+        touched = []
+        for number in op["g"]:
+            group = self.queue_store.groups.get(number)
+            if isinstance(group, SessionGroup):
+                touched.append(("group", str(number)))
+                if group.session is not None:
+                    touched.append(("session", str(group.session.number)))
+                self._drop_group(group)
+        return touched
+
+    def _drop_group(self, group: SessionGroup) -> None:
+        """The group is gone, and what is in flight of it."""
+        if group.session is not None and self._is_there(group.session):
+            unacked = group.session.unacked
+            for tag, holder, _, count in unacked.runs():
+                if isinstance(holder, QueueFlight) and holder.group is group:
+                    unacked.settle(tag, tag + count - 1)
+        self._leaving.pop(group, None)
+        self.queue_store.drop_group(group)
+
+    # --- a start --------------------------------------------------------------------------
+
+    def reopen(self) -> None:
+        """After a restart: drop from what is in flight what the cursors know as settled, and give
+        everything else that was delivered back to its queue."""
+        kept: dict[SessionGroup, list[tuple[int, int]]] = {}
+        for session in self.by_number.values():
+            kept.update(_forget_settled(session))
+        self._restored = True
+        for words, found in self.filters.items():
+            if not found.queue.groups:
+                self._unread[words] = None
+            for group in found.queue.groups:
+                assert isinstance(group, SessionGroup)
+                group.cursor.reopen(kept.get(group, ()))
+                if group.subscription is None and group not in self._leaving:
+                    self._let_leave(group)
+            if found.queue.expiring:
+                self._let_expire(found.queue.groups)
+        self.look_for_flown()
+
+    def forget_settled(self, numbers: Iterable[int]) -> None:
+        """Drop from what is in flight what the cursors know as settled: where acks come as records
+        only, nothing else does."""
+        for number in numbers:
+            session = self.by_number.get(number)
+            if session is not None:
+                _forget_settled(session)
+
+
+def _subscription_row(subscription: Subscription) -> list[Any]:
+    """One subscription, as the session's row has it."""
+    group = subscription.group
+    number = group.number if group is not None and subscription.durable else 0
+    row = [list(subscription.words), subscription.qos, number]
+    if subscription.queued_qos or subscription.lowered_end:
+        row += [subscription.queued_qos, subscription.queued_end]
+    if subscription.lowered_end:
+        row += [subscription.lowered_first, subscription.lowered_end]
+    return row
+
+
+def _raise_from_0(subscription: Subscription, offset: int) -> None:
+    """A subscription that was lowered has another QoS than 0 again for what comes from the offset
+    on. What waits and came meanwhile keeps QoS 0; of two such stretches only the first one."""
+    group = subscription.group
+    if subscription.qos or not subscription.queued_qos or group is None:
+        return
+    first = max(subscription.queued_end, group.cursor.next)
+    left = subscription.lowered_end > group.cursor.next
+    if first < offset and not left:
+        subscription.lowered_first, subscription.lowered_end = first, offset
+
+
+def _join(group: SessionGroup, subscription: Subscription) -> None:
+    """The group is the subscription's."""
+    subscription.queue = group.queue
+    subscription.group = group
+    group.subscription = subscription
+    group.session = subscription.session
+
+
+def _part(group: SessionGroup, subscription: Subscription) -> None:
+    """The group is no longer the subscription's, and delivers nothing more."""
+    if group.rules is not None:
+        group.rules.close()
+        group.rules = None
+    if subscription.hold is not None:
+        subscription.hold.cancel()
+        subscription.hold = None
+    group.subscription = None
+
+
+def _place(holder: QueueFlight | RetainedFlight, offset: int, count: int) -> tuple[int, int, int]:
+    """Where messages in flight are, as a row has it."""
+    if isinstance(holder, QueueFlight):
+        return holder.group.number, offset, count
+    position, size, _ = ENTRY.unpack(holder.entry)
+    return 0, position, size
+
+
+def _forget_settled(session: MqttSession) -> dict[SessionGroup, list[tuple[int, int]]]:
+    """Drop what the cursors know as settled from what is in flight; the rest, by group."""
+    kept: dict[SessionGroup, list[tuple[int, int]]] = {}
+    for tag, holder, offset, count in list(session.unacked.runs()):
+        if not isinstance(holder, QueueFlight):
+            continue
+        group = holder.group
+        for at in range(count):
+            if group.cursor.is_settled(offset + at):
+                session.unacked.settle(tag + at, tag + at)
+            else:
+                kept.setdefault(group, []).append((offset + at, 1))
+    return kept

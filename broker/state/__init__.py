@@ -1,0 +1,1 @@
+"""The state of a broker as records of the log, and its cache in `state.db`."""

@@ -1,0 +1,155 @@
+"""Retained messages: for each topic the log position of the last message published with RETAIN.
+
+The body stays in the log. A new subscriber gets the retained messages that match its filter, in
+slices (`sessions/retained_replay.py`), so that a subscription to everything does not stop the loop.
+
+Theory. A walk over the names goes on while messages come and go, for as long as a slow client
+takes, and there may be one for each client. A persistent session's walk survives its connection and
+the server (`sessions/owed.py`). So the names are sorted, and the place of a walk is the last name
+that it met (`sorted_names.py`).
+
+Retention may copy a message to the end of the log. Its *origin*, the position at which it was
+published, tells whether a subscription is older than the message. A copy says it in its properties.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import Final
+
+from polymq.broker.messages.constant_part import PREFIX_HEAD_SIZE
+from polymq.broker.messages.records import TAGS, Metas, parse_properties
+from polymq.broker.port.values import ONE_WORD, REST, Words
+from polymq.broker.routing.patterns import Block, is_exact, normal_form
+from polymq.broker.state.journal import Touched
+from polymq.broker.state.kinds import StateKind, each
+from polymq.broker.topics.sorted_names import SortedNames
+from polymq.core_log.record import Record
+
+ENTRY: Final = struct.Struct(">QIq")
+"""An index entry of 20 bytes: position, size, and, in place of the tag hash, the origin."""
+RETAIN_PROPERTY: Final = "PMQ_RETAIN"
+"""A record with it became the retained message of its topic, or ended that, if it is empty."""
+ORIGIN_PROPERTY: Final = "PMQ_ORIGIN"
+"""The origin of a retained message that retention copied, in hex."""
+
+
+def position_of(entry: bytes) -> int:
+    """Where the message stands in the log."""
+    return int(ENTRY.unpack(entry)[0])
+
+
+def origin_of(entry: bytes) -> int:
+    """Where it was published."""
+    return int(ENTRY.unpack(entry)[2])
+
+
+def retained_row(entry: bytes) -> list[int]:
+    """The row of a message: position, size, and the origin of a copy."""
+    position, size, origin = ENTRY.unpack(entry)
+    return [position, size] if origin == position else [position, size, origin]
+
+
+class Retained:
+    """(words -> index entry) of all retained messages."""
+
+    def __init__(self, count_max: int) -> None:
+        self._entries: dict[Words, bytes] = {}
+        self._names = SortedNames()  # the same names
+        self._count_max = count_max
+
+    @property
+    def count(self) -> int:
+        """How many there are."""
+        return len(self._entries)
+
+    def state_kinds(self) -> tuple[StateKind, ...]:
+        """See `state/kinds.py`."""
+        return (StateKind("retained", self._row, each(self._load)),)
+
+    def _row(self, key: str) -> list[int] | None:
+        entry = self.get(tuple(key.split("\x00")))
+        return None if entry is None else retained_row(entry)
+
+    def _load(self, key: str, value: list[int]) -> None:
+        self.set(tuple(key.split("\x00")), *value)
+
+    def set(self, words: Words, position: int, size: int, origin: int | None = None) -> None:
+        """The message at this place is the retained one of its topic from now on.
+
+        Args:
+            origin: where it was published, if this is a copy of it.
+        """
+        if words not in self._entries:
+            if len(self._entries) >= self._count_max:
+                return
+            self._names.add(words)
+        self._entries[words] = ENTRY.pack(position, size, position if origin is None else origin)
+
+    def clear(self, words: Words) -> None:
+        """An empty retained message came [MQTT-3.3.1-10]."""
+        if self._entries.pop(words, None) is not None:
+            self._names.remove(words)
+
+    def take_message(self, record: Record, metas: Metas) -> Touched:
+        """A message of the log that changes state: it may be retained."""
+        if RETAIN_PROPERTY not in record.properties:
+            return ()
+        first = record.raw_properties
+        size = int(first[6 : PREFIX_HEAD_SIZE - 1], 16)
+        tag = parse_properties(first[:size]).get(TAGS)
+        meta = metas.meta(record.topic, first[:size])
+        words = (meta.topic,) if tag is None else (meta.topic, *tag.split("."))
+        if record.body:
+            copied = record.properties.get(ORIGIN_PROPERTY)
+            origin = None if copied is None else int(copied, 16)
+            self.set(words, record.position, record.size, origin)
+        else:
+            self.clear(words)
+        return (("retained", "\x00".join(words)),)
+
+    def get(self, words: Words) -> bytes | None:
+        """The entry of one topic."""
+        return self._entries.get(words)
+
+    def entries(self) -> Iterator[tuple[Words, bytes] | None]:
+        """All entries, and None here and there; it may go on while messages come and go, and misses
+        only what comes."""
+        for words in self._names.below(()):
+            yield self._named(words)
+
+    def may_match(self, pattern: Words) -> bool:
+        """False if no retained message matches. True says little: nothing is compared."""
+        return self._names.has_below(_prefix(pattern))
+
+    def match(
+        self, pattern: Words, behind: Words | None = None
+    ) -> Iterator[tuple[Words, bytes] | None]:
+        """Names and entries that match, in the order of names; None where one did not. Messages may
+        come and go meanwhile: of those that come some are missed.
+
+        The Nones let a caller that works in slices count the work, not only the finds.
+
+        Args:
+            behind: begin with the first name greater than this one.
+        """
+        if is_exact(pattern):
+            yield self._named(pattern) if behind is None or behind < pattern else None
+            return
+        block = Block()
+        block.add(normal_form(pattern))
+        for words in self._names.below(_prefix(pattern), behind):
+            yield self._named(words) if block.match(words) else None
+
+    def _named(self, words: Words) -> tuple[Words, bytes] | None:
+        entry = self._entries.get(words)
+        return None if entry is None else (words, entry)
+
+
+def _prefix(pattern: Words) -> Words:
+    """The words before the first wildcard: what matches begins with them."""
+    for at, word in enumerate(pattern):
+        if word in (ONE_WORD, REST):
+            return pattern[:at]
+    return pattern
