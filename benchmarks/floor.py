@@ -26,7 +26,7 @@ import uvloop
 from benchmarks.errors import BenchmarkFailed
 from benchmarks.generators import BUILT, RUN_SECONDS_MAX
 from benchmarks.machine import HOST, ROOT, pinned
-from polymq.net.connection import Connection, Context
+from polymq.net.connection import Context, SocketConnection
 from polymq.net.listener import listen
 
 MESSAGE_BYTES: Final = 100
@@ -154,7 +154,7 @@ class Echo(asyncio.BufferedProtocol):
         self._transport.write(data)
 
 
-class NetEcho(Connection):
+class NetEcho(SocketConnection):
     """The same in the socket shell of the gateways."""
 
     def __init__(self, context: Context, file: int) -> None:

@@ -32,7 +32,7 @@ from polymq.broker.engine import Engine
 from polymq.core_log.files import RealFiles
 from polymq.core_log.settings import StoreSettings
 from polymq.core_log.store import Store
-from polymq.gateways.mqtt.client import MqttConnection
+from polymq.gateways.mqtt.connection import Connection as MqttConnection
 from polymq.gateways.mqtt.limits import Limits
 from polymq.gateways.mqtt.mapping import TopicMapping
 from polymq.gateways.mqtt.shared import Shared

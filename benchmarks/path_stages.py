@@ -14,17 +14,17 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
-import polymq.gateways.mqtt.connection
+import polymq.gateways.mqtt.protocol
 from polymq.broker.core import Core
 from polymq.broker.queues.queue import Queue
 from polymq.broker.sessions.session import MqttSession, Subscription
 from polymq.broker.topics.topic import TopicTemplate
 from polymq.core_log.commit_log import CommitLog
-from polymq.gateways.mqtt.client import MqttConnection
+from polymq.gateways.mqtt.connection import Connection as MqttConnection
 from polymq.gateways.mqtt.mapping import TopicMapping
 
 STAGES: Final[tuple[tuple[str, Any, str], ...]] = (
-    ("parse", polymq.gateways.mqtt.connection, "parse"),
+    ("parse", polymq.gateways.mqtt.protocol, "parse"),
     ("route", TopicMapping, "template"),
     ("route", TopicTemplate, "refresh"),
     ("append", CommitLog, "append_run"),

@@ -39,7 +39,7 @@ from polymq.net.plane import CompiledPlane, Plane
 from polymq.net.roster import Roster
 from polymq.net.turns import Turns
 
-__all__ = ["BUFFER_BYTES", "HIGH_WATER_BYTES", "Connection", "Context"]
+__all__ = ["BUFFER_BYTES", "HIGH_WATER_BYTES", "Context", "SocketConnection"]
 
 HIGH_WATER_BYTES: Final = 1024 * 1024
 """Unsent bytes of one connection before its producers pause: a few batches, not a backlog."""
@@ -68,10 +68,10 @@ class Context(Iteration):
         super().__init__(loop)
         self.budget = budget or Budget()
         self.turns = turns or Turns(loop.call_soon)
-        self._wheel: dict[int, set[Connection]] = {}  # second -> connections to look at
+        self._wheel: dict[int, set[SocketConnection]] = {}  # second -> connections to look at
         self._tick: asyncio.TimerHandle | None = None
         self._closed = False
-        self.on_ended: Callable[[Connection], None] | None = None
+        self.on_ended: Callable[[SocketConnection], None] | None = None
         """Called when a socket is gone and nobody needs its connection any more."""
         self._plane: Plane | None = None  # made when it is first needed: it needs a real loop
         self._with_plane = plane and CompiledPlane is not None
@@ -115,12 +115,12 @@ class Context(Iteration):
         """The loop's own timer, so that a context is all that an engine needs of a loop."""
         return self.loop.call_later(delay, callback)
 
-    def watch(self, connection: Connection, at: float) -> None:
+    def watch(self, connection: SocketConnection, at: float) -> None:
         """Look at the connection's deadline in the second after `at`."""
         self._wheel.setdefault(_second_after(at), set()).add(connection)
         self._start_tick()
 
-    def unwatch(self, connection: Connection, at: float) -> None:
+    def unwatch(self, connection: SocketConnection, at: float) -> None:
         """Undo `watch`. No effect once the wheel has looked."""
         second = _second_after(at)
         watched = self._wheel.get(second)
@@ -153,7 +153,7 @@ def _second_after(at: float) -> int:
     return int(at / TICK_SECONDS) + 1
 
 
-class Connection(Stream, asyncio.BufferedProtocol):
+class SocketConnection(Stream, asyncio.BufferedProtocol):
     """One socket. Gateways subclass it and implement `opened`, `consume`, `drained`, `lost`,
     `expired`.
 
@@ -166,7 +166,7 @@ class Connection(Stream, asyncio.BufferedProtocol):
         super().__init__(context)
         self.peer = ""
         """Remote address for log lines, `host:port`."""
-        self.roster: Roster[Connection] | None = None
+        self.roster: Roster[SocketConnection] | None = None
         """Set by the listener: told once when the socket is gone."""
         self._deadline: float | None = None
         self._watched: float | None = None  # when the wheel will look next

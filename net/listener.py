@@ -13,7 +13,7 @@ from functools import partial
 from typing import Final, Protocol
 
 from polymq.net.budget import Share
-from polymq.net.connection import Connection, Context
+from polymq.net.connection import Context, SocketConnection
 from polymq.net.loop_server import EXHAUSTED_SECONDS, Exhaustion, LoopServer
 from polymq.net.plane import Acceptor, Plane
 from polymq.net.roster import Roster
@@ -48,7 +48,7 @@ class PlaneServer:
     """Listening sockets whose connections are in the socket plane."""
 
     def __init__(
-        self, context: Context, plane: Plane, factory: Callable[[str], Connection]
+        self, context: Context, plane: Plane, factory: Callable[[str], SocketConnection]
     ) -> None:
         self.sockets: list[socket.socket] = []
         self._context = context
@@ -98,7 +98,7 @@ class Listener:
     def __init__(self, context: Context, share: Share, newcomers_max: int | None = None) -> None:
         self._context = context
         self.port = 0
-        self.roster: Roster[Connection] = Roster(
+        self.roster: Roster[SocketConnection] = Roster(
             share,
             close=self._close_newcomer,
             now=context.now,
@@ -109,26 +109,28 @@ class Listener:
         self._empty = asyncio.Event()
 
     @property
-    def connections(self) -> set[Connection]:
+    def connections(self) -> set[SocketConnection]:
         """Those that were let in and are not gone."""
         return self.roster.connections
 
-    def accept(self, factory: Callable[[], Connection], address: str) -> Connection:
+    def accept(self, factory: Callable[[], SocketConnection], address: str) -> SocketConnection:
         """A connection for a new socket; one over the limit is closed as soon as it is made."""
         connection = self.admit(factory, address)
         if connection is None:
-            connection = Connection(self._context)
+            connection = SocketConnection(self._context)
             connection.opened = connection.close  # type: ignore[method-assign]
         return connection
 
-    def admit(self, factory: Callable[[], Connection], address: str) -> Connection | None:
+    def admit(
+        self, factory: Callable[[], SocketConnection], address: str
+    ) -> SocketConnection | None:
         """A connection for a new socket of this remote address; None if there are too many."""
         connection = self.roster.admit(factory, address)
         if connection is not None:
             connection.roster = self.roster
         return connection
 
-    def _close_newcomer(self, connection: Connection) -> None:
+    def _close_newcomer(self, connection: SocketConnection) -> None:
         if self._server is None or not self._server.interrupt(connection):
             connection.abort()
 
@@ -137,7 +139,7 @@ class Listener:
 
     def never_made(self, connection: asyncio.BaseProtocol) -> None:
         """A connection that was admitted did not come about: its handshake failed."""
-        assert isinstance(connection, Connection)
+        assert isinstance(connection, SocketConnection)
         self.roster.gone(connection)
 
     def attach(self, server: Server) -> None:
@@ -175,7 +177,7 @@ class Listener:
 
 async def listen(
     context: Context,
-    factory: Callable[[], Connection],
+    factory: Callable[[], SocketConnection],
     *,
     host: str,
     port: int,

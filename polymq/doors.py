@@ -60,7 +60,7 @@ def make_mqtt(
 ) -> Door:
     """MQTT over TCP."""
     from polymq.gateways.mqtt.limits import PUBLISH_OVERHEAD_BYTES, Limits
-    from polymq.gateways.mqtt.server import MqttServer
+    from polymq.gateways.mqtt.server import Server as MqttServer
 
     limits = Limits(
         connections_max=settings.mqtt.connections_max,
@@ -77,7 +77,7 @@ def make_amqp(
 ) -> Door:
     """AMQP 0-9-1 over TCP."""
     from polymq.gateways.amqp.limits import Limits
-    from polymq.gateways.amqp.server import AmqpServer
+    from polymq.gateways.amqp.server import Server as AmqpServer
 
     body_bytes_max = settings.storage.message_bytes_max
     defaults = Limits()
@@ -94,8 +94,9 @@ def make_http(
     settings: Settings, engine: BrokerPort, context: Context, registry: CollectorRegistry
 ) -> Door:
     """CloudEvents over HTTP, and `/metrics` as long as only this machine can ask for it."""
-    from polymq.gateways.http_cloudevents.limits import HttpLimits, WebhookSettings
-    from polymq.gateways.http_cloudevents.server import HttpServer
+    from polymq.gateways.http_cloudevents.limits import Limits as HttpLimits
+    from polymq.gateways.http_cloudevents.limits import WebhookSettings
+    from polymq.gateways.http_cloudevents.server import Server as HttpServer
 
     body_bytes_max = _one_piece_max(settings)
     limits = HttpLimits(
@@ -119,8 +120,8 @@ def make_rocketmq(
     settings: Settings, engine: BrokerPort, context: Context, _registry: CollectorRegistry
 ) -> Door:
     """RocketMQ's remoting protocol."""
-    from polymq.gateways.rocketmq.limits import RocketmqLimits
-    from polymq.gateways.rocketmq.server import RocketmqServer
+    from polymq.gateways.rocketmq.limits import Limits as RocketmqLimits
+    from polymq.gateways.rocketmq.server import Server as RocketmqServer
 
     limits = RocketmqLimits(connections_max=settings.rocketmq.connections_max)
     return RocketmqServer(

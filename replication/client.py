@@ -10,7 +10,7 @@ from typing import Protocol
 
 from polymq.core_log.errors import StoreError
 from polymq.core_log.store import Store
-from polymq.net.connection import Connection, Context
+from polymq.net.connection import Context, SocketConnection
 from polymq.replication.follower import Cut, Follower, FollowerEvent, Following, Refused
 from polymq.replication.frames import Range
 from polymq.replication.lag import Lag
@@ -213,7 +213,7 @@ class MasterLink:
             self.connection.ack()
 
 
-class MasterConnection(Connection):
+class MasterConnection(SocketConnection):
     """One connection to the master.
 
     Args:

@@ -24,7 +24,7 @@ from functools import partial
 from typing import Protocol, TypeVar
 
 from polymq.core_log.store import Store
-from polymq.net.connection import Connection, Context
+from polymq.net.connection import Context, SocketConnection
 from polymq.net.listener import Listener, listen
 from polymq.net.roster import Roster
 from polymq.replication.lag import Lag
@@ -141,7 +141,7 @@ class ReplicationServer:
             await self._listener.close()
 
     @property
-    def rosters(self) -> Sequence[Roster[Connection]]:
+    def rosters(self) -> Sequence[Roster[SocketConnection]]:
         """For metrics."""
         return () if self._listener is None else (self._listener.roster,)
 
@@ -194,7 +194,7 @@ class ReplicationServer:
         self.slaves[name] = slave
 
 
-class SlaveConnection(Connection):
+class SlaveConnection(SocketConnection):
     """One slave."""
 
     def __init__(self, server: ReplicationServer) -> None:

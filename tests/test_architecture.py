@@ -312,7 +312,7 @@ def test_a_wrong_arrow_is_found(tmp_path: Path, path: str, source: str, wrong: s
         ),
         (
             "gateways/mqtt/server.py",
-            "from . import codec\nfrom polymq.net.connection import Connection",
+            "from . import codec\nfrom polymq.net.connection import SocketConnection",
         ),
         ("gateways/http_cloudevents/server.py", "import aiohttp.web, msgspec"),
         ("gateways/rocketmq/server.py", "from polymq.remoting.frame import decode"),

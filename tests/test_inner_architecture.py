@@ -234,8 +234,8 @@ def test_a_circle_across_folders_is_found(tmp_path: Path) -> None:
     files = {
         "gateways/mqtt/server.py": "from polymq.net.listener import Listener\n",
         "net/listener.py": "",
-        "net/turns.py": "from polymq.gateways.mqtt.client import Client\n",
-        "gateways/mqtt/client.py": "",
+        "net/turns.py": "from polymq.gateways.mqtt.connection import Client\n",
+        "gateways/mqtt/connection.py": "",
     }
     root = tree(tmp_path, files)
     assert wrong_circles(root) == ["folders in a circle: gateways.mqtt, net"]

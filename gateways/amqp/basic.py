@@ -1,6 +1,6 @@
 """basic.*, confirm.*, and what else comes on an open channel. One function for each method.
 
-As in `topology.py`; publishes and acks come another way, from the kernel (`publishing.py`).
+As in `topology.py`; publishes and acks come another way, from the kernel (`batch_path.py`).
 """
 
 from __future__ import annotations

@@ -29,8 +29,8 @@ from polymq.gateways.amqp.transactions import Transaction
 
 if TYPE_CHECKING:
     from polymq.gateways.amqp.ack_deadline import AckDeadline
+    from polymq.gateways.amqp.batch_path import BatchPath
     from polymq.gateways.amqp.direct_reply import Replies, ReplyConsumer
-    from polymq.gateways.amqp.publishing import Publisher
 
 _CONFIRM: Final = struct.Struct(">BHIHHQBB")
 """A whole frame of basic.ack or basic.nack."""
@@ -49,7 +49,7 @@ class Link(Protocol):
     port: BrokerPort
     limits: Limits
     user: str
-    publisher: Publisher
+    publisher: BatchPath
     replies: Replies
     consumer_count: int
     """Consumers of all channels."""

@@ -1,6 +1,6 @@
 """One client: what its protocol events mean to the engine, and what it is answered.
 
-Between the core (`connection.py`: bytes and states) and the socket (`server.py`) stands this: it
+Between the core (`protocol.py`: bytes and states) and the socket (`connection.py`) stands this: it
 keeps the client's channels, hands publishes and acks on, and decides what closes. Who the client is
 finds `login.py` out.
 
@@ -31,8 +31,8 @@ from polymq.broker.port import BrokerPort, Durability, Position, Refused
 from polymq.gateways.amqp import basic, mapping, spec, topology, transactions
 from polymq.gateways.amqp.ack_errors import AckErrors
 from polymq.gateways.amqp.answers import Answers
+from polymq.gateways.amqp.batch_path import BatchPath, Templates
 from polymq.gateways.amqp.channel import Channel
-from polymq.gateways.amqp.connection import AmqpConnection, Work
 from polymq.gateways.amqp.direct_reply import Replies
 from polymq.gateways.amqp.errors import RemoteProtocolError, ReplyCode
 from polymq.gateways.amqp.events import (
@@ -43,11 +43,11 @@ from polymq.gateways.amqp.events import (
     Settlement,
     Traffic,
 )
-from polymq.gateways.amqp.kernels.lane import Lane
+from polymq.gateways.amqp.kernels.fast_path import FastPath
 from polymq.gateways.amqp.large_deliveries import OUTBOX_BYTES, LargeBody, Outbox
 from polymq.gateways.amqp.limits import Limits
 from polymq.gateways.amqp.login import Login, check_vhost
-from polymq.gateways.amqp.publishing import Publisher, Templates
+from polymq.gateways.amqp.protocol import Protocol, Work
 from polymq.gateways.amqp.sasl import MECHANISMS
 from polymq.gateways.amqp.spec import Method
 from polymq.gateways.amqp.states import State
@@ -104,10 +104,10 @@ class Client:
         self.transaction_bytes = 0
         self.delivered_count = 0
         """Messages that were written to it (a metric)."""
-        self.publisher = Publisher(port=port, templates=templates)
+        self.publisher = BatchPath(port=port, templates=templates)
         self._templates = templates
         self.answers = Answers(port=port, write=self._write_answer)
-        self._core = AmqpConnection(work=work, limits=limits)
+        self._core = Protocol(work=work, limits=limits)
         self._transport = transport
         self.write_delivery: Callable[[bytes], None] = transport.write  # they wait for no answer
         self._outbox: Outbox | None = None  # while a large content leaves, and what is behind it
@@ -133,7 +133,7 @@ class Client:
         self.asks_always = False
         """This client's port counts what it publishes, and has to be asked after each read."""
         self._batch = work.batch
-        self.lane = Lane(self, work.batch, self._core)
+        self.fast_path = FastPath(self, work.batch, self._core)
 
     # --- bytes in ---------------------------------------------------------------------------
 
@@ -147,7 +147,7 @@ class Client:
             self.login.sent_ahead(len(self._rest))
             return end
         if not self._rest:
-            if self.lane.take(buffer, start, end):
+            if self.fast_path.take(buffer, start, end):
                 return end
             return self._run(buffer, start, end)
         data = self._rest + bytes(buffer[start:end])
@@ -295,13 +295,13 @@ class Client:
             self.keeps_up()
 
     def _learn(self, traffic: Traffic) -> None:
-        """Let the lane take messages like the only one of this read."""
+        """Let the fast path take messages like the only one of this read."""
         channel = self.channels.get(traffic.runs[0].channel)
         if traffic.batch is not self._batch or channel is None:
             return  # not as it came, or the channel was closed
         learnt = self.publisher.kind_of(channel, traffic)
         if learnt is not None:
-            self.lane.learn(*learnt)
+            self.fast_path.learn(*learnt)
 
     def keeps_up(self) -> bool:
         """Whether the disk keeps up with what is published; if not, nothing is read until then."""
@@ -475,7 +475,7 @@ class Client:
         """See `login.Host.entered`."""
         self.asks_always = port is not self.port
         self.port = port
-        self.publisher = Publisher(port=port, templates=self._templates.of(port))
+        self.publisher = BatchPath(port=port, templates=self._templates.of(port))
         self.user = principal
         tune = spec.ConnectionTune(
             channel_max=self.limits.channel_max,
@@ -579,7 +579,7 @@ class Client:
         self._core.lost()
         self._outbox = None
         self._rest = b""
-        del self.lane, self.login  # they know their client: without cycles all is free at once
+        del self.fast_path, self.login  # they know their client: without cycles all is free at once
 
     # --- bytes out --------------------------------------------------------------------------
 

@@ -1,11 +1,7 @@
-"""The socket shell: sockets to clients, heartbeats, deadlines, and the end of a server.
-
-Knows no AMQP beyond that a client has a handshake to finish, a heartbeat, and a polite way to go.
-"""
+"""AMQP's listeners, what a server says of itself, and how it stops."""
 
 from __future__ import annotations
 
-import asyncio
 import platform
 import secrets
 import ssl
@@ -15,22 +11,18 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final
 
 from polymq.broker.port import BrokerPort, StorageFailed
+from polymq.gateways.amqp.batch_path import Templates
 from polymq.gateways.amqp.client import Client
-from polymq.gateways.amqp.connection import Work
+from polymq.gateways.amqp.connection import Connection
 from polymq.gateways.amqp.direct_reply import Replies
-from polymq.gateways.amqp.heartbeat import Beat, Heartbeat
 from polymq.gateways.amqp.limits import Limits
-from polymq.gateways.amqp.methods import HEARTBEAT
-from polymq.gateways.amqp.publishing import Templates
-from polymq.net.connection import Connection, Context
+from polymq.gateways.amqp.protocol import Work
+from polymq.net.connection import Context, SocketConnection
 from polymq.net.listener import Listener, listen
 from polymq.net.roster import Roster
 
 ABORT_SECONDS: Final = 1.0
 """How long the loop may take to report sockets that were aborted."""
-
-FINE_HEARTBEAT_SECONDS: Final = 20
-"""Heartbeats of shorter intervals have a timer of their own: a second is much of half of them."""
 
 CAPABILITIES: Final[Mapping[str, bool]] = {
     "publisher_confirms": True,
@@ -60,146 +52,6 @@ def server_properties() -> Mapping[str, Any]:
     }
 
 
-class AmqpSocket(Connection):
-    """One socket and its client: `client.Transport`."""
-
-    def __init__(self, context: Context, limits: Limits, new_client: NewClient) -> None:
-        super().__init__(context)
-        self.client = new_client(self)
-        self._limits = limits
-        self._reading_stopped = False
-        self._heartbeat: Heartbeat | None = None
-        self._beaten_bytes = 0  # `written_bytes` at the last tick of the heartbeat
-        self._beat_at: float | None = None
-        self._timer: asyncio.TimerHandle | None = None  # of a fine heartbeat
-        self._abort_at: float | None = None
-
-    # --- net.Connection ---------------------------------------------------------------------
-
-    def opened(self) -> None:
-        """The protocol header has to come, and all up to connection.open, in time."""
-        self.abort_in(self._limits.handshake_seconds)
-
-    def consume(self, buffer: bytearray, start: int, end: int) -> int:
-        """See `net.Connection.consume`."""
-        if self._heartbeat is not None:
-            self._heartbeat.heard = True
-        return self.client.consume(buffer, start, end)
-
-    def drained(self) -> None:
-        """See `net.Connection.drained`."""
-        self.client.drained()
-
-    def lost(self, error: Exception | None) -> None:
-        """See `net.Connection.lost`."""
-        if self._timer is not None:
-            self._timer.cancel()
-        self.client.lost()
-        del self.client  # it has this as its transport
-
-    def expired(self, now: float) -> float | None:
-        """A tick of the heartbeat, or the end of somebody's patience."""
-        if self._abort_at is not None and self._abort_at <= now:
-            if self.client.login.is_overdue():
-                return self._next_deadline()
-            self.abort()
-            return None
-        if self._heartbeat is not None and self._beat_at is not None and self._beat_at <= now:
-            # From tick to tick, so that the coarse deadlines do not add up.
-            self._beat_at = max(now, self._beat_at + self._heartbeat.tick_seconds)
-            if not self._beat(now):
-                return None
-        return self._next_deadline()
-
-    def _beat(self, now: float) -> bool:
-        """A tick of the heartbeat. False if the client is dead."""
-        heartbeat = self._heartbeat
-        assert heartbeat is not None
-        if self._reading_stopped:  # we do not listen, so silence says nothing
-            heartbeat.heard = True
-        heartbeat.spoke = self.written_bytes > self._beaten_bytes
-        beat = heartbeat.tick(now)
-        if beat is Beat.DEAD:
-            self.abort()
-            return False
-        if beat is Beat.SEND:
-            self.write(HEARTBEAT)
-        self._beaten_bytes = self.written_bytes  # a heartbeat does not count for the next tick
-        return True
-
-    def _next_deadline(self) -> float | None:
-        times = [at for at in (self._abort_at, self._beat_at) if at is not None]
-        return min(times) if times else None
-
-    def fed(self) -> None:
-        """See `net.Connection.fed`: who had to wait for the turn's bound may go on."""
-        self.client.drained()
-
-    # --- client.Transport -------------------------------------------------------------------
-
-    @property
-    def full(self) -> bool:
-        """See `client.Transport.full`."""
-        if self.turn_bytes >= self._limits.turn_bytes_max:
-            self.starved = True
-            return True
-        return self.paused
-
-    def abort_in(self, seconds: float | None) -> None:
-        """See `client.Transport.abort_in`."""
-        self._abort_at = None if seconds is None else self.context.now() + seconds
-        self.deadline(self._next_deadline())
-
-    def proven(self) -> None:
-        """See `client.Transport.proven`."""
-        super().proven()
-        self.abort_in(None)
-
-    def heartbeat(self, seconds: int) -> None:
-        """See `client.Transport.heartbeat`."""
-        if seconds:
-            now = self.context.now()
-            self._heartbeat = Heartbeat(seconds, now)
-            if seconds < FINE_HEARTBEAT_SECONDS:
-                self._beat_in(self._heartbeat.tick_seconds)
-            else:
-                self._beat_at = now + self._heartbeat.tick_seconds
-                self.deadline(self._next_deadline())
-
-    def _beat_in(self, seconds: float) -> None:
-        self._timer = self.context.call_later(seconds, self._beat_finely)
-
-    def _beat_finely(self) -> None:
-        """A tick of a heartbeat that deadlines, which are a second late at most, are too coarse
-        for."""
-        if not self.closing and self._beat(self.context.now()):
-            assert self._heartbeat is not None
-            self._beat_in(self._heartbeat.tick_seconds)
-
-    def later(self, callback: Callable[[], None]) -> None:
-        """See `client.Transport.later`."""
-        self.context.loop.call_soon(callback)
-
-    def call_later(self, seconds: float, callback: Callable[[], None]) -> Callable[[], None]:
-        """See `client.Transport.call_later`."""
-        return self.context.call_later(seconds, callback).cancel
-
-    def stop_reading(self) -> None:
-        """See `client.Transport`."""
-        if not self._reading_stopped:
-            self._reading_stopped = True
-            super().stop_reading()
-
-    def resume_reading(self) -> None:
-        """See `client.Transport`."""
-        if self._reading_stopped:
-            self._reading_stopped = False
-            super().resume_reading()
-
-
-NewClient = Callable[[AmqpSocket], Client]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Statistics:
     """Figures of one server, for metrics."""
@@ -211,7 +63,7 @@ class Statistics:
     """Connections beyond `connections_max`."""
 
 
-class AmqpServer:
+class Server:
     """AMQP listeners over one engine.
 
     Args:
@@ -241,7 +93,7 @@ class AmqpServer:
         port.storage.when_failed(self._storage_failed)
         port.storage.when_blocked(self._storage_blocks)
 
-    def _new_client(self, socket: AmqpSocket) -> Client:
+    def _new_client(self, socket: Connection) -> Client:
         return Client(
             port=self._port,
             transport=socket,
@@ -255,9 +107,9 @@ class AmqpServer:
             turns=self._context.turns,
         )
 
-    def new_socket(self) -> AmqpSocket:
+    def new_socket(self) -> Connection:
         """A connection for an accepted socket."""
-        return AmqpSocket(self._context, self._limits, self._new_client)
+        return Connection(self._context, self._limits, self._new_client)
 
     async def start(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> int:
         """Listen; returns the port (port 0: one that the system picked).
@@ -296,7 +148,7 @@ class AmqpServer:
         return sum(len(listener.connections) for listener in self._listeners)
 
     @property
-    def rosters(self) -> Sequence[Roster[Connection]]:
+    def rosters(self) -> Sequence[Roster[SocketConnection]]:
         """For metrics."""
         return [listener.roster for listener in self._listeners]
 
@@ -310,12 +162,12 @@ class AmqpServer:
             refused_count=sum(one.roster.refused_count for one in self._listeners),
         )
 
-    def _sockets(self) -> list[AmqpSocket]:
+    def _sockets(self) -> list[Connection]:
         return [
             connection
             for listener in self._listeners
             for connection in listener.connections
-            if isinstance(connection, AmqpSocket)
+            if isinstance(connection, Connection)
         ]
 
     def _storage_failed(self, error: StorageFailed) -> None:

@@ -4,7 +4,7 @@ Rules of this file:
 
 1. All legal behaviour is here: what may come and what may be sent, in which state. A pair that is
    not in a table is a protocol error; `fault_of_channel` and `fault_of_connection` say which.
-2. This file knows no bytes. `connection.py` walks through the tables.
+2. This file knows no bytes. `protocol.py` walks through the tables.
 
 The connection goes from the protocol header through start, tune and open to OPEN (AMQP 2.2.4), and
 out through CLOSING (we asked) or CLOSE_RECEIVED (the client did). Each channel has a machine of its

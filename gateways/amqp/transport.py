@@ -25,10 +25,10 @@ class Transport(Protocol):
         """Abort the socket then, if it is still there; None for never."""
 
     def spoke(self) -> None:
-        """The client has begun to log in: see `net.Connection.spoke`."""
+        """The client has begun to log in: see `net.SocketConnection.spoke`."""
 
     def proven(self) -> None:
-        """The client has opened its connection: `abort_in` is off. See `net.Connection.proven`."""
+        """The client has opened its connection: `abort_in` is off."""
 
     def heartbeat(self, seconds: int) -> None:
         """Send and expect heartbeats from now on; 0 for none."""

@@ -30,7 +30,7 @@ from polymq.gateways.http_cloudevents.content_codings import (
     content_coding,
 )
 from polymq.gateways.http_cloudevents.errors import Problem
-from polymq.gateways.http_cloudevents.limits import HttpLimits
+from polymq.gateways.http_cloudevents.limits import Limits
 
 SLICE_BYTES: Final = 1024 * 1024
 """Of one body, read without a pause: some 3 ms where it has to be decoded."""
@@ -39,7 +39,7 @@ SLICE_BYTES: Final = 1024 * 1024
 class Budget:
     """Publish requests under way, and the bytes of their bodies."""
 
-    def __init__(self, limits: HttpLimits) -> None:
+    def __init__(self, limits: Limits) -> None:
         self._limits = limits
         self._requests = 0
         self._bytes = 0

@@ -25,7 +25,7 @@ from aiohttp.http_exceptions import LineTooLong
 
 from polymq.gateways.http_cloudevents.attributes import printable
 from polymq.gateways.http_cloudevents.cycle_free import RequestHandler, forget_frames
-from polymq.gateways.http_cloudevents.limits import HttpLimits
+from polymq.gateways.http_cloudevents.limits import Limits
 from polymq.net.roster import Roster
 
 FULL: Final = (
@@ -73,7 +73,7 @@ class Connection(RequestHandler):
         manager: web.Server,
         *,
         loop: asyncio.AbstractEventLoop,
-        limits: HttpLimits,
+        limits: Limits,
         census: Census,
         roster: Roster[Connection],
     ) -> None:

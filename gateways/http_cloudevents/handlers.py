@@ -42,7 +42,7 @@ from polymq.gateways.http_cloudevents.codec import (
 )
 from polymq.gateways.http_cloudevents.connection import Connection
 from polymq.gateways.http_cloudevents.errors import Problem
-from polymq.gateways.http_cloudevents.limits import HttpLimits
+from polymq.gateways.http_cloudevents.limits import Limits
 from polymq.gateways.http_cloudevents.publishing import Commits, Publisher
 from polymq.gateways.http_cloudevents.pull import Outcome, encode_received
 from polymq.gateways.http_cloudevents.registry import Registry
@@ -73,7 +73,7 @@ class Handlers:
         self,
         *,
         port: BrokerPort,
-        limits: HttpLimits,
+        limits: Limits,
         loop: asyncio.AbstractEventLoop,
         in_turns: InTurns,
         commits: Commits,

@@ -9,7 +9,7 @@ Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HttpLimits:
+class Limits:
     """Bounds of one HTTP listener and of its subscriptions. Units are in the names."""
 
     connections_max: int = 10_000

@@ -38,7 +38,7 @@ from polymq.core_log.kernels.batch import (
 )
 from polymq.gateways.http_cloudevents.codec import Event
 from polymq.gateways.http_cloudevents.errors import STATUS_OF_REASON, Problem
-from polymq.gateways.http_cloudevents.limits import HttpLimits
+from polymq.gateways.http_cloudevents.limits import Limits
 from polymq.gateways.http_cloudevents.mapping import (
     CONSTANT_PROPERTIES,
     Run,
@@ -143,7 +143,7 @@ class Publisher:
     """
 
     def __init__(
-        self, port: BrokerPort, limits: HttpLimits, clock_seconds: Callable[[], float]
+        self, port: BrokerPort, limits: Limits, clock_seconds: Callable[[], float]
     ) -> None:
         self._port = port
         self._limits = limits

@@ -24,7 +24,7 @@ from polymq.broker.port import BrokerPort, Delivery, QueueConsumer, Refused
 from polymq.gateways.http_cloudevents.codec import encode_structured
 from polymq.gateways.http_cloudevents.errors import Problem
 from polymq.gateways.http_cloudevents.held import DeadLetters, Held, every_kind, take
-from polymq.gateways.http_cloudevents.limits import HttpLimits
+from polymq.gateways.http_cloudevents.limits import Limits
 from polymq.gateways.http_cloudevents.locks import Lock, LockTable, ranges
 from polymq.gateways.http_cloudevents.mapping import DeadLetter, dead_letter_of
 from polymq.gateways.http_cloudevents.subscriptions import Subscription
@@ -69,7 +69,7 @@ class PullSubscription:
         subscription: Subscription,
         *,
         port: BrokerPort,
-        limits: HttpLimits,
+        limits: Limits,
         loop: asyncio.AbstractEventLoop,
         dead_letters: DeadLetters,
         broker_name: str,

@@ -24,7 +24,7 @@ from polymq.broker.port import BrokerPort, Reason, Refused
 from polymq.gateways.http_cloudevents.delivery_counts import DeliveryCounts
 from polymq.gateways.http_cloudevents.errors import Problem
 from polymq.gateways.http_cloudevents.held import DeadLetters
-from polymq.gateways.http_cloudevents.limits import HttpLimits
+from polymq.gateways.http_cloudevents.limits import Limits
 from polymq.gateways.http_cloudevents.publishing import Commits
 from polymq.gateways.http_cloudevents.pull import PullSubscription
 from polymq.gateways.http_cloudevents.retry_state import RetryStates
@@ -53,7 +53,7 @@ class Registry:
         self,
         *,
         port: BrokerPort,
-        limits: HttpLimits,
+        limits: Limits,
         loop: asyncio.AbstractEventLoop,
         commits: Commits,
         sinks: Sinks,

@@ -32,7 +32,7 @@ from polymq.broker.port import BrokerPort
 from polymq.gateways.http_cloudevents.connection import FULL, Census, Connection
 from polymq.gateways.http_cloudevents.cycle_free import unknown
 from polymq.gateways.http_cloudevents.handlers import Handlers, allow
-from polymq.gateways.http_cloudevents.limits import HttpLimits, WebhookSettings
+from polymq.gateways.http_cloudevents.limits import Limits, WebhookSettings
 from polymq.gateways.http_cloudevents.publishing import Commits
 from polymq.gateways.http_cloudevents.registry import Registry
 from polymq.gateways.http_cloudevents.responses import problems, refuse_unknown
@@ -49,7 +49,7 @@ SECRET_BYTES: Final = 8
 """Of a lock token: 64 bits, and the token is worth nothing outside its subscription."""
 
 
-class HttpServer:
+class Server:
     """CloudEvents over HTTP.
 
     Args:
@@ -72,7 +72,7 @@ class HttpServer:
         *,
         port: BrokerPort,
         context: Context,
-        limits: HttpLimits | None = None,
+        limits: Limits | None = None,
         webhooks: WebhookSettings | None = None,
         broker_name: str = "polymq",
         routes: Sequence[web.AbstractRouteDef] = (),
@@ -86,7 +86,7 @@ class HttpServer:
         self._port = port
         self._loop = context.loop
         self._in_turns = InTurns(context.loop, context.turns)
-        self._limits = limits or HttpLimits()
+        self._limits = limits or Limits()
         self._settings = webhooks or WebhookSettings()
         self._broker_name = broker_name
         self._routes = tuple(routes)

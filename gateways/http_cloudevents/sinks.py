@@ -30,7 +30,7 @@ from polymq.gateways.http_cloudevents.codec import (
     encode_structured,
 )
 from polymq.gateways.http_cloudevents.errors import Problem
-from polymq.gateways.http_cloudevents.limits import HttpLimits, WebhookSettings
+from polymq.gateways.http_cloudevents.limits import Limits, WebhookSettings
 from polymq.gateways.http_cloudevents.lookups import Lookups
 from polymq.gateways.http_cloudevents.retry import Verdict, retry_after_seconds, verdict_of
 from polymq.gateways.http_cloudevents.sink_connection import SinkConnector
@@ -96,7 +96,7 @@ class Sinks:
         self,
         *,
         settings: WebhookSettings,
-        limits: HttpLimits,
+        limits: Limits,
         loop: asyncio.AbstractEventLoop,
         clock_seconds: Callable[[], float],
         resolver: AbstractResolver | None = None,

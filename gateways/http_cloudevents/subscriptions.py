@@ -20,7 +20,7 @@ from msgspec import Meta
 from polymq.broker.port import Words, display_name, parse_display_name
 from polymq.gateways.http_cloudevents.errors import Problem
 from polymq.gateways.http_cloudevents.filters import Predicate, compile_filters
-from polymq.gateways.http_cloudevents.limits import HttpLimits
+from polymq.gateways.http_cloudevents.limits import Limits
 from polymq.gateways.http_cloudevents.mapping import words_of
 from polymq.gateways.http_cloudevents.retry import RetryPolicy
 
@@ -122,7 +122,7 @@ class Subscription:
             wait_seconds_max=retry.wait_seconds_max,
         )
 
-    def predicate(self, limits: HttpLimits) -> Predicate:
+    def predicate(self, limits: Limits) -> Predicate:
         """The compiled filters."""
         return compile_filters(
             list(self.filters),
@@ -176,7 +176,7 @@ def _each_once(members: list[tuple[str, object]]) -> None:
         names.add(name)
 
 
-def parse(body: bytes, *, name: str | None, limits: HttpLimits) -> Subscription:
+def parse(body: bytes, *, name: str | None, limits: Limits) -> Subscription:
     """The subscription that a user asks for.
 
     Args:

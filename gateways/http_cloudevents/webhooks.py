@@ -28,7 +28,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from polymq.broker.port import BrokerPort, Delivery, QueueConsumer, Refused
 from polymq.gateways.http_cloudevents.held import DeadLetters, Held, every_kind, take
-from polymq.gateways.http_cloudevents.limits import HttpLimits
+from polymq.gateways.http_cloudevents.limits import Limits
 from polymq.gateways.http_cloudevents.locks import ranges
 from polymq.gateways.http_cloudevents.mapping import DeadLetter
 from polymq.gateways.http_cloudevents.retry import RetryPolicy, TokenBucket, Verdict
@@ -58,7 +58,7 @@ class Webhook:
         subscription: Subscription,
         *,
         port: BrokerPort,
-        limits: HttpLimits,
+        limits: Limits,
         loop: asyncio.AbstractEventLoop,
         sinks: Sinks,
         starts: Starts,

@@ -1,267 +1,630 @@
-"""One client's MQTT connection as a state machine: bytes in, events out.
+"""One client: ties the protocol core to its socket and its session.
 
-Rules:
+Responsible for which engine call a packet makes, what is answered and when. Rules:
 
-* Every legal (state, packet) pair is in `TRANSITIONS`; a missing pair closes the connection.
-* This file knows no sockets, clocks, topics or sessions. The caller keeps the bytes: it presents
-  `buffer[start:end]`, asks for events until `NEED_DATA`, and then drops what `at` says is used.
-* The first packet to the client is CONNACK [MQTT-3.2.0-1]. A client may send more before it came
-  (3.1.1 part 3.1.4), and what it sent is handled at once and in order; the answers are held back.
-* Nothing that comes after a refused CONNECT or after DISCONNECT is looked at [MQTT-3.1.4-5].
-
-Theory. A connection waits for CONNECT (WAIT_CONNECT), for the caller's decision and its commit
-(ACCEPTING), is OPEN, and is CLOSED in the end. In ACCEPTING and OPEN, packets that come in bulk
-(PUBLISH and the acknowledgements) leave the state as it is, so the kernel takes as many of them as
-the buffer holds into the `Inbox` and they are one event, `PUBLISHES`. All others are events of
-their own. In WAIT_CONNECT the kernel is not used: no PUBLISH is legal there.
+* What a PUBLISH, SUBSCRIBE, UNSUBSCRIBE, PUBREL or CONNECT is answered with leaves when the engine
+  says that its effect is committed: a change of state is flushed, a message as safe as its template
+  says. Callbacks of one class come in the order of positions; an answer that would have to wait
+  for less than an earlier one waits for as much. So the acknowledgements of a connection keep the
+  order of what they answer [MQTT-4.6.0-2], [MQTT-4.6.0-3].
+* Per read, not per message: one answer for all publishes of a read. QoS 2 is the exception: each
+  message carries its packet id into the log.
+* A publish that the engine refuses is never acknowledged, because an ack means that the message is
+  stored: the connection is closed [MQTT-3.3.5-2]. At QoS 0 there is no ack that could lie, so the
+  message is dropped and counted, unless it is too large. What is published to `$SYS/...` is for the
+  server itself: it is acknowledged, and dropped.
+* Who the client is may take a while to find out. Until then nothing more of what it sends is
+  looked at; from then on it speaks to its own port, which checks what it may do.
+* However a connection ends, `_finish` ends it, once. The will is published unless the client sent
+  DISCONNECT [MQTT-3.1.2-10], the CONNECT was refused, or the server itself stops.
 """
 
 from __future__ import annotations
 
-import enum
+import logging
 from array import array
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Final
 
-from polymq.core_log.kernels.batch import CAPACITY, Batch
+from polymq.broker.port import (
+    BrokerError,
+    Position,
+    Reason,
+    Refused,
+    Session,
+    Template,
+    Words,
+    WrongAcknowledgement,
+)
+from polymq.core_log.kernels.batch import COLUMNS, FLAGS, IDENTIFIER, Batch
+from polymq.gateways.mqtt.delays import delay_ms
 from polymq.gateways.mqtt.kernels import codes
-from polymq.gateways.mqtt.kernels.frames import parse
-from polymq.gateways.mqtt.limits import Limits
+from polymq.gateways.mqtt.kernels.fast_path import FastPath
+from polymq.gateways.mqtt.kernels.frames import encode_ids
+from polymq.gateways.mqtt.mapping import CONNECT_CODES, is_ignored
 from polymq.gateways.mqtt.packets import (
-    FIXED_FLAGS,
+    PING_RESPONSE,
+    SUBSCRIBE_FAILURE,
+    Connect,
     ConnectCode,
-    LocalProtocolError,
-    Packet,
-    PacketType,
+    Disconnect,
+    PingRequest,
     RemoteProtocolError,
-    decode_packet,
-    encode_connack,
-    read_length,
+    Subscribe,
+    Unsubscribe,
+    Will,
+    encode_suback,
+    encode_unsuback,
 )
+from polymq.gateways.mqtt.protocol import OPEN, Event, Protocol, State
+from polymq.gateways.mqtt.reading import Reading
+from polymq.gateways.mqtt.shared import Shared
+from polymq.net.connection import SocketConnection
 
-ACK_RUNS_MAX: Final = 4096
-"""Acknowledgement runs of one event: as many as rows, so that acks out of order batch as well."""
+log = logging.getLogger(__name__)
 
-
-class State(enum.Enum):
-    """Where a connection is in its life."""
-
-    WAIT_CONNECT = "waiting for CONNECT"
-    ACCEPTING = "CONNECT received, CONNACK not yet sent"
-    OPEN = "connected"
-    CLOSED = "closed"
-
-
-ACCEPTING: Final = State.ACCEPTING
-OPEN: Final = State.OPEN
-"""As names of their own: Python 3.11 needs 150 ns for each look into an enumeration."""
-
-BULK: Final = frozenset(
-    {
-        PacketType.PUBLISH,
-        PacketType.PUBACK,
-        PacketType.PUBREC,
-        PacketType.PUBREL,
-        PacketType.PUBCOMP,
-    }
-)
-"""What the kernel reads. These packets never change the state."""
-
-TRANSITIONS: Final[Mapping[tuple[State, PacketType], State]] = {
-    # The first packet has to be CONNECT [MQTT-3.1.0-1], and there is only one [MQTT-3.1.0-2].
-    (State.WAIT_CONNECT, PacketType.CONNECT): State.ACCEPTING,
-    (State.ACCEPTING, PacketType.PUBLISH): State.ACCEPTING,
-    (State.ACCEPTING, PacketType.PUBACK): State.ACCEPTING,
-    (State.ACCEPTING, PacketType.PUBREC): State.ACCEPTING,
-    (State.ACCEPTING, PacketType.PUBREL): State.ACCEPTING,
-    (State.ACCEPTING, PacketType.PUBCOMP): State.ACCEPTING,
-    (State.ACCEPTING, PacketType.SUBSCRIBE): State.ACCEPTING,
-    (State.ACCEPTING, PacketType.UNSUBSCRIBE): State.ACCEPTING,
-    (State.ACCEPTING, PacketType.PINGREQ): State.ACCEPTING,
-    (State.ACCEPTING, PacketType.DISCONNECT): State.CLOSED,
-    (State.OPEN, PacketType.PUBLISH): State.OPEN,
-    (State.OPEN, PacketType.PUBACK): State.OPEN,
-    (State.OPEN, PacketType.PUBREC): State.OPEN,
-    (State.OPEN, PacketType.PUBREL): State.OPEN,
-    (State.OPEN, PacketType.PUBCOMP): State.OPEN,
-    (State.OPEN, PacketType.SUBSCRIBE): State.OPEN,
-    (State.OPEN, PacketType.UNSUBSCRIBE): State.OPEN,
-    (State.OPEN, PacketType.PINGREQ): State.OPEN,
-    (State.OPEN, PacketType.DISCONNECT): State.CLOSED,
-}
-
-_MALFORMED: Final[Mapping[int, tuple[str, str]]] = {
-    codes.MALFORMED_LENGTH: (
-        "3.1.1 part 2.2.3",
-        "the Remaining Length goes on after four bytes",
-    ),
-    codes.MALFORMED_LARGE: ("our limit", "a packet is too large"),
-    codes.MALFORMED_FLAGS: ("MQTT-2.2.2-2", "the flags of an acknowledgement are wrong"),
-    codes.MALFORMED_QOS: ("MQTT-3.3.1-4", "a PUBLISH has QoS 3"),
-    codes.MALFORMED_DUPLICATE: ("MQTT-3.3.1-2", "a QoS 0 PUBLISH has DUP set"),
-    codes.MALFORMED_SIZE: ("3.1.1 part 2.2.3", "the fields of a packet do not fit its length"),
-    codes.MALFORMED_IDENTIFIER: ("MQTT-2.3.1-1", "a packet has packet id 0"),
-}
+FLAG_QOS: Final = codes.FLAG_QOS
+KEEP_ALIVE_FACTOR: Final = 1.5
+"""How many keep-alive periods may pass without a packet [MQTT-3.1.2-24]."""
+RELEASED_AT_ONCE: Final = 16
+"""PUBRELs between two looks at the clock: each may be a record."""
+_PUBCOMP: Final = 0x70
 
 
-class Signal(enum.Enum):
-    """Events without a value."""
+class Connection(SocketConnection):
+    """One client. Its fast_path is the `SessionLink` of its session."""
 
-    NEED_DATA = "nothing more can be read from these bytes"
-    PUBLISHES = "the inbox holds PUBLISH packets, acknowledgements or both"
+    def __init__(self, shared: Shared) -> None:
+        super().__init__(shared.context)
+        self._shared = shared
+        self._port = shared.port
+        self._limits = shared.limits
+        self._mapping = shared.mapping
+        self._counters = shared.counted
+        self._core = Protocol(limits=shared.limits, inbox=shared.inbox)
+        self.fast_path = self.shortcut = FastPath(shared.paths, self, shared.mapping)
+        self._session: Session | None = None  # from CONNECT until the connection ends
+        self._will: Will | None = None  # published when the connection ends
+        self._client_id = ""  # for log lines
+        self._level = 0  # of the protocol, from CONNECT on
+        self._connect_bytes = 0  # of a large CONNECT, until it is known who sent it
+        self._partial = 0  # bytes of an incomplete packet when they last were a sign of life
+        self._keep_alive = 0.0  # seconds without a packet that are too many; 0: never
+        self._has_part = False  # of a packet, and it counts
+        self._without_room = False  # for more of it
+        self._disk_behind = False  # what is published waits for the disk too long
+        self._unread = 0  # bytes of answers written while the transport was full
+        self.asking = False  # who the client is: nothing is handled until that is known
+        self._withdraw: Callable[[], None] | None = None  # what is asked, when the client goes
+        self._ahead = 0  # bytes that came behind CONNECT before that was known
+        self._early = 0  # of those before that was known: what counts
+        self._leave: Callable[[], None] | None = None  # takes it off the list of its user
+        self._held_back = False  # not reading, because of one of these
+        self._reading = Reading(
+            core=self._core,
+            inbox=shared.inbox,
+            batch_path=shared.batch_path,
+            turns=shared.context.turns,
+        )
 
+    # --- net.SocketConnection ---------------------------------------------------------------
 
-NEED_DATA: Final = Signal.NEED_DATA
-PUBLISHES: Final = Signal.PUBLISHES
+    def opened(self) -> None:
+        self.deadline(self.context.now() + self._limits.connect_seconds_max)
 
-Event = Packet | Signal
+    def consume(self, buffer: bytearray, start: int, end: int) -> int:
+        return self._keep_ahead(start, end) if self.asking else self._take(buffer, start, end)
 
+    def _take(self, buffer: bytearray, start: int, end: int) -> int:
+        """Handle what was read. A CONNECT in it may be what is `asking` then."""
+        reading = self._reading
+        try:
+            at = start
+            if reading.is_fresh:
+                at = self._shared.batch_path.take(self.fast_path, buffer, start, end)
+            if at < end or not reading.is_fresh:
+                at = reading.take(self, buffer, at, end)
+        except RemoteProtocolError as error:
+            self.broke_protocol(error)
+            return end
+        except BrokerError as error:
+            self.failed(error)
+            return end
+        if reading.resting:
+            self._regulate()
+            self.context.turns.wait(self._next_turn)
+            return at
+        if end - at > self._limits.small_part_bytes or self._has_part:
+            self._hold_part(end - at)
+        if self._keep_alive:
+            if at > start:
+                self.heard_at = self.context.now()
+            if at < end:
+                self._look_at_part(end - at)
+        elif self.asking:
+            return self._keep_ahead(at, end)
+        elif self._core.state is State.WAIT_CONNECT:
+            return self._keep_early(at, end)
+        return at
 
-class Inbox:
-    """What the kernel took out of one read. One serves all connections of a loop, because an event
-    is handled before the next is asked for.
+    def _next_turn(self) -> None:
+        """Others had their turn: go on with what is left of the read."""
+        self._reading.resting = False
+        if self.fast_path.leaving:
+            return  # what was not handled was not read
+        self.consume_again()
+        self._regulate()
 
-    Attributes:
-        batch: PUBLISH packets; its offsets point into the buffer that was presented.
-        runs: first rows of the `run_count` runs of equal topic and flags.
-        acks: (type, first packet id, count) of the `ack_count` acknowledgement runs.
-    """
+    def _hold_part(self, size: int) -> None:
+        """So many bytes of a packet are here: not too many, beside those of others?"""
+        if self._session is None:
+            return  # what comes before the login has its own bound
+        self._has_part = size > self._limits.small_part_bytes
+        # The shortcut would take the rest without a word.
+        self.shortcut = None if self._has_part else self.fast_path
+        self._without_room = not self._shared.uploads.hold(self, size)
+        self._regulate()
 
-    __slots__ = ("ack_count", "acks", "batch", "run_count", "runs")
+    def read_on(self) -> None:
+        """See `Uploading`."""
+        self._without_room = False
+        self._regulate()
 
-    def __init__(self) -> None:
-        self.batch = Batch(CAPACITY)
-        self.runs: array[int] = array("q", bytes(8 * CAPACITY))
-        self.acks: array[int] = array("q", bytes(8 * codes.ACK_COLUMNS * ACK_RUNS_MAX))
-        self.run_count = 0
-        self.ack_count = 0
+    def too_slow(self) -> None:
+        """See `Uploading`."""
+        if self._held_back:
+            return  # it is not the client that is slow
+        self._counters.uploads_too_slow += 1
+        log.warning("closing %s (%s): others wait for a slow packet", self.peer, self._client_id)
+        self._finish(will=True)
 
+    def _look_at_part(self, size: int) -> None:
+        """A packet came in part: a sign of life, if it comes quickly enough."""
+        if size < self._partial:
+            self._partial = 0  # that was another packet
+        now = self.context.now()
+        quick = self._limits.upload_bytes_per_second_min * (now - self.heard_at)
+        if size - self._partial >= quick:
+            self._partial = size
+            self.heard_at = now
 
-class ConnectionCore:
-    """The protocol state of one connection."""
+    def broke_protocol(self, error: RemoteProtocolError) -> None:
+        """The client sent what nobody may send: say so where there is a way, and close."""
+        self._counters.protocol_errors += 1
+        log.info("closing %s (%s): %s", self.peer, self._client_id, error)
+        if error.answer:
+            self.write(error.answer)
+        self._finish(will=True)
 
-    __slots__ = ("_held", "_inbox", "_limits", "at", "state")
+    def failed(self, error: BrokerError) -> None:
+        """The engine did not do what a packet asked for, and no answer says so: close."""
+        if isinstance(error, WrongAcknowledgement):
+            self._counters.protocol_errors += 1
+        log.warning("closing %s (%s): %s", self.peer, self._client_id, error)
+        self._finish(will=True)
 
-    def __init__(self, *, limits: Limits, inbox: Inbox) -> None:
-        self._limits = limits
-        self._inbox = inbox
-        self._held: list[bytes] = []
-        """Answers that wait for CONNACK to go first."""
-        self.state = State.WAIT_CONNECT
-        self.at = 0
-        """Up to where the bytes presented last are used."""
+    def _keep_ahead(self, at: int, end: int) -> int:
+        """What came behind CONNECT waits for the login. The socket is read on for a little, so that
+        its end is noticed."""
+        self._ahead = end - at
+        kept = self._keep_early(at, end)
+        self._regulate()
+        return kept
 
-    # --- receiving --------------------------------------------------------------------------
+    def _keep_early(self, at: int, end: int) -> int:
+        """What came before the login waits for it, if there is room for that."""
+        shared, limits = self._shared, self._limits
+        early = max(0, end - at + self._connect_bytes - limits.small_connect_bytes_max)
+        shared.early_bytes += early - self._early
+        self._early = early
+        if not early or shared.early_bytes <= limits.early_bytes_max:
+            return at
+        log.warning("closing %s (%s): too much before its login", self.peer, self._client_id)
+        self._finish(will=False)
+        return end
 
-    def next_event(self, buffer: bytearray | bytes, start: int, end: int) -> Event:
-        """The next event in `buffer[start:end]`; sets `at`.
+    def _forget_early(self) -> None:
+        self._shared.early_bytes -= self._early
+        self._early = 0
+        self._connect_bytes = 0
+
+    def drained(self) -> None:
+        self._unread = 0
+        self._regulate()
+        if self._session is not None and self._core.state is OPEN:
+            self._session.ready()
+
+    def lost(self, error: Exception | None) -> None:
+        self._finish(will=True)
+        self.fast_path.let_go()
+
+    def expired(self, now: float) -> float | None:
+        if self.closing:  # the last bytes were not taken in time
+            self.abort()
+            return None
+        if self.asking:
+            self._refuse(ConnectCode.SERVER_UNAVAILABLE, "the password was not checked in time")
+            return None
+        if self._core.state is State.WAIT_CONNECT:
+            log.info("closing %s: no CONNECT came in time", self.peer)
+            self._finish(will=False)
+            return None
+        if self._held_back:  # what the client says waits in the kernel's buffers
+            return now + self._keep_alive
+        silent_at = self.heard_at + self._keep_alive
+        if silent_at > now:
+            return silent_at
+        self._counters.keep_alives_missed += 1
+        log.info("closing %s (%s): keep alive missed", self.peer, self._client_id)
+        self._finish(will=True)
+        return None
+
+    def fed(self) -> None:
+        """This turn's bytes were handed over: those who had no credit may go on."""
+        if self._session is not None:
+            self._session.ready()
+
+    # --- the end ----------------------------------------------------------------------------
+
+    def _finish(self, *, will: bool) -> None:
+        """End the connection; safe to call again.
+
+        Closing is asked for last, so that what was written before is sent.
+        """
+        session, self._session = self._session, None
+        published, self._will = self._will, None
+        self._forget_early()
+        if self._has_part:
+            self._has_part = False
+            self._shared.uploads.hold(self, 0)
+        self._core.close()
+        self._reading.forget()
+        self.fast_path.session = None
+        if session is not None:
+            session.disconnect()
+        if will and published is not None:
+            self._shared.publish_will(published, self._port, self._mapping)
+        if self._withdraw is not None:
+            self._withdraw()
+            self._withdraw = None
+        if self._leave is not None:
+            self._leave()
+            self._leave = None
+        if not self.closing:
+            self.close()
+            self.deadline(self.context.now() + self._limits.close_seconds_max)
+
+    def leave(self) -> None:
+        """The server stops: close as soon as the answers that wait for a commit have left."""
+        self.fast_path.leaving = True
+        self.stop_reading()
+        if not self.fast_path.waiting:
+            self._finish(will=False)
+
+    def storage_failed(self) -> None:
+        """Answers that wait for the log will never come: the client learns that by the close."""
+        self._finish(will=False)
+
+    # --- control packets --------------------------------------------------------------------
+
+    def handle(self, event: Event) -> Iterator[None] | None:
+        """A packet other than PUBLISH and acknowledgements. Returns what is to be done for it
+        step by step, if it may be long; after that it is handled."""
+        match event:
+            case PingRequest():
+                self.write_answer(PING_RESPONSE)
+            case Subscribe():
+                return self._subscribe(event)
+            case Unsubscribe():
+                return self._unsubscribe(event)
+            case Connect():
+                self._connect(event)
+            case Disconnect():
+                self._finish(will=False)  # [MQTT-3.14.4-3]
+            case _:
+                raise AssertionError(event)
+        return None
+
+    def _connect(self, packet: Connect) -> None:
+        client_id = packet.client_id or self._shared.new_client_id()  # [MQTT-3.1.3-6]
+        if len(client_id.encode()) > self._limits.client_id_bytes_max:
+            self._refuse(ConnectCode.IDENTIFIER_REJECTED, "the client id is too long")
+            return
+        self.spoke()
+        self._client_id = client_id
+        self._level = packet.level
+        self.asking = True
+        self._connect_bytes = _large_fields(packet)
+        withdraw = self._port.admission.authenticate(
+            packet.user, packet.password, self.address, partial(self._known, packet)
+        )
+        if self.asking:
+            self._withdraw = withdraw
+            self.shortcut = None  # it would handle what comes behind CONNECT
+
+    def _known(self, packet: Connect, principal: str | Refused) -> None:
+        """The answer to who the client is; it may come in the call that asked."""
+        self.asking = False
+        waited, self._withdraw = self._withdraw is not None, None
+        self.shortcut = self.fast_path
+        self._forget_early()
+        if self._core.state is not State.ACCEPTING:
+            return  # it did not wait
+        try:
+            if isinstance(principal, Refused):
+                raise principal
+            session = self._log_in(packet, principal)
+        except Refused as error:
+            code = CONNECT_CODES[error.reason]
+            if code is ConnectCode.BAD_CREDENTIALS and packet.user is None:
+                code = ConnectCode.NOT_AUTHORIZED  # there were no credentials to be bad
+            self._refuse(code, error.text)
+            return
+        self._connected(packet, session)
+        if waited:
+            self._regulate()
+            self.consume_again()
+
+    def _log_in(self, packet: Connect, principal: str) -> Session:
+        """From now on the client's own port. Raises Refused."""
+        client_id = self._client_id
+        self._port = self._port.admission.for_principal(principal, client_id)
+        self._mapping = self._shared.mapping.of(self._port)
+        self.fast_path.log_in(self._port, self._mapping)
+        if packet.will is not None:
+            self._take_will(packet.will)
+        self._leave = self._port.principal.enter(self.expelled)
+        return self._port.sessions.connect(
+            client_id,
+            clean=packet.clean,
+            link=self.fast_path,
+            principal=principal,
+            inflight_max=self._limits.inflight_max,
+        )
+
+    def _take_will(self, will: Will) -> None:
+        """The will is published when the connection ends, if it may be. Raises Refused."""
+        if is_ignored(will.topic.encode()):
+            self._counters.publishes_ignored += 1
+            return
+        self._mapping.check_publishable(will.topic)
+        self._port.principal.check_publish(*self._mapping.place(will.topic))
+        self._will = will
+
+    def _connected(self, packet: Connect, session: Session) -> None:
+        self._session = session
+        self.proven()
+        self._keep_alive = KEEP_ALIVE_FACTOR * packet.keep_alive_seconds
+        self.heard_at = self.context.now()
+        self.deadline(self.heard_at + self._keep_alive if self._keep_alive else None)
+        self.fast_path.waiting += 1
+        durability = self._port.state_durability
+        self._port.when_committed(session.position, durability, self._accepted, session)
+
+    def _refuse(self, code: ConnectCode, text: str) -> None:
+        """Nothing that comes after is looked at [MQTT-3.1.4-5]; there is no will to publish."""
+        self._counters.connects_refused += 1
+        log.info("refused %s (%s) with %s: %s", self.peer, self._client_id, code.name, text)
+        self.write(self._core.refuse(code))
+        self._finish(will=False)
+
+    def _accepted(self, session: Session) -> None:
+        self.fast_path.waiting -= 1
+        if self._session is not session:
+            return  # the connection ended meanwhile
+        self._counters.connections += 1
+        # 3.1 has no such bit: that byte is reserved there.
+        self.write(self._core.accept(present=session.present and self._level > 3))
+        self.fast_path.session = session
+        if not self.fast_path.leaving:
+            session.resume()
+        self.leave_if_done()
+
+    def _subscribe(self, packet: Subscribe) -> Iterator[None]:
+        session = self._session
+        assert session is not None
+        for _ in packet.filters():  # a packet that breaks the protocol changes nothing
+            yield
+        return_codes = bytearray()
+        granted: dict[Words, Position] = {}  # no more than a session may have, whatever is sent
+        position = session.position
+        refused = 0
+        for pattern, qos in packet.filters():
+            try:
+                words = self._mapping.words(pattern)
+                since = session.subscribe(words, qos)
+            except Refused as error:
+                refused += 1
+                if refused == 1:  # one line: there may be a million
+                    log.info("%s: filter %r refused: %s", self._client_id, pattern, error.text)
+                return_codes.append(SUBSCRIBE_FAILURE)
+            else:
+                return_codes.append(qos)
+                granted[words] = since
+                position = max(position, since)
+            yield
+        if refused > 1:
+            log.info("%s: %d filters of one SUBSCRIBE refused", self._client_id, refused)
+        self.fast_path.waiting += 1
+        self._port.when_committed(
+            position,
+            self._port.state_durability,
+            self._subscribed,
+            encode_suback(packet.packet_id, return_codes),
+            granted,
+        )
+
+    def _subscribed(self, data: bytes, granted: Mapping[Words, Position]) -> None:
+        """SUBACK, then the retained messages [MQTT-3.3.1-6], [MQTT-3.8.4-3]."""
+        self.fast_path.waiting -= 1
+        self.write_answer(data)
+        for words, since in granted.items():
+            if self._session is not None:
+                self._session.replay_retained(words, since)
+        self.leave_if_done()
+
+    def _unsubscribe(self, packet: Unsubscribe) -> Iterator[None]:
+        session = self._session
+        assert session is not None
+        for _ in packet.filters():
+            yield
+        position = session.position
+        for pattern in packet.filters():
+            try:
+                words = self._mapping.words(pattern)
+            except Refused as error:  # a filter that nobody can have subscribed to
+                log.debug("%s: filter %r: %s", self._client_id, pattern, error.text)
+            else:
+                # UNSUBACK cannot say no: what the log does not take closes the connection.
+                position = max(position, session.unsubscribe(words))
+            yield
+        # Also for filters that were not there [MQTT-3.10.4-5].
+        durability = self._port.state_durability
+        self.fast_path.answer_when(position, encode_unsuback(packet.packet_id), durability)
+
+    # --- publishes and acknowledgements -----------------------------------------------------
+
+    def publish_special(
+        self, template: Template, batch: Batch, first: int, last: int, topic: bytes
+    ) -> Position:
+        """Store a run that is published with QoS 2, or to a topic name that asks for a delay."""
+        delay = delay_ms(topic) if topic[0] == codes.DOLLAR else 0
+        if batch.rows[first * COLUMNS + FLAGS] & FLAG_QOS == codes.EXACTLY_ONCE:
+            return self._publish_once(template, batch, first, last, delay)
+        if delay:
+            return self._port.delays.publish_later(template, batch, first, last, delay_ms=delay)
+        return self._port.publish(template, batch, first, last)
+
+    def refused(self, error: Refused, topic: bytes, count: int, qos: int) -> bool:
+        """A run of so many publishes was not stored. Raises the error again where the connection
+        has to be closed for it.
 
         Returns:
-            A packet, `PUBLISHES` (see the inbox), or `NEED_DATA`.
-
-        Raises:
-            RemoteProtocolError: send its `answer`, then close the connection.
+            Whether it is acknowledged nevertheless.
         """
-        self.at = start
-        state = self.state
-        if state is OPEN or state is ACCEPTING:
-            inbox = self._inbox
-            inbox.batch.buffer = buffer
-            stop, self.at, inbox.run_count, inbox.ack_count = parse(
-                buffer,
-                start,
-                end,
-                inbox.batch,
-                inbox.runs,
-                inbox.acks,
-                self._limits.packet_bytes_max,
-            )
-            if self.at > start:
-                return PUBLISHES
-            if stop == codes.STOP_PARTIAL:
-                return NEED_DATA
-            if stop >= codes.MALFORMED:
-                rule, text = _MALFORMED[stop]
-                raise RemoteProtocolError(rule, text)
-        elif self.state is State.CLOSED:
-            self.at = end
-            return NEED_DATA
-        return self._next_packet(buffer, start, end)
+        if is_ignored(topic):
+            self._counters.publishes_ignored += count
+            return qos > 0
+        self._counters.publishes_refused += count
+        if qos or error.reason is Reason.TOO_LARGE:
+            raise error
+        log.debug("%s: QoS 0 to %r dropped: %s", self._client_id, topic, error.text)
+        return False
 
-    def _next_packet(self, buffer: bytearray | bytes, start: int, end: int) -> Event:
-        if start == end:
-            return NEED_DATA
-        first = buffer[start]
-        kind, state = self._transition(first >> 4)
-        if kind in BULK:
-            raise LocalProtocolError(f"the kernel left {kind.name} to the codec")
-        if first & 0x0F != FIXED_FLAGS[kind]:
-            raise RemoteProtocolError("MQTT-2.2.2-2", f"the flags of {kind.name} are wrong")
-        found = read_length(buffer, start + 1, end)
-        if found is None:
-            return NEED_DATA
-        length, content = found
-        bytes_max = (
-            self._limits.connect_bytes_max
-            if kind is PacketType.CONNECT
-            else self._limits.packet_bytes_max
-        )
-        if content - start + length > bytes_max:
-            raise RemoteProtocolError("our limit", f"{kind.name} is too large")
-        if length > end - content:
-            return NEED_DATA
-        packet = decode_packet(kind, bytes(buffer[content : content + length]))
-        self.at = content + length
-        self.state = state
-        return packet
+    def _publish_once(
+        self, template: Template, batch: Batch, first: int, last: int, delay: int
+    ) -> Position:
+        """QoS 2: stored unless its packet id was taken and not yet released [MQTT-4.3.3-2]."""
+        session = self._session
+        assert session is not None
+        shared, sessions = self._shared, self._port.sessions
+        for row in range(first, last):
+            packet_id = batch.rows[row * COLUMNS + IDENTIFIER]
+            if not session.is_duplicate(packet_id):
+                shared.once_position = sessions.publish_once(
+                    template, batch, row, session, packet_id, delay_ms=delay
+                )
+        # A duplicate is answered when its original is committed: it came at this server before,
+        # maybe on another connection, so no later than the last of all.
+        return shared.once_position
 
-    def _transition(self, number: int) -> tuple[PacketType, State]:
-        try:
-            kind = PacketType(number)
-        except ValueError as error:
-            raise RemoteProtocolError(
-                "3.1.1 part 2.2.1", f"packet type {number} is reserved"
-            ) from error
-        state = TRANSITIONS.get((self.state, kind))
-        if state is not None:
-            return kind, state
-        if self.state is State.WAIT_CONNECT:
-            raise RemoteProtocolError("MQTT-3.1.0-1", f"{kind.name} came before CONNECT")
-        if kind is PacketType.CONNECT:
-            raise RemoteProtocolError("MQTT-3.1.0-2", "a second CONNECT")
-        raise RemoteProtocolError("3.1.1 part 2.2.1", f"a client does not send {kind.name}")
+    def take_acks(self, acks: array[int], ack_count: int) -> None:
+        """Acknowledgements of all kinds, in so many runs of `kernels.parse`, that are not too much
+        for one turn (`BatchPath.is_one_turn`)."""
+        for _ in self.acks_in_steps(acks, ack_count):
+            pass
 
-    # --- sending ----------------------------------------------------------------------------
+    def acks_in_steps(self, acks: array[int], ack_count: int) -> Iterator[None]:
+        """The same, a run or a few packet ids at a time. What the window has room for then is sent
+        at the end: after each one, it would be one message for each."""
+        session = self._session
+        assert session is not None
+        completions: list[bytes] = []
+        position = session.position
+        for at in range(0, codes.ACK_COLUMNS * ack_count, codes.ACK_COLUMNS):
+            kind, first, count = acks[at], acks[at + 1], acks[at + 2]
+            if kind == codes.TYPE_PUBACK:
+                session.acknowledged(first, count, True)
+            elif kind == codes.TYPE_PUBREC:
+                session.received(first, count)
+            elif kind == codes.TYPE_PUBCOMP:
+                session.completed(first, count, True)
+            else:  # PUBREL: answered also if the id is not known
+                for packet_id in range(first, first + count):
+                    released = session.released((packet_id - 1) % codes.IDENTIFIER_MAX + 1)
+                    position = max(position, released)
+                    if packet_id % RELEASED_AT_ONCE == 0:
+                        yield
+                completions.append(encode_ids(_PUBCOMP, first, count))
+            yield
+        session.resume_if_starved()
+        if completions:
+            self.fast_path.answer_when(position, b"".join(completions), self._port.state_durability)
 
-    def accept(self, *, present: bool) -> bytes:
-        """CONNACK, and after it the answers that were held back."""
-        if self.state is not State.ACCEPTING:
-            raise LocalProtocolError(f"CONNACK while {self.state.value}")
-        self.state = State.OPEN
-        held, self._held = self._held, []
-        return encode_connack(ConnectCode.ACCEPTED, present=present) + b"".join(held)
+    # --- answers ----------------------------------------------------------------------------
 
-    def refuse(self, code: ConnectCode) -> bytes:
-        """CONNACK with a code that is not 0; the caller closes the connection [MQTT-3.2.2-5]."""
-        if self.state is not State.ACCEPTING:
-            raise LocalProtocolError(f"CONNACK while {self.state.value}")
-        if code is ConnectCode.ACCEPTED:
-            raise LocalProtocolError("a refusal with the code of acceptance")
-        self.close()
-        return encode_connack(code)
+    def write_answer(self, data: bytes) -> None:
+        """An answer that may leave now; what the client does not read counts."""
+        data = self._core.answer(data)
+        if data:
+            self.write(data)
+            if self.paused:
+                self._unread += len(data)
+                self._regulate()
 
-    def answer(self, data: bytes) -> bytes:
-        """What of these packets to the client may be written now."""
-        if self.state is OPEN:
-            return data
-        if self.state is State.ACCEPTING:
-            self._held.append(data)
-            return b""
-        if self.state is State.WAIT_CONNECT:
-            raise LocalProtocolError("an answer before CONNECT")
-        return b""
+    def leave_if_done(self) -> None:
+        """If the server stops, and this was the last answer that waited: the end."""
+        if self.fast_path.leaving and not self.fast_path.waiting:
+            self._finish(will=False)
 
-    def close(self) -> None:
-        """Nothing more is read or answered."""
-        self.state = State.CLOSED
-        self._held.clear()
+    def keeps_up(self) -> bool:
+        """Whether the disk does, as far as this publisher knows; else nothing more is read from it
+        until it has caught up."""
+        if not self._disk_behind:
+            self._disk_behind = True
+            if self._port.overloaded(self._caught_up):
+                self._regulate()
+            else:
+                self._disk_behind = False
+        return not self._disk_behind
+
+    def _caught_up(self) -> None:
+        self._disk_behind = False
+        self._regulate()
+
+    def _regulate(self) -> None:
+        """Read no further while too much waits for the disk or for the client to read."""
+        unread = self._unread > self._limits.unread_answers_bytes_max
+        hold_back = self._disk_behind or unread or self._reading.resting
+        hold_back = hold_back or self._without_room
+        ahead = self._ahead > self._limits.small_connect_bytes_max
+        hold_back = hold_back or (self.asking and ahead)
+        if hold_back == self._held_back or self.fast_path.leaving:
+            return
+        self._held_back = hold_back
+        if hold_back:
+            self.stop_reading()
+        else:
+            self.heard_at = self.context.now()
+            self.resume_reading()
+
+    # --- what a session says through the fast path -----------------------------------------
+
+    def expelled(self, why: str) -> None:
+        """The client may not be here, or have what it subscribed to: close, as if it were lost."""
+        log.info("closing %s (%s): %s", self.peer, self._client_id, why)
+        self._finish(will=True)
+
+    def taken_over(self) -> None:
+        """The session belongs to another connection now: this one ends, as if it had been lost."""
+        self._counters.takeovers += 1
+        log.info("closing %s (%s): taken over", self.peer, self._client_id)
+        self._session = None
+        self._finish(will=True)
+
+
+def _large_fields(packet: Connect) -> int:
+    """About how many bytes a CONNECT keeps until it is known who sent it."""
+    size = len(packet.password or b"") + len(packet.user or "")
+    return size if packet.will is None else size + len(packet.will.topic) + len(packet.will.body)

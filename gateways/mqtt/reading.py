@@ -19,14 +19,14 @@ from typing import TYPE_CHECKING, Final
 
 from polymq.broker.port import Refused
 from polymq.core_log.kernels.batch import BODY_SIZE, BODY_START, COLUMNS, FLAGS
-from polymq.gateways.mqtt.connection import NEED_DATA, PUBLISHES, ConnectionCore, Inbox
 from polymq.gateways.mqtt.kernels import codes
 from polymq.gateways.mqtt.kernels.codes import DOLLAR, EXACTLY_ONCE
+from polymq.gateways.mqtt.protocol import NEED_DATA, PUBLISHES, Inbox, Protocol
 from polymq.net.turns import Turns
 
 if TYPE_CHECKING:
-    from polymq.gateways.mqtt.client import MqttConnection
-    from polymq.gateways.mqtt.kernels.bulk import Bulk
+    from polymq.gateways.mqtt.connection import Connection
+    from polymq.gateways.mqtt.kernels.batch_path import BatchPath
 
 PARSED_BYTES_MAX: Final = 32 * 1024
 """Bytes that are parsed at once where a read is not handled as a whole: 8,192 acknowledgements."""
@@ -43,18 +43,20 @@ class Reading:
         resting: the rest waits for the connection's turn. Nothing is read meanwhile.
     """
 
-    __slots__ = ("_acked", "_bulk", "_core", "_inbox", "_turns", "_work", "resting")
+    __slots__ = ("_acked", "_batch_path", "_core", "_inbox", "_turns", "_work", "resting")
 
-    def __init__(self, *, core: ConnectionCore, inbox: Inbox, bulk: Bulk, turns: Turns) -> None:
+    def __init__(
+        self, *, core: Protocol, inbox: Inbox, batch_path: BatchPath, turns: Turns
+    ) -> None:
         self.resting = False
         self._core = core
         self._inbox = inbox
-        self._bulk = bulk
+        self._batch_path = batch_path
         self._turns = turns
         self._work: Iterator[object] | None = None  # of a packet that was handled in part
         self._acked = 0  # bytes at the start of the rest whose acknowledgements were taken
 
-    def take(self, connection: MqttConnection, buffer: bytearray, start: int, end: int) -> int:
+    def take(self, connection: Connection, buffer: bytearray, start: int, end: int) -> int:
         """Handle packets until the read ends or the turn does.
 
         Returns:
@@ -109,10 +111,10 @@ class Reading:
         self._work = None
         return True
 
-    def _take_inbox(self, connection: MqttConnection, start: int) -> int:
+    def _take_inbox(self, connection: Connection, start: int) -> int:
         """What the kernel took from the bytes from `start` on. Returns up to where it is handled,
         which is not all where the turn is over."""
-        inbox, bulk, lane = self._inbox, self._bulk, connection.lane
+        inbox, batch_path, path = self._inbox, self._batch_path, connection.fast_path
         stop = self._core.at
         if inbox.ack_count and not self._acked:
             # They take several turns, maybe, in which others use the inbox.
@@ -128,7 +130,8 @@ class Reading:
         count = self._portion(connection)
         taken = 0
         while taken < count:
-            taken = bulk.take_publishes(lane, taken, min(taken + RUNS_AT_ONCE, count), count)
+            last = min(taken + RUNS_AT_ONCE, count)
+            taken = batch_path.take_publishes(path, taken, last, count)
             if taken < count and self._turns.is_over():
                 self.resting = True
                 at = (inbox.runs[taken] - 1) * COLUMNS
@@ -137,7 +140,7 @@ class Reading:
                 return end
         return stop
 
-    def _portion(self, connection: MqttConnection) -> int:
+    def _portion(self, connection: Connection) -> int:
         """Cut long runs into what may be stored at once. Returns how many runs there are."""
         inbox = self._inbox
         batch, runs, count = inbox.batch, inbox.runs, inbox.run_count
@@ -155,11 +158,11 @@ class Reading:
             runs[: len(starts)] = type(runs)("q", starts)
         return len(starts)
 
-    def _rows_at_once(self, connection: MqttConnection, row: int) -> int:
+    def _rows_at_once(self, connection: Connection, row: int) -> int:
         batch = self._inbox.batch
         topic = batch.topic(row)
         flags = batch.rows[row * COLUMNS + FLAGS]
-        mapping = connection.lane.mapping
+        mapping = connection.fast_path.mapping
         template = mapping.templates[flags].get(topic)
         count = batch.count
         with contextlib.suppress(Refused):  # then all of it will be

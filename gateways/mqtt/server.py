@@ -9,11 +9,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import fields
 
 from polymq.broker.port import BrokerPort, StorageFailed
-from polymq.gateways.mqtt.client import MqttConnection
+from polymq.gateways.mqtt.connection import Connection
 from polymq.gateways.mqtt.limits import Limits
 from polymq.gateways.mqtt.mapping import TopicMapping
 from polymq.gateways.mqtt.shared import Counters, Shared
-from polymq.net.connection import Connection, Context
+from polymq.net.connection import Context, SocketConnection
 from polymq.net.listener import Listener, listen
 from polymq.net.roster import Roster
 
@@ -25,7 +25,7 @@ def random_client_id() -> str:
     return f"auto-{secrets.token_hex(16)}"
 
 
-class MqttServer:
+class Server:
     """One MQTT listener.
 
     Args:
@@ -58,7 +58,7 @@ class MqttServer:
         shared = self._shared
         self._listener = await listen(
             shared.context,
-            lambda: MqttConnection(shared),
+            lambda: Connection(shared),
             host=host,
             port=port,
             tls=tls,
@@ -87,7 +87,7 @@ class MqttServer:
         return 0 if self._listener is None else len(self._listener.connections)
 
     @property
-    def rosters(self) -> Sequence[Roster[Connection]]:
+    def rosters(self) -> Sequence[Roster[SocketConnection]]:
         """For metrics."""
         return () if self._listener is None else (self._listener.roster,)
 
@@ -104,10 +104,10 @@ class MqttServer:
             "uploads_waiting": uploads.waiting_count,
         }
 
-    def _connections(self) -> list[MqttConnection]:
+    def _connections(self) -> list[Connection]:
         if self._listener is None:
             return []
-        return [c for c in self._listener.connections if isinstance(c, MqttConnection)]
+        return [c for c in self._listener.connections if isinstance(c, Connection)]
 
     def _storage_failed(self, error: StorageFailed) -> None:
         connections = self._connections()

@@ -9,13 +9,13 @@ from typing import Final
 
 from polymq.broker.port import BrokerError, BrokerPort, Position
 from polymq.core_log.kernels.batch import Batch
-from polymq.gateways.mqtt.connection import Inbox
 from polymq.gateways.mqtt.kernels import codes
-from polymq.gateways.mqtt.kernels.bulk import Bulk
-from polymq.gateways.mqtt.kernels.lane import Yard
+from polymq.gateways.mqtt.kernels.batch_path import BatchPath
+from polymq.gateways.mqtt.kernels.fast_path import SharedPaths
 from polymq.gateways.mqtt.limits import Limits
 from polymq.gateways.mqtt.mapping import TopicMapping
 from polymq.gateways.mqtt.packets import Will
+from polymq.gateways.mqtt.protocol import Inbox
 from polymq.gateways.mqtt.uploads import Uploads
 from polymq.net.connection import Context
 
@@ -58,28 +58,28 @@ class Shared:
     """Makes ids for clients that send none."""
     inbox: Inbox = field(default_factory=Inbox)
     counted: Counters = field(default_factory=Counters)
-    """`counters`, without what the yard has not added yet."""
+    """`counters`, without what the paths have not added yet."""
     early_bytes: int = 0
     """Bytes kept for connections whose login is not known yet (`limits.early_bytes_max`)."""
     once_position: Position = NOWHERE
     """Where the last QoS 2 message of any connection was stored."""
     uploads: Uploads = field(init=False)
     """What is here of their packets that are not whole."""
-    yard: Yard = field(init=False)
-    """What their lanes share."""
-    bulk: Bulk = field(init=False)
+    paths: SharedPaths = field(init=False)
+    """What their fast paths share."""
+    batch_path: BatchPath = field(init=False)
     """Takes their reads of many packets."""
 
     def __post_init__(self) -> None:
         self.uploads = Uploads(self.limits, self.context.call_later)
-        self.yard = Yard(self.port, self.counted, self.limits)
-        self.bulk = Bulk(self.yard, self.inbox)
-        self.yard.bulk = self.bulk
+        self.paths = SharedPaths(self.port, self.counted, self.limits)
+        self.batch_path = BatchPath(self.paths, self.inbox)
+        self.paths.batch_path = self.batch_path
 
     @property
     def counters(self) -> Counters:
         """All that was counted until now."""
-        self.yard.count()
+        self.paths.count()
         return self.counted
 
     def publish_will(self, will: Will, port: BrokerPort, mapping: TopicMapping) -> None:

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Final
 
 from polymq.broker.port import REST, GroupInfo, TopicInfo, encode_name
 from polymq.gateways.rocketmq import mapping
-from polymq.gateways.rocketmq.connection import Request
 from polymq.gateways.rocketmq.mapping import RETRY_PREFIX, Answer
+from polymq.gateways.rocketmq.protocol import Request
 from polymq.gateways.rocketmq.resets import reset_offsets
 from polymq.remoting.broker_fields import (
     CreateTopicFields,
@@ -38,7 +38,7 @@ from polymq.remoting.group_bodies import decode_object, encode_json
 from polymq.remoting.headers import TopicFields
 
 if TYPE_CHECKING:
-    from polymq.gateways.rocketmq.client import RocketmqConnection
+    from polymq.gateways.rocketmq.connection import Connection
 
 READ_WRITE: Final = PERMISSION_READ | PERMISSION_WRITE
 QUEUES_MAX: Final = 1_024
@@ -50,7 +50,7 @@ ROLE: Final = "SYNC_MASTER"
 DATA_VERSION: Final = {"counter": 1, "stateVersion": 0, "timestamp": 0}
 
 
-def create_topic(client: RocketmqConnection, request: Request) -> Answer | None:
+def create_topic(client: Connection, request: Request) -> Answer | None:
     """17: make a topic. One that is there keeps its number of queues."""
     fields = request.fields
     assert isinstance(fields, CreateTopicFields)
@@ -70,7 +70,7 @@ def create_topic(client: RocketmqConnection, request: Request) -> Answer | None:
     return None
 
 
-def delete_topic(client: RocketmqConnection, request: Request) -> Answer | None:
+def delete_topic(client: Connection, request: Request) -> Answer | None:
     """215: delete a topic; no error if there is none."""
     fields = request.fields
     assert isinstance(fields, TopicFields)
@@ -82,7 +82,7 @@ def delete_topic(client: RocketmqConnection, request: Request) -> Answer | None:
     return None
 
 
-def topic_configs(client: RocketmqConnection, request: Request) -> Answer:
+def topic_configs(client: Connection, request: Request) -> Answer:
     """21: all topics and how many queues they have."""
     table = {encode_name(info.name): _config(info) for info in client.port.topics.infos()}
     answer = _json({"topicConfigTable": table, "dataVersion": DATA_VERSION})
@@ -90,7 +90,7 @@ def topic_configs(client: RocketmqConnection, request: Request) -> Answer:
     return answer
 
 
-def topic_config(client: RocketmqConnection, request: Request) -> Answer:
+def topic_config(client: Connection, request: Request) -> Answer:
     """351: one topic, as among all of them."""
     fields = request.fields
     assert isinstance(fields, TopicFields)
@@ -110,13 +110,13 @@ def _config(info: TopicInfo) -> dict[str, object]:
     }
 
 
-def forget_topic(_client: RocketmqConnection, _request: Request) -> Answer:
+def forget_topic(_client: Connection, _request: Request) -> Answer:
     """216, which `mqadmin` asks of name servers once the broker has deleted a topic: the routes
     that this door gives are of the topics that there are."""
     return mapping.success()
 
 
-def create_group(client: RocketmqConnection, request: Request) -> Answer | None:
+def create_group(client: Connection, request: Request) -> Answer | None:
     """200: make a consumer group, or change its settings."""
     if len(request.body) > SETTINGS_BYTES_MAX:
         raise BadFields(f"the settings of a group have at most {SETTINGS_BYTES_MAX} bytes")
@@ -131,7 +131,7 @@ def create_group(client: RocketmqConnection, request: Request) -> Answer | None:
     return None
 
 
-def group_configs(client: RocketmqConnection, request: Request) -> Answer:
+def group_configs(client: Connection, request: Request) -> Answer:
     """201: all groups and their settings; what is not set has RocketMQ's default."""
     table = {group.name: _settings(group) for group in client.port.groups.infos()}
     answer = _json({"subscriptionGroupTable": table, "dataVersion": DATA_VERSION})
@@ -139,7 +139,7 @@ def group_configs(client: RocketmqConnection, request: Request) -> Answer:
     return answer
 
 
-def group_config(client: RocketmqConnection, request: Request) -> Answer:
+def group_config(client: Connection, request: Request) -> Answer:
     """352: one group, as among all of them."""
     fields = request.fields
     assert isinstance(fields, GroupConfigFields)
@@ -154,7 +154,7 @@ def _settings(group: GroupInfo) -> dict[str, object]:
     return {**GROUP_DEFAULTS, **group.settings, "groupName": group.name}
 
 
-def groups_of_topic(client: RocketmqConnection, request: Request) -> Answer:
+def groups_of_topic(client: Connection, request: Request) -> Answer:
     """300: the groups that read a topic, or did."""
     fields = request.fields
     assert isinstance(fields, TopicFields)
@@ -163,7 +163,7 @@ def groups_of_topic(client: RocketmqConnection, request: Request) -> Answer:
     return _json({"groupList": sorted(one for one in groups if name in _topics(client, one))})
 
 
-def topics_of_group(client: RocketmqConnection, request: Request) -> Answer:
+def topics_of_group(client: Connection, request: Request) -> Answer:
     """343: the topics that a group reads, or did."""
     fields = request.fields
     assert isinstance(fields, GroupConfigFields)
@@ -171,7 +171,7 @@ def topics_of_group(client: RocketmqConnection, request: Request) -> Answer:
     return _json({"topicList": topics, "brokerAddr": None})
 
 
-def _topics(client: RocketmqConnection, group: str) -> set[str]:
+def _topics(client: Connection, group: str) -> set[str]:
     return {topic for topic, _ in client.port.groups.offsets(group)}
 
 
@@ -191,7 +191,7 @@ GROUP_DEFAULTS: Final[Mapping[str, object]] = {
 }
 
 
-def delete_group(client: RocketmqConnection, request: Request) -> Answer | None:
+def delete_group(client: Connection, request: Request) -> Answer | None:
     """207: delete a group with its offsets; no error if there is none."""
     fields = request.fields
     assert isinstance(fields, DeleteGroupFields)
@@ -202,7 +202,7 @@ def delete_group(client: RocketmqConnection, request: Request) -> Answer | None:
     return None
 
 
-def topic_stats(client: RocketmqConnection, request: Request) -> Answer:
+def topic_stats(client: Connection, request: Request) -> Answer:
     """202: the bounds of a topic's queues."""
     fields = request.fields
     assert isinstance(fields, TopicFields)
@@ -219,7 +219,7 @@ def topic_stats(client: RocketmqConnection, request: Request) -> Answer:
     return mapping.success(body=b'{"offsetTable":{%b},"topicPutTps":0.0}' % entries)
 
 
-def consume_stats(client: RocketmqConnection, request: Request) -> Answer:
+def consume_stats(client: Connection, request: Request) -> Answer:
     """208: how far a group is behind."""
     fields = request.fields
     assert isinstance(fields, GroupTopicFields)
@@ -243,7 +243,7 @@ def consume_stats(client: RocketmqConnection, request: Request) -> Answer:
 
 
 def _by_queue(
-    client: RocketmqConnection,
+    client: Connection,
     infos: Iterable[TopicInfo],
     value: Callable[[TopicInfo, int], Mapping[str, int]],
 ) -> bytes:
@@ -257,7 +257,7 @@ def _by_queue(
     )
 
 
-def consumer_connections(client: RocketmqConnection, request: Request) -> Answer:
+def consumer_connections(client: Connection, request: Request) -> Answer:
     """203: who is in a group, and what the group subscribes to."""
     fields = request.fields
     assert isinstance(fields, GroupFields)
@@ -279,7 +279,7 @@ def consumer_connections(client: RocketmqConnection, request: Request) -> Answer
     )
 
 
-def producer_connections(client: RocketmqConnection, request: Request) -> Answer:
+def producer_connections(client: Connection, request: Request) -> Answer:
     """204: who can be asked about a producer group's transactions."""
     fields = request.fields
     assert isinstance(fields, ProducerGroupFields)
@@ -291,7 +291,7 @@ def producer_connections(client: RocketmqConnection, request: Request) -> Answer
     return _json({"connectionSet": found})
 
 
-def _connection(client_id: str, channel: RocketmqConnection) -> dict[str, object]:
+def _connection(client_id: str, channel: Connection) -> dict[str, object]:
     return {
         "clientId": client_id,
         "clientAddr": channel.peer,
@@ -300,7 +300,7 @@ def _connection(client_id: str, channel: RocketmqConnection) -> dict[str, object
     }
 
 
-def runtime(client: RocketmqConnection, request: Request) -> Answer:
+def runtime(client: Connection, request: Request) -> Answer:
     """28: what `clusterList` shows of a broker."""
     rates = ("putTps", "getTransferredTps", "getTransferedTps", "getFoundTps", "getMissTps")
     figures = {
@@ -320,7 +320,7 @@ def runtime(client: RocketmqConnection, request: Request) -> Answer:
     return _json({"table": figures})
 
 
-def configuration(client: RocketmqConnection, _request: Request) -> Answer:
+def configuration(client: Connection, _request: Request) -> Answer:
     """26: what RocketMQ's tools look for in a broker's configuration, as Java properties."""
     identity = client.shared.identity
     host, _, port = client.own_address.rpartition(":")
@@ -342,7 +342,7 @@ def configuration(client: RocketmqConnection, _request: Request) -> Answer:
     )
 
 
-def cluster(client: RocketmqConnection, request: Request) -> Answer:
+def cluster(client: Connection, request: Request) -> Answer:
     """106: this broker, as a cluster of one."""
     identity = client.shared.identity
     broker = {
@@ -363,7 +363,7 @@ def _json(value: object) -> Answer:
     return mapping.success(body=encode_json(value))
 
 
-HANDLERS: Final[Mapping[RequestCode, Callable[[RocketmqConnection, Request], Answer | None]]] = {
+HANDLERS: Final[Mapping[RequestCode, Callable[[Connection, Request], Answer | None]]] = {
     RequestCode.CREATE_TOPIC: create_topic,
     RequestCode.DELETE_TOPIC: delete_topic,
     RequestCode.GET_TOPIC_CONFIGS: topic_configs,

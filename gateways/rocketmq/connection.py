@@ -1,217 +1,307 @@
-"""The protocol of the RocketMQ door: bytes in, typed requests out.
+"""One client: ties the core to its socket, and each request to what answers it.
 
-Rules of this file:
+Rules:
 
-* `REQUESTS` names every code that this door serves and the header that goes with it. A code that
-  is not in it becomes `Unsupported`; a header that does not fit becomes `Malformed`, and so does a
-  signed one with a field that is unknown (`remoting.signed_fields`). Both leave the connection
-  usable: the frame's limits were right.
-* Every request gets one answer through `answer`, a oneway request none.
-* The door asks its clients, too, whether a transaction is committed, and tells them that their
-  group changed. What they answer is of no use: who knows better says so by a request of its own.
-
-Frames, serialize types and the bookkeeping of open requests are `remoting.connection`'s.
+* Pulls wait for their turn (`pulling.py`); sends for their commit; everything else is answered at
+  once (`requests.py`).
+* There is no login: each request says who it is from (`callers.py`), passes the gate (`rights.py`),
+  and is carried out with the rights of that user. They are looked at for each request.
+* Closing is answering first: a server that stops answers what it holds with "nothing new".
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import logging
+from collections import deque
 from typing import Final
 
-from polymq.remoting.broker_fields import (
-    CommitFields,
-    CreateTopicFields,
-    DeleteGroupFields,
-    EndTransactionFields,
-    GroupConfigFields,
-    GroupFields,
-    GroupOffsetFields,
-    GroupTopicFields,
-    ProducerGroupFields,
-    QueryFields,
-    ResetFields,
-    SearchFields,
-    SendBackFields,
-    SendFields,
-    UnregisterFields,
-    ViewFields,
-    long_names,
-)
-from polymq.remoting.codes import RequestCode
-from polymq.remoting.connection import Connection, RequestReceived
-from polymq.remoting.errors import BadFields
-from polymq.remoting.frames import ANSWER_BYTES_MAX, FRAME_BYTES_MAX, Command
-from polymq.remoting.headers import Fields, PullFields, QueueFields, TopicFields, read_fields
-from polymq.remoting.signed_fields import unknown_field
-from polymq.remoting.signing import Signature, signature_of
+from polymq.broker.port import BrokerPort, Durability, Position, Refused
+from polymq.gateways.rocketmq import mapping
+from polymq.gateways.rocketmq.callers import Callers
+from polymq.gateways.rocketmq.mapping import Answer
+from polymq.gateways.rocketmq.messages import BadMessage
+from polymq.gateways.rocketmq.protocol import Event, Malformed, Protocol, Request, Unsupported
+from polymq.gateways.rocketmq.pulling import Pulls
+from polymq.gateways.rocketmq.requests import HANDLERS
+from polymq.gateways.rocketmq.rights import admit
+from polymq.gateways.rocketmq.sending import Sender
+from polymq.gateways.rocketmq.shared import Shared
+from polymq.net.connection import SocketConnection
+from polymq.remoting.broker_fields import GroupFields
+from polymq.remoting.codes import PULL_COMMIT_OFFSET, RequestCode, ResponseCode
+from polymq.remoting.errors import BadFields, LocalProtocolError, RemoteProtocolError
+from polymq.remoting.headers import PullFields, write_fields
 
-REQUESTS: Final[Mapping[int, type[Fields]]] = {
-    RequestCode.SEND_MESSAGE: SendFields,
-    RequestCode.SEND_MESSAGE_V2: SendFields,
-    RequestCode.SEND_BATCH_MESSAGE: SendFields,
-    RequestCode.CONSUMER_SEND_BACK: SendBackFields,
-    RequestCode.END_TRANSACTION: EndTransactionFields,
-    RequestCode.PULL_MESSAGE: PullFields,
-    RequestCode.LITE_PULL_MESSAGE: PullFields,
-    RequestCode.QUERY_MESSAGE: QueryFields,
-    RequestCode.VIEW_MESSAGE: ViewFields,
-    RequestCode.QUERY_CONSUMER_OFFSET: GroupOffsetFields,
-    RequestCode.UPDATE_CONSUMER_OFFSET: CommitFields,
-    RequestCode.SEARCH_OFFSET: SearchFields,
-    RequestCode.GET_MAX_OFFSET: QueueFields,
-    RequestCode.GET_MIN_OFFSET: QueueFields,
-    RequestCode.GET_EARLIEST_TIME: QueueFields,
-    RequestCode.HEART_BEAT: Fields,
-    RequestCode.UNREGISTER_CLIENT: UnregisterFields,
-    RequestCode.GET_CONSUMER_LIST: GroupFields,
-    RequestCode.LOCK_BATCH_MQ: Fields,
-    RequestCode.UNLOCK_BATCH_MQ: Fields,
-    RequestCode.CHECK_CLIENT_CONFIG: Fields,
-    RequestCode.CREATE_TOPIC: CreateTopicFields,
-    RequestCode.DELETE_TOPIC: TopicFields,
-    RequestCode.GET_TOPIC_CONFIGS: Fields,
-    RequestCode.CREATE_GROUP: Fields,
-    RequestCode.GET_GROUP_CONFIGS: Fields,
-    RequestCode.DELETE_GROUP: DeleteGroupFields,
-    RequestCode.GET_TOPIC_STATS: TopicFields,
-    RequestCode.GET_CONSUMER_CONNECTIONS: GroupFields,
-    RequestCode.GET_PRODUCER_CONNECTIONS: ProducerGroupFields,
-    RequestCode.GET_CONSUME_STATS: GroupTopicFields,
-    RequestCode.GET_BROKER_RUNTIME: Fields,
-    RequestCode.GET_BROKER_CONFIG: Fields,
-    RequestCode.GET_TOPIC_CONFIG: TopicFields,
-    RequestCode.GET_GROUP_CONFIG: GroupConfigFields,
-    RequestCode.GET_GROUPS_OF_TOPIC: TopicFields,
-    RequestCode.GET_TOPICS_OF_GROUP: GroupConfigFields,
-    RequestCode.RESET_OFFSETS: ResetFields,
-    RequestCode.DELETE_TOPIC_IN_NAME_SERVER: TopicFields,
-    RequestCode.GET_ROUTE: TopicFields,
-    RequestCode.GET_BROKER_CLUSTER_INFO: Fields,
-    RequestCode.GET_ALL_TOPICS: Fields,
-}
-SHORT_NAMED: Final = (RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE)
-NAME_SHOWN_MAX: Final = 100
-"""Characters of a field's name in an answer."""
+log = logging.getLogger(__name__)
+
+PARSED_BYTES_MAX: Final = 16 * 1024
+"""Bytes of a read whose requests are parsed together: some 2 ms."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
-    """A request that this door serves.
+class Connection(SocketConnection):
+    """One client.
+
+    Args:
+        user: whose rights a request without a signature has; empty for nobody's.
+        advertised: `host:port` that routes name; or a host, whose port is the one that the client
+            reached; None: the address that it reached.
 
     Attributes:
-        serial: names it in the answer.
-        fields: of the type that `REQUESTS` has for the code.
-        oneway: it gets no answer.
-        signature: who sent it, if it says so.
-        asked: what its body says, for those whose body the gate reads (`rights.BODIES`).
+        principal: who sent the request that is carried out.
+        port: the engine, as who sent the request that is carried out may use it. What answers
+            later keeps it: the next request may be another user's.
+        sender: stores what that user sends.
+        language, version: of its library, as its heartbeats say.
     """
 
-    serial: int
-    code: int
-    fields: Fields
-    body: bytes
-    signature: Signature | None
-    oneway: bool
-    version: int
-    language: str
-    asked: object = None
+    def __init__(self, shared: Shared, user: str, advertised: str | None = None) -> None:
+        super().__init__(shared.context)
+        self.shared = shared
+        self.principal = ""
+        self.port: BrokerPort
+        self.sender: Sender
+        self.language = "OTHER"
+        self.version = 0
+        self._user = user
+        self._advertised = advertised
+        self._callers: Callers
+        self._core = Protocol()
+        self._pulls = Pulls(self, shared)
+        self._proven = False  # by a request that it may make
+        self._draining = False
+        self._behind = False  # the disk: nothing more is read
+        self._resting = False  # it is the turn of others: likewise
+        self._events: deque[Event] = deque()  # what the last read asked for and is not carried out
+        self._frame_due: float | None = None  # when the request that has begun has to be whole
 
+    # --- the socket's side ----------------------------------------------------------------
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Unsupported:
-    """A code that this door does not serve."""
-
-    serial: int
-    code: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Malformed:
-    """A header lacks a field or has one of the wrong kind."""
-
-    serial: int
-    reason: str
-
-
-Event = Request | Unsupported | Malformed
-
-
-class RocketmqCore:
-    """One client's connection."""
-
-    def __init__(self) -> None:
-        self._frames = Connection()
-
-    @property
-    def open_count(self) -> int:
-        """Requests without an answer."""
-        return self._frames.open_count
-
-    def receive(self, buffer: bytes | bytearray, start: int, end: int) -> tuple[list[Event], int]:
-        """Take all whole requests: the events, and up to which index the bytes are used.
-
-        Raises:
-            RemoteProtocolError: close the connection.
-        """
-        received, used = self._frames.receive(buffer, start, end)
-        events = [
-            _event(item.serial, item.command)
-            for item in received
-            if isinstance(item, RequestReceived)
-        ]
-        return [event for event in events if event is not None], used
-
-    def answer(
-        self,
-        serial: int,
-        code: int,
-        fields: Mapping[str, str] | None = None,
-        *,
-        remark: str | None = None,
-        body_size: int = 0,
-        has_records: bool = False,
-    ) -> bytes:
-        """The head of the answer; `body_size` bytes of body follow it: with records more than
-        otherwise, because one record goes as a whole."""
-        return self._frames.answer(
-            serial,
-            code,
-            fields,
-            remark=remark,
-            body_size=body_size,
-            bytes_max=ANSWER_BYTES_MAX if has_records else FRAME_BYTES_MAX,
+    def opened(self) -> None:
+        self._frame_due = self.context.now() + self.shared.limits.first_frame_seconds_max
+        self._stay_awake()
+        self._callers = Callers(
+            self.shared.port,
+            user=self._user,
+            address=self.address,
+            expelled=self._expelled,
+            keys_max=self.shared.limits.access_keys_max,
         )
 
-    def tell(self, code: int, fields: Mapping[str, str], body: bytes = b"") -> bytes:
-        """A oneway request to the client."""
-        _, data = self._frames.request(code, fields, body, oneway=True)
-        return data
+    def _expelled(self, _why: str) -> None:
+        self.close()
 
+    def consume(self, buffer: bytearray, start: int, end: int) -> int:
+        if self._resting:
+            return start
+        try:
+            used = self._take(buffer, start, end)
+        except RemoteProtocolError as error:
+            self.shared.protocol_error_count += 1
+            log.info("closing %s: %s", self.peer, error)
+            self._events.clear()
+            self.close()
+            return end
+        if used == end or self._resting:
+            self._frame_due = None
+        elif used > start or self._frame_due is None:  # another request has begun
+            self._frame_due = self.context.now() + self.shared.limits.frame_seconds_max
+        self._stay_awake()
+        self._pulls.read_next()
+        for caller in self._callers:
+            if not self._behind and caller.port.overloaded(self._caught_up):
+                self._behind = True
+                self.stop_reading()
+        return used
 
-def _event(serial: int, command: Command) -> Event | None:
-    oneway = command.is_oneway
-    kind = REQUESTS.get(command.code)
-    if kind is None:
-        return None if oneway else Unsupported(serial=serial, code=command.code)
-    signature = signature_of(command)
-    if signature is not None:
-        unknown = unknown_field(command.code, kind, command.fields)
-        if unknown is not None:
-            reason = f"a signed request {command.code} has no field {unknown[:NAME_SHOWN_MAX]!r}"
-            return None if oneway else Malformed(serial=serial, reason=reason)
-    sent = long_names(command.fields) if command.code in SHORT_NAMED else command.fields
-    try:
-        fields = read_fields(kind, sent)
-    except BadFields as error:
-        return None if oneway else Malformed(serial=serial, reason=str(error))
-    return Request(
-        serial=serial,
-        code=command.code,
-        fields=fields,
-        body=command.body,
-        signature=signature,
-        oneway=oneway,
-        version=command.version,
-        language=command.language,
-    )
+    def _take(self, buffer: bytearray, start: int, end: int) -> int:
+        """Carry out requests until the read ends or this connection's turn does; returns up to
+        where the bytes are used. What was parsed and not carried out waits in `_events`. Raises
+        RemoteProtocolError."""
+        turns = self.context.turns
+        turns.begin()
+        at = start
+        parsed_max = PARSED_BYTES_MAX
+        while True:
+            while self._events:
+                self._handle(self._events.popleft())
+                if turns.is_over() and (self._events or at < end):
+                    self._resting = True
+                    self.stop_reading()
+                    turns.wait(self._next_turn)
+                    return at
+            if at == end or self.closing or self._draining:
+                return at
+            stop = min(at + parsed_max, end)
+            events, used = self._core.receive(buffer, at, stop)
+            if used == at and stop == end:
+                return at
+            if events and not self._proven:
+                self.spoke()
+            if used == at:  # a request that is larger
+                parsed_max = end - at
+            self._events.extend(events)
+            at = used
+
+    def _next_turn(self) -> None:
+        """Others had their turn: go on with what is left of the read."""
+        self._resting = False
+        self.consume_again()
+        self._read_on()
+
+    def _read_on(self) -> None:
+        if not (self._behind or self._resting or self.paused or self._draining):
+            self.resume_reading()
+
+    def _caught_up(self) -> None:
+        self._behind = False
+        self._read_on()
+
+    def drained(self) -> None:
+        self._read_on()
+        self._pulls.read_next()
+
+    def lost(self, error: Exception | None) -> None:
+        self._events.clear()
+        self._pulls.forget()
+        self.shared.members.lost(self)
+        self._callers.leave()
+
+    def expired(self, now: float) -> float | None:
+        due = self._frame_due
+        if due is not None:
+            if (
+                self._behind or self._resting or self.paused or self._draining
+            ):  # what is late was not read by us
+                self._frame_due = now + self.shared.limits.frame_seconds_max
+                return self._frame_due
+            if due <= now:
+                log.info("closing %s: it did not send a whole request in time", self.peer)
+                self.shared.protocol_error_count += 1
+                self.close()
+                return None
+        if self._core.open_count:  # it waits for us, not we for it
+            return now + self.shared.limits.idle_seconds_max
+        self.close()
+        return None
+
+    def _stay_awake(self) -> None:
+        idle = self.context.now() + self.shared.limits.idle_seconds_max
+        self.deadline(idle if self._frame_due is None else min(idle, self._frame_due))
+
+    def drain(self) -> None:
+        """Close as soon as everything that was asked is answered."""
+        self._draining = self._pulls.draining = True
+        self.stop_reading()
+        self._pulls.release_all()
+        self._close_if_drained()
+
+    def _close_if_drained(self) -> None:
+        if self._draining and not self._core.open_count:
+            self.close()
+
+    # --- answering ------------------------------------------------------------------------
+
+    def _handle(self, event: Event) -> None:
+        match event:
+            case Unsupported():
+                self.answer(event.serial, mapping.unsupported(event.code))
+            case Malformed():
+                code = ResponseCode.INVALID_PARAMETER
+                self.answer(event.serial, mapping.failed(code, event.reason))
+            case Request():
+                answer = self._ask(event)
+                if answer is not None and not event.oneway:
+                    self.answer(event.serial, answer)
+
+    def _pull(self, request: Request, fields: PullFields) -> None:
+        if request.oneway:
+            return
+        if fields.system_flag & PULL_COMMIT_OFFSET:
+            mapping.commit_with_pull(self.port, fields)
+        self._pulls.take(request.serial, fields, self.port)
+
+    def _ask(self, request: Request) -> Answer | None:
+        """The answer; None if it comes later."""
+        try:
+            caller = self._callers.caller(request.signature)
+            self.principal, self.port, self.sender = caller.principal, caller.port, caller.sender
+            request = admit(caller.port, request, self.shared.limits)
+            if not self._proven:
+                self._proven = True
+                self.proven()
+            if isinstance(request.fields, PullFields):
+                self._pull(request, request.fields)
+                return None
+            return HANDLERS[RequestCode(request.code)](self, request)
+        except Refused as error:
+            return mapping.refused(error)
+        except BadMessage as error:
+            return mapping.failed(ResponseCode.MESSAGE_ILLEGAL, str(error))
+        except BadFields as error:
+            return mapping.failed(ResponseCode.INVALID_PARAMETER, str(error))
+
+    def returns(self, group: str) -> Sender:
+        """Stores what members of a group give back, in the name of who sent the request. Raises
+        Refused: FORBIDDEN."""
+        return self._callers.returns(self.principal, group)
+
+    def answer_when(
+        self, position: Position, durability: Durability, request: Request, answer: Answer
+    ) -> None:
+        """Answer once the position is committed."""
+        if not request.oneway:
+            self.port.when_committed(position, durability, self.answer, request.serial, answer)
+
+    def answer_later(self, request: Request, answer: Answer) -> None:
+        """Answer a request whose handler said None."""
+        if not request.oneway:
+            self.answer(request.serial, answer)
+
+    def answer(self, serial: int, answer: Answer) -> None:
+        """Send the answer to the request with this serial; nothing if the client is gone."""
+        if self.closing:
+            return
+        try:
+            head = self._head(serial, answer)
+        except LocalProtocolError as error:  # more topics or groups than a frame has room for
+            answer = mapping.failed(ResponseCode.SYSTEM_ERROR, f"the answer is too large: {error}")
+            head = self._head(serial, answer)
+        self.write(head)
+        if answer.body:
+            self.write(answer.body)
+        self._close_if_drained()
+
+    def _head(self, serial: int, answer: Answer) -> bytes:
+        return self._core.answer(
+            serial,
+            answer.code,
+            answer.fields,
+            remark=answer.remark,
+            body_size=len(answer.body),
+            has_records=answer.has_records,
+        )
+
+    # --- asking the client ------------------------------------------------------------------
+
+    def tell_group_changed(self, group: str) -> None:
+        """The members or subscriptions of a group of this client changed: it shares the queues
+        out again."""
+        fields = write_fields(GroupFields(consumer_group=group))
+        self.tell(RequestCode.NOTIFY_CONSUMERS_CHANGED, fields)
+
+    def tell(self, code: RequestCode, fields: dict[str, str], body: bytes = b"") -> None:
+        """Send a oneway request, unless the client does not read."""
+        if not self.closing and not self.paused:
+            self.write(self._core.tell(code, fields, body))
+
+    @property
+    def own_address(self) -> str:
+        """Where routes say that this broker is: where this client reached it."""
+        told = self._advertised
+        if told is not None and told.rpartition(":")[2].isdecimal():
+            return told
+        name = self.transport.get_extra_info("sockname") if self.transport is not None else None
+        host, port = name[:2] if isinstance(name, tuple) else ("127.0.0.1", 0)
+        if told is not None:
+            return f"{told}:{port}"
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

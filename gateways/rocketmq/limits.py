@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RocketmqLimits:
+class Limits:
     """Bounds of the door, each with its reason."""
 
     connections_max: int = 10_000

@@ -24,7 +24,7 @@ from polymq.broker.port import BrokerPort, Refused, TopicInfo
 from polymq.gateways.rocketmq import mapping
 from polymq.gateways.rocketmq.amqp_messages import in_rocketmq_words
 from polymq.gateways.rocketmq.holds import Hold
-from polymq.gateways.rocketmq.limits import RocketmqLimits
+from polymq.gateways.rocketmq.limits import Limits
 from polymq.gateways.rocketmq.mapping import Answer
 from polymq.gateways.rocketmq.shared import Shared
 from polymq.net.connection import Context
@@ -92,7 +92,7 @@ class Pulls:
     def __init__(self, client: Client, shared: Shared) -> None:
         self._client: Client = client
         self._shared = shared
-        self._limits: RocketmqLimits = shared.limits
+        self._limits: Limits = shared.limits
         self.draining = False
         self._turn: deque[Pull] = deque()  # pulls that wait for their turn to read
         self._held: dict[int, Pull] = {}  # by serial; the door's holds name them

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from polymq.broker.port import Reason, Refused
 from polymq.gateways.rocketmq import admin, mapping
-from polymq.gateways.rocketmq.connection import Request
 from polymq.gateways.rocketmq.mapping import RETRY_PREFIX, Answer
 from polymq.gateways.rocketmq.messages import (
     PREPARED,
@@ -21,6 +20,7 @@ from polymq.gateways.rocketmq.messages import (
     messages_of,
     system_flag_of,
 )
+from polymq.gateways.rocketmq.protocol import Request
 from polymq.gateways.rocketmq.retries import send_back
 from polymq.gateways.rocketmq.sending import RECONSUME_MAX, Order
 from polymq.gateways.rocketmq.transactions import UNIQUE_KEY, end_transaction
@@ -48,9 +48,9 @@ from polymq.remoting.group_bodies import (
 from polymq.remoting.headers import Fields, QueueFields, TopicFields
 
 if TYPE_CHECKING:
-    from polymq.gateways.rocketmq.client import RocketmqConnection
+    from polymq.gateways.rocketmq.connection import Connection
 
-Handler = Callable[["RocketmqConnection", Request], Answer | None]
+Handler = Callable[["Connection", Request], Answer | None]
 F = TypeVar("F", bound=Fields)
 
 
@@ -69,7 +69,7 @@ def asked_of(request: Request, kind: type[Body]) -> Body:
 # --- producing --------------------------------------------------------------------------------
 
 
-def send(client: RocketmqConnection, request: Request) -> Answer | None:
+def send(client: Connection, request: Request) -> Answer | None:
     """10, 310: one message; 320, or a flag: a batch."""
     fields = fields_of(request, SendFields)
     if fields.batch or request.code == RequestCode.SEND_BATCH_MESSAGE:
@@ -111,7 +111,7 @@ def check_batch(fields: SendFields) -> None:
 # --- consuming --------------------------------------------------------------------------------
 
 
-def heart_beat(client: RocketmqConnection, request: Request) -> Answer:
+def heart_beat(client: Connection, request: Request) -> Answer:
     """34: a client says what it is. Its groups are made, and each one's topic for retries."""
     beat = asked_of(request, Heartbeat)
     for data in beat.consumer_data_set:
@@ -138,14 +138,14 @@ def heart_beat(client: RocketmqConnection, request: Request) -> Answer:
     return mapping.success()
 
 
-def check_client(client: RocketmqConnection, request: Request) -> Answer:
+def check_client(client: Connection, request: Request) -> Answer:
     """46: a consumer that wants more than tags asks before it begins. Raises Refused."""
     asked = asked_of(request, ClientCheck).subscription_data
     mapping.tags_of(asked.expression_type, asked.sub_string)
     return mapping.success()
 
 
-def unregister(client: RocketmqConnection, request: Request) -> Answer:
+def unregister(client: Connection, request: Request) -> Answer:
     """35: a client leaves a group."""
     fields = fields_of(request, UnregisterFields)
     client.shared.members.left(
@@ -154,7 +154,7 @@ def unregister(client: RocketmqConnection, request: Request) -> Answer:
     return mapping.success()
 
 
-def consumer_list(client: RocketmqConnection, request: Request) -> Answer:
+def consumer_list(client: Connection, request: Request) -> Answer:
     """38: the ids of a group's members."""
     group = fields_of(request, GroupFields).consumer_group
     found = client.shared.members.consumers.get(group)
@@ -163,18 +163,18 @@ def consumer_list(client: RocketmqConnection, request: Request) -> Answer:
     return mapping.success(body=encode_json(ConsumerList(consumer_id_list=list(found.members))))
 
 
-def query_offset(client: RocketmqConnection, request: Request) -> Answer:
+def query_offset(client: Connection, request: Request) -> Answer:
     """14: how far a group has come in a queue."""
     return mapping.group_offset(client.port, fields_of(request, GroupOffsetFields))
 
 
-def commit_offset(client: RocketmqConnection, request: Request) -> Answer:
+def commit_offset(client: Connection, request: Request) -> Answer:
     """15: a group has come so far."""
     fields = fields_of(request, CommitFields)
     return mapping.commit(client.port, fields)
 
 
-def lock(client: RocketmqConnection, request: Request) -> Answer:
+def lock(client: Connection, request: Request) -> Answer:
     """41: a consumer wants to consume queues in order, alone."""
     asked = asked_of(request, LockRequest)
     got = client.shared.locks.lock(
@@ -187,7 +187,7 @@ def lock(client: RocketmqConnection, request: Request) -> Answer:
     return mapping.success(body=encode_json(LockAnswer(lock_ok_mq_set=got)))
 
 
-def unlock(client: RocketmqConnection, request: Request) -> Answer:
+def unlock(client: Connection, request: Request) -> Answer:
     """42: it gives them back."""
     asked = asked_of(request, LockRequest)
     client.shared.locks.unlock(
@@ -196,7 +196,7 @@ def unlock(client: RocketmqConnection, request: Request) -> Answer:
     return mapping.success()
 
 
-def queues_that_exist(client: RocketmqConnection, asked: LockRequest) -> list[MessageQueue]:
+def queues_that_exist(client: Connection, asked: LockRequest) -> list[MessageQueue]:
     """The queues that a client wants to lock, without made-up ones: they would fill the table."""
     counts: dict[str, int] = {}
     for topic in {queue.topic for queue in asked.mq_set}:
@@ -213,12 +213,12 @@ def queues_that_exist(client: RocketmqConnection, asked: LockRequest) -> list[Me
 # --- looking ----------------------------------------------------------------------------------
 
 
-def offset(client: RocketmqConnection, request: Request) -> Answer:
+def offset(client: Connection, request: Request) -> Answer:
     """30, 31: the bounds of a queue."""
     return mapping.offset(client.port, request.code, fields_of(request, QueueFields))
 
 
-def search_offset(client: RocketmqConnection, request: Request) -> Answer | None:
+def search_offset(client: Connection, request: Request) -> Answer | None:
     """29: the offset by a time."""
     fields = fields_of(request, SearchFields)
     info = mapping.need_topic(client.port, fields.topic)
@@ -231,7 +231,7 @@ def search_offset(client: RocketmqConnection, request: Request) -> Answer | None
     return None
 
 
-def earliest_time(client: RocketmqConnection, request: Request) -> Answer | None:
+def earliest_time(client: Connection, request: Request) -> Answer | None:
     """32: when the oldest message of a queue was stored."""
     fields = fields_of(request, QueueFields)
     info = mapping.need_topic(client.port, fields.topic)
@@ -248,7 +248,7 @@ def earliest_time(client: RocketmqConnection, request: Request) -> Answer | None
     return None
 
 
-def query_message(client: RocketmqConnection, request: Request) -> Answer | None:
+def query_message(client: Connection, request: Request) -> Answer | None:
     """12: messages by key."""
     fields = fields_of(request, QueryFields)
     info = mapping.need_topic(client.port, fields.topic)
@@ -263,7 +263,7 @@ def query_message(client: RocketmqConnection, request: Request) -> Answer | None
     return None
 
 
-def view_message(client: RocketmqConnection, request: Request) -> Answer | None:
+def view_message(client: Connection, request: Request) -> Answer | None:
     """33: the message that an id names."""
     fields = fields_of(request, ViewFields)
     client.port.queries.by_position(
@@ -273,13 +273,13 @@ def view_message(client: RocketmqConnection, request: Request) -> Answer | None:
     return None
 
 
-def route(client: RocketmqConnection, request: Request) -> Answer:
+def route(client: Connection, request: Request) -> Answer:
     """105: where a topic lives."""
     fields = fields_of(request, TopicFields)
     return mapping.route(client.port, fields, client.shared.identity, client.own_address)
 
 
-def topics(client: RocketmqConnection, request: Request) -> Answer:
+def topics(client: Connection, request: Request) -> Answer:
     """206: all topics."""
     return mapping.topic_list(client.port)
 

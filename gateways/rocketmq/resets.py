@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Final
 
 from polymq.broker.port import REST, BoundedCache, Refused, TopicInfo, encode_name
 from polymq.gateways.rocketmq import mapping
-from polymq.gateways.rocketmq.connection import Request
 from polymq.gateways.rocketmq.mapping import Answer
+from polymq.gateways.rocketmq.protocol import Request
 from polymq.remoting.broker_fields import ResetFields
 from polymq.remoting.codes import ResponseCode
 from polymq.remoting.errors import BadFields
 from polymq.remoting.group_bodies import encode_json
 
 if TYPE_CHECKING:
-    from polymq.gateways.rocketmq.client import RocketmqConnection
+    from polymq.gateways.rocketmq.connection import Connection
 
 NEWEST: Final = -1
 """Instead of a time: the end of each queue."""
@@ -51,7 +51,7 @@ class Resets:
         return self._offsets.pop((group, topic, queue_id), None)
 
 
-def reset_offsets(client: RocketmqConnection, request: Request) -> Answer | None:
+def reset_offsets(client: Connection, request: Request) -> Answer | None:
     """222: a group goes on at a time, or at an offset. Raises Refused, BadFields."""
     fields = request.fields
     assert isinstance(fields, ResetFields)
@@ -75,7 +75,7 @@ class _Reset:
 
     def __init__(
         self,
-        client: RocketmqConnection,
+        client: Connection,
         request: Request,
         fields: ResetFields,
         info: TopicInfo,

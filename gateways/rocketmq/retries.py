@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Final
 
 from polymq.broker.port import Refused, without_long
 from polymq.gateways.rocketmq import mapping
-from polymq.gateways.rocketmq.connection import Request
 from polymq.gateways.rocketmq.mapping import DEAD_LETTER_PREFIX, RETRY_PREFIX, Answer
 from polymq.gateways.rocketmq.messages import (
     DELAYS,
@@ -15,13 +14,14 @@ from polymq.gateways.rocketmq.messages import (
     parse_properties,
     sent_of,
 )
+from polymq.gateways.rocketmq.protocol import Request
 from polymq.gateways.rocketmq.sending import RECONSUME_MAX, Order
 from polymq.remoting.broker_fields import SendBackFields
 from polymq.remoting.codes import ResponseCode
 from polymq.remoting.records import Record, iterate_records
 
 if TYPE_CHECKING:
-    from polymq.gateways.rocketmq.client import RocketmqConnection
+    from polymq.gateways.rocketmq.connection import Connection
 
 RETRY_TOPIC: Final = "RETRY_TOPIC"
 """Property: the topic that the message was published to. Consumers show it instead of theirs."""
@@ -30,7 +30,7 @@ FIRST_LEVEL: Final = 3
 """Delay level of the first retry: 10 seconds, then 30, and so on."""
 
 
-def send_back(client: RocketmqConnection, request: Request) -> Answer | None:
+def send_back(client: Connection, request: Request) -> Answer | None:
     """36: a message that could not be consumed."""
     fields = request.fields
     assert isinstance(fields, SendBackFields)

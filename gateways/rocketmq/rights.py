@@ -28,9 +28,9 @@ from typing import Final
 
 from polymq.broker.port import REST, BrokerPort, Reason, Refused, decode_name, parse_display_name
 from polymq.gateways.rocketmq import mapping
-from polymq.gateways.rocketmq.connection import Request
-from polymq.gateways.rocketmq.limits import RocketmqLimits
+from polymq.gateways.rocketmq.limits import Limits
 from polymq.gateways.rocketmq.mapping import RETRY_PREFIX
+from polymq.gateways.rocketmq.protocol import Request
 from polymq.remoting.codes import RequestCode
 from polymq.remoting.group_bodies import ClientCheck, Heartbeat, LockRequest, decode_body
 from polymq.remoting.headers import READER_GROUP, PullFields
@@ -116,7 +116,7 @@ BODIES: Final[Mapping[int, Callable[[bytes], object]]] = {
 """Whose body says what it is about."""
 
 
-def admit(port: BrokerPort, request: Request, limits: RocketmqLimits) -> Request:
+def admit(port: BrokerPort, request: Request, limits: Limits) -> Request:
     """Let a request in: returns it with its body read.
 
     Raises:
@@ -140,7 +140,7 @@ def admit(port: BrokerPort, request: Request, limits: RocketmqLimits) -> Request
     return request
 
 
-def _check_size(beat: Heartbeat, limits: RocketmqLimits) -> None:
+def _check_size(beat: Heartbeat, limits: Limits) -> None:
     groups = len(beat.consumer_data_set) + len(beat.producer_data_set)
     if groups > limits.groups_per_client_max:
         raise Refused(

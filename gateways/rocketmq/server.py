@@ -7,17 +7,17 @@ import ssl
 from collections.abc import Sequence
 
 from polymq.broker.port import BrokerPort
-from polymq.gateways.rocketmq.client import RocketmqConnection
-from polymq.gateways.rocketmq.limits import RocketmqLimits
+from polymq.gateways.rocketmq.connection import Connection
+from polymq.gateways.rocketmq.limits import Limits
 from polymq.gateways.rocketmq.mapping import Identity
 from polymq.gateways.rocketmq.shared import Shared
 from polymq.gateways.rocketmq.transactions import ask_producers
-from polymq.net.connection import Connection, Context
+from polymq.net.connection import Context, SocketConnection
 from polymq.net.listener import Listener, listen
 from polymq.net.roster import Roster
 
 
-class RocketmqServer:
+class Server:
     """The door: listens, and owns what its connections share.
 
     Args:
@@ -32,7 +32,7 @@ class RocketmqServer:
         *,
         port: BrokerPort,
         context: Context,
-        limits: RocketmqLimits | None = None,
+        limits: Limits | None = None,
         cluster: str = "DefaultCluster",
         broker_name: str = "broker-a",
         advertise: str | None = None,
@@ -41,7 +41,7 @@ class RocketmqServer:
         self._shared = Shared(
             port=port,
             context=context,
-            limits=limits or RocketmqLimits(),
+            limits=limits or Limits(),
             identity=Identity(cluster=cluster, broker_name=broker_name),
         )
         self._user = user
@@ -72,7 +72,7 @@ class RocketmqServer:
         shared = self._shared
         listener = await listen(
             shared.context,
-            lambda: RocketmqConnection(shared, self._user, advertised),
+            lambda: Connection(shared, self._user, advertised),
             host=host,
             port=port,
             tls=tls,
@@ -86,14 +86,14 @@ class RocketmqServer:
         for listener in self._listeners:
             listener.stop_accepting()
         for connection in self._connections():
-            if isinstance(connection, RocketmqConnection):
+            if isinstance(connection, Connection):
                 connection.drain()
         await asyncio.gather(*(listener.wait_empty(drain_seconds) for listener in self._listeners))
         await asyncio.gather(*(listener.close() for listener in self._listeners))
         if self._listeners:
             self._shared.stop()
 
-    def _connections(self) -> list[Connection]:
+    def _connections(self) -> list[SocketConnection]:
         return [one for listener in self._listeners for one in listener.connections]
 
     @property
@@ -102,7 +102,7 @@ class RocketmqServer:
         return len(self._connections())
 
     @property
-    def rosters(self) -> Sequence[Roster[Connection]]:
+    def rosters(self) -> Sequence[Roster[SocketConnection]]:
         """For metrics."""
         return [listener.roster for listener in self._listeners]
 

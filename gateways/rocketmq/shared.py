@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from polymq.broker.port import BrokerPort
 from polymq.gateways.rocketmq.holds import Hold, Holds
-from polymq.gateways.rocketmq.limits import RocketmqLimits
+from polymq.gateways.rocketmq.limits import Limits
 from polymq.gateways.rocketmq.locks import Locks
 from polymq.gateways.rocketmq.mapping import Identity
 from polymq.gateways.rocketmq.members import Members
@@ -18,7 +18,7 @@ from polymq.gateways.rocketmq.rights import rights_left
 from polymq.net.connection import Context
 
 if TYPE_CHECKING:
-    from polymq.gateways.rocketmq.client import RocketmqConnection
+    from polymq.gateways.rocketmq.connection import Connection
     from polymq.gateways.rocketmq.pulling import Pulls
 
 HOLD_TICK_SECONDS = 0.1
@@ -35,7 +35,7 @@ class Shared:
         *,
         port: BrokerPort,
         context: Context,
-        limits: RocketmqLimits,
+        limits: Limits,
         identity: Identity,
     ) -> None:
         self.port = port
@@ -43,7 +43,7 @@ class Shared:
         self.limits = limits
         self.identity = identity
         self.holds: Holds[Pulls] = Holds(limits.holds_max)
-        self.members: Members[RocketmqConnection] = Members(
+        self.members: Members[Connection] = Members(
             lambda channel, group: channel.tell_group_changed(group),
             count_max=limits.members_max,
             count_each_max=limits.memberships_per_client_max,

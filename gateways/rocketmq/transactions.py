@@ -6,23 +6,23 @@ from typing import TYPE_CHECKING, Final
 
 from polymq.broker.port import HalfMessage, Position, Reason, Refused, encode_name
 from polymq.gateways.rocketmq import mapping
-from polymq.gateways.rocketmq.connection import Request
 from polymq.gateways.rocketmq.mapping import Answer
 from polymq.gateways.rocketmq.messages import COMMITTED, ROLLED_BACK
+from polymq.gateways.rocketmq.protocol import Request
 from polymq.remoting.broker_fields import CheckFields, EndTransactionFields
 from polymq.remoting.codes import RequestCode
 from polymq.remoting.headers import write_fields
 from polymq.remoting.records import encode_record
 
 if TYPE_CHECKING:
-    from polymq.gateways.rocketmq.client import RocketmqConnection
+    from polymq.gateways.rocketmq.connection import Connection
     from polymq.gateways.rocketmq.shared import Shared
 
 PRODUCER: Final = "PGROUP"
 UNIQUE_KEY: Final = "UNIQ_KEY"
 
 
-def end_transaction(client: RocketmqConnection, request: Request) -> Answer | None:
+def end_transaction(client: Connection, request: Request) -> Answer | None:
     """37: commit, rollback, or not known yet, which changes nothing."""
     fields = request.fields
     assert isinstance(fields, EndTransactionFields)

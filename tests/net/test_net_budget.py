@@ -14,7 +14,7 @@ import uvloop
 
 from polymq.net import listener, loop_server
 from polymq.net.budget import Budget, Share
-from polymq.net.connection import Connection, Context
+from polymq.net.connection import Context, SocketConnection
 from polymq.net.listener import Listener, listen
 from polymq.net.plane import CompiledPlane
 from tests.harness.descriptors import no_more_descriptors
@@ -70,7 +70,7 @@ async def begin(way: str, budget: Budget) -> Listener:
     context = Context(asyncio.get_running_loop(), plane=way == "plane", budget=budget)
     return await listen(
         context,
-        lambda: Connection(context),
+        lambda: SocketConnection(context),
         host="127.0.0.1",
         port=0,
         tls=server_tls() if way == "tls" else None,

@@ -13,11 +13,11 @@ from collections.abc import Awaitable, Callable
 import pytest
 import uvloop
 
-from polymq.net.connection import BUFFER_BYTES, Connection, Context
+from polymq.net.connection import BUFFER_BYTES, Context, SocketConnection
 from polymq.net.listener import CannotListen, Listener, bind, listen
 
 
-class Lines(Connection):
+class Lines(SocketConnection):
     """A protocol whose frames are lines: it answers each with its length."""
 
     def __init__(self, context: Context) -> None:

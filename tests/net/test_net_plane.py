@@ -20,7 +20,7 @@ import pytest
 import uvloop
 
 from polymq.net import listener
-from polymq.net.connection import HIGH_WATER_BYTES, Connection, Context
+from polymq.net.connection import HIGH_WATER_BYTES, Context, SocketConnection
 from polymq.net.listener import Listener, listen
 from polymq.net.plane import CompiledPlane
 from tests.harness.descriptors import no_more_descriptors
@@ -29,7 +29,7 @@ TURNS_MAX = 100_000
 PLANES = (False, True) if CompiledPlane is not None else (False,)
 
 
-class Recorder(Connection):
+class Recorder(SocketConnection):
     """Notes what happens to it; `on_bytes` is what a test wants to happen then."""
 
     def __init__(self, context: Context, on_bytes: Callable[[Recorder, bytes], object]) -> None:

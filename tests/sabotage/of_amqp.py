@@ -35,10 +35,10 @@ OF_AMQP = (
     Sabotage(
         name="large-reads-are-parsed-whole",
         why="what a turn does not get to is parsed again in each of the next ones",
-        path="gateways/amqp/connection.py",
+        path="gateways/amqp/protocol.py",
         old="        size = again or BULK_BYTES\n",
         new="        size = again or self._end\n",
-        tests=("tests/gateways/amqp/test_amqp_connection.py",),
+        tests=("tests/gateways/amqp/test_amqp_protocol.py",),
     ),
     Sabotage(
         name="publishes-behind-a-failing-ack-are-stored",
@@ -286,7 +286,7 @@ OF_AMQP = (
     Sabotage(
         name="amqp-nack-of-what-is-stored",
         why="publishers repeat what is stored already",
-        path="gateways/amqp/publishing.py",
+        path="gateways/amqp/batch_path.py",
         old="                channel.published(start - first, position, template.durability)\n",
         new="",
         tests=("tests/gateways/amqp/test_amqp_prefetch.py",),
@@ -294,7 +294,7 @@ OF_AMQP = (
     Sabotage(
         name="refused-publish-makes-a-topic",
         why="a publish that is refused for a time to live that is none leaves an empty topic",
-        path="gateways/amqp/publishing.py",
+        path="gateways/amqp/batch_path.py",
         old="                return 1  # it leaves nothing behind, and so no topic\n",
         new='                rewritten = Rewritten(b"", changed=False, copies=None)\n',
         tests=("tests/gateways/amqp/test_amqp_refused_publishes.py",),
@@ -302,7 +302,7 @@ OF_AMQP = (
     Sabotage(
         name="publish-with-refused-copies-makes-a-topic",
         why="a publish with a copy to where its user may not publish leaves an empty topic",
-        path="gateways/amqp/publishing.py",
+        path="gateways/amqp/batch_path.py",
         old="            if rewritten.copies:\n                return 1",
         new="            if False:\n                return 1",
         tests=("tests/gateways/amqp/test_amqp_refused_publishes.py",),
@@ -310,7 +310,7 @@ OF_AMQP = (
     Sabotage(
         name="publishes-of-a-closed-channel-make-topics",
         why="what stands behind a refused publish makes the topic that the publish did not",
-        path="gateways/amqp/publishing.py",
+        path="gateways/amqp/batch_path.py",
         old="""            rest = run
             while rest.first < run.last:
                 channel = channels.get(run.channel)
@@ -348,7 +348,7 @@ OF_AMQP = (
     Sabotage(
         name="amqp-heartbeats-on-coarse-deadlines",
         why="clients with short intervals take the server for dead",
-        path="gateways/amqp/server.py",
+        path="gateways/amqp/connection.py",
         old="            if seconds < FINE_HEARTBEAT_SECONDS:\n",
         new="            if False:\n",
         tests=("tests/gateways/amqp/test_amqp_server.py",),

@@ -180,7 +180,7 @@ OF_THE_BOUNDS = (
     Sabotage(
         name="pubrels-that-nobody-reads-do-not-count",
         why="a client that sends PUBREC and reads nothing takes a gigabyte in five seconds",
-        path="gateways/mqtt/kernels/lane.py",
+        path="gateways/mqtt/kernels/fast_path.py",
         old="            connection.write_answer(data)\n"
         "        else:\n            self.write(data)\n\n    def taken",
         new="            self.write(data)\n"
@@ -257,7 +257,7 @@ OF_THE_BOUNDS = (
     Sabotage(
         name="cut-acknowledged-twice",
         why="a client that publishes and acknowledges in one read is told of an unknown delivery",
-        path="gateways/amqp/connection.py",
+        path="gateways/amqp/protocol.py",
         pure=True,
         old="            settlements, self._cut_settlements = self._cut_settlements, []\n",
         new="            self._cut_settlements = []\n",
@@ -293,7 +293,7 @@ OF_THE_BOUNDS = (
     Sabotage(
         name="rocketmq-turn-without-end",
         why="thousands of requests in one read are carried out while all others wait",
-        path="gateways/rocketmq/client.py",
+        path="gateways/rocketmq/connection.py",
         old="                if turns.is_over() and (self._events or at < end):\n",
         new="                if at < start:\n",
         tests=("tests/gateways/rocketmq/test_rocketmq_server.py",),

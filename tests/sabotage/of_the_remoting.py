@@ -135,7 +135,7 @@ OF_THE_REMOTING = (
     Sabotage(
         name="rocketmq-signed-with-more",
         why="a piece of the body, moved into a field of its own, leaves another signed message",
-        path="gateways/rocketmq/connection.py",
+        path="gateways/rocketmq/protocol.py",
         old="        if unknown is not None:\n",
         new="        if False:\n",
         tests=_USERS,
@@ -167,7 +167,7 @@ OF_THE_REMOTING = (
     Sabotage(
         name="silent-strangers-stay",
         why="a thousand connections that say nothing keep all clients out",
-        path="gateways/rocketmq/client.py",
+        path="gateways/rocketmq/connection.py",
         old="            if due <= now:\n",
         new="            if False:\n",
         tests=_SERVER,

@@ -77,7 +77,7 @@ OF_THE_SPEED = (
     Sabotage(
         name="mqtt-right-checked-once",
         why="a client goes on to publish where it was forbidden meanwhile",
-        path="gateways/mqtt/kernels/lane.py",
+        path="gateways/mqtt/kernels/fast_path.py",
         old="        if template is None or not template.valid:\n",
         new="        if template is None:\n",
         tests=("tests/gateways/mqtt", "interop_tests/test_users_at_the_doors.py"),
@@ -86,7 +86,7 @@ OF_THE_SPEED = (
     Sabotage(
         name="amqp-right-checked-once",
         why="the same in AMQP",
-        path="gateways/amqp/publishing.py",
+        path="gateways/amqp/batch_path.py",
         old="        if template is not None and template.valid:\n",
         new="        if template is not None:\n",
         tests=("tests/gateways/amqp", "interop_tests/test_users_at_the_doors.py"),

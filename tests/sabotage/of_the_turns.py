@@ -17,7 +17,7 @@ OF_THE_TURNS = (
     Sabotage(
         name="delivery-for-each-acknowledgement",
         why="a client that acknowledges out of order stops the server for half a second",
-        path="gateways/mqtt/client.py",
+        path="gateways/mqtt/connection.py",
         old="                session.acknowledged(first, count, True)\n",
         new="                session.acknowledged(first, count)\n",
         tests=(MQTT_TURNS,),
@@ -25,7 +25,7 @@ OF_THE_TURNS = (
     Sabotage(
         name="releases-without-a-turn",
         why="thousands of PUBRELs in one read are records that are written while others wait",
-        path="gateways/mqtt/kernels/bulk.py",
+        path="gateways/mqtt/kernels/batch_path.py",
         pure=True,
         old="                room -= RECORD_COST * acks[at + 2]\n",
         new="                room -= 1\n",
@@ -34,7 +34,7 @@ OF_THE_TURNS = (
     Sabotage(
         name="filters-without-a-turn",
         why="a SUBSCRIBE with a million filters stops all other clients for seconds",
-        path="gateways/mqtt/client.py",
+        path="gateways/mqtt/connection.py",
         old="            yield\n        if refused > 1:\n",
         new="        if refused > 1:\n",
         tests=(MQTT_TURNS,),
@@ -42,7 +42,7 @@ OF_THE_TURNS = (
     Sabotage(
         name="filters-in-part",
         why="a session keeps subscriptions of a SUBSCRIBE that broke the protocol",
-        path="gateways/mqtt/client.py",
+        path="gateways/mqtt/connection.py",
         old="        for _ in packet.filters():  # a packet that breaks the protocol "
         "changes nothing\n",
         new="        for _ in ():\n",
@@ -124,7 +124,7 @@ OF_THE_TURNS = (
     Sabotage(
         name="few-messages-to-very-many-queues-as-one",
         why="eight messages to ten thousand queues stop the server for as long as it stores them",
-        path="gateways/amqp/publishing.py",
+        path="gateways/amqp/batch_path.py",
         old="                if channel is None:  # closed, maybe for what stands before\n",
         new="                if channel is None or run.last < 9:\n",
         tests=("tests/gateways/amqp/test_amqp_turns.py",),
@@ -156,7 +156,7 @@ OF_THE_TURNS = (
     Sabotage(
         name="topics-with-very-many-queues-as-one",
         why="sixteen messages to topics with ten thousand queues each are stored in one piece",
-        path="gateways/mqtt/kernels/bulk.py",
+        path="gateways/mqtt/kernels/batch_path.py",
         pure=True,
         old="            if len(template.queues) > MANY_QUEUES:\n",
         new="            if len(template.queues) < 0:\n",
@@ -165,7 +165,7 @@ OF_THE_TURNS = (
     Sabotage(
         name="known-topics-with-very-many-queues-as-one",
         why="the same for topics that were published to before",
-        path="gateways/mqtt/kernels/bulk.py",
+        path="gateways/mqtt/kernels/batch_path.py",
         pure=True,
         old="template.rows_at_once < max(RUNS_AT_ONCE, last - first):\n",
         new="1 < last - first > template.rows_at_once:\n",
@@ -353,7 +353,7 @@ OF_THE_TURNS = (
     Sabotage(
         name="uploads-without-a-bound",
         why="a thousand clients that send a large packet in part fill the memory",
-        path="gateways/mqtt/client.py",
+        path="gateways/mqtt/connection.py",
         old="        hold_back = hold_back or self._without_room\n",
         new="",
         tests=(UPLOADS,),
@@ -361,7 +361,7 @@ OF_THE_TURNS = (
     Sabotage(
         name="upload-that-went-keeps-its-room",
         why="clients that leave in the middle of a packet stop all large packets in the end",
-        path="gateways/mqtt/client.py",
+        path="gateways/mqtt/connection.py",
         old="            self._shared.uploads.hold(self, 0)\n",
         new="",
         tests=(UPLOADS,),
@@ -377,8 +377,8 @@ OF_THE_TURNS = (
     Sabotage(
         name="upload-ends-unnoticed",
         why="a packet that was taken counts for ever",
-        path="gateways/mqtt/client.py",
-        old="        self.shortcut = None if self._has_part else self.lane\n",
+        path="gateways/mqtt/connection.py",
+        old="        self.shortcut = None if self._has_part else self.fast_path\n",
         new="",
         tests=(UPLOADS,),
     ),
@@ -393,7 +393,7 @@ OF_THE_TURNS = (
     Sabotage(
         name="mqtt-deaf-during-the-login",
         why="the end of a client that waits for its login is not noticed",
-        path="gateways/mqtt/client.py",
+        path="gateways/mqtt/connection.py",
         old="        hold_back = hold_back or (self.asking and ahead)\n",
         new="        hold_back = hold_back or self.asking\n",
         tests=("tests/gateways/mqtt/test_mqtt_login.py",),

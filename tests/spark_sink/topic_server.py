@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from polymq.gateways.rocketmq.server import RocketmqServer
+from polymq.gateways.rocketmq.server import Server as RocketmqServer
 from polymq.net.connection import Context
 from tests.gateways.rocketmq.rocketmq_spy_port import SpyPort
 

@@ -1,4 +1,4 @@
-"""The client of a connection, as far as the short way (`lane.py`) knows of it."""
+"""The client of a connection, as far as the short way (`fast_path.py`) knows of it."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from polymq.broker.port import BrokerPort
     from polymq.gateways.amqp.answers import Answers
+    from polymq.gateways.amqp.batch_path import BatchPath
     from polymq.gateways.amqp.channel import Channel
     from polymq.gateways.amqp.limits import Limits
-    from polymq.gateways.amqp.publishing import Publisher
 
 
 class Served(Protocol):
@@ -22,7 +22,7 @@ class Served(Protocol):
 
     channels: dict[int, Channel]
     limits: Limits
-    publisher: Publisher
+    publisher: BatchPath
     answers: Answers
     port: BrokerPort
     unread_bytes: int

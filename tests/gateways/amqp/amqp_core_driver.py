@@ -14,11 +14,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from polymq.gateways.amqp import spec
-from polymq.gateways.amqp.connection import AmqpConnection, Work
 from polymq.gateways.amqp.errors import RemoteProtocolError
 from polymq.gateways.amqp.events import HeaderReceived, HeaderRefused, MethodReceived, Traffic
 from polymq.gateways.amqp.kernels import codes
 from polymq.gateways.amqp.limits import Limits
+from polymq.gateways.amqp.protocol import Protocol as AmqpConnection
+from polymq.gateways.amqp.protocol import Work
 from polymq.gateways.amqp.spec import Method
 from polymq.gateways.amqp.states import ChannelState, State
 from tests.gateways.amqp import amqp_wire as wire

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from polymq.gateways.amqp import spec
-from polymq.gateways.amqp.connection import AmqpConnection, Work
 from polymq.gateways.amqp.limits import Limits
+from polymq.gateways.amqp.protocol import Protocol as AmqpConnection
+from polymq.gateways.amqp.protocol import Work
 from tests.gateways.amqp import amqp_wire as wire
 from tests.gateways.amqp.amqp_core_driver import HANDSHAKE, Driver, channel_open
 

@@ -232,7 +232,7 @@ def test_a_first_publish_waits_once_where_its_route_took_the_turn(
 def test_a_message_that_waits_for_its_turn_teaches_nothing(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The lane takes further messages like the one that was stored last, not like this one."""
+    """The fast path takes further messages like the one that was stored last, not like this one."""
     peer = bench.peer(1)
     peer.ask(spec.QueueDeclare(queue="q"))
     peer.send(wire.publish(1, "", "q", b"1"))

@@ -14,8 +14,9 @@ from typing import Any
 import aiohttp
 from aiohttp import web
 
-from polymq.gateways.http_cloudevents.limits import HttpLimits, WebhookSettings
-from polymq.gateways.http_cloudevents.server import HttpServer
+from polymq.gateways.http_cloudevents.limits import Limits as HttpLimits
+from polymq.gateways.http_cloudevents.limits import WebhookSettings
+from polymq.gateways.http_cloudevents.server import Server as HttpServer
 from polymq.net.connection import Context
 from tests.gateways.http_cloudevents.http_spy_port import SpyPort, SpyQueue
 

@@ -14,7 +14,7 @@ from multidict import CIMultiDict
 
 from polymq.gateways.http_cloudevents.bodies import SLICE_BYTES, Budget, read_body
 from polymq.gateways.http_cloudevents.content_codings import PIECE_BYTES
-from polymq.gateways.http_cloudevents.limits import HttpLimits
+from polymq.gateways.http_cloudevents.limits import Limits as HttpLimits
 
 CHUNK = b"x" * (SLICE_BYTES // 4)
 CHUNKS = 20

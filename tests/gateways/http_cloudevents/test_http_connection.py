@@ -10,8 +10,8 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from polymq.gateways.http_cloudevents.limits import HttpLimits
-from polymq.gateways.http_cloudevents.server import HttpServer
+from polymq.gateways.http_cloudevents.limits import Limits as HttpLimits
+from polymq.gateways.http_cloudevents.server import Server as HttpServer
 from polymq.net.connection import Context
 from polymq.net.listener import CannotListen
 from tests.gateways.http_cloudevents.http_harness import BINARY, http, run, until

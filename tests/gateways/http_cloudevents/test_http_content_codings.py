@@ -20,8 +20,8 @@ from polymq.gateways.http_cloudevents.content_codings import (
     Decoder,
     content_coding,
 )
-from polymq.gateways.http_cloudevents.limits import HttpLimits
-from polymq.gateways.http_cloudevents.server import HttpServer
+from polymq.gateways.http_cloudevents.limits import Limits as HttpLimits
+from polymq.gateways.http_cloudevents.server import Server as HttpServer
 from polymq.net.connection import Context
 from tests.gateways.http_cloudevents.http_harness import BINARY, http, run
 from tests.gateways.http_cloudevents.http_spy_port import SpyPort

@@ -12,7 +12,7 @@ import pytest
 from polymq.broker.port import LIFE_PROPERTY, Reason, Refused, life_property
 from polymq.gateways.http_cloudevents.attributes import time_ms
 from polymq.gateways.http_cloudevents.errors import STATUS_OF_REASON
-from polymq.gateways.http_cloudevents.limits import HttpLimits
+from polymq.gateways.http_cloudevents.limits import Limits as HttpLimits
 from polymq.gateways.http_cloudevents.mapping import life_ms
 from polymq.gateways.http_cloudevents.publishing import Publisher
 from tests.gateways.http_cloudevents.http_harness import (

@@ -11,7 +11,7 @@ import pytest
 from polymq.broker.limits import Limits
 from polymq.broker.port import BrokerPort
 from polymq.gateways.http_cloudevents.delivery_counts import DOCUMENT_KIND, RUNS_MAX, DeliveryCounts
-from polymq.gateways.http_cloudevents.limits import HttpLimits
+from polymq.gateways.http_cloudevents.limits import Limits as HttpLimits
 from tests.gateways.http_cloudevents.http_harness import (
     BINARY,
     EVENT,

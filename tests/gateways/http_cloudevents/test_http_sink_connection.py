@@ -11,7 +11,7 @@ from aiohttp import web
 from aiohttp.http import RawResponseMessage
 from aiohttp.streams import StreamReader
 
-from polymq.gateways.http_cloudevents.limits import HttpLimits
+from polymq.gateways.http_cloudevents.limits import Limits as HttpLimits
 from polymq.gateways.http_cloudevents.sink_connection import PIECE_BYTES, SinkConnection
 from tests.gateways.http_cloudevents.http_harness import (
     Answer,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from polymq.gateways.http_cloudevents.limits import HttpLimits
+from polymq.gateways.http_cloudevents.limits import Limits as HttpLimits
 from polymq.gateways.http_cloudevents.starts import Starts
 from tests.gateways.http_cloudevents.http_harness import (
     BINARY,

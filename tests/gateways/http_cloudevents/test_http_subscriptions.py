@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from polymq.broker.port import REST, Position, Reason, Refused, Words
-from polymq.gateways.http_cloudevents.limits import HttpLimits, WebhookSettings
+from polymq.gateways.http_cloudevents.limits import Limits as HttpLimits
+from polymq.gateways.http_cloudevents.limits import WebhookSettings
 from polymq.gateways.http_cloudevents.subscriptions import (
     DOCUMENT_KIND,
     from_document,

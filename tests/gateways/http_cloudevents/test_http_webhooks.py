@@ -13,7 +13,7 @@ import pytest
 from aiohttp import web
 
 from polymq.broker.port import Reason, Refused
-from polymq.gateways.http_cloudevents.limits import HttpLimits
+from polymq.gateways.http_cloudevents.limits import Limits as HttpLimits
 from tests.gateways.http_cloudevents.http_harness import (
     BINARY,
     EVENT,

@@ -6,22 +6,23 @@ from types import ModuleType
 
 import pytest
 
-import polymq.gateways.mqtt.client
+import polymq.gateways.mqtt.connection
 import polymq.gateways.mqtt.shared
 from tests.harness.forms import compiled_form, plain_form
 
-NAMES = ("polymq.gateways.mqtt.kernels.lane", "polymq.gateways.mqtt.kernels.bulk")
+NAMES = ("polymq.gateways.mqtt.kernels.fast_path", "polymq.gateways.mqtt.kernels.batch_path")
 FORMS = ("pure", "compiled")
 
 
 def use_form(form: str, monkeypatch: pytest.MonkeyPatch) -> tuple[ModuleType, ModuleType]:
-    """Lanes and bulk of this form are those of the brokers that the test makes. Returns the two
+    """Fast and batch paths of this form are those of the brokers that the test makes. Returns the
+    two
     modules; skips the test where the form is not here."""
     get = plain_form if form == "pure" else compiled_form
-    lane, bulk = map(get, NAMES)
-    if lane is None or bulk is None:
-        pytest.skip("the compiled lane goes with compiled kernels")
-    monkeypatch.setattr(polymq.gateways.mqtt.client, "Lane", lane.Lane)
-    monkeypatch.setattr(polymq.gateways.mqtt.shared, "Yard", lane.Yard)
-    monkeypatch.setattr(polymq.gateways.mqtt.shared, "Bulk", bulk.Bulk)
-    return lane, bulk
+    fast_path, batch_path = map(get, NAMES)
+    if fast_path is None or batch_path is None:
+        pytest.skip("the compiled paths go with compiled kernels")
+    monkeypatch.setattr(polymq.gateways.mqtt.connection, "FastPath", fast_path.FastPath)
+    monkeypatch.setattr(polymq.gateways.mqtt.shared, "SharedPaths", fast_path.SharedPaths)
+    monkeypatch.setattr(polymq.gateways.mqtt.shared, "BatchPath", batch_path.BatchPath)
+    return fast_path, batch_path

@@ -23,7 +23,7 @@ from polymq.broker.port import (
     Words,
 )
 from polymq.core_log.kernels.batch import BODY_SIZE, BODY_START, Batch
-from polymq.gateways.mqtt.client import MqttConnection
+from polymq.gateways.mqtt.connection import Connection as MqttConnection
 from polymq.gateways.mqtt.limits import Limits
 from polymq.gateways.mqtt.mapping import TopicMapping
 from polymq.gateways.mqtt.shared import Shared
@@ -425,7 +425,7 @@ class Peer:
     @property
     def link(self) -> SessionLink:
         """The connection as its session sees it."""
-        return self.connection.lane
+        return self.connection.fast_path
 
     @property
     def session(self) -> SpySession:

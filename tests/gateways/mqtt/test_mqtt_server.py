@@ -14,7 +14,8 @@ import uvloop
 from interop_tests import mqtt_wire as wire
 from polymq.broker.port import BrokerPort
 from polymq.gateways.mqtt.limits import Limits
-from polymq.gateways.mqtt.server import MqttServer, random_client_id
+from polymq.gateways.mqtt.server import Server as MqttServer
+from polymq.gateways.mqtt.server import random_client_id
 from polymq.net.connection import Context
 from polymq.net.listener import CannotListen
 from tests.gateways.mqtt.mqtt_harness import Published, SpyPort

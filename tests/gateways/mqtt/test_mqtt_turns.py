@@ -9,7 +9,7 @@ import pytest
 
 from interop_tests import mqtt_wire as wire
 from polymq.broker.port import Reason, Refused
-from polymq.gateways.mqtt.client import RELEASED_AT_ONCE
+from polymq.gateways.mqtt.connection import RELEASED_AT_ONCE
 from polymq.gateways.mqtt.packets import Subscribe, Unsubscribe, encode_unsuback
 from polymq.gateways.mqtt.reading import ONE_BY_ONE_MAX, RUNS_AT_ONCE
 from polymq.kernel_forms import plain_form
@@ -17,7 +17,7 @@ from polymq.net.turns import TURN_SECONDS
 from tests.gateways.mqtt.mqtt_harness import Broker, Peer
 
 TURN_LOOKS = 2
-BULK = plain_form("polymq.gateways.mqtt.kernels.bulk")
+BULK = plain_form("polymq.gateways.mqtt.kernels.batch_path")
 
 
 def slow(broker: Broker) -> None:

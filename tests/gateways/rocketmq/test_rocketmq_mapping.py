@@ -10,9 +10,9 @@ import pytest
 
 from polymq.broker.port import REST, BrokerPort, Reason, TopicInfo, encode_name
 from polymq.gateways.rocketmq import mapping
-from polymq.gateways.rocketmq.connection import Request
-from polymq.gateways.rocketmq.limits import RocketmqLimits
+from polymq.gateways.rocketmq.limits import Limits as RocketmqLimits
 from polymq.gateways.rocketmq.mapping import Identity
+from polymq.gateways.rocketmq.protocol import Request
 from polymq.gateways.rocketmq.rights import admit
 from polymq.remoting.codes import RequestCode, ResponseCode
 from polymq.remoting.headers import PullFields, QueueFields, TopicFields

@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from polymq.gateways.rocketmq.connection import REQUESTS
-from polymq.gateways.rocketmq.limits import RocketmqLimits
+from polymq.gateways.rocketmq.limits import Limits as RocketmqLimits
+from polymq.gateways.rocketmq.protocol import REQUESTS
 from polymq.gateways.rocketmq.requests import HANDLERS
 from polymq.gateways.rocketmq.rights import RIGHTS, Right
-from polymq.gateways.rocketmq.server import RocketmqServer
+from polymq.gateways.rocketmq.server import Server as RocketmqServer
 from polymq.net.connection import Context
 from polymq.remoting.codes import RequestCode
 from polymq.remoting.frames import Command

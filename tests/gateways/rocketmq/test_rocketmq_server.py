@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from polymq.gateways.rocketmq.client import RocketmqConnection
-from polymq.gateways.rocketmq.limits import RocketmqLimits
+from polymq.gateways.rocketmq.connection import Connection as RocketmqConnection
+from polymq.gateways.rocketmq.limits import Limits as RocketmqLimits
 from polymq.gateways.rocketmq.members import Consumers
-from polymq.gateways.rocketmq.server import RocketmqServer
+from polymq.gateways.rocketmq.server import Server as RocketmqServer
 from polymq.net.connection import Context
 from polymq.remoting.codes import SerializeType
 from polymq.remoting.driver_blocking import BlockingClient
@@ -614,7 +614,7 @@ def test_an_answer_that_is_too_large_for_a_frame_is_an_error_in_words(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """More than RocketMQ's clients read. The connection goes on."""
-    monkeypatch.setattr("polymq.gateways.rocketmq.connection.FRAME_BYTES_MAX", 2_000)
+    monkeypatch.setattr("polymq.gateways.rocketmq.protocol.FRAME_BYTES_MAX", 2_000)
 
     async def story() -> None:
         async with scene() as stage:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from polymq.broker.port import Reason, Refused
-from polymq.gateways.rocketmq.limits import RocketmqLimits
+from polymq.gateways.rocketmq.limits import Limits as RocketmqLimits
 from polymq.remoting.frames import Command
 from polymq.remoting.signing import Credentials, content_of, sign
 from tests.gateways.rocketmq.rocketmq_spy_port import SpyPort

@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""Of what types `lane.py` is where it is compiled."""
+"""Of what types `fast_path.py` is where it is compiled."""
 
 cimport cython
 
@@ -14,15 +14,15 @@ cdef class Answers:
     cdef public object durability
     cdef public list waiting
     cdef public bint asked
-    cpdef add(self, position, Lane lane, bytes data)
+    cpdef add(self, position, FastPath path, bytes data)
     @cython.locals(
         waiting=list, leaving=list, count=Py_ssize_t, high=Py_ssize_t, middle=Py_ssize_t,
-        slow=bint, lane=Lane,
+        slow=bint, path=FastPath,
     )
     cpdef release(self)
 
 
-cdef class Yard:
+cdef class SharedPaths:
     cdef public object port
     cdef readonly object batch
     cdef bytearray buffer
@@ -30,7 +30,7 @@ cdef class Yard:
     cdef public object counters
     cdef public Py_ssize_t packet_bytes_max
     cdef public long long delivery_bytes_max
-    cdef public object bulk
+    cdef public object batch_path
     cdef public list answers
     cdef public long long ask_at
     cdef public long long received
@@ -41,8 +41,8 @@ cdef class Yard:
     )
 
 
-cdef class Lane(Shortcut):
-    cdef public Yard yard
+cdef class FastPath(Shortcut):
+    cdef public SharedPaths shared
     cdef public Stream connection
     cdef public object port
     cdef public object mapping
@@ -67,7 +67,7 @@ cdef class Lane(Shortcut):
     cpdef bint take(self, bytearray buffer, Py_ssize_t start, Py_ssize_t end) except -1
     @cython.locals(
         at=Py_ssize_t, flags=int, topic=Py_ssize_t, topic_end=Py_ssize_t, body=Py_ssize_t,
-        packet_id=int, yard=Yard, position=cython.longlong,
+        packet_id=int, shared=SharedPaths, position=cython.longlong,
     )
     cdef bint take_publish(
         self, bytearray buffer, Py_ssize_t start, Py_ssize_t end, int first, Py_ssize_t length

@@ -17,11 +17,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from polymq.gateways.amqp import spec
-from polymq.gateways.amqp.connection import BULK_BYTES, WAIT_FOR_BODY_BYTES_MAX
 from polymq.gateways.amqp.errors import LocalProtocolError, RemoteProtocolError, ReplyCode
 from polymq.gateways.amqp.kernels import frames
 from polymq.gateways.amqp.limits import Limits
 from polymq.gateways.amqp.methods import method_frame
+from polymq.gateways.amqp.protocol import BULK_BYTES, WAIT_FOR_BODY_BYTES_MAX
 from polymq.gateways.amqp.spec import METHODS, Method
 from polymq.gateways.amqp.states import (
     AGAIN,

@@ -3,12 +3,12 @@
 on, and one answer to all of it.
 
 It is one source in two forms: plain Python, and a C extension, for which
-`bulk.pxd` says of what types all this is. `lane.py` has the way of a read of one packet.
+`batch_path.pxd` says of what types all this is. `fast_path.py` has the way of a read of one packet.
 
 Rules:
 
 * Python runs here per read and per run of equal publishes, not per message; what a run asks for
-  beyond being stored (QoS 2, a delay) is the connection's (`client.py`).
+  beyond being stored (QoS 2, a delay) is the connection's (`connection.py`).
 * Acknowledgements of a read are taken before its publishes, as `parse` may have them in any order
   that does not matter (`codes.STOP_ORDER`).
 * One answer for all publishes that are handled together: its position is that of the last, its
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from array import array
 
     from polymq.core_log.kernels.batch import Batch
-    from polymq.gateways.mqtt.connection import Inbox
-    from polymq.gateways.mqtt.kernels import lane
+    from polymq.gateways.mqtt.kernels import fast_path
+    from polymq.gateways.mqtt.protocol import Inbox
 
 RUNS_AT_ONCE: Final = 16
 """Runs of publishes that are handled without a look at the clock: each may be the first to its
@@ -50,24 +50,24 @@ RECORD_COST: Final = 16
 """As many of them take the time of one record of the log."""
 
 
-class Bulk:
+class BatchPath:
     """What the connections of a listener share for it.
 
     Args:
         inbox: what `parse` fills. A read is handled before the next is parsed.
     """
 
-    def __init__(self, yard: lane.Yard, inbox: Inbox) -> None:
-        self.yard = yard
+    def __init__(self, shared: fast_path.SharedPaths, inbox: Inbox) -> None:
+        self.shared = shared
         self.inbox = inbox
         self.batch: Batch = inbox.batch
         self.rows: array[int] = inbox.batch.rows
         self.runs: array[int] = inbox.runs
         self.acks: array[int] = inbox.acks
 
-    def take(self, lane: lane.Lane, buffer: bytearray, start: int, end: int) -> int:
+    def take(self, path: fast_path.FastPath, buffer: bytearray, start: int, end: int) -> int:
         """Handle the publishes and acknowledgements at the start of `buffer[start:end]`, if they
-        are not too much for one turn, and the lane is open.
+        are not too much for one turn, and the path is open.
 
         Returns:
             The index up to which the bytes were handled. What is there then is for the
@@ -76,24 +76,24 @@ class Bulk:
         Raises:
             BrokerError, RemoteProtocolError: close the connection (`take_publishes`).
         """
-        if lane.session is None:
+        if path.session is None:
             return start
         batch = self.batch
         batch.buffer = buffer
         _, at, run_count, ack_count = parse(
-            buffer, start, end, batch, self.runs, self.acks, self.yard.packet_bytes_max
+            buffer, start, end, batch, self.runs, self.acks, self.shared.packet_bytes_max
         )
-        if not self.is_one_turn(lane, run_count, ack_count):
+        if not self.is_one_turn(path, run_count, ack_count):
             return start
         if ack_count:
-            self.take_acks(lane, ack_count)
+            self.take_acks(path, ack_count)
         if run_count:
-            self.take_publishes(lane, 0, run_count, run_count)
+            self.take_publishes(path, 0, run_count, run_count)
         return at
 
-    def take_whole(self, lane: lane.Lane, buffer: bytearray, start: int, end: int) -> bool:
+    def take_whole(self, path: fast_path.FastPath, buffer: bytearray, start: int, end: int) -> bool:
         """Handle a read that is publishes and acknowledgements and no more, and not too much for
-        one turn; else nothing is done. The lane has to be open.
+        one turn; else nothing is done. The path has to be open.
 
         Raises:
             BrokerError, RemoteProtocolError: close the connection (`take_publishes`).
@@ -101,17 +101,17 @@ class Bulk:
         batch = self.batch
         batch.buffer = buffer
         _, at, run_count, ack_count = parse(
-            buffer, start, end, batch, self.runs, self.acks, self.yard.packet_bytes_max
+            buffer, start, end, batch, self.runs, self.acks, self.shared.packet_bytes_max
         )
-        if at != end or not self.is_one_turn(lane, run_count, ack_count):
+        if at != end or not self.is_one_turn(path, run_count, ack_count):
             return False
         if ack_count:
-            self.take_acks(lane, ack_count)
+            self.take_acks(path, ack_count)
         if run_count:
-            self.take_publishes(lane, 0, run_count, run_count)
+            self.take_publishes(path, 0, run_count, run_count)
         return True
 
-    def is_one_turn(self, lane: lane.Lane, run_count: int, ack_count: int) -> bool:
+    def is_one_turn(self, path: fast_path.FastPath, run_count: int, ack_count: int) -> bool:
         """Whether what is in the inbox is not too much for one turn: few runs that are known to go
         to few queues, of which the long ones are stored as a whole."""
         if run_count > RUNS_AT_ONCE or not self.are_few_acks(ack_count):
@@ -131,7 +131,7 @@ class Bulk:
             flags = rows[at + FLAGS]
             if last - first > 1 and (flags & EXACTLY_ONCE or buffer[start] == DOLLAR):
                 return False
-            template = lane.mapping.templates[flags].get(
+            template = path.mapping.templates[flags].get(
                 bytes(buffer[start : start + rows[at + TOPIC_SIZE]])
             )
             if template is None or template.rows_at_once < max(RUNS_AT_ONCE, last - first):
@@ -155,16 +155,18 @@ class Bulk:
                 room -= RECORD_COST
         return room >= 0
 
-    def take_acks(self, lane: lane.Lane, ack_count: int) -> None:
+    def take_acks(self, path: fast_path.FastPath, ack_count: int) -> None:
         """The acknowledgements in the inbox."""
         acks = self.acks
-        session = lane.session
+        session = path.session
         if ack_count == 1 and acks[0] == TYPE_PUBACK and session is not None:
             session.acknowledged(acks[1], acks[2])
-        elif lane.connection is not None:
-            lane.connection.take_acks(acks, ack_count)
+        elif path.connection is not None:
+            path.connection.take_acks(acks, ack_count)
 
-    def take_publishes(self, lane: lane.Lane, first_run: int, last_run: int, run_count: int) -> int:
+    def take_publishes(
+        self, path: fast_path.FastPath, first_run: int, last_run: int, run_count: int
+    ) -> int:
         """Of the publishes in the batch, which are `run_count` runs, runs [first_run, last_run), or
         as many of them as there are up to one that goes to very many queues.
 
@@ -176,7 +178,7 @@ class Bulk:
                 is no topic name: the connection has to be closed. What came before it in the read
                 is stored, and not answered.
         """
-        connection = lane.connection
+        connection = path.connection
         if connection is None:
             return last_run
         batch = self.batch
@@ -184,16 +186,16 @@ class Bulk:
         runs = self.runs
         begin = last = runs[first_run]
         end = runs[last_run] if last_run < run_count else batch.count
-        mapping = lane.mapping
+        mapping = path.mapping
         buffer: Any = batch.buffer
         waits_for = ends_at = Position(-1)
         durability = slowest = APPENDED
-        yard = self.yard
+        shared = self.shared
         index = first_run
         for index in range(first_run + 1, last_run + 1):
             first = last
             last = runs[index] if index < last_run else end
-            yard.received += last - first
+            shared.received += last - first
             at = first * COLUMNS
             start = rows[at + TOPIC_START]
             flags = rows[at + FLAGS]
@@ -205,7 +207,7 @@ class Bulk:
                 if flags & EXACTLY_ONCE or topic[0] == DOLLAR:
                     stored = connection.publish_special(template, batch, first, last, topic)
                 else:
-                    stored = lane.publish(template, batch, first, last)
+                    stored = path.publish(template, batch, first, last)
             except Refused as error:
                 if connection.refused(error, topic, last - first, flags & FLAG_QOS):
                     # It waits for nothing but its turn.
@@ -223,7 +225,7 @@ class Bulk:
             if len(template.queues) > MANY_QUEUES:
                 break
         if waits_for >= 0:
-            lane.answer_when(waits_for, encode_acks(batch, begin, last), durability)
-        if ends_at >= yard.ask_at or lane.asks_always or slowest > FLUSHED:
-            yard.ask_at = ends_at + ASK_BYTES if connection.keeps_up() else 0
+            path.answer_when(waits_for, encode_acks(batch, begin, last), durability)
+        if ends_at >= shared.ask_at or path.asks_always or slowest > FLUSHED:
+            shared.ask_at = ends_at + ASK_BYTES if connection.keeps_up() else 0
         return index

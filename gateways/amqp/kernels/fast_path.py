@@ -4,9 +4,9 @@
 Many publishers send one message and wait for its confirm, and many consumers acknowledge one
 message and wait for the next. What such a read costs is not its bytes but the steps around them, so
 this file has the steps that it needs and no others. It is one source in two forms: plain Python,
-and a C extension, for which `lane.pxd` says of what types all this is.
+and a C extension, for which `fast_path.pxd` says of what types all this is.
 
-A `Lane` belongs to one connection. `take` handles a read that is exactly one of
+A `FastPath` belongs to one connection. `take` handles a read that is exactly one of
 
 * a publish in three frames (two without body) whose method frame, and so its channel, exchange and
   routing key, came before on this connection, with properties that say nothing new to the broker;
@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     from polymq.broker.port import Template
     from polymq.core_log.kernels.batch import Batch
     from polymq.gateways.amqp.channel import Channel
-    from polymq.gateways.amqp.connection import AmqpConnection
     from polymq.gateways.amqp.kernels.served import Served
+    from polymq.gateways.amqp.protocol import Protocol
     from polymq.gateways.amqp.states import ChannelState
 
 ASK_BYTES: Final = 64 * 1024
@@ -82,7 +82,7 @@ class Kind:
         self.confirming = channel.confirming
 
 
-class Lane:
+class FastPath:
     """One connection's part of it.
 
     Args:
@@ -90,7 +90,7 @@ class Lane:
         core: the connection's; the states of its channels stand there.
     """
 
-    def __init__(self, client: Served, batch: Batch, core: AmqpConnection) -> None:
+    def __init__(self, client: Served, batch: Batch, core: Protocol) -> None:
         self.client = client
         self.batch = batch
         self.rows: array[int] = batch.rows

@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""Of what types `lane.py` is where it is compiled."""
+"""Of what types `fast_path.py` is where it is compiled."""
 
 cimport cython
 
@@ -16,7 +16,7 @@ cdef class Kind:
     cdef public object confirming
 
 
-cdef class Lane:
+cdef class FastPath:
     cdef public object client
     cdef public object batch
     cdef long long[::1] rows

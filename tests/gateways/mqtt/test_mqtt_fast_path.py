@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-import polymq.gateways.mqtt.client
+import polymq.gateways.mqtt.connection
 from interop_tests import mqtt_wire as wire
 from polymq.broker.port import (
     APPENDED,
@@ -99,10 +99,10 @@ READS = (
 
 
 def primed(limits: Limits | None = None) -> tuple[Broker, Peer]:
-    """A client that has published to `KNOWN` in all ways, and nobody who takes what its lane does
-    not know."""
+    """A client that has published to `KNOWN` in all ways, and nobody who takes what its fast path
+    does not know."""
     broker = Broker(limits=limits or Limits())
-    broker.shared.yard.bulk = None
+    broker.shared.paths.batch_path = None
     peer = broker.peer()
     for qos in (0, 1):
         for retain in (False, True):
@@ -132,16 +132,16 @@ def seen(broker: Broker, peer: Peer) -> object:
 def test_a_read_has_the_same_effect_either_way(
     form: ModuleType, read: Read, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class LongWay(form.Lane):  # type: ignore[name-defined, misc]
+    class LongWay(form.FastPath):  # type: ignore[name-defined, misc]
         def take(self, buffer: bytearray, start: int, end: int) -> bool:
             return False
 
     limits = Limits(packet_bytes_max=16_200)
     short = primed(limits)
-    monkeypatch.setattr(polymq.gateways.mqtt.client, "Lane", LongWay)
+    monkeypatch.setattr(polymq.gateways.mqtt.connection, "FastPath", LongWay)
     long = primed(limits)
     data = bytearray(b"before" + read.data + b"behind")
-    assert short[1].connection.lane.take(data, 6, 6 + len(read.data)) == read.taken
+    assert short[1].connection.fast_path.take(data, 6, 6 + len(read.data)) == read.taken
     short[1].send(b"" if read.taken else read.data)
     long[1].send(read.data)
     assert seen(*short) == seen(*long)
@@ -153,24 +153,24 @@ def test_nothing_is_taken_before_connack_or_after_the_end(form: ModuleType) -> N
     peer = broker.peer(connect=None)
     puback = bytearray(wire.puback(1))
     peer.send(wire.connect(clean=False))
-    assert not peer.connection.lane.take(puback, 0, 4)
+    assert not peer.connection.fast_path.take(puback, 0, 4)
     broker.port.commit()
-    assert peer.connection.lane.take(puback, 0, 4)
+    assert peer.connection.fast_path.take(puback, 0, 4)
     peer.send(wire.DISCONNECT)
-    assert not peer.connection.lane.take(puback, 0, 4)
+    assert not peer.connection.fast_path.take(puback, 0, 4)
 
 
 def test_a_length_of_more_than_two_bytes_is_left_alone(form: ModuleType) -> None:
     """A packet that lacks its last byte would else be one to a topic name that its third byte of
     length begins."""
     broker = Broker(limits=Limits())
-    broker.shared.yard.bulk = None
+    broker.shared.paths.batch_path = None
     peer = broker.peer()
     topic = b"t" * 0x0103
     peer.send(publish(topic=topic))
     read = bytearray(b"\x30\x80\x80\x01\x03" + topic)
     read += bytes(3 + 0x4000 - len(read))
-    assert not peer.connection.lane.take(read, 0, len(read))
+    assert not peer.connection.fast_path.take(read, 0, len(read))
 
 
 def test_a_delayed_publish_is_delayed_each_time(form: ModuleType) -> None:
@@ -186,7 +186,7 @@ def test_a_topic_that_reaches_behind_the_packet_is_none(form: ModuleType) -> Non
     broker, peer = primed()
     del broker
     read = bytearray(b"\x30\x03\x00\x03a/b")
-    assert not peer.connection.lane.take(read, 0, 5)
+    assert not peer.connection.fast_path.take(read, 0, 5)
 
 
 def test_what_is_not_stored_for_another_reason_closes_the_connection(form: ModuleType) -> None:
@@ -196,7 +196,7 @@ def test_what_is_not_stored_for_another_reason_closes_the_connection(form: Modul
     def fail(*_: object) -> Position:
         raise BrokerError("not stored")
 
-    peer.connection.lane.publish = fail
+    peer.connection.fast_path.publish = fail
     peer.send(publish(qos=1, packet_id=7))
     assert peer.receive() == []
     assert peer.is_closed()
@@ -209,7 +209,7 @@ def test_what_the_engine_refuses_is_answered_as_ever(form: ModuleType) -> None:
     def refuse(*_: object) -> Position:
         raise Refused(Reason.STORAGE_FULL, "the disk is full")
 
-    broker.port.publish = peer.connection.lane.publish = refuse  # type: ignore[method-assign]
+    broker.port.publish = peer.connection.fast_path.publish = refuse  # type: ignore[method-assign]
     peer.send(publish())
     assert broker.shared.counters.publishes_refused == 1
     assert not peer.is_closed()
@@ -252,14 +252,14 @@ def test_a_port_that_counts_what_its_client_sends_is_asked_after_each_read(
     form: ModuleType,
 ) -> None:
     broker, peer = primed()
-    lane = peer.connection.lane
+    path = peer.connection.fast_path
     asked: list[int] = []
     broker.port.overloaded = lambda resume: bool(asked.append(1))  # type: ignore[method-assign]
     peer.send(publish())
     assert not asked
     own: Any = type(broker.port)()
     own.overloaded = broker.port.overloaded
-    lane.log_in(own, peer.connection._mapping)
+    path.log_in(own, peer.connection._mapping)
     peer.connection._port = own
     for _ in range(3):
         peer.send(publish())
@@ -275,9 +275,9 @@ def test_who_publishes_what_replicas_must_have_asks_after_each_read(
     broker.port.overloaded = lambda resume: bool(asked.append(1))  # type: ignore[method-assign]
     for template in peer.connection._mapping.templates[0].values():
         template.durability = durability  # type: ignore[misc]
-    lane = peer.connection.lane
-    lane.log_in(broker.port, lane.mapping)  # which forgets what it knew of its last template
-    lane.publish = lambda *_: broker.port.append()
+    path = peer.connection.fast_path
+    path.log_in(broker.port, path.mapping)  # which forgets what it knew of its last template
+    path.publish = lambda *_: broker.port.append()
     peer.send(publish())
     peer.send(publish())
     assert len(asked) == (2 if durability is IN_SYNC else 0)
@@ -311,58 +311,58 @@ class Log:
 
 
 def waiting_lane(form: ModuleType) -> tuple[Log, Any, list[bytes]]:
-    """An open lane, and what it writes."""
+    """An open path, and what it writes."""
     broker, peer = primed()
     log, written = Log(), list[bytes]()
-    broker.shared.yard.answers[:] = [form.Answers(log, durability) for durability in Durability]
-    peer.connection.lane.write = written.append
-    return log, peer.connection.lane, written
+    broker.shared.paths.answers[:] = [form.Answers(log, durability) for durability in Durability]
+    peer.connection.fast_path.write = written.append
+    return log, peer.connection.fast_path, written
 
 
 def test_answers_leave_when_their_position_is_committed_and_not_before(form: ModuleType) -> None:
     """Whatever part of those that wait one flush covers."""
     for covered in range(12):
-        log, lane, written = waiting_lane(form)
+        log, path, written = waiting_lane(form)
         for position in range(1, 11):
-            lane.answer_when(position, b"%d" % position, FLUSHED)
+            path.answer_when(position, b"%d" % position, FLUSHED)
         assert len(log.waiting) == 1, "the engine knows of the first only"
         log.move(FLUSHED, covered)
         assert written == [b"%d" % position for position in range(1, min(covered, 10) + 1)]
         log.move(FLUSHED, 10)
         assert len(written) == 10
-        assert (lane.waiting, lane.slow_waiting, log.waiting) == (0, 0, [])
+        assert (path.waiting, path.slow_waiting, log.waiting) == (0, 0, [])
 
 
 def test_an_answer_waits_for_those_before_it(form: ModuleType) -> None:
     """One from the page cache comes behind one that waits for the disk [MQTT-4.6.0-2]; a weaker
     class after a stronger one waits for the stronger; later, each is free again."""
-    log, lane, written = waiting_lane(form)
-    lane.answer_when(1, b"cached", APPENDED)
-    lane.answer_when(2, b"flushed", FLUSHED)
-    lane.answer_when(3, b"cached, too", APPENDED)
-    lane.answer_when(4, b"in sync", IN_SYNC)
-    lane.answer_when(5, b"flushed, too", FLUSHED)
+    log, path, written = waiting_lane(form)
+    path.answer_when(1, b"cached", APPENDED)
+    path.answer_when(2, b"flushed", FLUSHED)
+    path.answer_when(3, b"cached, too", APPENDED)
+    path.answer_when(4, b"in sync", IN_SYNC)
+    path.answer_when(5, b"flushed, too", FLUSHED)
     log.move(APPENDED, 5)
     assert written == [b"cached"]
     log.move(FLUSHED, 5)
     assert written == [b"cached", b"flushed", b"cached, too"]
     log.move(IN_SYNC, 5)
     assert written[3:] == [b"in sync", b"flushed, too"]
-    lane.answer_when(6, b"cached again", APPENDED)
+    path.answer_when(6, b"cached again", APPENDED)
     log.move(APPENDED, 6)
     assert written[5:] == [b"cached again"]
 
 
 def test_an_answer_to_something_old_waits_for_the_one_before_it(form: ModuleType) -> None:
     """A duplicate of QoS 2 is answered with a position that was committed long ago."""
-    log, lane, written = waiting_lane(form)
+    log, path, written = waiting_lane(form)
     log.move(FLUSHED, 5)
-    lane.answer_when(9, b"new", FLUSHED)
-    lane.answer_when(3, b"old", FLUSHED)
+    path.answer_when(9, b"new", FLUSHED)
+    path.answer_when(3, b"old", FLUSHED)
     assert written == []
     log.move(FLUSHED, 9)
     assert written == [b"new", b"old"]
-    lane.answer_when(4, b"old alone", FLUSHED)
+    path.answer_when(4, b"old alone", FLUSHED)
     assert written == [b"new", b"old", b"old alone"]
 
 

@@ -72,15 +72,15 @@ def test_a_read_has_the_same_effect_as_its_packets_have_in_the_core(
 ) -> None:
     """The core's way is what clients took before CONNACK take; all reads would be right there."""
 
-    class NothingTaken(form.Bulk):  # type: ignore[name-defined, misc]
-        def take(self, lane: Any, buffer: bytearray, start: int, end: int) -> int:
+    class NothingTaken(form.BatchPath):  # type: ignore[name-defined, misc]
+        def take(self, path: Any, buffer: bytearray, start: int, end: int) -> int:
             return start
 
-        def take_whole(self, lane: Any, buffer: bytearray, start: int, end: int) -> bool:
+        def take_whole(self, path: Any, buffer: bytearray, start: int, end: int) -> bool:
             return False
 
     bulk = Broker()
-    monkeypatch.setattr(polymq.gateways.mqtt.shared, "Bulk", NothingTaken)
+    monkeypatch.setattr(polymq.gateways.mqtt.shared, "BatchPath", NothingTaken)
     core = Broker()
     found = []
     for broker in (bulk, core):
@@ -120,7 +120,7 @@ def test_the_answer_to_a_read_waits_for_the_strongest_class_of_its_messages(
     templates = peer.connection._mapping.templates[2]
     templates[b"a/b"].durability = APPENDED  # type: ignore[misc]
     templates[b"c"].durability = IN_SYNC  # type: ignore[misc]
-    peer.connection.lane.publish = lambda *_: broker.port.append()
+    peer.connection.fast_path.publish = lambda *_: broker.port.append()
     peer.send(publish(3, topic=b"c") + publish(4))
     assert waits == [(broker.port.end, IN_SYNC)]
 
@@ -137,17 +137,17 @@ def test_the_disk_is_asked_for_after_each_step_of_the_log(form: ModuleType) -> N
         return behind
 
     broker.port.overloaded = overloaded  # type: ignore[method-assign]
-    broker.shared.yard.ask_at = 0
+    broker.shared.paths.ask_at = 0
     for _ in range(3):
         peer.send(publish(1) + publish(2))
     assert len(asked) == 1
     broker.port.end = Position(broker.port.end + ASK_BYTES)
     peer.send(publish(1) + publish(2))
     assert len(asked) == 2
-    peer.connection.lane.asks_always = True
+    peer.connection.fast_path.asks_always = True
     peer.send(publish(1) + publish(2))
     assert len(asked) == 3
-    peer.connection.lane.asks_always = False
+    peer.connection.fast_path.asks_always = False
     broker.port.end = Position(broker.port.end + ASK_BYTES)
     behind = True
     other = broker.peer(wire.connect("other"))
@@ -158,7 +158,7 @@ def test_the_disk_is_asked_for_after_each_step_of_the_log(form: ModuleType) -> N
     third = broker.peer(wire.connect("third"))
     for template in third.connection._mapping.templates[2].values():
         template.durability = IN_SYNC  # type: ignore[misc]
-    third.connection.lane.publish = lambda *_: broker.port.append()
+    third.connection.fast_path.publish = lambda *_: broker.port.append()
     broker.port.when_committed = lambda *_: None  # type: ignore[method-assign]
     asked.clear()
     third.send(publish(1) + publish(2))
@@ -176,7 +176,7 @@ def test_nothing_is_taken_before_connack_or_after_the_end(form: ModuleType) -> N
     peer.send(publish(1) + wire.DISCONNECT + publish(2) + publish(3))
     assert [message.body for message in broker.port.published] == [b"body 1"]
     data = bytearray(publish(4) + publish(5))
-    assert not peer.connection.lane.take(data, 0, len(data))
+    assert not peer.connection.fast_path.take(data, 0, len(data))
 
 
 def test_a_template_that_is_not_valid_any_more_is_made_anew(form: ModuleType) -> None:

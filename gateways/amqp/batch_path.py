@@ -44,7 +44,7 @@ from polymq.gateways.amqp.errors import Malformed, RemoteProtocolError, ReplyCod
 from polymq.gateways.amqp.events import Run, Traffic
 from polymq.gateways.amqp.kernels import codes
 from polymq.gateways.amqp.kernels.codes import PLACE_AT
-from polymq.gateways.amqp.kernels.lane import Kind
+from polymq.gateways.amqp.kernels.fast_path import Kind
 from polymq.gateways.amqp.long_properties import as_stored, check_size, is_long
 from polymq.gateways.amqp.methods import content_frames, encode_method
 from polymq.gateways.amqp.rewriting import Rewritten, one_row, rewrite
@@ -177,7 +177,7 @@ class Templates:
         )
 
 
-class Publisher:
+class BatchPath:
     """Publishes of one connection."""
 
     def __init__(self, *, port: BrokerPort, templates: Templates) -> None:
@@ -250,7 +250,7 @@ class Publisher:
 
     def kind_of(self, channel: Channel, traffic: Traffic) -> tuple[bytes, Kind] | None:
         """Of the only message of a read, which was published last: its method frame, and how the
-        lane stores messages with this frame. None if it may not take them."""
+        fast path stores messages with this frame. None if it may not take them."""
         template = self.stored_with
         flags = traffic.runs[0].flags
         if template is None or channel.transaction is not None:

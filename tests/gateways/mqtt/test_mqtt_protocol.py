@@ -14,16 +14,6 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from interop_tests import mqtt_wire as wire
-from polymq.gateways.mqtt.connection import (
-    BULK,
-    NEED_DATA,
-    PUBLISHES,
-    TRANSITIONS,
-    ConnectionCore,
-    Event,
-    Inbox,
-    State,
-)
 from polymq.gateways.mqtt.kernels import codes
 from polymq.gateways.mqtt.limits import Limits
 from polymq.gateways.mqtt.packets import (
@@ -39,6 +29,16 @@ from polymq.gateways.mqtt.packets import (
     encode_suback,
     encode_unsuback,
 )
+from polymq.gateways.mqtt.protocol import (
+    BULK,
+    NEED_DATA,
+    PUBLISHES,
+    TRANSITIONS,
+    Event,
+    Inbox,
+    State,
+)
+from polymq.gateways.mqtt.protocol import Protocol as ConnectionCore
 
 CASES = Path(__file__).resolve().parents[2] / "wire_cases"
 INBOX = Inbox()

@@ -1,8 +1,8 @@
 """The short way of a read with one message or one ack: what goes it, what has to be left to the
 long way, and that nobody can tell the difference.
 
-Each scenario is played twice, over an engine each: by clients that have a lane, and by clients that
-have none. What the clients are sent, byte by byte and read by read, has to be the same.
+Each scenario is played twice, over an engine each: by clients that have a fast path, and by clients
+that have none. What the clients are sent, byte by byte and read by read, has to be the same.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import polymq.gateways.amqp.batch_path
 import polymq.gateways.amqp.client
-import polymq.gateways.amqp.publishing
 from polymq.broker.port import Position, Reason, Refused
 from polymq.gateways.amqp import spec
 from tests.gateways.amqp import amqp_wire as wire
@@ -25,38 +25,38 @@ from tests.gateways.amqp.amqp_harness import Bench, Peer
 from tests.harness.broker import Broker
 from tests.harness.forms import form_id, forms_of
 
-FORMS = forms_of("polymq.gateways.amqp.kernels.lane")
+FORMS = forms_of("polymq.gateways.amqp.kernels.fast_path")
 PERSISTENT = wire.properties(delivery_mode=2)
 NAMED = wire.properties(delivery_mode=2, message_id="id")
 SMALL_FRAME = 4096
 
 
 class Watched:
-    """A lane whose decisions are written down; without `lane`, none."""
+    """A fast path whose decisions are written down; without `path`, none."""
 
-    def __init__(self, lane: Any) -> None:
-        self.lane = lane
+    def __init__(self, path: Any) -> None:
+        self.path = path
         self.taken: list[bool] = []
 
     def take(self, buffer: bytearray, start: int, end: int) -> bool:
-        taken = self.lane is not None and self.lane.take(buffer, start, end)
+        taken = self.path is not None and self.path.take(buffer, start, end)
         self.taken.append(taken)
         return taken
 
     def learn(self, method: bytes, kind: Any) -> None:
-        if self.lane is not None:
-            self.lane.learn(method, kind)
+        if self.path is not None:
+            self.path.learn(method, kind)
 
 
 class Play:
     """A publisher p with channels 1 and 2, a consumer c, the queues q and r."""
 
-    def __init__(self, directory: Path, *, with_lane: bool, confirms: bool = True) -> None:
+    def __init__(self, directory: Path, *, with_path: bool, confirms: bool = True) -> None:
         self.broker = Broker(directory)
         self.bench = Bench(self.broker, body_bytes_max=5_000, templates_max=3)
         self.peers: dict[str, Peer] = {}
         self.heard: list[bytes] = []
-        self._with_lane = with_lane
+        self._with_path = with_path
         self._confirms = confirms
         self.connect()
 
@@ -66,8 +66,8 @@ class Play:
             peer.client.lost()
         for name in "pc":
             peer = self.peers[name] = self.bench.peer(1, 2)
-            lane = peer.client.lane if self._with_lane else None
-            peer.client.lane = Watched(lane)  # type: ignore[assignment]
+            path = peer.client.fast_path if self._with_path else None
+            peer.client.fast_path = Watched(path)  # type: ignore[assignment]
         for queue in "qr":
             self.read("c", method(spec.QueueDeclare(queue=queue, durable=True)))
             self.read("c", method(spec.QueuePurge(queue=queue)))
@@ -78,14 +78,14 @@ class Play:
             self.read("p", method(spec.ConfirmSelect()))
 
     def read(self, who: str, *parts: bytes) -> bool:
-        """One read, and the loop iteration that it is in; whether the lane took it."""
+        """One read, and the loop iteration that it is in; whether the fast path took it."""
         peer = self.peers[who]
         peer.send(*parts)
         self.bench.step()
         self.heard = [bytes(peer.transport.data) for peer in self.peers.values()]
         for each in self.peers.values():
             each.transport.data.clear()
-        watched: Any = peer.client.lane
+        watched: Any = peer.client.fast_path
         return bool(watched.taken and watched.taken[-1])
 
     def stop(self) -> None:
@@ -108,24 +108,24 @@ def ack(tag: int, *, multiple: bool = False, channel: int = 1) -> bytes:
 
 @pytest.fixture(params=FORMS, ids=form_id)
 def form(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """Clients that are made from now on have lanes of this form."""
+    """Clients that are made from now on have fast paths of this form."""
     chosen: ModuleType = request.param
-    monkeypatch.setattr(polymq.gateways.amqp.client, "Lane", chosen.Lane)
-    monkeypatch.setattr(polymq.gateways.amqp.publishing, "Kind", chosen.Kind)
+    monkeypatch.setattr(polymq.gateways.amqp.client, "FastPath", chosen.FastPath)
+    monkeypatch.setattr(polymq.gateways.amqp.batch_path, "Kind", chosen.Kind)
     return chosen
 
 
 @pytest.fixture
 def both(form: ModuleType, tmp_path: Path) -> Iterator[tuple[Play, Play]]:
-    """With lanes, and without."""
-    plays = Play(tmp_path / "with", with_lane=True), Play(tmp_path / "without", with_lane=False)
+    """With fast paths, and without."""
+    plays = Play(tmp_path / "with", with_path=True), Play(tmp_path / "without", with_path=False)
     yield plays
     for play in plays:
         play.stop()
 
 
 def read_alike(plays: Sequence[Play], who: str, *parts: bytes) -> bool:
-    """Present a read to both; what is heard has to be the same. Whether the lane took it."""
+    """Present a read to both; what is heard has to be the same. Whether the fast path took it."""
     taken, never = (play.read(who, *parts) for play in plays)
     assert not never
     assert plays[0].heard == plays[1].heard
@@ -181,7 +181,7 @@ def test_acks_of_all_up_to_one(both: tuple[Play, Play]) -> None:
 def test_a_channel_without_confirms(form: ModuleType, tmp_path: Path) -> None:
     """Nothing is answered, and nothing waits for the disk that is transient."""
     plays = [
-        Play(tmp_path / name, with_lane=name == "with", confirms=False)
+        Play(tmp_path / name, with_path=name == "with", confirms=False)
         for name in ("with", "without")
     ]
     transient = wire.properties(delivery_mode=1)
@@ -194,12 +194,12 @@ def test_a_channel_without_confirms(form: ModuleType, tmp_path: Path) -> None:
 
 
 def test_kinds_are_bounded(form: ModuleType, tmp_path: Path) -> None:
-    """A publisher to ever new places makes the lane forget, never grow."""
-    play = Play(tmp_path, with_lane=True)
-    watched: Any = play.peers["p"].client.lane
+    """A publisher to ever new places makes the fast path forget, never grow."""
+    play = Play(tmp_path, with_path=True)
+    watched: Any = play.peers["p"].client.fast_path
     for number in range(3 * FORMS[0].KINDS_MAX):
         play.read("p", publish(exchange="amq.topic", routing_key=f"q.{number}"))
-        assert len(watched.lane.kinds) <= FORMS[0].KINDS_MAX
+        assert len(watched.path.kinds) <= FORMS[0].KINDS_MAX
     play.stop()
 
 
@@ -257,7 +257,7 @@ LEFT = {
 
 
 def test_what_the_lane_leaves(both: tuple[Play, Play]) -> None:
-    """... comes to the same as without a lane, and so does what follows."""
+    """... comes to the same as without a fast path, and so does what follows."""
     for name, frames in LEFT.items():
         read_alike(both, "p", USUAL)
         assert read_alike(both, "p", USUAL), name
@@ -395,7 +395,7 @@ def test_what_the_engine_refuses_is_answered_once(
 def test_a_reader_is_held_up_when_the_disk_is_behind(
     both: tuple[Play, Play], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The lane asks for the disk now and then only, but soon enough, and goes on when told."""
+    """The path asks for the disk now and then only, but soon enough, and goes on when told."""
     read_alike(both, "p", USUAL)
     resume: list[Callable[[], None]] = []
 
@@ -418,9 +418,9 @@ def test_answers_that_wait_too_long_stop_the_reading(both: tuple[Play, Play]) ->
     read_alike(both, "p", USUAL)
     for play in both:
         peer = play.peers["p"]
-        lane: Any = peer.client.lane
-        if lane.lane is not None:
-            lane.lane.answers_bytes_max = 50
+        path: Any = peer.client.fast_path
+        if path.path is not None:
+            path.path.answers_bytes_max = 50
         object.__setattr__(peer.client.limits, "answers_bytes_max", 50)
         for _ in range(3):
             peer.send(USUAL)
@@ -468,7 +468,7 @@ def test_nobody_can_tell_the_difference(
 ) -> None:
     """Any reads: the same bytes to everybody, and the same log."""
     directory = tmp_path_factory.mktemp("play")
-    plays = [Play(directory / name, with_lane=name == "with") for name in ("with", "without")]
+    plays = [Play(directory / name, with_path=name == "with") for name in ("with", "without")]
     for who, frames in reads:
         read_alike(plays, who, frames)
     assert plays[0].broker.store.log.appended == plays[1].broker.store.log.appended

@@ -4,21 +4,21 @@
 Most clients send one PUBLISH, and wait; most subscribers acknowledge one message, and wait. What
 such a read costs is not its message but the steps around it, so this file has those steps and no
 others. It is one source in two forms: plain Python, and a C extension, for which
-`lane.pxd` says of what types all this is.
+`fast_path.pxd` says of what types all this is.
 
-A `Lane` belongs to one connection, and is the `SessionLink` of its session. `take` handles a read
-that is exactly one of
+A `FastPath` belongs to one connection, and is the `SessionLink` of its session. `take` handles a
+read that is exactly one of
 
 * a PUBLISH of QoS 0 or 1 to a topic name that this client has published to before, or
 * a PUBACK,
 
-and, where kernels are compiled, gives a read that is nothing but such packets to `bulk.py`. All
-others are left, untouched, to `client.py`, which handles any read, these as well. So what is not
-looked at here costs time, never a message.
+and, where kernels are compiled, gives a read that is nothing but such packets to `batch_path.py`.
+All others are left, untouched, to `connection.py`, which handles any read, these as well. So what
+is not looked at here costs time, never a message.
 
 Rules:
 
-* The lane is open from CONNACK to the end of the connection.
+* The path is open from CONNACK to the end of the connection.
 * What the engine refuses was not stored: the long way asks again, and acts on the answer.
 * An answer leaves when its position is committed, in the order of the reads [MQTT-4.6.0-2]. The
   answers of all connections of a listener wait together, in a queue for each class of commit. The
@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from polymq.broker.port import BrokerPort, Position, RecordRun, RunMeta, Session, Template
-    from polymq.gateways.mqtt.client import MqttConnection
-    from polymq.gateways.mqtt.kernels.bulk import Bulk
+    from polymq.gateways.mqtt.connection import Connection
+    from polymq.gateways.mqtt.kernels.batch_path import BatchPath
     from polymq.gateways.mqtt.limits import Limits
     from polymq.gateways.mqtt.mapping import TopicMapping
     from polymq.gateways.mqtt.shared import Counters
@@ -61,18 +61,18 @@ class Answers:
     def __init__(self, port: BrokerPort, durability: Durability) -> None:
         self.port = port
         self.durability = durability
-        self.waiting: list[tuple[Any, Lane, bytes]] = []
+        self.waiting: list[tuple[Any, FastPath, bytes]] = []
         """(position, whose, what), in order of positions."""
         self.asked = False
         """The engine calls back when the first may leave."""
 
-    def add(self, position: Position, lane: Lane, data: bytes) -> None:
-        """Let the lane write `data` when the position is committed and all that was added before
+    def add(self, position: Position, path: FastPath, data: bytes) -> None:
+        """Let the path write `data` when the position is committed and all that was added before
         has left."""
         waiting = self.waiting
         if waiting and position < waiting[-1][0]:
             position = waiting[-1][0]
-        waiting.append((position, lane, data))
+        waiting.append((position, path, data))
         if not self.asked:
             self.asked = True
             self.port.when_committed(position, self.durability, self.release)
@@ -96,15 +96,15 @@ class Answers:
         leaving = waiting[:count]
         del waiting[:count]
         slow = self.durability is not APPENDED
-        for _, lane, data in leaving:
-            lane.answered(data, slow)
+        for _, path, data in leaving:
+            path.answered(data, slow)
         if waiting and not self.asked:
             self.asked = True
             self.port.when_committed(waiting[0][0], self.durability, self.release)
 
 
-class Yard:
-    """What the lanes of one listener share.
+class SharedPaths:
+    """What the fast paths of one listener share.
 
     Args:
         port: the engine itself, for what does not depend on who the client is.
@@ -121,14 +121,14 @@ class Yard:
         self.counters = counters
         self.packet_bytes_max = limits.packet_bytes_max
         self.delivery_bytes_max = limits.delivery_bytes_max
-        self.bulk: Bulk | None = None
+        self.batch_path: BatchPath | None = None
         """Takes whole reads of many packets, where no Python is to run between."""
         self.answers = [Answers(port, durability) for durability in Durability]
         self.ask_at = 0
         """Who publishes something that ends behind this position asks whether the disk keeps up.
         (Who publishes what replicas must have asks always.)"""
         self.received = 0
-        """PUBLISH packets that lanes took and that `counters` does not have yet."""
+        """PUBLISH packets that fast paths took and that `counters` does not have yet."""
         self.sent = 0
         """The same of those that were sent."""
 
@@ -154,18 +154,18 @@ class Yard:
         self.sent = 0
 
 
-class Lane:
+class FastPath:
     """One connection's part of it."""
 
-    def __init__(self, yard: Yard, connection: MqttConnection, mapping: TopicMapping) -> None:
-        self.yard = yard
-        self.connection: MqttConnection | None = connection
+    def __init__(self, shared: SharedPaths, connection: Connection, mapping: TopicMapping) -> None:
+        self.shared = shared
+        self.connection: Connection | None = connection
         self.write: Callable[[bytes], None] | None = connection.write
-        self.port: BrokerPort = yard.port
-        self.publish: Callable[[Template, Batch, int, int], Position] = yard.port.publish
+        self.port: BrokerPort = shared.port
+        self.publish: Callable[[Template, Batch, int, int], Position] = shared.port.publish
         self.mapping = mapping
         self.session: Session | None = None
-        """From CONNACK to the end of the connection: while the lane is open."""
+        """From CONNACK to the end of the connection: while the path is open."""
         self.asks_always = False
         """The client's own port counts what it publishes, and has to be asked after each read."""
         self.leaving = False
@@ -196,7 +196,7 @@ class Lane:
         self.port = port
         self.publish = port.publish
         self.mapping = mapping
-        self.asks_always = port is not self.yard.port
+        self.asks_always = port is not self.shared.port
         self.last_flags = -1
 
     def let_go(self) -> None:
@@ -208,14 +208,14 @@ class Lane:
 
     def take(self, buffer: bytearray, start: int, end: int) -> bool:
         """Handle `buffer[start:end]`, if it is one packet that belongs here, or many that all
-        belong to `bulk.py`, and say so."""
+        belong to `batch_path.py`, and say so."""
         try:
             if self.take_packet(buffer, start, end):
                 return True
-            bulk = self.yard.bulk
-            if bulk is None or self.session is None:
+            batch_path = self.shared.batch_path
+            if batch_path is None or self.session is None:
                 return False
-            return bulk.take_whole(self, buffer, start, end)
+            return batch_path.take_whole(self, buffer, start, end)
         except BrokerError as error:
             assert self.connection is not None
             self.connection.failed(error)
@@ -254,7 +254,7 @@ class Lane:
         # Exactly one PUBLISH. QoS 2, or DUP with QoS 0, is for those who know what to do with it.
         if first & 0xF4 != PUBLISH or first & 0x0A == 0x08 or length < 3 or at + length != end:
             return False
-        yard = self.yard
+        shared = self.shared
         topic = at + 2
         body = topic + (buffer[at] << 8 | buffer[at + 1])
         topic_end = body
@@ -266,7 +266,7 @@ class Lane:
             packet_id = buffer[body - 2] << 8 | buffer[body - 1]
             if packet_id == 0:
                 return False
-        if body > end or topic == topic_end or end - start > yard.packet_bytes_max:
+        if body > end or topic == topic_end or end - start > shared.packet_bytes_max:
             return False
         if buffer[topic] == DOLLAR:
             return False
@@ -281,19 +281,19 @@ class Lane:
         if template is None or not template.valid:
             self.last_flags = -1
             return False
-        yard.fill_row(topic, topic_end - topic, body, end - body, packet_id, flags)
-        if buffer is not yard.buffer:
-            yard.buffer = buffer
-            yard.batch.buffer = buffer
+        shared.fill_row(topic, topic_end - topic, body, end - body, packet_id, flags)
+        if buffer is not shared.buffer:
+            shared.buffer = buffer
+            shared.batch.buffer = buffer
         try:
-            stored = self.publish(template, yard.batch, 0, 1)
+            stored = self.publish(template, shared.batch, 0, 1)
         except Refused:
             return False
-        yard.received += 1
+        shared.received += 1
         if packet_id:
             self.answer_when(stored, encode_ids(PUBACK, packet_id, 1), self.last_class)
         position = stored
-        if position >= yard.ask_at or self.asks_always or self.last_in_sync:
+        if position >= shared.ask_at or self.asks_always or self.last_in_sync:
             self.look_at_disk(position)
         return True
 
@@ -312,9 +312,9 @@ class Lane:
         """Something was published, and ends at `position`: read no further if too much waits."""
         assert self.connection is not None
         if self.connection.keeps_up():
-            self.yard.ask_at = position + ASK_BYTES
+            self.shared.ask_at = position + ASK_BYTES
         else:
-            self.yard.ask_at = 0
+            self.shared.ask_at = 0
 
     # --- answers ----------------------------------------------------------------------------
 
@@ -326,7 +326,7 @@ class Lane:
                 durability = self.slowest
             self.slowest = durability
             self.slow_waiting += 1
-        answers = self.yard.answers[durability]
+        answers = self.shared.answers[durability]
         answers.add(position, self, data)
 
     def answered(self, data: bytes, slow: bool) -> None:
@@ -353,7 +353,7 @@ class Lane:
         connection = self.connection
         if self.session is None or connection is None or connection.paused or connection.closing:
             return 0
-        room = self.yard.delivery_bytes_max - connection.turn_bytes
+        room = self.shared.delivery_bytes_max - connection.turn_bytes
         if room <= 0:
             connection.starved = True
             return 0
@@ -382,15 +382,15 @@ class Lane:
             )
         else:
             key = self.mapping.encoded_keys[first_byte & 1]
-            shared = run.encoded.get(key)
-            if shared is None:
-                shared = encode_publishes(run.memory, run.start, run.end, topic, first_byte, 0)
-                run.encoded[key] = shared
-            data = shared
+            encoded = run.encoded.get(key)
+            if encoded is None:
+                encoded = encode_publishes(run.memory, run.start, run.end, topic, first_byte, 0)
+                run.encoded[key] = encoded
+            data = encoded
         count = run.count
         size = len(data)
         self.message_bytes = size if count == 1 else size // count
-        self.yard.sent += count
+        self.shared.sent += count
         write(data)
 
     def send_pubrels(self, first_packet_id: int, count: int) -> None:

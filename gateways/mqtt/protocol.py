@@ -1,0 +1,267 @@
+"""One client's MQTT connection as a state machine: bytes in, events out.
+
+Rules:
+
+* Every legal (state, packet) pair is in `TRANSITIONS`; a missing pair closes the connection.
+* This file knows no sockets, clocks, topics or sessions. The caller keeps the bytes: it presents
+  `buffer[start:end]`, asks for events until `NEED_DATA`, and then drops what `at` says is used.
+* The first packet to the client is CONNACK [MQTT-3.2.0-1]. A client may send more before it came
+  (3.1.1 part 3.1.4), and what it sent is handled at once and in order; the answers are held back.
+* Nothing that comes after a refused CONNECT or after DISCONNECT is looked at [MQTT-3.1.4-5].
+
+Theory. A connection waits for CONNECT (WAIT_CONNECT), for the caller's decision and its commit
+(ACCEPTING), is OPEN, and is CLOSED in the end. In ACCEPTING and OPEN, packets that come in bulk
+(PUBLISH and the acknowledgements) leave the state as it is, so the kernel takes as many of them as
+the buffer holds into the `Inbox` and they are one event, `PUBLISHES`. All others are events of
+their own. In WAIT_CONNECT the kernel is not used: no PUBLISH is legal there.
+"""
+
+from __future__ import annotations
+
+import enum
+from array import array
+from collections.abc import Mapping
+from typing import Final
+
+from polymq.core_log.kernels.batch import CAPACITY, Batch
+from polymq.gateways.mqtt.kernels import codes
+from polymq.gateways.mqtt.kernels.frames import parse
+from polymq.gateways.mqtt.limits import Limits
+from polymq.gateways.mqtt.packets import (
+    FIXED_FLAGS,
+    ConnectCode,
+    LocalProtocolError,
+    Packet,
+    PacketType,
+    RemoteProtocolError,
+    decode_packet,
+    encode_connack,
+    read_length,
+)
+
+ACK_RUNS_MAX: Final = 4096
+"""Acknowledgement runs of one event: as many as rows, so that acks out of order batch as well."""
+
+
+class State(enum.Enum):
+    """Where a connection is in its life."""
+
+    WAIT_CONNECT = "waiting for CONNECT"
+    ACCEPTING = "CONNECT received, CONNACK not yet sent"
+    OPEN = "connected"
+    CLOSED = "closed"
+
+
+ACCEPTING: Final = State.ACCEPTING
+OPEN: Final = State.OPEN
+"""As names of their own: Python 3.11 needs 150 ns for each look into an enumeration."""
+
+BULK: Final = frozenset(
+    {
+        PacketType.PUBLISH,
+        PacketType.PUBACK,
+        PacketType.PUBREC,
+        PacketType.PUBREL,
+        PacketType.PUBCOMP,
+    }
+)
+"""What the kernel reads. These packets never change the state."""
+
+TRANSITIONS: Final[Mapping[tuple[State, PacketType], State]] = {
+    # The first packet has to be CONNECT [MQTT-3.1.0-1], and there is only one [MQTT-3.1.0-2].
+    (State.WAIT_CONNECT, PacketType.CONNECT): State.ACCEPTING,
+    (State.ACCEPTING, PacketType.PUBLISH): State.ACCEPTING,
+    (State.ACCEPTING, PacketType.PUBACK): State.ACCEPTING,
+    (State.ACCEPTING, PacketType.PUBREC): State.ACCEPTING,
+    (State.ACCEPTING, PacketType.PUBREL): State.ACCEPTING,
+    (State.ACCEPTING, PacketType.PUBCOMP): State.ACCEPTING,
+    (State.ACCEPTING, PacketType.SUBSCRIBE): State.ACCEPTING,
+    (State.ACCEPTING, PacketType.UNSUBSCRIBE): State.ACCEPTING,
+    (State.ACCEPTING, PacketType.PINGREQ): State.ACCEPTING,
+    (State.ACCEPTING, PacketType.DISCONNECT): State.CLOSED,
+    (State.OPEN, PacketType.PUBLISH): State.OPEN,
+    (State.OPEN, PacketType.PUBACK): State.OPEN,
+    (State.OPEN, PacketType.PUBREC): State.OPEN,
+    (State.OPEN, PacketType.PUBREL): State.OPEN,
+    (State.OPEN, PacketType.PUBCOMP): State.OPEN,
+    (State.OPEN, PacketType.SUBSCRIBE): State.OPEN,
+    (State.OPEN, PacketType.UNSUBSCRIBE): State.OPEN,
+    (State.OPEN, PacketType.PINGREQ): State.OPEN,
+    (State.OPEN, PacketType.DISCONNECT): State.CLOSED,
+}
+
+_MALFORMED: Final[Mapping[int, tuple[str, str]]] = {
+    codes.MALFORMED_LENGTH: (
+        "3.1.1 part 2.2.3",
+        "the Remaining Length goes on after four bytes",
+    ),
+    codes.MALFORMED_LARGE: ("our limit", "a packet is too large"),
+    codes.MALFORMED_FLAGS: ("MQTT-2.2.2-2", "the flags of an acknowledgement are wrong"),
+    codes.MALFORMED_QOS: ("MQTT-3.3.1-4", "a PUBLISH has QoS 3"),
+    codes.MALFORMED_DUPLICATE: ("MQTT-3.3.1-2", "a QoS 0 PUBLISH has DUP set"),
+    codes.MALFORMED_SIZE: ("3.1.1 part 2.2.3", "the fields of a packet do not fit its length"),
+    codes.MALFORMED_IDENTIFIER: ("MQTT-2.3.1-1", "a packet has packet id 0"),
+}
+
+
+class Signal(enum.Enum):
+    """Events without a value."""
+
+    NEED_DATA = "nothing more can be read from these bytes"
+    PUBLISHES = "the inbox holds PUBLISH packets, acknowledgements or both"
+
+
+NEED_DATA: Final = Signal.NEED_DATA
+PUBLISHES: Final = Signal.PUBLISHES
+
+Event = Packet | Signal
+
+
+class Inbox:
+    """What the kernel took out of one read. One serves all connections of a loop, because an event
+    is handled before the next is asked for.
+
+    Attributes:
+        batch: PUBLISH packets; its offsets point into the buffer that was presented.
+        runs: first rows of the `run_count` runs of equal topic and flags.
+        acks: (type, first packet id, count) of the `ack_count` acknowledgement runs.
+    """
+
+    __slots__ = ("ack_count", "acks", "batch", "run_count", "runs")
+
+    def __init__(self) -> None:
+        self.batch = Batch(CAPACITY)
+        self.runs: array[int] = array("q", bytes(8 * CAPACITY))
+        self.acks: array[int] = array("q", bytes(8 * codes.ACK_COLUMNS * ACK_RUNS_MAX))
+        self.run_count = 0
+        self.ack_count = 0
+
+
+class Protocol:
+    """The protocol state of one connection."""
+
+    __slots__ = ("_held", "_inbox", "_limits", "at", "state")
+
+    def __init__(self, *, limits: Limits, inbox: Inbox) -> None:
+        self._limits = limits
+        self._inbox = inbox
+        self._held: list[bytes] = []
+        """Answers that wait for CONNACK to go first."""
+        self.state = State.WAIT_CONNECT
+        self.at = 0
+        """Up to where the bytes presented last are used."""
+
+    # --- receiving --------------------------------------------------------------------------
+
+    def next_event(self, buffer: bytearray | bytes, start: int, end: int) -> Event:
+        """The next event in `buffer[start:end]`; sets `at`.
+
+        Returns:
+            A packet, `PUBLISHES` (see the inbox), or `NEED_DATA`.
+
+        Raises:
+            RemoteProtocolError: send its `answer`, then close the connection.
+        """
+        self.at = start
+        state = self.state
+        if state is OPEN or state is ACCEPTING:
+            inbox = self._inbox
+            inbox.batch.buffer = buffer
+            stop, self.at, inbox.run_count, inbox.ack_count = parse(
+                buffer,
+                start,
+                end,
+                inbox.batch,
+                inbox.runs,
+                inbox.acks,
+                self._limits.packet_bytes_max,
+            )
+            if self.at > start:
+                return PUBLISHES
+            if stop == codes.STOP_PARTIAL:
+                return NEED_DATA
+            if stop >= codes.MALFORMED:
+                rule, text = _MALFORMED[stop]
+                raise RemoteProtocolError(rule, text)
+        elif self.state is State.CLOSED:
+            self.at = end
+            return NEED_DATA
+        return self._next_packet(buffer, start, end)
+
+    def _next_packet(self, buffer: bytearray | bytes, start: int, end: int) -> Event:
+        if start == end:
+            return NEED_DATA
+        first = buffer[start]
+        kind, state = self._transition(first >> 4)
+        if kind in BULK:
+            raise LocalProtocolError(f"the kernel left {kind.name} to the codec")
+        if first & 0x0F != FIXED_FLAGS[kind]:
+            raise RemoteProtocolError("MQTT-2.2.2-2", f"the flags of {kind.name} are wrong")
+        found = read_length(buffer, start + 1, end)
+        if found is None:
+            return NEED_DATA
+        length, content = found
+        bytes_max = (
+            self._limits.connect_bytes_max
+            if kind is PacketType.CONNECT
+            else self._limits.packet_bytes_max
+        )
+        if content - start + length > bytes_max:
+            raise RemoteProtocolError("our limit", f"{kind.name} is too large")
+        if length > end - content:
+            return NEED_DATA
+        packet = decode_packet(kind, bytes(buffer[content : content + length]))
+        self.at = content + length
+        self.state = state
+        return packet
+
+    def _transition(self, number: int) -> tuple[PacketType, State]:
+        try:
+            kind = PacketType(number)
+        except ValueError as error:
+            raise RemoteProtocolError(
+                "3.1.1 part 2.2.1", f"packet type {number} is reserved"
+            ) from error
+        state = TRANSITIONS.get((self.state, kind))
+        if state is not None:
+            return kind, state
+        if self.state is State.WAIT_CONNECT:
+            raise RemoteProtocolError("MQTT-3.1.0-1", f"{kind.name} came before CONNECT")
+        if kind is PacketType.CONNECT:
+            raise RemoteProtocolError("MQTT-3.1.0-2", "a second CONNECT")
+        raise RemoteProtocolError("3.1.1 part 2.2.1", f"a client does not send {kind.name}")
+
+    # --- sending ----------------------------------------------------------------------------
+
+    def accept(self, *, present: bool) -> bytes:
+        """CONNACK, and after it the answers that were held back."""
+        if self.state is not State.ACCEPTING:
+            raise LocalProtocolError(f"CONNACK while {self.state.value}")
+        self.state = State.OPEN
+        held, self._held = self._held, []
+        return encode_connack(ConnectCode.ACCEPTED, present=present) + b"".join(held)
+
+    def refuse(self, code: ConnectCode) -> bytes:
+        """CONNACK with a code that is not 0; the caller closes the connection [MQTT-3.2.2-5]."""
+        if self.state is not State.ACCEPTING:
+            raise LocalProtocolError(f"CONNACK while {self.state.value}")
+        if code is ConnectCode.ACCEPTED:
+            raise LocalProtocolError("a refusal with the code of acceptance")
+        self.close()
+        return encode_connack(code)
+
+    def answer(self, data: bytes) -> bytes:
+        """What of these packets to the client may be written now."""
+        if self.state is OPEN:
+            return data
+        if self.state is State.ACCEPTING:
+            self._held.append(data)
+            return b""
+        if self.state is State.WAIT_CONNECT:
+            raise LocalProtocolError("an answer before CONNECT")
+        return b""
+
+    def close(self) -> None:
+        """Nothing more is read or answered."""
+        self.state = State.CLOSED
+        self._held.clear()
