@@ -416,7 +416,7 @@ class Connection(SocketConnection):
         self._counters.connections += 1
         # 3.1 has no such bit: that byte is reserved there.
         self.write(self._core.accept(present=session.present and self._level > 3))
-        self.fast_path.session = session
+        self.fast_path.session = session if self._core.is_steady else None
         if not self.fast_path.leaving:
             session.resume()
         self.leave_if_done()

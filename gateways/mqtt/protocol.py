@@ -90,6 +90,11 @@ TRANSITIONS: Final[Mapping[tuple[State, PacketType], State]] = {
     (State.OPEN, PacketType.DISCONNECT): State.CLOSED,
 }
 
+STEADY: Final = frozenset(
+    state for state in State if all(TRANSITIONS.get((state, kind)) is state for kind in BULK)
+)
+"""Where the table lets the kernel read: what it takes is legal, and changes nothing."""
+
 _MALFORMED: Final[Mapping[int, tuple[str, str]]] = {
     codes.MALFORMED_LENGTH: (
         "3.1.1 part 2.2.3",
@@ -138,18 +143,28 @@ class Inbox:
 
 
 class Protocol:
-    """The protocol state of one connection."""
+    """The protocol state of one connection.
 
-    __slots__ = ("_held", "_inbox", "_limits", "at", "state")
+    Attributes:
+        state: where it is in its life.
+        is_steady: whether PUBLISH packets and acknowledgements may come now, by the table. All that
+            reads them without `next_event` has to ask.
+        at: up to where the bytes presented last are used.
+    """
+
+    __slots__ = ("_held", "_inbox", "_limits", "at", "is_steady", "state")
 
     def __init__(self, *, limits: Limits, inbox: Inbox) -> None:
         self._limits = limits
         self._inbox = inbox
         self._held: list[bytes] = []
         """Answers that wait for CONNACK to go first."""
-        self.state = State.WAIT_CONNECT
         self.at = 0
-        """Up to where the bytes presented last are used."""
+        self._enter(State.WAIT_CONNECT)
+
+    def _enter(self, state: State) -> None:
+        self.state = state
+        self.is_steady = state in STEADY
 
     # --- receiving --------------------------------------------------------------------------
 
@@ -163,8 +178,7 @@ class Protocol:
             RemoteProtocolError: send its `answer`, then close the connection.
         """
         self.at = start
-        state = self.state
-        if state is OPEN or state is ACCEPTING:
+        if self.is_steady:
             inbox = self._inbox
             inbox.batch.buffer = buffer
             stop, self.at, inbox.run_count, inbox.ack_count = parse(
@@ -212,7 +226,7 @@ class Protocol:
             return NEED_DATA
         packet = decode_packet(kind, bytes(buffer[content : content + length]))
         self.at = content + length
-        self.state = state
+        self._enter(state)
         return packet
 
     def _transition(self, number: int) -> tuple[PacketType, State]:
@@ -237,7 +251,7 @@ class Protocol:
         """CONNACK, and after it the answers that were held back."""
         if self.state is not State.ACCEPTING:
             raise LocalProtocolError(f"CONNACK while {self.state.value}")
-        self.state = State.OPEN
+        self._enter(State.OPEN)
         held, self._held = self._held, []
         return encode_connack(ConnectCode.ACCEPTED, present=present) + b"".join(held)
 
@@ -263,5 +277,5 @@ class Protocol:
 
     def close(self) -> None:
         """Nothing more is read or answered."""
-        self.state = State.CLOSED
+        self._enter(State.CLOSED)
         self._held.clear()

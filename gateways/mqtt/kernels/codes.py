@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from typing import Final
 
-# --- why parse stopped ---------------------------------------------------------------------
+# --- what became of a packet, or why parse stopped ------------------------------------------
 
+PACKET_READ: Final = -1
+"""The packet is here as a whole, and is sound."""
 STOP_PARTIAL: Final = 0
 """The packet at the returned index is not wholly here yet (or nothing is left)."""
 STOP_OTHER: Final = 1

@@ -3,9 +3,10 @@
 
 cimport cython
 
+from polymq.gateways.mqtt.kernels.frames cimport PacketReader
 from polymq.net.kernels.streams cimport Shortcut, Stream
 
-cdef int PUBLISH, PUBACK, PUBREL, DOLLAR
+cdef int PUBLISH, PUBACK, PUBREL, DOLLAR, FLAGS_KEPT, PACKET_READ
 cdef long long ASK_BYTES
 
 
@@ -24,6 +25,7 @@ cdef class Answers:
 
 cdef class SharedPaths:
     cdef public object port
+    cdef readonly PacketReader packet
     cdef readonly object batch
     cdef bytearray buffer
     cdef long long[::1] rows
@@ -62,16 +64,14 @@ cdef class FastPath(Shortcut):
     cdef public long long slow_waiting
     cdef public object slowest
     cdef public long long message_bytes
-    @cython.locals(first=int, length=Py_ssize_t, packet_id=int)
+    @cython.locals(packet=PacketReader)
     cdef bint take_packet(self, bytearray buffer, Py_ssize_t start, Py_ssize_t end) except -1
     cpdef bint take(self, bytearray buffer, Py_ssize_t start, Py_ssize_t end) except -1
     @cython.locals(
-        at=Py_ssize_t, flags=int, topic=Py_ssize_t, topic_end=Py_ssize_t, body=Py_ssize_t,
-        packet_id=int, shared=SharedPaths, position=cython.longlong,
+        flags=int, topic=Py_ssize_t, topic_end=Py_ssize_t, body=Py_ssize_t, packet_id=int,
+        shared=SharedPaths, position=cython.longlong,
     )
-    cdef bint take_publish(
-        self, bytearray buffer, Py_ssize_t start, Py_ssize_t end, int first, Py_ssize_t length
-    ) except -1
+    cdef bint take_publish(self, bytearray buffer, PacketReader packet) except -1
     @cython.locals(name=bytes, size=Py_ssize_t, index=Py_ssize_t)
     cdef bint is_last_name(self, bytearray buffer, Py_ssize_t start, Py_ssize_t end) except -1
     cdef look_at_disk(self, long long position)

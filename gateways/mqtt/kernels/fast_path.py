@@ -31,8 +31,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from polymq.broker.port import APPENDED, FLUSHED, BrokerError, Durability, Refused
 from polymq.core_log.kernels.batch import Batch
-from polymq.gateways.mqtt.kernels.codes import ASK_BYTES, DOLLAR
-from polymq.gateways.mqtt.kernels.frames import encode_ids, encode_publishes
+from polymq.gateways.mqtt.kernels.codes import ASK_BYTES, DOLLAR, FLAGS_KEPT, PACKET_READ
+from polymq.gateways.mqtt.kernels.frames import PacketReader, encode_ids, encode_publishes
 from polymq.gateways.mqtt.packets import RemoteProtocolError
 
 if TYPE_CHECKING:
@@ -112,6 +112,8 @@ class SharedPaths:
 
     def __init__(self, port: BrokerPort, counters: Counters, limits: Limits) -> None:
         self.port = port
+        self.packet = PacketReader()
+        """The packet of the read that is handled."""
         self.batch = Batch(1)
         """One PUBLISH. It keeps the buffer of the last, which mostly is that of the next."""
         self.batch.count = 1
@@ -228,48 +230,29 @@ class FastPath:
     def take_packet(self, buffer: bytearray, start: int, end: int) -> bool:
         """`take`, which acts on what the engine raises."""
         session = self.session
-        if session is None or end - start < 4:
+        if session is None:
             return False
-        first = buffer[start]
-        length = buffer[start + 1]
-        if first != PUBACK:
-            return self.take_publish(buffer, start, end, first, length)
-        packet_id = buffer[start + 2] << 8 | buffer[start + 3]
-        if end - start != 4 or length != 2 or packet_id == 0:
+        packet = self.shared.packet
+        if (
+            packet.read(buffer, start, end, self.shared.packet_bytes_max) != PACKET_READ
+            or packet.end != end
+        ):
             return False
-        session.acknowledged(packet_id, 1)
-        return True
+        if packet.first == PUBACK:
+            session.acknowledged(packet.packet_id, 1)
+            return True
+        # QoS 2 is for those who know what to do with it.
+        if packet.first & 0xF4 != PUBLISH:
+            return False
+        return self.take_publish(buffer, packet)
 
-    def take_publish(
-        self, buffer: bytearray, start: int, end: int, first: int, length: int
-    ) -> bool:
-        """The same for a PUBLISH, whose first two bytes are `first` and `length`."""
-        at = start + 2
-        if length & 0x80:
-            if buffer[at] & 0x80:
-                return False
-            length = length & 0x7F | buffer[at] << 7
-            at += 1
-        flags = first & 0x07
-        # Exactly one PUBLISH. QoS 2, or DUP with QoS 0, is for those who know what to do with it.
-        if first & 0xF4 != PUBLISH or first & 0x0A == 0x08 or length < 3 or at + length != end:
+    def take_publish(self, buffer: bytearray, packet: PacketReader) -> bool:
+        """The same for a PUBLISH that was read."""
+        topic = packet.topic_start
+        topic_end = packet.topic_end
+        if topic == topic_end or buffer[topic] == DOLLAR:
             return False
-        shared = self.shared
-        topic = at + 2
-        body = topic + (buffer[at] << 8 | buffer[at + 1])
-        topic_end = body
-        packet_id = 0
-        if flags & 0x02:
-            body += 2
-            if body > end:
-                return False
-            packet_id = buffer[body - 2] << 8 | buffer[body - 1]
-            if packet_id == 0:
-                return False
-        if body > end or topic == topic_end or end - start > shared.packet_bytes_max:
-            return False
-        if buffer[topic] == DOLLAR:
-            return False
+        flags = packet.first & FLAGS_KEPT
         if flags != self.last_flags or not self.is_last_name(buffer, topic, topic_end):
             self.last_name = bytes(buffer[topic:topic_end])
             self.last_flags = flags
@@ -281,7 +264,10 @@ class FastPath:
         if template is None or not template.valid:
             self.last_flags = -1
             return False
-        shared.fill_row(topic, topic_end - topic, body, end - body, packet_id, flags)
+        shared = self.shared
+        body = packet.body
+        packet_id = packet.packet_id
+        shared.fill_row(topic, topic_end - topic, body, packet.end - body, packet_id, flags)
         if buffer is not shared.buffer:
             shared.buffer = buffer
             shared.batch.buffer = buffer

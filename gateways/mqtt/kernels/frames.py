@@ -36,6 +36,7 @@ from polymq.gateways.mqtt.kernels.codes import (
     MALFORMED_LENGTH,
     MALFORMED_QOS,
     MALFORMED_SIZE,
+    PACKET_READ,
     RECORD_SIZE_MIN,
     REMAINING_LENGTH_MAX,
     STOP_FULL,
@@ -101,16 +102,14 @@ def parse(
     exactly_once = released = False
     at = start
     while True:
-        stop, body, after = _read_header(buffer, at, end, packet_bytes_max)
-        if body == 0:
+        stop, topic_start, topic_end, identifier, content, after = _read_packet(
+            buffer, at, end, packet_bytes_max
+        )
+        if stop != PACKET_READ:
             break
         first = buffer[at]
         kind = first >> 4
         if kind != TYPE_PUBLISH:
-            identifier = buffer[body] << 8 | buffer[body + 1]
-            if identifier == 0:
-                stop = MALFORMED_IDENTIFIER
-                break
             if kind == TYPE_PUBREL:
                 if exactly_once:
                     stop = STOP_ORDER
@@ -127,29 +126,12 @@ def parse(
             acks[last] += more
             at = after + _ACK_SIZE * more
             continue
-        # PUBLISH: topic size, topic, packet id if there is an acknowledgement, body.
         quality = (first & FLAGS_KEPT) >> FLAG_QOS_SHIFT
-        topic_size = buffer[body] << 8 | buffer[body + 1]
-        topic_start = body + 2
-        content = topic_start + topic_size
-        identifier = 0
-        if quality:
-            if content + 2 > after:
-                stop = MALFORMED_SIZE
-                break
-            identifier = buffer[content] << 8 | buffer[content + 1]
-            content += 2
-            if identifier == 0:
-                stop = MALFORMED_IDENTIFIER
-                break
-        elif content > after:
-            stop = MALFORMED_SIZE
-            break
         if quality == 2 and released:
             stop = STOP_ORDER
             break
         flags = first & FLAGS_KEPT
-        topic = buffer[topic_start : topic_start + topic_size]
+        topic = buffer[topic_start:topic_end]
         new_run = flags != last_flags or topic != last_topic
         if row == row_max or (new_run and run_count == run_max):
             stop = STOP_FULL
@@ -161,6 +143,7 @@ def parse(
             last_flags = flags
         if quality == 2:
             exactly_once = True
+        topic_size = topic_end - topic_start
         last_row = (topic_start, topic_size, content, after - content, 0, 0, identifier, flags)
         values.extend(last_row)
         row += 1
@@ -269,33 +252,71 @@ def _following_acks(
     return found
 
 
-def _read_header(buffer: Buffer, at: int, end: int, packet_bytes_max: int) -> tuple[int, int, int]:
-    """Check the fixed header at `at`.
+class PacketReader:
+    """One PUBLISH or acknowledgement, taken apart by the rules of `parse`.
+
+    Attributes:
+        first: the first byte.
+        packet_id: 0 at QoS 0.
+        topic_start, topic_end: of a PUBLISH's topic name.
+        body, end: where what the application sent begins, and where the packet ends.
+    """
+
+    __slots__ = ("body", "end", "first", "packet_id", "topic_end", "topic_start")
+
+    def __init__(self) -> None:
+        self.first = self.packet_id = 0
+        self.topic_start = self.topic_end = self.body = self.end = 0
+
+    def read(self, buffer: Buffer, start: int, end: int, packet_bytes_max: int) -> int:
+        """Read the packet at the start of `buffer[start:end]`.
+
+        Returns:
+            `PACKET_READ`, or why it cannot be read: then the attributes say nothing.
+        """
+        if not 0 <= start <= end <= len(buffer):
+            raise ValueError("the range is not inside the buffer")
+        found = _read_packet(buffer, start, end, packet_bytes_max)
+        stop, self.topic_start, self.topic_end, self.packet_id, self.body, self.end = found
+        if stop == PACKET_READ:
+            self.first = buffer[start]
+        return stop
+
+
+def _stopped(stop: int) -> tuple[int, int, int, int, int, int]:
+    return stop, 0, 0, 0, 0, 0
+
+
+def _read_packet(
+    buffer: Buffer, at: int, end: int, packet_bytes_max: int
+) -> tuple[int, int, int, int, int, int]:
+    """Read the PUBLISH or acknowledgement at `at`.
 
     Returns:
-        A stop, where the content starts (0 if the packet cannot be read), and where it ends.
+        `PACKET_READ` or a stop, the start and end of the topic, the packet id, where the body
+        begins, and where the packet ends.
     """
     if at >= end:
-        return STOP_PARTIAL, 0, 0
+        return _stopped(STOP_PARTIAL)
     first = buffer[at]
     kind = first >> 4
     if kind < TYPE_PUBLISH or kind > TYPE_PUBCOMP:
-        return STOP_OTHER, 0, 0
+        return _stopped(STOP_OTHER)
     if kind == TYPE_PUBLISH:
         if first & FLAG_QOS == FLAG_QOS:
-            return MALFORMED_QOS, 0, 0
+            return _stopped(MALFORMED_QOS)
         if first & FLAG_QOS == 0 and first & _DUPLICATE:
-            return MALFORMED_DUPLICATE, 0, 0
+            return _stopped(MALFORMED_DUPLICATE)
     elif first & 0x0F != (_PUBREL_FLAGS if kind == TYPE_PUBREL else 0):
-        return MALFORMED_FLAGS, 0, 0
+        return _stopped(MALFORMED_FLAGS)
     # Remaining Length: seven bits a byte, at most four bytes.
     length = shift = 0
     body = at + 1
     while True:
         if shift == 28:
-            return MALFORMED_LENGTH, 0, 0
+            return _stopped(MALFORMED_LENGTH)
         if body >= end:
-            return STOP_PARTIAL, 0, 0
+            return _stopped(STOP_PARTIAL)
         byte = buffer[body]
         body += 1
         length |= (byte & 0x7F) << shift
@@ -303,13 +324,32 @@ def _read_header(buffer: Buffer, at: int, end: int, packet_bytes_max: int) -> tu
         if byte < 0x80:
             break
     if body - at + length > packet_bytes_max:
-        return MALFORMED_LARGE, 0, 0
+        return _stopped(MALFORMED_LARGE)
     # An acknowledgement is a packet id; a PUBLISH has room for the size of its topic at least.
     if length < 2 or (length > 2 and kind != TYPE_PUBLISH):
-        return MALFORMED_SIZE, 0, 0
-    if body + length > end:
-        return STOP_PARTIAL, 0, 0
-    return STOP_PARTIAL, body, body + length
+        return _stopped(MALFORMED_SIZE)
+    after = body + length
+    if after > end:
+        return _stopped(STOP_PARTIAL)
+    if kind != TYPE_PUBLISH:
+        identifier = buffer[body] << 8 | buffer[body + 1]
+        if identifier == 0:
+            return _stopped(MALFORMED_IDENTIFIER)
+        return PACKET_READ, 0, 0, identifier, after, after
+    # Topic size, topic, packet id if there is an acknowledgement, body.
+    topic = body + 2
+    content = topic_end = topic + (buffer[body] << 8 | buffer[body + 1])
+    identifier = 0
+    if first & FLAG_QOS:
+        content += 2
+        if content > after:
+            return _stopped(MALFORMED_SIZE)
+        identifier = buffer[content - 2] << 8 | buffer[content - 1]
+        if identifier == 0:
+            return _stopped(MALFORMED_IDENTIFIER)
+    elif content > after:
+        return _stopped(MALFORMED_SIZE)
+    return PACKET_READ, topic, topic_end, identifier, content, after
 
 
 def _add_ack(acks: array[int], count: int, kind: int, identifier: int) -> int:

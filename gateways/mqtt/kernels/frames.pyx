@@ -6,6 +6,7 @@ Every length from the network is checked against the bytes that are there before
 """
 
 from cpython cimport array
+from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_GET_SIZE
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.stdint cimport int64_t, uint8_t, uint32_t
@@ -21,6 +22,7 @@ cdef enum:
     COLUMNS = 8
     RECORD_BODY_SIZE_AT = 84
     RECORD_BODY_AT = 88
+    PACKET_READ = -1
     STOP_PARTIAL = 0
     STOP_OTHER = 1
     STOP_FULL = 2
@@ -32,6 +34,7 @@ cdef enum:
     MALFORMED_DUPLICATE = 12
     MALFORMED_SIZE = 13
     MALFORMED_IDENTIFIER = 14
+    FLAG_QOS = 6
     FLAG_QOS_SHIFT = 1
     FLAGS_KEPT = 7
     TYPE_PUBLISH = 3
@@ -46,12 +49,14 @@ cdef enum:
 if (
     (_batch.COLUMNS, _batch.RECORD_BODY_SIZE_AT, _batch.RECORD_BODY_AT)
     != (COLUMNS, RECORD_BODY_SIZE_AT, RECORD_BODY_AT)
+    or _codes.PACKET_READ != PACKET_READ
     or (_codes.STOP_PARTIAL, _codes.STOP_OTHER, _codes.STOP_FULL, _codes.STOP_ORDER)
     != (STOP_PARTIAL, STOP_OTHER, STOP_FULL, STOP_ORDER)
     or (_codes.MALFORMED_LENGTH, _codes.MALFORMED_LARGE) != (MALFORMED_LENGTH, MALFORMED_LARGE)
     or (_codes.MALFORMED_FLAGS, _codes.MALFORMED_QOS) != (MALFORMED_FLAGS, MALFORMED_QOS)
     or (_codes.MALFORMED_DUPLICATE, _codes.MALFORMED_SIZE, _codes.MALFORMED_IDENTIFIER)
     != (MALFORMED_DUPLICATE, MALFORMED_SIZE, MALFORMED_IDENTIFIER)
+    or _codes.FLAG_QOS != FLAG_QOS
     or (_codes.FLAG_QOS_SHIFT, _codes.FLAGS_KEPT, _codes.ACK_COLUMNS, _codes.IDENTIFIER_MAX)
     != (FLAG_QOS_SHIFT, FLAGS_KEPT, ACK_COLUMNS, IDENTIFIER_MAX)
     or (_codes.TYPE_PUBLISH, _codes.TYPE_PUBREL, _codes.TYPE_PUBCOMP)
@@ -69,6 +74,101 @@ cdef struct Walk:
     Py_ssize_t acks
 
 
+cdef struct Packet:
+    int first
+    int identifier
+    Py_ssize_t topic_start
+    Py_ssize_t topic_end
+    Py_ssize_t content
+    Py_ssize_t after
+
+
+cdef inline int read_packet(
+    const uint8_t* buffer, Py_ssize_t at, Py_ssize_t end, Py_ssize_t packet_bytes_max,
+    Packet* packet,
+) noexcept nogil:
+    """Read the PUBLISH or acknowledgement at `at`: PACKET_READ, or why it cannot be read."""
+    cdef Py_ssize_t body, after, content, length = 0
+    cdef int first, kind, byte, shift = 0, identifier = 0
+    if at >= end:
+        return STOP_PARTIAL
+    first = buffer[at]
+    kind = first >> 4
+    if kind < TYPE_PUBLISH or kind > TYPE_PUBCOMP:
+        return STOP_OTHER
+    if kind == TYPE_PUBLISH:
+        if (first & FLAG_QOS) == FLAG_QOS:
+            return MALFORMED_QOS
+        if (first & FLAG_QOS) == 0 and first & 0x08:
+            return MALFORMED_DUPLICATE
+    elif (first & 0x0F) != (2 if kind == TYPE_PUBREL else 0):
+        return MALFORMED_FLAGS
+    body = at + 1
+    while True:
+        if shift == 28:
+            return MALFORMED_LENGTH
+        if body >= end:
+            return STOP_PARTIAL
+        byte = buffer[body]
+        body += 1
+        length |= <Py_ssize_t>(byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            break
+    if body - at + length > packet_bytes_max:
+        return MALFORMED_LARGE
+    if length < 2 or (length > 2 and kind != TYPE_PUBLISH):
+        return MALFORMED_SIZE
+    after = body + length
+    if after > end:
+        return STOP_PARTIAL
+    packet.first = first
+    packet.after = after
+    if kind != TYPE_PUBLISH:
+        packet.identifier = buffer[body] << 8 | buffer[body + 1]
+        packet.topic_start = packet.topic_end = 0
+        packet.content = after
+        return PACKET_READ if packet.identifier else MALFORMED_IDENTIFIER
+    packet.topic_start = body + 2
+    content = packet.topic_end = packet.topic_start + (buffer[body] << 8 | buffer[body + 1])
+    if first & FLAG_QOS:
+        content += 2
+        if content > after:
+            return MALFORMED_SIZE
+        identifier = buffer[content - 2] << 8 | buffer[content - 1]
+        if identifier == 0:
+            return MALFORMED_IDENTIFIER
+    elif content > after:
+        return MALFORMED_SIZE
+    packet.identifier = identifier
+    packet.content = content
+    return PACKET_READ
+
+
+cdef class PacketReader:
+    """One PUBLISH or acknowledgement, taken apart by the rules of `parse`."""
+
+    cpdef int read(
+        self, bytearray buffer, Py_ssize_t start, Py_ssize_t end, Py_ssize_t packet_bytes_max
+    ) except? -2:
+        """Read the packet at `start`: PACKET_READ, or why it cannot be read."""
+        cdef Packet packet
+        cdef int stop
+        if not 0 <= start <= end <= PyByteArray_GET_SIZE(buffer):
+            raise ValueError("the range is not inside the buffer")
+        stop = read_packet(
+            <const uint8_t*>PyByteArray_AS_STRING(buffer), start, end, packet_bytes_max, &packet
+        )
+        if stop == PACKET_READ:
+            self.first = packet.first
+            self.packet_id = packet.identifier
+            self.topic_start = packet.topic_start
+            self.topic_end = packet.topic_end
+            self.body = packet.content
+            self.end = packet.after
+        return stop
+
+
 cdef int walk_packets(
     const uint8_t* buffer, Py_ssize_t start, Py_ssize_t end,
     int64_t* rows, Py_ssize_t row_max,
@@ -76,66 +176,21 @@ cdef int walk_packets(
     int64_t* acks, Py_ssize_t ack_max,
     Py_ssize_t packet_bytes_max, Walk* walk,
 ) noexcept nogil:
-    cdef Py_ssize_t at = start, body, after, content, topic_start, topic_size, length
+    cdef Packet packet
+    cdef Py_ssize_t at = start, topic_size
     cdef Py_ssize_t last_start = -1, last_size = -1
     cdef Py_ssize_t row = 0, run_count = 0, ack_count = 0
     cdef int64_t* to
-    cdef int first, kind, quality, flags, last_flags = -1, byte, shift, stop
+    cdef int kind, quality, flags, last_flags = -1, stop
     cdef int identifier, ack_type = 0, ack_next = 0
     cdef bint exactly_once = False, released = False, new_run
     while True:
-        stop = STOP_PARTIAL
-        if at >= end:
+        stop = read_packet(buffer, at, end, packet_bytes_max, &packet)
+        if stop != PACKET_READ:
             break
-        first = buffer[at]
-        kind = first >> 4
-        quality = 0
-        if kind < TYPE_PUBLISH or kind > TYPE_PUBCOMP:
-            stop = STOP_OTHER
-            break
-        if kind == TYPE_PUBLISH:
-            quality = (first & FLAGS_KEPT) >> FLAG_QOS_SHIFT
-            if quality == 3:
-                stop = MALFORMED_QOS
-                break
-            if quality == 0 and first & 0x08:
-                stop = MALFORMED_DUPLICATE
-                break
-        elif (first & 0x0F) != (2 if kind == TYPE_PUBREL else 0):
-            stop = MALFORMED_FLAGS
-            break
-        length = 0
-        shift = 0
-        body = at + 1
-        while body < end:
-            byte = buffer[body]
-            body += 1
-            length |= <Py_ssize_t>(byte & 0x7F) << shift
-            shift += 7
-            if byte < 0x80:
-                shift = -1
-                break
-            if shift == 28:
-                break
-        if shift == 28:
-            stop = MALFORMED_LENGTH
-            break
-        if shift >= 0:
-            break
-        if body - at + length > packet_bytes_max:
-            stop = MALFORMED_LARGE
-            break
-        after = body + length
+        kind = packet.first >> 4
+        identifier = packet.identifier
         if kind != TYPE_PUBLISH:
-            if length != 2:
-                stop = MALFORMED_SIZE
-                break
-            if after > end:
-                break
-            identifier = buffer[body] << 8 | buffer[body + 1]
-            if identifier == 0:
-                stop = MALFORMED_IDENTIFIER
-                break
             if kind == TYPE_PUBREL:
                 if exactly_once:
                     stop = STOP_ORDER
@@ -158,37 +213,18 @@ cdef int walk_packets(
                 ack_count += 1
                 ack_type = kind
             ack_next = identifier + 1 if identifier < IDENTIFIER_MAX else 1
-            at = after
+            at = packet.after
             continue
-        if length < 2:
-            stop = MALFORMED_SIZE
-            break
-        if after > end:
-            break
-        topic_size = buffer[body] << 8 | buffer[body + 1]
-        topic_start = body + 2
-        content = topic_start + topic_size
-        identifier = 0
-        if quality:
-            if content + 2 > after:
-                stop = MALFORMED_SIZE
-                break
-            identifier = buffer[content] << 8 | buffer[content + 1]
-            content += 2
-            if identifier == 0:
-                stop = MALFORMED_IDENTIFIER
-                break
-        elif content > after:
-            stop = MALFORMED_SIZE
-            break
+        flags = packet.first & FLAGS_KEPT
+        quality = flags >> FLAG_QOS_SHIFT
         if quality == 2 and released:
             stop = STOP_ORDER
             break
-        flags = first & FLAGS_KEPT
+        topic_size = packet.topic_end - packet.topic_start
         new_run = (
             flags != last_flags
             or topic_size != last_size
-            or memcmp(buffer + topic_start, buffer + last_start, topic_size) != 0
+            or memcmp(buffer + packet.topic_start, buffer + last_start, topic_size) != 0
         )
         if row == row_max or (new_run and run_count == run_max):
             stop = STOP_FULL
@@ -196,22 +232,22 @@ cdef int walk_packets(
         if new_run:
             runs[run_count] = row
             run_count += 1
-            last_start = topic_start
+            last_start = packet.topic_start
             last_size = topic_size
             last_flags = flags
         if quality == 2:
             exactly_once = True
         to = rows + row * COLUMNS
-        to[0] = topic_start
+        to[0] = packet.topic_start
         to[1] = topic_size
-        to[2] = content
-        to[3] = after - content
+        to[2] = packet.content
+        to[3] = packet.after - packet.content
         to[4] = 0
         to[5] = 0
         to[6] = identifier
         to[7] = flags
         row += 1
-        at = after
+        at = packet.after
     walk.at = at
     walk.rows = row
     walk.runs = run_count

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import polymq.gateways.mqtt.connection
+import polymq.gateways.mqtt.protocol
 from interop_tests import mqtt_wire as wire
 from polymq.broker.port import (
     APPENDED,
@@ -61,7 +62,7 @@ READS = (
     Read("128-bytes", publish(b"x" * 123), taken=True),
     Read("two-bytes-of-length", publish(b"x" * 16_000, qos=1, packet_id=9), taken=True),
     Read("three-bytes-of-length", publish(b"x" * 17_000)),
-    Read("length-in-more-bytes-than-it-needs", LONG_LENGTH),
+    Read("length-in-more-bytes-than-it-needs", LONG_LENGTH, taken=True),
     Read("too-large", publish(b"x" * 16_300)),
     Read("qos-2", publish(qos=2, packet_id=7)),
     Read("qos-3", b"\x36\x08\x00\x03a/b\x00\x01x"),
@@ -158,6 +159,17 @@ def test_nothing_is_taken_before_connack_or_after_the_end(form: ModuleType) -> N
     assert peer.connection.fast_path.take(puback, 0, 4)
     peer.send(wire.DISCONNECT)
     assert not peer.connection.fast_path.take(puback, 0, 4)
+
+
+def test_what_the_table_of_states_does_not_allow_is_not_taken(
+    form: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All ways into the server go by one table of what may come when."""
+    monkeypatch.setattr(polymq.gateways.mqtt.protocol, "STEADY", frozenset())
+    peer = Broker().peer()
+    puback = bytearray(wire.puback(1))
+    assert not peer.connection.fast_path.take(puback, 0, 4)
+    assert all(name != "acknowledged" for name, *_ in peer.session.calls)
 
 
 def test_a_length_of_more_than_two_bytes_is_left_alone(form: ModuleType) -> None:

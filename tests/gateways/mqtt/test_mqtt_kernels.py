@@ -150,6 +150,50 @@ def test_both_forms_parse_alike(data: bytes, rows: int, runs: int, acks: int, li
     assert answers[0] == answers[1]
 
 
+def read_one(kernels: Any, data: bytes, start: int, limit: int) -> tuple[int, ...]:
+    """What a `PacketReader` says of the packet at `start`."""
+    reader = kernels.PacketReader()
+    stop = reader.read(bytearray(data), start, len(data), limit)
+    if stop != codes.PACKET_READ:
+        return (stop,)
+    topic = reader.topic_start, reader.topic_end
+    return stop, reader.first, reader.packet_id, *topic, reader.body, reader.end
+
+
+@pytest.mark.skipif(len(FORMS) == 1, reason="no compiled kernels on this machine")
+@given(data=streams | st.binary(max_size=60), start=st.integers(0, 3), limit=st.integers(2, 400))
+def test_both_forms_read_a_packet_alike(data: bytes, start: int, limit: int) -> None:
+    start = min(start, len(data))
+    answers = [read_one(form, data, start, limit) for form in FORMS]
+    assert answers[0] == answers[1]
+
+
+@both_forms
+@given(data=streams | st.binary(max_size=60), limit=st.integers(2, 400))
+def test_a_packet_is_read_as_parse_reads_it(kernels: Any, data: bytes, limit: int) -> None:
+    """What takes single packets and what takes many has one idea of what is legal."""
+    stop, *found = read_one(kernels, data, 0, limit)
+    if stop != codes.PACKET_READ:
+        assert parse_call(kernels, data, limit=limit)[0] == (stop, 0, 0, 0)
+        return
+    first, packet_id, topic_start, topic_end, body, end = found
+    answer, rows, _, acks = parse_call(kernels, data[:end], limit=limit)
+    assert answer[:2] == (codes.STOP_PARTIAL, end)
+    if first >> 4 == codes.TYPE_PUBLISH:
+        topic = topic_start, topic_end - topic_start
+        assert rows == [*topic, body, end - body, 0, 0, packet_id, first & codes.FLAGS_KEPT]
+    else:
+        assert acks == [first >> 4, packet_id, 1]
+
+
+@both_forms
+def test_a_packet_outside_the_buffer_is_our_bug(kernels: Any) -> None:
+    reader = kernels.PacketReader()
+    for start, end in ((-1, 2), (3, 2), (0, 5)):
+        with pytest.raises(ValueError, match="not inside"):
+            reader.read(bytearray(wire.puback(1)), start, end, 100)
+
+
 @both_forms
 @given(data=streams, random_cuts=st.lists(st.integers(0, 400)))
 def test_a_stream_means_the_same_however_it_is_cut(
