@@ -16,14 +16,14 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 
-from polymq.broker.port import APPENDED, BrokerPort, Copies, Durability, Position, Unacked
-from polymq.core_log.kernels.batch import Batch
+from polymq.broker.port import APPENDED, BrokerPort, Durability, Position, Unacked
 from polymq.gateways.amqp import spec
 from polymq.gateways.amqp.consumer import Consumer, Holder
 from polymq.gateways.amqp.errors import RemoteProtocolError, ReplyCode
 from polymq.gateways.amqp.kernels import codes
 from polymq.gateways.amqp.large_deliveries import LargeBody
 from polymq.gateways.amqp.limits import Limits
+from polymq.gateways.amqp.rows import Rows
 from polymq.gateways.amqp.spec import Method
 from polymq.gateways.amqp.transactions import Transaction
 
@@ -323,24 +323,12 @@ class Channel:
 
     # --- transactions -----------------------------------------------------------------------
 
-    def hold(
-        self,
-        batch: Batch,
-        first: int,
-        last: int,
-        *,
-        mandatory: bool,
-        life: bytes,
-        copies: Copies | None,
-    ) -> None:
+    def hold(self, rows: Rows) -> None:
         """Keep publishes for tx.commit. Raises Refused: LIMIT."""
         link, transaction = self.link, self.transaction
         assert transaction is not None
-        room = link.limits.transaction_bytes_max - link.transaction_bytes
         before = transaction.bytes
-        transaction.hold(
-            batch, first, last, mandatory=mandatory, life=life, copies=copies, room=room
-        )
+        transaction.hold(rows, room=link.limits.transaction_bytes_max - link.transaction_bytes)
         link.transaction_bytes += transaction.bytes - before
 
     def _hold_settlements(

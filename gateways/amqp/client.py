@@ -31,7 +31,7 @@ from polymq.broker.port import BrokerPort, Durability, Position, Refused
 from polymq.gateways.amqp import basic, mapping, spec, topology, transactions
 from polymq.gateways.amqp.ack_errors import AckErrors
 from polymq.gateways.amqp.answers import Answers
-from polymq.gateways.amqp.batch_path import BatchPath, Templates
+from polymq.gateways.amqp.batch_path import BatchPath
 from polymq.gateways.amqp.channel import Channel
 from polymq.gateways.amqp.direct_reply import Replies
 from polymq.gateways.amqp.errors import RemoteProtocolError, ReplyCode
@@ -52,6 +52,7 @@ from polymq.gateways.amqp.sasl import MECHANISMS
 from polymq.gateways.amqp.spec import Method
 from polymq.gateways.amqp.states import State
 from polymq.gateways.amqp.tables import Buffer
+from polymq.gateways.amqp.templates import Templates
 from polymq.gateways.amqp.transport import Transport
 from polymq.net.turns import Turns
 

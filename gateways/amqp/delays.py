@@ -15,14 +15,7 @@ import struct
 from collections.abc import Mapping
 from typing import Final
 
-from polymq.core_log.kernels.batch import (
-    BODY_SIZE,
-    BODY_START,
-    COLUMNS,
-    EXTRA_SIZE,
-    EXTRA_START,
-    Batch,
-)
+from polymq.gateways.amqp.rows import Rows, batch_of
 from polymq.gateways.amqp.tables import decode_sized_table, split_pairs
 
 EXCHANGE_TYPE: Final = "x-delayed-message"
@@ -72,37 +65,20 @@ def _negated(pair: bytes) -> bytes:
     return pair[:value_at] + layout.pack(-layout.unpack_from(pair, value_at)[0])
 
 
-def split(batch: Batch, first: int, last: int) -> list[tuple[Batch, int]]:
-    """Rows [first, last), which have one place, as batches of rows with the same delay in ms."""
-    parts: list[tuple[Batch, int]] = []
+def split(rows: Rows) -> list[tuple[Rows, int]]:
+    """The rows, in parts with the same delay in ms, over bytes of their own."""
+    parts: list[tuple[Rows, int]] = []
     seen = b""
     delay, delivered = 0, b""
-    rows: list[tuple[bytes, bytes]] = []
-    for row in range(first, last):
-        at = row * COLUMNS
-        extra, body = batch.rows[at + EXTRA_START], batch.rows[at + BODY_START]
-        properties = bytes(batch.buffer[extra : extra + batch.rows[at + EXTRA_SIZE]])
+    contents: list[tuple[bytes, bytes]] = []
+    for properties, body in rows.contents():
         before = delay
         if properties != seen:  # mostly they are equal in a run
             seen = properties
             delay, delivered = take_delay(properties)
-        if rows and delay != before:
-            parts.append((_batch_of(batch.topic(first), rows), before))
-            rows = []
-        rows.append((delivered, bytes(batch.buffer[body : body + batch.rows[at + BODY_SIZE]])))
-    parts.append((_batch_of(batch.topic(first), rows), delay))
+        if contents and delay != before:
+            parts.append((rows.over(batch_of(rows.place, contents)), before))
+            contents = []
+        contents.append((delivered, body))
+    parts.append((rows.over(batch_of(rows.place, contents)), delay))
     return parts
-
-
-def _batch_of(place: bytes, rows: list[tuple[bytes, bytes]]) -> Batch:
-    """Rows of (properties, body) over bytes of their own."""
-    batch = Batch(len(rows))
-    parts = [place]
-    at = len(place)
-    for properties, body in rows:
-        parts += (properties, body)
-        body_at = at + len(properties)
-        batch.add((0, len(place)), (body_at, len(body)), (at, len(properties)))
-        at = body_at + len(body)
-    batch.buffer = b"".join(parts)
-    return batch

@@ -27,6 +27,7 @@ from polymq.core_log.kernels.batch import (
 from polymq.gateways.amqp.kernels.codes import LONG_BYTES
 from polymq.gateways.amqp.limits import FRAME_OVERHEAD, Limits
 from polymq.gateways.amqp.mapping import headers_span
+from polymq.gateways.amqp.rows import is_long
 from polymq.gateways.amqp.tables import encode_pairs, split_pairs
 
 SHORT_BYTES: Final = 8 * 1024
@@ -62,11 +63,6 @@ def check_size(batch: Batch, row: int, limits: Limits) -> None:
             f"message of {total} bytes is larger than configured max size "
             f"{limits.body_bytes_max}: headers of more than {LONG_BYTES} bytes count",
         )
-
-
-def is_long(batch: Batch, row: int) -> bool:
-    """Whether a row's properties have to stand in front of its body."""
-    return batch.rows[row * COLUMNS + EXTRA_SIZE] > LONG_BYTES
 
 
 def as_stored(batch: Batch, first: int, last: int) -> tuple[Batch, int, int]:

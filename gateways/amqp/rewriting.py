@@ -13,7 +13,6 @@ from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 from polymq.broker.port import Copies, Reason, Refused
-from polymq.core_log.kernels.batch import BODY_SIZE, BODY_START, COLUMNS, Batch
 from polymq.gateways.amqp import reply_names
 from polymq.gateways.amqp.mapping import REPLY_TO, headers_span, property_span
 from polymq.gateways.amqp.methods import short_string
@@ -86,14 +85,3 @@ def _keys(name: str, value: Any) -> list[str]:
     return [
         key if isinstance(key, str) else key.decode("utf-8", "surrogateescape") for key in value
     ]
-
-
-def one_row(place: bytes, properties: bytes, batch: Batch, row: int) -> Batch:
-    """A row with other properties, as a batch over bytes of its own."""
-    body = batch.rows[row * COLUMNS + BODY_START]
-    body_size = batch.rows[row * COLUMNS + BODY_SIZE]
-    made = Batch(1)
-    made.buffer = place + properties + bytes(batch.buffer[body : body + body_size])
-    at = len(place)
-    made.add((0, at), (at + len(properties), body_size), (at, len(properties)))
-    return made

@@ -11,12 +11,12 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final
 
 from polymq.broker.port import BrokerPort, StorageFailed
-from polymq.gateways.amqp.batch_path import Templates
 from polymq.gateways.amqp.client import Client
 from polymq.gateways.amqp.connection import Connection
 from polymq.gateways.amqp.direct_reply import Replies
 from polymq.gateways.amqp.limits import Limits
 from polymq.gateways.amqp.protocol import Work
+from polymq.gateways.amqp.templates import Templates
 from polymq.net.connection import Context, SocketConnection
 from polymq.net.listener import Listener, listen
 from polymq.net.roster import Roster

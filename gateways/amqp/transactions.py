@@ -23,18 +23,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from polymq.broker.port import Copies, Durability, Publishing, Reason, Refused, Settlement, Template
-from polymq.core_log.kernels.batch import (
-    BODY_SIZE,
-    BODY_START,
-    COLUMNS,
-    EXTRA_SIZE,
-    EXTRA_START,
-    Batch,
-)
+from polymq.broker.port import Publishing, Reason, Refused, Settlement, Template
+from polymq.core_log.kernels.batch import BODY_SIZE, COLUMNS, EXTRA_SIZE
 from polymq.gateways.amqp import delays, reply_names, spec
 from polymq.gateways.amqp.kernels import codes
-from polymq.gateways.amqp.long_properties import as_stored, is_long
+from polymq.gateways.amqp.long_properties import as_stored
+from polymq.gateways.amqp.rows import Rows
 
 if TYPE_CHECKING:
     from polymq.gateways.amqp.channel import Channel
@@ -43,17 +37,6 @@ if TYPE_CHECKING:
 
 HELD_OVERHEAD_BYTES: Final = 512
 """What a held run costs beyond its bytes, roughly: the batch with its rows."""
-
-
-@dataclass(slots=True)
-class HeldRun:
-    """Publishes to one place that wait for the commit, copied out of the socket's buffer."""
-
-    place: bytes
-    life: bytes
-    mandatory: bool
-    batch: Batch
-    copies: Copies | None
 
 
 @dataclass(slots=True)
@@ -78,40 +61,29 @@ class Transaction:
         self._count = 0
         self.bytes = 0
         """Memory that the publishes take, roughly."""
-        self.runs: list[HeldRun] = []
+        self.runs: list[Rows] = []
         self.settlements: list[HeldSettlement] = []
 
-    def hold(
-        self,
-        batch: Batch,
-        first: int,
-        last: int,
-        *,
-        mandatory: bool,
-        life: bytes = b"",
-        copies: Copies | None = None,
-        room: int,
-    ) -> None:
-        """Keep rows [first, last) of a read, which go to one place.
+    def hold(self, rows: Rows, *, room: int) -> None:
+        """Keep rows of a read, which go to one place.
 
         Args:
-            life: see `publishing.Templates.get`.
-            copies: routing keys besides their own.
             room: bytes that the channels of the connection may still hold.
 
         Raises:
             Refused: LIMIT; nothing of it is held.
         """
         limits = self._limits
-        if self._count + last - first > limits.transaction_count_max:
+        if self._count + rows.count > limits.transaction_count_max:
             raise Refused(
                 Reason.LIMIT,
                 f"a transaction has at most {limits.transaction_count_max} messages: "
                 "commit more often",
             )
+        table = rows.batch.rows
         size = HELD_OVERHEAD_BYTES + sum(
-            batch.rows[row * COLUMNS + BODY_SIZE] + batch.rows[row * COLUMNS + EXTRA_SIZE]
-            for row in range(first, last)
+            table[row * COLUMNS + BODY_SIZE] + table[row * COLUMNS + EXTRA_SIZE]
+            for row in range(rows.first, rows.last)
         )
         if size > room:
             raise Refused(
@@ -119,11 +91,9 @@ class Transaction:
                 f"the transactions of a connection hold at most {limits.transaction_bytes_max} "
                 "bytes: commit more often",
             )
-        self._count += last - first
+        self._count += rows.count
         self.bytes += size
-        self.runs.append(
-            HeldRun(batch.topic(first), life, mandatory, copy_rows(batch, first, last), copies)
-        )
+        self.runs.append(rows.copied())
 
     def hold_settlement(
         self, bits: int, first_tag: int, holder: Holder, first_offset: int, count: int
@@ -147,26 +117,6 @@ class Transaction:
         self.settlements = []
 
 
-def copy_rows(batch: Batch, first: int, last: int) -> Batch:
-    """Rows [first, last), which have one place, over bytes of their own."""
-    place = batch.topic(first)
-    copy = Batch(last - first)
-    parts = [place]
-    at = len(place)
-    view = memoryview(batch.buffer)
-    for row in range(first, last):
-        column = row * COLUMNS
-        extra, body = batch.rows[column + EXTRA_START], batch.rows[column + BODY_START]
-        extra_size, body_size = batch.rows[column + EXTRA_SIZE], batch.rows[column + BODY_SIZE]
-        parts.append(bytes(view[extra : extra + extra_size]))
-        parts.append(bytes(view[body : body + body_size]))
-        copy.add((0, len(place)), (at + extra_size, body_size), (at, extra_size))
-        at += extra_size + body_size
-    view.release()
-    copy.buffer = b"".join(parts)
-    return copy
-
-
 # --- the methods -----------------------------------------------------------------------------
 
 
@@ -184,56 +134,49 @@ def commit(channel: Channel, method: spec.TxCommit) -> None:
     transaction = _transaction(channel)
     link = channel.link
     publishes: list[Publishing] = []
-    returned: list[HeldRun] = []
-    answers: list[HeldRun] = []
-    for run in transaction.runs:
-        long = is_long(run.batch, 0)
-        template = link.publisher.template(
-            run.place, Durability.FLUSHED, run.life, run.copies, long=long
-        )
+    returned: list[Rows] = []
+    answers: list[Rows] = []
+    for rows in transaction.runs:
+        template = link.publisher.template(rows)
         if template is not None and link.publisher.delays(template):
-            publishes += [
-                _publishing(template, part, delay_ms)
-                for part, delay_ms in delays.split(run.batch, 0, run.batch.count)
-            ]
-        elif template is not None and run.mandatory and template.route.by_headers:
-            for first, last, routed in link.publisher.by_routed(
-                template, run.batch, 0, run.batch.count
-            ):
-                some = copy_rows(run.batch, first, last)
+            parts = delays.split(rows)
+            publishes += [_publishing(template, part, delay_ms) for part, delay_ms in parts]
+        elif template is not None and rows.mandatory and template.route.by_headers:
+            for part, routed in link.publisher.by_routed(rows, template):
                 if routed:
-                    publishes.append(_publishing(template, some))
+                    publishes.append(_publishing(template, part))
                 else:
-                    returned.append(HeldRun(run.place, run.life, True, some, run.copies))
-        elif template is not None and (template.route.routed or not run.mandatory):
-            publishes.append(_publishing(template, run.batch))
-        elif template is None and reply_names.is_answer(run.place):
-            answers.append(run)
-        elif run.mandatory:
-            returned.append(run)
+                    returned.append(part)
+        elif template is not None and (template.route.routed or not rows.mandatory):
+            publishes.append(_publishing(template, rows))
+        elif template is None and reply_names.is_answer(rows.place):
+            answers.append(rows)
+        elif rows.mandatory:
+            returned.append(rows)
     acks = [held for held in transaction.settlements if not held.bits & codes.NEGATIVE]
     others = [held for held in transaction.settlements if held.bits & codes.NEGATIVE]
     position = link.port.transactions.commit(publishes, _settlements(acks))
     channel.forget_transaction()
-    for run in returned:
-        link.publisher.give_back(channel, run.batch, 0, run.batch.count)
-    for run in answers:
-        link.publisher.give_answers(channel, run.batch, 0, run.batch.count, mandatory=run.mandatory)
+    for rows in returned:
+        link.publisher.give_back(channel, rows)
+    for rows in answers:
+        link.publisher.give_answers(channel, rows)
     for held in acks:
         held.holder.returned(held.count)
     for held in others:
         channel.give_back([(held.holder, held.first_offset, held.count)], held.bits)
     durability = link.port.state_durability
-    for part in publishes:
-        durability = max(durability, part.template.durability)
-    link.publisher.committed(sum(part.last for part in publishes), position, durability)
+    for publishing in publishes:
+        durability = max(durability, publishing.template.durability)
+    link.publisher.committed(
+        sum(part.last - part.first for part in publishes), position, durability
+    )
     link.reply(channel.number, spec.TxCommitOk(), position, durability=durability)
     channel.credit_grew()
 
 
-def _publishing(template: Template, batch: Batch, delay_ms: int = 0) -> Publishing:
-    """All rows of a batch."""
-    batch, first, last = as_stored(batch, 0, batch.count)
+def _publishing(template: Template, rows: Rows, delay_ms: int = 0) -> Publishing:
+    batch, first, last = as_stored(rows.batch, rows.first, rows.last)
     return Publishing(template=template, batch=batch, first=first, last=last, delay_ms=delay_ms)
 
 

@@ -130,7 +130,7 @@ OF_THE_GATEWAYS = (
     Sabotage(
         name="amqp-answer-goes-through-the-log",
         why="each answer makes a topic where somebody subscribes to everything",
-        path="gateways/amqp/batch_path.py",
+        path="gateways/amqp/templates.py",
         old="        if exchange or not routing_key.startswith(reply_names.PREFIX):\n",
         new="        if True:\n",
         tests=("tests/gateways/amqp/test_amqp_direct_reply.py",),

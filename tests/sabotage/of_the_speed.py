@@ -86,7 +86,7 @@ OF_THE_SPEED = (
     Sabotage(
         name="amqp-right-checked-once",
         why="the same in AMQP",
-        path="gateways/amqp/batch_path.py",
+        path="gateways/amqp/templates.py",
         old="        if template is not None and template.valid:\n",
         new="        if template is not None:\n",
         tests=("tests/gateways/amqp", "interop_tests/test_users_at_the_doors.py"),

@@ -10,12 +10,12 @@ from typing import Any, cast
 from polymq.broker.port import BrokerPort, Durability, ExchangeInfo, Position, Refused
 from polymq.core_log.kernels.batch import Batch
 from polymq.gateways.amqp import spec
-from polymq.gateways.amqp.batch_path import Templates
 from polymq.gateways.amqp.client import Client
 from polymq.gateways.amqp.direct_reply import Replies
 from polymq.gateways.amqp.limits import Limits
 from polymq.gateways.amqp.protocol import Work
 from polymq.gateways.amqp.spec import Method
+from polymq.gateways.amqp.templates import Templates
 from polymq.net.turns import Turns
 from tests.gateways.amqp import amqp_wire as wire
 from tests.gateways.amqp.amqp_core_driver import HANDSHAKE, HEADER, OPEN, TUNE_OK, channel_open
