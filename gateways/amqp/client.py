@@ -54,6 +54,7 @@ from polymq.gateways.amqp.states import State
 from polymq.gateways.amqp.tables import Buffer
 from polymq.gateways.amqp.templates import Templates
 from polymq.gateways.amqp.transport import Transport
+from polymq.net.flow import ANSWERS, DISK, LOGIN, QUESTION, TURN, Flow
 from polymq.net.turns import Turns
 
 SHORT_STRING_MAX: Final = 255
@@ -65,6 +66,8 @@ _HANDLERS: Final[Mapping[type[Method], topology.Handler]] = {
     **transactions.HANDLERS,
 }
 _SEES_PUBLISHES: Final = topology.SEES_PUBLISHES | basic.SEES_PUBLISHES
+_BETWEEN_EVENTS: Final = LOGIN | QUESTION | ANSWERS
+"""What no further event is taken for, within a read."""
 
 
 class Client:
@@ -115,17 +118,14 @@ class Client:
         self.login = Login(self, transport)
         self._properties = properties
         self._rest = b""  # read, and not taken while standing still
-        self._holding = False
         self._running = False  # taking events: on the stack
         self._ended = False  # channels are closed, exclusive queues gone
         self._gone = False  # the socket is
         self._deaf = False  # whatever comes is dropped
-        self._choked = False  # too many answers wait or are not read
-        self._resting = False  # it is the turn of others; what was read waits
+        self._flow = Flow(transport)
         self._steps: deque[Iterator[None]] = deque()  # what is left of events that are too long
         self._turns = turns
         self._waited = False  # the first publish of an event, for its turn
-        self._disk_is_behind = False  # not reading, because the log cannot take more
         self._lingering = False  # everything is said, and the client may still be writing
         self._dropped_bytes = 0  # since then
         self._stopping = False
@@ -143,7 +143,7 @@ class Client:
         if self._deaf:
             self._drop(end - start)
             return end
-        if self._stands_still:
+        if not self._flow.handles:
             self._rest += bytes(buffer[start:end])
             self.login.sent_ahead(len(self._rest))
             return end
@@ -168,22 +168,17 @@ class Client:
             return end
         if self.login.sent_ahead(end - used):
             return end
-        if self._stands_still:
+        if not self._flow.handles:
             self._rest = bytes(buffer[used:end])
             used = end
         return used
-
-    @property
-    def _stands_still(self) -> bool:
-        """Whether what was read is kept, and nothing more is read."""
-        return self._holding or self._choked or self._resting
 
     def _take_events(self) -> None:
         """Take what was read, as long as the turn goes on. One event is always taken."""
         turns = self._turns
         turns.begin()
         self._running = True
-        while not (self._holding or self._choked):
+        while not self._flow.waits & _BETWEEN_EVENTS:
             try:
                 event = self._core.next_event()
                 if event is None:
@@ -193,7 +188,7 @@ class Client:
                 self.fail(error)
             if not self._take_steps():
                 break
-            if not self._deaf and (self._resting or turns.is_over()):
+            if not self._deaf and (self._flow.waits & TURN or turns.is_over()):
                 self._rest_until_next_turn()
                 break
         self._running = False
@@ -202,7 +197,7 @@ class Client:
     def work(self, steps: Iterator[None]) -> None:
         """See `channel.Link.work`."""
         self._steps.append(steps)
-        if not self._running and not self._resting:
+        if not self._running and not self._flow.waits & TURN:
             self._turns.begin()
             self._take_steps()
             if not self._gone:
@@ -228,8 +223,8 @@ class Client:
         return True
 
     def _rest_until_next_turn(self) -> None:
-        if not self._resting:
-            self._resting = True
+        if not self._flow.waits & TURN:
+            self._flow.begin(TURN)
             self._turns.wait(self._rested)
 
     def _handle(self, event: Event) -> None:
@@ -306,14 +301,15 @@ class Client:
 
     def keeps_up(self) -> bool:
         """Whether the disk keeps up with what is published; if not, nothing is read until then."""
-        if not self._disk_is_behind:
-            self._disk_is_behind = self.port.overloaded(self._disk_caught_up)
-            if self._disk_is_behind and not self._running:
+        flow = self._flow
+        if not flow.waits & DISK and self.port.overloaded(self._disk_caught_up):
+            flow.begin(DISK)
+            if not self._running:
                 self.check_pressure()
-        return not self._disk_is_behind
+        return not flow.waits & DISK
 
     def _disk_caught_up(self) -> None:
-        self._disk_is_behind = False
+        self._flow.end(DISK)
         if not self._gone and not self._running:
             self.check_pressure()
 
@@ -374,7 +370,7 @@ class Client:
 
     def _wait(self, action: Callable[[], None]) -> None:
         """Do the action when what was published is visible; hold everything behind it."""
-        self._holding = True
+        self._flow.begin(QUESTION)
         self.port.when_committed(
             Position(self.publisher.position),
             self.publisher.durability,
@@ -385,7 +381,7 @@ class Client:
     def _act(self, action: Callable[[], None]) -> None:
         if self._ended:
             return
-        self._holding = False
+        self._flow.end(QUESTION)
         self._running = True
         try:
             action()
@@ -398,20 +394,20 @@ class Client:
 
     # --- holding ----------------------------------------------------------------------------
 
-    def hold(self) -> Callable[[], None]:
-        """See `channel.Link.hold`."""
-        self._holding = True
-        return self._release
+    def hold(self, wait: int = QUESTION) -> Callable[[], None]:
+        """See `channel.Link.hold` and `login.Host.hold`."""
+        self._flow.begin(wait)
+        return partial(self._release, wait)
 
-    def _release(self) -> None:
-        self._holding = False
+    def _release(self, wait: int) -> None:
+        self._flow.end(wait)
         if not self._running:
             # Not from within an engine's callback: another connection may be taking events.
             self._transport.later(self._go_on)
 
     def _rested(self) -> None:
         """Others had their turn."""
-        self._resting = False
+        self._flow.end(TURN)
         self._turns.begin()
         if self._take_steps():
             self._go_on()
@@ -420,7 +416,7 @@ class Client:
 
     def _go_on(self) -> None:
         """Take what was kept while standing still."""
-        if self._gone or self._stands_still:
+        if self._gone or not self._flow.handles:
             return
         rest, self._rest = self._rest, b""
         if rest:
@@ -464,7 +460,8 @@ class Client:
             self._outbox.drop_bodies()
             self._empty_outbox()
         self._transport.abort_in(self.limits.linger_seconds)
-        self._transport.resume_reading()
+        self._flow.waits = 0
+        self._flow.regulate()
 
     def _drop(self, size: int) -> None:
         """So much came that nobody looks at."""
@@ -532,8 +529,9 @@ class Client:
             yield from steps
             yield
         yield from self.port.queues.release_owner(self)
-        if self._holding:  # close-ok has to be heard, behind whatever was kept
-            self._holding = False
+        held = self._flow.waits & (QUESTION | LOGIN)
+        if held:  # close-ok has to be heard, behind whatever was kept
+            self._flow.end(held)
             self._transport.later(self._go_on)
 
     def stop(self) -> None:
@@ -640,19 +638,17 @@ class Client:
     def _weigh(self) -> None:
         """Whether the answers that wait, or that the client does not read, are too many."""
         waiting = self.answers.bytes_waiting + self.unread_bytes
-        self._choked = waiting > self.limits.answers_bytes_max
+        self._flow.set(ANSWERS, waiting > self.limits.answers_bytes_max)
 
     def check_pressure(self) -> None:
-        """Read on while nothing is held, the answers are within their bound and the disk keeps up.
-        During the login it reads on within a bound, to notice the end of the socket."""
-        was_choked = self._choked
+        """Read on while there is nothing to wait for (`net.flow`)."""
+        if self._lingering:
+            return  # all that comes is dropped
+        flow = self._flow
+        was_full = flow.waits & ANSWERS
         self._weigh()
-        still = self._stands_still and (self._choked or not self.login.asking)
-        if (still or self._disk_is_behind) and not self._lingering:
-            self._transport.stop_reading()
-        else:
-            self._transport.resume_reading()
-        if was_choked and not self._choked:
+        flow.regulate()
+        if was_full and not flow.waits & ANSWERS:
             self._transport.later(self._go_on)
 
     def drained(self) -> None:

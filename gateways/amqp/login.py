@@ -21,6 +21,7 @@ from polymq.gateways.amqp.errors import Malformed, RemoteProtocolError, ReplyCod
 from polymq.gateways.amqp.limits import Limits
 from polymq.gateways.amqp.sasl import credentials
 from polymq.gateways.amqp.transport import Transport
+from polymq.net.flow import LOGIN
 
 VHOST: Final = "/"
 """The one virtual host that there is."""
@@ -34,8 +35,12 @@ class Host(Protocol):
     port: BrokerPort
     limits: Limits
 
-    def hold(self) -> Callable[[], None]:
-        """Take no more frames until what is returned is called."""
+    def hold(self, wait: int) -> Callable[[], None]:
+        """Take no more frames until what is returned is called.
+
+        Args:
+            wait: why (`net.flow`).
+        """
 
     @property
     def is_over(self) -> bool:
@@ -80,7 +85,7 @@ class Login:
             self._refuse(method)
             return
         self._transport.spoke()
-        release = self._host.hold()
+        release = self._host.hold(LOGIN)
         self.asking = True
         withdraw = self._host.port.admission.authenticate(
             user, password, self._transport.address, partial(self._known, method, release)

@@ -61,6 +61,7 @@ from polymq.gateways.mqtt.protocol import OPEN, Event, Protocol, State
 from polymq.gateways.mqtt.reading import Reading
 from polymq.gateways.mqtt.shared import Shared
 from polymq.net.connection import SocketConnection
+from polymq.net.flow import AHEAD, DISK, LEAVING, LOGIN, TURN, UNREAD, UPLOAD, Flow
 
 log = logging.getLogger(__name__)
 
@@ -92,15 +93,12 @@ class Connection(SocketConnection):
         self._partial = 0  # bytes of an incomplete packet when they last were a sign of life
         self._keep_alive = 0.0  # seconds without a packet that are too many; 0: never
         self._has_part = False  # of a packet, and it counts
-        self._without_room = False  # for more of it
-        self._disk_behind = False  # what is published waits for the disk too long
         self._unread = 0  # bytes of answers written while the transport was full
-        self.asking = False  # who the client is: nothing is handled until that is known
         self._withdraw: Callable[[], None] | None = None  # what is asked, when the client goes
         self._ahead = 0  # bytes that came behind CONNECT before that was known
         self._early = 0  # of those before that was known: what counts
         self._leave: Callable[[], None] | None = None  # takes it off the list of its user
-        self._held_back = False  # not reading, because of one of these
+        self._flow = Flow(self)
         self._reading = Reading(
             core=self._core,
             inbox=shared.inbox,
@@ -116,9 +114,15 @@ class Connection(SocketConnection):
     def consume(self, buffer: bytearray, start: int, end: int) -> int:
         return self._keep_ahead(start, end) if self.asking else self._take(buffer, start, end)
 
+    @property
+    def asking(self) -> bool:
+        """Whether it is not known yet who the client is: nothing is handled until then."""
+        return bool(self._flow.waits & LOGIN)
+
     def _take(self, buffer: bytearray, start: int, end: int) -> int:
         """Handle what was read. A CONNECT in it may be what is `asking` then."""
         reading = self._reading
+        reading.is_interrupted = False
         try:
             at = start
             if reading.is_fresh:
@@ -131,7 +135,8 @@ class Connection(SocketConnection):
         except BrokerError as error:
             self.failed(error)
             return end
-        if reading.resting:
+        if reading.is_interrupted:
+            self._flow.begin(TURN)
             self._regulate()
             self.context.turns.wait(self._next_turn)
             return at
@@ -150,7 +155,7 @@ class Connection(SocketConnection):
 
     def _next_turn(self) -> None:
         """Others had their turn: go on with what is left of the read."""
-        self._reading.resting = False
+        self._flow.end(TURN)
         if self.fast_path.leaving:
             return  # what was not handled was not read
         self.consume_again()
@@ -163,17 +168,17 @@ class Connection(SocketConnection):
         self._has_part = size > self._limits.small_part_bytes
         # The shortcut would take the rest without a word.
         self.shortcut = None if self._has_part else self.fast_path
-        self._without_room = not self._shared.uploads.hold(self, size)
+        self._flow.set(UPLOAD, not self._shared.uploads.hold(self, size))
         self._regulate()
 
     def read_on(self) -> None:
         """See `Uploading`."""
-        self._without_room = False
+        self._flow.end(UPLOAD)
         self._regulate()
 
     def too_slow(self) -> None:
         """See `Uploading`."""
-        if self._held_back:
+        if not self._flow.is_reading:
             return  # it is not the client that is slow
         self._counters.uploads_too_slow += 1
         log.warning("closing %s (%s): others wait for a slow packet", self.peer, self._client_id)
@@ -250,7 +255,7 @@ class Connection(SocketConnection):
             log.info("closing %s: no CONNECT came in time", self.peer)
             self._finish(will=False)
             return None
-        if self._held_back:  # what the client says waits in the kernel's buffers
+        if not self._flow.is_reading:  # what the client says waits in the kernel's buffers
             return now + self._keep_alive
         silent_at = self.heard_at + self._keep_alive
         if silent_at > now:
@@ -298,7 +303,8 @@ class Connection(SocketConnection):
     def leave(self) -> None:
         """The server stops: close as soon as the answers that wait for a commit have left."""
         self.fast_path.leaving = True
-        self.stop_reading()
+        self._flow.begin(LEAVING)
+        self._flow.regulate()
         if not self.fast_path.waiting:
             self._finish(will=False)
 
@@ -334,7 +340,7 @@ class Connection(SocketConnection):
         self.spoke()
         self._client_id = client_id
         self._level = packet.level
-        self.asking = True
+        self._flow.begin(LOGIN)
         self._connect_bytes = _large_fields(packet)
         withdraw = self._port.admission.authenticate(
             packet.user, packet.password, self.address, partial(self._known, packet)
@@ -345,7 +351,7 @@ class Connection(SocketConnection):
 
     def _known(self, packet: Connect, principal: str | Refused) -> None:
         """The answer to who the client is; it may come in the call that asked."""
-        self.asking = False
+        self._flow.end(LOGIN)
         waited, self._withdraw = self._withdraw is not None, None
         self.shortcut = self.fast_path
         self._forget_early()
@@ -581,33 +587,23 @@ class Connection(SocketConnection):
     def keeps_up(self) -> bool:
         """Whether the disk does, as far as this publisher knows; else nothing more is read from it
         until it has caught up."""
-        if not self._disk_behind:
-            self._disk_behind = True
-            if self._port.overloaded(self._caught_up):
-                self._regulate()
-            else:
-                self._disk_behind = False
-        return not self._disk_behind
+        flow = self._flow
+        if not flow.waits & DISK and self._port.overloaded(self._caught_up):
+            flow.begin(DISK)
+            self._regulate()
+        return not flow.waits & DISK
 
     def _caught_up(self) -> None:
-        self._disk_behind = False
+        self._flow.end(DISK)
         self._regulate()
 
     def _regulate(self) -> None:
-        """Read no further while too much waits for the disk or for the client to read."""
-        unread = self._unread > self._limits.unread_answers_bytes_max
-        hold_back = self._disk_behind or unread or self._reading.resting
-        hold_back = hold_back or self._without_room
-        ahead = self._ahead > self._limits.small_connect_bytes_max
-        hold_back = hold_back or (self.asking and ahead)
-        if hold_back == self._held_back or self.fast_path.leaving:
-            return
-        self._held_back = hold_back
-        if hold_back:
-            self.stop_reading()
-        else:
+        """Read on while there is nothing to wait for (`net.flow`)."""
+        flow, limits = self._flow, self._limits
+        flow.set(UNREAD, self._unread > limits.unread_answers_bytes_max)
+        flow.set(AHEAD, self.asking and self._ahead > limits.small_connect_bytes_max)
+        if flow.regulate() and flow.is_reading:
             self.heard_at = self.context.now()
-            self.resume_reading()
 
     # --- what a session says through the fast path -----------------------------------------
 

@@ -40,15 +40,15 @@ class Reading:
     """What of a read is handled in this turn.
 
     Attributes:
-        resting: the rest waits for the connection's turn. Nothing is read meanwhile.
+        is_interrupted: the rest of the read waits for the connection's turn.
     """
 
-    __slots__ = ("_acked", "_batch_path", "_core", "_inbox", "_turns", "_work", "resting")
+    __slots__ = ("_acked", "_batch_path", "_core", "_inbox", "_turns", "_work", "is_interrupted")
 
     def __init__(
         self, *, core: Protocol, inbox: Inbox, batch_path: BatchPath, turns: Turns
     ) -> None:
-        self.resting = False
+        self.is_interrupted = False
         self._core = core
         self._inbox = inbox
         self._batch_path = batch_path
@@ -89,7 +89,7 @@ class Reading:
                 parsed_max = end - at  # a packet that is larger
                 continue
             if at < end and self._turns.is_over():
-                self.resting = True
+                self.is_interrupted = True
                 return at
         return at
 
@@ -106,7 +106,7 @@ class Reading:
     def _go_on(self) -> bool:
         assert self._work is not None
         if not self._turns.go_on(self._work):
-            self.resting = True
+            self.is_interrupted = True
             return False
         self._work = None
         return True
@@ -133,7 +133,7 @@ class Reading:
             last = min(taken + RUNS_AT_ONCE, count)
             taken = batch_path.take_publishes(path, taken, last, count)
             if taken < count and self._turns.is_over():
-                self.resting = True
+                self.is_interrupted = True
                 at = (inbox.runs[taken] - 1) * COLUMNS
                 end = inbox.batch.rows[at + BODY_START] + inbox.batch.rows[at + BODY_SIZE]
                 self._acked = max(acked, stop) - end

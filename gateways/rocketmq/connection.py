@@ -27,6 +27,7 @@ from polymq.gateways.rocketmq.rights import admit
 from polymq.gateways.rocketmq.sending import Sender
 from polymq.gateways.rocketmq.shared import Shared
 from polymq.net.connection import SocketConnection
+from polymq.net.flow import DISK, LEAVING, TURN, UNREAD, Flow
 from polymq.remoting.broker_fields import GroupFields
 from polymq.remoting.codes import PULL_COMMIT_OFFSET, RequestCode, ResponseCode
 from polymq.remoting.errors import BadFields, LocalProtocolError, RemoteProtocolError
@@ -68,9 +69,7 @@ class Connection(SocketConnection):
         self._core = Protocol()
         self._pulls = Pulls(self, shared)
         self._proven = False  # by a request that it may make
-        self._draining = False
-        self._behind = False  # the disk: nothing more is read
-        self._resting = False  # it is the turn of others: likewise
+        self._flow = Flow(self)
         self._events: deque[Event] = deque()  # what the last read asked for and is not carried out
         self._frame_due: float | None = None  # when the request that has begun has to be whole
 
@@ -91,7 +90,7 @@ class Connection(SocketConnection):
         self.close()
 
     def consume(self, buffer: bytearray, start: int, end: int) -> int:
-        if self._resting:
+        if self._flow.waits & TURN:
             return start
         try:
             used = self._take(buffer, start, end)
@@ -101,16 +100,16 @@ class Connection(SocketConnection):
             self._events.clear()
             self.close()
             return end
-        if used == end or self._resting:
+        if used == end or self._flow.waits & TURN:
             self._frame_due = None
         elif used > start or self._frame_due is None:  # another request has begun
             self._frame_due = self.context.now() + self.shared.limits.frame_seconds_max
         self._stay_awake()
         self._pulls.read_next()
         for caller in self._callers:
-            if not self._behind and caller.port.overloaded(self._caught_up):
-                self._behind = True
-                self.stop_reading()
+            if not self._flow.waits & DISK and caller.port.overloaded(self._caught_up):
+                self._flow.begin(DISK)
+                self._flow.regulate()
         return used
 
     def _take(self, buffer: bytearray, start: int, end: int) -> int:
@@ -125,11 +124,11 @@ class Connection(SocketConnection):
             while self._events:
                 self._handle(self._events.popleft())
                 if turns.is_over() and (self._events or at < end):
-                    self._resting = True
-                    self.stop_reading()
+                    self._flow.begin(TURN)
+                    self._flow.regulate()
                     turns.wait(self._next_turn)
                     return at
-            if at == end or self.closing or self._draining:
+            if at == end or self.closing or self._flow.waits & LEAVING:
                 return at
             stop = min(at + parsed_max, end)
             events, used = self._core.receive(buffer, at, stop)
@@ -144,20 +143,21 @@ class Connection(SocketConnection):
 
     def _next_turn(self) -> None:
         """Others had their turn: go on with what is left of the read."""
-        self._resting = False
+        self._flow.end(TURN)
         self.consume_again()
-        self._read_on()
+        self.regulate()
 
-    def _read_on(self) -> None:
-        if not (self._behind or self._resting or self.paused or self._draining):
-            self.resume_reading()
+    def regulate(self) -> None:
+        """Read on while there is nothing to wait for (`net.flow`)."""
+        self._flow.set(UNREAD, self.paused)
+        self._flow.regulate()
 
     def _caught_up(self) -> None:
-        self._behind = False
-        self._read_on()
+        self._flow.end(DISK)
+        self.regulate()
 
     def drained(self) -> None:
-        self._read_on()
+        self.regulate()
         self._pulls.read_next()
 
     def lost(self, error: Exception | None) -> None:
@@ -169,9 +169,7 @@ class Connection(SocketConnection):
     def expired(self, now: float) -> float | None:
         due = self._frame_due
         if due is not None:
-            if (
-                self._behind or self._resting or self.paused or self._draining
-            ):  # what is late was not read by us
+            if not self._flow.is_reading:  # what is late was not read by us
                 self._frame_due = now + self.shared.limits.frame_seconds_max
                 return self._frame_due
             if due <= now:
@@ -190,13 +188,14 @@ class Connection(SocketConnection):
 
     def drain(self) -> None:
         """Close as soon as everything that was asked is answered."""
-        self._draining = self._pulls.draining = True
-        self.stop_reading()
+        self._pulls.draining = True
+        self._flow.begin(LEAVING)
+        self._flow.regulate()
         self._pulls.release_all()
         self._close_if_drained()
 
     def _close_if_drained(self) -> None:
-        if self._draining and not self._core.open_count:
+        if self._flow.waits & LEAVING and not self._core.open_count:
             self.close()
 
     # --- answering ------------------------------------------------------------------------

@@ -61,8 +61,8 @@ class Client(Protocol):
     def answer(self, serial: int, answer: Answer) -> None:
         """Send an answer."""
 
-    def stop_reading(self) -> None:
-        """Leave what comes in the kernel's buffers."""
+    def regulate(self) -> None:
+        """Read on while there is nothing to wait for."""
 
 
 class _Gone:
@@ -75,7 +75,7 @@ class _Gone:
     def answer(self, serial: int, answer: Answer) -> None:
         """Nobody reads it."""
 
-    def stop_reading(self) -> None:
+    def regulate(self) -> None:
         """Nothing comes any more."""
 
 
@@ -122,8 +122,7 @@ class Pulls:
 
     def read_next(self) -> None:
         """Let as many pulls read as may at once."""
-        if self._client.paused:
-            self._client.stop_reading()
+        self._client.regulate()
         if self._starting:
             return
         self._starting = True

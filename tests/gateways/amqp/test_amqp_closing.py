@@ -6,6 +6,7 @@ from __future__ import annotations
 import pytest
 
 from polymq.gateways.amqp import spec
+from polymq.net.flow import DISK
 from tests.gateways.amqp import amqp_wire as wire
 from tests.gateways.amqp.amqp_harness import Bench, Peer, answer
 
@@ -32,7 +33,9 @@ def test_what_a_client_sends_after_the_close_is_read_and_dropped(
     """Else its writes fail, and the close-ok that is on its way is lost."""
     assert callable(close)
     peer = bench.peer(1)
-    peer.transport.reading = False
+    peer.client._flow.begin(DISK)
+    peer.client.check_pressure()
+    assert not peer.transport.reading
     close(peer)
     bench.step()
     before = bench.broker.engine.core.log.appended

@@ -19,6 +19,7 @@ from polymq.gateways.rocketmq.limits import Limits as RocketmqLimits
 from polymq.gateways.rocketmq.members import Consumers
 from polymq.gateways.rocketmq.server import Server as RocketmqServer
 from polymq.net.connection import Context
+from polymq.net.flow import DISK
 from polymq.remoting.codes import SerializeType
 from polymq.remoting.driver_blocking import BlockingClient
 from polymq.remoting.frames import Command, encode_frame, take_frame
@@ -319,12 +320,14 @@ def test_a_request_that_the_server_does_not_read_is_not_late() -> None:
             await stage.until(lambda: listener.connections)
             (connection,) = listener.connections
             assert isinstance(connection, RocketmqConnection)
-            connection._behind = True
+            connection._flow.begin(DISK)
+            connection.regulate()
             later = stage.server._shared.context.now() + 1000
             again = connection.expired(later)
             assert again is not None
             assert again > later
-            connection._behind = False
+            connection._flow.end(DISK)
+            connection.regulate()
             assert connection.expired(again) is None
 
     play(story)
