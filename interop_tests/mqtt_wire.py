@@ -30,7 +30,7 @@ def connect(
     clean: bool = True,
     keep_alive: int = 0,
     will: tuple[str, bytes, int, bool] | None = None,
-    user: str | None = None,
+    user: bytes | str | None = None,
     password: bytes | None = None,
     name: str = "MQTT",
     level: int = 4,

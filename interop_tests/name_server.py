@@ -9,7 +9,6 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 SECONDS_MAX = 40.0
 LOOK_SECONDS = 0.05
@@ -52,7 +51,11 @@ class NameServer:
         self.process.wait()
 
 
-def wait_until(condition: Callable[[], Any]) -> None:
+MakeNameServer = Callable[..., NameServer]
+"""What makes a name server, at a port if one is given."""
+
+
+def wait_until(condition: Callable[[], object]) -> None:
     deadline = time.monotonic() + SECONDS_MAX
     pause = threading.Event()
     while not condition():

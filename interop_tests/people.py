@@ -8,6 +8,7 @@ import json
 import queue
 import subprocess
 import sys
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ import paho.mqtt.client as mqtt
 import pika
 import pytest
 from paho.mqtt.enums import CallbackAPIVersion
+from paho.mqtt.properties import Properties
+from paho.mqtt.reasoncodes import ReasonCode
 
 from interop_tests.conftest import Server
 
@@ -25,7 +28,9 @@ SECONDS = 10
 COMMAND_SECONDS = 60
 
 
-def polymq(server: Any, *arguments: str, text: str | None = None) -> subprocess.CompletedProcess:
+def polymq(
+    server: Server, *arguments: str, text: str | None = None
+) -> subprocess.CompletedProcess[str]:
     """A command for the server's data directory."""
     return subprocess.run(
         [
@@ -43,7 +48,7 @@ def polymq(server: Any, *arguments: str, text: str | None = None) -> subprocess.
 class Admin:
     """The operator's door, by its token: what the commands use, without starting a program."""
 
-    def __init__(self, server: Any) -> None:
+    def __init__(self, server: Server) -> None:
         self.server = server
         self.authorization = ""
 
@@ -89,7 +94,7 @@ class MqttClient:
 
     def __init__(
         self,
-        server: Any,
+        server: Server,
         user: str | None = None,
         password: str | None = PASSWORD,
         *,
@@ -111,7 +116,7 @@ class MqttClient:
         )
         self.client.on_connect = lambda _c, _u, _f, code, _p: self.connected.put(code.value)
         self.client.on_message = lambda _c, _u, found: self.messages.put(
-            (found.topic, found.payload)
+            (found.topic, bytes(found.payload))
         )
         self.client.on_publish = lambda _c, _u, packet_id, _r, _p: self.fates.put(packet_id)
         self.client.on_disconnect = self._disconnected
@@ -127,7 +132,14 @@ class MqttClient:
         self.code = self.connected.get(timeout=SECONDS)
         """CONNACK's, as MQTT 5 numbers it: 0, 134 bad credentials, 135 not authorized."""
 
-    def _disconnected(self, _client, _data, _flags, code, _properties) -> None:
+    def _disconnected(
+        self,
+        _client: mqtt.Client,
+        _data: object,
+        _flags: mqtt.DisconnectFlags,
+        code: ReasonCode,
+        _properties: Properties | None,
+    ) -> None:
         self.gone.put(code.value)
         self.fates.put(None)
 
@@ -158,7 +170,7 @@ class MqttClient:
 # --- AMQP ------------------------------------------------------------------------------------
 
 
-def amqp(server: Any, user: str = "ann", password: str = PASSWORD) -> pika.BlockingConnection:
+def amqp(server: Server, user: str = "ann", password: str = PASSWORD) -> pika.BlockingConnection:
     """A pika connection; raises what pika raises when it is refused."""
     return pika.BlockingConnection(
         pika.ConnectionParameters(
@@ -179,7 +191,7 @@ def basic(user: str, password: str = PASSWORD) -> str:
 
 
 def http_ask(
-    server: Any,
+    server: Server,
     method: str,
     path: str,
     body: bytes | None = None,
@@ -199,7 +211,7 @@ def http_ask(
 
 
 def http_publish(
-    server: Any, topic: str, tag: str, body: bytes, authorization: str | None = None
+    server: Server, topic: str, tag: str, body: bytes, authorization: str | None = None
 ) -> int:
     headers = {"PolyMQ-Tag": tag, "Content-Type": "text/plain"}
     return http_ask(server, "POST", f"/topics/{topic}", body, authorization, **headers)[0]
@@ -209,7 +221,7 @@ def http_publish(
 
 
 @pytest.fixture(scope="module")
-def house(tmp_path_factory):
+def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """One server for all tests that do not need one of their own."""
     directory = tmp_path_factory.mktemp("house")
     made = Server(directory, {}, {}, (sys.executable, "-m", "polymq"))
@@ -220,7 +232,7 @@ def house(tmp_path_factory):
 
 
 @pytest.fixture
-def server(house):
+def server(house: Server) -> Server:
     """The house, with nobody in it but its keeper."""
     admin = Admin(house)
     for user in admin.good("GET", "/users")["users"]:
@@ -231,12 +243,12 @@ def server(house):
     return house
 
 
-def rule_body(rule: dict) -> dict:
+def rule_body(rule: Mapping[str, str]) -> dict[str, str | list[str]]:
     return {"subject": rule["subject"], "actions": [rule["action"]], "topic": rule["topic"]}
 
 
 @pytest.fixture
-def people(server):
+def people(server: Server) -> Admin:
     """The operator of the house, with the user ann, who has no rights yet."""
     admin = Admin(server)
     admin.add("ann")

@@ -7,6 +7,7 @@ import json
 import socket
 import ssl
 import struct
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -64,7 +65,7 @@ class Client:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def send(self, code: int, body: bytes = b"", *, flag: int = 0, **fields: object) -> int:
+    def send(self, code: int, body: bytes = b"", flag: int = 0, /, **fields: object) -> int:
         opaque = next(self._opaques)
         header = {
             "code": code,
@@ -83,9 +84,9 @@ class Client:
         data = self._stream.read(length - 4)
         return Frame(json.loads(data[:header_size]), data[header_size:])
 
-    def ask(self, code: int, body: bytes = b"", **fields: object) -> Frame:
+    def ask(self, code: int, body: bytes = b"", flag: int = 0, /, **fields: object) -> Frame:
         """A request and its answer."""
-        opaque = self.send(code, body, **fields)
+        opaque = self.send(code, body, flag, **fields)
         while True:
             frame = self.read()
             if frame.header["flag"] & 1:
@@ -149,12 +150,14 @@ class Client:
         )
         return frame, messages_of(frame.body)
 
-    def beat(self, client_id: str, *, consumers: object = (), producers: object = ()) -> Frame:
+    def beat(
+        self, client_id: str, *, consumers: Iterable[object] = (), producers: Iterable[object] = ()
+    ) -> Frame:
         """A heartbeat."""
         body = {
             "clientID": client_id,
-            "consumerDataSet": list(consumers),  # type: ignore[call-overload]
-            "producerDataSet": list(producers),  # type: ignore[call-overload]
+            "consumerDataSet": list(consumers),
+            "producerDataSet": list(producers),
         }
         return self.ask(34, json.dumps(body).encode())
 

@@ -32,7 +32,7 @@ def run(scenario: Coroutine[Any, Any, None]) -> None:
 
 
 @asynccontextmanager
-async def connected(server: Any) -> AsyncIterator[Any]:
+async def connected(server: Server) -> AsyncIterator[Any]:
     connection = await aio_pika.connect_robust(
         f"amqp://guest:guest@{server.host}:{server.amqp_port}/"
     )
@@ -40,7 +40,7 @@ async def connected(server: Any) -> AsyncIterator[Any]:
         yield connection
 
 
-def test_simple_publisher_and_consumer(server: Any) -> None:
+def test_simple_publisher_and_consumer(server: Server) -> None:
     async def scenario() -> None:
         async with connected(server) as connection:
             channel = await connection.channel()
@@ -57,7 +57,7 @@ def test_simple_publisher_and_consumer(server: Any) -> None:
     run(scenario())
 
 
-def test_get_a_single_message(server: Any) -> None:
+def test_get_a_single_message(server: Server) -> None:
     async def scenario() -> None:
         async with connected(server) as connection:
             channel = await connection.channel()
@@ -82,7 +82,7 @@ def test_get_a_single_message(server: Any) -> None:
     run(scenario())
 
 
-def test_prefetch_and_concurrent_work(server: Any) -> None:
+def test_prefetch_and_concurrent_work(server: Server) -> None:
     async def scenario() -> None:
         async with connected(server) as connection:
             channel = await connection.channel()
@@ -115,7 +115,7 @@ def test_prefetch_and_concurrent_work(server: Any) -> None:
     run(scenario())
 
 
-def test_unroutable_messages_come_back(server: Any) -> None:
+def test_unroutable_messages_come_back(server: Server) -> None:
     """aio-pika publishes with mandatory: a default exchange without the queue returns it."""
 
     async def scenario() -> None:
@@ -127,7 +127,7 @@ def test_unroutable_messages_come_back(server: Any) -> None:
     run(scenario())
 
 
-def test_errors_close_the_channel(server: Any) -> None:
+def test_errors_close_the_channel(server: Server) -> None:
     async def scenario() -> None:
         async with connected(server) as connection:
             channel = await connection.channel()
@@ -141,7 +141,7 @@ def test_errors_close_the_channel(server: Any) -> None:
     run(scenario())
 
 
-def test_rpc_pattern(server: Any) -> None:
+def test_rpc_pattern(server: Server) -> None:
     """A call with an answer, and one that fails: the pattern declares a headers exchange."""
 
     async def multiply(*, x: int, y: int) -> int:
@@ -160,7 +160,7 @@ def test_rpc_pattern(server: Any) -> None:
     run(scenario())
 
 
-def test_master_and_worker_pattern(server: Any) -> None:
+def test_master_and_worker_pattern(server: Server) -> None:
     async def scenario() -> None:
         async with connected(server) as connection:
             channel = await connection.channel()
@@ -179,7 +179,7 @@ def test_master_and_worker_pattern(server: Any) -> None:
     run(scenario())
 
 
-def test_topics_and_fanout(server: Any) -> None:
+def test_topics_and_fanout(server: Server) -> None:
     async def scenario() -> None:
         async with connected(server) as connection:
             channel = await connection.channel()

@@ -11,11 +11,13 @@ import pika
 import pika.exceptions
 import pytest
 
+from interop_tests.conftest import Server
+
 SECONDS_MAX = 20.0
 REPLY_TO = "amq.rabbitmq.reply-to"
 
 
-def open_channel(server: Any) -> Any:
+def open_channel(server: Server) -> Any:
     return pika.BlockingConnection(
         pika.ConnectionParameters(server.host, server.amqp_port)
     ).channel()
@@ -33,7 +35,7 @@ def serve(channel: Any, queue: str) -> None:
     channel.basic_consume(queue, answer)
 
 
-def test_pikas_example(shared_server: Any) -> None:
+def test_pikas_example(shared_server: Server) -> None:
     """As in pika's examples/direct_reply_to.py, with many requests at once, then a late answer."""
     client, server = open_channel(shared_server), open_channel(shared_server)
     serve(server, "rpc")
@@ -59,7 +61,7 @@ def test_pikas_example(shared_server: Any) -> None:
     server.connection.close()
 
 
-def test_pika_is_told_what_is_wrong(shared_server: Any) -> None:
+def test_pika_is_told_what_is_wrong(shared_server: Server) -> None:
     channel = open_channel(shared_server)
     with pytest.raises(pika.exceptions.ChannelClosedByBroker) as raised:
         channel.basic_consume(REPLY_TO, lambda *_: None)
@@ -73,7 +75,7 @@ def test_pika_is_told_what_is_wrong(shared_server: Any) -> None:
     channel.connection.close()
 
 
-def test_aio_pika_asks_and_is_answered(shared_server: Any) -> None:
+def test_aio_pika_asks_and_is_answered(shared_server: Server) -> None:
     """A passive declaration first, as frameworks on aio-pika do it."""
 
     async def run() -> bytes:
@@ -105,7 +107,7 @@ def test_aio_pika_asks_and_is_answered(shared_server: Any) -> None:
     assert asyncio.run(run()) == b"cba"
 
 
-def test_pika_sends_copies(shared_server: Any) -> None:
+def test_pika_sends_copies(shared_server: Server) -> None:
     channel = open_channel(shared_server)
     channel.confirm_delivery()
     for queue in ("to", "cc", "bcc"):

@@ -15,19 +15,21 @@ import pika
 import pika.exceptions
 import pytest
 
+from interop_tests.conftest import Server
+
 SECONDS_MAX = 20.0
 
 Channel: TypeAlias = Any
 
 
 @pytest.fixture
-def server(shared_server: Any) -> Any:
+def server(shared_server: Server) -> Any:
     """One for all tests here: each has names of its own."""
     return shared_server
 
 
 @pytest.fixture
-def channel(server: Any) -> Iterator[Channel]:
+def channel(server: Server) -> Iterator[Channel]:
     """A channel in confirm mode."""
     connection = pika.BlockingConnection(pika.ConnectionParameters(server.host, server.amqp_port))
     made = connection.channel()
@@ -63,7 +65,7 @@ def publish(channel: Channel, exchange: str, key: str, body: bytes, **headers: A
     )
 
 
-def test_headers_of_every_type_are_compared(channel: Channel, server: Any) -> None:
+def test_headers_of_every_type_are_compared(channel: Channel, server: Server) -> None:
     """As a binding and as a message's header; the bindings are there after a restart."""
     when = dt.datetime(2026, 5, 1, tzinfo=dt.UTC)
     values: dict[str, Any] = {
@@ -111,7 +113,7 @@ def test_mandatory_and_a_wrong_x_match(channel: Channel) -> None:
     assert caught.value.reply_code == 406
 
 
-def test_other_protocols_publish_to_a_headers_exchange(channel: Channel, server: Any) -> None:
+def test_other_protocols_publish_to_a_headers_exchange(channel: Channel, server: Server) -> None:
     """A CloudEvent's attributes are its headers; an MQTT message has none."""
     channel.exchange_declare("mixed", "headers", durable=True)
     channel.queue_bind(queue(channel, "alarms"), "mixed", arguments={"ce-severity": "high"})
@@ -136,7 +138,7 @@ def test_other_protocols_publish_to_a_headers_exchange(channel: Channel, server:
     assert take(channel, "alarms", 1) == [b"high"]
 
 
-def test_exchanges_are_bound_to_exchanges(channel: Channel, server: Any) -> None:
+def test_exchanges_are_bound_to_exchanges(channel: Channel, server: Server) -> None:
     """With the key and the headers that a message has; in a cycle; until it is unbound. MQTT's
     messages come in by way of amq.topic."""
     channel.exchange_declare("events", "topic", durable=True)

@@ -13,6 +13,8 @@ import pytest
 from kombu import mixins as typed_mixins
 from kombu import pools as typed_pools
 
+from interop_tests.conftest import Server
+
 SECONDS_MAX = 20.0
 kombu: Any = typed_kombu  # its annotations are partial
 mixins: Any = typed_mixins
@@ -20,13 +22,13 @@ pools: Any = typed_pools
 
 
 @pytest.fixture
-def server(shared_server: Any) -> Any:
+def server(shared_server: Server) -> Any:
     """One for all tests here: each has names of its own."""
     return shared_server
 
 
 @pytest.fixture
-def connection(server: Any) -> Iterator[Any]:
+def connection(server: Server) -> Iterator[Any]:
     with kombu.Connection(f"amqp://guest:guest@{server.host}:{server.amqp_port}//") as made:
         yield made
 
@@ -69,7 +71,7 @@ def test_producer_and_consumer(connection: Any) -> None:
     assert got == [({"name": "/tmp/lolcat1.avi", "size": 1301013}, {"from": "camera"}, 2)]
 
 
-def test_confirms(server: Any) -> None:
+def test_confirms(server: Server) -> None:
     url = f"amqp://guest:guest@{server.host}:{server.amqp_port}//"
     with kombu.Connection(url, transport_options={"confirm_publish": True}) as connection:
         task_queue = kombu.Queue("tasks", kombu.Exchange("tasks", type="topic"), "task.#")
@@ -142,7 +144,7 @@ def test_errors(connection: Any) -> None:
         kombu.Queue("many", max_length=-1)(connection.channel()).declare()
 
 
-def test_heartbeats_are_checked(server: Any) -> None:
+def test_heartbeats_are_checked(server: Server) -> None:
     url = f"amqp://guest:guest@{server.host}:{server.amqp_port}//"
     with kombu.Connection(url, heartbeat=2) as connection:
         connection.ensure_connection()

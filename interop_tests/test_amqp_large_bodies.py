@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Any
 
@@ -14,6 +13,8 @@ import pika.exceptions
 import pytest
 from paho.mqtt import client as mqtt
 from paho.mqtt.enums import CallbackAPIVersion
+
+from interop_tests.conftest import Server, StartServer
 
 MIB = 1 << 20
 WAIT_SECONDS_MAX = 60.0
@@ -26,12 +27,12 @@ def body_of(size: int) -> bytes:
     return (block * (size // len(block) + 1))[:size]
 
 
-def connect(server: Any) -> pika.BlockingConnection:
+def connect(server: Server) -> pika.BlockingConnection:
     parameters = pika.ConnectionParameters(server.host, server.amqp_port, heartbeat=0)
     return pika.BlockingConnection(parameters)
 
 
-def publish(server: Any, queue: str, *bodies: bytes, exchange: str = "") -> None:
+def publish(server: Server, queue: str, *bodies: bytes, exchange: str = "") -> None:
     """Publish with confirms."""
     with connect(server) as connection:
         channel = connection.channel()
@@ -41,7 +42,7 @@ def publish(server: Any, queue: str, *bodies: bytes, exchange: str = "") -> None
             channel.basic_publish(exchange, queue, body, PERSISTENT)
 
 
-def receive(server: Any, queue: str, count: int) -> list[bytes]:
+def receive(server: Server, queue: str, count: int) -> list[bytes]:
     """Bodies by basic.consume, acknowledged."""
     bodies = []
     with connect(server) as connection:
@@ -56,7 +57,7 @@ def receive(server: Any, queue: str, count: int) -> list[bytes]:
     return bodies
 
 
-def test_16_mib_are_the_default(server: Any) -> None:
+def test_16_mib_are_the_default(server: Server) -> None:
     """The largest body and a small one behind it; by get as well; one byte more is a 406."""
     largest = body_of(16 * MIB)
     publish(server, "q", largest, b"small", largest)
@@ -72,7 +73,7 @@ def test_16_mib_are_the_default(server: Any) -> None:
 
 
 @pytest.mark.parametrize("restart", [False, True])
-def test_128_mib_if_asked_for(start_server: Callable[..., Any], restart: bool) -> None:
+def test_128_mib_if_asked_for(start_server: StartServer, restart: bool) -> None:
     """From memory, and from the disk."""
     options = {"storage.message_bytes_max": 128 * MIB, "storage.segment_bytes": 512 * MIB}
     server = start_server(**options)
@@ -84,7 +85,7 @@ def test_128_mib_if_asked_for(start_server: Callable[..., Any], restart: bool) -
     assert receive(server, "q", 2) == [body, b"small"]
 
 
-def test_a_body_that_no_file_of_the_log_holds_is_refused(start_server: Callable[..., Any]) -> None:
+def test_a_body_that_no_file_of_the_log_holds_is_refused(start_server: StartServer) -> None:
     """In words that say so; the channel ends, the connection does not."""
     options = {"storage.message_bytes_max": 64 * MIB, "storage.segment_bytes": 16 * MIB}
     server = start_server(**options)
@@ -102,7 +103,7 @@ def test_a_body_that_no_file_of_the_log_holds_is_refused(start_server: Callable[
 class Reader:
     """An MQTT client with a persistent session."""
 
-    def __init__(self, server: Any) -> None:
+    def __init__(self, server: Server) -> None:
         self.found: SimpleQueue[bytes] = SimpleQueue()
         ready: SimpleQueue[bool] = SimpleQueue()
         client = mqtt.Client(CallbackAPIVersion.VERSION2, "reader", clean_session=False)
@@ -123,7 +124,7 @@ class Reader:
         self.client.loop_stop()
 
 
-def test_others_read_large_bodies(start_server: Callable[..., Any]) -> None:
+def test_others_read_large_bodies(start_server: StartServer) -> None:
     """MQTT sessions, live and later, and readers by RocketMQ's protocol such as the sink."""
     options = {"storage.message_bytes_max": 64 * MIB, "storage.segment_bytes": 256 * MIB}
     server = start_server(**options)
@@ -142,7 +143,7 @@ def test_others_read_large_bodies(start_server: Callable[..., Any]) -> None:
     assert polymq(server, "message", "read", "large", "--format", "body") == body + body
 
 
-def test_a_large_message_is_passed_on_as_a_dead_letter(server: Any) -> None:
+def test_a_large_message_is_passed_on_as_a_dead_letter(server: Server) -> None:
     """Rejected, and there again with its body."""
     body = body_of(8 * MIB)
     with connect(server) as connection:
@@ -161,7 +162,7 @@ def test_a_large_message_is_passed_on_as_a_dead_letter(server: Any) -> None:
         assert properties.headers["x-first-death-queue"] == "q"
 
 
-def polymq(server: Any, *arguments: str) -> bytes:
+def polymq(server: Server, *arguments: str) -> bytes:
     """What a command of the program prints."""
     command = [sys.executable, "-m", "polymq", *arguments]
     command += ["--data-directory", str(server.data_directory)]

@@ -19,6 +19,7 @@ import pytest
 from paho.mqtt import client as mqtt
 from paho.mqtt.enums import CallbackAPIVersion
 
+from interop_tests.conftest import Server
 from interop_tests.remoting_wire import Client, Message, messages_of
 
 WAIT_SECONDS_MAX = 60.0
@@ -45,14 +46,14 @@ def properties_of(headers: Mapping[str, Any] = HEADERS, **others: Any) -> pika.B
     )
 
 
-def connect(server: Any, **parameters: Any) -> pika.BlockingConnection:
+def connect(server: Server, **parameters: Any) -> pika.BlockingConnection:
     return pika.BlockingConnection(
         pika.ConnectionParameters(server.host, server.amqp_port, heartbeat=0, **parameters)
     )
 
 
 @pytest.fixture
-def connection(server: Any) -> Iterator[pika.BlockingConnection]:
+def connection(server: Server) -> Iterator[pika.BlockingConnection]:
     with connect(server) as connection:
         yield connection
 
@@ -63,7 +64,7 @@ def confirming(connection: pika.BlockingConnection) -> Any:
     return channel
 
 
-def get(server: Any, queue: str, **parameters: Any) -> tuple[pika.BasicProperties, bytes]:
+def get(server: Server, queue: str, **parameters: Any) -> tuple[pika.BasicProperties, bytes]:
     """The next message of a queue, which has one or soon gets it."""
     deadline = time.monotonic() + WAIT_SECONDS_MAX
     with connect(server, **parameters) as connection:
@@ -83,7 +84,7 @@ def check(properties: pika.BasicProperties, body: bytes, expected: bytes = BODY)
 
 
 @pytest.mark.parametrize("body", [BODY, b"x" * 200_000, b"y" * 5 * MIB])
-def test_in_and_out(server: Any, connection: pika.BlockingConnection, body: bytes) -> None:
+def test_in_and_out(server: Server, connection: pika.BlockingConnection, body: bytes) -> None:
     """By consume and by get, from memory and after a kill; among others that are short."""
     channel = confirming(connection)
     channel.queue_declare("q", durable=True)
@@ -113,7 +114,7 @@ def test_in_and_out(server: Any, connection: pika.BlockingConnection, body: byte
 class Device:
     """An MQTT client with a session that stays, and the bodies that arrive at it."""
 
-    def __init__(self, server: Any) -> None:
+    def __init__(self, server: Server) -> None:
         self.found: SimpleQueue[bytes] = SimpleQueue()
         ready: SimpleQueue[bool] = SimpleQueue()
         client = mqtt.Client(CallbackAPIVersion.VERSION2, "device", clean_session=False)
@@ -133,7 +134,7 @@ class Device:
         self.client.loop_stop()
 
 
-def ask(server: Any, method: str, path: str, body: object = None) -> Any:
+def ask(server: Server, method: str, path: str, body: object = None) -> Any:
     """An HTTP request with JSON on both sides."""
     request = Request(
         f"http://{server.host}:{server.http_port}{path}",
@@ -146,7 +147,7 @@ def ask(server: Any, method: str, path: str, body: object = None) -> Any:
     return json.loads(text) if text else None
 
 
-def received(server: Any) -> Any:
+def received(server: Server) -> Any:
     """The next event of the subscription `all`."""
     (found,) = ask(server, "POST", "/topics/orders/subscriptions/all:receive?maxWaitTime=20")[
         "value"
@@ -154,7 +155,7 @@ def received(server: Any) -> Any:
     return found["event"]
 
 
-def read(server: Any, *arguments: str) -> list[dict[str, Any]]:
+def read(server: Server, *arguments: str) -> list[dict[str, Any]]:
     """What `polymq message ...` prints."""
     command = [sys.executable, "-m", "polymq", "message", *arguments, "--format", "json"]
     command += ["--data-directory", str(server.data_directory)]
@@ -173,7 +174,7 @@ def check_short(message: Message) -> None:
     assert len(base64.b64decode(shown["PMQ_AMQP"])) <= 8192
 
 
-def test_everybody_reads_the_body(server: Any, connection: pika.BlockingConnection) -> None:
+def test_everybody_reads_the_body(server: Server, connection: pika.BlockingConnection) -> None:
     """Live, later, and by offset; only our own readers get all headers."""
     ask(server, "PUT", "/subscriptions/all", {"topic": "orders"})
     device = Device(server)
@@ -209,7 +210,7 @@ def test_everybody_reads_the_body(server: Any, connection: pika.BlockingConnecti
         assert "PMQ_LONG" not in one["properties"]
 
 
-def test_they_stay_where_the_message_goes(server: Any) -> None:
+def test_they_stay_where_the_message_goes(server: Server) -> None:
     """Through a headers exchange that looks at the last of them, a delay, a queue that dead-letters
     what expires, and what a consumer rejects, with a kill in between."""
     connection = connect(server)
@@ -243,7 +244,9 @@ def test_they_stay_where_the_message_goes(server: Any) -> None:
     assert body == BODY
 
 
-def test_transactions_copies_and_returns(server: Any, connection: pika.BlockingConnection) -> None:
+def test_transactions_copies_and_returns(
+    server: Server, connection: pika.BlockingConnection
+) -> None:
     channel = connection.channel()
     channel.queue_declare("one", durable=True)
     channel.queue_declare("two", durable=True)
@@ -272,7 +275,7 @@ def headers_of(size: int) -> dict[str, str]:
     return {"h": "x" * (size - 2 - 4 - 2 - 5)}
 
 
-def test_the_largest(server: Any) -> None:
+def test_the_largest(server: Server) -> None:
     """What a frame holds is taken, and delivered; more is an error of the frame, as in RabbitMQ."""
     largest = 131_072 - 8 - 12
     with connect(server) as connection:
@@ -292,7 +295,7 @@ def test_the_largest(server: Any) -> None:
         assert closed.value.reply_code == 501
 
 
-def test_headers_count_with_the_body(server: Any, connection: pika.BlockingConnection) -> None:
+def test_headers_count_with_the_body(server: Server, connection: pika.BlockingConnection) -> None:
     """The largest body leaves no room for them; a 406 says it."""
     channel = confirming(connection)
     channel.queue_declare("q", durable=True)
@@ -303,7 +306,7 @@ def test_headers_count_with_the_body(server: Any, connection: pika.BlockingConne
 
 
 def test_a_client_with_small_frames_gets_what_fits(
-    server: Any, connection: pika.BlockingConnection
+    server: Server, connection: pika.BlockingConnection
 ) -> None:
     """And is told how many headers are missing; they are still there for others."""
     channel = confirming(connection)

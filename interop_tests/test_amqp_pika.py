@@ -13,6 +13,8 @@ import pika.adapters.asyncio_connection
 import pika.exceptions
 import pytest
 
+from interop_tests.conftest import Server
+
 SECONDS_MAX = 20.0
 
 Blocking: TypeAlias = Any
@@ -20,7 +22,7 @@ Channel: TypeAlias = Any
 
 
 @pytest.fixture
-def server(shared_server: Any) -> Any:
+def server(shared_server: Server) -> Any:
     """One for all tests here: each has names of its own, but for the queue "q"."""
     parameters = pika.ConnectionParameters(shared_server.host, shared_server.amqp_port)
     with pika.BlockingConnection(parameters) as connection:
@@ -29,7 +31,7 @@ def server(shared_server: Any) -> Any:
 
 
 @pytest.fixture
-def connect(server: Any) -> Iterator[Callable[..., Blocking]]:
+def connect(server: Server) -> Iterator[Callable[..., Blocking]]:
     """Makes connections, and closes those that are still open."""
     made: list[Blocking] = []
 
@@ -437,7 +439,7 @@ class Select:
             self.channel.basic_cancel(self.tag, callback=lambda _frame: self.connection.close())
 
 
-def test_select_connection(server: Any) -> None:
+def test_select_connection(server: Server) -> None:
     parameters = pika.ConnectionParameters(server.host, server.amqp_port)
     example = Select(parameters, 500)
     example.connection.ioloop.start()
@@ -447,7 +449,7 @@ def test_select_connection(server: Any) -> None:
     example.connection.ioloop.close()
 
 
-def test_asyncio_connection(server: Any) -> None:
+def test_asyncio_connection(server: Server) -> None:
     async def scenario() -> None:
         loop = asyncio.get_running_loop()
         done: asyncio.Future[bytes] = loop.create_future()

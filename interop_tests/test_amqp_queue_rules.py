@@ -11,6 +11,8 @@ import pika
 import pika.exceptions
 import pytest
 
+from interop_tests.conftest import Server
+
 SECONDS_MAX = 20.0
 SHARED_NAMES = ("q", "dead", "work", "ranked")
 
@@ -19,7 +21,7 @@ Channel: TypeAlias = Any
 
 
 @pytest.fixture
-def server(shared_server: Any) -> Any:
+def server(shared_server: Server) -> Any:
     """One for all tests here, without the queues that several of them use."""
     parameters = pika.ConnectionParameters(shared_server.host, shared_server.amqp_port)
     with pika.BlockingConnection(parameters) as connection:
@@ -30,7 +32,7 @@ def server(shared_server: Any) -> Any:
 
 
 @pytest.fixture
-def connect(server: Any) -> Iterator[Callable[..., Blocking]]:
+def connect(server: Server) -> Iterator[Callable[..., Blocking]]:
     """Makes connections, and closes those that are still open."""
     made: list[Blocking] = []
 
@@ -395,7 +397,7 @@ def test_important_messages_come_first(channel: Channel) -> None:
     assert got == [("b", 5), ("d", 9), ("e", 5), ("a", 1), ("c", None), ("f", 0)]
 
 
-def test_priorities_survive_a_restart(server: Any, connect: Callable[..., Blocking]) -> None:
+def test_priorities_survive_a_restart(server: Server, connect: Callable[..., Blocking]) -> None:
     """Also what was unacknowledged when the server was killed."""
     channel = connect().channel()
     channel.confirm_delivery()

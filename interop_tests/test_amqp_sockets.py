@@ -8,7 +8,6 @@ from __future__ import annotations
 import socket
 import struct
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import pika
 import pika.exceptions
@@ -62,7 +61,7 @@ def publish(key: bytes, body: bytes) -> bytes:
 class Wire:
     """A socket that reads whole frames."""
 
-    def __init__(self, server: Any) -> None:
+    def __init__(self, server: Server) -> None:
         self.socket = socket.create_connection((server.host, server.amqp_port), SECONDS_MAX)
         self.stream = self.socket.makefile("rb")
 
@@ -110,7 +109,7 @@ class Wire:
 
 
 @pytest.fixture
-def wire(server: Any) -> Iterator[Callable[[], Wire]]:
+def wire(server: Server) -> Iterator[Callable[[], Wire]]:
     made: list[Wire] = []
 
     def connect() -> Wire:

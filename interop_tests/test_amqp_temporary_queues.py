@@ -12,10 +12,12 @@ import pika
 import pika.exceptions
 import pytest
 
+from interop_tests.conftest import Server, StartServer
+
 QUEUES = 1000
 
 
-def topics(server: Any) -> list[str]:
+def topics(server: Server) -> list[str]:
     """What `polymq topic list` shows."""
     command = [sys.executable, "-m", "polymq", "topic", "list", "--json"]
     options = ["--data-directory", str(server.data_directory)]
@@ -23,7 +25,7 @@ def topics(server: Any) -> list[str]:
     return [value["name"] for value in json.loads(shown.stdout)]
 
 
-def open_channel(server: Any) -> Any:
+def open_channel(server: Server) -> Any:
     parameters = pika.ConnectionParameters(server.host, server.amqp_port)
     return pika.BlockingConnection(parameters).channel()
 
@@ -35,7 +37,7 @@ def let_go(channel: Any) -> None:
 
 
 @pytest.mark.slow
-def test_reply_queues_leave_nothing_behind(start_server: Any) -> None:
+def test_reply_queues_leave_nothing_behind(start_server: StartServer) -> None:
     server = start_server()
     channel = open_channel(server)
     channel.queue_declare("work", durable=True)

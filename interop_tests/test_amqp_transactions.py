@@ -9,18 +9,20 @@ import pika
 import pika.exceptions
 import pytest
 
+from interop_tests.conftest import Server
+
 Blocking: TypeAlias = Any
 Channel: TypeAlias = Any
 
 PERSISTENT = pika.BasicProperties(delivery_mode=2)
 
 
-def open_connection(server: Any) -> Blocking:
+def open_connection(server: Server) -> Blocking:
     return pika.BlockingConnection(pika.ConnectionParameters(server.host, server.amqp_port))
 
 
 @pytest.fixture
-def connect(shared_server: Any) -> Iterator[Callable[[], Blocking]]:
+def connect(shared_server: Server) -> Iterator[Callable[[], Blocking]]:
     """Makes connections, and closes those that are still open."""
     made: list[Blocking] = []
 
@@ -214,7 +216,7 @@ def test_a_transaction_has_a_limit(connect: Callable[[], Blocking]) -> None:
     assert ready_count(connection.channel(), "orders") == 0
 
 
-def test_what_was_committed_survives_a_kill_and_nothing_else(server: Any) -> None:
+def test_what_was_committed_survives_a_kill_and_nothing_else(server: Server) -> None:
     """A worker that moves messages from `orders` to `bills`, one transaction each, is cut off with
     the server: every order is in exactly one of the two."""
     channel = open_connection(server).channel()

@@ -11,17 +11,19 @@ import pika
 import pytest
 from paho.mqtt.enums import CallbackAPIVersion
 
+from interop_tests.conftest import Server
+
 SECONDS_MAX = 20.0
 
 
 @pytest.fixture
-def server(shared_server: Any) -> Any:
+def server(shared_server: Server) -> Any:
     """One for all tests here: each has names of its own."""
     return shared_server
 
 
 @pytest.fixture
-def device(server: Any) -> Iterator[tuple[Any, queue.Queue[Any]]]:
+def device(server: Server) -> Iterator[tuple[Any, queue.Queue[Any]]]:
     """A connected MQTT client, and what arrives at it."""
     inbox: queue.Queue[Any] = queue.Queue()
     connected: queue.Queue[None] = queue.Queue()
@@ -44,7 +46,7 @@ def device(server: Any) -> Iterator[tuple[Any, queue.Queue[Any]]]:
     ("exchange", "binding"), [("sensors", "room1.#"), ("amq.topic", "sensors.*.temp")]
 )
 def test_a_reading_of_a_device_reaches_a_queue(
-    server: Any, device: tuple[Any, queue.Queue[Any]], exchange: str, binding: str
+    server: Server, device: tuple[Any, queue.Queue[Any]], exchange: str, binding: str
 ) -> None:
     connection = pika.BlockingConnection(pika.ConnectionParameters(server.host, server.amqp_port))
     channel = connection.channel()
@@ -60,7 +62,7 @@ def test_a_reading_of_a_device_reaches_a_queue(
 
 
 def test_a_command_of_an_application_reaches_a_device(
-    server: Any, device: tuple[Any, queue.Queue[Any]]
+    server: Server, device: tuple[Any, queue.Queue[Any]]
 ) -> None:
     connection = pika.BlockingConnection(pika.ConnectionParameters(server.host, server.amqp_port))
     channel = connection.channel()

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from interop_tests.conftest import Server
+
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "rocketmq-client.md"
 SECONDS_MAX = 60.0
 NAMED = "127.0.0.1:9876"
@@ -19,7 +21,7 @@ def programs() -> list[str]:
 
 
 @pytest.mark.slow
-def test_the_programs_of_the_page_run(server) -> None:
+def test_the_programs_of_the_page_run(server: Server) -> None:
     """The name server that they name is the broker here, which answers routes, too."""
     said = []
     for program in programs():

@@ -19,11 +19,11 @@ import threading
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from interop_tests import mqtt_wire as wire
+from interop_tests.conftest import Server, StartServer
 from interop_tests.people import Admin
 
 FLOOD, OTHER = "127.0.0.2", "127.0.0.3"
@@ -157,15 +157,15 @@ def flood(port: int) -> Iterator[None]:
                 client.setblocking(False)
                 client.bind((FLOOD, 0))
                 client.connect_ex(("127.0.0.1", port))
-                selector.register(client, selectors.EVENT_READ)
+                selector.register(client, selectors.EVENT_READ, client.close)
 
-            stack.callback(lambda: [key.fileobj.close() for key in selector.get_map().values()])
+            stack.callback(lambda: [key.data() for key in selector.get_map().values()])
             for _ in range(FLOOD_COUNT):
                 connect()
             while not over.is_set():
                 for key, _ in selector.select(0.05):
                     selector.unregister(key.fileobj)
-                    key.fileobj.close()  # type: ignore[union-attr]
+                    key.data()
                     closed.set()
                     connect()
 
@@ -189,7 +189,7 @@ def comes_in(port: int, visit: Callable[[socket.socket], None], *, tls: bool) ->
     return True
 
 
-def metric(server: Any, name: str, listener: str) -> float:
+def metric(server: Server, name: str, listener: str) -> float:
     url = f"http://{server.host}:{server.admin_port}/metrics"
     with urllib.request.urlopen(url, timeout=SECONDS) as answer:
         text = answer.read().decode()
@@ -198,7 +198,7 @@ def metric(server: Any, name: str, listener: str) -> float:
     return float(found[1])
 
 
-def test_a_flood_of_silent_connections_keeps_nobody_out(start_server: Any) -> None:
+def test_a_flood_of_silent_connections_keeps_nobody_out(start_server: StartServer) -> None:
     """Who has come in before stays."""
     server = start_server(**OPTIONS)
     ports = json.loads((server.data_directory / "server.json").read_text())
@@ -223,7 +223,9 @@ def test_a_flood_of_silent_connections_keeps_nobody_out(start_server: Any) -> No
 
 
 @pytest.mark.parametrize("with_user", [False, True])
-def test_who_only_asks_without_a_login_gives_way(start_server: Any, *, with_user: bool) -> None:
+def test_who_only_asks_without_a_login_gives_way(
+    start_server: StartServer, *, with_user: bool
+) -> None:
     """On a server with users, requests that anybody may make prove nothing."""
     server = start_server(**OPTIONS)
     if with_user:

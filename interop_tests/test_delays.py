@@ -12,6 +12,7 @@ import paho.mqtt.publish
 import pika
 import pytest
 
+from interop_tests.conftest import Server
 from interop_tests.people import polymq
 from interop_tests.remoting_wire import Client
 
@@ -19,7 +20,7 @@ Channel: TypeAlias = Any
 
 
 @pytest.fixture
-def channel(shared_server: Any) -> Iterator[Channel]:
+def channel(shared_server: Server) -> Iterator[Channel]:
     """A channel with the exchange `plans`, and the queue `due` of everything that comes there."""
     connection = pika.BlockingConnection(
         pika.ConnectionParameters(shared_server.host, shared_server.amqp_port)
@@ -53,14 +54,14 @@ def delay(channel: Channel, body: bytes, milliseconds: int) -> None:
     channel.basic_publish("plans", "a.b", body, properties)
 
 
-def post(server: Any, body: bytes, **headers: str) -> int:
+def post(server: Server, body: bytes, **headers: str) -> int:
     url = f"http://{server.host}:{server.http_port}/topics/plans"
     request = urllib.request.Request(url, body, headers)
     with urllib.request.urlopen(request, timeout=20) as answer:
         return int(answer.status)
 
 
-def test_every_protocol_can_delay(shared_server: Any, channel: Channel) -> None:
+def test_every_protocol_can_delay(shared_server: Server, channel: Channel) -> None:
     """AMQP by milliseconds, HTTP by milliseconds and by a time, MQTT by seconds."""
     host, port = shared_server.host, shared_server.mqtt_port
     paho.mqtt.publish.single("$delayed/2/plans/c", b"mqtt", qos=1, hostname=host, port=port)
@@ -75,7 +76,7 @@ def test_every_protocol_can_delay(shared_server: Any, channel: Channel) -> None:
     assert receive(channel, 5) == [b"now", b"amqp", b"http", b'"event"', b"mqtt"]
 
 
-def test_delays_survive_a_kill(server: Any) -> None:
+def test_delays_survive_a_kill(server: Server) -> None:
     """Confirmed, killed before the time, started after it for one and before it for the other:
     both come, once, in their order."""
     connection = pika.BlockingConnection(pika.ConnectionParameters(server.host, server.amqp_port))
@@ -106,7 +107,7 @@ def test_delays_survive_a_kill(server: Any) -> None:
         sender.queue_declare("due", passive=True)
 
 
-def test_a_message_that_does_not_fit_any_more_stops_no_other(server: Any) -> None:
+def test_a_message_that_does_not_fit_any_more_stops_no_other(server: Server) -> None:
     """A property leaves no room for 255 queues, which are bound after the answer: the message is
     set aside and counted, also after a restart, and what is due behind it comes."""
     parameters = pika.ConnectionParameters(server.host, server.amqp_port)
@@ -116,8 +117,8 @@ def test_a_message_that_does_not_fit_any_more_stops_no_other(server: Any) -> Non
         "plans", "x-delayed-message", durable=True, arguments={"x-delayed-type": "fanout"}
     )
     with Client(server.host, server.rocketmq_port) as client:
-        ten_seconds = {"DELAY": "3", "note": "x" * 32_000}
-        assert client.publish("plans", b"poison", **ten_seconds).code == 0
+        answer = client.publish("plans", b"poison", DELAY="3", note="x" * 32_000)  # ten seconds
+        assert answer.code == 0
     made.queue_declare("due", durable=True)
     made.queue_bind("due", "plans")
     for number in range(254):
@@ -134,6 +135,6 @@ def test_a_message_that_does_not_fit_any_more_stops_no_other(server: Any) -> Non
     assert (shown.returncode, "poison" in shown.stdout) == (0, True), shown
 
 
-def set_aside(server: Any) -> int:
+def set_aside(server: Server) -> int:
     with urllib.request.urlopen(f"http://{server.host}:{server.admin_port}/health") as answer:
         return int(json.load(answer)["set_aside"])

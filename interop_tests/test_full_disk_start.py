@@ -19,6 +19,8 @@ from typing import Any
 import pika
 import pytest
 
+from interop_tests.conftest import Server, StartServer
+
 DISK_BYTES = 48 << 20
 DEADLINE_SECONDS = 40.0
 OPTIONS: dict[str, object] = {
@@ -66,13 +68,13 @@ def fill(place: Path) -> Path:
 
 
 @contextmanager
-def channel_of(server: Any) -> Iterator[Any]:
+def channel_of(server: Server) -> Iterator[Any]:
     parameters = pika.ConnectionParameters("127.0.0.1", server.amqp_port)
     with pika.BlockingConnection(parameters) as connection:
         yield connection.channel()
 
 
-def health(server: Any) -> tuple[int, str]:
+def health(server: Server) -> tuple[int, str]:
     connection = http.client.HTTPConnection("127.0.0.1", server.admin_port, timeout=10)
     connection.request("GET", "/health")
     answer = connection.getresponse()
@@ -92,7 +94,7 @@ def until(what: str, condition: Callable[[], object]) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM])
 def test_a_server_starts_on_a_full_disk_and_is_drained(
-    start_server: Callable[..., Any], small_disk: Path, end: signal.Signals
+    start_server: StartServer, small_disk: Path, end: signal.Signals
 ) -> None:
     server = start_server(**{**OPTIONS, "server.data_directory": small_disk / "data"})
     bodies = [b"%d " % number + b"x" * 50_000 for number in range(100)]
@@ -111,7 +113,7 @@ def test_a_server_starts_on_a_full_disk_and_is_drained(
     assert server.process.poll() is None, "it ended instead"
 
     with channel_of(server) as channel:
-        got = []
+        got: list[bytes] = []
         while len(got) < len(bodies):
             method, _, body = channel.basic_get("work")
             assert method is not None, f"{len(got)} of {len(bodies)} messages"
@@ -137,5 +139,5 @@ def answers(port: int) -> bool:
     return True
 
 
-def died(server: Any) -> bool:
+def died(server: Server) -> bool:
     return server.process.poll() is not None

@@ -27,7 +27,7 @@ BATCH = {"Content-Type": "application/cloudevents-batch+json"}
 
 
 def call(
-    server: Any, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None
+    server: Server, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None
 ) -> tuple[int, Any]:
     """One request with the standard library's client: status and decoded body."""
     data = body if isinstance(body, bytes | None) else json.dumps(body).encode()
@@ -41,13 +41,13 @@ def call(
         connection.close()
 
 
-def subscribe(server: Any, topic: str = "orders", name: str = "s", **body: Any) -> None:
+def subscribe(server: Server, topic: str = "orders", name: str = "s", **body: Any) -> None:
     status, answer = call(server, "PUT", f"/subscriptions/{name}", {"topic": topic, **body})
     assert status in (200, 201), answer
 
 
 def receive(
-    server: Any, count: int, topic: str = "orders", name: str = "s", *, settle: bool = True
+    server: Server, count: int, topic: str = "orders", name: str = "s", *, settle: bool = True
 ) -> list[dict[str, Any]]:
     """Exactly so many events, however many polls it takes."""
     path = f"/topics/{topic}/subscriptions/{name}"
@@ -84,7 +84,7 @@ SDK_EVENTS = [
 
 
 @pytest.mark.parametrize("mode", ["binary", "structured"])
-def test_events_of_the_sdk_come_back_equal(server: Any, mode: str) -> None:
+def test_events_of_the_sdk_come_back_equal(server: Server, mode: str) -> None:
     """Published by the SDK in each mode, received as JSON, read by the SDK: the same events."""
     subscribe(server)
     write = ce.to_binary_event if mode == "binary" else ce.to_structured_event
@@ -101,7 +101,7 @@ def test_events_of_the_sdk_come_back_equal(server: Any, mode: str) -> None:
         assert found_event.get_data() == sent.get_data()
 
 
-def test_data_comes_back_byte_for_byte(server: Any) -> None:
+def test_data_comes_back_byte_for_byte(server: Server) -> None:
     """Digits, escapes, white space, doubled members: what JSON libraries change stays."""
     subscribe(server)
     data = b'{"n": 1.10, "n":1e400,\t"s":"\\u00e9\\/", "deep":[[[]]]}'
@@ -114,7 +114,7 @@ def test_data_comes_back_byte_for_byte(server: Any) -> None:
     connection.close()
 
 
-def test_a_batch_keeps_its_order_through_pages(server: Any) -> None:
+def test_a_batch_keeps_its_order_through_pages(server: Server) -> None:
     subscribe(server)
     events = [{**EVENT, "id": str(n), "data": n} for n in range(2_500)]
     assert call(server, "POST", "/topics/orders", events, BATCH) == (204, None)
@@ -122,7 +122,7 @@ def test_a_batch_keeps_its_order_through_pages(server: Any) -> None:
     assert [one["event"]["data"] for one in got] == list(range(2_500))
 
 
-def test_a_bad_batch_is_refused_whole(server: Any) -> None:
+def test_a_bad_batch_is_refused_whole(server: Server) -> None:
     subscribe(server)
     events = [EVENT, {**EVENT, "time": "yesterday"}]
     status, problem = call(server, "POST", "/topics/orders", events, BATCH)
@@ -134,7 +134,7 @@ def test_a_bad_batch_is_refused_whole(server: Any) -> None:
 # --- other protocols --------------------------------------------------------------------------
 
 
-def test_an_mqtt_message_is_received_as_an_event(server: Any) -> None:
+def test_an_mqtt_message_is_received_as_an_event(server: Server) -> None:
     subscribe(server, "sensors")
     client = paho.Client(CallbackAPIVersion.VERSION2, "device")
     client.connect("127.0.0.1", server.mqtt_port)
@@ -150,7 +150,7 @@ def test_an_mqtt_message_is_received_as_an_event(server: Any) -> None:
     assert b64decode(event["data_base64"]) == b"21.5"
 
 
-def test_an_event_is_an_mqtt_message(server: Any) -> None:
+def test_an_event_is_an_mqtt_message(server: Server) -> None:
     """Of type room1.temp on topic sensors: MQTT topic sensors/room1/temp, the data its payload."""
     messages: queue.Queue[paho.MQTTMessage] = queue.Queue()
     subscribed = threading.Event()
@@ -169,7 +169,7 @@ def test_an_event_is_an_mqtt_message(server: Any) -> None:
     assert (message.topic, json.loads(message.payload)) == ("sensors/room1/temp", {"c": 21.5})
 
 
-def test_amqp_and_events_meet(server: Any) -> None:
+def test_amqp_and_events_meet(server: Server) -> None:
     """Exchange and routing key are topic and type, in both directions; the media type is kept."""
     subscribe(server)
     connection = pika.BlockingConnection(pika.ConnectionParameters(port=server.amqp_port))
@@ -197,7 +197,7 @@ def test_amqp_and_events_meet(server: Any) -> None:
     assert bodies == [("order.paid", b'{"amount": 1.10}'), ("order.created", b'"x"')]
 
 
-def test_events_of_the_sdk_over_amqp(server: Any) -> None:
+def test_events_of_the_sdk_over_amqp(server: Server) -> None:
     """RabbitMQ's binding in the SDK writes `ce-` headers: received over HTTP they are the events,
     and an event posted over HTTP has them in AMQP."""
     subscribe(server)

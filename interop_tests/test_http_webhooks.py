@@ -7,13 +7,15 @@ import json
 import queue
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
 from cloudevents.core.bindings import http as ce
+
+from interop_tests.conftest import Server, StartServer
 
 WAIT_SECONDS_MAX = 20.0
 EVENT = {"specversion": "1.0", "id": "1", "source": "/shop", "type": "order.created"}
@@ -82,13 +84,13 @@ def receiver() -> Iterator[Receiver]:
 
 
 @pytest.fixture
-def broker(start_server: Callable[..., Any]) -> Any:
+def broker(start_server: StartServer) -> Server:
     """A server that may reach receivers on this machine."""
     return start_server(**LOOPBACK)
 
 
 def call(
-    server: Any, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None
+    server: Server, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None
 ) -> tuple[int, Any]:
     connection = http.client.HTTPConnection("127.0.0.1", server.http_port, timeout=60)
     try:
@@ -101,18 +103,18 @@ def call(
         connection.close()
 
 
-def subscribe(server: Any, receiver: Receiver, **config: Any) -> None:
+def subscribe(server: Server, receiver: Receiver, **config: Any) -> None:
     body = {"topic": "orders", "sink": receiver.url, "config": config}
     status, answer = call(server, "PUT", "/subscriptions/hook", body)
     assert status in (200, 201), answer
 
 
-def publish(server: Any, *ids: str) -> None:
+def publish(server: Server, *ids: str) -> None:
     events = [{**EVENT, "id": one, "data": {"id": one}} for one in ids]
     assert call(server, "POST", "/topics/orders", events, BATCH) == (204, None)
 
 
-def test_events_are_delivered_in_order(broker: Any, receiver: Receiver) -> None:
+def test_events_are_delivered_in_order(broker: Server, receiver: Receiver) -> None:
     """After the handshake; the SDK reads each delivery as the event that was published."""
     subscribe(broker, receiver)
     assert receiver.handshakes.get_nowait()["webhook-request-origin"] == "broker.example"
@@ -124,7 +126,7 @@ def test_events_are_delivered_in_order(broker: Any, receiver: Receiver) -> None:
         assert event.get_type() == "order.created"
 
 
-def test_batches_are_delivered(broker: Any, receiver: Receiver) -> None:
+def test_batches_are_delivered(broker: Server, receiver: Receiver) -> None:
     subscribe(broker, receiver, mode="batch", maxBatch=40)
     publish(broker, *(str(n) for n in range(100)))
     got: list[str] = []
@@ -137,7 +139,7 @@ def test_batches_are_delivered(broker: Any, receiver: Receiver) -> None:
     assert got == [str(n) for n in range(100)]
 
 
-def test_any_subject_reaches_an_sdk_unchanged(broker: Any, receiver: Receiver) -> None:
+def test_any_subject_reaches_an_sdk_unchanged(broker: Server, receiver: Receiver) -> None:
     """Spaces, letters outside ASCII, percent signs and a lone double quote."""
     subscribe(broker, receiver)
     subjects = ["s\u00fc bj", "50%", 'q"uo', "plain/one"]
@@ -147,7 +149,7 @@ def test_any_subject_reaches_an_sdk_unchanged(broker: Any, receiver: Receiver) -
 
 
 def test_hundreds_of_hung_sinks_delay_no_other_webhook(
-    start_server: Callable[..., Any], receiver: Receiver
+    start_server: StartServer, receiver: Receiver
 ) -> None:
     """As many as there may be requests at once, of one host that takes connections and is silent:
     a webhook that has answered before gets its event while all of them wait."""
@@ -174,7 +176,7 @@ def test_hundreds_of_hung_sinks_delay_no_other_webhook(
         assert found["polymq_webhook_requests_waiting"] == waiting
 
 
-def webhook_metrics(server: Any) -> dict[str, float]:
+def webhook_metrics(server: Server) -> dict[str, float]:
     connection = http.client.HTTPConnection("127.0.0.1", server.http_port, timeout=60)
     connection.request("GET", "/metrics")
     lines = connection.getresponse().read().decode().splitlines()
@@ -183,14 +185,14 @@ def webhook_metrics(server: Any) -> dict[str, float]:
     return {name: float(value) for name, _, value in found}
 
 
-def test_failures_are_retried_before_the_next(broker: Any, receiver: Receiver) -> None:
+def test_failures_are_retried_before_the_next(broker: Server, receiver: Receiver) -> None:
     receiver.answers = [500, 503, 204]
     subscribe(broker, receiver, retry={"firstSeconds": 0.05})
     publish(broker, "a", "b")
     assert receiver.next_ids(4) == ["a", "a", "a", "b"]
 
 
-def test_a_refused_event_is_a_dead_letter(broker: Any, receiver: Receiver) -> None:
+def test_a_refused_event_is_a_dead_letter(broker: Server, receiver: Receiver) -> None:
     """It can be received from the dead-letter topic, unchanged, with the reason beside it."""
     receiver.answers = [400]
     body = {"topic": "dead", "id": "letters"}
@@ -205,7 +207,7 @@ def test_a_refused_event_is_a_dead_letter(broker: Any, receiver: Receiver) -> No
     assert letter["brokerProperties"]["deadLetter"]["status"] == "400"
 
 
-def test_delivery_goes_on_after_a_crash(broker: Any, receiver: Receiver) -> None:
+def test_delivery_goes_on_after_a_crash(broker: Server, receiver: Receiver) -> None:
     """SIGKILL while the receiver refuses: nothing is lost, the order is kept."""
     subscribe(broker, receiver, retry={"firstSeconds": 0.05, "attemptsMax": 1000})
     receiver.answers = [204, *[503] * 10_000]
@@ -222,7 +224,7 @@ def test_delivery_goes_on_after_a_crash(broker: Any, receiver: Receiver) -> None
     assert [one for one in got if one != "a"] == ["b", "c", "d"]
 
 
-def test_stop_and_start(broker: Any, receiver: Receiver) -> None:
+def test_stop_and_start(broker: Server, receiver: Receiver) -> None:
     """SIGTERM while it retries: a clean end, and the rest after the start, nothing twice."""
     subscribe(broker, receiver, retry={"firstSeconds": 0.05, "attemptsMax": 1000})
     receiver.answers = [204, *[503] * 10_000]
@@ -236,7 +238,7 @@ def test_stop_and_start(broker: Any, receiver: Receiver) -> None:
     assert receiver.next_ids(2) == ["b", "c"]
 
 
-def test_nothing_inside_is_reached_by_default(server: Any, receiver: Receiver) -> None:
+def test_nothing_inside_is_reached_by_default(server: Server, receiver: Receiver) -> None:
     """A server without an allow-list: no spelling of an address in the network is a sink."""
     port = receiver.url.split(":")[2].split("/")[0]
     for host in (

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import http.client
 import json
-from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Any
 
@@ -12,10 +11,12 @@ import pytest
 from paho.mqtt import client as mqtt
 from paho.mqtt.enums import CallbackAPIVersion
 
+from interop_tests.conftest import StartServer
+
 WAIT_SECONDS_MAX = 20.0
 
 
-def test_subscriptions_have_limits_that_are_settings(start_server: Callable[..., Any]) -> None:
+def test_subscriptions_have_limits_that_are_settings(start_server: StartServer) -> None:
     """Up to the limit they are granted; one more is refused as the protocol has it."""
     server = start_server(**{"mqtt.subscriptions_max": 2, "http.subscriptions_max": 1})
     client = mqtt.Client(CallbackAPIVersion.VERSION2, client_id="many")
@@ -47,7 +48,7 @@ def test_subscriptions_have_limits_that_are_settings(start_server: Callable[...,
 
 @pytest.mark.parametrize("clean", [True, False])
 def test_one_packet_may_have_all_filters_of_a_session(
-    start_server: Callable[..., Any], clean: bool
+    start_server: StartServer, clean: bool
 ) -> None:
     """And more: the session gets as many as it may have, and the rest is refused one by one."""
     server = start_server()

@@ -7,9 +7,13 @@ import http.client
 import json
 import sys
 import time
+from collections.abc import Callable
+from typing import Any
 
 import pika
 import pytest
+
+from interop_tests.conftest import Server, StartServer
 
 DEADLINE_SECONDS = 60.0
 LOOK_SECONDS = 0.1
@@ -22,16 +26,19 @@ OPTIONS = {
 }
 
 
-def store_of(server):
+def store_of(server: Server) -> dict[str, Any]:
     connection = http.client.HTTPConnection("127.0.0.1", server.admin_port, timeout=10)
     try:
         connection.request("GET", "/store")
-        return json.loads(connection.getresponse().read())
+        found: dict[str, Any] = json.loads(connection.getresponse().read())
+        return found
     finally:
         connection.close()
 
 
-def wait_for(server, what, condition):
+def wait_for(
+    server: Server, what: str, condition: Callable[[dict[str, Any]], bool]
+) -> dict[str, Any]:
     """Poll the server until it says so."""
     deadline = time.monotonic() + DEADLINE_SECONDS
     while not condition(found := store_of(server)):
@@ -40,7 +47,7 @@ def wait_for(server, what, condition):
     return found
 
 
-def publish(server, count, queue=None):
+def publish(server: Server, count: int, queue: str | None = None) -> None:
     parameters = pika.ConnectionParameters("127.0.0.1", server.amqp_port)
     with pika.BlockingConnection(parameters) as connection:
         channel = connection.channel()
@@ -56,7 +63,7 @@ def publish(server, count, queue=None):
 
 
 @pytest.mark.slow
-def test_the_log_shrinks_and_loses_nothing_that_is_needed(start_server) -> None:
+def test_the_log_shrinks_and_loses_nothing_that_is_needed(start_server: StartServer) -> None:
     server = start_server(**OPTIONS)
     publish(server, 80, queue="q")
     holder = {"kind": "queue", "name": "q"}
@@ -86,7 +93,7 @@ def test_the_log_shrinks_and_loses_nothing_that_is_needed(start_server) -> None:
         assert channel.basic_get("q", auto_ack=True)[2] == b"newest"
 
 
-def test_nobody_else_can_read_what_the_server_stores(start_server) -> None:
+def test_nobody_else_can_read_what_the_server_stores(start_server: StartServer) -> None:
     """Whatever the process was told to allow: messages, state, indexes and tokens are for its own
     account only."""
     lax = ("sh", "-c", 'umask 000; exec "$@"', "sh", sys.executable, "-m", "polymq")
@@ -103,7 +110,7 @@ def test_nobody_else_can_read_what_the_server_stores(start_server) -> None:
 
 
 @pytest.mark.slow
-def test_the_whole_log_has_a_limit(start_server) -> None:
+def test_the_whole_log_has_a_limit(start_server: StartServer) -> None:
     """A topic of a few small messages, which its retention keeps for days, holds no gigabytes."""
     limit = 4 << 20
     options = {"topics.retention_seconds": 86_400, "storage.log_bytes_max": limit}

@@ -8,9 +8,10 @@ import re
 import socket
 import urllib.request
 from collections import Counter
-from typing import Any
 
 import pytest
+
+from interop_tests.conftest import StartServer
 
 STRANGERS = 200
 LINES_PER_MINUTE = 60
@@ -23,7 +24,7 @@ NONSENSE = {
 
 
 @pytest.mark.parametrize("listener", NONSENSE)
-def test_strangers_do_not_fill_the_log(start_server: Any, listener: str) -> None:
+def test_strangers_do_not_fill_the_log(start_server: StartServer, listener: str) -> None:
     server = start_server(**{"names.enabled": True})
     ports = json.loads((server.data_directory / "server.json").read_text())
     for _ in range(STRANGERS):

@@ -13,6 +13,7 @@ import pytest
 from paho.mqtt.enums import CallbackAPIVersion
 
 from interop_tests import mqtt_wire as wire
+from interop_tests.conftest import Server
 from interop_tests.people import PASSWORD, SECONDS, Admin, basic
 
 FLOOD = 400
@@ -20,7 +21,7 @@ HONEST = "127.0.0.9"
 
 
 @pytest.fixture
-def peopled(server: Any) -> Any:
+def peopled(server: Server) -> Any:
     """A server with some users, none of whom has logged in."""
     admin = Admin(server)
     for number in range(5):
@@ -29,7 +30,7 @@ def peopled(server: Any) -> Any:
     return server
 
 
-def metric(server: Any, name: str) -> float:
+def metric(server: Server, name: str) -> float:
     url = f"http://{server.host}:{server.admin_port}/metrics"
     with urllib.request.urlopen(url, timeout=30) as answer:
         found = re.search(rf"^{name} (\S+)$", answer.read().decode(), re.MULTILINE)
@@ -37,7 +38,7 @@ def metric(server: Any, name: str) -> float:
     return float(found[1])
 
 
-def mqtt_code(server: Any, user: str) -> int:
+def mqtt_code(server: Server, user: str) -> int:
     """CONNACK's code for the right password, from the honest address."""
     codes: list[int] = []
     client = mqtt.Client(CallbackAPIVersion.VERSION2, reconnect_on_failure=False)
@@ -50,7 +51,7 @@ def mqtt_code(server: Any, user: str) -> int:
     return codes[0]
 
 
-def http_status(server: Any, user: str) -> int:
+def http_status(server: Server, user: str) -> int:
     connection = http.client.HTTPConnection(
         server.host, server.http_port, timeout=SECONDS, source_address=(HONEST, 0)
     )

@@ -10,10 +10,10 @@ import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from interop_tests.conftest import Server
 from interop_tests.mqtt_raw_client import RawClient
 from interop_tests.mqtt_wire import puback, publish
 
@@ -30,7 +30,7 @@ def is_open(port: int) -> bool:
 
 
 @pytest.fixture
-def bridge(server: Any, tmp_path: Path) -> Iterator[int]:
+def bridge(server: Server, tmp_path: Path) -> Iterator[int]:
     """A mosquitto with a bridge to the server; its port."""
     assert MOSQUITTO is not None
     with socket.socket() as probe:
@@ -75,7 +75,7 @@ def send_until_it_comes(
 
 
 @pytest.mark.parametrize("direction", ["to us", "to mosquitto"])
-def test_a_bridge_in_its_default_configuration(server: Any, bridge: int, direction: str) -> None:
+def test_a_bridge_in_its_default_configuration(server: Server, bridge: int, direction: str) -> None:
     """Messages cross it both ways."""
     ports = [bridge, server.mqtt_port]
     if direction != "to us":

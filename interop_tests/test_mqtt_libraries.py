@@ -92,7 +92,7 @@ def paho_client(port: int, client_id: str, **options: Any) -> Iterator[PahoClien
 
 
 @pytest.mark.parametrize("qos", [0, 1, 2])
-def test_paho_publishes_and_subscribes(server: Any, qos: int) -> None:
+def test_paho_publishes_and_subscribes(server: Server, qos: int) -> None:
     with (
         paho_client(server.mqtt_port, "s") as subscriber,
         paho_client(server.mqtt_port, "p") as publisher,
@@ -112,7 +112,7 @@ def test_paho_publishes_and_subscribes(server: Any, qos: int) -> None:
 
 
 @pytest.mark.parametrize("qos", [1, 2])
-def test_paho_in_bulk(server: Any, qos: int) -> None:
+def test_paho_in_bulk(server: Server, qos: int) -> None:
     """A window of 500: every message once and in order."""
     with (
         paho_client(server.mqtt_port, "s") as subscriber,
@@ -127,14 +127,14 @@ def test_paho_in_bulk(server: Any, qos: int) -> None:
         assert subscriber.messages.empty()
 
 
-def test_paho_speaks_mqtt_3_1(server: Any) -> None:
+def test_paho_speaks_mqtt_3_1(server: Server) -> None:
     with paho_client(server.mqtt_port, "old", version=MQTTProtocolVersion.MQTTv31) as client:
         assert client.subscribe(("t", 1)) == [1]
         client.publish("t", b"x", qos=1)
         assert client.receive().payload == b"x"
 
 
-def test_paho_with_mqtt_5_is_told_that_it_is_not_spoken(server: Any) -> None:
+def test_paho_with_mqtt_5_is_told_that_it_is_not_spoken(server: Server) -> None:
     client = PahoClient("new", version=MQTTProtocolVersion.MQTTv5)
     closed = threading.Event()
     client.client.on_disconnect = lambda *_: closed.set()
@@ -145,7 +145,7 @@ def test_paho_with_mqtt_5_is_told_that_it_is_not_spoken(server: Any) -> None:
     assert all(code != "Success" for code, _ in list(client.connects.queue))
 
 
-def test_paho_retained_and_will(server: Any) -> None:
+def test_paho_retained_and_will(server: Server) -> None:
     with paho_client(server.mqtt_port, "p") as publisher:
         publisher.publish("state/a", b"on", qos=1, retain=True)
         lost = PahoClient("lost")
@@ -210,7 +210,7 @@ def test_paho_gets_all_retained_messages_though_the_server_crashes(
     client.stop()
 
 
-def test_paho_keeps_its_connection_alive(server: Any) -> None:
+def test_paho_keeps_its_connection_alive(server: Server) -> None:
     """Pings every second hold a connection that says nothing else for several keep-alives."""
     quiet = PahoClient("quiet")
     lost = threading.Event()
@@ -223,7 +223,7 @@ def test_paho_keeps_its_connection_alive(server: Any) -> None:
 # --- aiomqtt ------------------------------------------------------------------------------------
 
 
-def test_aiomqtt(server: Any) -> None:
+def test_aiomqtt(server: Server) -> None:
     async def converse() -> None:
         async with (
             aiomqtt.Client("127.0.0.1", server.mqtt_port, identifier="s") as subscriber,
@@ -273,7 +273,7 @@ def amqtt_client(client_id: str) -> MQTTClient:
 
 
 @amqtt_warnings
-def test_amqtt_client(server: Any) -> None:
+def test_amqtt_client(server: Server) -> None:
     """An independent implementation of 3.1.1, at all three qualities."""
     url = f"mqtt://127.0.0.1:{server.mqtt_port}/"
 
@@ -300,7 +300,7 @@ def test_amqtt_client(server: Any) -> None:
 
 
 @amqtt_warnings
-def test_amqtt_client_resumes_its_session(server: Any) -> None:
+def test_amqtt_client_resumes_its_session(server: Server) -> None:
     url = f"mqtt://127.0.0.1:{server.mqtt_port}/"
 
     async def converse() -> None:

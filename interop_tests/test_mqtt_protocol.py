@@ -91,7 +91,7 @@ def test_good_input_is_taken_in_any_pieces(start_server: StartServer) -> None:
                 pings -= found == PINGRESP
 
 
-def test_connack_codes(server: Any) -> None:
+def test_connack_codes(server: Server) -> None:
     for first, code in [
         (connect("", clean=False), 2),
         (connect("x" * 300), 2),
@@ -107,7 +107,7 @@ def test_connack_codes(server: Any) -> None:
         client.expect_nothing_before_ping()
 
 
-def test_packets_may_follow_connect_at_once(server: Any) -> None:
+def test_packets_may_follow_connect_at_once(server: Server) -> None:
     """The client does not wait for CONNACK; the order of answers stays."""
     with RawClient(server.mqtt_port) as client:
         client.send(
@@ -126,7 +126,7 @@ def test_packets_may_follow_connect_at_once(server: Any) -> None:
 
 
 @pytest.mark.parametrize("sent", [0, 1, 2])
-def test_the_lower_quality_counts(server: Any, sent: int) -> None:
+def test_the_lower_quality_counts(server: Server, sent: int) -> None:
     """Each message goes at the lower of the publisher's and the subscriber's QoS (part 3.8.4)."""
     subscribers = [RawClient.connected(server.mqtt_port, f"s{qos}") for qos in range(3)]
     for qos, client in enumerate(subscribers):
@@ -154,7 +154,7 @@ def test_the_lower_quality_counts(server: Any, sent: int) -> None:
         client.disconnect()
 
 
-def test_exactly_once_although_everything_is_sent_twice(server: Any) -> None:
+def test_exactly_once_although_everything_is_sent_twice(server: Server) -> None:
     with (
         RawClient.connected(server.mqtt_port, "s") as subscriber,
         RawClient.connected(server.mqtt_port, "p") as publisher,
@@ -177,7 +177,7 @@ def test_exactly_once_although_everything_is_sent_twice(server: Any) -> None:
         subscriber.expect_nothing_before_ping()
 
 
-def test_filters(server: Any) -> None:
+def test_filters(server: Server) -> None:
     """One copy of each message per client at the highest QoS of its filters, or one per filter."""
     with (
         RawClient.connected(server.mqtt_port, "s") as subscriber,
@@ -203,7 +203,7 @@ def test_filters(server: Any) -> None:
         }
 
 
-def test_unsubscribe_stops_and_subscribing_again_replaces(server: Any) -> None:
+def test_unsubscribe_stops_and_subscribing_again_replaces(server: Server) -> None:
     with RawClient.connected(server.mqtt_port, "c") as client:
         client.subscribe(("t", 0))
         client.subscribe(("t", 1), packet_id=2)  # [MQTT-3.8.4-3]: one subscription, now QoS 1
@@ -219,7 +219,7 @@ def test_unsubscribe_stops_and_subscribing_again_replaces(server: Any) -> None:
         client.expect_nothing_before_ping()
 
 
-def test_what_the_broker_does_not_allow(server: Any) -> None:
+def test_what_the_broker_does_not_allow(server: Server) -> None:
     """Shared subscriptions are MQTT 5; `$` topics belong to the server. What is published below
     `$SYS` is acknowledged and dropped."""
     with RawClient.connected(server.mqtt_port, "c") as client:
@@ -243,7 +243,7 @@ def test_what_the_broker_does_not_allow(server: Any) -> None:
 # --- retained ----------------------------------------------------------------------------------
 
 
-def test_retained_messages(server: Any) -> None:
+def test_retained_messages(server: Server) -> None:
     """[MQTT-3.3.1-5] to [MQTT-3.3.1-12]: the last one, after SUBACK, with RETAIN; live without."""
     with (
         RawClient.connected(server.mqtt_port, "p") as publisher,
@@ -286,7 +286,7 @@ def test_retained_messages(server: Any) -> None:
 # --- wills, keep alive, takeover -----------------------------------------------------------------
 
 
-def test_a_will_is_published_unless_the_client_disconnects(server: Any) -> None:
+def test_a_will_is_published_unless_the_client_disconnects(server: Server) -> None:
     with RawClient.connected(server.mqtt_port, "watcher") as watcher:
         watcher.subscribe(("will/#", 2))
         good = RawClient.connected(server.mqtt_port, "good", will=("will/good", b"", 1, False))
@@ -310,7 +310,7 @@ def test_a_will_is_published_unless_the_client_disconnects(server: Any) -> None:
         assert late.receive_publish().body == b""
 
 
-def test_a_silent_client_is_closed_with_its_will(server: Any) -> None:
+def test_a_silent_client_is_closed_with_its_will(server: Server) -> None:
     """[MQTT-3.1.2-24]: between 1.5 keep-alive periods and the second that follows."""
     with RawClient.connected(server.mqtt_port, "watcher", keep_alive=60) as watcher:
         watcher.subscribe(("will/t", 0))
@@ -324,7 +324,7 @@ def test_a_silent_client_is_closed_with_its_will(server: Any) -> None:
         assert watcher.receive_publish().body == b"silent"
 
 
-def test_takeover(server: Any) -> None:
+def test_takeover(server: Server) -> None:
     """[MQTT-3.1.4-2]: the old connection is closed, its will published; the session goes on."""
     with RawClient.connected(server.mqtt_port, "watcher") as watcher:
         watcher.subscribe(("will/t", 0))
@@ -344,7 +344,7 @@ def test_takeover(server: Any) -> None:
 # --- sizes, order, back-pressure -----------------------------------------------------------------
 
 
-def test_large_messages(server: Any) -> None:
+def test_large_messages(server: Server) -> None:
     with RawClient.connected(server.mqtt_port, "c") as client:
         client.subscribe(("big", 1))
         for number, size in enumerate([200_000, 16 * 1024 * 1024], 1):
@@ -361,7 +361,7 @@ def test_large_messages(server: Any) -> None:
             client.expect_closed()
 
 
-def test_thousands_in_flight_stay_in_order(server: Any) -> None:
+def test_thousands_in_flight_stay_in_order(server: Server) -> None:
     """[MQTT-4.6.0-2], [MQTT-4.6.0-6]: 5,000 publishes sent without waiting for an ack."""
     count = 5000
     with (
@@ -380,7 +380,7 @@ def test_thousands_in_flight_stay_in_order(server: Any) -> None:
         subscriber.expect_nothing_before_ping()
 
 
-def test_a_subscriber_that_does_not_read_loses_nothing_at_qos_1(server: Any) -> None:
+def test_a_subscriber_that_does_not_read_loses_nothing_at_qos_1(server: Server) -> None:
     """20 MB for a client that reads only later: the rest waits in the log, nobody is held up."""
     count, size = 2000, 10_000
     slow = RawClient(server.mqtt_port, receive_bytes=4096)
@@ -411,7 +411,7 @@ def test_a_subscriber_that_does_not_read_loses_nothing_at_qos_1(server: Any) -> 
     slow.disconnect()
 
 
-def test_disconnect_ends_everything_behind_it(server: Any) -> None:
+def test_disconnect_ends_everything_behind_it(server: Server) -> None:
     with RawClient.connected(server.mqtt_port, "s") as subscriber:
         subscriber.subscribe(("t", 0))
         with RawClient.connected(server.mqtt_port, "p") as publisher:
@@ -422,7 +422,7 @@ def test_disconnect_ends_everything_behind_it(server: Any) -> None:
 
 
 @pytest.mark.slow
-def test_who_says_nothing_is_closed(server: Any) -> None:
+def test_who_says_nothing_is_closed(server: Server) -> None:
     """Ten seconds for a CONNECT; half of one does not count."""
     with RawClient(server.mqtt_port) as mute, RawClient(server.mqtt_port) as slow:
         slow.send(connect("slow")[:10])

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import urllib.request
-from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Any
 
 import pytest
 from paho.mqtt import client as mqtt
 from paho.mqtt.enums import CallbackAPIVersion
+
+from interop_tests.conftest import Server, StartServer
 
 WAIT_SECONDS_MAX = 20.0
 TOPIC = "fleet/one"
@@ -18,7 +19,7 @@ TOPIC = "fleet/one"
 class Device:
     """A client with a persistent session, which keeps what it gets."""
 
-    def __init__(self, server: Any, qos: int) -> None:
+    def __init__(self, server: Server, qos: int) -> None:
         self.bodies: SimpleQueue[bytes] = SimpleQueue()
         self.ready: SimpleQueue[bool] = SimpleQueue()
         client = mqtt.Client(CallbackAPIVersion.VERSION2, "device", clean_session=False)
@@ -43,7 +44,7 @@ class Device:
         self.client.loop_stop()
 
 
-def publish(server: Any, numbers: range, qos: int) -> None:
+def publish(server: Server, numbers: range, qos: int) -> None:
     """Publish, and wait for every acknowledgement."""
     client = mqtt.Client(CallbackAPIVersion.VERSION2, "publisher")
     client.connect(server.host, server.mqtt_port)
@@ -56,7 +57,7 @@ def publish(server: Any, numbers: range, qos: int) -> None:
     client.loop_stop()
 
 
-def counted(server: Any, name: str) -> float:
+def counted(server: Server, name: str) -> float:
     """A metric's value."""
     url = f"http://{server.host}:{server.admin_port}/metrics"
     with urllib.request.urlopen(url, timeout=WAIT_SECONDS_MAX) as answer:
@@ -69,7 +70,7 @@ def counted(server: Any, name: str) -> float:
     ("overflow", "kept"), [("drop_oldest", range(35, 40)), ("drop_newest", range(5))]
 )
 def test_a_full_session_keeps_what_its_policy_says(
-    start_server: Callable[..., Any], overflow: str, kept: range, qos: int
+    start_server: StartServer, overflow: str, kept: range, qos: int
 ) -> None:
     """Every publisher is answered; what was dropped stays dropped when the server is killed."""
     options = {"mqtt.session_queue_max": 5, "mqtt.session_queue_overflow": overflow}
@@ -90,9 +91,7 @@ def test_a_full_session_keeps_what_its_policy_says(
 
 
 @pytest.mark.parametrize("overflow", ["drop_oldest", "drop_newest"])
-def test_qos_0_takes_no_room_in_a_full_session(
-    start_server: Callable[..., Any], overflow: str
-) -> None:
+def test_qos_0_takes_no_room_in_a_full_session(start_server: StartServer, overflow: str) -> None:
     """Messages that an absent device never gets push out none that were acknowledged, and keep
     none away; also over a kill of the server between them."""
     options = {"mqtt.session_queue_max": 50, "mqtt.session_queue_overflow": overflow}
@@ -110,7 +109,7 @@ def test_qos_0_takes_no_room_in_a_full_session(
     device.leave()
 
 
-def test_what_mqtt_counts_is_in_the_metrics(server: Any) -> None:
+def test_what_mqtt_counts_is_in_the_metrics(server: Server) -> None:
     """Messages below $SYS are acknowledged, dropped and counted."""
     client = mqtt.Client(CallbackAPIVersion.VERSION2, "bridge")
     client.connect(server.host, server.mqtt_port)

@@ -3,10 +3,9 @@ nothing is delivered twice that must not be."""
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
+from interop_tests.conftest import Server
 from interop_tests.mqtt_raw_client import RawClient
 from interop_tests.mqtt_wire import (
     connack,
@@ -59,7 +58,7 @@ def numbers(first: int, last: int) -> list[bytes]:
     return [b"%d" % k for k in range(first, last)]
 
 
-def test_messages_wait_for_a_persistent_session(server: Any) -> None:
+def test_messages_wait_for_a_persistent_session(server: Server) -> None:
     """At QoS 1 and 2 all of them, in order, once; a clean session that follows starts empty."""
     port = server.mqtt_port
     client = RawClient.connected(port, "c", clean=False)
@@ -83,7 +82,7 @@ def test_messages_wait_for_a_persistent_session(server: Any) -> None:
     client.disconnect()
 
 
-def test_a_clean_session_leaves_nothing_behind(server: Any) -> None:
+def test_a_clean_session_leaves_nothing_behind(server: Server) -> None:
     """[MQTT-3.1.2-6]."""
     client = RawClient.connected(server.mqtt_port, "c")
     client.subscribe(("t", 1))
@@ -94,7 +93,7 @@ def test_a_clean_session_leaves_nothing_behind(server: Any) -> None:
     client.disconnect()
 
 
-def test_what_was_not_acknowledged_comes_again(server: Any) -> None:
+def test_what_was_not_acknowledged_comes_again(server: Server) -> None:
     """[MQTT-4.4.0-1]: same packet ids, DUP set, original order; what was acknowledged does not."""
     port = server.mqtt_port
     client = RawClient.connected(port, "c", clean=False)
@@ -117,7 +116,7 @@ def test_what_was_not_acknowledged_comes_again(server: Any) -> None:
     client.disconnect()
 
 
-def test_exactly_once_delivery_over_a_lost_connection(server: Any) -> None:
+def test_exactly_once_delivery_over_a_lost_connection(server: Server) -> None:
     """After PUBREC only the PUBREL comes again, never the message [MQTT-4.3.3-1]."""
     port = server.mqtt_port
     client = RawClient.connected(port, "c", clean=False)
@@ -144,7 +143,7 @@ def test_exactly_once_delivery_over_a_lost_connection(server: Any) -> None:
 
 
 @pytest.mark.parametrize("crash", [True, False], ids=["kill", "SIGTERM"])
-def test_what_was_acknowledged_survives_the_server(server: Any, crash: bool) -> None:
+def test_what_was_acknowledged_survives_the_server(server: Server, crash: bool) -> None:
     """PUBACK, SUBACK and CONNACK mean that it is on the disk."""
     client = RawClient.connected(server.mqtt_port, "c", clean=False)
     client.subscribe(("t/#", 1), ("other", 0))
@@ -168,7 +167,7 @@ def test_what_was_acknowledged_survives_the_server(server: Any, crash: bool) -> 
         assert (message.body, message.retain) == (b"retained", True)
 
 
-def test_a_crash_between_publish_and_release_does_not_double_a_message(server: Any) -> None:
+def test_a_crash_between_publish_and_release_does_not_double_a_message(server: Server) -> None:
     """The packet id of a QoS 2 message is stored in the message's own record."""
     watcher = RawClient.connected(server.mqtt_port, "watcher", clean=False)
     watcher.subscribe(("t", 1))
@@ -201,7 +200,7 @@ def test_a_crash_between_publish_and_release_does_not_double_a_message(server: A
     watcher.disconnect()
 
 
-def test_exactly_once_delivery_over_a_crash(server: Any) -> None:
+def test_exactly_once_delivery_over_a_crash(server: Server) -> None:
     """PUBREC of the client is stored before PUBREL answers it, so the message never comes again."""
     client = RawClient.connected(server.mqtt_port, "c", clean=False)
     client.subscribe(("t", 2))
@@ -225,7 +224,7 @@ def test_exactly_once_delivery_over_a_crash(server: Any) -> None:
     client.disconnect()
 
 
-def come_back(server: Any, client: RawClient, way: str) -> RawClient:
+def come_back(server: Server, client: RawClient, way: str) -> RawClient:
     """The client's connection ends this way; returns its next one."""
     if way == "kill":
         server.kill()
@@ -237,7 +236,7 @@ def come_back(server: Any, client: RawClient, way: str) -> RawClient:
 
 @pytest.mark.parametrize("way", ["reconnect", "kill", "SIGTERM"])
 @pytest.mark.parametrize("qos", [1, 2])
-def test_a_retained_message_in_flight_comes_again(server: Any, way: str, qos: int) -> None:
+def test_a_retained_message_in_flight_comes_again(server: Server, way: str, qos: int) -> None:
     """With its packet id and its QoS, which no new message gets meanwhile."""
     port = server.mqtt_port
     with RawClient.connected(port, "p") as publisher:
@@ -269,7 +268,7 @@ def test_a_retained_message_in_flight_comes_again(server: Any, way: str, qos: in
 
 
 @pytest.mark.parametrize("clean", [True, False])
-def test_a_retained_message_beside_a_subscribe_comes_once(server: Any, clean: bool) -> None:
+def test_a_retained_message_beside_a_subscribe_comes_once(server: Server, clean: bool) -> None:
     """Both stand in one segment, in either order; the SUBACK waits for the disk meanwhile."""
     for n in range(20):
         topic = f"race/{n}"
@@ -287,7 +286,7 @@ def test_a_retained_message_beside_a_subscribe_comes_once(server: Any, clean: bo
 
 @pytest.mark.parametrize("way", ["reconnect", "kill", "SIGTERM"])
 @pytest.mark.parametrize("qos", [1, 2])
-def test_unsubscribing_does_not_end_a_delivery(server: Any, way: str, qos: int) -> None:
+def test_unsubscribing_does_not_end_a_delivery(server: Server, way: str, qos: int) -> None:
     """[MQTT-3.10.4-3]: what has begun is done to its end; nothing new begins."""
     port = server.mqtt_port
     client = RawClient.connected(port, "c", clean=False)
@@ -321,7 +320,7 @@ def test_unsubscribing_does_not_end_a_delivery(server: Any, way: str, qos: int) 
 @pytest.mark.parametrize("way", ["reconnect", "kill", "SIGTERM"])
 @pytest.mark.parametrize("granted", [0, 1])
 def test_subscribing_again_changes_nothing_that_was_sent(
-    server: Any, way: str, granted: int
+    server: Server, way: str, granted: int
 ) -> None:
     """[MQTT-3.8.4-3]: neither what is in flight, nor its QoS."""
     port = server.mqtt_port
@@ -343,7 +342,7 @@ def test_subscribing_again_changes_nothing_that_was_sent(
 @pytest.mark.parametrize("way", ["reconnect", "kill", "SIGTERM"])
 @pytest.mark.parametrize("interruptions", [1, 4])
 def test_retained_messages_that_a_connection_did_not_get_come_to_the_next(
-    server: Any, way: str, interruptions: int
+    server: Server, way: str, interruptions: int
 ) -> None:
     """[MQTT-3.3.1-6]: the session is present, so its client does not subscribe again. All come
     though the connection ends early, and new ones at the same topics come as live ones."""
@@ -377,7 +376,7 @@ def test_retained_messages_that_a_connection_did_not_get_come_to_the_next(
 
 @pytest.mark.parametrize("way", ["none", "reconnect", "kill"])
 @pytest.mark.parametrize("qos", [1, 2])
-def test_subscribing_with_qos_0_keeps_what_waits(server: Any, way: str, qos: int) -> None:
+def test_subscribing_with_qos_0_keeps_what_waits(server: Server, way: str, qos: int) -> None:
     """[MQTT-3.8.4-3]: also what is beyond the window, and with the QoS it was queued under."""
     client = RawClient.connected(server.mqtt_port, "c", clean=False)
     client.subscribe(("t", qos))
@@ -404,7 +403,7 @@ def test_subscribing_with_qos_0_keeps_what_waits(server: Any, way: str, qos: int
     client.disconnect()
 
 
-def test_sigterm_lets_acks_leave_and_publishes_no_will(server: Any) -> None:
+def test_sigterm_lets_acks_leave_and_publishes_no_will(server: Server) -> None:
     """Every publish that the server took is acknowledged before it closes, or not stored at all."""
     with RawClient.connected(server.mqtt_port, "watcher", clean=False) as watcher:
         watcher.subscribe(("t", 1), ("will", 1))
@@ -426,7 +425,7 @@ def test_sigterm_lets_acks_leave_and_publishes_no_will(server: Any) -> None:
     client.disconnect()
 
 
-def test_sigterm_closes_every_kind_of_connection(server: Any) -> None:
+def test_sigterm_closes_every_kind_of_connection(server: Server) -> None:
     """Idle, unconnected, in the middle of a packet, not reading: the server ends in time."""
     idle = RawClient.connected(server.mqtt_port, "idle")
     stranger = RawClient(server.mqtt_port)

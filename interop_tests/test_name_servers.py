@@ -8,14 +8,16 @@ import signal
 import socket
 import struct
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from interop_tests.name_server import SECONDS_MAX, NameServer, wait_until
+from interop_tests.conftest import Server, StartServer
+from interop_tests.name_server import SECONDS_MAX, MakeNameServer, NameServer, wait_until
 
 CERTIFICATES = Path(__file__).parent / "certificates"
 
@@ -26,7 +28,7 @@ TOPIC_NOT_EXIST = 17
 
 
 @pytest.fixture
-def name_servers(tmp_path: Path) -> Iterator[Callable[[], NameServer]]:
+def name_servers(tmp_path: Path) -> Iterator[MakeNameServer]:
     """Makes name servers that are gone after the test."""
     made: list[NameServer] = []
 
@@ -64,7 +66,7 @@ def brokers_of(port: int, topic: str) -> dict[str, str]:
     return {data["brokerName"]: data["brokerAddrs"]["0"] for data in datas}
 
 
-def publish(server, topic: str, body: bytes = b"x") -> None:
+def publish(server: Server, topic: str, body: bytes = b"x") -> None:
     url = f"http://{server.host}:{server.http_port}/topics/{topic}"
     headers = {"ce-specversion": "1.0", "ce-id": "1", "ce-source": "/s", "ce-type": "t"}
     request = urllib.request.Request(url, body, headers)
@@ -83,7 +85,7 @@ def read_first(address: str, topic: str) -> bytes:
     return body
 
 
-def test_a_standalone_server_has_a_name_server_beside_it(start_server) -> None:
+def test_a_standalone_server_has_a_name_server_beside_it(start_server: StartServer) -> None:
     """A reader that knows port 9876 only finds a topic as soon as it is made, and none when the
     server has stopped."""
     server = start_server(**{"names.enabled": True, "names.port": 0, "names.broker": "b-1"})
@@ -103,7 +105,7 @@ def test_a_standalone_server_has_a_name_server_beside_it(start_server) -> None:
 
 @pytest.mark.slow
 def test_registration_and_reading_go_on_while_name_servers_come_and_go(
-    start_server, name_servers
+    start_server: StartServer, name_servers: MakeNameServer
 ) -> None:
     """Two of them: one is killed and started again, then both are gone for a while."""
     first, second = name_servers(), name_servers()
@@ -113,7 +115,7 @@ def test_registration_and_reading_go_on_while_name_servers_come_and_go(
     server = start_server(**{"names.servers": servers})
     publish(server, "one")
     for names in (first, second):
-        wait_until(lambda names=names: brokers_of(names.port, "one"))
+        wait_until(partial(brokers_of, names.port, "one"))
 
     first.kill()
     publish(server, "two")
@@ -129,7 +131,7 @@ def test_registration_and_reading_go_on_while_name_servers_come_and_go(
     first.start()
     second.start()
     for names in (first, second):
-        wait_until(lambda names=names: brokers_of(names.port, "one"))
+        wait_until(partial(brokers_of, names.port, "one"))
 
     assert server.terminate() == 0  # it takes its leave: no route names it any more
     for names in (first, second):
@@ -137,7 +139,9 @@ def test_registration_and_reading_go_on_while_name_servers_come_and_go(
 
 
 @pytest.mark.slow
-def test_a_killed_broker_is_out_of_the_routes_at_once(start_server, name_servers) -> None:
+def test_a_killed_broker_is_out_of_the_routes_at_once(
+    start_server: StartServer, name_servers: MakeNameServer
+) -> None:
     names = name_servers()
     names.start()
     server = start_server(**{"names.servers": json.dumps([f"127.0.0.1:{names.port}"])})
@@ -150,7 +154,9 @@ def test_a_killed_broker_is_out_of_the_routes_at_once(start_server, name_servers
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_stops_a_name_server_in_order(name_servers, number) -> None:
+def test_a_signal_stops_a_name_server_in_order(
+    name_servers: MakeNameServer, number: signal.Signals
+) -> None:
     names = name_servers()
     names.start()
     os.kill(names.process.pid, number)
@@ -159,7 +165,7 @@ def test_a_signal_stops_a_name_server_in_order(name_servers, number) -> None:
     assert json.loads(names.log_path.read_text().splitlines()[-1])["event"] == "stopped"
 
 
-def test_a_taken_port_is_named(name_servers, start_server) -> None:
+def test_a_taken_port_is_named(name_servers: MakeNameServer, start_server: StartServer) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         names = name_servers(port)
@@ -171,7 +177,7 @@ def test_a_taken_port_is_named(name_servers, start_server) -> None:
         assert f"polymq: names: port {port} on 127.0.0.1 is taken" in log.read_text()
 
 
-def test_a_taken_port_for_tls_is_named(name_servers, tmp_path: Path) -> None:
+def test_a_taken_port_for_tls_is_named(name_servers: MakeNameServer, tmp_path: Path) -> None:
     """It is that port which somebody else has, and not the plain one beside it."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
@@ -187,7 +193,7 @@ def test_a_taken_port_for_tls_is_named(name_servers, tmp_path: Path) -> None:
     assert f"polymq: names: port {port} on 127.0.0.1 is taken" in text
 
 
-def test_a_directory_has_one_name_server(name_servers, tmp_path: Path) -> None:
+def test_a_directory_has_one_name_server(name_servers: MakeNameServer, tmp_path: Path) -> None:
     """The second would overwrite what administrators told the first."""
     names = name_servers()
     names.start()

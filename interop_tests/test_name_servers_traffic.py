@@ -12,17 +12,17 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import pytest
 
+from interop_tests.conftest import StartServer
+from interop_tests.name_server import SECONDS_MAX, MakeNameServer, NameServer, wait_until
 from interop_tests.test_name_servers import (
-    SECONDS_MAX,
-    NameServer,
     ask,
     brokers_of,
     name_servers,
     pytestmark,
-    wait_until,
 )
 
 __all__ = ["name_servers", "pytestmark"]
@@ -114,8 +114,11 @@ class Program:
         return code
 
 
+StartProgram = Callable[[str, str], Program]
+
+
 @pytest.fixture
-def program() -> Iterator[Callable[[str, str], Program]]:
+def program() -> Iterator[StartProgram]:
     made: list[Program] = []
 
     def start(names: str, topic: str) -> Program:
@@ -134,13 +137,17 @@ def started(name_servers: Callable[[], NameServer]) -> tuple[NameServer, NameSer
     return first, second, f"127.0.0.1:{first.port};127.0.0.1:{second.port}"
 
 
+def has_brokers(name_server: NameServer, brokers: set[str]) -> bool:
+    return set(brokers_of(name_server.port, "t")) == brokers
+
+
 def options(names: str, broker: str) -> dict[str, object]:
     return {"names.servers": json.dumps(names.split(";")), "names.broker": broker}
 
 
 @pytest.mark.slow
 def test_sending_and_consuming_go_on_while_name_servers_come_and_go(
-    start_server, name_servers, program
+    start_server: StartServer, name_servers: MakeNameServer, program: StartProgram
 ) -> None:
     """One is killed and started again, then both."""
     first, second, names = started(name_servers)
@@ -167,7 +174,7 @@ def test_sending_and_consuming_go_on_while_name_servers_come_and_go(
 
 @pytest.mark.slow
 def test_sending_and_consuming_go_on_when_a_broker_is_killed(
-    start_server, name_servers, program
+    start_server: StartServer, name_servers: MakeNameServer, program: StartProgram
 ) -> None:
     """It is out of the routes at once; what is sent goes to the other one."""
     first, second, names = started(name_servers)
@@ -176,8 +183,8 @@ def test_sending_and_consuming_go_on_when_a_broker_is_killed(
     for server in (one, other):
         create = {"topic": "t", "readQueueNums": "2", "writeQueueNums": "2", "perm": "6"}
         assert ask(server.rocketmq_port, CREATE_TOPIC, **create)[0]["code"] == 0
-    for server in (first, second):
-        wait_until(lambda server=server: set(brokers_of(server.port, "t")) == {"a", "b"})
+    for name_server in (first, second):
+        wait_until(partial(has_brokers, name_server, {"a", "b"}))
     user = program(names, "t")
     taken: set[str] = set()
     while taken != {"a", "b"}:
@@ -185,7 +192,7 @@ def test_sending_and_consuming_go_on_when_a_broker_is_killed(
     one.kill()
     killed = time.monotonic()
     assert {user.goes_on("t", f"alone-{number}") for number in range(6)} == {"b"}
-    for server in (first, second):
-        wait_until(lambda server=server: set(brokers_of(server.port, "t")) == {"b"})
+    for name_server in (first, second):
+        wait_until(partial(has_brokers, name_server, {"b"}))
     assert time.monotonic() - killed < 30, "at once, as the documentation says, and not by silence"
     assert user.close() == 0

@@ -12,11 +12,13 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from interop_tests.conftest import Server, StartServer
 from interop_tests.mqtt_raw_client import RawClient
 from interop_tests.mqtt_wire import puback, publish
 
@@ -81,12 +83,13 @@ def crowd(stack: ExitStack, port: int) -> list[socket.socket]:
     return strangers
 
 
-def ports_of(server: Any) -> dict[str, int]:
-    return json.loads((server.data_directory / "server.json").read_text())
+def ports_of(server: Server) -> dict[str, int]:
+    found: dict[str, int] = json.loads((server.data_directory / "server.json").read_text())
+    return found
 
 
 @pytest.mark.slow
-def test_idle_strangers_at_any_listener_stop_nobody(start_server: Callable[..., Any]) -> None:
+def test_idle_strangers_at_any_listener_stop_nobody(start_server: StartServer) -> None:
     server = start_server(command=LIMITED, **OPTIONS)
     ports = ports_of(server)
     with RawClient.connected(server.mqtt_port, "publisher") as client:
@@ -96,7 +99,7 @@ def test_idle_strangers_at_any_listener_stop_nobody(start_server: Callable[..., 
                 roll(client, 1 + 30 * round_)
                 if name != "admin":  # which they fill
                     assert ask(server.admin_port, "/health")[1]["status"] == "ok", name
-            until(f"{name} takes nobody any more", lambda name=name: can_connect(ports, name))
+            until(f"{name} takes nobody any more", partial(can_connect, ports, name))
     status, health = ask(server.admin_port, "/health")
     assert (status, health["status"]) == (200, "ok")
     told = [line for line in server.log_events() if "connections are limited" in line["event"]]
@@ -119,7 +122,7 @@ def can_connect(ports: dict[str, int], name: str) -> bool:
 
 
 @pytest.mark.slow
-def test_a_process_without_descriptors_waits_and_goes_on(start_server: Callable[..., Any]) -> None:
+def test_a_process_without_descriptors_waits_and_goes_on(start_server: StartServer) -> None:
     """Whatever used them up: no file can be opened for some seconds, and segments end meanwhile."""
     server = start_server(**OPTIONS)
     pid = server.process.pid

@@ -8,8 +8,10 @@ import json
 import paho.mqtt.client as mqtt
 from paho.mqtt.enums import CallbackAPIVersion
 
+from interop_tests.conftest import Server, StartServer
 
-def ask(server, method: str, path: str, **headers: str):
+
+def ask(server: Server, method: str, path: str, **headers: str) -> tuple[int, bytes]:
     connection = http.client.HTTPConnection(server.host, server.admin_port, timeout=10)
     connection.request(method, path, headers=headers)
     answer = connection.getresponse()
@@ -18,14 +20,14 @@ def ask(server, method: str, path: str, **headers: str):
     return answer.status, body
 
 
-def metrics(server) -> dict[str, float]:
+def metrics(server: Server) -> dict[str, float]:
     status, body = ask(server, "GET", "/metrics")
     assert status == 200
     lines = [line for line in body.decode().splitlines() if not line.startswith("#")]
     return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines)}
 
 
-def publish(server, count: int) -> mqtt.Client:
+def publish(server: Server, count: int) -> mqtt.Client:
     """Publish and stay connected."""
     client = mqtt.Client(CallbackAPIVersion.VERSION2, reconnect_on_failure=False)
     client.connect(server.host, server.mqtt_port)
@@ -35,7 +37,7 @@ def publish(server, count: int) -> mqtt.Client:
     return client
 
 
-def test_metrics_count_what_happens(server) -> None:
+def test_metrics_count_what_happens(server: Server) -> None:
     before = metrics(server)
     assert before["polymq_messages_stored_total"] == 0
     client = publish(server, 5)
@@ -50,7 +52,7 @@ def test_metrics_count_what_happens(server) -> None:
     client.loop_stop()
 
 
-def test_metrics_count_what_http_clients_are_answered(server) -> None:
+def test_metrics_count_what_http_clients_are_answered(server: Server) -> None:
     """Published, refused in words, and a request that is no HTTP."""
     for headers, status in (
         ({}, 204),
@@ -80,7 +82,7 @@ def test_metrics_count_what_http_clients_are_answered(server) -> None:
     assert found["polymq_bugs_total"] == 0
 
 
-def test_metrics_are_at_the_http_port_too(server) -> None:
+def test_metrics_are_at_the_http_port_too(server: Server) -> None:
     connection = http.client.HTTPConnection(server.host, server.http_port, timeout=10)
     connection.request("GET", "/metrics")
     answer = connection.getresponse()
@@ -91,13 +93,13 @@ def test_metrics_are_at_the_http_port_too(server) -> None:
     assert "polymq_topics 0.0" in body
 
 
-def test_health(server) -> None:
+def test_health(server: Server) -> None:
     status, body = ask(server, "GET", "/health")
     assert status == 200
     assert json.loads(body)["status"] == "ok"
 
 
-def test_only_names_of_this_machine_are_let_in(server) -> None:
+def test_only_names_of_this_machine_are_let_in(server: Server) -> None:
     """A page that binds its own name to 127.0.0.1 comes with that name as the host."""
     for host in ("localhost", "127.0.0.1", "[::1]", "localhost:9464", "[::1]:9464"):
         assert ask(server, "GET", "/topics", Host=host)[0] == 200, host
@@ -107,7 +109,7 @@ def test_only_names_of_this_machine_are_let_in(server) -> None:
         assert "topics" not in body.decode()
 
 
-def test_changes_need_the_header_that_pages_cannot_send(server) -> None:
+def test_changes_need_the_header_that_pages_cannot_send(server: Server) -> None:
     assert ask(server, "PUT", "/topics/t")[0] == 403
     assert ask(server, "DELETE", "/topics/t")[0] == 403
     assert json.loads(ask(server, "GET", "/topics")[1])["topics"] == []
@@ -116,7 +118,7 @@ def test_changes_need_the_header_that_pages_cannot_send(server) -> None:
     assert ask(server, "OPTIONS", "/topics/t", **created)[0] == 405
 
 
-def test_a_senseless_number_of_queues_is_refused(server) -> None:
+def test_a_senseless_number_of_queues_is_refused(server: Server) -> None:
     for count in ("0", "-1", "x", "100000"):
         path = f"/topics/t?queues={count}"
         status, body = ask(server, "PUT", path, **{"X-PolyMQ-Admin": "test"})
@@ -124,7 +126,7 @@ def test_a_senseless_number_of_queues_is_refused(server) -> None:
         assert "queues" in json.loads(body)["detail"]
 
 
-def test_the_door_can_be_left_closed(start_server) -> None:
+def test_the_door_can_be_left_closed(start_server: StartServer) -> None:
     server = start_server(**{"admin.enabled": False, "amqp.enabled": False})
     assert server.admin_port == 0
     assert server.amqp_port == 0

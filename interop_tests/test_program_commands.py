@@ -10,13 +10,18 @@ import subprocess
 import sys
 
 import paho.mqtt.client as mqtt
+import pytest
 from paho.mqtt.enums import CallbackAPIVersion
+
+from interop_tests.conftest import Server
 
 COMMAND_SECONDS_MAX = 60.0
 AWKWARD = bytes(range(256)) + b"\xff\xfe\0"
 
 
-def polymq(server, *arguments: str, body: bytes = b"", code: int = 0):
+def polymq(
+    server: Server, *arguments: str, body: bytes = b"", code: int = 0
+) -> subprocess.CompletedProcess[bytes]:
     """Run a command that finds the server by its data directory."""
     ended = subprocess.run(
         [sys.executable, "-m", "polymq", *arguments, "--data-directory", server.data_directory],
@@ -29,13 +34,13 @@ def polymq(server, *arguments: str, body: bytes = b"", code: int = 0):
     return ended
 
 
-def complaint(server, *arguments: str, code: int) -> str:
+def complaint(server: Server, *arguments: str, code: int) -> str:
     line = polymq(server, *arguments, code=code).stderr.decode()
     assert line.count("\n") == 1
     return line
 
 
-def test_life_of_a_topic(server) -> None:
+def test_life_of_a_topic(server: Server) -> None:
     assert b"There is no topic yet" in polymq(server, "topic", "list").stdout
     assert b"created" in polymq(server, "topic", "create", "orders", "--queues", "3").stdout
     assert b"was there already" in polymq(server, "topic", "create", "orders").stdout
@@ -50,7 +55,7 @@ def test_life_of_a_topic(server) -> None:
     assert "there is no topic 'orders'" in complaint(server, "topic", "show", "orders", code=1)
 
 
-def test_settings_of_a_topic(server) -> None:
+def test_settings_of_a_topic(server: Server) -> None:
     """A value of its own, shown as such, after a kill too; `default` goes back."""
     polymq(server, "topic", "create", "orders", "retention_bytes=1000")
     told = polymq(server, "topic", "set", "orders", "retention_seconds=60").stdout.decode()
@@ -67,14 +72,14 @@ def test_settings_of_a_topic(server) -> None:
     assert "there is no topic 'nothing'" in line
 
 
-def test_delete_asks_and_no_means_no(server) -> None:
+def test_delete_asks_and_no_means_no(server: Server) -> None:
     polymq(server, "topic", "create", "kept")
     asked = polymq(server, "topic", "delete", "kept", body=b"n\n", code=130)
     assert b"Delete topic kept with 0 messages?" in asked.stderr
     polymq(server, "topic", "show", "kept")
 
 
-def test_names_with_awkward_characters(server) -> None:
+def test_names_with_awkward_characters(server: Server) -> None:
     """Slash, space, percent, umlaut: the name comes back as it was given."""
     name = "a/b c%41 ü"
     polymq(server, "topic", "create", name)
@@ -84,7 +89,7 @@ def test_names_with_awkward_characters(server) -> None:
     assert (message["topic"], message["tag"]) == (name, "tag")
 
 
-def test_mqtt_topics_that_begin_with_a_slash_have_a_name_that_can_be_typed(server) -> None:
+def test_mqtt_topics_that_begin_with_a_slash_have_a_name_that_can_be_typed(server: Server) -> None:
     """`||` everywhere; a topic of that very name has one bar more."""
     client = mqtt.Client(CallbackAPIVersion.VERSION2)
     client.connect(server.host, server.mqtt_port)
@@ -109,19 +114,19 @@ def test_mqtt_topics_that_begin_with_a_slash_have_a_name_that_can_be_typed(serve
     client.loop_stop()
 
 
-def test_a_topic_with_a_long_name_is_read(server) -> None:
+def test_a_topic_with_a_long_name_is_read(server: Server) -> None:
     """The log has a hash of its name; what is shown is the log's name then."""
     name = "n" * 300
     polymq(server, "message", "publish", name, "t", body=b"long")
     assert polymq(server, "message", "read", name, "--format", "body").stdout == b"long"
 
 
-def test_names_that_are_the_brokers_own_are_refused(server) -> None:
+def test_names_that_are_the_brokers_own_are_refused(server: Server) -> None:
     line = complaint(server, "topic", "create", "RMQ_SYS_POLYMQ_STATE", code=1)
     assert "RMQ_SYS_POLYMQ_STATE" in line
 
 
-def test_messages_come_back_byte_for_byte(server) -> None:
+def test_messages_come_back_byte_for_byte(server: Server) -> None:
     polymq(server, "message", "publish", "t", "room1.temp", "21.5 °C")
     told = polymq(server, "message", "publish", "t", "raw", "--content-type", "image/x",
                   "--id", "id 7", body=AWKWARD)  # fmt: skip
@@ -139,7 +144,7 @@ def test_messages_come_back_byte_for_byte(server) -> None:
     assert "\\u0000\\u0001" in text
 
 
-def test_messages_are_found_by_key_and_shown_by_position(server) -> None:
+def test_messages_are_found_by_key_and_shown_by_position(server: Server) -> None:
     """A CloudEvent's id is its key. What is found says where it stands."""
     for number in range(3):
         polymq(server, "message", "publish", "orders", "new", f"{number}", "--id", f"o-{number}")
@@ -162,7 +167,7 @@ def test_messages_are_found_by_key_and_shown_by_position(server) -> None:
     assert "'noon' is no time" in complaint(server, *find, "k", "--since", "noon", code=2)
 
 
-def test_reading_from_the_middle_and_only_a_few(server) -> None:
+def test_reading_from_the_middle_and_only_a_few(server: Server) -> None:
     for number in range(5):
         polymq(server, "message", "publish", "t", "n", f"{number}\n")
     read = ("message", "read", "t", "--format", "body")
@@ -172,7 +177,7 @@ def test_reading_from_the_middle_and_only_a_few(server) -> None:
     assert "has no queue 7" in complaint(server, *read, "--queue", "7", code=1)
 
 
-def test_following_shows_what_comes_and_ends_by_ctrl_c(server) -> None:
+def test_following_shows_what_comes_and_ends_by_ctrl_c(server: Server) -> None:
     polymq(server, "message", "publish", "t", "n", "before\n")
     arguments = ["message", "read", "t", "--from", "first", "--follow", "--format", "body"]
     follower = subprocess.Popen(
@@ -194,7 +199,7 @@ def test_following_shows_what_comes_and_ends_by_ctrl_c(server) -> None:
         follower.communicate()
 
 
-def test_a_reader_that_has_enough_is_no_error(server) -> None:
+def test_a_reader_that_has_enough_is_no_error(server: Server) -> None:
     """As in `polymq message read t | head -1`."""
     for number in range(3):
         polymq(server, "message", "publish", "t", "n", f"{number}\n" * 30_000)
@@ -213,14 +218,16 @@ def test_a_reader_that_has_enough_is_no_error(server) -> None:
     reader.stderr.close()
 
 
-def test_what_the_server_refuses_is_told_in_its_words(server) -> None:
+def test_what_the_server_refuses_is_told_in_its_words(server: Server) -> None:
     line = complaint(server, "message", "publish", "t", "", "body", code=1)
     assert "type" in line
     line = complaint(server, "message", "read", "none", code=1)
     assert line == "polymq: there is no topic 'none'\n"
 
 
-def test_without_a_server_the_commands_say_how_to_start_one(server, monkeypatch) -> None:
+def test_without_a_server_the_commands_say_how_to_start_one(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
     server.kill()
     # A server that happens to run on this machine's standard ports is not meant.
     monkeypatch.setenv("POLYMQ_ADMIN__PORT", str(server.admin_port))

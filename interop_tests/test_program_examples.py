@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from interop_tests.conftest import Server
+
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 PROGRAM_SECONDS_MAX = 180.0
 
@@ -47,7 +49,7 @@ class Subscriber:
         self.process.stdout.close()
 
 
-def test_the_same_place_in_every_protocol(server) -> None:
+def test_the_same_place_in_every_protocol(server: Server) -> None:
     """MQTT and AMQP subscribers get what MQTT, AMQP and curl publish."""
     mqtt = Subscriber("mqtt_subscribe.py", "sensors/#", "--port", server.mqtt_port, "--count", 3)
     assert mqtt.first == "subscribed to sensors/#"
@@ -66,7 +68,7 @@ def test_the_same_place_in_every_protocol(server) -> None:
     amqp.end()
 
 
-def curl(server) -> str:
+def curl(server: Server) -> str:
     if shutil.which("curl") is None:
         pytest.skip("curl is not installed")
     ended = subprocess.run(
@@ -80,7 +82,7 @@ def curl(server) -> str:
     return ended.stdout
 
 
-def test_curl_receives_what_it_published_and_acknowledges_it(server) -> None:
+def test_curl_receives_what_it_published_and_acknowledges_it(server: Server) -> None:
     lines = curl(server).splitlines()
     received = next(json.loads(line) for line in lines if line.startswith('{"value"'))
     (item,) = received["value"]
@@ -90,7 +92,7 @@ def test_curl_receives_what_it_published_and_acknowledges_it(server) -> None:
     assert token == item["brokerProperties"]["lockToken"]
 
 
-def test_a_session_keeps_what_comes_while_its_program_is_away(server) -> None:
+def test_a_session_keeps_what_comes_while_its_program_is_away(server: Server) -> None:
     arguments = ("kept/#", "--session", "s1", "--port", server.mqtt_port, "--count", 1)
     first = Subscriber("mqtt_subscribe.py", *arguments)
     run("mqtt_publish.py", "kept/a", "now", "--port", server.mqtt_port)
@@ -104,7 +106,7 @@ def test_a_session_keeps_what_comes_while_its_program_is_away(server) -> None:
 
 
 @pytest.mark.spark
-def test_spark_reads_a_topic(server) -> None:
+def test_spark_reads_a_topic(server: Server) -> None:
     run("mqtt_publish.py", "sensors/room1/temp", "20.5", "--port", server.mqtt_port)
     broker = f"{server.host}:{server.rocketmq_port}"
     table = run("spark_read.py", "sensors", "--broker", broker)

@@ -10,13 +10,16 @@ import stat
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+from interop_tests.conftest import Server, StartServer
 
 LINE_SECONDS_MAX = 60.0
 
 
-def test_ready_means_that_every_door_is_open(server) -> None:
+def test_ready_means_that_every_door_is_open(server: Server) -> None:
     """The ready file comes last: whoever waits for it can connect to every port in it."""
     for port in (server.mqtt_port, server.amqp_port, server.http_port, server.rocketmq_port):
         socket.create_connection((server.host, port), timeout=5).close()
@@ -25,21 +28,21 @@ def test_ready_means_that_every_door_is_open(server) -> None:
     assert written["mqtt"] == server.mqtt_port
 
 
-def test_nobody_else_can_read_the_data(server) -> None:
+def test_nobody_else_can_read_the_data(server: Server) -> None:
     assert stat.S_IMODE(server.data_directory.stat().st_mode) == 0o700
     segments = list((server.data_directory / "store" / "commitlog").iterdir())
     assert segments
     assert {stat.S_IMODE(path.stat().st_mode) for path in segments} == {0o600}
 
 
-def test_only_loopback_is_bound(server) -> None:
+def test_only_loopback_is_bound(server: Server) -> None:
     """Another address of this machine does not answer: here one of the loopback network."""
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.2", server.mqtt_port), timeout=5)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_stops_in_order(server, number) -> None:
+def test_a_signal_stops_in_order(server: Server, number: signal.Signals) -> None:
     """Code 0, the ports file is gone, and the next start has nothing to recover."""
     server.process.send_signal(number)
     assert server.process.wait(LINE_SECONDS_MAX) == 0
@@ -52,7 +55,7 @@ def test_a_signal_stops_in_order(server, number) -> None:
     assert opened[1]["clean"] is True
 
 
-def test_after_sigkill_the_next_start_says_that_it_recovered(server) -> None:
+def test_after_sigkill_the_next_start_says_that_it_recovered(server: Server) -> None:
     server.kill()
     server.restart()
     (recovered,) = [e for e in server.log_events() if e["event"].startswith("log recovered")]
@@ -60,7 +63,7 @@ def test_after_sigkill_the_next_start_says_that_it_recovered(server) -> None:
     assert recovered["clean"] is False
 
 
-def test_a_second_ctrl_c_ends_at_once(start_server) -> None:
+def test_a_second_ctrl_c_ends_at_once(start_server: StartServer) -> None:
     """The first one waits for a client that takes its time; the second does not."""
     server = start_server(**{"server.drain_seconds": 600})
     with http_request_under_way(server):
@@ -72,14 +75,14 @@ def test_a_second_ctrl_c_ends_at_once(start_server) -> None:
     assert server.log_lines()[-1] == "polymq: stopped at once"
 
 
-def test_sigterm_does_not_wait_longer_than_it_should(start_server) -> None:
+def test_sigterm_does_not_wait_longer_than_it_should(start_server: StartServer) -> None:
     """A client that does not go is closed when the time to take leave is over."""
     server = start_server(**{"server.drain_seconds": 0.5})
     with http_request_under_way(server):
         assert server.terminate() == 0
 
 
-def http_request_under_way(server) -> socket.socket:
+def http_request_under_way(server: Server) -> socket.socket:
     """A connection with half a request on it: the server waits for the rest."""
     connection = socket.create_connection((server.host, server.http_port), timeout=5)
     connection.sendall(
@@ -90,13 +93,13 @@ def http_request_under_way(server) -> socket.socket:
     return connection
 
 
-def raw_status(server) -> int:
+def raw_status(server: Server) -> int:
     with socket.create_connection((server.host, server.http_port), timeout=5) as connection:
         connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n")
         return int(connection.makefile("rb").readline().split()[1])
 
 
-def wait_for_line(server, text: str) -> None:
+def wait_for_line(server: Server, text: str) -> None:
     for _ in range(500):
         if any(text in line for line in server.log_lines()):
             return
@@ -107,7 +110,7 @@ def wait_for_line(server, text: str) -> None:
 # --- what keeps a server from starting ------------------------------------------------------
 
 
-def failed_start(start_server, **options) -> tuple[int, str]:
+def failed_start(start_server: StartServer, **options: object) -> tuple[int, str]:
     """Exit code and the one line of a server that cannot start."""
     server = start_server(ready=False, **options)
     code = server.process.wait(LINE_SECONDS_MAX)
@@ -118,7 +121,7 @@ def failed_start(start_server, **options) -> tuple[int, str]:
     return code, complaints[0]
 
 
-def test_a_taken_port_is_named(start_server) -> None:
+def test_a_taken_port_is_named(start_server: StartServer) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         code, line = failed_start(start_server, **{"mqtt.port": port})
@@ -128,7 +131,7 @@ def test_a_taken_port_is_named(start_server) -> None:
 
 
 @pytest.mark.parametrize("door", ["amqp", "http", "rocketmq", "admin"])
-def test_every_door_tells_that_its_port_is_taken(start_server, door) -> None:
+def test_every_door_tells_that_its_port_is_taken(start_server: StartServer, door: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         code, line = failed_start(start_server, **{f"{door}.port": port})
@@ -137,14 +140,14 @@ def test_every_door_tells_that_its_port_is_taken(start_server, door) -> None:
     assert line.startswith(f"polymq: {door}: ")
 
 
-def test_an_address_of_another_machine_cannot_be_bound(start_server) -> None:
+def test_an_address_of_another_machine_cannot_be_bound(start_server: StartServer) -> None:
     options = {"server.host": "192.0.2.1", "server.allow_insecure": True}
     code, line = failed_start(start_server, **options)
     assert code == 71
     assert "192.0.2.1 is not an address of this machine" in line
 
 
-def test_a_data_directory_that_cannot_be_made(start_server, tmp_path: Path) -> None:
+def test_a_data_directory_that_cannot_be_made(start_server: StartServer, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     options = {"server.data_directory": tmp_path / "file" / "data"}
     code, line = failed_start(start_server, **options)
@@ -153,7 +156,9 @@ def test_a_data_directory_that_cannot_be_made(start_server, tmp_path: Path) -> N
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_a_data_directory_that_may_not_be_written(start_server, tmp_path: Path) -> None:
+def test_a_data_directory_that_may_not_be_written(
+    start_server: StartServer, tmp_path: Path
+) -> None:
     (tmp_path / "closed").mkdir(mode=0o500)
     options = {"server.data_directory": tmp_path / "closed" / "data"}
     code, line = failed_start(start_server, **options)
@@ -161,14 +166,16 @@ def test_a_data_directory_that_may_not_be_written(start_server, tmp_path: Path) 
     assert "Permission denied" in line
 
 
-def test_a_data_directory_in_use(start_server, server) -> None:
+def test_a_data_directory_in_use(start_server: StartServer, server: Server) -> None:
     code, line = failed_start(start_server, **{"server.data_directory": server.data_directory})
     assert code == 75
     assert "is in use: stop the server there" in line
     assert server.process.poll() is None
 
 
-def test_a_data_directory_that_lost_what_had_been_synced(start_server, server) -> None:
+def test_a_data_directory_that_lost_what_had_been_synced(
+    start_server: StartServer, server: Server
+) -> None:
     """Somebody truncated the log: better to say so than to serve what is left."""
     assert server.terminate() == 0
     for segment in (server.data_directory / "store" / "commitlog").iterdir():
@@ -203,20 +210,22 @@ def test_a_wrong_configuration(tmp_path: Path, content: str, expected: str) -> N
     assert not (tmp_path / "data").exists()
 
 
-def test_compiled_kernels_are_demanded_or_pure_ones_taken(start_server) -> None:
+def test_compiled_kernels_are_demanded_or_pure_ones_taken(start_server: StartServer) -> None:
     server = start_server(environment={"POLYMQ_KERNELS": "pure"})
     assert raw_status(server) == 200
     health = admin_health(server)
     assert set(health["kernels"].values()) == {"pure"}
 
 
-def admin_health(server) -> dict:
+def admin_health(server: Server) -> dict[str, Any]:
     with socket.create_connection((server.host, server.admin_port), timeout=5) as connection:
         connection.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
-        return json.loads(connection.makefile("rb").read().partition(b"\r\n\r\n")[2])
+        content = connection.makefile("rb").read().partition(b"\r\n\r\n")[2]
+    health: dict[str, Any] = json.loads(content)
+    return health
 
 
-def test_a_server_that_nobody_can_connect_to_says_so(start_server) -> None:
+def test_a_server_that_nobody_can_connect_to_says_so(start_server: StartServer) -> None:
     """It may be wanted, to look into a store; but then it is no accident that goes unseen."""
     doors = ("mqtt", "amqp", "http", "rocketmq")
     server = start_server(**{f"{door}.enabled": False for door in doors})

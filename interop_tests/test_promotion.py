@@ -8,6 +8,7 @@ import json
 import secrets
 import socket
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -59,7 +60,7 @@ class Trio:
     def close(self) -> None:
         """End all of them."""
         for server in self.servers:
-            server.close(None)
+            server.close(sys.stdout)
 
 
 def command(server: Server, *words: str) -> subprocess.CompletedProcess[str]:

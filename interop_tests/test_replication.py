@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import contextlib
 import json
+from functools import partial
 from pathlib import Path
 
 import pika
 import pytest
 
+from interop_tests.conftest import Server
 from interop_tests.name_server import NameServer, wait_until
 from interop_tests.remoting_wire import Client as RemotingWire
 from interop_tests.remoting_wire import consumer
@@ -133,12 +135,16 @@ def test_the_log_crosses_the_network_encrypted(tmp_path: Path) -> None:
             slave.kill()
             slave.configure(**{**secured, **changes})
             slave.start()
-            wait(slave, lambda t=text: any(t in line for line in slave.log_lines()), "complaint")
+            wait(slave, partial(has_said, slave, text), "complaint")
             assert not status(slave)["following"]
         slave.kill()
         slave.configure(**secured)
         slave.start()
         pair.wait_following()
+
+
+def has_said(server: Server, text: str) -> bool:
+    return any(text in line for line in server.log_lines())
 
 
 @pytest.mark.slow

@@ -10,7 +10,9 @@ import sys
 import pika
 import pika.exceptions
 import pytest
+from pika.adapters.blocking_connection import BlockingChannel
 
+from interop_tests.conftest import Server, StartServer
 from interop_tests.people import (
     BAD_CREDENTIALS,
     REFUSED_FILTER,
@@ -28,7 +30,7 @@ from interop_tests.people import (
 __all__ = ["house", "people", "server"]  # fixtures
 
 
-def test_an_mqtt_subscriber_that_loses_its_right_is_closed(server, people) -> None:
+def test_an_mqtt_subscriber_that_loses_its_right_is_closed(server: Server, people: Admin) -> None:
     """And gets nothing that came after; what it may still have waits for it."""
     people.add("root", "admin")
     people.allow("ann", "subscribe", "a.#")
@@ -54,7 +56,9 @@ def test_an_mqtt_subscriber_that_loses_its_right_is_closed(server, people) -> No
     root.close()
 
 
-def test_an_mqtt_publisher_that_loses_its_right_is_refused_at_once(server, people) -> None:
+def test_an_mqtt_publisher_that_loses_its_right_is_refused_at_once(
+    server: Server, people: Admin
+) -> None:
     people.allow("ann", "publish,create", "a.#")
     client = MqttClient(server, "ann")
     assert client.publish("a/x", b"1")
@@ -63,7 +67,7 @@ def test_an_mqtt_publisher_that_loses_its_right_is_refused_at_once(server, peopl
     client.close()
 
 
-def test_an_amqp_consumer_that_loses_its_right_is_cancelled(server, people) -> None:
+def test_an_amqp_consumer_that_loses_its_right_is_cancelled(server: Server, people: Admin) -> None:
     """What it had got it may still acknowledge, or give back."""
     people.add("root", "admin")
     people.allow("ann", "subscribe,create", "work")
@@ -75,7 +79,12 @@ def test_an_amqp_consumer_that_loses_its_right_is_cancelled(server, people) -> N
     cancelled: list[str] = []
     channel.add_on_cancel_callback(lambda frame: cancelled.append(frame.method.consumer_tag))
 
-    def on_message(_channel, method, _properties, body) -> None:
+    def on_message(
+        _channel: BlockingChannel,
+        method: pika.spec.Basic.Deliver,
+        _properties: pika.BasicProperties,
+        body: bytes,
+    ) -> None:
         got.append(body)
         tags.append(method.delivery_tag)
 
@@ -106,7 +115,7 @@ def test_an_amqp_consumer_that_loses_its_right_is_cancelled(server, people) -> N
     root.connection.close()
 
 
-def test_an_http_reader_that_loses_its_right_gets_403(server, people) -> None:
+def test_an_http_reader_that_loses_its_right_gets_403(server: Server, people: Admin) -> None:
     """Also while its long poll waits."""
     people.allow("ann", "subscribe,publish,create", "a.#")
     body = json.dumps({"topic": "a"}).encode()
@@ -126,7 +135,7 @@ def test_an_http_reader_that_loses_its_right_gets_403(server, people) -> None:
 
 
 @pytest.mark.slow
-def test_a_held_pull_that_loses_its_right_gets_no_permission(start_server) -> None:
+def test_a_held_pull_that_loses_its_right_gets_no_permission(start_server: StartServer) -> None:
     """`message read --follow` reads by held pulls: it ends with the refusal, and prints nothing."""
     server = start_server(**{"rocketmq.user": "lake"})
     people = Admin(server)
@@ -152,7 +161,7 @@ def test_a_held_pull_that_loses_its_right_gets_no_permission(start_server) -> No
 
 
 @pytest.mark.parametrize("how", ["disable", "delete", "password"])
-def test_connections_end_with_their_user(server, people, how: str) -> None:
+def test_connections_end_with_their_user(server: Server, people: Admin, how: str) -> None:
     people.allow("ann", "subscribe", "a.#")
     client = MqttClient(server, "ann", client_id="c")
     client.subscribe("a/#")

@@ -234,7 +234,11 @@ def test_each_consumer_of_a_broadcast_gets_everything(
         driver.ask("consumer", name=name, group="readers", topic="news", broadcast=True)
     post(server, "news", b"extra")
     for name in ("a", "b"):
-        driver.until(lambda name=name: b"extra" in bodies(driver, name))
+
+        def has_extra(name: str = name) -> bool:
+            return b"extra" in bodies(driver, name)
+
+        driver.until(has_extra)
 
 
 def test_mqtt_and_rocketmq_read_each_other(
@@ -242,7 +246,7 @@ def test_mqtt_and_rocketmq_read_each_other(
 ) -> None:
     got: list[tuple[str, bytes]] = []
     client = paho.Client(CallbackAPIVersion.VERSION2, "reader")
-    client.on_message = lambda _c, _u, message: got.append((message.topic, message.payload))
+    client.on_message = lambda _c, _u, message: got.append((message.topic, bytes(message.payload)))
     client.connect(server.host, server.mqtt_port)
     client.loop_start()
     try:

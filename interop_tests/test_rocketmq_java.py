@@ -106,7 +106,11 @@ def test_each_consumer_of_a_broadcast_gets_everything(side: Side) -> None:
     for body in wanted:
         send(topic, body)
     for reader in readers:
-        side.until(lambda reader=reader: set(side.bodies(reader)) == wanted)
+
+        def has_everything(reader: str = reader) -> bool:
+            return set(side.bodies(reader)) == wanted
+
+        side.until(has_everything)
 
 
 def test_a_delayed_message_does_not_come_before_its_time(side: Side) -> None:
@@ -187,7 +191,7 @@ def check_compressed(side: Side, flag: int) -> None:
     device = paho.Client(CallbackAPIVersion.VERSION2, side.name("device"))
     device.on_connect = lambda client, *_: client.subscribe(f"{topic}/#", qos=1)
     device.on_subscribe = lambda *_: ready.set()
-    device.on_message = lambda _c, _u, message: mqtt.put(message.payload)
+    device.on_message = lambda _c, _u, message: mqtt.put(bytes(message.payload))
     device.connect(host, side.server.mqtt_port)
     device.loop_start()
     with pika.BlockingConnection(pika.ConnectionParameters(host, side.server.amqp_port)) as amqp:
@@ -314,7 +318,7 @@ def test_clients_outlive_the_broker_and_nothing_acked_is_lost(side: Side) -> Non
     send = side.producer()
     topic = side.make_topic("kept-" + side.name("x"))
     consumer = side.consumer(topic)
-    acked = set()
+    acked: set[bytes] = set()
 
     def send_until(count: int) -> None:
         deadline = time.monotonic() + SECONDS_MAX

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 
@@ -112,7 +113,7 @@ def test_delayed_examples_arrive_when_they_are_due_and_the_benchmark_runs(side: 
         delays = [int(found) for found in re.findall(rf"(\d+) *{LATER}", lines)]
         assert min(delays) >= 8_000  # counted from when the first send began to connect
     for program, figure in ((source, "Send TPS"), (drain, "onsume TPS")):
-        side.until(lambda program=program, figure=figure: rates(side, program, figure))
+        side.until(partial(rates, side, program, figure))
         print(program, rates(side, program, figure))
 
 

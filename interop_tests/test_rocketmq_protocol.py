@@ -111,7 +111,7 @@ def test_what_a_batch_cannot_be_is_refused_whole(client: Client) -> None:
 def test_a_oneway_pull_has_no_effect(client: Client) -> None:
     client.publish("orders", b"x")
     client.send(
-        11, flag=2, consumerGroup="g", topic="orders", queueId=0, queueOffset=0, maxMsgNums=1
+        11, b"", 2, consumerGroup="g", topic="orders", queueId=0, queueOffset=0, maxMsgNums=1
     )
     assert len(client.pull("orders")[1]) == 1
 

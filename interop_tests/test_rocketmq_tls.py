@@ -8,18 +8,18 @@ import json
 import struct
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from interop_tests.conftest import Server
+from interop_tests.conftest import Server, StartServer
 from interop_tests.java import JavaDriver, need_clients
 from interop_tests.java_side import SECONDS_MAX, encoded
 from interop_tests.name_server import NameServer, wait_until
 from interop_tests.remoting_wire import Client, consumer
-from interop_tests.test_tls import FILES, client_context, ports_of
+from interop_tests.test_tls import FILES, client_context, ports_of, told_ports
 
 TLS = {
     "tls.certificate": FILES / "server.pem",
@@ -33,7 +33,6 @@ JAVA = {
     "tls.client.trustCertPath": FILES / "ca.pem",
 }
 """What users of the Java clients set (`-D`, or a file with the last three)."""
-Start = Callable[..., Server]
 
 
 def address_in(route: bytes) -> str:
@@ -42,7 +41,7 @@ def address_in(route: bytes) -> str:
     return address
 
 
-def test_both_ports_lead_to_the_same_topics_and_groups(start_server: Start) -> None:
+def test_both_ports_lead_to_the_same_topics_and_groups(start_server: StartServer) -> None:
     """Each client is told to come back to the port that it came to; members see each other."""
     server = start_server(**TLS)
     secure = ports_of(server)["rocketmqs"]
@@ -62,10 +61,10 @@ def test_both_ports_lead_to_the_same_topics_and_groups(start_server: Start) -> N
     assert server.terminate() == 0
 
 
-def test_with_tls_only_nobody_is_heard_without(start_server: Start) -> None:
+def test_with_tls_only_nobody_is_heard_without(start_server: StartServer) -> None:
     server = start_server(**TLS, **{"rocketmq.plain": False})
     ports = ports_of(server)
-    assert ports["rocketmq"] is None
+    assert told_ports(server)["rocketmq"] is None
     with (
         Client(server.host, ports["rocketmqs"]) as client,
         pytest.raises((ConnectionError, struct.error)),
@@ -78,7 +77,7 @@ def test_with_tls_only_nobody_is_heard_without(start_server: Start) -> None:
 @pytest.mark.java_clients
 @pytest.mark.parametrize("generation", ["4", "5"])
 def test_java_clients_check_the_certificate_and_send_and_consume(
-    start_server: Start, tmp_path: Path, generation: str
+    start_server: StartServer, tmp_path: Path, generation: str
 ) -> None:
     class_path = need_clients(generation)
     server = start_server(**TLS, **{"rocketmq.plain": False})
@@ -130,7 +129,7 @@ def registering(names: int, authority: str) -> dict[str, object]:
 
 
 def test_a_broker_registers_with_tls_and_is_found_and_read_with_tls(
-    start_server: Start, names: int, tmp_path: Path
+    start_server: StartServer, names: int, tmp_path: Path
 ) -> None:
     """The name server leads to the broker's port with TLS, as clients with TLS want it."""
     server = start_server(**registering(names, "ca.pem"))
@@ -149,7 +148,7 @@ def test_a_broker_registers_with_tls_and_is_found_and_read_with_tls(
 
 
 def test_a_broker_does_not_register_where_the_certificate_is_strange(
-    start_server: Start, names: int
+    start_server: StartServer, names: int
 ) -> None:
     server = start_server(**registering(names, "expired.pem"))
     wait_until(lambda: "does not take this broker in" in "".join(server.log_lines()))
@@ -160,7 +159,7 @@ def test_a_broker_does_not_register_where_the_certificate_is_strange(
 
 @pytest.mark.spark
 @pytest.mark.slow(seconds=40)
-def test_the_parquet_sink_reads_over_tls(start_server: Start, tmp_path: Path) -> None:
+def test_the_parquet_sink_reads_over_tls(start_server: StartServer, tmp_path: Path) -> None:
     pytest.importorskip("pyspark")
     server = start_server(**TLS, **{"rocketmq.plain": False})
     secure = ports_of(server)["rocketmqs"]
@@ -175,7 +174,7 @@ def test_the_parquet_sink_reads_over_tls(start_server: Start, tmp_path: Path) ->
 
 
 def test_the_parquet_sink_does_not_read_where_the_certificate_is_strange(
-    start_server: Start, tmp_path: Path
+    start_server: StartServer, tmp_path: Path
 ) -> None:
     """It finds out before it starts Spark."""
     pytest.importorskip("pyspark")

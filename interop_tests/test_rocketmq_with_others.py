@@ -69,7 +69,7 @@ class Device:
         self.client = paho.Client(CallbackAPIVersion.VERSION2, "device", clean_session=False)
         self.client.on_connect = lambda client, *_: client.subscribe("orders/#", qos=1)
         self.client.on_subscribe = lambda *_: subscribed.put(None)
-        self.client.on_message = lambda _c, _u, got: self.inbox.put((got.topic, got.payload))
+        self.client.on_message = lambda _c, _u, got: self.inbox.put((got.topic, bytes(got.payload)))
         self.client.connect(server.host, server.mqtt_port)
         self.client.loop_start()
         subscribed.get(timeout=SECONDS_MAX)

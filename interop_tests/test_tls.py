@@ -11,7 +11,6 @@ import socket
 import ssl
 import urllib.error
 import urllib.request
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ import pika
 import pytest
 from paho.mqtt.enums import CallbackAPIVersion
 
-from interop_tests.conftest import Server
+from interop_tests.conftest import Server, StartServer
 
 FILES = Path(__file__).parent / "certificates"
 SECONDS_MAX = 20.0
@@ -32,12 +31,17 @@ TLS = {
     "http.tls_port": 0,
     "rocketmq.tls_port": 0,
 }
-Start = Callable[..., Server]
+
+
+def told_ports(server: Server) -> dict[str, int | None]:
+    """What the server wrote of itself: None where a door is closed."""
+    found: dict[str, int | None] = json.loads((server.data_directory / "server.json").read_text())
+    return found
 
 
 def ports_of(server: Server) -> dict[str, int]:
-    found: dict[str, int] = json.loads((server.data_directory / "server.json").read_text())
-    return found
+    """Those of the open doors."""
+    return {door: port for door, port in told_ports(server).items() if port is not None}
 
 
 def client_context(*, with_certificate: bool = False) -> ssl.SSLContext:
@@ -77,7 +81,7 @@ def http_publish(port: int, context: ssl.SSLContext, body: bytes) -> int:
         return int(answer.status)
 
 
-def test_all_three_protocols_beside_their_plain_ports(start_server: Start) -> None:
+def test_all_three_protocols_beside_their_plain_ports(start_server: StartServer) -> None:
     """One queue gets what came over each; also a message of many TLS records; and the server stops
     in order with the clients still there."""
     server = start_server(**TLS)
@@ -104,7 +108,7 @@ def test_all_three_protocols_beside_their_plain_ports(start_server: Start) -> No
         connection.process_data_events(SECONDS_MAX)  # it learns that the server went, and closes
 
 
-def test_only_tls_and_only_clients_with_a_certificate(start_server: Start) -> None:
+def test_only_tls_and_only_clients_with_a_certificate(start_server: StartServer) -> None:
     """No plain port is open; a client without a certificate, or one that speaks plain, gets
     nowhere, and the others go on."""
     server = start_server(
@@ -127,7 +131,7 @@ def test_only_tls_and_only_clients_with_a_certificate(start_server: Start) -> No
     mqtt_publish(ports["mqtts"], "a/b", b"x", with_certificate=True)
 
 
-def test_a_certificate_that_expired_is_a_warning(start_server: Start) -> None:
+def test_a_certificate_that_expired_is_a_warning(start_server: StartServer) -> None:
     files = {"tls.certificate": FILES / "expired.pem", "tls.key": FILES / "expired.key"}
     server = start_server(**{**TLS, **files})
     assert any("expired on 2021-01-01" in line for line in server.log_lines())

@@ -8,13 +8,16 @@ import hmac
 import json
 import socket
 import urllib.request
+from collections.abc import Callable
 
 import pika
 import pika.exceptions
 import pytest
+from pika.adapters.blocking_connection import BlockingChannel
 
 from interop_tests import mqtt_wire as wire
 from interop_tests import remoting_wire as remoting
+from interop_tests.conftest import Server, StartServer
 from interop_tests.people import (
     NOT_AUTHORIZED,
     PASSWORD,
@@ -50,7 +53,7 @@ WRONG = [
 ]
 
 
-def mqtt_code(server, user: str | None, password: str | None) -> int:
+def mqtt_code(server: Server, user: str | None, password: str | None) -> int:
     """CONNACK's code, by bytes: paho sends no user without a name."""
     with socket.create_connection((server.host, server.mqtt_port), timeout=10) as connection:
         raw_user = None if user is None else user.encode()
@@ -61,7 +64,7 @@ def mqtt_code(server, user: str | None, password: str | None) -> int:
         return answer[3]
 
 
-def amqp_is_let_in(server, user: str | None, password: str | None) -> bool:
+def amqp_is_let_in(server: Server, user: str | None, password: str | None) -> bool:
     """A refusal has to be connection.close 403, as RabbitMQ's."""
     try:
         amqp(server, user or "", password or "").close()
@@ -71,7 +74,7 @@ def amqp_is_let_in(server, user: str | None, password: str | None) -> bool:
 
 
 @pytest.mark.parametrize("door", ["mqtt", "amqp", "http"])
-def test_the_matrix_of_wrong_credentials(server, people, door: str) -> None:
+def test_the_matrix_of_wrong_credentials(server: Server, people: Admin, door: str) -> None:
     """Each door times nine ways to be nobody: all refused, each in its protocol's words."""
     people.add(f"{door}-ann")  # a user for each door: the sixth wrong password would have to wait
     people.allow(f"{door}-ann", "publish,create", "#")
@@ -93,7 +96,7 @@ def test_the_matrix_of_wrong_credentials(server, people, door: str) -> None:
     assert [e for e in server.log_events() if e["event"] == "login failed"]
 
 
-def test_the_rocketmq_door_gives_nobody_nothing(server, people) -> None:
+def test_the_rocketmq_door_gives_nobody_nothing(server: Server, people: Admin) -> None:
     people.allow("ann", "publish,create", "t.#")
     assert http_publish(server, "t", "x", b"1", basic("ann")) == 204
     read = polymq(server, "message", "read", "t")
@@ -101,7 +104,7 @@ def test_the_rocketmq_door_gives_nobody_nothing(server, people) -> None:
     assert "sign requests with an access key" in read.stderr
 
 
-def signed(key: dict[str, str], body: bytes = b"", **fields: object) -> dict[str, str]:
+def signed(key: dict[str, str], body: bytes = b"", /, **fields: object) -> dict[str, str]:
     """The fields of a RocketMQ request, with its signature: written anew here, from the
     protocol's description."""
     found = {name: str(value) for name, value in fields.items()} | {"AccessKey": key["access_key"]}
@@ -117,7 +120,7 @@ def pull_fields(topic: str, offset: int = 0, hold_ms: int = 0) -> dict[str, obje
     }  # fmt: skip
 
 
-def test_a_signature_opens_the_rocketmq_door(start_server) -> None:
+def test_a_signature_opens_the_rocketmq_door(start_server: StartServer) -> None:
     """And nothing else that looks like one; each answer says what is wrong. The log says so, too:
     of a server where nobody else failed, because it has few lines a minute for an address."""
     server = start_server()
@@ -153,7 +156,9 @@ def test_a_signature_opens_the_rocketmq_door(start_server) -> None:
     assert good["Signature"] not in log
 
 
-def test_retry_topics_take_messages_from_members_of_their_group_alone(server, people) -> None:
+def test_retry_topics_take_messages_from_members_of_their_group_alone(
+    server: Server, people: Admin
+) -> None:
     """As RocketMQ's clients send them where giving back fails. A right to publish everywhere does
     not count there, and other protocols have no way in, not even for members."""
     people.allow("ann", "publish,create", "#")
@@ -192,7 +197,7 @@ def test_retry_topics_take_messages_from_members_of_their_group_alone(server, pe
 
 
 @pytest.mark.parametrize("how", ["remove", "disable", "delete", "password"])
-def test_who_may_not_sign_any_more_is_cut_off(server, people, how: str) -> None:
+def test_who_may_not_sign_any_more_is_cut_off(server: Server, people: Admin, how: str) -> None:
     """With a pull that waits: its client gets nothing that comes later, and has to connect anew.
     Another password ends its connections, too, and the key goes on."""
     key = people.good("POST", "/users/ann/access-keys")
@@ -219,7 +224,7 @@ def test_who_may_not_sign_any_more_is_cut_off(server, people, how: str) -> None:
         assert code == (0 if how == "password" else 16)
 
 
-def test_the_right_password_opens_every_door(server, people) -> None:
+def test_the_right_password_opens_every_door(server: Server, people: Admin) -> None:
     people.allow("ann", "publish,create,subscribe", "#")
     assert mqtt_code(server, "ann", PASSWORD) == 0
     amqp(server).close()
@@ -229,7 +234,9 @@ def test_the_right_password_opens_every_door(server, people) -> None:
     assert http_publish(server, f"t?access_token={raw}", "x", b"1") == 204
 
 
-def test_a_client_that_sends_ahead_of_its_login_is_served_in_order(server, people) -> None:
+def test_a_client_that_sends_ahead_of_its_login_is_served_in_order(
+    server: Server, people: Admin
+) -> None:
     """All in one packet: nothing is lost, and nothing is answered before CONNACK."""
     people.allow("ann", "publish,create,subscribe", "#")
     with socket.create_connection((server.host, server.mqtt_port), timeout=10) as connection:
@@ -246,14 +253,16 @@ def test_a_client_that_sends_ahead_of_its_login_is_served_in_order(server, peopl
     assert b"\x00\x03a/bbody" in data
 
 
-def test_a_rule_for_anonymous_lets_clients_without_a_name_in(server, people) -> None:
+def test_a_rule_for_anonymous_lets_clients_without_a_name_in(server: Server, people: Admin) -> None:
     people.allow("role:anonymous", "publish,create", "news.#")
     assert mqtt_code(server, None, None) == 0
     assert http_publish(server, "news", "x", b"1") == 204
     assert http_publish(server, "orders", "x", b"1") == 403
 
 
-def test_the_first_user_ends_the_connections_of_those_who_did_not_log_in(start_server) -> None:
+def test_the_first_user_ends_the_connections_of_those_who_did_not_log_in(
+    start_server: StartServer,
+) -> None:
     server = start_server()
     client = MqttClient(server)
     assert client.code == 0
@@ -267,7 +276,9 @@ def test_the_first_user_ends_the_connections_of_those_who_did_not_log_in(start_s
 
 
 @pytest.mark.slow
-def test_a_server_that_others_can_reach_lets_nobody_in_before_its_first_user(start_server) -> None:
+def test_a_server_that_others_can_reach_lets_nobody_in_before_its_first_user(
+    start_server: StartServer,
+) -> None:
     server = start_server(**{"server.host": "0.0.0.0"})
     server.host = "127.0.0.1"
     assert mqtt_code(server, None, None) == 5
@@ -285,7 +296,7 @@ def test_a_server_that_others_can_reach_lets_nobody_in_before_its_first_user(sta
 # --- what they may do -------------------------------------------------------------------------
 
 
-def test_mqtt_says_no_in_its_own_way(server, people) -> None:
+def test_mqtt_says_no_in_its_own_way(server: Server, people: Admin) -> None:
     """SUBACK 0x80; a refused PUBLISH with QoS closes, one without is dropped."""
     people.allow("ann", "publish,create,subscribe", "a.#")
     client = MqttClient(server, "ann")
@@ -300,7 +311,9 @@ def test_mqtt_says_no_in_its_own_way(server, people) -> None:
     client.close()
 
 
-def test_a_will_is_checked_when_it_is_left_and_when_it_is_sent(server, people) -> None:
+def test_a_will_is_checked_when_it_is_left_and_when_it_is_sent(
+    server: Server, people: Admin
+) -> None:
     people.allow("ann", "subscribe,publish,create", "wills.#")
     assert MqttClient(server, "ann", will="orders/x").code == NOT_AUTHORIZED
     watcher = MqttClient(server, "ann", client_id="watcher")
@@ -310,7 +323,9 @@ def test_a_will_is_checked_when_it_is_left_and_when_it_is_sent(server, people) -
         assert client.code == 0
         if not expected:
             people.deny("ann", "publish", "wills.False")
-        client.client.socket().shutdown(socket.SHUT_RDWR)  # without DISCONNECT
+        connection = client.client.socket()
+        assert isinstance(connection, socket.socket)
+        connection.shutdown(socket.SHUT_RDWR)  # without DISCONNECT
         client.client.loop_stop()
     assert watcher.next() == ("wills/True", b"gone")
     assert watcher.publish("wills/last", b"")
@@ -318,16 +333,17 @@ def test_a_will_is_checked_when_it_is_left_and_when_it_is_sent(server, people) -
     watcher.close()
 
 
-def test_amqp_says_no_with_403_on_the_channel(server, people) -> None:
+def test_amqp_says_no_with_403_on_the_channel(server: Server, people: Admin) -> None:
     people.allow("ann", "create,subscribe,publish", "mine")
     connection = amqp(server)
-    for operation in (
+    operations: tuple[Callable[[BlockingChannel], object], ...] = (
         lambda channel: channel.queue_declare("theirs"),
         lambda channel: channel.exchange_declare("theirs", "topic"),
         lambda channel: channel.queue_bind("mine", "amq.topic", "orders.#"),
         lambda channel: channel.basic_get("theirs"),
         lambda channel: channel.queue_delete("theirs"),
-    ):
+    )
+    for operation in operations:
         channel = connection.channel()
         channel.queue_declare("mine")
         with pytest.raises(pika.exceptions.ChannelClosedByBroker) as caught:
@@ -345,7 +361,9 @@ def test_amqp_says_no_with_403_on_the_channel(server, people) -> None:
     connection.close()
 
 
-def test_dead_letters_and_links_end_with_the_rights_of_who_made_them(server, people) -> None:
+def test_dead_letters_and_links_end_with_the_rights_of_who_made_them(
+    server: Server, people: Admin
+) -> None:
     """ann's queue lets messages expire to others' queues, by their own keys; her exchange gets
     copies of a topic of others. Neither goes beyond her rights, or outlives them."""
     people.add("vic")
@@ -388,7 +406,7 @@ def test_dead_letters_and_links_end_with_the_rights_of_who_made_them(server, peo
     connections[2].close()
 
 
-def test_http_says_no_with_403_and_shows_what_may_be_seen(server, people) -> None:
+def test_http_says_no_with_403_and_shows_what_may_be_seen(server: Server, people: Admin) -> None:
     people.add("bob")
     people.allow("ann", "publish,create,subscribe", "seen.#")
     people.allow("bob", "subscribe", "seen.#")
@@ -419,7 +437,9 @@ def test_http_says_no_with_403_and_shows_what_may_be_seen(server, people) -> Non
 
 
 @pytest.mark.slow
-def test_readers_by_offset_have_the_rights_of_the_configured_user(start_server) -> None:
+def test_readers_by_offset_have_the_rights_of_the_configured_user(
+    start_server: StartServer,
+) -> None:
     server = start_server(**{"rocketmq.user": "lake"})
     people = Admin(server)
     people.add("lake")
@@ -438,7 +458,7 @@ def test_readers_by_offset_have_the_rights_of_the_configured_user(start_server) 
 # --- the rest ---------------------------------------------------------------------------------
 
 
-def test_a_session_cannot_be_taken_over_by_another_user(server, people) -> None:
+def test_a_session_cannot_be_taken_over_by_another_user(server: Server, people: Admin) -> None:
     people.add("bob")
     people.allow("ann", "subscribe,publish,create", "a.#")
     client = MqttClient(server, "ann", client_id="c", clean=False)
@@ -456,7 +476,7 @@ def test_a_session_cannot_be_taken_over_by_another_user(server, people) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("end", ["stop", "kill"])
-def test_users_and_rules_are_there_after_a_restart(start_server, end: str) -> None:
+def test_users_and_rules_are_there_after_a_restart(start_server: StartServer, end: str) -> None:
     server = start_server()
     people = Admin(server)
     people.add("ann")
@@ -470,7 +490,7 @@ def test_users_and_rules_are_there_after_a_restart(start_server, end: str) -> No
     assert http_publish(server, "a", "y", b"1") == 401
 
 
-def test_a_rate_slows_its_user_down_and_loses_nothing(server, people) -> None:
+def test_a_rate_slows_its_user_down_and_loses_nothing(server: Server, people: Admin) -> None:
     """300 messages at 200 in a second, the first 200 for nothing: half a second at least."""
     people.allow("ann", "publish,create,subscribe", "a.#")
     people.change("ann", quotas={"messages_per_second": 200, "connections": 2})
@@ -486,7 +506,7 @@ def test_a_rate_slows_its_user_down_and_loses_nothing(server, people) -> None:
 
 
 @pytest.mark.slow
-def test_no_secret_is_in_the_logs(start_server) -> None:
+def test_no_secret_is_in_the_logs(start_server: StartServer) -> None:
     """Planted: passwords right and wrong, at every door, at the most talkative level."""
     server = start_server(**{"log.level": "debug"})
     people = Admin(server)
@@ -509,7 +529,7 @@ def test_no_secret_is_in_the_logs(start_server) -> None:
         assert secret not in said
 
 
-def test_the_operators_door_asks_who_it_is(server, people) -> None:
+def test_the_operators_door_asks_who_it_is(server: Server, people: Admin) -> None:
     people.add("root", "admin")
     people.add("door-ann")  # others have guessed at ann's password, who would have to wait
     people.allow("door-ann", "admin", "ops")
@@ -536,7 +556,7 @@ def test_the_operators_door_asks_who_it_is(server, people) -> None:
 
 
 @pytest.mark.slow
-def test_the_commands(start_server) -> None:
+def test_the_commands(start_server: StartServer) -> None:
     """The way that the documentation shows: a user, a rule, and what came of it."""
     server = start_server()
 

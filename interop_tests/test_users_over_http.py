@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import socket
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from interop_tests.conftest import Server, StartServer
 from interop_tests.people import Admin, basic, http_ask, http_publish
 from interop_tests.test_http_webhooks import LOOPBACK, Receiver, receiver
 
@@ -16,7 +16,7 @@ __all__ = ["receiver"]  # a fixture
 
 
 @pytest.fixture
-def server(start_server: Callable[..., Any]) -> Any:
+def server(start_server: StartServer) -> Server:
     """A server that may reach webhooks on this machine, with an administrator and ann, who has
     all rights in the topic `a`."""
     found = start_server(**LOOPBACK)
@@ -31,7 +31,7 @@ def add_ann(people: Admin) -> None:
     people.allow("ann", "subscribe,publish,create", "a.#")
 
 
-def put(server: Any, user: str, name: str, **members: Any) -> int:
+def put(server: Server, user: str, name: str, **members: Any) -> int:
     body = json.dumps({"topic": "a", **members}).encode()
     return http_ask(server, "PUT", f"/subscriptions/{name}", body, basic(user))[0]
 
@@ -40,7 +40,7 @@ def put(server: Any, user: str, name: str, **members: Any) -> int:
     ("how", "status"), [("deny", 403), ("disable", 401), ("password", 401), ("another", 401)]
 )
 def test_an_answer_that_waited_is_for_who_may_have_it_then(
-    server: Any, how: str, status: int
+    server: Server, how: str, status: int
 ) -> None:
     """A request that waits for messages is checked again before it gets some: its right, and
     whether it is still of that user. They go to the next that asks."""
@@ -71,7 +71,7 @@ def test_an_answer_that_waited_is_for_who_may_have_it_then(
 
 
 def test_subscriptions_of_a_deleted_user_are_not_its_namesakes(
-    server: Any, receiver: Receiver
+    server: Server, receiver: Receiver
 ) -> None:
     """Who is called as their owner was may not change or delete them, and does not see the keys in
     the URL of a webhook; nor does that deliver in the new user's name."""
@@ -94,7 +94,7 @@ def test_subscriptions_of_a_deleted_user_are_not_its_namesakes(
         assert shown["status"]["state"] == "disabled"
 
 
-def test_a_webhook_has_the_rights_of_who_stored_it(server: Any, receiver: Receiver) -> None:
+def test_a_webhook_has_the_rights_of_who_stored_it(server: Server, receiver: Receiver) -> None:
     """Without them it is disabled and its queue goes on collecting; who stores it again, and may
     read it, gets what waited."""
     people = Admin(server)

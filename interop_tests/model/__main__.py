@@ -64,7 +64,7 @@ class Disk:
         self.directory = directory / "disk"
         self.directory.mkdir()
         self._ballast = self.directory / "ballast"
-        command = ["mount", "-t", "tmpfs", "-o", f"size={DISK_MIB}m", "polymq", self.directory]
+        command = ["mount", "-t", "tmpfs", "-o", f"size={DISK_MIB}m", "polymq", str(self.directory)]
         self.can_fill = (
             os.geteuid() == 0
             and shutil.which("mount") is not None

@@ -7,6 +7,7 @@ import http.client
 import json
 import struct
 import time
+from functools import partial
 from typing import Any
 
 import pika
@@ -282,8 +283,8 @@ class RocketmqPublisher(Publisher):
     def _message(self) -> None:
         seconds = self.chance.choice((0, 0, 0, 1))  # level 1 is a second
         sent, body = self.message(due=time.time() + seconds if seconds else 0.0)
-        more = {"DELAY": "1"} if seconds else {}
-        answer = self._client.publish(TOPIC, body, TAGS=key_of(self.name), **more)
+        publish = partial(self._client.publish, TOPIC, body, TAGS=key_of(self.name))
+        answer = publish(DELAY="1") if seconds else publish()
         self._told(sent, answer)
 
     def _told(self, sent: Sent, answer: remoting.Frame) -> bool:
