@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from polymq.broker.port import (
@@ -15,6 +17,7 @@ from polymq.broker.port import (
 from tests.harness.broker import Broker, SpyConsumer
 
 OWNER = object()
+NO_PROPERTIES: Mapping[str, str] = MappingProxyType({})
 
 
 class MessagesConsumer(SpyConsumer):
@@ -65,16 +68,20 @@ def publish(
     durability: Durability = Durability.FLUSHED,
     ttl_ms: int | None = None,
     priority: int = 0,
+    constant: Mapping[str, str] = NO_PROPERTIES,
     **properties: str,
 ) -> None:
-    """Publish one run to a queue, or to a key of another exchange."""
+    """Publish one run to a queue, or to a key of another exchange.
+
+    `constant` are properties whose names are no words of Python.
+    """
     route = broker.port.exchanges.route(source, queue)
     assert route is not None
     named = {"PMQ_EXCHANGE": source} if source != route.topic else {}
     if ttl_ms is not None or priority:
         properties[LIFE_PROPERTY] = life_property(ttl_ms, priority)
     template = broker.port.topics.template(
-        route, properties={**named, **properties}, durability=durability
+        route, properties={**named, **constant, **properties}, durability=durability
     )
     broker.publish(template, *bodies)
 

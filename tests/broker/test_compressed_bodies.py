@@ -87,12 +87,12 @@ def test_a_queue_decompresses_no_more_than_its_share_at_once(
     declare(broker, "work")
     consumer = SpyConsumer()
     if not live:
-        publish(broker, "work", *PACKED, **ZLIB)
+        publish(broker, "work", *PACKED, constant=ZLIB)
         broker.step()
     broker.port.queues.consume("work", consumer, exclusive=False, owner=None).ready()
     if live:
         broker.step()
-        publish(broker, "work", *PACKED, **ZLIB)
+        publish(broker, "work", *PACKED, constant=ZLIB)
     broker.step(0.1)
     assert plain(consumer.bodies) == list(range(COUNT))
     assert [(offset, again) for offset, _, again in consumer.got] == [
@@ -125,8 +125,8 @@ def test_a_session_does_so_live_and_when_it_gets_all_of_it_again(
 
 def test_what_does_not_decompress_is_handed_on_as_it_was_sent(broker: Broker) -> None:
     declare(broker, "work")
-    publish(broker, "work", b"packed", **ZSTD)
-    publish(broker, "work", zlib.compress(b"one"), zlib.compress(b"two"), **ZLIB)
+    publish(broker, "work", b"packed", constant=ZSTD)
+    publish(broker, "work", zlib.compress(b"one"), zlib.compress(b"two"), constant=ZLIB)
     publish(broker, "work", b"plain")
     broker.step()
     assert consume(broker, "work")[0].bodies == [b"packed", b"one", b"two", b"plain"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,7 +13,7 @@ from tests.broker.queue_bench import bind, consume, declare, exchange, look, pub
 from tests.harness.broker import START_MS, Broker
 
 
-def two_queues(broker: Broker, **arguments: object) -> None:
+def two_queues(broker: Broker, **arguments: Any) -> None:
     """`work` gives up to the fanout exchange `dlx`, which feeds `dead`."""
     exchange(broker, "dlx")
     declare(broker, "dead")
@@ -84,7 +85,7 @@ def test_without_a_dead_letter_exchange_a_rejected_message_is_gone(broker: Broke
         {"x_dead_letter_exchange": "", "x_dead_letter_routing_key": "nobody"},
     ],
 )
-def test_a_missing_place_drops_and_counts(broker: Broker, arguments: dict[str, str]) -> None:
+def test_a_missing_place_drops_and_counts(broker: Broker, arguments: dict[str, Any]) -> None:
     """The exchange is looked for when the message dies, not when the queue is declared."""
     declare(broker, "work", **arguments)
     publish(broker, "work", b"x", b"y")

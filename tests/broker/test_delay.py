@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import shutil
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -233,8 +234,8 @@ def test_one_very_late_message_holds_nothing(tmp_path: Path, way: str) -> None:
     """A message for next month, and a stream of others that are due soon: the late one is copied
     forward, so that neither the cursor's window nor the log behind it grows; it comes in time,
     once, also after a kill."""
-    limits = {"window": {"delay_window_max": 50}, "log": {"delay_lag_bytes_max": 20_000}}[way]
-    broker = Broker(tmp_path / "data", delay_watch_ms=1000, **limits)
+    make = partial(Broker, tmp_path / "data", delay_watch_ms=1000)
+    broker = make(delay_window_max=50) if way == "window" else make(delay_lag_bytes_max=20_000)
     declare(broker, "q")
     consumer, hold = consume(broker, "q")
     later(broker, "q", 30 * 24 * HOUR, b"next month")
@@ -339,7 +340,7 @@ def test_a_record_that_cannot_be_read_holds_up_no_other(broker: Broker) -> None:
             raise StorageFull("a bad sector")
         return records
 
-    log.read_hot = lambda entries, stride: None  # type: ignore[method-assign,assignment]
+    log.read_hot = lambda entries, stride: None  # type: ignore[method-assign]
     log.read_cold = damaged  # type: ignore[method-assign]
     broker.step(2)
     log.__dict__.pop("read_hot")

@@ -48,8 +48,7 @@ def test_the_reserve_follows_the_disk(
 ) -> None:
     disk = Disk(segment_bytes=segment_bytes, settings=DiskSettings())
     disk.measured(size_bytes, size_bytes)
-    assert (disk.reserve_bytes, disk.early_bytes) == (reserve, early)
-    assert disk.state is DiskState.OK
+    assert (disk.reserve_bytes, disk.early_bytes, disk.state) == (reserve, early, DiskState.OK)
     disk.measured(early - 1, size_bytes)
     assert (disk.state, disk.wanted_bytes) == (DiskState.LOW, 1)
     disk.measured(reserve - 1, size_bytes)
@@ -184,7 +183,7 @@ def test_held_messages_stay_unless_the_policy_drops_them(broker: Broker) -> None
     fill(broker, 5)
     assert broker.tidy(wanted_bytes=2 * SEGMENT) == 0
     assert broker.engine.retention.dropped_count == 0
-    count = broker.port.topics.info("t").max_offsets[0]  # type: ignore[union-attr]
+    count = broker.info("t").max_offsets[0]
     broker.stop()
     broker.disk_settings = DiskSettings(reserve_bytes=1000, early_bytes=2000, drop_oldest=True)
     broker.open()
@@ -240,7 +239,10 @@ def test_a_bound_in_bytes_counts_what_was_dropped(broker: Broker) -> None:
     )
     broker.port.exchanges.bind_queue("q", "amq.topic", "t.#", {}, owner=None)
     fill(broker, 5)
-    lengths = broker.engine.exchanges.queues["q"].group.rules.lengths  # type: ignore[union-attr]
+    rules = broker.group("q").rules
+    assert rules is not None
+    lengths = rules.lengths
+    assert lengths is not None
     before = lengths.bytes
     assert broker.tidy(wanted_bytes=3 * SEGMENT) == 3 * SEGMENT
     broker.step()
@@ -258,7 +260,7 @@ def test_a_queue_in_memory_is_dropped_from_as_well(broker: Broker) -> None:
     assert (kind, name) == ("queue", "memory")
     spy, _ = consume(broker, "memory", 100_000)
     assert spy.got[0][0] == lost
-    assert len(spy.got) + lost == broker.port.topics.info("t").max_offsets[0]  # type: ignore[union-attr]
+    assert len(spy.got) + lost == broker.info("t").max_offsets[0]
 
 
 def test_old_age_needs_no_pressure(broker: Broker) -> None:

@@ -3,6 +3,7 @@ leaves in memory is swept away in steps."""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -94,8 +95,15 @@ def test_after_a_crash_an_exchange_has_all_its_bindings_or_is_gone_with_them(
     broker: Broker, flushed: bool, durable: bool
 ) -> None:
     """Also one that would not survive a restart, if it was declared anew."""
-    make = {"type": "topic", "auto_delete": False, "internal": False, "arguments": {}}
-    broker.port.exchanges.declare("x", durable=durable, **make)
+    make = partial(
+        broker.port.exchanges.declare,
+        "x",
+        type="topic",
+        auto_delete=False,
+        internal=False,
+        arguments={},
+    )
+    make(durable=durable)
     exchange(broker, "y")
     names = [f"q{number}" for number in range(40)]
     for name in names:
@@ -106,7 +114,7 @@ def test_after_a_crash_an_exchange_has_all_its_bindings_or_is_gone_with_them(
     broker.step()
     broker.port.exchanges.delete("x", if_unused=False)
     if flushed:
-        broker.port.exchanges.declare("x", durable=True, **make)
+        make(durable=True)
         broker.step()
     broker.kill()
     broker.open()

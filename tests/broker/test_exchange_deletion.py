@@ -53,7 +53,7 @@ def test_a_deleted_exchange_stays_deleted(broker: Broker, durable: bool) -> None
     broker.port.exchanges.delete("x", if_unused=False)
     broker.step()
     assert is_gone(broker)
-    assert broker.port.topics.info("x").max_offsets == (1,)
+    assert broker.info("x").max_offsets == (1,)
     for start in (broker.restart, broker.kill):
         broker.step()
         start()
@@ -63,7 +63,7 @@ def test_a_deleted_exchange_stays_deleted(broker: Broker, durable: bool) -> None
     broker.publish(broker.template("x", "k"), b"of another protocol")
     broker.step()
     assert is_gone(broker)
-    assert broker.port.topics.info("x").max_offsets == (2,)
+    assert broker.info("x").max_offsets == (2,)
 
 
 def test_without_state_db_the_log_says_it(broker: Broker) -> None:

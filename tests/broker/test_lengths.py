@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -82,7 +83,7 @@ def stored_size(broker: Broker, size: int) -> int:
     declare(broker, "m", x_max_length_bytes=1 << 30)
     publish(broker, "m", b"x" * size)
     broker.step()
-    rules = broker.engine.exchanges.queues["m"].group.rules
+    rules = broker.group("m").rules
     assert rules is not None
     assert rules.lengths is not None
     return rules.lengths.bytes
@@ -104,9 +105,9 @@ def test_bytes_are_bounded_too(broker: Broker) -> None:
 def test_bytes_are_counted_through_everything_that_happens(broker: Broker, durable: bool) -> None:
     """Deliveries, acks, requeues, rejects, purges: the count is what a new count would give."""
     declare(broker, "q", durable=durable, x_max_length_bytes=1 << 30, x_max_length=40)
-    found = broker.engine.exchanges.queues["q"]
-    assert found.group.rules is not None
-    lengths = found.group.rules.lengths
+    rules = broker.group("q").rules
+    assert rules is not None
+    lengths = rules.lengths
     assert lengths is not None
     rng = random.Random(5)
     consumer = MessagesConsumer(0)
@@ -146,7 +147,9 @@ def test_bytes_of_a_backlog_on_the_disk(tmp_path: Path) -> None:
     broker.step()
     broker.save()
     broker.restart()
-    lengths = broker.engine.exchanges.queues["q"].group.rules.lengths  # type: ignore[union-attr]
+    rules = broker.group("q").rules
+    assert rules is not None
+    lengths = rules.lengths
     assert lengths is not None
     assert lengths.bytes == 500 * size
     publish(broker, "q", *[b"%03d" % (500 + k) + b"x" * 97 for k in range(120)])
@@ -272,7 +275,7 @@ def test_the_least_important_give_way_first(broker: Broker, seed: int, in_bytes:
     """drop-head over all levels: any course leaves what a sorted list leaves; dead letters come in
     the order of their going."""
     chance = random.Random(seed)
-    bound = {"x_max_length": 6}
+    bound: dict[str, Any] = {"x_max_length": 6}
     if in_bytes:
         declare(broker, "s", x_max_priority=4)
         publish(broker, "s", b"000", priority=1)

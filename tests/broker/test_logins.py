@@ -6,6 +6,7 @@ import itertools
 import logging
 from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
@@ -84,7 +85,7 @@ def test_the_first_user_closes_the_door(broker: Broker) -> None:
     assert refusal(login(broker, None, None)).reason is Reason.NOT_AUTHENTICATED
     assert refusal(login(broker, "bob", b"x")).text == WRONG
     assert login(broker, "ann") == ["ann"]
-    assert broker.port.admission.for_principal("ann") is not broker.engine
+    assert broker.port.admission.for_principal("ann") is not broker.port
 
 
 def test_a_rule_for_anonymous_lets_nobodies_in(broker: Broker) -> None:
@@ -127,7 +128,12 @@ def test_everything_but_the_right_password_is_refused(
     """The same answer whatever is wrong, and each costs a hash: of the right parameters for who is
     known, of the same ones for who is not."""
     hashed: list[str] = []
-    monkeypatch.setattr(passwords, "is_right", lambda _, stored: bool(hashed.append(stored)))
+
+    def is_right(_: bytes, stored: str) -> bool:
+        hashed.append(stored)
+        return False
+
+    monkeypatch.setattr(passwords, "is_right", is_right)
     add_user(broker, "ann")
     assert refusal(login(broker, user, password)).text == WRONG
     assert hashed == [hash_of() if user == "ann" else passwords.UNKNOWN]
@@ -173,13 +179,18 @@ def test_a_name_and_a_password_are_not_run_together(broker: Broker) -> None:
     assert refusal(login(broker, "annb", b"pw")).text == WRONG
 
 
+T = TypeVar("T")
+
+
 class SlowHashers:
     """Threads that work when the test says so."""
 
     def __init__(self) -> None:
-        self.work: list = []
+        self.work: list[Callable[[], None]] = []
 
-    def submit(self, read, done) -> None:  # type: ignore[no-untyped-def]
+    def submit(
+        self, read: Callable[[], T], done: Callable[[T | None, Exception | None], None]
+    ) -> None:
         self.work.append(lambda: done(read(), None))
 
     def run(self, count: int = 1_000_000) -> None:
@@ -407,7 +418,7 @@ def test_a_password_that_could_not_be_hashed_is_not_wrong(broker: Broker) -> Non
         def submit(self, read: object, done: Callable[..., None]) -> None:
             done(None, MemoryError("no memory"))
 
-    broker.engine.logins._hashers = NoMemory()  # type: ignore[assignment]
+    broker.engine.logins._hashers = NoMemory()
     refused = refusal(login(broker, "ann"))
     assert refused.reason is Reason.LIMIT
     assert "no memory" in refused.text
@@ -643,8 +654,9 @@ def test_rules_are_for_those_that_there_are(broker: Broker) -> None:
 
 
 def test_there_is_a_bound_on_everything(tmp_path: Path) -> None:
-    limits = {"users_max": 2, "rules_max": 3, "rules_per_subject_max": 2, "roles_per_user_max": 1}
-    broker = Broker(tmp_path / "data", **limits)
+    broker = Broker(
+        tmp_path / "data", users_max=2, rules_max=3, rules_per_subject_max=2, roles_per_user_max=1
+    )
     add_user(broker, "a")
     add_user(broker, "b")
     for refused in (

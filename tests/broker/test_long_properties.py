@@ -46,7 +46,7 @@ def in_log(*bodies: bytes) -> list[bytes]:
 
 
 def publish_long(broker: Broker, queue: str, *bodies: bytes, **others: Any) -> None:
-    publish(broker, queue, *in_log(*bodies), **LONG_CONSTANT, **others)
+    publish(broker, queue, *in_log(*bodies), constant=LONG_CONSTANT, **others)
 
 
 def amqp_of(message: Any) -> bytes:

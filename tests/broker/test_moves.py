@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +10,12 @@ import pytest
 
 from polymq.broker.errors import Reason, Refused
 from polymq.broker.exchanges.entities import NamedQueue
-from polymq.broker.port import Message, RunMeta
+from polymq.broker.moves.moves import Target
+from polymq.broker.port import Delivery, Message, RunMeta
 from polymq.broker.topics.topic import TopicTemplate
 from polymq.core_log.errors import StorageFull
 from polymq.core_log.kernels.batch import EXTRA_BASE64, Batch
-from tests.harness.broker import Broker, SpyConsumer, batch_of
+from tests.harness.broker import Broker, SpyConsumer, batch_of, group_of
 
 OWNER = object()
 
@@ -26,10 +28,10 @@ class MessagesConsumer(SpyConsumer):
         self.messages: list[Message] = []
         self.run_counts: list[int] = []
 
-    def deliver(self, delivery: object) -> None:
-        self.messages += delivery.messages()  # type: ignore[attr-defined]
-        self.run_counts.append(len(delivery.runs))  # type: ignore[attr-defined]
-        super().deliver(delivery)  # type: ignore[arg-type]
+    def deliver(self, delivery: Delivery) -> None:
+        self.messages += delivery.messages()
+        self.run_counts.append(len(delivery.runs))
+        super().deliver(delivery)
 
 
 def declare(broker: Broker, name: str, *, durable: bool = True) -> NamedQueue:
@@ -45,7 +47,7 @@ def publish(broker: Broker, name: str, *bodies: bytes, **properties: str) -> Non
     broker.publish(broker.port.topics.template(route, properties=properties), *bodies)
 
 
-def to_queue(broker: Broker, name: str) -> object:
+def to_queue(broker: Broker, name: str) -> Callable[[RunMeta], TopicTemplate]:
     """A target: the queue of this name, properties kept."""
 
     def target(meta: RunMeta) -> TopicTemplate:
@@ -59,17 +61,20 @@ def to_queue(broker: Broker, name: str) -> object:
 
 
 def move(
-    broker: Broker, source: NamedQueue, count: int, target: object
+    broker: Broker,
+    source: NamedQueue,
+    count: int,
+    target: Target,
 ) -> list[tuple[int, Exception | None]]:
     """Take the first messages of a queue and move them; returns what `done` was told."""
     ends: list[tuple[int, Exception | None]] = []
-    taken = source.group.cursor.take(count, source.queue.visible)
+    taken = group_of(source).cursor.take(count, source.queue.visible)
     assert taken is not None
     broker.engine.moves.move(
-        source.group,
+        group_of(source),
         taken[0],
         taken[1],
-        target,  # type: ignore[arg-type]
+        target,
         lambda moved, error: ends.append((moved, error)),
     )
     return ends
@@ -216,12 +221,12 @@ def test_what_is_refused_stays_taken(broker: Broker) -> None:
     def target(meta: RunMeta) -> TopicTemplate:
         if meta.properties["kind"] == "y":
             raise Refused(Reason.LIMIT, "no more")
-        return good(meta)  # type: ignore[operator,no-any-return]
+        return good(meta)
 
     ends = move(broker, source, 2, target)
     assert [moved for moved, _ in ends] == [1]
     assert isinstance(ends[0][1], Refused)
-    assert source.group.cursor.outstanding_count == 1
+    assert group_of(source).cursor.outstanding_count == 1
     source.group.requeue(1, 1)
     broker.step()
     assert (bodies(broker, "a"), bodies(broker, "b")) == ([b"2"], [b"1"])
@@ -252,7 +257,7 @@ def test_what_the_log_refuses_stays_taken(broker: Broker, monkeypatch: pytest.Mo
         ends = move(broker, source, 3, to_queue(broker, "b"))
     assert [moved for moved, _ in ends] == [1]
     assert isinstance(ends[0][1], Refused)
-    assert source.group.cursor.outstanding_count == 2
+    assert group_of(source).cursor.outstanding_count == 2
     source.group.requeue(1, 2)
     broker.step()
     assert (bodies(broker, "a"), bodies(broker, "b")) == ([b"2", b"3"], [b"1"])

@@ -329,8 +329,8 @@ def test_an_owner_has_the_rights_of_its_user_alone(people: Broker) -> None:
 
 def test_what_was_made_before_there_were_users_goes_on(broker: Broker) -> None:
     """Everybody might do everything then: the first user does not end what the operator set up."""
-    exchange(broker.engine, "orders")
-    exchange(broker.engine, "copies")
+    exchange(broker.port, "orders")
+    exchange(broker.port, "copies")
     broker.port.exchanges.bind_exchange("copies", "orders", "#", {})
     declare(broker.port, "copy")
     broker.port.exchanges.bind_queue("copy", "copies", "#", {}, owner=None)

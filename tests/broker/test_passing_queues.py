@@ -157,7 +157,7 @@ def test_a_topic_of_its_name_is_used(broker: Broker) -> None:
     broker.publish(broker.template("q"), b"2")
     broker.step()
     assert take(broker, name)[0].bodies == [b"1", b"2"]
-    assert broker.port.topics.info("q").max_offsets == (3,)
+    assert broker.info("q").max_offsets == (3,)
 
 
 def test_dead_letters_from_and_to_such_queues(broker: Broker) -> None:
@@ -202,6 +202,7 @@ def test_nobody_reaches_the_system_topic(broker: Broker) -> None:
     found: list[tuple[str, bytes]] = []
     queues = engine.topics.topics[QUEUES_TOPIC].queues
     entry = next(queue.index.read_hot(0, 1) for queue in queues if queue.index.end_offset)
+    assert entry is not None
     engine.port.queries.by_position(
         int.from_bytes(entry[:8], "big"), lambda topic, record: found.append((topic, record))
     )

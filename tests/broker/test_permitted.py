@@ -32,6 +32,8 @@ from polymq.broker.port import (
     PrincipalPort,
     Publishing,
     QueryPort,
+    QueueConsumer,
+    QueueInfo,
     QueuePort,
     Reason,
     Refused,
@@ -179,8 +181,8 @@ def test_an_admin_may_do_all_of_it(people: Broker) -> None:
 def test_topics_of_the_broker_are_closed_to_admins_too(people: Broker) -> None:
     port = port_of(people, "root")
     for topic in ("RMQ_SYS_POLYMQ_STATE", "SCHEDULE_TOPIC_XXXX", "%DLQ%x"):
-        forbidden(lambda topic=topic: port.topics.route(topic, None))
-        forbidden(lambda topic=topic: port.exchanges.route("amq.topic", topic))
+        forbidden(partial(port.topics.route, topic, None))
+        forbidden(partial(port.exchanges.route, "amq.topic", topic))
     forbidden(lambda: port.principal.check_read(("RMQ_SYS_POLYMQ_STATE", REST)))
 
 
@@ -194,7 +196,7 @@ def test_publishing_where_it_is_allowed(people: Broker) -> None:
     assert template.valid
     port.publish(template, batch_of(b"1", b"2"), 0, 2)
     people.step()
-    assert people.port.topics.info("fleet").max_offsets == (2,)
+    assert people.info("fleet").max_offsets == (2,)
     forbidden(lambda: port.topics.route("fleet", "bob.temp"))
 
 
@@ -214,10 +216,15 @@ def test_queues_that_the_server_named_are_their_makers(people: Broker) -> None:
     allow(people, "mal", "publish,create", "mine.#")
     publish(people, "orders", "eu", b"1")
     ann, mal, root = (port_of(people, name) for name in ("ann", "mal", "root"))
-    settings = {"durable": True, "exclusive": False, "auto_delete": False, "arguments": {}}
     owner = object()
-    name = ann.queues.declare("", **settings, owner=owner)[0].name
     other = object()
+
+    def declare_for(port: BrokerPort, name: str, owner: object) -> QueueInfo:
+        return port.queues.declare(
+            name, durable=True, exclusive=False, auto_delete=False, arguments={}, owner=owner
+        )[0]
+
+    name = declare_for(ann, "", owner).name
 
     def attempts(port: BrokerPort) -> dict[str, Callable[[], object]]:
         return {
@@ -229,7 +236,7 @@ def test_queues_that_the_server_named_are_their_makers(people: Broker) -> None:
             ),
             "get": lambda: port.queues.get(name, lambda *_: None, owner=other),
             "purge": lambda: port.queues.purge(name, owner=other),
-            "declare": lambda: port.queues.declare(name, **settings, owner=other),
+            "declare": lambda: declare_for(port, name, other),
             "delete": lambda: port.queues.delete(
                 name, if_unused=False, if_empty=False, owner=other
             ),
@@ -366,7 +373,7 @@ def test_a_subscription_needs_the_right_to_all_that_it_matches(people: Broker) -
     session, link = connect(port_of(people, "ann"), people, "c", clean=True)
     session.subscribe(("a", "b", REST), 1)
     for wanted in (("a", REST), ("a", ONE_WORD), (REST,), ("a", "secret", "x"), ("b",)):
-        forbidden(lambda wanted=wanted: session.subscribe(wanted, 0))
+        forbidden(partial(session.subscribe, wanted, 0))
     publish(people, "a", "b.c", b"seen")
     publish(people, "a", "secret", b"unseen")
     assert link.bodies == [b"seen"]
@@ -379,7 +386,7 @@ def test_a_client_id_in_a_rule_is_the_connections_own(people: Broker) -> None:
         session = port.sessions.connect(
             client or "none", clean=True, link=SpyLink(), principal="ann"
         )
-        subscribe = lambda session=session: session.subscribe(("devices", "d1", REST), 0)  # noqa: E731
+        subscribe = partial(session.subscribe, ("devices", "d1", REST), 0)
         if may:
             subscribe()
         else:
@@ -392,11 +399,8 @@ def test_a_session_belongs_to_its_user(people: Broker) -> None:
     session, link = connect(port_of(people, "ann"), people, "c")
     for clean in (True, False):
         taken = SpyLink()
-        forbidden(
-            lambda clean=clean, taken=taken: port_of(people, "bob").sessions.connect(
-                "c", clean=clean, link=taken, principal="bob"
-            )
-        )
+        port = port_of(people, "bob")
+        forbidden(partial(port.sessions.connect, "c", clean=clean, link=taken, principal="bob"))
     # Whatever name a gateway gave: it is the port's own that counts.
     with pytest.raises(Refused):
         port_of(people, "bob").sessions.connect("c", clean=True, link=SpyLink(), principal="ann")
@@ -429,7 +433,10 @@ def test_consuming_needs_the_right_to_all_that_the_queue_collects(people: Broker
     declare(people.port, "work")
     people.port.exchanges.bind_queue("work", "orders", "eu.#", {}, owner=None)
     port = port_of(people, "ann")
-    consume = lambda: port.queues.consume("work", SpyConsumer(), exclusive=False, owner=None)  # noqa: E731
+
+    def consume() -> QueueConsumer:
+        return port.queues.consume("work", SpyConsumer(), exclusive=False, owner=None)
+
     allow(people, "ann", "subscribe", "work")
     assert "orders.eu.#" in forbidden(consume)
     allow(people, "ann", "subscribe", "orders.eu.#")
@@ -663,7 +670,7 @@ def test_who_is_ahead_of_its_rate_is_not_read_for_a_while(people: Broker) -> Non
     people.step(0.2)
     assert resumed == ["one", "other"]
     assert not port.overloaded(lambda: resumed.append("never"))
-    assert people.port.topics.info("a").max_offsets == (300,)
+    assert people.info("a").max_offsets == (300,)
     people.engine.users.set_quotas("ann", Quotas(bytes_per_second=1000))
     port.publish(template_of(port, "a", None), batch_of(b"x" * 5000), 0, 1)
     assert port.overloaded(lambda: resumed.append("bytes"))

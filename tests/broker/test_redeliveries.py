@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from polymq.broker.errors import Reason, Refused
 from polymq.broker.messages.dead_letter_history import history_of
-from polymq.broker.port import Delivery, Position
+from polymq.broker.port import Delivery, Position, QueueConsumer
 from polymq.broker.queues.redeliveries import Redeliveries
 from polymq.broker.state.journal import Op
 from tests.broker.queue_bench import (
@@ -48,7 +48,7 @@ def limited(broker: Broker, limit: int) -> None:
     )
 
 
-def attach(broker: Broker, credit: int = 1000) -> tuple[CountingConsumer, object]:
+def attach(broker: Broker, credit: int = 1000) -> tuple[CountingConsumer, QueueConsumer]:
     consumer = CountingConsumer(credit)
     hold = broker.port.queues.consume("q", consumer, exclusive=False, owner=OWNER)
     hold.ready()
@@ -63,7 +63,7 @@ def test_a_message_that_comes_back_too_often_is_given_up(broker: Broker) -> None
     broker.step()
     consumer, hold = attach(broker, credit=1)
     for _ in range(3):
-        hold.requeue(0, 1)  # type: ignore[attr-defined]
+        hold.requeue(0, 1)
         consumer.left = 1
         broker.step()
     assert consumer.counts == [(b"poison", 0), (b"poison", 1), (b"poison", 2), (b"good", 0)]
@@ -78,9 +78,9 @@ def test_a_stretch_is_split_where_the_counts_differ(broker: Broker) -> None:
     publish(broker, "q", b"a", b"b", b"c", b"d")
     broker.step()
     consumer, hold = attach(broker)
-    hold.requeue(1, 2)  # type: ignore[attr-defined]
+    hold.requeue(1, 2)
     broker.step()
-    hold.requeue(0, 4)  # type: ignore[attr-defined]
+    hold.requeue(0, 4)
     broker.step()
     assert consumer.counts[4:6] == [(b"b", 1), (b"c", 1)]
     assert consumer.counts[6:] == [(b"a", 1), (b"b", 2), (b"c", 2), (b"d", 1)]
@@ -93,7 +93,7 @@ def test_without_a_limit_nothing_is_counted(broker: Broker) -> None:
     broker.step()
     consumer, hold = attach(broker)
     for _ in range(300):
-        hold.requeue(0, 1)  # type: ignore[attr-defined]
+        hold.requeue(0, 1)
         broker.step()
     assert len(consumer.counts) == 301
     assert {count for _, count in consumer.counts} == {0}
@@ -108,10 +108,10 @@ def test_counts_flags_and_order_survive(tmp_path: Path, way: str, with_state_db:
     publish(broker, "q", b"a", b"b", b"c", b"d")
     broker.step()
     consumer, hold = attach(broker, credit=3)
-    hold.requeue(1, 2)  # type: ignore[attr-defined]
+    hold.requeue(1, 2)
     consumer.left = 2
     broker.step()
-    hold.requeue(2, 1)  # type: ignore[attr-defined]
+    hold.requeue(2, 1)
     broker.step(1.0)
     if way == "stop":
         broker.stop()
@@ -123,7 +123,7 @@ def test_counts_flags_and_order_survive(tmp_path: Path, way: str, with_state_db:
     consumer, hold = attach(broker)
     assert consumer.counts == [(b"a", 0), (b"b", 1), (b"c", 2), (b"d", 0)]
     assert [flag for _, _, flag in consumer.got] == [True, True, True, False]
-    hold.requeue(2, 1)  # type: ignore[attr-defined]
+    hold.requeue(2, 1)
     broker.step()
     assert look(broker, "dead") == [b"c"]
     broker.stop()
@@ -136,10 +136,10 @@ def test_settled_messages_keep_no_count(broker: Broker) -> None:
     for offset in range(1000):
         publish(broker, "q", b"x")
         broker.step()
-        hold.requeue(offset, 1)  # type: ignore[attr-defined]
+        hold.requeue(offset, 1)
         broker.step()
-        hold.settle(offset, 1)  # type: ignore[attr-defined]
-    rules = broker.engine.exchanges.queues["q"].group.rules
+        hold.settle(offset, 1)
+    rules = broker.group("q").rules
     assert rules is not None
     assert rules.redeliveries is not None
     assert len(rules.redeliveries._times) <= 1
@@ -165,8 +165,8 @@ def test_counts_are_those_of_a_table(steps: list[tuple[int, int, bool]]) -> None
         counts.add(first, count, floor)
         for offset in range(first, first + count):
             table[offset] = table.get(offset, 0) + 1
-        for stretch in counts.take_changes():
-            copy.load(*stretch, floor)
+        for start, size, times in counts.take_changes():
+            copy.load(start, size, times, floor)
         assert list(copy.stretches(floor)) == list(counts.stretches(floor))
         for offset in range(floor, floor + 60):
             wanted = table.get(offset, 0)
@@ -190,7 +190,7 @@ def test_a_count_is_said_once(broker: Broker, monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(journal, "write", keep)
     _, hold = attach(broker, credit=1)
-    hold.requeue(0, 1)  # type: ignore[attr-defined]
+    hold.requeue(0, 1)
     broker.step(1.0)
     attach(broker)
     broker.step(1.0)
@@ -238,8 +238,8 @@ def test_what_a_stop_gives_back_does_not_count(broker: Broker) -> None:
         assert consumer.counts == [(b"a", times), (b"b", times)]
         if times:
             broker.engine.core.begin_stop()
-        hold.cancel()  # type: ignore[attr-defined]
-        hold.requeue(0, 2)  # type: ignore[attr-defined]
+        hold.cancel()
+        hold.requeue(0, 2)
         if times:
             broker.restart()
     assert look(broker, "dead") == []

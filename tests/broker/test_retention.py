@@ -11,6 +11,7 @@ import pytest
 
 from polymq.broker.errors import Reason, Refused
 from polymq.broker.port import ONE_WORD, REST, Session
+from polymq.broker.retention.retention import InWorker
 from polymq.core_log.errors import StorageFailed, StoreCorrupt
 from polymq.core_log.settings import StoreSettings
 from tests.harness.broker import Broker, SpyConsumer, SpyLink, batch_of
@@ -104,7 +105,7 @@ def pulled(broker: Broker, offset: int, topic: str = "t") -> bytes:
 def test_messages_beyond_their_time_cannot_be_read_by_offset(broker: Broker) -> None:
     fill(broker, 1)
     age(broker)
-    count = broker.port.topics.info("t").max_offsets[0]  # type: ignore[union-attr]
+    count = broker.info("t").max_offsets[0]
     fill(broker, 1)
     broker.tidy()
     assert first_offset(broker) == count
@@ -131,7 +132,7 @@ def test_a_topic_larger_than_its_size_loses_the_oldest(broker: Broker) -> None:
     for _ in range(3):
         fill(broker, 1)
         broker.tidy()
-        first, end = first_offset(broker), broker.port.topics.info("t").max_offsets[0]  # type: ignore[union-attr]
+        first, end = first_offset(broker), broker.info("t").max_offsets[0]
         stored = len(pulled(broker, first))
         assert end - first > 10
         assert 30_000 - 2 * len(BODY) < stored <= 30_000
@@ -156,7 +157,7 @@ def test_a_size_counts_over_all_queues_of_a_topic(broker: Broker) -> None:
     assert 12 <= left <= 15
     broker.port.topics.set("t", {"retention_bytes": "default"})
     broker.tidy()
-    assert broker.port.topics.info("t").min_offsets == info.min_offsets  # type: ignore[union-attr]
+    assert broker.info("t").min_offsets == info.min_offsets
     broker.port.topics.set("t", {"retention_bytes": "10000"})
     broker.tidy()
     info = broker.port.topics.info("t")
@@ -177,7 +178,7 @@ def test_a_changed_setting_holds_for_what_is_there(broker: Broker) -> None:
 def test_offsets_go_on_after_everything_is_gone(broker: Broker) -> None:
     """Over restarts, with and without the caches: an offset is never given twice."""
     fill(broker)
-    end = broker.port.topics.info("t").max_offsets[0]  # type: ignore[union-attr]
+    end = broker.info("t").max_offsets[0]
     age(broker)
     fill(broker, 2, "other")
     assert broker.tidy() >= 3 * SEGMENT
@@ -197,7 +198,7 @@ def test_offsets_go_on_after_everything_is_gone(broker: Broker) -> None:
         assert (info.min_offsets[0], info.max_offsets[0]) == (end, end)
     broker.publish(broker.template("t"), BODY)
     broker.step()
-    assert broker.port.topics.info("t").max_offsets == (end + 1,)  # type: ignore[union-attr]
+    assert broker.info("t").max_offsets == (end + 1,)
     assert pulled(broker, end).count(BODY) == 1
 
 
@@ -220,7 +221,9 @@ def test_an_unsettled_message_of_a_durable_queue_holds_its_segment(broker: Broke
     age(broker)
     fill(broker, 2)
     assert broker.tidy() == 0
-    assert broker.engine.retention.hold == (broker.engine.retention.hold[0], "queue", "q")  # type: ignore[index]
+    hold = broker.engine.retention.hold
+    assert hold is not None
+    assert hold[1:] == ("queue", "q")
     spy, hold = consume(broker, "q", 10_000)
     hold.settle(0, len(spy.got) - 1)
     broker.step(1)
@@ -361,7 +364,7 @@ def test_a_retained_message_is_copied_forward(broker: Broker, lost: tuple[str, .
     assert broker.engine.retention.copied_count == 1
     expected = [("home/a", b"a"), ("home/c", b"newer")]
     assert retained_of(broker, "r1") == expected
-    assert broker.port.topics.info("home").max_offsets == (5,)  # type: ignore[union-attr]
+    assert broker.info("home").max_offsets == (5,)
     broker.stop()
     for name in lost:
         (broker.directory / name).unlink()
@@ -385,7 +388,7 @@ def test_a_copy_never_replaces_a_newer_message(broker: Broker) -> None:
             step = steps.send(result)
         except StopIteration:
             break
-        result = step.run() if hasattr(step, "run") else None
+        result = step.run() if isinstance(step, InWorker) else None
         if isinstance(result, list) and result and getattr(result[0], "body", None) == b"old":
             broker.publish(broker.template("home", "a", retain=True), b"new")
             published = True
@@ -555,7 +558,7 @@ def test_a_half_written_snapshot_does_not_count(broker: Broker) -> None:
     result: Any = None
     while not (isinstance(result, list) and result and isinstance(result[0], bytes)):
         step = steps.send(result)
-        result = step.run() if hasattr(step, "run") else None
+        result = step.run() if isinstance(step, InWorker) else None
     assert len(result) > 3
     steps.send(result)  # appends the first piece
     steps.close()
@@ -584,7 +587,7 @@ def test_a_kill_at_any_step_of_a_round_loses_nothing(broker: Broker, tmp_path: P
     fill(broker, 2)
     broker.port.queues.purge("empty", owner=None)
     count = len(consume(broker, "q", 100_000)[0].got)
-    end = broker.port.topics.info("t").max_offsets[0]  # type: ignore[union-attr]
+    end = broker.info("t").max_offsets[0]
     broker.step(1)
     broker.save()
     images: list[tuple[Path, bool]] = []
@@ -616,7 +619,7 @@ def test_a_kill_at_any_step_of_a_round_loses_nothing(broker: Broker, tmp_path: P
         assert retained_of(again, "r") == [("home/a", b"warm")]
         assert len(consume(again, "q", 100_000)[0].got) == count
         assert consume(again, "empty")[0].got == []
-        assert again.engine.port.topics.info("t").max_offsets == (end,)  # type: ignore[union-attr]
+        assert again.info("t").max_offsets == (end,)
         again.stop()
 
 

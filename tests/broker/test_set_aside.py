@@ -221,12 +221,12 @@ def test_what_a_refused_run_has_stored_is_not_stored_again(tmp_path: Path) -> No
     append = broker.engine.topics.append
     calls = 0
 
-    def second_fails(*args: Any) -> Any:
+    def second_fails(*args: Any, **named: Any) -> Any:
         nonlocal calls
         calls += 1
         if calls == 2:
             raise Refused(Reason.STORAGE_FULL, "no space left")
-        return append(*args)
+        return append(*args, **named)
 
     broker.engine.topics.append = second_fails  # type: ignore[method-assign]
     broker.step(5)
@@ -407,12 +407,12 @@ def test_setting_a_dead_letter_aside_waits_for_room_on_the_disk(broker: Broker) 
     put = broker.engine.set_aside.put
     calls = 0
 
-    def full_at_first(*args: Any) -> None:
+    def full_at_first(*args: Any, **named: Any) -> None:
         nonlocal calls
         calls += 1
         if calls < 3:
             raise Refused(Reason.STORAGE_FULL, "no space left")
-        put(*args)
+        put(*args, **named)
 
     broker.engine.set_aside.put = full_at_first  # type: ignore[method-assign]
     give_up(broker, "work")

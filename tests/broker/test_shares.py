@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -298,7 +299,7 @@ def test_who_waits_is_served_in_order_and_not_twice_in_one_turn(
             share.wait(lambda: pump(name, count - 1))
 
     for name, count in (("a", 3), ("b", 1), ("c", 2)):
-        share.wait(lambda name=name, count=count: pump(name, count))  # type: ignore[misc]
+        share.wait(partial(pump, name, count))
     turns = []
     while loop.soon:
         loop.turn()

@@ -78,7 +78,9 @@ def test_a_setting_of_a_later_version_is_ignored_and_kept(broker: Broker) -> Non
     broker.engine.core.journal.write({"op": "topic=", "name": "t", "set": {"colour": "red"}})
     assert settings_of(broker) == TopicSettings()
     broker.restart()
-    assert broker.engine.topics.row("t")["set"] == {"colour": "red"}  # type: ignore[index]
+    row = broker.engine.topics.row("t")
+    assert row is not None
+    assert row["set"] == {"colour": "red"}
 
 
 def test_a_change_of_a_topic_that_is_gone_is_refused(broker: Broker) -> None:

@@ -41,13 +41,9 @@ def test_a_tag_that_is_not_unacknowledged_changes_nothing() -> None:
 @contextmanager
 def blocks_of(runs: int) -> Iterator[None]:
     """Let a block have at most so many runs."""
-    module = sys.modules[Unacked.__module__]
-    before = module.RUNS_MAX
-    module.RUNS_MAX = runs
-    try:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys.modules[Unacked.__module__], "RUNS_MAX", runs)
         yield
-    finally:
-        module.RUNS_MAX = before
 
 
 class Model:

@@ -8,14 +8,16 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from polymq.broker.disk import DiskSettings
 from polymq.broker.engine import Engine
+from polymq.broker.exchanges.entities import NamedQueue
 from polymq.broker.limits import Limits
 from polymq.broker.messages.compressed import PlainBody
 from polymq.broker.open_port import OpenPort
-from polymq.broker.port import Delivery, Durability, RecordRun, Template
+from polymq.broker.port import Delivery, Durability, Position, RecordRun, Template, TopicInfo
+from polymq.broker.queues.queue import Group
 from polymq.broker.retention.retention import InWorker, Step, UntilFlushed
 from polymq.broker.sessions.settings import SessionSettings
 from polymq.broker.state.database import StateDb
@@ -24,6 +26,8 @@ from polymq.core_log.files import RealFiles
 from polymq.core_log.kernels.batch import RECORD_BODY_AT, RECORD_BODY_SIZE_AT, Batch
 from polymq.core_log.settings import StoreSettings
 from polymq.core_log.store import Store
+
+T = TypeVar("T")
 
 START_MS = 1_700_000_000_000
 """The wall clock when a `Broker` is made."""
@@ -85,7 +89,7 @@ class InlineReaders:
     """Reader threads that read at once, in the caller's thread."""
 
     def submit(
-        self, read: Callable[[], bytes], done: Callable[[bytes | None, Exception | None], None]
+        self, read: Callable[[], T], done: Callable[[T | None, Exception | None], None]
     ) -> None:
         try:
             result = read()
@@ -227,7 +231,17 @@ class Broker:
         self.store.close()
         self.directory = left
 
-    def publish(self, template: Template, *bodies: bytes) -> int:
+    def info(self, topic: str) -> TopicInfo:
+        """What the port says of a topic that is there."""
+        found = self.port.topics.info(topic)
+        assert found is not None, topic
+        return found
+
+    def group(self, queue: str) -> Group:
+        """What a queue of AMQP without priorities knows of its messages."""
+        return group_of(self.engine.exchanges.queues[queue])
+
+    def publish(self, template: Template, *bodies: bytes) -> Position:
         """Publish bodies as one run; returns the position."""
         return self.engine.port.publish(template, batch_of(*bodies), 0, len(bodies))
 
@@ -247,6 +261,12 @@ class Broker:
             durability=durability,
             retain=retain,
         )
+
+
+def group_of(queue: NamedQueue) -> Group:
+    """What a queue without priorities knows of its messages."""
+    assert isinstance(queue.group, Group)
+    return queue.group
 
 
 def batch_of(*bodies: bytes) -> Batch:

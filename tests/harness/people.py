@@ -64,9 +64,13 @@ def port_of(broker: Broker, user: str, client_id: str | None = None) -> BrokerPo
     return broker.port.admission.for_principal(user, client_id)
 
 
-def template_of(port: BrokerPort, topic: str, tag: str | None = None, **options: bool) -> Template:
+def template_of(
+    port: BrokerPort, topic: str, tag: str | None = None, *, retain: bool = False
+) -> Template:
     route = port.topics.route(topic, tag)
-    return port.topics.template(route, properties={"PMQ_PROTO": "mqtt", "PMQ_QOS": "1"}, **options)
+    return port.topics.template(
+        route, properties={"PMQ_PROTO": "mqtt", "PMQ_QOS": "1"}, retain=retain
+    )
 
 
 def forbidden(operation: Callable[[], object]) -> str:
